@@ -1,0 +1,1 @@
+"""Mainspring: the operating system of a lab that trains robot foundation models."""

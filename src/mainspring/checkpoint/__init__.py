@@ -1,0 +1,1 @@
+"""The checkpoint format: shards, manifests, restoring from byte ranges."""

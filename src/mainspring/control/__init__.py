@@ -1,0 +1,1 @@
+"""The controller: store, loop, API, accounting."""

@@ -1,0 +1,1 @@
+"""Robot data: ingest, episodes, catalog, training views, loader."""

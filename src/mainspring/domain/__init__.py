@@ -1,0 +1,1 @@
+"""The words of the house as frozen values; standard library only."""

@@ -1,0 +1,285 @@
+"""The only codec: frozen dataclasses to bounded JSON and back, driven by their type hints.
+
+Messages tolerate fields they do not know (a newer peer may send them); documents written by people are read with
+`strict=True`, which names the unknown field and the nearest valid one. Never executes or imports anything it reads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+import types
+from collections.abc import Mapping
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+
+from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, MainspringError, nearest
+
+MESSAGE_BYTES_MAX = 8 << 20  # A heartbeat of 10,000 ranks is about 2 MB; a manifest part of 10,000 shards 3 MB.
+DEPTH_MAX = 16
+ITEMS_MAX = 250_000
+
+Value = TypeVar("Value")
+_SCALARS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+_MESSAGES: dict[str, type] = {}
+_LENGTH = struct.Struct(">I")
+FRAME_HEADER_BYTES = _LENGTH.size
+MESSAGE_VERSION = 1  # Of the whole vocabulary: peers of another version are refused by name.
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def to_plain(value: object) -> Any:
+    """Returns `value` as JSON's own types: dataclasses as objects, enums as their values, tuples as lists.
+
+    Args:
+        value: A dataclass, enum, tuple, mapping with string keys, or scalar.
+    """
+    if isinstance(value, Enum):
+        return value.value
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    if isinstance(value, (tuple, list)):
+        return [to_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: to_plain(item) for key, item in value.items()}
+    assert dataclasses.is_dataclass(value), f"no wire form for {type(value)}"
+    return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+
+
+def from_plain(kind: type[Value], plain: object, *, strict: bool = False) -> Value:
+    """Returns `plain` as a `kind`.
+
+    Args:
+        kind: The dataclass (or other supported type) wanted.
+        plain: What `json.loads` or a YAML reader gave.
+        strict: Whether an unknown field is an error.
+
+    Raises:
+        InvalidSpec: `strict`, and a field is unknown, missing or of the wrong type.
+        InvalidMessage: Not `strict`, and a field is missing or of the wrong type, or a bound is passed.
+    """
+    reader = _Reader(strict=strict)
+    value: Value = reader.read(kind, plain, where="", depth=0)
+    return value
+
+
+def encode(value: object) -> bytes:
+    """Returns `value` as UTF-8 JSON.
+
+    Args:
+        value: See `to_plain`.
+    """
+    return json.dumps(to_plain(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def decode(kind: type[Value], data: bytes) -> Value:
+    """Returns the `kind` that `data` holds.
+
+    Args:
+        kind: The dataclass wanted.
+        data: UTF-8 JSON, at most `MESSAGE_BYTES_MAX` bytes.
+
+    Raises:
+        InvalidMessage: Too large, not JSON, too deep, or not such a value.
+    """
+    return from_plain(kind, loads(data))
+
+
+def loads(data: bytes) -> object:
+    """Returns what bounded JSON holds.
+
+    Args:
+        data: UTF-8 JSON, at most `MESSAGE_BYTES_MAX` bytes.
+
+    Raises:
+        InvalidMessage: Too large, or not JSON.
+    """
+    if len(data) > MESSAGE_BYTES_MAX:
+        raise InvalidMessage("read a message", got=f"{len(data)} bytes", wanted=f"at most {MESSAGE_BYTES_MAX}")
+    try:
+        plain: object = json.loads(data, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidMessage("read a message", got=f"{data[:60]!r}...", wanted="UTF-8 JSON") from error
+    return plain
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def message(kind: type[Value]) -> type[Value]:
+    """Returns `kind` as a frozen value that may travel in frames under its own name.
+
+    Args:
+        kind: A class of annotated fields.
+    """
+    frozen = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(kind)
+    assert kind.__name__ not in _MESSAGES, kind.__name__
+    _MESSAGES[kind.__name__] = frozen
+    return frozen
+
+
+def frame(value: object) -> bytes:
+    """Returns a message as it travels on a stream: four bytes of big-endian length, then JSON.
+
+    Args:
+        value: An instance of a class marked with `message`.
+
+    Raises:
+        InvalidMessage: It is larger than a frame may be.
+    """
+    name = type(value).__name__
+    assert _MESSAGES[name] is type(value)
+    body = encode({"type": name, "version": MESSAGE_VERSION, "body": to_plain(value)})
+    if len(body) > MESSAGE_BYTES_MAX:
+        raise InvalidMessage(f"send a {name}", got=f"{len(body)} bytes", wanted=f"at most {MESSAGE_BYTES_MAX}")
+    return _LENGTH.pack(len(body)) + body
+
+
+def frame_length(header: bytes) -> int:
+    """Returns how many bytes follow a frame's header.
+
+    Args:
+        header: `FRAME_HEADER_BYTES` bytes.
+
+    Raises:
+        InvalidMessage: The length is zero or over the bound.
+    """
+    length: int = _LENGTH.unpack(header)[0]
+    if not 0 < length <= MESSAGE_BYTES_MAX:
+        raise InvalidMessage("read a frame", got=f"{length} bytes", wanted=f"1 to {MESSAGE_BYTES_MAX}")
+    return length
+
+
+def unframe(body: bytes) -> object:
+    """Returns the message in a frame's body.
+
+    Args:
+        body: The bytes after the header.
+
+    Raises:
+        InvalidMessage: Not JSON, of an unknown type, of another version, or with wrong fields.
+    """
+    plain = loads(body)
+    if not isinstance(plain, dict) or not isinstance(plain.get("type"), str):
+        raise InvalidMessage("read a frame", got=repr(plain)[:80], wanted="type, version and body")
+    kind = _MESSAGES.get(plain["type"])
+    if kind is None:
+        raise InvalidMessage("read a frame", got=plain["type"][:80], wanted=nearest(plain["type"][:80], _MESSAGES))
+    if plain.get("version") != MESSAGE_VERSION:
+        raise InvalidMessage(
+            f"read a {kind.__name__}", got=f"version {plain.get('version')}", wanted=f"version {MESSAGE_VERSION}"
+        )
+    value: object = from_plain(kind, plain.get("body"))
+    return value
+
+
+class _Reader:
+    """Reads one document and counts what it has read."""
+
+    def __init__(self, *, strict: bool) -> None:
+        self.strict = strict
+        self.items = 0
+
+    def error(self, where: str, got: object, wanted: str) -> MainspringError:
+        kind = InvalidSpec if self.strict else InvalidMessage
+        document = "document" if self.strict else "message"
+        return kind(f"read a {document}", on=f"field {where!r}" if where else "", got=repr(got)[:120], wanted=wanted)
+
+    def read(self, kind: Any, plain: object, *, where: str, depth: int) -> Any:
+        self.items += 1
+        if depth > DEPTH_MAX or self.items > ITEMS_MAX:
+            raise self.error(where, f"depth {depth}, {self.items} items", f"at most {DEPTH_MAX} and {ITEMS_MAX}")
+        origin = get_origin(kind)
+        if origin in (Union, types.UnionType):
+            return self._union(get_args(kind), plain, where, depth)
+        if origin is tuple:
+            return self._tuple(get_args(kind)[0], plain, where, depth)
+        if origin in (Mapping, dict):
+            return self._mapping(get_args(kind)[1], plain, where, depth)
+        kind = getattr(kind, "__supertype__", kind)
+        if dataclasses.is_dataclass(kind):
+            return self._dataclass(kind, plain, where, depth)
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return self._enum(kind, plain, where)
+        return self._scalar(kind, plain, where)
+
+    def _union(self, arms: tuple[Any, ...], plain: object, where: str, depth: int) -> Any:
+        if plain is None and type(None) in arms:
+            return None
+        failed: MainspringError | None = None
+        for arm in arms:
+            if arm is not type(None):
+                try:
+                    return self.read(arm, plain, where=where, depth=depth)
+                except (InvalidMessage, InvalidSpec) as error:
+                    failed = error
+        assert failed is not None
+        raise failed
+
+    def _tuple(self, item: Any, plain: object, where: str, depth: int) -> Any:
+        if not isinstance(plain, (list, tuple)):
+            raise self.error(where, plain, "a list")
+        return tuple(self.read(item, entry, where=f"{where}[{i}]", depth=depth + 1) for i, entry in enumerate(plain))
+
+    def _mapping(self, item: Any, plain: object, where: str, depth: int) -> Any:
+        if not isinstance(plain, Mapping):
+            raise self.error(where, plain, "a mapping")
+        read: dict[str, Any] = {}
+        for key, entry in plain.items():
+            if not isinstance(key, str):
+                raise self.error(where, key, "text as key")
+            read[key] = self.read(item, entry, where=f"{where}.{key}" if where else key, depth=depth + 1)
+        return read
+
+    def _dataclass(self, kind: Any, plain: object, where: str, depth: int) -> Any:
+        if not isinstance(plain, Mapping):
+            raise self.error(where, plain, f"the fields of {kind.__name__}")
+        hints = _hints(kind)
+        fields = {field.name: field for field in dataclasses.fields(kind)}
+        if self.strict:
+            for key in plain:
+                if key not in fields:
+                    path = f"{where}.{key}" if where else str(key)
+                    raise self.error(path, key, f"a field of {kind.__name__}; {nearest(str(key), fields)}")
+        values = {}
+        for name, field in fields.items():
+            path = f"{where}.{name}" if where else name
+            if name in plain:
+                values[name] = self.read(hints[name], plain[name], where=path, depth=depth + 1)
+            elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+                raise self.error(path, "nothing", f"this field of {kind.__name__}")
+        try:
+            return kind(**values)
+        except InvalidInput as error:
+            if self.strict or isinstance(error, InvalidMessage):
+                raise
+            raise InvalidMessage("read a message", on=where, got=str(error)) from error
+        except AssertionError as error:
+            raise self.error(where, plain, f"a consistent {kind.__name__}") from error
+
+    def _enum(self, kind: type[Enum], plain: object, where: str) -> Any:
+        values = {str(member.value): member for member in kind}
+        if not isinstance(plain, str) or plain not in values:
+            raise self.error(where, plain, nearest(str(plain), values))
+        return values[plain]
+
+    def _scalar(self, kind: Any, plain: object, where: str) -> Any:
+        if kind in (Any, object):
+            return plain
+        if kind is float and isinstance(plain, int) and not isinstance(plain, bool):
+            return float(plain)
+        if type(plain) is not kind:
+            raise self.error(
+                where,
+                plain,
+                _SCALARS.get(kind, str(kind)),
+            )
+        return plain

@@ -1,0 +1,133 @@
+"""The one exception tree.
+
+    MainspringError                 anything a caller can be told about
+    ├── InvalidInput                the caller's fault: a value, file or message that cannot be accepted
+    │   ├── InvalidSpec             a job spec, or a field of one
+    │   ├── ImpossibleJob           a spec that no cluster known here could ever run
+    │   ├── InvalidMessage          bytes on a wire that are not a known, bounded message
+    │   └── DamagedData             a recording, checkpoint or dataset whose bytes do not hold together
+    ├── NotFound                    a name or id that nothing here answers to
+    ├── Conflict                    the thing exists already, or has moved on since the caller looked
+    │   └── IllegalTransition       a life cycle step its table does not allow
+    ├── NotAllowed                  a token that is missing, wrong, or too weak
+    └── Unavailable                 a store, server or device that does not answer; trying again may help
+        └── StorageFull             no room left where bytes must go
+
+Our own fault is an `assert`, never one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class MainspringError(Exception):
+    """Tells what was attempted, on what, what came, what was wanted, and what to do next.
+
+    Args:
+        attempted: What was being done, as a clause ("read a job spec").
+        on: The thing it was done to (a path, id or field).
+        got: What was found.
+        wanted: What would have been accepted.
+        next_step: What the reader can do now.
+    """
+
+    exit_code = 1
+
+    def __init__(self, attempted: str, *, on: str = "", got: str = "", wanted: str = "", next_step: str = "") -> None:
+        self.attempted = attempted
+        self.on = on
+        self.got = got
+        self.wanted = wanted
+        self.next_step = next_step
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        """Returns the parts that are known, one sentence."""
+        parts = [f"could not {self.attempted}"]
+        if self.on:
+            parts.append(f"on {self.on}")
+        if self.got:
+            parts.append(f"got {self.got}")
+        if self.wanted:
+            parts.append(f"wanted {self.wanted}")
+        if self.next_step:
+            parts.append(f"next: {self.next_step}")
+        return "; ".join(parts)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keeps the parts when an error crosses a process pool."""
+        return _rebuild, (type(self), self.attempted, self.on, self.got, self.wanted, self.next_step)
+
+
+def _rebuild(kind: type[MainspringError], attempted: str, on: str, got: str, wanted: str, next_step: str) -> object:
+    return kind(attempted, on=on, got=got, wanted=wanted, next_step=next_step)
+
+
+class InvalidInput(MainspringError):
+    """A value, file or message that cannot be accepted as it is."""
+
+    exit_code = 2
+
+
+class InvalidSpec(InvalidInput):
+    """A job spec, or one field of it, that cannot be accepted."""
+
+
+class ImpossibleJob(InvalidInput):
+    """A spec that no cluster known here could ever run, however long it waited."""
+
+
+class InvalidMessage(InvalidInput):
+    """Bytes on a wire that are not a known message within its bounds."""
+
+
+class DamagedData(InvalidInput):
+    """A recording, checkpoint or dataset whose bytes do not hold together."""
+
+
+class NotFound(MainspringError):
+    """A name or id that nothing here answers to."""
+
+    exit_code = 3
+
+
+class Conflict(MainspringError):
+    """The thing exists already, or has moved on since the caller looked."""
+
+    exit_code = 4
+
+
+class IllegalTransition(Conflict):
+    """A life cycle step its table does not allow."""
+
+
+class NotAllowed(MainspringError):
+    """A token that is missing, wrong, or too weak for what was asked."""
+
+    exit_code = 5
+
+
+class Unavailable(MainspringError):
+    """A store, server or device that does not answer; trying again may help."""
+
+    exit_code = 6
+
+
+class StorageFull(Unavailable):
+    """No room left where bytes must go."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Returns a clause naming the nearest known names, or all of them when they are few.
+
+    Args:
+        name: What was given.
+        known: What would have been accepted.
+    """
+    names = sorted(known)
+    close = get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"one of {', '.join(names[:20])}" if names else "nothing is known by any name here"

@@ -1,0 +1,55 @@
+"""One `NewType` per kind of id, the pattern names must match, and how an id is drawn from dice."""
+
+from __future__ import annotations
+
+import re
+from typing import NewType
+
+from mainspring.domain.errors import InvalidInput
+from mainspring.domain.ports import Dice
+
+JobId = NewType("JobId", str)
+AttemptId = NewType("AttemptId", str)
+AllocationId = NewType("AllocationId", str)
+ClusterName = NewType("ClusterName", str)
+NodeName = NewType("NodeName", str)
+RoleName = NewType("RoleName", str)
+ChipName = NewType("ChipName", str)
+TeamName = NewType("TeamName", str)
+EpisodeId = NewType("EpisodeId", str)
+VersionId = NewType("VersionId", str)
+
+NAME_LENGTH_MAX = 63  # A DNS label (RFC 1123), so that names survive Kubernetes and host names.
+_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no letters that look like digits.
+_ID_LETTERS = 12  # 60 bits: a collision among 10^6 ids has odds of about 4e-7.
+
+
+def checked_name(name: str, what: str) -> str:
+    """Returns `name`, or raises `InvalidInput` naming `what` it was for.
+
+    Args:
+        name: Lower-case letters, digits, dots, dashes, underscores; at most `NAME_LENGTH_MAX`.
+        what: The field the name is for, used in the message.
+
+    Raises:
+        InvalidInput: The name is empty, too long, or holds other characters.
+    """
+    if len(name) > NAME_LENGTH_MAX or not _NAME.fullmatch(name):
+        raise InvalidInput(
+            f"accept a name for {what}",
+            got=repr(name[:80]),
+            wanted=f"1 to {NAME_LENGTH_MAX} of a-z, 0-9, '.', '_', '-', starting and ending with a letter or digit",
+        )
+    return name
+
+
+def draw_id(prefix: str, dice: Dice) -> str:
+    """Returns a fresh id such as `job-4t9x0c2m8kzq`.
+
+    Args:
+        prefix: What the id is of.
+        dice: Where its 60 bits come from.
+    """
+    bits = dice.bits(5 * _ID_LETTERS)
+    return f"{prefix}-" + "".join(_ALPHABET[(bits >> (5 * i)) & 31] for i in range(_ID_LETTERS))

@@ -1,0 +1,186 @@
+"""Jobs as their owners write them: immutable specs that name chips and replicas, never a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from mainspring.domain.errors import InvalidSpec
+from mainspring.domain.ids import ChipName, RoleName, TeamName, checked_name
+
+ROLES_MAX = 16
+OPTIONS_MAX = 16
+REPLICAS_MAX = 100_000
+CHIPS_PER_REPLICA_MAX = 65_536
+COMMAND_WORDS_MAX = 1_024
+COMMAND_BYTES_MAX = 65_536
+ENVIRONMENT_MAX = 256
+MAIN = RoleName("main")  # The role of a simple job.
+LAB = TeamName("lab")  # The root of the tenant tree until somebody names teams.
+MILLI = 1_000  # Chips are counted in thousandths, so that several replicas may share one.
+
+
+class JobKind(str, Enum):
+    """What a job is for; it decides what ending means."""
+
+    TRAIN = "train"
+    BATCH = "batch"
+    SERVICE = "service"
+    INTERACTIVE = "interactive"
+
+
+class Tier(str, Enum):
+    """How urgent a job is."""
+
+    CRITICAL = "critical"
+    STANDARD = "standard"
+    OPPORTUNISTIC = "opportunistic"
+
+    @property
+    def rank(self) -> int:
+        """Returns 0 for the most urgent tier."""
+        return list(Tier).index(self)
+
+
+def _require(held: bool, field_name: str, got: object, wanted: str) -> None:  # noqa: FBT001
+    if not held:
+        raise InvalidSpec("accept a job spec", on=f"field {field_name!r}", got=repr(got)[:200], wanted=wanted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One acceptable way to run a role.
+
+    Args:
+        chip: Chip type, as the fleet names it ("h100", "v5p", "cpu").
+        chips: Chips per replica; fractions are thousandths of a shared chip.
+        replicas: How many replicas start together.
+        replicas_min: The fewest the role can run with; equal to `replicas` unless the role is elastic.
+        within: The lowest domain level that must hold all replicas ("rack", "block", "cluster"), or None.
+        speed: Useful work per chip-second, relative to the role's other options.
+    """
+
+    chip: ChipName
+    chips: float = 1.0
+    replicas: int = 1
+    replicas_min: int = 0
+    within: str | None = None
+    speed: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Checks every field and completes `replicas_min`.
+
+        Raises:
+            InvalidSpec: A field is out of its range.
+        """
+        checked_name(self.chip, "chip")
+        _require(0 < self.chips <= CHIPS_PER_REPLICA_MAX, "chips", self.chips, f"over 0, up to {CHIPS_PER_REPLICA_MAX}")
+        _require(
+            abs(self.chips * MILLI - round(self.chips * MILLI)) < 1e-6 and (self.chips < 1 or self.chips % 1 == 0),
+            "chips",
+            self.chips,
+            "whole chips, or a number of thousandths below one",
+        )
+        _require(1 <= self.replicas <= REPLICAS_MAX, "replicas", self.replicas, f"1 to {REPLICAS_MAX}")
+        if self.replicas_min == 0:
+            object.__setattr__(self, "replicas_min", self.replicas)
+        _require(1 <= self.replicas_min <= self.replicas, "replicas_min", self.replicas_min, "1 to replicas")
+        _require(0 < self.speed <= 1e6, "speed", self.speed, "over 0")
+
+    @property
+    def chip_milli(self) -> int:
+        """Returns thousandths of a chip for one replica."""
+        return round(self.chips * MILLI)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """A group of equal replicas inside a job.
+
+    Args:
+        name: Unique inside the job; a simple job has one, "main".
+        command: Program and arguments; run without a shell, in the code snapshot's root.
+        options: Acceptable ways to run it, none preferred by order.
+        environment: Variables for the program. Secrets do not belong here: specs are stored.
+    """
+
+    name: RoleName = MAIN
+    command: tuple[str, ...]
+    options: tuple[Option, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            InvalidSpec: A field is out of its range.
+        """
+        checked_name(self.name, "role")
+        _require(0 < len(self.command) <= COMMAND_WORDS_MAX, "command", len(self.command), "a program, its arguments")
+        size = sum(len(word.encode()) for word in self.command)
+        _require(size <= COMMAND_BYTES_MAX, "command", f"{size} bytes", f"at most {COMMAND_BYTES_MAX} bytes")
+        _require(all("\0" not in word for word in self.command), "command", "a NUL", "words without NUL")
+        _require(0 < len(self.options) <= OPTIONS_MAX, "options", len(self.options), f"1 to {OPTIONS_MAX} options")
+        _require(len(self.environment) <= ENVIRONMENT_MAX, "environment", len(self.environment), "fewer variables")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """The snapshot of the submitter's working tree that a job runs, and what it ran in.
+
+    Args:
+        tree: Content id of the archived tree (`blake3:<hex>`), or "" for a job that needs no files.
+        commit: Git commit it was taken from, "" outside git.
+        dirty: Whether the tree differed from the commit.
+        python: Interpreter version of the submitter.
+        packages: Content id of the list of installed packages, "" when none was recorded.
+    """
+
+    tree: str = ""
+    commit: str = ""
+    dirty: bool = False
+    python: str = ""
+    packages: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What somebody wants run.
+
+    Args:
+        name: Shown to people; need not be unique.
+        team: Node of the tenant tree that is charged.
+        kind: What the job is for.
+        tier: How urgent it is.
+        roles: Groups of replicas; all start together or not at all.
+        code: The code snapshot the commands run in.
+        inputs: Names of dataset versions the job reads, recorded as lineage.
+        restarts_max: Rank restarts in place before the attempt is given up.
+        attempts_max: Attempts before the job fails.
+    """
+
+    name: str
+    team: TeamName = LAB
+    kind: JobKind = JobKind.TRAIN
+    tier: Tier = Tier.STANDARD
+    roles: tuple[Role, ...]
+    code: Code = Code()
+    inputs: tuple[str, ...] = ()
+    restarts_max: int = 8
+    attempts_max: int = 4
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            InvalidSpec: A field is out of its range.
+        """
+        checked_name(self.name, "job")
+        checked_name(self.team, "team")
+        _require(0 < len(self.roles) <= ROLES_MAX, "roles", len(self.roles), f"1 to {ROLES_MAX} roles")
+        names = [role.name for role in self.roles]
+        _require(len(set(names)) == len(names), "roles", names, "names that differ")
+        _require(0 <= self.restarts_max <= 1_000, "restarts_max", self.restarts_max, "0 to 1000")
+        _require(1 <= self.attempts_max <= 1_000, "attempts_max", self.attempts_max, "1 to 1000")
+        _require(len(self.inputs) <= 1_000, "inputs", len(self.inputs), "at most 1000")

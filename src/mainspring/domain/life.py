@@ -1,0 +1,120 @@
+"""Life cycles of jobs, attempts and allocations: states, and tables of every legal transition.
+
+Nothing else in the house changes a state; `moved` is the only way, and it refuses what the table does not name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import TypeVar
+
+from mainspring.domain.errors import IllegalTransition
+
+
+class JobState(str, Enum):
+    """A job's state. QUEUED covers the first wait and every wait after an attempt was lost."""
+
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class AttemptState(str, Enum):
+    """An attempt's state. It is live until all its allocations are gone."""
+
+    GRANTED = "granted"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    LOST = "lost"
+    CANCELLED = "cancelled"
+
+
+class AllocationState(str, Enum):
+    """An allocation's state in the store; the engine's own view is `AllocationPhase`."""
+
+    GRANTED = "granted"
+    LAUNCHED = "launched"
+    STOPPING = "stopping"
+    GONE = "gone"
+
+
+JOB_MOVES: Mapping[JobState, tuple[JobState, ...]] = MappingProxyType(
+    {
+        JobState.QUEUED: (JobState.STARTING, JobState.CANCELLED, JobState.FAILED),
+        JobState.STARTING: (JobState.RUNNING, JobState.STOPPING, JobState.QUEUED, JobState.FAILED, JobState.SUCCEEDED),
+        JobState.RUNNING: (JobState.STOPPING, JobState.QUEUED, JobState.SUCCEEDED, JobState.FAILED),
+        JobState.STOPPING: (JobState.CANCELLED, JobState.SUCCEEDED, JobState.FAILED),
+        JobState.SUCCEEDED: (),
+        JobState.FAILED: (),
+        JobState.CANCELLED: (),
+    }
+)
+
+ATTEMPT_MOVES: Mapping[AttemptState, tuple[AttemptState, ...]] = MappingProxyType(
+    {
+        AttemptState.GRANTED: (AttemptState.RUNNING, AttemptState.STOPPING),
+        AttemptState.RUNNING: (AttemptState.STOPPING,),
+        AttemptState.STOPPING: (
+            AttemptState.SUCCEEDED,
+            AttemptState.FAILED,
+            AttemptState.LOST,
+            AttemptState.CANCELLED,
+        ),
+        AttemptState.SUCCEEDED: (),
+        AttemptState.FAILED: (),
+        AttemptState.LOST: (),
+        AttemptState.CANCELLED: (),
+    }
+)
+
+ALLOCATION_MOVES: Mapping[AllocationState, tuple[AllocationState, ...]] = MappingProxyType(
+    {
+        AllocationState.GRANTED: (AllocationState.LAUNCHED, AllocationState.STOPPING),
+        AllocationState.LAUNCHED: (AllocationState.STOPPING, AllocationState.GONE),
+        AllocationState.STOPPING: (AllocationState.GONE,),
+        AllocationState.GONE: (),
+    }
+)
+
+State = TypeVar("State", JobState, AttemptState, AllocationState)
+
+
+def moved(table: Mapping[State, tuple[State, ...]], before: State, after: State, of: str) -> State:
+    """Returns `after`, if the table allows it from `before`.
+
+    Args:
+        table: One of the `*_MOVES` tables.
+        before: The state now.
+        after: The state wanted.
+        of: Id of what moves, for the message.
+
+    Raises:
+        IllegalTransition: The table does not name this step.
+    """
+    if after not in table[before]:
+        allowed = ", ".join(state.value for state in table[before]) or "nothing: it has ended"
+        raise IllegalTransition(
+            f"move {of}", got=f"{before.value} -> {after.value}", wanted=f"from {before.value}: {allowed}"
+        )
+    return after
+
+
+def ended(state: State) -> bool:
+    """Returns whether nothing can follow `state`.
+
+    Args:
+        state: A job's, attempt's or allocation's state.
+    """
+    if isinstance(state, JobState):
+        return not JOB_MOVES[state]
+    if isinstance(state, AttemptState):
+        return not ATTEMPT_MOVES[state]
+    return not ALLOCATION_MOVES[state]

@@ -1,0 +1,97 @@
+"""The ports every room may need: `Clock`, `Dice`, and `Engine`, each a documented promise.
+
+The promise of a port is its docstring; one contract test in `tests/contracts` holds every adapter and the fake to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder, LogChunk
+    from mainspring.domain.ids import AllocationId, NodeName
+
+
+class Clock(Protocol):
+    """Time. `now_s` may jump when the machine's clock is set; `monotonic_s` never goes back."""
+
+    def now_s(self) -> float:
+        """Returns seconds since the Unix epoch. Read once per decision."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Returns seconds from an arbitrary start; only differences mean anything."""
+        ...
+
+
+class Dice(Protocol):
+    """Chance. One instance per purpose, so that drawing for one never shifts another."""
+
+    def bits(self, count: int) -> int:
+        """Returns `count` random bits as a non-negative integer, 1 <= count <= 4096."""
+        ...
+
+
+class Engine(Protocol):
+    """One kind of cluster, behind seven calls. All block, none keeps a transaction open, all may be repeated.
+
+    Every call raises `Unavailable` when the cluster does not answer within the adapter's own bound, and has then
+    perhaps acted: callers look again with `observe` before they conclude anything.
+    """
+
+    def inventory(self) -> Inventory:
+        """Returns every node with its chips, place and condition, and what others use; nodes ordered by name."""
+        ...
+
+    def observe(self) -> tuple[AllocationSeen, ...]:
+        """Returns every allocation that carries our label, ordered by id.
+
+        An allocation stays visible after it ended for at least one hour, so that a controller that was away learns
+        how it ended. What was never launched, or was forgotten, is absent.
+        """
+        ...
+
+    def launch(self, order: LaunchOrder) -> None:
+        """Starts one agent on each node of the order: all of them, or none.
+
+        Idempotent by allocation id: a second launch of the same id does nothing, also after it ended or was stopped,
+        so a stale controller can never start it twice.
+
+        Raises:
+            NotFound: A node of the order does not exist here.
+        """
+        ...
+
+    def stop(self, allocation: AllocationId, *, grace_s: float) -> None:
+        """Asks the allocation's agents to end, and ends them by force after `grace_s` seconds.
+
+        Returns at once. Idempotent; an unknown id is remembered as stopped, so that a launch still on its way starts
+        nothing. `observe` tells when it is over.
+        """
+        ...
+
+    def logs(self, allocation: AllocationId, *, rank: int, since: int, limit: int) -> LogChunk:
+        """Returns up to `limit` bytes of one rank's output from byte offset `since`.
+
+        Raises:
+            NotFound: No such allocation, or that rank wrote nothing yet.
+        """
+        ...
+
+    def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
+        """Keeps new allocations off a node. Running ones stay. Never overwrites a cordon of another owner.
+
+        Raises:
+            NotFound: No such node.
+            Conflict: Another owner has cordoned it.
+        """
+        ...
+
+    def uncordon(self, node: NodeName, *, owner: str) -> None:
+        """Takes back our own cordon; does nothing when there is none.
+
+        Raises:
+            NotFound: No such node.
+            Conflict: The cordon belongs to another owner.
+        """
+        ...

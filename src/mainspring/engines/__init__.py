@@ -1,0 +1,1 @@
+"""Adapters of the `Engine` port, one for each kind of cluster."""

@@ -1,0 +1,1 @@
+"""The object-store port, with a folder and obstore behind it."""

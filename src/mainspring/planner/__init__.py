@@ -1,0 +1,1 @@
+"""The brain: one pure function from a snapshot to a plan."""

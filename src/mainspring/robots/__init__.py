@@ -1,0 +1,1 @@
+"""Robots: the simulated arm, recordings as a robot makes them, policies in closed loop."""

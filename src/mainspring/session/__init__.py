@@ -1,0 +1,1 @@
+"""What a rank imports to talk to its agent."""

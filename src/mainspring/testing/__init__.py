@@ -1,0 +1,1 @@
+"""One fake for each port."""

@@ -1,0 +1,1 @@
+"""JAX: models, sharding, recipes, the trainer, evaluation."""
