@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import reprlib
 import struct
 import types
 from collections.abc import Mapping
@@ -169,7 +170,7 @@ def unframe(body: bytes) -> object:
     """
     plain = loads(body)
     if not isinstance(plain, dict) or not isinstance(plain.get("type"), str):
-        raise InvalidMessage("read a frame", got=repr(plain)[:80], wanted="type, version and body")
+        raise InvalidMessage("read a frame", got=_short(plain), wanted="type, version and body")
     kind = _MESSAGES.get(plain["type"])
     if kind is None:
         raise InvalidMessage("read a frame", got=plain["type"][:80], wanted=nearest(plain["type"][:80], _MESSAGES))
@@ -179,6 +180,15 @@ def unframe(body: bytes) -> object:
         )
     value: object = from_plain(kind, plain.get("body"))
     return value
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 80, 80
+
+
+def _short(value: object) -> str:
+    """Returns a bounded look at a value that may be hostile: deep, long, or both."""
+    return _SHORT.repr(value)[:160]
 
 
 class _Reader:
@@ -191,7 +201,7 @@ class _Reader:
     def error(self, where: str, got: object, wanted: str) -> MainspringError:
         kind = InvalidSpec if self.strict else InvalidMessage
         document = "document" if self.strict else "message"
-        return kind(f"read a {document}", on=f"field {where!r}" if where else "", got=repr(got)[:120], wanted=wanted)
+        return kind(f"read a {document}", on=f"field {where!r}" if where else "", got=_short(got), wanted=wanted)
 
     def read(self, kind: Any, plain: object, *, where: str, depth: int) -> Any:
         self.items += 1
@@ -277,9 +287,5 @@ class _Reader:
         if kind is float and isinstance(plain, int) and not isinstance(plain, bool):
             return float(plain)
         if type(plain) is not kind:
-            raise self.error(
-                where,
-                plain,
-                _SCALARS.get(kind, str(kind)),
-            )
+            raise self.error(where, plain, _SCALARS.get(kind, str(kind)))
         return plain

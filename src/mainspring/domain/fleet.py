@@ -145,6 +145,46 @@ class LaunchOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOrder:
+    """What one agent is told, in the order file its engine leaves for it.
+
+    Args:
+        allocation: The allocation it belongs to.
+        attempt: The attempt it serves.
+        role: The role its node serves.
+        node: Its node.
+        index: Its place among the allocation's nodes, in rank order.
+        chip_milli: Thousandths of chips granted on the node.
+        controller: URL it registers at.
+        token: Secret scoped to the attempt.
+        work_dir: Absolute folder of its own: `rank-<rank>.log`, and `exit.json`, an `AgentExit`, as its last act.
+    """
+
+    allocation: AllocationId
+    attempt: AttemptId
+    role: RoleName
+    node: NodeName
+    index: int
+    chip_milli: int
+    controller: str
+    token: str = field(repr=False)
+    work_dir: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentExit:
+    """How an agent ended, in its own words.
+
+    Args:
+        exit_code: 0 when everything it was asked to do ended well.
+        reason: Why, for people.
+    """
+
+    exit_code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogChunk:
     """A piece of a rank's output.
 

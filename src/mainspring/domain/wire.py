@@ -13,6 +13,8 @@ from dataclasses import field
 from enum import Enum
 
 from mainspring.domain.codec import message
+from mainspring.domain.fleet import AgentExit as AgentExit
+from mainspring.domain.fleet import AgentOrder as AgentOrder
 from mainspring.domain.fleet import Inventory
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName, RoleName
 from mainspring.domain.job import JobSpec

@@ -1,0 +1,41 @@
+# make demo     the main job, end to end      make check   the fast gate before a commit
+# make test     everything the tests need     make soak    what is too long for make test
+# make install  .venv with everything         make clean   removes .venv and what demos left
+PYTHON ?= python3
+BIN := .venv/bin
+export PYTHONHASHSEED ?= 0
+
+.PHONY: demo test check soak install format clean
+
+demo: install
+	$(BIN)/ms demo $(DEMO)
+
+test: install
+	$(BIN)/pytest -m "not soak" --durations=10
+
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -m "not slow and not soak"
+
+soak: install
+	$(BIN)/pytest -m soak --timeout 3600
+
+format: install
+	$(BIN)/ruff check --fix-only -q .
+	$(BIN)/ruff format -q .
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Mainspring needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	@echo "Installing into .venv (about a minute)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all]' --group dev
+	@touch $@
+
+clean:
+	rm -rf .venv .mainspring
