@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import re
 import reprlib
 import struct
 import types
@@ -21,11 +23,13 @@ from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, 
 MESSAGE_BYTES_MAX = 8 << 20  # A heartbeat of 10,000 ranks is about 2 MB; a manifest part of 10,000 shards 3 MB.
 DEPTH_MAX = 16
 ITEMS_MAX = 250_000
+WHOLE_MAX = (1 << 63) - 1  # What a column of a store holds.
 
 Value = TypeVar("Value")
 _SCALARS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 _MESSAGES: dict[str, type] = {}
 _LENGTH = struct.Struct(">I")
+_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can spell half a character; UTF-8 cannot.
 FRAME_HEADER_BYTES = _LENGTH.size
 MESSAGE_VERSION = 1  # Of the whole vocabulary: peers of another version are refused by name.
 
@@ -244,7 +248,7 @@ class _Reader:
             raise self.error(where, plain, "a mapping")
         read: dict[str, Any] = {}
         for key, entry in plain.items():
-            if not isinstance(key, str):
+            if not isinstance(key, str) or _SURROGATE.search(key):
                 raise self.error(where, key, "text as key")
             read[key] = self.read(item, entry, where=f"{where}.{key}" if where else key, depth=depth + 1)
         return read
@@ -284,8 +288,14 @@ class _Reader:
     def _scalar(self, kind: Any, plain: object, where: str) -> Any:
         if kind in (Any, object):
             return plain
+        if type(plain) is int and not -WHOLE_MAX <= plain <= WHOLE_MAX:
+            raise self.error(where, f"{plain.bit_length()} bits", "a whole number of 64 bits")
         if kind is float and isinstance(plain, int) and not isinstance(plain, bool):
             return float(plain)
         if type(plain) is not kind:
             raise self.error(where, plain, _SCALARS.get(kind, str(kind)))
+        if isinstance(plain, float) and not math.isfinite(plain):
+            raise self.error(where, plain, "a finite number")
+        if isinstance(plain, str) and not plain.isascii() and _SURROGATE.search(plain):
+            raise self.error(where, plain, "text that UTF-8 can hold")
         return plain

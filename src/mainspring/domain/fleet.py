@@ -148,6 +148,9 @@ class LaunchOrder:
 class AgentOrder:
     """What one agent is told, in the order file its engine leaves for it.
 
+    An agent keeps its ranks in its own session (process groups of their own are fine), so that an engine that ends the
+    agent by force can end them too.
+
     Args:
         allocation: The allocation it belongs to.
         attempt: The attempt it serves.

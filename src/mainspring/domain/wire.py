@@ -27,8 +27,6 @@ EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: "I was asked to stop and have 
 
 
 # ---------------------------------------------------------------- rank <-> agent
-
-
 @message
 class Hello:
     """A rank's first message: the process that speaks."""
@@ -139,12 +137,10 @@ class ResultReport:
 
 @message
 class Done:
-    """Acknowledges a message that has no other answer."""
+    """Acknowledges a message that has no other answer; between agent and lead, shows on a quiet line that one lives."""
 
 
 # ---------------------------------------------------------------- agent <-> lead
-
-
 @message
 class AgentJoin:
     """An agent reports for duty: its place, and the steps its arena holds for each of its ranks."""
@@ -152,6 +148,7 @@ class AgentJoin:
     attempt: AttemptId
     epoch: int
     agent: int
+    node: NodeName
     token: str = field(repr=False)
     arena_steps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -232,6 +229,13 @@ class SnapshotTaken:
 
 
 @message
+class StoreStep:
+    """Lead -> agent: every rank's arena holds this step; make your ranks' shares durable."""
+
+    step: int
+
+
+@message
 class ShardsStored:
     """Agent -> lead: a rank's share of a step is durable in the object store; the lead writes the manifest."""
 
@@ -266,8 +270,6 @@ class AgentDrained:
 
 
 # ---------------------------------------------------------------- agent, lead <-> controller
-
-
 @message
 class Register:
     """An agent's first call: which allocation and node it serves, and where a lead on it would listen."""
@@ -384,8 +386,6 @@ class HeartbeatReply:
 
 
 # ---------------------------------------------------------------- people's tools <-> controller
-
-
 @message
 class Submit:
     """A job to run. The same `key` again returns the job it made the first time; "" means no key."""

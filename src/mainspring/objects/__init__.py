@@ -1,1 +1,37 @@
-"""The object-store port, with a folder and obstore behind it."""
+"""The object-store port, with a folder and obstore (S3, GCS, Azure, memory) behind it.
+
+`open_store(url)` picks the adapter; everything else works against `ObjectStore`.
+Blobs are objects named by their content, checked whenever they are read.
+"""
+
+from mainspring.objects.blobs import Blob, blob_of, blob_of_file, fetch_blob, get_blob, put_blob, put_blob_file
+from mainspring.objects.files import reported
+from mainspring.objects.open import open_store
+from mainspring.objects.port import (
+    IN_MEMORY_BYTES_MAX,
+    KEY_LENGTH_MAX,
+    LISTED_MAX,
+    Data,
+    ObjectSeen,
+    ObjectStore,
+    checked_key,
+)
+
+__all__ = [
+    "IN_MEMORY_BYTES_MAX",
+    "KEY_LENGTH_MAX",
+    "LISTED_MAX",
+    "Blob",
+    "Data",
+    "ObjectSeen",
+    "ObjectStore",
+    "blob_of",
+    "blob_of_file",
+    "checked_key",
+    "fetch_blob",
+    "get_blob",
+    "open_store",
+    "put_blob",
+    "put_blob_file",
+    "reported",
+]

@@ -1,0 +1,267 @@
+"""One recording as columns: what every source is read into, and how it is named by its content."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from mainspring.domain.codec import to_plain
+from mainspring.domain.errors import DamagedData
+from mainspring.domain.ids import EpisodeId
+from mainspring.objects import Blob
+
+FRAMES_MAX = 10_000_000  # A day at 100 Hz; bounds what one recording may ask of memory.
+NANOSECONDS = 1_000_000_000
+_ID_LETTERS = 32  # 128 bits: no collision among 10^12 episodes.
+
+Integers: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Camera:
+    """One camera: its name and its frames' size in pixels."""
+
+    name: str
+    height: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """What each step holds; the same for every episode of a dataset.
+
+    Args:
+        state_names: One name for each dimension of the state.
+        action_names: One name for each dimension of the action.
+        cameras: In name order.
+    """
+
+    state_names: tuple[str, ...]
+    action_names: tuple[str, ...]
+    cameras: tuple[Camera, ...] = ()
+
+    def __str__(self) -> str:
+        """Returns one clause for people."""
+        cameras = ", ".join(f"{camera.name} {camera.width}x{camera.height}" for camera in self.cameras)
+        return f"state {len(self.state_names)}, action {len(self.action_names)}, cameras {cameras or 'none'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VideoFile:
+    """A camera's frames inside a file of the source: one for each step, from `first_frame` on."""
+
+    camera: str
+    path: Path
+    first_frame: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """A file an episode was read from, and its name inside the source."""
+
+    name: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Episode:
+    """One recording, read but not yet judged.
+
+    Args:
+        task: What the robot was asked to do.
+        robot: Kind of robot.
+        success: Whether it was done; None when nobody knows.
+        rate_hz: Steps per second, as declared.
+        features: Names of the dimensions, and cameras.
+        time_ns: [T] integer nanoseconds.
+        state: [T, S].
+        action: [T, A].
+        videos: One for each camera, in the features' order.
+        files: Every file it was read from.
+    """
+
+    task: str
+    robot: str
+    success: bool | None
+    rate_hz: float
+    features: Features
+    time_ns: Integers
+    state: Floats
+    action: Floats
+    videos: tuple[VideoFile, ...] = ()
+    files: tuple[SourceFile, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks that the columns agree in length and width."""
+        steps = len(self.time_ns)
+        assert self.state.shape == (steps, len(self.features.state_names)), self.state.shape
+        assert self.action.shape == (steps, len(self.features.action_names)), self.action.shape
+        assert [video.camera for video in self.videos] == [camera.name for camera in self.features.cameras]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawFile:
+    """A source's own file, kept as it was."""
+
+    name: str
+    blob: Blob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VideoTrack:
+    """A camera's frames inside a stored file: one for each step, from `first_frame` on."""
+
+    camera: str
+    blob: Blob
+    first_frame: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeRow:
+    """One episode of a version, as the catalog keeps it.
+
+    Args:
+        id: Hash of its content, wherever it came from.
+        source: Name inside the source it was first read from.
+        task: What the robot was asked to do.
+        robot: Kind of robot.
+        success: Whether it was done; None when nobody knows.
+        rate_hz: Steps per second.
+        frames: How many steps.
+        seconds: How long, from the first step to the last.
+        columns: Parquet with time_ns, frame, state and action.
+        videos: One for each camera.
+        raw: Every file of the source it was read from.
+    """
+
+    id: EpisodeId
+    source: str
+    task: str
+    robot: str
+    success: bool | None
+    rate_hz: float
+    frames: int
+    seconds: float
+    columns: Blob
+    videos: tuple[VideoTrack, ...]
+    raw: tuple[RawFile, ...] = field(default=())
+
+
+class Recording(Protocol):
+    """One episode of a source, not yet read. Values: they travel to worker processes."""
+
+    @property
+    def name(self) -> str:
+        """Returns its name inside the source."""
+        ...
+
+    @property
+    def parse_bytes(self) -> int:
+        """Returns how many bytes must be parsed in Python, which one process does one at a time."""
+        ...
+
+    def read(self) -> Episode:
+        """Reads it.
+
+        Raises:
+            DamagedData: Its bytes do not hold together.
+            InvalidInput: It is of a kind that is not read.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A recording that is known to be unreadable before it is opened, and why."""
+
+    name: str
+    reason: str
+    parse_bytes: int = 0
+
+    def read(self) -> Episode:
+        """Raises `DamagedData` with the reason."""
+        raise DamagedData("read a recording", on=self.name, got=self.reason)
+
+
+def episode_id(episode: Episode, videos: tuple[VideoTrack, ...]) -> EpisodeId:
+    """Returns the hash of everything an episode says, whichever files said it.
+
+    Args:
+        episode: The episode.
+        videos: Its tracks in stored files.
+    """
+    facts = {
+        "format": 1,
+        "task": episode.task,
+        "robot": episode.robot,
+        "success": episode.success,
+        "rate_hz": episode.rate_hz,
+        "features": to_plain(episode.features),
+        "videos": to_plain(videos),
+        "steps": len(episode.time_ns),
+    }
+    hasher = blake3(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode())
+    hasher.update(np.ascontiguousarray(episode.time_ns, dtype="<i8").data.cast("B"))
+    for values in (episode.state, episode.action):
+        hasher.update(np.ascontiguousarray(values, dtype="<f8").data.cast("B"))
+    return EpisodeId(hasher.hexdigest()[:_ID_LETTERS])
+
+
+def columns_to_parquet(episode: Episode) -> bytes:
+    """Returns an episode's columns as a Parquet file.
+
+    Args:
+        episode: The episode.
+    """
+    steps = len(episode.time_ns)
+    table = pa.table(
+        {
+            "time_ns": pa.array(episode.time_ns),
+            "frame": pa.array(np.arange(steps, dtype=np.int64)),
+            "state": _vectors(episode.state),
+            "action": _vectors(episode.action),
+        }
+    )
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd", use_dictionary=False)
+    return sink.getvalue()
+
+
+def column_from_table(table: pa.Table, name: str) -> Floats:
+    """Returns a column of vectors or numbers as [T, D].
+
+    Args:
+        table: A table of T rows.
+        name: The column.
+
+    Raises:
+        DamagedData: It is missing, holds nulls, or its vectors differ in length.
+    """
+    if name not in table.column_names:
+        raise DamagedData("read a column", on=name, got=f"columns {', '.join(table.column_names)}")
+    chunks = table[name].chunks
+    column = pa.concat_arrays(chunks) if chunks else pa.array([], pa.float64())
+    if column.null_count:
+        raise DamagedData("read a column", on=name, got="empty cells")
+    ragged = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    if ragged and len(set(column.value_lengths().to_pylist())) > 1:
+        raise DamagedData("read a column", on=name, got="vectors of several lengths", wanted="one length")
+    values = column.flatten() if pa.types.is_nested(column.type) else column
+    if values.null_count or not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        raise DamagedData("read a column", on=name, got=f"{values.null_count} empty of {values.type}", wanted="numbers")
+    flat: Floats = np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float64)
+    return flat.reshape(table.num_rows, -1) if table.num_rows else flat.reshape(0, 1)
+
+
+def _vectors(values: Floats) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])

@@ -1,0 +1,140 @@
+"""Reads the MCAP files that `EpisodeWriter` and robots like ours write; one file is one episode."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zstandard
+from mcap.exceptions import McapError
+from mcap.reader import McapReader, SeekingReader
+from mcap.summary import Summary
+
+from mainspring.data.episode import FRAMES_MAX, Episode, Features, SourceFile
+from mainspring.data.recording import ACTION_TOPIC, DIMS_MAX, METADATA_NAME, RATE_HZ_MAX, STATE_TOPIC
+from mainspring.domain.errors import DamagedData, MainspringError
+
+RECORD_BYTES_MAX = 256 << 20  # Chunks of robots are 1 to 16 MiB; a length field that lies must not take the memory.
+_TOPICS = (STATE_TOPIC, ACTION_TOPIC)
+_BROKEN = (  # Everything the reader and its decompressors raise on bytes that are not what they claim.
+    McapError,
+    zstandard.ZstdError,
+    struct.error,
+    ValueError,
+    LookupError,
+    TypeError,
+    OverflowError,
+    EOFError,
+    OSError,
+    RuntimeError,
+    StopIteration,
+    MemoryError,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McapRecording:
+    """One MCAP file, not yet read.
+
+    Args:
+        name: Path inside the source.
+        path: The file.
+        parse_bytes: Its length.
+    """
+
+    name: str
+    path: Path
+    parse_bytes: int
+
+    def read(self) -> Episode:
+        """See `Recording.read`."""
+        try:
+            if self.path.stat().st_size == 0:
+                raise DamagedData("read an MCAP recording", on=self.name, got="an empty file")
+            with open(self.path, "rb") as file:
+                return self._read(SeekingReader(file, validate_crcs=True, record_size_limit=RECORD_BYTES_MAX))
+        except MainspringError:
+            raise
+        except _BROKEN as error:
+            got = str(error)[:200] or type(error).__name__
+            raise DamagedData("read an MCAP recording", on=self.name, got=f"a damaged file: {got}") from error
+
+    def _read(self, reader: McapReader) -> Episode:
+        summary = reader.get_summary()
+        if summary is None:
+            raise DamagedData("read an MCAP recording", on=self.name, got="no summary: the file was never closed")
+        self._check(summary)
+        facts = next((record.metadata for record in reader.iter_metadata() if record.name == METADATA_NAME), None)
+        if facts is None:
+            raise DamagedData("read an MCAP recording", on=self.name, wanted=f"a metadata record {METADATA_NAME!r}")
+        times: dict[str, list[int]] = {topic: [] for topic in _TOPICS}
+        values: dict[str, list[Any]] = {topic: [] for topic in _TOPICS}
+        for _, channel, message in reader.iter_messages(topics=_TOPICS, log_time_order=False):
+            times[channel.topic].append(message.log_time)
+            values[channel.topic].append(json.loads(message.data)["values"])
+        if times[STATE_TOPIC] != times[ACTION_TOPIC]:
+            raise DamagedData(
+                "read an MCAP recording",
+                on=self.name,
+                got=f"{len(times[STATE_TOPIC])} states and {len(times[ACTION_TOPIC])} actions",
+                wanted="a state and an action at each time",
+            )
+        state, action = (self._vectors(topic, values[topic]) for topic in _TOPICS)
+        return Episode(
+            task=facts.get("task", ""),
+            robot=facts.get("robot", ""),
+            success={"true": True, "false": False}.get(facts.get("success", "")),
+            rate_hz=self._rate_hz(facts.get("rate_hz", "")),
+            features=Features(
+                state_names=self._names(summary, STATE_TOPIC, state.shape[1], "state"),
+                action_names=self._names(summary, ACTION_TOPIC, action.shape[1], "action"),
+            ),
+            time_ns=np.array(times[STATE_TOPIC], dtype=np.int64),
+            state=state,
+            action=action,
+            files=(SourceFile(name=self.name, path=self.path),),
+        )
+
+    def _check(self, summary: Summary) -> None:
+        channels = [channel for channel in summary.channels.values() if channel.message_encoding == "json"]
+        if missing := sorted(set(_TOPICS) - {channel.topic for channel in channels}):
+            topics = ", ".join(sorted(channel.topic for channel in summary.channels.values())[:10])
+            raise DamagedData(
+                "read an MCAP recording",
+                on=self.name,
+                got=f"topics {topics or 'none'}",
+                wanted=f"JSON messages on {' and '.join(missing)}",
+            )
+        counts = summary.statistics.channel_message_counts if summary.statistics else {}
+        largest = max((index.uncompressed_size for index in summary.chunk_indexes), default=0)
+        if max(counts.values(), default=0) > FRAMES_MAX or largest > RECORD_BYTES_MAX:
+            raise DamagedData("read an MCAP recording", on=self.name, got="too many messages or too large a chunk")
+
+    def _vectors(self, topic: str, values: list[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+        if not values:
+            raise DamagedData("read an MCAP recording", on=self.name, got=f"no message on {topic}")
+        array = np.array(values, dtype=np.float64)  # Raises ValueError when lengths differ.
+        if array.ndim != 2 or not 0 < array.shape[1] <= DIMS_MAX:
+            raise DamagedData("read an MCAP recording", on=f"{self.name} {topic}", got=f"shape {array.shape}")
+        return array
+
+    def _rate_hz(self, text: str) -> float:
+        rate_hz = float(text)
+        if not 0 < rate_hz <= RATE_HZ_MAX:
+            raise DamagedData("read an MCAP recording", on=self.name, got=f"rate_hz {text[:40]!r}")
+        return rate_hz
+
+    def _names(self, summary: Summary, topic: str, dims: int, prefix: str) -> tuple[str, ...]:
+        for channel in summary.channels.values():
+            if channel.topic == topic and (text := channel.metadata.get("names")):
+                names = tuple(str(name) for name in json.loads(text))
+                if len(names) != dims:
+                    raise DamagedData(
+                        "read an MCAP recording", on=f"{self.name} {topic}", got=f"{len(names)} names, {dims} values"
+                    )
+                return names
+        return tuple(f"{prefix}_{dim}" for dim in range(dims))

@@ -1,0 +1,178 @@
+"""S3, GCS, Azure and plain memory behind the port, through obstore."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+from obstore.store import from_url
+
+from mainspring.domain.errors import DamagedData, InvalidInput, NotAllowed, NotFound, Unavailable
+from mainspring.objects.files import os_error, whole_file
+from mainspring.objects.port import (
+    IN_MEMORY_BYTES_MAX,
+    LISTED_MAX,
+    Data,
+    ObjectSeen,
+    checked_key,
+    checked_range,
+    too_large,
+)
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Backend
+
+REQUEST_TIMEOUT_S = 60
+RETRIES_MAX = 8
+RETRY_FOR_S = 120
+_PART_BYTES_MIN = 16 << 20
+_PARTS_MAX = 9_000  # S3 allows 10,000 parts, so a fixed part size would cap the size of an object.
+_PARTS_AT_ONCE = 8  # Bounds memory to eight parts.
+
+
+class RemoteStore:
+    """An `ObjectStore` over an obstore backend.
+
+    Args:
+        backend: Any obstore store.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def put(self, key: str, data: Data) -> None:
+        """See `ObjectStore.put`."""
+        view = memoryview(data).cast("B")
+        with _reported("store an object", checked_key(key)):
+            obstore.put(self._backend, key, view, chunk_size=_part_bytes(view.nbytes), max_concurrency=_PARTS_AT_ONCE)
+
+    def put_if_absent(self, key: str, data: Data) -> bool:
+        """See `ObjectStore.put_if_absent`."""
+        with _reported("store an object", checked_key(key)):
+            try:
+                obstore.put(self._backend, key, memoryview(data).cast("B"), mode="create")
+            except (AlreadyExistsError, PreconditionError):
+                return False
+        return True
+
+    def put_file(self, key: str, path: Path) -> None:
+        """See `ObjectStore.put_file`."""
+        with _reported("store a file", checked_key(key)):
+            part_bytes = _part_bytes(path.stat().st_size)
+            obstore.put(self._backend, key, path, chunk_size=part_bytes, max_concurrency=_PARTS_AT_ONCE)
+
+    def get(self, key: str) -> bytes:
+        """See `ObjectStore.get`."""
+        with _reported("read an object", checked_key(key)):
+            answer = obstore.get(self._backend, key)
+            size_bytes = answer.meta["size"]
+            if size_bytes > IN_MEMORY_BYTES_MAX:
+                raise too_large(key, size_bytes)
+            return bytes(answer.bytes())
+
+    def get_range(self, key: str, *, offset: int, size_bytes: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+        checked_range(key, offset=offset, size_bytes=size_bytes)
+        with _reported("read a range", checked_key(key)):
+            failed: BaseError | None = None
+            data = b""
+            if size_bytes:
+                try:
+                    data = bytes(obstore.get_range(self._backend, key, start=offset, length=size_bytes))
+                except BaseError as error:
+                    failed = error  # A range that starts past the end is an error in each store's own words.
+            if data and len(data) == size_bytes:
+                return data
+            length = obstore.head(self._backend, key)["size"]
+            if offset + size_bytes > length:
+                raise DamagedData(
+                    "read a range", on=key, got=f"{length} bytes in all", wanted=f"{size_bytes} bytes at {offset}"
+                )
+            if size_bytes:
+                raise failed or Unavailable("read a range", on=key, got=f"{len(data)} of {size_bytes} bytes")
+            return b""
+
+    def fetch_file(self, key: str, path: Path) -> None:
+        """See `ObjectStore.fetch_file`."""
+        with _reported("fetch an object", checked_key(key)), whole_file(path) as file:
+            for part in obstore.get(self._backend, key).stream(min_chunk_size=_PART_BYTES_MIN):
+                file.write(part)
+
+    def size(self, key: str) -> int | None:
+        """See `ObjectStore.size`."""
+        try:
+            with _reported("look at an object", checked_key(key)):
+                return obstore.head(self._backend, key)["size"]
+        except NotFound:
+            return None
+
+    def list(self, prefix: str) -> tuple[ObjectSeen, ...]:
+        """See `ObjectStore.list`."""
+        seen: list[ObjectSeen] = []
+        with _reported("list objects", checked_key(prefix) if prefix else ""):
+            for part in obstore.list(self._backend, prefix or None):
+                seen.extend(ObjectSeen(key=entry["path"], size_bytes=entry["size"]) for entry in part)
+                if len(seen) > LISTED_MAX:
+                    raise InvalidInput("list objects", on=prefix, got=f"over {LISTED_MAX}", wanted="a narrower folder")
+        return tuple(sorted(seen, key=lambda entry: entry.key))
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        with contextlib.suppress(NotFound), _reported("delete an object", checked_key(key)):
+            obstore.delete(self._backend, key)
+
+
+def open_remote(url: str, options: Mapping[str, str]) -> RemoteStore:
+    """Returns the store at `url`.
+
+    Args:
+        url: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` or `memory://`.
+        options: obstore's own configuration keys for that store (`endpoint`, `region`, `access_key_id`, ...).
+
+    Raises:
+        InvalidInput: obstore refuses the URL or an option.
+    """
+    config: Any = dict(options)  # Each backend has its own typed dictionary; obstore checks the keys.
+    try:
+        if url.startswith("memory:"):
+            return RemoteStore(from_url("memory:///"))
+        backend = from_url(
+            url,
+            config=config,
+            client_options={"timeout": timedelta(seconds=REQUEST_TIMEOUT_S)},
+            retry_config={"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=RETRY_FOR_S)},
+        )
+    except (BaseError, ValueError, TypeError) as error:
+        raise InvalidInput("open an object store", on=url, got=_first_line(error)) from error
+    return RemoteStore(backend)
+
+
+def _part_bytes(size_bytes: int) -> int:
+    return max(_PART_BYTES_MIN, -(-size_bytes // _PARTS_MAX))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:300]
+
+
+@contextlib.contextmanager
+def _reported(attempted: str, on: str) -> Iterator[None]:
+    try:
+        yield
+    except (PermissionDeniedError, UnauthenticatedError) as error:
+        raise NotAllowed(attempted, on=on, got=_first_line(error)) from error
+    except OSError as error:  # A local file, or an object that is not there.
+        raise os_error(attempted, on, error) from error
+    except BaseError as error:
+        raise Unavailable(attempted, on=on, got=_first_line(error)) from error

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import mainspring.data
+
+
+@pytest.mark.parametrize("name", mainspring.data.__all__)
+def test_public_name_is_found_where_it_is_said_to_be(name: str) -> None:
+    assert getattr(mainspring.data, name) is not None
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError):
+        mainspring.data.nothing
+
+
+@pytest.mark.slow
+def test_reading_batches_loads_neither_decoders_nor_sql() -> None:
+    heavy = "{'av', 'duckdb', 'mcap'}"
+    code = f"import sys; from mainspring.data import Loader, open_view; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    assert done.stdout == "[]\n", done.stderr
