@@ -23,7 +23,7 @@ from mainspring.domain.codec import (
 from mainspring.domain.errors import InvalidMessage, InvalidSpec
 from mainspring.domain.ids import ChipName, RoleName, TeamName
 from mainspring.domain.job import JobKind, JobSpec, Option, Role, Tier
-from mainspring.domain.wire import RestorePlan, Shard, StepReport, Submit
+from mainspring.domain.wire import RestorePlan, Shard, StepReport, StoreFailed, Submit
 
 NAMES = st.from_regex(r"[a-z0-9]([a-z0-9._-]{0,20}[a-z0-9])?", fullmatch=True)
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
@@ -129,3 +129,22 @@ def test_nested_messages_keep_tuples_and_mappings() -> None:
     shard = Shard(path="a/b", dtype="float32", global_shape=(2, 3), start=(0, 0), shape=(2, 3), offset=64, size_bytes=9)
     plan = RestorePlan(step=7, shards=(shard,), state={"seed": 1, "name": "x", "rate": 0.5})
     assert decode(RestorePlan, encode(plan)) == plan
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b'{"step": 1, "metrics": {"loss": 1e999}}', "finite"),
+        (b'{"step": 36893488147419103232}', "64 bits"),
+        (b'{"step": 1, "metrics": {"loss": 36893488147419103232}}', "64 bits"),
+        (b'{"step": 1, "metrics": {"\\ud800": 1}}', "text"),
+    ],
+)
+def test_messages_with_values_no_store_can_hold_are_refused(data: bytes, words: str) -> None:
+    with pytest.raises(InvalidMessage, match=words):
+        decode(StepReport, data)
+
+
+def test_messages_with_half_a_character_are_refused() -> None:
+    with pytest.raises(InvalidMessage, match="UTF-8"):
+        decode(StoreFailed, b'{"rank": 0, "step": 1, "reason": "\\ud800"}')

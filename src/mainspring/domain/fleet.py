@@ -148,8 +148,8 @@ class LaunchOrder:
 class AgentOrder:
     """What one agent is told, in the order file its engine leaves for it.
 
-    An agent keeps its ranks in its own session (process groups of their own are fine), so that an engine that ends the
-    agent by force can end them too.
+    An agent sees to it that its ranks end when it does, however it ends. An engine that ends an agent by force also
+    ends its session and its descendants.
 
     Args:
         allocation: The allocation it belongs to.
