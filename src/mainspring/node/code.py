@@ -1,0 +1,65 @@
+"""Brings the job's code snapshot onto the node: fetched, checked against its name, unpacked without escape."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+from blake3 import blake3
+
+from mainspring.domain.errors import DamagedData, InvalidInput, NotFound
+from mainspring.objects import ObjectStore
+
+MEMBERS_MAX = 200_000
+UNPACKED_BYTES_MAX = 8 << 30  # A working tree with its assets; data belongs in the catalog.
+_SCHEME = "blake3:"
+
+
+def unpack_code(store: ObjectStore, tree: str, folder: Path) -> Path:
+    """Returns the folder a job's commands run in, holding its code snapshot.
+
+    Args:
+        store: The object store.
+        tree: The snapshot's content id, `blake3:<hex>`; "" for an empty folder.
+        folder: Where the snapshot's folder is made.
+
+    Raises:
+        NotFound: The store does not hold it.
+        DamagedData: Its bytes are not what its name says.
+        InvalidInput: It is too large, or would write outside its folder.
+        Unavailable: The store does not answer.
+    """
+    root = folder / "code"
+    root.mkdir(parents=True, exist_ok=True)
+    if not tree:
+        return root
+    digest = tree.removeprefix(_SCHEME)
+    archive = folder / "code.tar.gz"
+    try:
+        store.fetch_file(f"code/{digest}.tar.gz", archive)
+    except NotFound as error:
+        raise NotFound("fetch the job's code", on=tree, next_step="submit the job again from its code") from error
+    got = blake3().update_mmap(archive).hexdigest()
+    if got != digest:
+        raise DamagedData("fetch the job's code", on=tree, got=_SCHEME + got)
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            _unpack(tar, root)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise InvalidInput("unpack the job's code", on=tree, got=str(error)) from error
+    archive.unlink()
+    return root
+
+
+def _unpack(tar: tarfile.TarFile, root: Path) -> None:
+    size_bytes = 0
+    for members, member in enumerate(tar, start=1):
+        size_bytes += member.size
+        if members > MEMBERS_MAX or size_bytes > UNPACKED_BYTES_MAX:
+            raise InvalidInput(
+                "unpack the job's code",
+                on=member.name[:200],
+                got=f"over {members - 1} files or {UNPACKED_BYTES_MAX} bytes",
+                wanted=f"at most {MEMBERS_MAX} files and {UNPACKED_BYTES_MAX} bytes",
+            )
+        tar.extract(member, root, filter="data")

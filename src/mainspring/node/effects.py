@@ -1,0 +1,177 @@
+"""What the lead's state machine is told, and what it wants done: plain values, so that it can be tested without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from mainspring.domain.ids import NodeName
+from mainspring.domain.wire import Detail, Shard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instant:
+    """One reading of both clocks.
+
+    Args:
+        now_s: Seconds since the Unix epoch, for events.
+        monotonic_s: Seconds that never go back, for limits.
+    """
+
+    now_s: float
+    monotonic_s: float
+
+
+# ---------------------------------------------------------------- news
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """An agent's line is up.
+
+    Args:
+        agent: Its number.
+        node: Where it is.
+        arena_steps: Steps its arena holds, by rank.
+    """
+
+    agent: int
+    node: NodeName
+    arena_steps: Mapping[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """An agent's line is gone; it may come back.
+
+    Args:
+        agent: Its number.
+    """
+
+    agent: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """A message from an agent.
+
+    Args:
+        agent: Its number.
+        message: What it said.
+    """
+
+    agent: int
+    message: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAsked:
+    """The engine has told the lead's own agent to stop.
+
+    Args:
+        grace_s: How long ranks have to save and exit.
+    """
+
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DurableSeen:
+    """What the object store holds, in answer to `FindDurable`.
+
+    Args:
+        steps: Steps with a manifest; None when the store did not answer.
+        reason: Why it did not.
+    """
+
+    steps: tuple[int, ...] | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorsUp:
+    """Coordination services run, in answer to `StartCoordinators`.
+
+    Args:
+        generation: The generation they are for.
+        addresses: What ranks are told, by role.
+    """
+
+    generation: int
+    addresses: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestWritten:
+    """A step's manifest is durable, in answer to `WriteManifest`.
+
+    Args:
+        step: The step.
+        size_bytes: Bytes of all its shards.
+        failure: Why it is not durable after all, "" when it is.
+    """
+
+    step: int
+    size_bytes: int
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time has passed."""
+
+
+News: TypeAlias = Joined | Left | Said | StopAsked | DurableSeen | CoordinatorsUp | ManifestWritten | Tick
+
+
+# ---------------------------------------------------------------- effects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tell:
+    """Send a message to an agent; nothing happens when its line is down.
+
+    Args:
+        agent: Its number.
+        message: The message.
+    """
+
+    agent: int
+    message: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindDurable:
+    """List the job's durable steps; answer with `DurableSeen`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartCoordinators:
+    """End the older generations' coordination services and start this one's; answer with `CoordinatorsUp`.
+
+    Args:
+        generation: The generation.
+    """
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteManifest:
+    """Make a step durable whose shares are all stored; answer with `ManifestWritten`.
+
+    Args:
+        step: The step.
+        shards: Every rank's shards.
+        state: The program's own facts.
+        replace: Whether a manifest already there is known to be damaged.
+    """
+
+    step: int
+    shards: tuple[Shard, ...]
+    state: Detail
+    replace: bool
+
+
+Effect: TypeAlias = Tell | FindDurable | StartCoordinators | WriteManifest

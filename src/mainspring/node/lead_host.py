@@ -1,0 +1,275 @@
+"""Gives the lead's mind a body: lines to agents, the object store, coordination services, heartbeats."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections import deque
+from collections.abc import Coroutine
+from typing import final
+
+from mainspring.checkpoint import Manifest
+from mainspring.domain import wire
+from mainspring.domain.errors import MainspringError
+from mainspring.domain.life import AttemptState
+from mainspring.domain.ports import Clock
+from mainspring.node.controller import Controller
+from mainspring.node.coordinator import Coordinators
+from mainspring.node.effects import (
+    CoordinatorsUp,
+    DurableSeen,
+    Effect,
+    FindDurable,
+    Instant,
+    Joined,
+    Left,
+    ManifestWritten,
+    News,
+    Said,
+    StartCoordinators,
+    StopAsked,
+    Tell,
+    Tick,
+    WriteManifest,
+)
+from mainspring.node.lead import Lead
+from mainspring.node.links import MASTER, Line, free_port
+from mainspring.node.stores import Stores
+
+TICK_S = 0.25  # Fine enough for limits of seconds; a tick costs microseconds a rank.
+JOIN_LIMIT_S = 10.0
+HEARTBEAT_EVENTS_MAX = 1_000  # About half a megabyte.
+EVENTS_KEPT_MAX = 100_000  # Two weeks of a busy attempt whose controller is away; then the oldest are lost.
+SOON_S = 0.1  # Events that come together travel together.
+OUTCOME_LIMIT_S = 24 * 3600.0  # A controller away for longer has placed the work anew when it is back.
+
+
+@final
+class LeadHost:
+    """Leads one attempt. `run` returns when its outcome is known to the controller, or it was fenced.
+
+    Args:
+        orders: The attempt's orders.
+        token: The attempt's secret.
+        host: The address agents and ranks reach this machine under.
+        controller: Where heartbeats go.
+        stores: The object store.
+        clock: Time.
+        group: Runs what takes long; a fault in it ends the agent.
+    """
+
+    def __init__(
+        self,
+        *,
+        orders: wire.Orders,
+        token: str,
+        host: str,
+        controller: Controller,
+        stores: Stores,
+        clock: Clock,
+        group: asyncio.TaskGroup,
+    ) -> None:
+        self._orders = orders
+        self._token = token
+        self._host = host
+        self._controller = controller
+        self._stores = stores
+        self._clock = clock
+        self._lead = Lead(orders, self._now())
+        self._lines: dict[int, Line] = {}
+        self._group = group
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._coordinators = Coordinators(host)
+        self._unacknowledged: deque[wire.LeadEvent] = deque(maxlen=EVENTS_KEPT_MAX)
+        self._eventful = asyncio.Event()
+        self._fenced = False
+
+    @property
+    def outcome(self) -> AttemptState | None:
+        """Returns the attempt's outcome, None while it is open or when it was fenced."""
+        return None if self._fenced else self._lead.outcome
+
+    @property
+    def reason(self) -> str:
+        """Returns why it ended, for people."""
+        return "fenced by the controller" if self._fenced else self._lead.reason
+
+    def stop(self, grace_s: float) -> None:
+        """Tells the lead that the engine wants the attempt to stop.
+
+        Args:
+            grace_s: How long ranks have.
+        """
+        self._feed(StopAsked(grace_s=grace_s))
+
+    async def run(self) -> None:
+        """Leads until the outcome is acknowledged, the attempt is fenced, or the controller was away too long."""
+        ticking = self._group.create_task(self._tick())
+        try:
+            await self._report()
+        finally:
+            for task in [ticking, *self._tasks]:
+                task.cancel()
+            await self._coordinators.stop()
+            for line in self._lines.values():
+                line.close()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves one agent's connection.
+
+        Args:
+            reader: What the agent says.
+            writer: What it is told.
+        """
+        line = Line(reader, writer)
+        join = await line.receive(JOIN_LIMIT_S)
+        if not isinstance(join, wire.AgentJoin) or not self._welcome(join):
+            line.close()
+            return
+        older = self._lines.get(join.agent)
+        if older is not None:
+            older.close()
+        self._lines[join.agent] = line
+        arena = {int(rank): steps for rank, steps in join.arena_steps.items() if rank.isdigit()}
+        self._feed(Joined(agent=join.agent, node=join.node, arena_steps=arena))
+        alive = asyncio.create_task(line.keep_alive(self._orders.lease_s))
+        try:
+            async for message in line.messages(self._orders.lease_s):
+                if self._lines.get(join.agent) is not line:
+                    return  # The agent has come back on another line; what it says there is newer.
+                self._feed(Said(agent=join.agent, message=message))
+        finally:
+            alive.cancel()
+            line.close()
+            if self._lines.get(join.agent) is line:
+                del self._lines[join.agent]
+                self._feed(Left(agent=join.agent))
+
+    def _welcome(self, join: wire.AgentJoin) -> bool:
+        known = hmac.compare_digest(join.token.encode(), self._token.encode())
+        mine = (join.attempt, join.epoch) == (self._orders.attempt, self._orders.epoch)
+        return known and mine and 0 <= join.agent < self._orders.agents
+
+    def _now(self) -> Instant:
+        return Instant(now_s=self._clock.now_s(), monotonic_s=self._clock.monotonic_s())
+
+    def _feed(self, news: News) -> None:
+        for effect in self._lead.handle(news, self._now()):
+            self._do(effect)
+        if self._lead.events:
+            self._unacknowledged.extend(self._lead.events)
+            self._lead.events.clear()
+            self._eventful.set()
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case Tell():
+                line = self._lines.get(effect.agent)
+                if line is not None:
+                    line.send(effect.message)
+            case FindDurable():
+                self._spawn(self._find_durable())
+            case StartCoordinators():
+                self._spawn(self._start_coordinators(effect.generation))
+            case WriteManifest():
+                self._spawn(self._write_manifest(effect))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = self._group.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _find_durable(self) -> None:
+        try:
+            self._feed(DurableSeen(steps=await self._stores.steps()))
+        except MainspringError as error:
+            self._feed(DurableSeen(steps=None, reason=str(error)))
+
+    async def _start_coordinators(self, generation: int) -> None:
+        sizes: dict[str, int] = {place.role: place.role_size for place in self._orders.ranks}
+        addresses = dict(await self._coordinators.start(sizes))
+        for role in sizes:
+            addresses[role + MASTER] = f"{self._host}:{free_port(self._host)}"
+        self._feed(CoordinatorsUp(generation=generation, addresses=addresses))
+
+    async def _write_manifest(self, effect: WriteManifest) -> None:
+        manifest = Manifest(
+            job=self._orders.job,
+            attempt=self._orders.attempt,
+            step=effect.step,
+            created_s=self._clock.now_s(),
+            shards=effect.shards,
+            state=effect.state,
+        )
+        failure = ""
+        try:
+            await self._stores.commit(manifest, replace_damaged=effect.replace)
+        except MainspringError as error:
+            failure = str(error)
+        self._feed(ManifestWritten(step=effect.step, size_bytes=manifest.size_bytes, failure=failure))
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._feed(Tick())
+
+    # ------------------------------------------------------------ heartbeats
+
+    async def _report(self) -> None:
+        over_s: float | None = None
+        while True:
+            events = tuple(self._unacknowledged)[:HEARTBEAT_EVENTS_MAX]
+            over = self._lead.over
+            all_sent = len(events) == len(self._unacknowledged)
+            self._eventful.clear()
+            try:
+                reply = await self._controller.heartbeat(self._heartbeat(events, final=over and all_sent))
+            except MainspringError:
+                reply = None  # Away, or not itself: the work goes on, and the events keep.
+            if reply is not None:
+                while self._unacknowledged and self._unacknowledged[0].sequence <= reply.acknowledged:
+                    self._unacknowledged.popleft()
+                if reply.fenced:
+                    self._fence()
+                    return
+                if over and all_sent and not self._unacknowledged:
+                    return
+                if over or not all_sent:
+                    await asyncio.sleep(SOON_S)
+                    continue
+            if over:
+                over_s = over_s if over_s is not None else self._clock.monotonic_s()
+                if self._clock.monotonic_s() - over_s > OUTCOME_LIMIT_S:
+                    return
+            await self._pause(answered=reply is not None)
+
+    async def _pause(self, *, answered: bool) -> None:
+        """Waits for the next heartbeat's time, or, while the controller answers, for something to tell."""
+        if not answered:
+            await asyncio.sleep(self._orders.heartbeat_s)
+            return
+        try:
+            async with asyncio.timeout(self._orders.heartbeat_s):
+                await self._eventful.wait()
+        except TimeoutError:
+            return
+        await asyncio.sleep(SOON_S)
+
+    def _heartbeat(self, events: tuple[wire.LeadEvent, ...], *, final: bool) -> wire.Heartbeat:
+        lead = self._lead
+        return wire.Heartbeat(
+            attempt=self._orders.attempt,
+            epoch=self._orders.epoch,
+            generation=lead.generation,
+            step=lead.step,
+            metrics=lead.metrics,
+            ranks=lead.rank_status,
+            events=events,
+            outcome=lead.outcome if final else None,
+            reason=lead.reason if final else "",
+        )
+
+    def _fence(self) -> None:
+        self._fenced = True
+        for line in self._lines.values():
+            line.send(wire.EndAgent(grace_s=0.0, reason=self.reason))

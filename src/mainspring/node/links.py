@@ -1,0 +1,133 @@
+"""Framed messages over asyncio streams, with bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from typing import final
+
+from mainspring.domain import codec
+from mainspring.domain.errors import InvalidMessage
+from mainspring.domain.wire import Done
+
+UNSENT_BYTES_MAX = 64 << 20  # Eight of the largest frames; a peer this far behind is as good as gone.
+MASTER = ":master"  # Beside each role's coordinator: where its ranks may meet by themselves (MASTER_ADDR, MASTER_PORT).
+QUIET_PARTS = 4  # A line speaks at least this often in a lease, so that one lost packet is not a lost peer.
+
+
+@final
+class Line:
+    """One connection that carries messages both ways.
+
+    Args:
+        reader: What arrives.
+        writer: What leaves.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def send(self, message: object) -> None:
+        """Queues a message. A line that is closed, or too far behind, drops it and closes.
+
+        Args:
+            message: A message of `wire`.
+        """
+        if self._writer.is_closing():
+            return
+        self._writer.write(codec.frame(message))
+        if self._writer.transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+            self._writer.transport.abort()
+
+    async def receive(self, limit_s: float | None = None) -> object | None:
+        """Returns the next message; None when the peer hung up, broke the rules, or stayed silent too long.
+
+        Args:
+            limit_s: How long to wait, None for ever.
+        """
+        try:
+            async with asyncio.timeout(limit_s):
+                header = await self._reader.readexactly(codec.FRAME_HEADER_BYTES)
+                return codec.unframe(await self._reader.readexactly(codec.frame_length(header)))
+        except (asyncio.IncompleteReadError, OSError, TimeoutError, InvalidMessage):
+            self.close()
+            return None
+
+    async def messages(self, limit_s: float | None = None) -> AsyncIterator[object]:
+        """Yields messages until the line ends.
+
+        Args:
+            limit_s: The longest silence allowed.
+        """
+        while (message := await self.receive(limit_s)) is not None:
+            yield message
+
+    async def keep_alive(self, lease_s: float) -> None:
+        """Speaks often enough for the peer to know that we live, until the line closes.
+
+        Args:
+            lease_s: Silence after which the peer gives us up.
+        """
+        while not self._writer.is_closing():
+            self.send(Done())
+            await asyncio.sleep(lease_s / QUIET_PARTS)
+
+    async def flush(self, limit_s: float) -> None:
+        """Waits until everything queued has left, or the limit.
+
+        Args:
+            limit_s: How long to wait.
+        """
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(limit_s):
+                self._writer.transport.set_write_buffer_limits(high=0)
+                await self._writer.drain()
+
+    def close(self) -> None:
+        """Hangs up once what is queued has left. May be called again."""
+        self._writer.close()
+
+
+def own_address(peer: str) -> str:
+    """Returns this machine's address on the way to a peer.
+
+    Args:
+        peer: A host name or address; loopback gives loopback.
+    """
+    try:
+        family, _, _, _, target = socket.getaddrinfo(peer, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(target)  # Sends nothing: it only asks the kernel for the route.
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+
+
+def free_port(host: str) -> int:
+    """Returns a port nobody listens on just now.
+
+    Args:
+        host: The address to try it on.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def host_port(address: str) -> tuple[str, int]:
+    """Returns the parts of "host:port".
+
+    Args:
+        address: The address; an IPv6 host may stand in brackets.
+
+    Raises:
+        InvalidMessage: It is no such address.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise InvalidMessage("read an address", got=repr(address[:80]), wanted="host:port")
+    return host.strip("[]"), int(port)
