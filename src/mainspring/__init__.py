@@ -1,1 +1,29 @@
-"""Mainspring: the operating system of a lab that trains robot foundation models."""
+"""Mainspring: the operating system of a lab that trains robot foundation models.
+
+Names are loaded when they are first used, so that a rank that only joins its session imports nothing else.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mainspring.app.sdk import Lab, job
+    from mainspring.session import Session, join
+
+_WHERE = {
+    "Lab": "mainspring.app.sdk",
+    "job": "mainspring.app.sdk",
+    "Session": "mainspring.session",
+    "join": "mainspring.session",
+}
+
+__all__ = ["Lab", "Session", "job", "join"]
+
+
+def __getattr__(name: str) -> Any:
+    """Returns a public name from the room that holds it."""
+    if name not in _WHERE:
+        raise AttributeError(f"module 'mainspring' has no attribute {name!r}")
+    return getattr(import_module(_WHERE[name]), name)

@@ -1,0 +1,122 @@
+"""The HTTP client behind the SDK and the command line: one method a route, wire values in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import TypeVar
+
+import httpx
+
+from mainspring.domain import errors
+from mainspring.domain.codec import MESSAGE_BYTES_MAX, decode, encode, from_plain, loads
+from mainspring.domain.errors import InvalidMessage, MainspringError, Unavailable
+from mainspring.domain.fleet import LogChunk
+from mainspring.domain.job import JobSpec
+from mainspring.domain.wire import ClusterView, Event, JobView, Problem, Submit, Why
+
+TIMEOUT_S = 30.0
+Value = TypeVar("Value")
+
+
+class Client:
+    """Calls one Mainspring server.
+
+    Args:
+        url: Where it listens.
+        token: Secret of somebody it knows.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url = url
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=False)
+
+    def __enter__(self) -> Client:
+        """Returns itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes its connections."""
+        self._http.close()
+
+    def healthy(self) -> bool:
+        """Returns whether a Mainspring server answers there."""
+        try:
+            return self._http.get("/v1/health", timeout=2.0).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def submit(self, spec: JobSpec, *, key: str = "") -> JobView:
+        """Returns the job made of `spec`, or the one that `key` made before."""
+        return self._one(JobView, "POST", "/v1/jobs", content=encode(Submit(spec=spec, key=key)))
+
+    def jobs(self, *, state: str = "", limit: int = 50) -> tuple[JobView, ...]:
+        """Returns the newest jobs, newest first."""
+        return self._many(JobView, "/v1/jobs", {"limit": str(limit)} | ({"state": state} if state else {}))
+
+    def job(self, job: str) -> JobView:
+        """Returns one job by id or name."""
+        return self._one(JobView, "GET", f"/v1/jobs/{job}")
+
+    def stop(self, job: str) -> JobView:
+        """Asks a job to end and returns it as it is now."""
+        return self._one(JobView, "POST", f"/v1/jobs/{job}/stop")
+
+    def why(self, job: str) -> Why:
+        """Returns why a job is where it is, or waits."""
+        return self._one(Why, "GET", f"/v1/jobs/{job}/why")
+
+    def events(self, job: str) -> tuple[Event, ...]:
+        """Returns a job's events, oldest first."""
+        return self._many(Event, f"/v1/jobs/{job}/events", {})
+
+    def clusters(self) -> tuple[ClusterView, ...]:
+        """Returns every cluster."""
+        return self._many(ClusterView, "/v1/clusters", {})
+
+    def logs(self, job: str, *, rank: int = 0, since: int = 0) -> LogChunk:
+        """Returns a piece of one rank's output, from the job's newest attempt."""
+        response = self._send("GET", f"/v1/jobs/{job}/logs", params={"rank": str(rank), "since": str(since)})
+        return LogChunk(data=response.content, next_offset=int(response.headers["X-Next-Offset"]))
+
+    def _one(self, kind: type[Value], method: str, path: str, *, content: bytes | None = None) -> Value:
+        return decode(kind, self._send(method, path, content=content).content)
+
+    def _many(self, kind: type[Value], path: str, params: Mapping[str, str]) -> tuple[Value, ...]:
+        plain = loads(self._send("GET", path, params=params).content)
+        if not isinstance(plain, list):
+            raise InvalidMessage("read the server's answer", on=path, wanted="a list")
+        return tuple(_each(kind, plain))
+
+    def _send(
+        self, method: str, path: str, *, content: bytes | None = None, params: Mapping[str, str] | None = None
+    ) -> httpx.Response:
+        try:
+            response = self._http.request(method, path, content=content, params=params)
+        except httpx.HTTPError as error:
+            raise Unavailable(
+                "reach the Mainspring server", on=self.url, got=str(error) or type(error).__name__, next_step="ms up"
+            ) from error
+        if response.status_code >= 400:
+            raise _error_of(response)
+        assert len(response.content) <= MESSAGE_BYTES_MAX
+        return response
+
+
+def _each(kind: type[Value], plain: list[object]) -> Iterator[Value]:
+    for item in plain:
+        yield from_plain(kind, item)
+
+
+def _error_of(response: httpx.Response) -> MainspringError:
+    """Returns the server's error as the same class it was raised as."""
+    try:
+        problem = decode(Problem, response.content)
+    except InvalidMessage:
+        return Unavailable("use the Mainspring server", got=f"HTTP {response.status_code}: {response.text[:200]}")
+    kind = getattr(errors, problem.error, MainspringError)
+    assert issubclass(kind, MainspringError)
+    return kind(problem.attempted, on=problem.on, got=problem.got, wanted=problem.wanted, next_step=problem.next_step)

@@ -1,0 +1,121 @@
+"""Starting and stopping the server that belongs to a home folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from mainspring.app.client import Client
+from mainspring.app.home import Home, ServerRecord
+from mainspring.domain.errors import Conflict, Unavailable
+
+START_S_MAX = 60.0
+STOP_S_MAX = 30.0
+RELEASE_S_MAX = 1.0
+_POLL_S = 0.05
+
+
+def up(home: Home, *, port: int | None = None) -> ServerRecord:
+    """Returns where the home's server listens, starting it when it is not running.
+
+    Args:
+        home: The home folder.
+        port: Port to listen on; 0 picks a free one; None takes the last one used, else the configured one.
+
+    Raises:
+        Conflict: Another program holds the port.
+        Unavailable: The server did not start.
+    """
+    config = home.config()
+    record = home.server()
+    if record is not None and running(record):
+        return record
+    if port is None:
+        port = int(record.url.rpartition(":")[2]) if record is not None else config.port
+    with _listen(config.host, port) as listener, home.log.open("ab") as log:
+        # The server inherits the open socket, so that nobody can take the port in between.
+        url = f"http://{config.host}:{listener.getsockname()[1]}"
+        begun = log.tell()
+        server = subprocess.Popen(
+            [sys.executable, "-m", "mainspring.app.server", "--home", home.path, "--socket", str(listener.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            pass_fds=(listener.fileno(),),
+        )
+    home.write_server(ServerRecord(url=url, pid=server.pid))
+    deadline = time.monotonic() + START_S_MAX
+    with Client(url, token="") as client:
+        while not client.healthy():
+            if server.poll() is not None or time.monotonic() > deadline:
+                raise Unavailable(
+                    "start the Mainspring server",
+                    on=url,
+                    got=_tail(home.log, begun) or f"no answer in {START_S_MAX:.0f} s",
+                    next_step=f"read {home.log}",
+                )
+            time.sleep(_POLL_S)
+    return ServerRecord(url=url, pid=server.pid)
+
+
+def down(home: Home) -> bool:
+    """Stops the home's server and returns whether it was running. Jobs go on; the next `up` picks them up again.
+
+    Args:
+        home: The home folder.
+
+    Raises:
+        Unavailable: It did not end in time.
+    """
+    record = home.server()
+    if record is None or not running(record):
+        return False
+    os.kill(record.pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_S_MAX
+    while running(record):
+        if time.monotonic() > deadline:
+            raise Unavailable("stop the server", on=f"process {record.pid}", next_step=f"kill -9 {record.pid}")
+        time.sleep(_POLL_S)
+    return True
+
+
+def running(record: ServerRecord) -> bool:
+    """Returns whether that process lives and is a Mainspring server, not a later one with its number.
+
+    Args:
+        record: Where the server was.
+    """
+    try:
+        words = Path(f"/proc/{record.pid}/cmdline").read_bytes().split(b"\0")
+        state = Path(f"/proc/{record.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return b"mainspring.app.server" in words and state != "Z"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Returns a socket on the port; the threads of a server that was just killed may hold it for a moment longer."""
+    from mainspring.control.server import listen  # The server's libraries take half a second that no other verb needs.
+
+    deadline = time.monotonic() + RELEASE_S_MAX
+    while True:
+        try:
+            return listen(host, port)
+        except Conflict as error:
+            if time.monotonic() > deadline:
+                advice = "ms up --port 0 takes any free port"
+                raise Conflict(error.attempted, on=error.on, got=error.got, next_step=advice) from error
+            time.sleep(_POLL_S)
+
+
+def _tail(log: Path, begun: int) -> str:
+    with log.open("rb") as file:
+        file.seek(begun)
+        lines = file.read()[-4_000:].decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""

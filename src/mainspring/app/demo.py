@@ -1,0 +1,285 @@
+"""The main job, end to end on one machine: recordings to a policy that works, through a killed rank.
+
+Decides what is recorded, trained and killed when; every step is an ordinary call of the SDK that anybody could make.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.panel import Panel
+from rich.table import Table
+
+from mainspring.app.cli_data import ingest_with_progress, progress_bar, view_with_progress
+from mainspring.app.home import Config
+from mainspring.app.output import ERRORS, goodput_text, where, why_panel
+from mainspring.app.sdk import Lab, job
+from mainspring.data import IngestReport, ViewManifest, ViewRecipe
+from mainspring.domain.errors import InvalidInput, Unavailable
+from mainspring.domain.ids import ChipName, ClusterName
+from mainspring.domain.job import JobSpec
+from mainspring.domain.life import JobState
+from mainspring.domain.wire import EventKind, JobView, RankStatus
+from mainspring.engines.local import LocalCluster
+from mainspring.robots.recorder import record_episodes
+from mainspring.train.recipe import recipe_named
+
+MARKER = "demo"  # A home folder with this file in it was made by the demo, and may be made anew.
+REPLICAS = 2
+ON = ("h100@1.0", "v5e@0.45")  # Relative speed of one chip at this job: what makes the dearer chip the cheaper choice.
+JOB_S_MAX = 1_200.0
+PLACED_S_MAX = 10.0
+SNAPSHOTS = 40  # Snapshots in a run: the work lost to a kill is at most a fortieth.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """What a user may change.
+
+    Args:
+        data: A LeRobot dataset on disk in place of the simulated arm.
+        episodes: Episodes to record.
+        steps: Training steps; 0 for the recipe's own number.
+        starts: Unseen starts to evaluate on.
+        seed: Of recording and evaluation.
+    """
+
+    data: Path | None = None
+    episodes: int = 200
+    steps: int = 0
+    starts: int = 100
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoReport:
+    """What came of the demo; seconds by step, and what a person would ask first."""
+
+    home: str
+    version: str
+    episodes: int
+    left_out: int
+    train_job: str
+    evaluate_job: str
+    cluster: str
+    steps: int
+    generations: int
+    kill_to_next_step_s: float
+    repeated_steps: int
+    goodput: str
+    result: Mapping[str, str | int | float | bool]
+    wall_s: Mapping[str, float] = field(default_factory=dict)
+
+
+class Demo:
+    """One run of the demo in one lab.
+
+    Args:
+        lab: Whose home folder is made anew.
+        options: What a user may change.
+    """
+
+    def __init__(self, lab: Lab, options: DemoOptions) -> None:
+        self.lab = lab
+        self.options = options
+        self.recipe = "video" if options.data else "arm"
+        self.dataset = "demo-recordings" if options.data else "pick-place"
+        self.wall_s: dict[str, float] = {}
+
+    def run(self) -> DemoReport:
+        """Runs every step and returns the report.
+
+        Raises:
+            InvalidInput: The home folder holds something that is not the demo's.
+            Unavailable: A job did not end as it should.
+        """
+        self._fresh_home()
+        try:
+            source = self.options.data or self._record()
+            with self._step("ingest"):
+                report = ingest_with_progress(source, self.lab.objects(), self.dataset)
+                if report.version is None:
+                    raise InvalidInput("train on these recordings", on=str(source), got="none that is sound")
+                recipe = ViewRecipe(holdout_fraction=0.125 if self.options.data else 0.0)
+                scratch = self.lab.home.cache / "scratch"
+                view = view_with_progress(self.lab.objects(), report.version, recipe, scratch)
+            with self._step("submit"):
+                self.lab.up(port=0)
+                spec = self._spec("train", view, report.version.name, *self._train_words())
+                submitted = self.lab.run(spec, code=Path.cwd())
+                self._show_why(submitted)
+            with self._step("train"):
+                trained = self._train_through_a_kill(submitted, self.options.steps or recipe_named(self.recipe).steps)
+            with self._step("evaluate"):
+                evaluated = self._evaluate(trained, view, report)
+            return self._report(report, trained, evaluated)
+        finally:
+            self.lab.down()
+
+    def _fresh_home(self) -> None:
+        path = self.lab.home.path
+        if path.exists() and any(path.iterdir()):
+            if not (path / MARKER).exists():
+                raise InvalidInput(
+                    "run the demo",
+                    on=str(path),
+                    got="a home folder that holds other work",
+                    wanted="an empty one, or one that an earlier demo made",
+                    next_step="ms --home SOME-NEW-FOLDER demo",
+                )
+            self.lab.down()
+            shutil.rmtree(path)
+        self.lab.home.write_config(Config(clusters=demo_clusters()))
+        (path / MARKER).touch()
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        ERRORS.rule(f"[bold]{name}", align="left", style="dim")
+        begun = time.monotonic()
+        yield
+        self.wall_s[name] = time.monotonic() - begun
+
+    def _record(self) -> Path:
+        folder = self.lab.home.path / "recordings"
+        with self._step("record"), progress_bar() as bar:
+            task = bar.add_task("record", total=self.options.episodes, note="a scripted expert drives a simulated arm")
+            record_episodes(
+                folder,
+                count=self.options.episodes,
+                seed=self.options.seed,
+                progress=lambda done: bar.update(task, completed=done),
+            )
+        return folder
+
+    def _spec(self, program: str, view: ViewManifest, version: str, *words: str, replicas: int = REPLICAS) -> JobSpec:
+        lab = self.lab
+        command = [
+            *("python", "-m", f"mainspring.app.programs.{program}"),
+            *("--objects", lab.home.objects_url(lab.home.config())),
+            *("--view", view.id, "--cache", str(lab.home.cache), *words),
+        ]
+        kind = "train" if program == "train" else "batch"
+        return job(f"{self.dataset}-{program}", command, on=ON, replicas=replicas, kind=kind, inputs=[version])
+
+    def _train_words(self) -> list[str]:
+        steps = ["--steps", str(self.options.steps)] if self.options.steps else []
+        return ["--recipe", self.recipe, "--snapshots", str(SNAPSHOTS), *steps]
+
+    def _train_through_a_kill(self, submitted: JobView, total: int) -> JobView:
+        """Waits for the training job, and kills its last rank half-way."""
+        victims: list[RankStatus] = []
+        with progress_bar() as bar:
+            task = bar.add_task("train", total=total, note="starting")
+
+            def look(view: JobView) -> None:
+                if view.step >= 0:
+                    loss = f"loss {view.metrics['loss']:.4f}" if "loss" in view.metrics else ""
+                    bar.update(task, completed=view.step, note=loss)
+                if not victims and view.step >= total // 2 and view.attempts[-1].ranks:
+                    victims.append(view.attempts[-1].ranks[-1])
+                    os.kill(victims[0].pid, signal.SIGKILL)
+                    bar.console.print(f"[red]kill -9[/red] rank {victims[0].rank} at step {view.step}")
+
+            view = _succeeded(self.lab.wait(submitted.id, timeout_s=JOB_S_MAX, on_look=look))
+            bar.update(task, completed=view.step)
+        return view
+
+    def _show_why(self, submitted: JobView) -> None:
+        """Waits for the plan that places the job, and shows it."""
+        deadline = time.monotonic() + PLACED_S_MAX
+        while not (why := self.lab.why(submitted.id)).candidates and time.monotonic() < deadline:
+            time.sleep(0.1)
+        ERRORS.print(why_panel(why))
+
+    def _evaluate(self, trained: JobView, view: ViewManifest, report: IngestReport) -> JobView:
+        assert report.version is not None
+        words = ["--job", trained.id, "--starts", str(self.options.starts), "--seed", str(self.options.seed)]
+        spec = self._spec("evaluate", view, report.version.name, *words, replicas=1)
+        submitted = self.lab.run(spec, code=Path.cwd())
+        with progress_bar() as bar:
+            task = bar.add_task("evaluate", total=None, note="")
+
+            def look(view: JobView) -> None:
+                if view.step > 0:
+                    bar.update(task, completed=view.step, total=int(view.metrics.get("steps", 0)) or None)
+
+            return _succeeded(self.lab.wait(submitted.id, timeout_s=JOB_S_MAX, on_look=look))
+
+    def _report(self, report: IngestReport, trained: JobView, evaluated: JobView) -> DemoReport:
+        assert report.version is not None
+        assert trained.goodput is not None
+        attempt = trained.attempts[-1]
+        resumed = [event for event in self.lab.events(trained.id) if event.kind is EventKind.GENERATION_RESUMED]
+        return DemoReport(
+            home=str(self.lab.home.path),
+            version=report.version.name,
+            episodes=report.episodes,
+            left_out=len(report.left_out),
+            train_job=trained.id,
+            evaluate_job=evaluated.id,
+            cluster=where(attempt),
+            steps=trained.step,
+            generations=len(resumed),
+            kill_to_next_step_s=sum(trained.goodput.recoveries_s),
+            repeated_steps=trained.goodput.repeated_steps,
+            goodput=goodput_text(trained.goodput),
+            result=evaluated.result,
+            wall_s={name: round(seconds, 1) for name, seconds in self.wall_s.items()},
+        )
+
+
+def _succeeded(view: JobView) -> JobView:
+    if view.state is not JobState.SUCCEEDED:
+        raise Unavailable(
+            "finish the demo",
+            on=view.spec.name,
+            got=f"{view.state.value}: {view.reason}",
+            next_step=f"ms logs {view.id}",
+        )
+    return view
+
+
+def demo_clusters() -> tuple[LocalCluster, ...]:
+    """Returns two pretended clusters with different chips and prices."""
+    return (
+        LocalCluster(
+            name=ClusterName("alpha"), chip=ChipName("h100"), chips_per_node=1, nodes=4, dollars_per_chip_hour=2.4
+        ),
+        LocalCluster(
+            name=ClusterName("beta"), chip=ChipName("v5e"), chips_per_node=1, nodes=4, dollars_per_chip_hour=1.2
+        ),
+    )
+
+
+def summary(report: DemoReport) -> Panel:
+    """Returns the demo's summary on one screen.
+
+    Args:
+        report: What came of it.
+    """
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row("data", f"{report.version}: {report.episodes} episodes, {report.left_out} left out")
+    grid.add_row(
+        "trained on", f"{report.cluster}, {REPLICAS} ranks, {report.steps} steps, {report.generations} generations"
+    )
+    grid.add_row(
+        "killed rank",
+        f"{report.kill_to_next_step_s:.1f} s from kill to next step, {report.repeated_steps} steps repeated",
+    )
+    grid.add_row("goodput", report.goodput)
+    for name, value in sorted(report.result.items()):
+        grid.add_row(name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
+    walls = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in report.wall_s.items())
+    grid.add_row("wall time", f"{walls}; together {sum(report.wall_s.values()):.0f} s")
+    grid.add_row("", "")
+    grid.add_row("look next", f"export MAINSPRING_HOME={report.home}; ms up")
+    grid.add_row("", f"ms status {report.train_job}; ms why {report.train_job}; ms logs {report.train_job} --rank 1")
+    grid.add_row("", f"ms data show {report.version}; ms fleet; ms run --on v5e -- echo hello; ms down")
+    return Panel(grid, title="Mainspring demo", title_align="left")

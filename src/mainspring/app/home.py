@@ -1,0 +1,183 @@
+"""The home folder: where one person's Mainspring keeps its configuration, state and secrets.
+
+config.yaml    host, port, database, objects, clusters; written on first use, edited by people
+token          the administrator's secret, readable by its owner alone
+server.json    where the running server listens, and its process
+server.log     what it said
+state.db       the embedded store      objects/  the embedded object store      engines/  allocations
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from mainspring.domain.codec import decode, encode, from_plain, to_plain
+from mainspring.domain.errors import InvalidMessage, InvalidSpec, NotFound
+from mainspring.domain.ids import ChipName, ClusterName
+from mainspring.engines.local import LocalCluster
+
+PORT = 7077
+_CONFIG_HEAD = "# Mainspring's configuration; every field may be left out. `ms up` reads it when the server starts.\n"
+
+
+def default_clusters() -> tuple[LocalCluster, ...]:
+    """Returns this machine as a cluster of one node whose chips are its processors."""
+    return (
+        LocalCluster(
+            name=ClusterName("local"),
+            chip=ChipName("cpu"),
+            chips_per_node=os.cpu_count() or 1,
+            nodes=1,
+            dollars_per_chip_hour=0.0,
+            simulated=False,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What an operator may set.
+
+    Args:
+        host: Address the server binds to.
+        port: Port it listens on.
+        database: SQLAlchemy URL; "" for SQLite in the home folder.
+        objects: Object store URL; "" for a folder in the home folder.
+        clusters: Clusters of the local engine.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = PORT
+    database: str = ""
+    objects: str = ""
+    clusters: tuple[LocalCluster, ...] = field(default_factory=default_clusters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerRecord:
+    """Where a running server is.
+
+    Args:
+        url: Its address.
+        pid: Its process.
+    """
+
+    url: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Paths inside one home folder.
+
+    Args:
+        path: The folder.
+    """
+
+    path: Path
+
+    @staticmethod
+    def find(path: Path | None = None) -> Home:
+        """Returns the home named, else that of `MAINSPRING_HOME`, else `~/.mainspring`.
+
+        Args:
+            path: The folder, or None to look.
+        """
+        named = path or Path(os.environ.get("MAINSPRING_HOME") or Path.home() / ".mainspring")
+        return Home(named.expanduser().absolute())
+
+    @property
+    def log(self) -> Path:
+        """Returns where the server's output goes."""
+        return self.path / "server.log"
+
+    @property
+    def cache(self) -> Path:
+        """Returns the folder of files that can be made again."""
+        return self.path / "cache"
+
+    @property
+    def engines(self) -> Path:
+        """Returns the folder of the local engines' allocations."""
+        return self.path / "engines"
+
+    def config(self) -> Config:
+        """Returns the configuration, writing the default one on first use.
+
+        Raises:
+            InvalidSpec: The file is not YAML, or a field is unknown or wrong.
+        """
+        path = self.path / "config.yaml"
+        if not path.exists():
+            self.write_config(Config())
+        try:
+            plain = yaml.safe_load(path.read_bytes())
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise InvalidSpec("read the configuration", on=str(path), got=" ".join(str(error).split())) from error
+        return from_plain(Config, plain or {}, strict=True)
+
+    def write_config(self, config: Config) -> None:
+        """Writes the configuration.
+
+        Args:
+            config: What to write.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        text = yaml.safe_dump(to_plain(config), sort_keys=False)
+        (self.path / "config.yaml").write_text(_CONFIG_HEAD + text)
+
+    def database_url(self, config: Config) -> str:
+        """Returns the SQLAlchemy URL of the store.
+
+        Args:
+            config: May name another.
+        """
+        return config.database or f"sqlite:///{self.path / 'state.db'}"
+
+    def objects_url(self, config: Config) -> str:
+        """Returns the URL of the object store.
+
+        Args:
+            config: May name another.
+        """
+        return config.objects or f"file://{self.path / 'objects'}"
+
+    def token(self) -> str:
+        """Returns the administrator's secret.
+
+        Raises:
+            NotFound: No server has been started from this home.
+        """
+        try:
+            return (self.path / "token").read_text().strip()
+        except OSError as error:
+            raise NotFound("find your token", on=str(self.path / "token"), next_step="ms up") from error
+
+    def write_token(self, token: str) -> None:
+        """Keeps the administrator's secret where its owner alone can read it.
+
+        Args:
+            token: The secret.
+        """
+        descriptor = os.open(self.path / "token", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(token)
+
+    def server(self) -> ServerRecord | None:
+        """Returns where the last server started from this home listens, or None."""
+        try:
+            return decode(ServerRecord, (self.path / "server.json").read_bytes())
+        except (OSError, InvalidMessage):
+            return None
+
+    def write_server(self, record: ServerRecord) -> None:
+        """Remembers where the server listens.
+
+        Args:
+            record: What to remember.
+        """
+        (self.path / "server.json").write_bytes(encode(record))

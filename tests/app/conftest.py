@@ -1,0 +1,87 @@
+"""A real lab for tests: a server process, two pretended clusters, agents and ranks as processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from mainspring.app.home import Config
+from mainspring.app.sdk import Lab, job
+from mainspring.domain.ids import ChipName, ClusterName
+from mainspring.domain.job import JobSpec
+from mainspring.domain.life import ended
+from mainspring.domain.wire import EventKind, JobView
+from mainspring.engines.local import LocalCluster
+
+COUNTER = Path(__file__).parent / "counter.py"
+WAIT_S = 60.0
+
+
+def until(true: Callable[[], bool], what: str, *, wait_s: float = WAIT_S) -> None:
+    """Waits for a condition, bounded."""
+    deadline = time.monotonic() + wait_s
+    while not true():
+        assert time.monotonic() < deadline, f"waited {wait_s} s for {what}"
+        threading.Event().wait(0.05)
+
+
+def clusters() -> tuple[LocalCluster, ...]:
+    return (
+        LocalCluster(
+            name=ClusterName("alpha"), chip=ChipName("h100"), chips_per_node=1, nodes=2, dollars_per_chip_hour=3.0
+        ),
+        LocalCluster(
+            name=ClusterName("beta"), chip=ChipName("v5e"), chips_per_node=1, nodes=2, dollars_per_chip_hour=1.2
+        ),
+    )
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    lab = Lab(tmp_path / "home")
+    lab.home.write_config(Config(clusters=clusters()))
+    lab.up(port=0)
+    try:
+        yield lab
+    finally:
+        lab.up()
+        for view in lab.jobs():
+            if not ended(view.state):
+                lab.stop(view.id)
+        with suppress(AssertionError):
+            until(lambda: all(ended(view.state) for view in lab.jobs()), "jobs to end", wait_s=20)
+        lab.down()
+
+
+def counting(gate: Path, *halts: int, name: str = "count", every: int = 7) -> JobSpec:
+    """Returns a job of two ranks and sixty steps that halts at its gate after the steps named."""
+    words = [sys.executable, str(COUNTER), "60", str(every), str(gate), *map(str, halts)]
+    return job(name, words, on=["h100", "v5e@0.5"], replicas=2)
+
+
+def halted(lab: Lab, job_id: str, gate: Path, step: int) -> JobView:
+    """Waits until both ranks halt after a step, and the controller knows it; returns the job as it is then."""
+    until(lambda: all((gate / f"at-{step}-{rank}").exists() for rank in range(2)), f"ranks to reach step {step}")
+    until(lambda: len(_pids(lab.status(job_id))) == 2, "the controller to know every rank's process")
+    until(lambda: lab.status(job_id).step == step, "the controller to know the step")
+    return lab.status(job_id)
+
+
+def _pids(view: JobView) -> list[int]:
+    return [rank.pid for rank in view.attempts[-1].ranks if rank.alive and rank.pid > 0] if view.attempts else []
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def kinds(lab: Lab, job_id: str) -> list[EventKind]:
+    return [event.kind for event in lab.events(job_id)]

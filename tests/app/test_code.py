@@ -1,0 +1,85 @@
+"""Code snapshots: the same files give the same id, and only what belongs travels."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from mainspring.app.code import TREE_FILES_MAX, snapshot_code
+from mainspring.domain.errors import InvalidInput
+from mainspring.objects import ObjectStore, open_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    return open_store(f"file://{tmp_path / 'objects'}")
+
+
+def _git(folder: Path, *words: str) -> None:
+    names = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+    subprocess.run(["git", *names, *words], cwd=folder, check=True, capture_output=True)
+
+
+def _project(folder: Path) -> Path:
+    (folder / "src").mkdir(parents=True)
+    (folder / "src" / "train.py").write_text("print(1)\n")
+    (folder / ".gitignore").write_text("secret.txt\n")
+    (folder / "secret.txt").write_text("token")
+    _git(folder, "init", "-q")
+    _git(folder, "add", "-A")
+    _git(folder, "commit", "-qm", "first")
+    return folder
+
+
+def _names(store: ObjectStore, tree: str) -> list[str]:
+    data = store.get(f"code/{tree.removeprefix('blake3:')}.tar.gz")
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        return archive.getnames()
+
+
+def test_snapshot_of_a_git_tree_holds_what_git_knows_from_any_folder_inside(tmp_path: Path, store: ObjectStore) -> None:
+    project = _project(tmp_path / "project")
+    code = snapshot_code(project / "src", store)
+    assert _names(store, code.tree) == [".gitignore", "src/train.py"]
+    assert len(code.commit) == 40
+    assert not code.dirty
+    assert code.packages.startswith("blake3:")
+
+
+def test_snapshot_of_a_changed_tree_is_dirty_and_has_another_id(tmp_path: Path, store: ObjectStore) -> None:
+    project = _project(tmp_path / "project")
+    before = snapshot_code(project, store)
+    (project / "new.py").write_text("x = 1\n")
+    after = snapshot_code(project, store)
+    assert after.dirty
+    assert after.commit == before.commit
+    assert after.tree != before.tree
+    assert "new.py" in _names(store, after.tree)
+
+
+def test_snapshot_of_equal_files_elsewhere_has_the_same_id(tmp_path: Path, store: ObjectStore) -> None:
+    first, second = _project(tmp_path / "one"), _project(tmp_path / "two")
+    assert snapshot_code(first, store).tree == snapshot_code(second, store).tree
+
+
+def test_snapshot_outside_git_takes_the_folder(tmp_path: Path, store: ObjectStore) -> None:
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    (folder / "run.sh").write_text("true\n")
+    code = snapshot_code(folder, store)
+    assert _names(store, code.tree) == ["run.sh"]
+    assert code.commit == ""
+
+
+@pytest.mark.slow
+def test_snapshot_of_too_many_files_is_refused_with_a_next_step(tmp_path: Path, store: ObjectStore) -> None:
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(TREE_FILES_MAX + 1):
+        (folder / str(number)).touch()
+    with pytest.raises(InvalidInput, match="--no-code"):
+        snapshot_code(folder, store)

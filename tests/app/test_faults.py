@@ -1,0 +1,163 @@
+"""Faults against real processes: whatever dies, the work goes on and nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from mainspring.app.sdk import Lab
+from mainspring.domain.life import AttemptState, JobState
+from mainspring.domain.wire import EventKind, JobView
+from tests.app.conftest import counting, halted, kill, kinds, until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    folder = tmp_path / "gate"
+    folder.mkdir()
+    return folder
+
+
+def _numbers(view: JobView) -> dict[str, object]:
+    return {name: value for name, value in view.result.items() if name.startswith("number_")}
+
+
+def test_job_with_a_killed_rank_ends_with_the_same_numbers(lab: Lab, gate: Path) -> None:
+    calm = lab.wait(lab.run(counting(gate, name="calm")).id, timeout_s=60)
+    stormy = lab.run(counting(gate, 30, name="stormy"))
+    victim = halted(lab, stormy.id, gate, 30).attempts[-1].ranks[1].pid
+    kill(victim)
+    (gate / "go-30").touch()
+    ended = lab.wait(stormy.id, timeout_s=60)
+    assert (calm.state, ended.state) == (JobState.SUCCEEDED, JobState.SUCCEEDED)
+    assert _numbers(ended) == _numbers(calm)
+    assert len(_numbers(calm)) == 2
+    assert ended.result["generation"] == 2
+    assert len(ended.attempts) == 1
+    assert ended.goodput is not None
+    assert len(ended.goodput.recoveries_s) == 1
+
+
+def test_goodput_counts_the_steps_a_kill_repeats(lab: Lab, gate: Path) -> None:
+    view = lab.run(counting(gate, 30))
+    kill(halted(lab, view.id, gate, 30).attempts[-1].ranks[0].pid)
+    until(lambda: _resumed(lab, view.id) == [-1, 28], "the second generation")
+    (gate / "go-30").touch()
+    goodput = lab.wait(view.id, timeout_s=60).goodput
+    assert goodput is not None
+    assert goodput.repeated_steps == 2
+    parts = (goodput.startup_s, goodput.productive_s, goodput.checkpoint_s, goodput.repeated_s, goodput.recovery_s)
+    assert sum(parts) + goodput.wind_down_s == pytest.approx(goodput.allocated_s, abs=1e-6)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_job_with_a_killed_agent_goes_on_in_a_new_attempt(lab: Lab, gate: Path, victim: int) -> None:
+    view = lab.run(counting(gate, 30))
+    before = halted(lab, view.id, gate, 30)
+    until(lambda: EventKind.CHECKPOINT_DURABLE in kinds(lab, view.id), "a durable checkpoint")
+    kill(_agent_of(before.attempts[-1].ranks[victim].pid))
+    (gate / "go-30").touch()
+    ended = lab.wait(view.id, timeout_s=90)
+    assert ended.state is JobState.SUCCEEDED
+    assert [attempt.state for attempt in ended.attempts] == [AttemptState.LOST, AttemptState.SUCCEEDED]
+    assert _resumed(lab, view.id)[-1] > 0
+    assert all(not _lives(rank.pid) for rank in before.attempts[-1].ranks)
+
+
+def test_job_outlives_a_killed_controller_and_starts_nothing_twice(lab: Lab, gate: Path) -> None:
+    view = lab.run(counting(gate, 30))
+    halted(lab, view.id, gate, 30)
+    record = lab.home.server()
+    assert record is not None
+    kill(record.pid)
+    (gate / "go-30").touch()
+    lab.up()
+    ended = lab.wait(view.id, timeout_s=60)
+    assert ended.state is JobState.SUCCEEDED
+    assert len(ended.attempts) == 1
+    assert ended.attempts[0].generation == 1
+    assert kinds(lab, view.id).count(EventKind.GENERATION_STEPPING) == 1
+
+
+def test_job_with_a_corrupted_checkpoint_resumes_from_the_one_before_and_says_so(lab: Lab, gate: Path) -> None:
+    view = lab.run(counting(gate, 10, 30, every=10))
+    until(lambda: _durable(lab, view.id) == [10], "the first durable checkpoint")
+    (gate / "go-10").touch()
+    until(lambda: _durable(lab, view.id) == [10, 30], "the second durable checkpoint")
+    before = halted(lab, view.id, gate, 30)
+    folder = lab.home.path / "objects" / "checkpoints" / view.id / f"{30:012d}"
+    share = next(path for path in sorted(folder.iterdir()) if path.suffix == ".bin")
+    data = bytearray(share.read_bytes())
+    data[0] ^= 1
+    share.write_bytes(data)
+    kill(_agent_of(before.attempts[-1].ranks[1].pid))
+    (gate / "go-30").touch()
+    ended = lab.wait(view.id, timeout_s=90)
+    assert ended.state is JobState.SUCCEEDED
+    events = lab.events(view.id)
+    assert [event.detail["step"] for event in events if event.kind is EventKind.CHECKPOINT_CORRUPT] == [30]
+    assert _resumed(lab, view.id) == [-1, 10]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MB, full, mounted where the lab will keep its objects."""
+    folder = tmp_path / "home" / "objects"
+    folder.mkdir(parents=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("a full disk needs the right to mount a tmpfs: run the tests as root")
+    with suppress(OSError):
+        (folder / ".ballast").write_bytes(b"x" * (1 << 20))
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_job_goes_on_when_the_disk_is_full_and_checkpoints_once_there_is_room(
+    small_disk: Path, lab: Lab, gate: Path
+) -> None:
+    view = lab.run(counting(gate, 30))
+    until(lambda: EventKind.CHECKPOINT_FAILED in kinds(lab, view.id), "a checkpoint that failed")
+    assert EventKind.CHECKPOINT_DURABLE not in kinds(lab, view.id)
+    failed = next(event for event in lab.events(view.id) if event.kind is EventKind.CHECKPOINT_FAILED)
+    assert "No space left" in str(failed.detail["reason"])
+    (small_disk / ".ballast").unlink()
+    (gate / "go-30").touch()
+    ended = lab.wait(view.id, timeout_s=60)
+    assert ended.state is JobState.SUCCEEDED
+    assert _durable(lab, view.id)[-1] == 56
+
+
+def test_stop_lets_ranks_save_and_leaves_no_process(lab: Lab, gate: Path) -> None:
+    view = lab.run(counting(gate, 30))
+    before = halted(lab, view.id, gate, 30)
+    lab.stop(view.id)
+    ended = lab.wait(view.id, timeout_s=60)
+    assert ended.state is JobState.CANCELLED
+    assert _durable(lab, view.id)[-1] == 30
+    assert all(not _lives(rank.pid) for rank in before.attempts[-1].ranks)
+
+
+def _resumed(lab: Lab, job_id: str) -> list[int]:
+    return [int(event.detail["step"]) for event in lab.events(job_id) if event.kind is EventKind.GENERATION_RESUMED]
+
+
+def _durable(lab: Lab, job_id: str) -> list[int]:
+    return [int(e.detail["step"]) for e in lab.events(job_id) if e.kind is EventKind.CHECKPOINT_DURABLE]
+
+
+def _agent_of(rank_pid: int) -> int:
+    return int(Path(f"/proc/{rank_pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
