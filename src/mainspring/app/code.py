@@ -11,6 +11,7 @@ import io
 import platform
 import subprocess
 import tarfile
+from dataclasses import replace
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -26,8 +27,20 @@ TREE_FILES_MAX = 20_000
 GIT_TIMEOUT_S = 30.0
 
 
+def record_environment(store: ObjectStore) -> Code:
+    """Returns what the submitter runs in, for a job that takes no files along; the list of packages is stored.
+
+    Args:
+        store: Where the list is kept.
+    """
+    packages = encode(tuple(sorted({f"{item.name}=={item.version}" for item in distributions()})))
+    listed = blake3(packages).hexdigest()
+    store.put_if_absent(f"environments/{listed}.json", packages)
+    return Code(python=platform.python_version(), packages=f"blake3:{listed}")
+
+
 def snapshot_code(folder: Path, store: ObjectStore) -> Code:
-    """Returns the snapshot of `folder`'s working tree, stored under its content id.
+    """Returns the snapshot of `folder`'s working tree, stored under its content id, beside the environment.
 
     Args:
         folder: Where the command will be run from; the root of its git work tree is taken when it has one.
@@ -38,21 +51,16 @@ def snapshot_code(folder: Path, store: ObjectStore) -> Code:
     """
     top = _git(folder, "rev-parse", "--show-toplevel")
     root = Path(top.strip()) if top else folder
-    files = _files(root, in_git=top is not None)
-    archive = _archive(root, files)
+    archive = _archive(root, _files(root, in_git=top is not None))
     tree = blake3(archive).hexdigest()
     store.put_if_absent(f"code/{tree}.tar.gz", archive)
-    packages = encode(tuple(sorted(f"{item.name}=={item.version}" for item in distributions())))
-    listed = blake3(packages).hexdigest()
-    store.put_if_absent(f"environments/{listed}.json", packages)
     commit = _git(root, "rev-parse", "HEAD") if top else None
     status = _git(root, "status", "--porcelain") if commit else None
-    return Code(
+    return replace(
+        record_environment(store),
         tree=f"blake3:{tree}",
         commit=(commit or "").strip(),
         dirty=bool(status and status.strip()),
-        python=platform.python_version(),
-        packages=f"blake3:{listed}",
     )
 
 

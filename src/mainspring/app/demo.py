@@ -106,14 +106,16 @@ class Demo:
             with self._step("ingest"):
                 report = ingest_with_progress(source, self.lab.objects(), self.dataset)
                 if report.version is None:
-                    raise InvalidInput("train on these recordings", on=str(source), got="none that is sound")
+                    raise InvalidInput(
+                        "train on these recordings", on=str(source), got="none that is sound", wanted="at least one"
+                    )
                 recipe = ViewRecipe(holdout_fraction=0.125 if self.options.data else 0.0)
                 scratch = self.lab.home.cache / "scratch"
                 view = view_with_progress(self.lab.objects(), report.version, recipe, scratch)
             with self._step("submit"):
                 self.lab.up(port=0)
                 spec = self._spec("train", view, report.version.name, *self._train_words())
-                submitted = self.lab.run(spec, code=Path.cwd())
+                submitted = self.lab.run(spec)
                 self._show_why(submitted)
             with self._step("train"):
                 trained = self._train_through_a_kill(submitted, self.options.steps or recipe_named(self.recipe).steps)
@@ -202,7 +204,7 @@ class Demo:
         assert report.version is not None
         words = ["--job", trained.id, "--starts", str(self.options.starts), "--seed", str(self.options.seed)]
         spec = self._spec("evaluate", view, report.version.name, *words, replicas=1)
-        submitted = self.lab.run(spec, code=Path.cwd())
+        submitted = self.lab.run(spec)
         with progress_bar() as bar:
             task = bar.add_task("evaluate", total=None, note="")
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from mainspring.app import daemon
 from mainspring.app.client import Client
-from mainspring.app.code import snapshot_code
+from mainspring.app.code import record_environment, snapshot_code
 from mainspring.app.home import Home, ServerRecord
 from mainspring.app.specs import option_from, spec_from
 from mainspring.domain.errors import NotFound, Unavailable
-from mainspring.domain.job import Code, JobSpec
+from mainspring.domain.job import JobSpec
 from mainspring.domain.life import ended
 from mainspring.domain.wire import ClusterView, Event, JobView, Why
 from mainspring.objects import ObjectStore, open_store
@@ -110,8 +110,9 @@ class Lab:
             key: The same key again returns the job it made the first time.
             code: Folder whose working tree the job runs in; None for a job that needs no files.
         """
-        if code is not None:
-            spec = dataclasses.replace(spec, code=snapshot_code(code, self.objects()))
+        store = self.objects()
+        taken = record_environment(store) if code is None else snapshot_code(code, store)
+        spec = dataclasses.replace(spec, code=taken)
         with self.client() as client:
             return client.submit(spec, key=key)
 
@@ -236,4 +237,4 @@ class Lab:
                 time.sleep(_POLL_S)
 
 
-__all__ = ["Code", "Lab", "job"]
+__all__ = ["Lab", "job"]

@@ -1,0 +1,177 @@
+"""A small world: two clusters, one controller, virtual time; agents speak only when a test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mainspring.control import Caller, Control, Loop, Settings, Step, TokenRole, open_store
+from mainspring.domain.fleet import Inventory, LaunchOrder, Node
+from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, JobId, NodeName, RoleName
+from mainspring.domain.job import LAB, JobSpec, Option, Role
+from mainspring.domain.life import AttemptState
+from mainspring.domain.wire import (
+    EventKind,
+    Heartbeat,
+    HeartbeatReply,
+    JobView,
+    LeadEvent,
+    Orders,
+    Register,
+    Submit,
+)
+from mainspring.simulator.cluster import SimulatedCluster
+from mainspring.testing import FakeClock, FakeEngine, SeededDice
+
+GPU = ChipName("gpu")
+ADMIN = Caller(role=TokenRole.ADMIN, team=LAB)
+
+
+def inventory(name: str, *, nodes: int, chips: int, dollars: float) -> Inventory:
+    return Inventory(
+        cluster=ClusterName(name),
+        engine="fake",
+        simulated=True,
+        dollars_per_chip_hour={GPU: dollars},
+        nodes=tuple(Node(name=NodeName(f"{name}-{index}"), chip=GPU, chips=chips) for index in range(nodes)),
+    )
+
+
+class World:
+    """Everything a test of the controller touches."""
+
+    admin = ADMIN
+
+    def __init__(self, folder: Path) -> None:
+        self.url = f"sqlite:///{folder / 'store.db'}"
+        self.clock = FakeClock()
+        inventories = [
+            inventory("east", nodes=2, chips=2, dollars=3.0),
+            inventory("west", nodes=4, chips=1, dollars=1.0),
+        ]
+        self.clusters = {
+            one.cluster: SimulatedCluster(FakeEngine(one, self.clock), SeededDice(1, one.cluster))
+            for one in inventories
+        }
+        self.east, self.west = self.clusters[ClusterName("east")], self.clusters[ClusterName("west")]
+        self.sequences: dict[AttemptId, int] = {}
+        self.starts = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """A new controller process on the same store."""
+        self.starts += 1
+        self.control = Control(
+            store=open_store(self.url),
+            engines=dict(self.clusters),
+            clock=self.clock,
+            dice=SeededDice(self.starts, "control"),
+            controller_url="http://127.0.0.1:1",
+            objects_url="file:///objects",
+            settings=Settings(),
+        )
+        self.loop: Loop = self.control.new_loop()
+
+    def tick(self, count: int = 1, *, seconds: float = 1.0) -> Step:
+        step = Step.FOLLOWING
+        for _ in range(count):
+            step = self.loop.tick()
+            self.clock.advance(seconds)
+        return step
+
+    def spec(self, name: str = "job", *, replicas: int = 1, roles: int = 1, attempts_max: int = 4) -> JobSpec:
+        option = Option(chip=GPU, replicas=replicas)
+        return JobSpec(
+            name=name,
+            roles=tuple(
+                Role(name=RoleName(f"role-{index}"), command=("train",), options=(option,)) for index in range(roles)
+            ),
+            attempts_max=attempts_max,
+        )
+
+    def submit(self, spec: JobSpec | None = None, *, key: str = "") -> JobId:
+        self.clock.advance(0.01)  # Jobs queue in the order they came.
+        return self.control.submit(Submit(spec=spec or self.spec(), key=key), ADMIN).id
+
+    def job(self, job: JobId) -> JobView:
+        return self.control.job(job)
+
+    def orders_of(self, job: JobId) -> dict[AllocationId, LaunchOrder]:
+        """The newest attempt's orders, as its cluster took them."""
+        newest = self.job(job).attempts[-1]
+        orders = self.clusters[newest.cluster].orders
+        return {name: order for name, order in sorted(orders.items()) if order.attempt == newest.id}
+
+    def register(self, job: JobId) -> list[Orders]:
+        """Lets every agent of the newest attempt register, twice, as they do; returns their last orders."""
+        answers: list[Orders] = []
+        for _ in range(2):
+            answers = [
+                self.control.register(
+                    Register(allocation=name, node=node, address=f"{node}:1"), self.control.caller(order.token)
+                )
+                for name, order in self.orders_of(job).items()
+                for node in order.nodes
+            ]
+        return answers
+
+    def beat(
+        self,
+        job: JobId,
+        *kinds: tuple[EventKind, dict[str, str | int | float | bool]],
+        step: int = 0,
+        generation: int = 1,
+        outcome: AttemptState | None = None,
+        reason: str = "",
+    ) -> HeartbeatReply:
+        """Lets the newest attempt's lead report, with events told for the first time."""
+        attempt = self.job(job).attempts[-1]
+        events = []
+        for kind, detail in kinds:
+            self.sequences[attempt.id] = self.sequences.get(attempt.id, 0) + 1
+            number = self.sequences[attempt.id]
+            events.append(LeadEvent(sequence=number, time_s=self.clock.now_s(), kind=kind, detail=detail))
+        return self.send(
+            job,
+            Heartbeat(
+                attempt=attempt.id,
+                epoch=attempt.number,
+                generation=generation,
+                step=step,
+                metrics={"loss": 1.0},
+                ranks=(),
+                events=tuple(events),
+                outcome=outcome,
+                reason=reason,
+            ),
+        )
+
+    def send(self, job: JobId, beat: Heartbeat) -> HeartbeatReply:
+        order = next(iter(self.orders_of(job).values()))
+        return self.control.heartbeat(beat, self.control.caller(order.token))
+
+    def run(self, job: JobId) -> None:
+        """Brings a queued job to where its lead has reported."""
+        self.tick(2)
+        self.register(job)
+        self.beat(job)
+
+    def end_agents(self, job: JobId, *, exit_code: int, reason: str = "") -> None:
+        cluster = self.clusters[self.job(job).attempts[-1].cluster]
+        for name, order in self.orders_of(job).items():
+            for index in range(len(order.nodes)):
+                cluster.inner.end_agent(name, index, exit_code=exit_code, reason=reason)
+
+
+@pytest.fixture(scope="session")
+def world_type() -> type[World]:
+    return World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.control.store.close()

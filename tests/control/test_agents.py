@@ -1,0 +1,164 @@
+"""Orders for agents, acknowledgements for leads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.control.agents import layout
+from mainspring.domain.errors import Conflict, InvalidMessage, NotAllowed, NotFound
+from mainspring.domain.ids import AllocationId, ClusterName, NodeName, RoleName
+from mainspring.domain.life import AttemptState, JobState
+from mainspring.domain.plan import Grant
+from mainspring.domain.wire import EventKind, Heartbeat, LeadEvent, Register
+
+if TYPE_CHECKING:
+    from tests.control.conftest import World
+
+RANKS = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=5).filter(any), min_size=1, max_size=4)
+
+
+def _grants(ranks: list[list[int]]) -> tuple[Grant, ...]:
+    return tuple(
+        Grant(
+            role=RoleName(f"role-{index}"),
+            option=0,
+            cluster=ClusterName("east"),
+            nodes=tuple(NodeName(f"n{node}") for node in range(len(counts))),
+            chip_milli=tuple(1_000 * count for count in counts),
+            ranks=tuple(counts),
+        )
+        for index, counts in enumerate(ranks)
+    )
+
+
+@given(RANKS)
+def test_layout_numbers_every_rank_once_and_keeps_roles_and_agents_in_order(ranks: list[list[int]]) -> None:
+    places = layout(_grants(ranks))
+    flat = [count for counts in ranks for count in counts]
+    assert [place.rank for place in places] == list(range(sum(flat)))
+    assert [sum(place.agent == agent for place in places) for agent in range(len(flat))] == flat
+    for index, counts in enumerate(ranks):
+        own = [place for place in places if place.role == f"role-{index}"]
+        assert [place.role_rank for place in own] == list(range(sum(counts)))
+        assert all(place.role_size == sum(counts) for place in own)
+
+
+def test_orders_are_ready_once_every_agent_has_come_and_name_one_lead(world: World) -> None:
+    job = world.submit(world.spec(replicas=2, roles=2))
+    world.tick()
+    calls = [
+        (Register(allocation=name, node=node, address=f"{node}:7"), world.control.caller(order.token))
+        for name, order in world.orders_of(job).items()
+        for node in order.nodes
+    ]
+    early = [world.control.register(call, caller) for call, caller in calls]
+    assert [orders.ready for orders in early] == [False] * (len(calls) - 1) + [True]
+    assert early[0].ranks == ()
+    late = [world.control.register(call, caller) for call, caller in calls]
+    assert all(orders.ready for orders in late)
+    assert sorted(orders.agent for orders in late) == list(range(len(calls)))
+    assert [orders.agent for orders in late if orders.lead] == [0]
+    lead = next(call.address for (call, _), orders in zip(calls, late, strict=True) if orders.lead)
+    assert {orders.lead_address for orders in late} == {lead}
+    assert len(late[0].ranks) == 4
+    assert {role.command for role in late[0].roles} == {("train",)}
+    assert {orders.epoch for orders in late} == {1}
+
+
+def test_agent_that_comes_from_a_new_address_is_given_out_with_it(world: World) -> None:
+    job = world.submit()
+    world.tick()
+    world.register(job)
+    name, order = next(iter(world.orders_of(job).items()))
+    caller = world.control.caller(order.token)
+    moved = world.control.register(Register(allocation=name, node=order.nodes[0], address="elsewhere:1"), caller)
+    assert moved.lead_address == "elsewhere:1"
+
+
+def test_agents_with_anothers_token_or_unknown_names_are_refused(world: World) -> None:
+    first, second = world.submit(world.spec("a")), world.submit(world.spec("b"))
+    world.tick()
+    name, order = next(iter(world.orders_of(first).items()))
+    other = world.control.caller(next(iter(world.orders_of(second).values())).token)
+    own = world.control.caller(order.token)
+    good = Register(allocation=name, node=order.nodes[0], address="x:1")
+    with pytest.raises(NotAllowed):
+        world.control.register(good, other)
+    with pytest.raises(NotAllowed):
+        world.control.register(good, world.admin)
+    with pytest.raises(NotFound, match="nobody"):
+        world.control.register(Register(allocation=AllocationId("nobody"), node=order.nodes[0], address="x:1"), own)
+    with pytest.raises(NotFound, match="elsewhere"):
+        world.control.register(Register(allocation=name, node=NodeName("elsewhere"), address="x:1"), own)
+    with pytest.raises(InvalidMessage, match="letters"):
+        world.control.register(Register(allocation=name, node=order.nodes[0], address="x" * 300), own)
+
+
+def test_agent_of_a_stopping_attempt_is_refused(world: World) -> None:
+    job = world.submit()
+    world.tick()
+    world.control.stop(job, world.admin)
+    with pytest.raises(Conflict, match="stopping"):
+        world.register(job)
+
+
+def _beat(world: World, job: str, epoch: int, *sequences: int, step: int = 0, generation: int = 1) -> Heartbeat:
+    return Heartbeat(
+        attempt=world.control.job(job).attempts[-1].id,
+        epoch=epoch,
+        generation=generation,
+        step=step,
+        metrics={},
+        ranks=(),
+        events=tuple(
+            LeadEvent(sequence=number, time_s=1.0, kind=EventKind.CHECKPOINT_DURABLE, detail={"step": number})
+            for number in sequences
+        ),
+    )
+
+
+def test_heartbeats_that_repeat_or_come_late_are_counted_once(world: World) -> None:
+    job = world.submit()
+    world.run(job)
+    assert world.send(job, _beat(world, job, 1, 1, 2, step=5)).acknowledged == 2
+    assert world.send(job, _beat(world, job, 1, 1, 2, 3, step=8)).acknowledged == 3
+    assert world.send(job, _beat(world, job, 1, 1, step=2)).acknowledged == 3
+    kept = [event.detail["step"] for event in world.control.events(reference=job) if "durable" in event.kind.value]
+    assert kept == [1, 2, 3]
+    assert world.job(job).step == 8
+    assert world.send(job, _beat(world, job, 1, step=3, generation=2)).acknowledged == 3
+    assert world.job(job).step == 3, "a new generation resumes from an earlier step"
+
+
+def test_heartbeats_of_another_epoch_or_an_ended_attempt_are_fenced(world: World) -> None:
+    job = world.submit()
+    world.run(job)
+    assert world.send(job, _beat(world, job, 2)).fenced
+    assert not world.send(job, _beat(world, job, 1)).fenced
+    old = _beat(world, job, 1, 1)
+    order = next(iter(world.orders_of(job).values()))
+    world.end_agents(job, exit_code=-9)
+    world.tick(3)
+    assert world.job(job).attempts[0].state is AttemptState.LOST
+    assert world.control.heartbeat(old, world.control.caller(order.token)).fenced
+    assert "durable" not in str(world.control.events(reference=job))
+
+
+def test_heartbeat_with_an_outcome_that_is_no_end_is_refused(world: World) -> None:
+    job = world.submit()
+    world.run(job)
+    with pytest.raises(InvalidMessage, match="running"):
+        world.beat(job, outcome=AttemptState.RUNNING)
+
+
+def test_success_told_while_being_stopped_is_kept(world: World) -> None:
+    job = world.submit()
+    world.run(job)
+    world.control.stop(job, world.admin)
+    world.beat(job, outcome=AttemptState.SUCCEEDED)
+    world.tick(3)
+    assert world.job(job).state is JobState.SUCCEEDED

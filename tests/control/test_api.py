@@ -1,0 +1,298 @@
+"""The API: wire values over HTTP, tokens, errors, and an OpenAPI document that tells the truth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import jsonschema_rs
+import pytest
+import schemathesis
+import uvicorn
+from fastapi import FastAPI
+from hypothesis import HealthCheck, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
+
+from mainspring.control import TokenRole, create_app, listen
+from mainspring.domain import codec, wire
+from mainspring.domain.codec import MESSAGE_BYTES_MAX, decode, encode
+from mainspring.domain.ids import ChipName, TeamName
+from mainspring.domain.job import LAB, JobSpec, Option, Role
+from mainspring.domain.life import AttemptState, JobState
+from mainspring.planner import TeamQuota
+
+if TYPE_CHECKING:
+    from tests.control.conftest import World
+
+
+class Api:
+    """A client with a token of each role."""
+
+    def __init__(self, world: World, url: str) -> None:
+        self.world = world
+        self.http = httpx.Client(base_url=url, trust_env=False)
+        self.admin, self.member, self.viewer = (
+            {"Authorization": f"Bearer {world.control.issue_token(role=role, team=LAB)}"}
+            for role in (TokenRole.ADMIN, TokenRole.MEMBER, TokenRole.VIEWER)
+        )
+
+    def get(self, path: str) -> Any:
+        answer = self.http.get(path, headers=self.viewer)
+        assert answer.status_code == 200, answer.text
+        return answer
+
+    def submit(self, spec: JobSpec, key: str = "") -> wire.JobView:
+        answer = self.http.post("/v1/jobs", content=encode(wire.Submit(spec=spec, key=key)), headers=self.member)
+        assert answer.status_code == 200, answer.text
+        return decode(wire.JobView, answer.content)
+
+    def problem(self, answer: Any, status: int) -> wire.Problem:
+        assert answer.status_code == status, answer.text
+        return decode(wire.Problem, answer.content)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """An application on a socket."""
+
+    app: FastAPI
+    url: str
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, world_type: type[World]) -> Iterator[Served]:
+    first = world_type(tmp_path_factory.mktemp("first"))
+    app = create_app(first.control)
+    listener = listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+    thread = Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    yield Served(app=app, url=f"http://127.0.0.1:{listener.getsockname()[1]}")
+    server.should_exit = True
+    thread.join(10)
+    first.control.store.close()
+
+
+@pytest.fixture
+def api(world: World, served: Served) -> Iterator[Api]:
+    served.app.state.control = world.control
+    made = Api(world, served.url)
+    yield made
+    made.http.close()
+
+
+@pytest.mark.slow
+def test_job_submitted_over_http_is_shown_listed_explained_and_stopped(api: Api) -> None:
+    made = api.submit(api.world.spec("first"))
+    api.world.tick()
+    assert decode(wire.JobView, api.get(f"/v1/jobs/{made.id}").content).state is JobState.STARTING
+    assert decode(wire.JobView, api.get("/v1/jobs/first").content).id == made.id
+    newer = api.submit(api.world.spec("first"))
+    assert decode(wire.JobView, api.get("/v1/jobs/first").content).id == newer.id
+    listed = codec.decode(tuple[wire.JobView, ...], api.get("/v1/jobs?limit=10").content)
+    assert [view.id for view in listed] == [newer.id, made.id]
+    only = codec.decode(tuple[wire.JobView, ...], api.get("/v1/jobs?state=starting&team=lab").content)
+    assert [view.id for view in only] == [made.id]
+    assert decode(wire.Why, api.get(f"/v1/jobs/{made.id}/why").content).candidates
+    events = codec.decode(tuple[wire.Event, ...], api.get(f"/v1/jobs/{made.id}/events").content)
+    assert events[0].kind is wire.EventKind.JOB_SUBMITTED
+    rest = codec.decode(tuple[wire.Event, ...], api.get(f"/v1/events?since={events[0].sequence}").content)
+    assert events[0] not in rest
+    assert events[-1] in rest
+    stopped = api.http.post(f"/v1/jobs/{newer.id}/stop", headers=api.member)
+    assert decode(wire.JobView, stopped.content).state is JobState.CANCELLED
+
+
+def test_clusters_over_http_tell_what_is_used(api: Api) -> None:
+    api.submit(api.world.spec(replicas=2))
+    api.world.tick()
+    east, west = codec.decode(tuple[wire.ClusterView, ...], api.get("/v1/clusters").content)
+    assert (east.inventory.cluster, west.inventory.cluster) == ("east", "west")
+    assert sum(west.used_chip_milli.values()) == 2_000
+    assert not east.used_chip_milli
+    assert west.answering
+
+
+def test_submit_over_http_with_a_used_key_is_idempotent_or_a_conflict(api: Api) -> None:
+    first = api.submit(api.world.spec(), key="k")
+    assert api.submit(api.world.spec(), key="k").id == first.id
+    other = encode(wire.Submit(spec=api.world.spec("other"), key="k"))
+    assert api.problem(api.http.post("/v1/jobs", content=other, headers=api.member), 409).error == "Conflict"
+
+
+def test_submit_of_what_can_never_run_says_the_most_that_could(api: Api) -> None:
+    api.world.tick()
+    huge = encode(wire.Submit(spec=api.world.spec(replicas=50)))
+    problem = api.problem(api.http.post("/v1/jobs", content=huge, headers=api.member), 400)
+    assert problem.error == "ImpossibleJob"
+    assert "4" in f"{problem.got} {problem.wanted}"
+    option = Option(chip=ChipName("gpv"))
+    typo = wire.Submit(spec=JobSpec(name="typo", roles=(Role(command=("x",), options=(option,)),)))
+    problem = api.problem(api.http.post("/v1/jobs", content=encode(typo), headers=api.member), 400)
+    assert "gpu" in problem.wanted
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "error"),
+    [
+        ("GET", "/v1/jobs/nobody", b"", 404, "NotFound"),
+        ("GET", "/v1/jobs?limit=0", b"", 400, "InvalidInput"),
+        ("GET", "/v1/jobs?state=happy", b"", 400, "InvalidInput"),
+        ("GET", "/v1/nothing", b"", 404, "NotFound"),
+        ("DELETE", "/v1/jobs", b"", 405, "InvalidInput"),
+        ("POST", "/v1/jobs", b"not json", 400, "InvalidMessage"),
+        ("POST", "/v1/jobs", b'{"spec": {"name": "x"}}', 400, "InvalidMessage"),
+        ("POST", "/v1/jobs", b" " * (MESSAGE_BYTES_MAX + 1), 400, "InvalidMessage"),
+        ("PUT", "/v1/teams/a", b'{"name": "b"}', 400, "InvalidInput"),
+        ("PUT", "/v1/teams/a", b'{"name": "a", "parent": "nobody"}', 400, "InvalidInput"),
+    ],
+)
+def test_requests_that_cannot_be_served_answer_with_a_problem(
+    api: Api, method: str, path: str, body: bytes, status: int, error: str
+) -> None:
+    problem = api.problem(api.http.request(method, path, content=body, headers=api.admin), status)
+    assert problem.error == error
+
+
+def test_requests_without_a_good_token_are_refused(api: Api) -> None:
+    assert api.http.get("/v1/health").status_code == 200
+    for headers in ({}, {"Authorization": "Bearer guess"}, {"Authorization": "Basic eDp5"}):
+        answer = api.http.get("/v1/jobs", headers=headers)
+        assert api.problem(answer, 401).error == "NotAllowed"
+        assert "guess" not in answer.text
+
+
+@pytest.mark.slow
+def test_roles_may_do_no_more_than_they_should(api: Api) -> None:
+    body = encode(wire.Submit(spec=api.world.spec()))
+    assert api.problem(api.http.post("/v1/jobs", content=body, headers=api.viewer), 403).error == "NotAllowed"
+    team = encode(TeamQuota(name=TeamName("vision"), chips_max=3.0))
+    assert api.http.put("/v1/teams/vision", content=team, headers=api.member).status_code == 403
+    assert api.http.put("/v1/teams/vision", content=team, headers=api.admin).status_code == 200
+    control = api.world.control
+    outsider = {"Authorization": f"Bearer {control.issue_token(role=TokenRole.MEMBER, team=TeamName('vision'))}"}
+    assert api.http.post("/v1/jobs", content=body, headers=outsider).status_code == 403
+    job = api.submit(api.world.spec())
+    assert api.http.post(f"/v1/jobs/{job.id}/stop", headers=outsider).status_code == 403
+    api.world.tick()
+    agent = next(iter(api.world.orders_of(job.id).values())).token
+    assert api.http.get("/v1/jobs", headers={"Authorization": f"Bearer {agent}"}).status_code == 403
+
+
+def test_agents_register_and_report_over_http(api: Api) -> None:
+    job = api.submit(api.world.spec())
+    api.world.tick()
+    name, order = next(iter(api.world.orders_of(job.id).items()))
+    headers = {"Authorization": f"Bearer {order.token}"}
+    call = encode(wire.Register(allocation=name, node=order.nodes[0], address="127.0.0.1:9"))
+    orders = decode(wire.Orders, api.http.post("/v1/agents/register", content=call, headers=headers).content)
+    assert orders.ready
+    beat = wire.Heartbeat(
+        attempt=orders.attempt,
+        epoch=orders.epoch,
+        generation=1,
+        step=3,
+        metrics={"loss": 0.5},
+        ranks=(),
+        events=(),
+        outcome=AttemptState.SUCCEEDED,
+    )
+    answer = api.http.post("/v1/agents/heartbeat", content=encode(beat), headers=headers)
+    assert decode(wire.HeartbeatReply, answer.content) == wire.HeartbeatReply(acknowledged=0)
+    api.world.tick(4)
+    assert api.world.job(job.id).state is JobState.SUCCEEDED
+    again = api.http.post("/v1/agents/heartbeat", content=encode(beat), headers=headers)
+    assert decode(wire.HeartbeatReply, again.content).fenced
+
+
+@pytest.mark.slow
+def test_logs_over_http_come_in_pieces_from_the_attempt_asked_for(api: Api) -> None:
+    job = api.submit(api.world.spec())
+    empty = api.get(f"/v1/jobs/{job.id}/logs")
+    assert (empty.content, empty.headers["X-Next-Offset"]) == (b"", "0")
+    api.world.tick()
+    name = next(iter(api.world.orders_of(job.id)))
+    api.world.west.inner.write_log(name, 0, b"step 1\nstep 2\n")
+    first = api.get(f"/v1/jobs/{job.id}/logs?limit=7")
+    assert (first.content, first.headers["X-Next-Offset"]) == (b"step 1\n", "7")
+    assert api.get(f"/v1/jobs/{job.id}/logs?since=7&attempt=1").content == b"step 2\n"
+    assert api.http.get(f"/v1/jobs/{job.id}/logs?attempt=2", headers=api.viewer).status_code == 404
+    assert api.http.get(f"/v1/jobs/{job.id}/logs?rank=5", headers=api.viewer).status_code == 404
+    api.world.west.answering = False
+    assert api.http.get(f"/v1/jobs/{job.id}/logs", headers=api.viewer).status_code == 503
+
+
+@pytest.mark.slow
+def test_logs_followed_go_on_into_the_next_attempt_and_end_with_the_job(api: Api) -> None:
+    world = api.world
+    job = api.submit(world.spec())
+    for attempt in (1, 2):
+        world.tick(3)
+        world.register(job.id)
+        world.west.inner.write_log(next(iter(world.orders_of(job.id))), 0, f"hello {attempt} é\n".encode())
+        if attempt == 1:
+            world.end_agents(job.id, exit_code=-9)
+    world.beat(job.id, outcome=AttemptState.SUCCEEDED)
+    world.tick(3)
+    text = api.get(f"/v1/jobs/{job.id}/logs?follow=true&attempt=1").text
+    told = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
+    assert told == [
+        {"attempt": 1, "text": "hello 1 é\n"},
+        {"attempt": 2, "text": "hello 2 é\n"},
+        {"state": "succeeded"},
+    ]
+    assert "id: 2:11" in text
+
+
+@pytest.mark.slow
+def test_openapi_document_describes_what_the_routes_answer(api: Api) -> None:
+    document = api.http.get("/openapi.json").json()
+    schemas = document["components"]["schemas"]
+    job = api.submit(api.world.spec())
+    api.world.run(job.id)
+    for path, name, many in (
+        (f"/v1/jobs/{job.id}", "JobView", False),
+        ("/v1/jobs", "JobView", True),
+        (f"/v1/jobs/{job.id}/why", "Why", False),
+        ("/v1/events", "Event", True),
+        ("/v1/clusters", "ClusterView", True),
+    ):
+        schema = {"$ref": f"#/components/schemas/{name}", "components": {"schemas": schemas}}
+        value = api.get(path).json()
+        for item in value if many else [value]:
+            jsonschema_rs.validator_for(schema).validate(item)
+    body = document["paths"]["/v1/jobs"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body == {"$ref": "#/components/schemas/Submit"}
+    secured = [
+        (path, method)
+        for path, methods in document["paths"].items()
+        for method, said in methods.items()
+        if not said.get("security")
+    ]
+    assert secured == [("/v1/health", "get")]
+
+
+@pytest.mark.slow
+def test_requests_drawn_from_the_openapi_document_never_break_the_server(api: Api, served: Served) -> None:
+    job = api.submit(api.world.spec())
+    api.world.run(job.id)
+    schema = schemathesis.openapi.from_url(f"{served.url}/openapi.json")
+    checks = [not_a_server_error, response_schema_conformance, status_code_conformance]
+    for found in schema.get_all_operations():
+        assert isinstance(found, Ok)
+        operation = found.ok()
+
+        @settings(max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+        @given(case=operation.as_strategy())
+        def call(case: Any) -> None:
+            # Followed logs last as long as their job.
+            case.query = {key: fact for key, fact in (case.query or {}).items() if key != "follow"}
+            case.call_and_validate(headers=api.admin, checks=checks)
+
+        call()

@@ -1,0 +1,106 @@
+"""The store: its shape, its lease, its errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateTable
+
+from mainspring.control import Store, open_store
+from mainspring.control.schema import metadata, teams
+from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, StorageFull
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(f"sqlite:///{tmp_path / 'store.db'}")
+
+
+def test_migrations_build_the_tables_that_the_schema_names(store: Store) -> None:
+    with store.read() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+
+
+def test_schema_says_nothing_particular_to_one_database() -> None:
+    for table in metadata.sorted_tables:
+        assert "CREATE TABLE" in str(CreateTable(table).compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
+
+
+def test_store_opened_again_keeps_what_was_written(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'deep' / 'store.db'}"
+    first = open_store(url)
+    with first.write() as connection:
+        connection.execute(sa.insert(teams).values(name="lab"))
+    first.close()
+    with open_store(url).read() as connection:
+        assert connection.execute(sa.select(teams.c.name)).scalars().all() == ["lab"]
+
+
+def test_write_that_fails_writes_nothing(store: Store) -> None:
+    def write_and_fail() -> None:
+        with store.write() as connection:
+            connection.execute(sa.insert(teams).values(name="lab"))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_and_fail()
+    with store.read() as connection:
+        assert connection.execute(sa.select(teams.c.name)).all() == []
+
+
+def test_lease_is_one_holders_until_it_expires(store: Store) -> None:
+    first = store.lead("first", now_s=100.0, lease_s=10.0)
+    assert first is not None
+    assert store.lead("second", now_s=109.0, lease_s=10.0) is None
+    assert store.lead("first", now_s=109.0, lease_s=10.0) is not None
+    second = store.lead("second", now_s=120.0, lease_s=10.0)
+    assert second is not None
+    assert second.epoch == first.epoch + 1
+    with pytest.raises(Conflict, match="second"), store.write(first):
+        pass
+    with store.write(second):
+        pass
+    store.resign(first)
+    assert store.leader().holder == "second"
+    store.resign(second)
+    assert store.lead("first", now_s=121.0, lease_s=10.0) is not None
+
+
+def test_lease_regained_after_another_led_is_a_new_one(store: Store) -> None:
+    old = store.lead("first", now_s=0.0, lease_s=1.0)
+    store.lead("second", now_s=2.0, lease_s=1.0)
+    store.lead("first", now_s=4.0, lease_s=1.0)
+    with pytest.raises(Conflict), store.write(old):
+        pass
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "no url at all"])
+def test_stores_that_no_restart_would_find_again_are_refused(url: str) -> None:
+    with pytest.raises(InvalidInput):
+        open_store(url)
+
+
+def test_file_that_is_no_database_is_told_as_damaged(tmp_path: Path) -> None:
+    (tmp_path / "store.db").write_bytes(b"not a database" * 1_000)
+    with pytest.raises(DamagedData, match="not a database"):
+        open_store(f"sqlite:///{tmp_path / 'store.db'}")
+
+
+def test_full_disk_is_told_as_such_and_writes_nothing(store: Store) -> None:
+    with store.read() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+
+    def write_too_much() -> None:
+        with store.write() as connection:
+            connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+            connection.execute(sa.insert(teams), [{"name": f"team-{index}-{'x' * 40}"} for index in range(10_000)])
+
+    with pytest.raises(StorageFull, match="full"):
+        write_too_much()
+    with store.read() as connection:
+        assert connection.execute(sa.select(teams.c.name)).all() == []

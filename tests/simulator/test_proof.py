@@ -1,0 +1,52 @@
+"""Fault proofs: worlds in which anything may fail and nothing may be wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from mainspring.simulator import prove
+
+SEEDS = 20
+SEEDS_SOAK = 500
+SOAK_PARTS = 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_control_keeps_its_promises_whatever_fails(seed: int) -> None:
+    trace = prove(seed, steps=100)
+    assert trace.lines
+
+
+@pytest.mark.slow
+def test_trace_of_a_seed_is_the_same_whatever_the_hash_seed() -> None:
+    script = "from mainspring.simulator import prove; print(prove(5, steps=40).digest)"
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env=os.environ | {"PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(digests) == 1
+    assert len(digests.pop().strip()) == 16
+
+
+@pytest.mark.slow
+def test_traces_of_two_seeds_differ() -> None:
+    assert prove(100, steps=30).digest != prove(101, steps=30).digest
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(SOAK_PARTS))
+def test_control_keeps_its_promises_over_many_seeds(part: int) -> None:
+    for seed in range(part, SEEDS_SOAK, SOAK_PARTS):
+        prove(1_000 + seed, steps=300)
