@@ -248,6 +248,12 @@ def _succeeded(view: JobView) -> JobView:
     return view
 
 
+def _shown(home: str) -> str:
+    """Returns the home as a shell reads it, short when it lies below this folder."""
+    path = Path(home)
+    return f"$PWD/{path.relative_to(Path.cwd())}" if path.is_relative_to(Path.cwd()) else home
+
+
 def demo_clusters() -> tuple[LocalCluster, ...]:
     """Returns two pretended clusters with different chips and prices."""
     return (
@@ -281,7 +287,7 @@ def summary(report: DemoReport) -> Panel:
     walls = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in report.wall_s.items())
     grid.add_row("wall time", f"{walls}; together {sum(report.wall_s.values()):.0f} s")
     grid.add_row("", "")
-    grid.add_row("look next", f"export MAINSPRING_HOME={report.home}; ms up")
+    grid.add_row("look next", f"export MAINSPRING_HOME={_shown(report.home)}; ms up")
     grid.add_row("", f"ms status {report.train_job}; ms why {report.train_job}; ms logs {report.train_job} --rank 1")
     grid.add_row("", f"ms data show {report.version}; ms fleet; ms run --on v5e -- echo hello; ms down")
     return Panel(grid, title="Mainspring demo", title_align="left")
