@@ -24,10 +24,10 @@ RATE_HZ = 20
 PERIOD_NS = 50_000_000
 
 
-def small_recipe(*, steps: int, motion: bool = True) -> Recipe:
+def small_recipe(*, steps: int) -> Recipe:
     return Recipe(
         name="small",
-        policy=PolicyRecipe(width=16, blocks=1, horizon=4, relative_actions=True, motion=motion, flow_steps=4),
+        policy=PolicyRecipe(width=16, blocks=1, horizon=4, relative_actions=True, motion=True, flow_steps=4),
         optimizer=OptimizerRecipe(learning_rate=3e-3, warmup_steps=5, weight_decay=1e-4),
         batch_size=16,
         steps=steps,

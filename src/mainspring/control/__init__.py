@@ -1,1 +1,28 @@
-"""The controller: store, loop, API, accounting."""
+"""The controller: one store, one loop that observes, plans, commits and acts, and the API that everybody calls.
+
+`Control` is the whole offer behind one class; `create_app` puts it on HTTP; a `Server` on a socket from `listen` runs
+both until told to stop.
+"""
+
+from mainspring.control.api import create_app
+from mainspring.control.control import Control
+from mainspring.control.loop import Loop, Step
+from mainspring.control.server import Server, Tls, listen
+from mainspring.control.settings import Settings
+from mainspring.control.store import Store, open_store
+from mainspring.control.tokens import Caller, TokenRole
+
+__all__ = [
+    "Caller",
+    "Control",
+    "Loop",
+    "Server",
+    "Settings",
+    "Step",
+    "Store",
+    "Tls",
+    "TokenRole",
+    "create_app",
+    "listen",
+    "open_store",
+]

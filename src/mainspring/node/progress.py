@@ -97,7 +97,7 @@ class Failures:
         how = f"rank {exited.rank} " + (f"was killed by signal {-code}" if code < 0 else f"exited with {code}")
         if furthest >= 0:
             how += f" at step {furthest}"
-        words = f"; its first last words: {self._first_words}" if self._first_words else ""
+        words = f"; it first said: {self._first_words}" if self._first_words else ""
         if self._alike >= ALIKE_MAX:
             reason = f"{how}, {self._alike} times the same way without a step between{words}"
             return Verdict(outcome=AttemptState.FAILED, reason=reason)

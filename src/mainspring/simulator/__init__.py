@@ -1,1 +1,7 @@
-"""Virtual time: the real loop and store against fake engines, with faults drawn from a seed."""
+"""Virtual time: the real controller against clusters, agents and leads that fail on purpose, from one seed."""
+
+from mainspring.simulator.cluster import CallFaults, SimulatedCluster
+from mainspring.simulator.gang import Gang, GangFaults
+from mainspring.simulator.proof import Trace, prove
+
+__all__ = ["CallFaults", "Gang", "GangFaults", "SimulatedCluster", "Trace", "prove"]

@@ -1,0 +1,254 @@
+"""The controller on HTTP: wire values in and out, bearer tokens on everything, errors as `wire.Problem`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, cast
+
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response, StreamingResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from mainspring.control.api_logs import Followers, follow
+from mainspring.control.api_schema import documented, problems, publish
+from mainspring.control.control import LIST_MAX, LOG_BYTES_MAX, Control
+from mainspring.control.tokens import Caller, TokenRole
+from mainspring.domain import wire
+from mainspring.domain.codec import MESSAGE_BYTES_MAX, WHOLE_MAX, decode, encode
+from mainspring.domain.errors import (
+    Conflict,
+    InvalidInput,
+    InvalidMessage,
+    MainspringError,
+    NotAllowed,
+    NotFound,
+    StorageFull,
+    Unavailable,
+)
+from mainspring.domain.ids import TeamName
+from mainspring.domain.life import JobState
+from mainspring.planner import TeamQuota
+
+_STATUSES: tuple[tuple[type[MainspringError], int], ...] = (
+    (InvalidInput, 400),
+    (NotFound, 404),
+    (Conflict, 409),
+    (NotAllowed, 403),
+    (StorageFull, 507),
+    (Unavailable, 503),
+)  # The first that fits.
+_bearer = HTTPBearer(auto_error=False)
+_router = APIRouter(prefix="/v1")
+
+
+def create_app(control: Control) -> FastAPI:
+    """Returns the application that serves one controller.
+
+    Args:
+        control: The controller.
+    """
+    app = FastAPI(title="Mainspring", version="1", docs_url=None, redoc_url=None)
+    app.state.control = control
+    app.state.followers = Followers()
+    app.include_router(_router)
+    app.add_exception_handler(MainspringError, _tell_error)
+    app.add_exception_handler(RequestValidationError, _tell_invalid)
+    app.add_exception_handler(StarletteHTTPException, _tell_http)
+    publish(app)
+    return app
+
+
+def _control(request: Request) -> Control:
+    return cast(Control, request.app.state.control)
+
+
+def _caller(
+    control: Annotated[Control, Depends(_control)],
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+) -> Caller:
+    try:
+        return control.caller(credentials.credentials if credentials else "")
+    except NotAllowed as error:
+        raise HTTPException(401, detail=_problem(error), headers={"WWW-Authenticate": "Bearer"}) from error
+
+
+def _viewer(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
+    caller.require(TokenRole.VIEWER, "look")
+    return caller
+
+
+async def _body(request: Request) -> bytes:
+    """Returns the body, read no further than a message may be long."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MESSAGE_BYTES_MAX:
+            raise InvalidMessage("read a request", got=f"over {size} bytes", wanted=f"at most {MESSAGE_BYTES_MAX}")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _answer(value: object, status: int = 200) -> Response:
+    return Response(encode(value), status_code=status, media_type="application/json")
+
+
+Controlled = Annotated[Control, Depends(_control)]
+Called = Annotated[Caller, Depends(_caller)]
+Seen = Annotated[Caller, Depends(_viewer)]
+Body = Annotated[bytes, Depends(_body)]
+Since = Annotated[int, Query(ge=0, le=WHOLE_MAX)]
+Limit = Annotated[int, Query(ge=1, le=LIST_MAX)]
+Rank = Annotated[int, Query(ge=0, le=WHOLE_MAX)]
+AttemptNumber = Annotated[int | None, Query(ge=1, le=WHOLE_MAX)]
+
+
+@_router.get("/health")
+def health(control: Controlled) -> Response:
+    """Tells that the server answers and who leads; needs no token."""
+    return _answer({"status": "ok", "leader_epoch": control.store.leader().epoch})
+
+
+@_router.post("/jobs", **documented(body=wire.Submit, answer=wire.JobView))
+def submit(control: Controlled, caller: Called, body: Body) -> Response:
+    """Takes a job, or returns the one that the same key made before."""
+    return _answer(control.submit(decode(wire.Submit, body), caller))
+
+
+@_router.get("/jobs", **documented(answer=wire.JobView, many=True))
+def list_jobs(
+    control: Controlled,
+    _: Seen,
+    state: JobState | None = None,
+    team: Annotated[str | None, Query(max_length=63)] = None,
+    limit: Limit = 50,
+) -> Response:
+    """Lists the newest jobs, newest first, without ranks and goodput."""
+    return _answer(control.jobs(state=state, team=TeamName(team) if team else None, limit=limit))
+
+
+@_router.get("/jobs/{job}", **documented(answer=wire.JobView))
+def show_job(control: Controlled, _: Seen, job: str) -> Response:
+    """Shows one job, by id or by the newest of its name."""
+    return _answer(control.job(job))
+
+
+@_router.post("/jobs/{job}/stop", **documented(answer=wire.JobView))
+def stop_job(control: Controlled, caller: Called, job: str) -> Response:
+    """Asks a job to end; one that has ended stays as it is."""
+    return _answer(control.stop(job, caller))
+
+
+@_router.get("/jobs/{job}/why", **documented(answer=wire.Why))
+def why(control: Controlled, _: Seen, job: str) -> Response:
+    """Tells why a job is where it is, or waits."""
+    return _answer(control.why(job))
+
+
+@_router.get("/jobs/{job}/events", **documented(answer=wire.Event, many=True))
+def job_events(control: Controlled, _: Seen, job: str, since: Since = 0, limit: Limit = LIST_MAX) -> Response:
+    """Lists a job's events after a sequence number, oldest first."""
+    return _answer(control.events(reference=job, since=since, limit=limit))
+
+
+_LOGS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "A piece of output; with `follow`, server-sent events `log` and at last `end`",
+        "content": {"application/octet-stream": {}, "text/event-stream": {}},
+        "headers": {"X-Next-Offset": {"schema": {"type": "integer"}}},
+    }
+}
+
+
+@_router.get("/jobs/{job}/logs", responses=_LOGS | problems())
+def logs(
+    request: Request,
+    control: Controlled,
+    _: Seen,
+    job: str,
+    rank: Rank = 0,
+    since: Since = 0,
+    attempt: AttemptNumber = None,
+    limit: Annotated[int, Query(ge=1, le=LOG_BYTES_MAX)] = LOG_BYTES_MAX,
+    follow_: Annotated[bool, Query(alias="follow")] = False,  # noqa: FBT002
+) -> Response:
+    """Returns a piece of one rank's output, or follows it across attempts until the job ends."""
+    if follow_:
+        followers = cast(Followers, request.app.state.followers)
+        stream = follow(control, followers, job, rank=rank, since=since, attempt=attempt)
+        return StreamingResponse(stream, media_type="text/event-stream")
+    chunk = control.logs(job, rank=rank, since=since, attempt=attempt, limit=limit)
+    headers = {"X-Next-Offset": str(chunk.next_offset)}
+    return Response(chunk.data, media_type="application/octet-stream", headers=headers)
+
+
+@_router.get("/events", **documented(answer=wire.Event, many=True))
+def events(control: Controlled, _: Seen, since: Since = 0, limit: Limit = LIST_MAX) -> Response:
+    """Lists all events after a sequence number, oldest first."""
+    return _answer(control.events(since=since, limit=limit))
+
+
+@_router.get("/clusters", **documented(answer=wire.ClusterView, many=True))
+def clusters(control: Controlled, _: Seen) -> Response:
+    """Lists every cluster that ever answered."""
+    return _answer(control.clusters())
+
+
+@_router.put("/teams/{name}", **documented(body=TeamQuota, answer=TeamQuota))
+def set_team(control: Controlled, caller: Called, name: str, body: Body) -> Response:
+    """Places a team in the tenant tree, or changes its quota."""
+    quota = decode(TeamQuota, body)
+    if quota.name != name:
+        raise InvalidInput("change a team", on=f"team {name[:80]!r}", got=f"a body for {quota.name!r}")
+    return _answer(control.set_team(quota, caller))
+
+
+@_router.post("/agents/register", **documented(body=wire.Register, answer=wire.Orders))
+def register(control: Controlled, caller: Called, body: Body) -> Response:
+    """Gives an agent its orders; `ready` once every agent of the attempt has come."""
+    return _answer(control.register(decode(wire.Register, body), caller))
+
+
+@_router.post("/agents/heartbeat", **documented(body=wire.Heartbeat, answer=wire.HeartbeatReply))
+def heartbeat(control: Controlled, caller: Called, body: Body) -> Response:
+    """Takes a lead's report."""
+    return _answer(control.heartbeat(decode(wire.Heartbeat, body), caller))
+
+
+# ---------------------------------------------------------------- errors
+
+
+def _problem(error: MainspringError) -> wire.Problem:
+    return wire.Problem(
+        error=type(error).__name__,
+        attempted=error.attempted,
+        on=error.on,
+        got=error.got,
+        wanted=error.wanted,
+        next_step=error.next_step,
+    )
+
+
+async def _tell_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, MainspringError)
+    status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
+    return _answer(_problem(error), status)
+
+
+async def _tell_invalid(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    told = InvalidInput("read a request", on=where, got=repr(first.get("input"))[:120], wanted=str(first["msg"]))
+    return _answer(_problem(told), 400)
+
+
+async def _tell_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, StarletteHTTPException)
+    told: object = error.detail
+    if not isinstance(told, wire.Problem):
+        kind = NotFound if error.status_code == 404 else InvalidInput
+        told = _problem(kind("serve a request", on=f"{request.method} {request.url.path}"[:200], got=str(error.detail)))
+    answer = _answer(told, error.status_code)
+    answer.headers.update(error.headers or {})
+    return answer

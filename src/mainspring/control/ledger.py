@@ -1,0 +1,360 @@
+"""Writes facts inside one transaction: states move along the tables of `domain.life`, and every move is an event.
+
+Decides how one move drags others along (a stopped attempt stops its allocations) and how an attempt's end settles its
+job; when to move what is decided by `loop`, `agents` and `control`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import sqlalchemy as sa
+
+from mainspring.control.records import (
+    AllocationRecord,
+    AttemptRecord,
+    JobRecord,
+    allocations_of,
+    event_of,
+    text_of,
+)
+from mainspring.control.schema import REASON_LENGTH_MAX, agents, allocations, attempts, events, jobs
+from mainspring.domain.ids import AllocationId, AttemptId, JobId
+from mainspring.domain.life import (
+    ALLOCATION_MOVES,
+    ATTEMPT_MOVES,
+    JOB_MOVES,
+    AllocationState,
+    AttemptState,
+    JobState,
+    ended,
+    moved,
+)
+from mainspring.domain.plan import Grant
+from mainspring.domain.wire import EXIT_PREEMPTED, Detail, EventKind, Submit
+
+_EXITS_READ_MAX = 32  # The first bad exit is among the first few: later ones are ranks that lost their peers.
+
+
+class StopCause(str, Enum):
+    """Why an attempt was asked to stop."""
+
+    OUTCOME = "outcome"
+    CANCEL = "cancel"
+    EVICT = "evict"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewAttempt:
+    """What a grant writes.
+
+    Args:
+        id: The attempt's id.
+        allocations: One id for each grant.
+        grants: The nodes of each role, all on one cluster.
+        simulated: Whether that cluster's chips are pretended.
+        plan: Number of the plan that granted them.
+        dollars_per_hour: Price of all chips granted.
+    """
+
+    id: AttemptId
+    allocations: tuple[AllocationId, ...]
+    grants: tuple[Grant, ...]
+    simulated: bool
+    plan: int
+    dollars_per_hour: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """How an attempt ended, and what becomes of its job."""
+
+    attempt: AttemptState
+    job: JobState
+
+
+def conclude(
+    *, job: JobState, outcome: AttemptState | None, cause: StopCause, lost_before: int, attempts_max: int
+) -> Conclusion:
+    """Returns what the end of an attempt means.
+
+    What the lead said counts first; then what people asked for; then what the plan asked for. What is left was lost,
+    and only losses count against `attempts_max`.
+
+    Args:
+        job: The job's state.
+        outcome: What the lead reported, None when it said nothing.
+        cause: Why the attempt was stopped.
+        lost_before: Earlier attempts of the job that were lost.
+        attempts_max: Losses after which the job fails.
+    """
+    if outcome is AttemptState.SUCCEEDED:
+        return Conclusion(attempt=AttemptState.SUCCEEDED, job=JobState.SUCCEEDED)
+    if outcome is AttemptState.FAILED and cause is StopCause.OUTCOME:
+        return Conclusion(attempt=AttemptState.FAILED, job=JobState.FAILED)
+    if job is JobState.STOPPING:
+        return Conclusion(attempt=AttemptState.CANCELLED, job=JobState.CANCELLED)
+    if cause is StopCause.EVICT:
+        return Conclusion(attempt=AttemptState.CANCELLED, job=JobState.QUEUED)
+    again = lost_before + 1 < attempts_max
+    return Conclusion(attempt=AttemptState.LOST, job=JobState.QUEUED if again else JobState.FAILED)
+
+
+def clipped(text: str) -> str:
+    """Returns text short enough for a column, without the NULs that some databases refuse.
+
+    Args:
+        text: From an engine, a lead or a program.
+    """
+    return text.replace("\0", "")[:REASON_LENGTH_MAX]
+
+
+class Ledger:
+    """The moves of one transaction.
+
+    Args:
+        connection: From `Store.write`.
+        now_s: The time of everything written.
+    """
+
+    def __init__(self, connection: sa.Connection, now_s: float) -> None:
+        self.connection = connection
+        self.now_s = now_s
+
+    def event(
+        self,
+        kind: EventKind,
+        *,
+        job: JobId,
+        attempt: AttemptId | None = None,
+        detail: Detail | None = None,
+        time_s: float | None = None,
+    ) -> None:
+        """Appends an event.
+
+        Args:
+            kind: What happened.
+            job: To which job.
+            attempt: To which attempt, if to one.
+            detail: The facts that `kind` carries.
+            time_s: When it happened, if not now.
+        """
+        plain = {key: clipped(fact) if isinstance(fact, str) else fact for key, fact in (detail or {}).items()}
+        self.connection.execute(
+            sa.insert(events).values(
+                time_s=self.now_s if time_s is None else time_s,
+                kind=kind.value,
+                job_id=job,
+                attempt_id=attempt,
+                detail=text_of(plain),
+            )
+        )
+
+    def submit(self, job: JobId, submit: Submit) -> None:
+        """Writes a new job, queued.
+
+        Args:
+            job: Its id.
+            submit: What was asked.
+        """
+        spec = submit.spec
+        self.connection.execute(
+            sa.insert(jobs).values(
+                id=job,
+                name=spec.name,
+                team=spec.team,
+                state=JobState.QUEUED.value,
+                spec=text_of(spec),
+                submit_key=submit.key or None,
+                submitted_s=self.now_s,
+            )
+        )
+        self.event(EventKind.JOB_SUBMITTED, job=job, detail={"name": spec.name, "team": spec.team})
+
+    def move_job(self, job: JobRecord, after: JobState, reason: str) -> None:
+        """Moves a job.
+
+        Args:
+            job: As it stands in this transaction.
+            after: Where to.
+            reason: Why, for people.
+        """
+        moved(JOB_MOVES, job.state, after, job.id)
+        columns: dict[str, object] = {"state": after.value, "reason": clipped(reason)}
+        if ended(after):
+            columns["ended_s"] = self.now_s
+        self.connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(columns))
+        detail = {"before": job.state.value, "after": after.value, "reason": reason}
+        self.event(EventKind.JOB_MOVED, job=job.id, detail=detail)
+
+    def grant(self, job: JobRecord, new: NewAttempt) -> None:
+        """Gives a queued job its next attempt, with one allocation for each grant.
+
+        Args:
+            job: As it stands in this transaction.
+            new: The attempt.
+        """
+        last = sa.select(sa.func.max(attempts.c.number)).where(attempts.c.job_id == job.id)
+        number = (self.connection.execute(last).scalar() or 0) + 1
+        cluster = new.grants[0].cluster
+        self.connection.execute(
+            sa.insert(attempts).values(
+                id=new.id,
+                job_id=job.id,
+                number=number,
+                state=AttemptState.GRANTED.value,
+                cluster=cluster,
+                simulated=new.simulated,
+                plan=new.plan,
+                grants=text_of(new.grants),
+                dollars_per_hour=new.dollars_per_hour,
+                granted_s=self.now_s,
+            )
+        )
+        for place, allocation in enumerate(new.allocations):
+            self.connection.execute(
+                sa.insert(allocations).values(
+                    id=allocation,
+                    attempt_id=new.id,
+                    place=place,
+                    cluster=cluster,
+                    state=AllocationState.GRANTED.value,
+                )
+            )
+        nodes = sum(len(grant.nodes) for grant in new.grants)
+        self.event(
+            EventKind.ATTEMPT_GRANTED,
+            job=job.id,
+            attempt=new.id,
+            detail={"cluster": cluster, "nodes": nodes, "plan": new.plan, "number": number},
+        )
+        self.move_job(job, JobState.STARTING, f"attempt {number} granted on {cluster}")
+
+    def run_attempt(self, attempt: AttemptRecord, job: JobRecord) -> None:
+        """Notes that an attempt's lead lives.
+
+        Args:
+            attempt: A granted attempt.
+            job: Its job; one that is being cancelled stays so.
+        """
+        moved(ATTEMPT_MOVES, attempt.state, AttemptState.RUNNING, attempt.id)
+        self._update_attempt(attempt.id, state=AttemptState.RUNNING.value)
+        if job.state is JobState.STARTING:
+            self.move_job(job, JobState.RUNNING, f"attempt {attempt.number} runs on {attempt.cluster}")
+
+    def stop_attempt(self, attempt: AttemptRecord, cause: StopCause, reason: str) -> None:
+        """Asks a live attempt to stop, and its allocations with it; one that stops already keeps its first cause.
+
+        A stop that somebody asked for, a person or the plan, is an event: ranks that end after it did not fail.
+
+        Args:
+            attempt: As it stands in this transaction.
+            cause: Why.
+            reason: Why, for people.
+        """
+        if attempt.state is not AttemptState.STOPPING:
+            moved(ATTEMPT_MOVES, attempt.state, AttemptState.STOPPING, attempt.id)
+            self._update_attempt(
+                attempt.id, state=AttemptState.STOPPING.value, stop_cause=cause.value, reason=clipped(reason)
+            )
+        if cause in (StopCause.CANCEL, StopCause.EVICT):
+            detail = {"by": reason}
+            self.event(EventKind.STOP_REQUESTED, job=attempt.job, attempt=attempt.id, detail=detail)
+        for allocation in allocations_of(self.connection, attempt.id):
+            if allocation.state in (AllocationState.GRANTED, AllocationState.LAUNCHED):
+                self.move_allocation(allocation, AllocationState.STOPPING)
+
+    def move_allocation(self, allocation: AllocationRecord, after: AllocationState) -> None:
+        """Moves an allocation; one that was granted and is gone already was launched in between.
+
+        Args:
+            allocation: As it stands in this transaction.
+            after: Where to.
+        """
+        columns: dict[str, object] = {"state": after.value}
+        before = allocation.state
+        if before is AllocationState.GRANTED and after is AllocationState.GONE:
+            before = moved(ALLOCATION_MOVES, before, AllocationState.LAUNCHED, allocation.id)
+        moved(ALLOCATION_MOVES, before, after, allocation.id)
+        if after is AllocationState.LAUNCHED:
+            columns["launched_s"] = self.now_s
+        self.connection.execute(sa.update(allocations).where(allocations.c.id == allocation.id).values(columns))
+
+    def stop_taken(self, allocation: AllocationId) -> None:
+        """Notes that an engine has taken a stop: what is absent from now on is gone.
+
+        Args:
+            allocation: What was stopped.
+        """
+        self.connection.execute(
+            sa.update(allocations).where(allocations.c.id == allocation).values(stopped_s=self.now_s)
+        )
+
+    def end_attempt(self, attempt: AttemptRecord, job: JobRecord, *, attempts_max: int) -> None:
+        """Ends an attempt whose allocations are all gone, and settles its job.
+
+        Args:
+            attempt: A stopping attempt.
+            job: Its job.
+            attempts_max: Losses after which the job fails.
+        """
+        lost = self.connection.execute(
+            sa.select(attempts.c.reason)
+            .where(attempts.c.job_id == job.id, attempts.c.state == AttemptState.LOST.value)
+            .order_by(attempts.c.number)
+        ).all()
+        end = conclude(
+            job=job.state,
+            outcome=attempt.outcome,
+            cause=StopCause(attempt.stop_cause),
+            lost_before=len(lost),
+            attempts_max=attempts_max,
+        )
+        reason = attempt.reason
+        if end.attempt is AttemptState.LOST:
+            reason = self._first_error(attempt) or reason
+        moved(ATTEMPT_MOVES, attempt.state, end.attempt, attempt.id)
+        self._update_attempt(attempt.id, state=end.attempt.value, ended_s=self.now_s, reason=clipped(reason))
+        self.connection.execute(sa.delete(agents).where(agents.c.attempt_id == attempt.id))
+        detail = {"outcome": end.attempt.value, "reason": reason}
+        self.event(EventKind.ATTEMPT_ENDED, job=job.id, attempt=attempt.id, detail=detail)
+        errors = [row.reason for row in lost] + [reason]
+        self.move_job(job, end.job, _verdict(end, errors, attempt))
+
+    def _first_error(self, attempt: AttemptRecord) -> str:
+        """Returns the first bad exit of a rank that its lead told of, "" when there was none."""
+        query = (
+            sa.select(events)
+            .where(
+                events.c.job_id == attempt.job,
+                events.c.attempt_id == attempt.id,
+                events.c.kind == EventKind.RANK_EXITED.value,
+            )
+            .order_by(events.c.sequence)
+            .limit(_EXITS_READ_MAX)
+        )
+        for row in self.connection.execute(query):
+            detail = event_of(row).detail
+            if detail.get("exit_code") not in (0, EXIT_PREEMPTED):
+                words = f": {detail['last_words']}" if detail.get("last_words") else ""
+                return f"rank {detail.get('rank')} exited with {detail.get('exit_code')}{words}"
+        return ""
+
+    def _update_attempt(self, attempt: AttemptId, **columns: object) -> None:
+        self.connection.execute(sa.update(attempts).where(attempts.c.id == attempt).values(**columns))
+
+
+def _verdict(end: Conclusion, errors: Sequence[str], attempt: AttemptRecord) -> str:
+    """Returns the words on a job whose attempt has ended."""
+    match end.job:
+        case JobState.QUEUED if end.attempt is AttemptState.LOST:
+            return f"attempt {attempt.number} was lost ({errors[-1]}); waiting to start again"
+        case JobState.QUEUED:
+            return f"attempt {attempt.number} gave up its place ({errors[-1]}); waiting to start again"
+        case JobState.FAILED if end.attempt is AttemptState.LOST:
+            return f"{len(errors)} attempts were lost, and that is the most allowed; the first error: {errors[0]}"
+        case _:
+            return errors[-1]

@@ -1,0 +1,163 @@
+"""The store's tables, in SQLAlchemy Core; nothing here is particular to one database.
+
+Values are kept as JSON text written by `domain.codec`, so that the store holds what the wire holds. Migrations build
+these tables step by step; a test holds both to the same shape.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+ID_LENGTH_MAX = 63
+REASON_LENGTH_MAX = 4_096
+KEY_LENGTH_MAX = 255
+
+metadata = MetaData()
+_COUNTER = BigInteger().with_variant(Integer, "sqlite")  # Only INTEGER counts by itself in SQLite.
+
+
+def _id(name: str = "id", *, primary_key: bool = False, nullable: bool = False) -> Column[str]:
+    return Column(name, String(ID_LENGTH_MAX), primary_key=primary_key, nullable=nullable)
+
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("ordinal", _COUNTER, primary_key=True, autoincrement=True),
+    Column("id", String(ID_LENGTH_MAX), nullable=False, unique=True),
+    _id("name"),
+    _id("team"),
+    Column("state", String(16), nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("submit_key", String(KEY_LENGTH_MAX), nullable=True),
+    Column("submitted_s", Double, nullable=False),
+    Column("ended_s", Double, nullable=True),
+    Column("reason", Text, nullable=False, default=""),
+    Column("step", BigInteger, nullable=False, default=-1),
+    Column("metrics", Text, nullable=False, default="{}"),
+    Column("result", Text, nullable=False, default="{}"),
+    UniqueConstraint("team", "submit_key", name="jobs_team_submit_key"),
+    Index("jobs_state", "state", "ordinal"),
+    Index("jobs_name", "name", "ordinal"),
+    Index("jobs_team", "team", "ordinal"),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    _id(primary_key=True),
+    Column("job_id", String(ID_LENGTH_MAX), ForeignKey("jobs.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    _id("cluster"),
+    Column("simulated", Boolean, nullable=False),
+    Column("plan", BigInteger, nullable=False),
+    Column("grants", Text, nullable=False),
+    Column("dollars_per_hour", Double, nullable=False),
+    Column("granted_s", Double, nullable=False),
+    Column("ended_s", Double, nullable=True),
+    Column("stop_cause", String(16), nullable=False, default=""),
+    Column("outcome", String(16), nullable=True),
+    Column("reason", Text, nullable=False, default=""),
+    Column("generation", Integer, nullable=False, default=0),
+    Column("step", BigInteger, nullable=False, default=-1),
+    Column("ranks", Text, nullable=False, default="[]"),
+    Column("events_seen", BigInteger, nullable=False, default=0),
+    UniqueConstraint("job_id", "number", name="attempts_job_number"),
+    Index("attempts_state", "state"),
+)
+
+allocations = Table(
+    "allocations",
+    metadata,
+    _id(primary_key=True),
+    Column("attempt_id", String(ID_LENGTH_MAX), ForeignKey("attempts.id"), nullable=False),
+    Column("place", Integer, nullable=False),  # Which of the attempt's grants it serves.
+    _id("cluster"),
+    Column("state", String(16), nullable=False),
+    Column("launched_s", Double, nullable=True),
+    Column("stopped_s", Double, nullable=True),  # When its engine last took a stop for it.
+    UniqueConstraint("attempt_id", "place", name="allocations_attempt_place"),
+    Index("allocations_state", "state"),
+)
+
+agents = Table(
+    "agents",
+    metadata,
+    Column("attempt_id", String(ID_LENGTH_MAX), ForeignKey("attempts.id"), primary_key=True),
+    Column("agent", Integer, primary_key=True, autoincrement=False),
+    Column("address", String(255), nullable=False),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("sequence", _COUNTER, primary_key=True, autoincrement=True),
+    Column("time_s", Double, nullable=False),
+    Column("kind", String(32), nullable=False),
+    _id("job_id", nullable=True),
+    _id("attempt_id", nullable=True),
+    Column("detail", Text, nullable=False),
+    Index("events_job", "job_id", "sequence"),
+    sqlite_autoincrement=True,
+)
+
+plans = Table(
+    "plans",
+    metadata,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("made_s", Double, nullable=False),
+    Column("starts", Integer, nullable=False),
+    Column("evicts", Integer, nullable=False),
+    Column("waits", Integer, nullable=False),
+)
+
+whys = Table(
+    "whys",
+    metadata,
+    Column("job_id", String(ID_LENGTH_MAX), ForeignKey("jobs.id"), primary_key=True),
+    Column("plan", BigInteger, nullable=False),
+    Column("summary", Text, nullable=False),
+    Column("limit_name", String(16), nullable=True),
+    Column("candidates", Text, nullable=False),
+)
+
+teams = Table(
+    "teams",
+    metadata,
+    _id("name", primary_key=True),
+    _id("parent", nullable=True),
+    Column("chip_milli_max", BigInteger, nullable=True),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("sha256", String(64), primary_key=True),
+    Column("role", String(16), nullable=False),
+    _id("team"),
+    _id("attempt_id", nullable=True),
+    Column("made_s", Double, nullable=False),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", String(32), primary_key=True),
+    Column("holder", String(ID_LENGTH_MAX), nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("expires_s", Double, nullable=False),
+)

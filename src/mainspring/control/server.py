@@ -1,0 +1,185 @@
+"""Runs one controller: the API on a socket and the loop in a thread, until told to stop."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import logging
+import signal
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+from typing import final
+
+import uvicorn
+
+from mainspring.control.api import create_app
+from mainspring.control.control import Control
+from mainspring.control.loop import Step
+from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, Unavailable
+
+_BACKLOG = 2_048  # A thousand agents register within one second of a start.
+_FIRST_TICK_S = 10.0  # A cluster that takes longer is not worth waiting for: it is shown once it answers.
+_DRAIN_S = 5.0  # Requests still open when stopping; streams are cut, everything else takes milliseconds.
+_JOIN_S = 60.0  # The longest engine call within one tick.
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """What encrypts the API: PEM files.
+
+    Args:
+        certificate: The chain, the server's own first.
+        key: Its private key.
+    """
+
+    certificate: Path
+    key: Path
+
+
+def listen(host: str, port: int, *, tls: Tls | None = None) -> socket.socket:
+    """Returns a socket that listens, so that the address is known before the controller is built.
+
+    Args:
+        host: Where; anything but a loopback address wants TLS.
+        port: Which; 0 for any free one.
+        tls: What will encrypt it.
+
+    Raises:
+        NotAllowed: A public address without TLS, or a port that needs privileges.
+        Conflict: The port is in use.
+        InvalidInput: No such host here.
+    """
+    where = f"{host}:{port}"
+    if tls is None and not _is_loopback(host):
+        raise NotAllowed(
+            "serve the API",
+            on=where,
+            got="a public address without TLS: tokens would travel in the clear",
+            wanted="a loopback address, or a certificate and key",
+            next_step="listen on 127.0.0.1, or give a certificate and its key",
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise Conflict(
+                "serve the API",
+                on=f"port {port} of {host}",
+                got="a port that something else listens on",
+                next_step=f"stop what uses port {port}, or choose another port",
+            ) from error
+        if error.errno == errno.EACCES:
+            raise NotAllowed("serve the API", on=where, got=str(error), next_step="use a port over 1023") from error
+        raise InvalidInput("serve the API", on=where, got=str(error), wanted="an address of this machine") from error
+    return listener
+
+
+@final
+class Server:
+    """One controller at work.
+
+    Args:
+        control: What it serves.
+        listener: From `listen`; closed when the server stops.
+        tls: What encrypts it.
+    """
+
+    def __init__(self, control: Control, listener: socket.socket, *, tls: Tls | None = None) -> None:
+        self._control = control
+        self._listener = listener
+        self._stopping = Event()
+        self._leading = Event()
+        self._ticked = Event()
+        config = uvicorn.Config(
+            create_app(control),
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=round(_DRAIN_S),
+            ssl_certfile=str(tls.certificate) if tls else None,
+            ssl_keyfile=str(tls.key) if tls else None,
+        )
+        self._http = uvicorn.Server(config)
+        self._threads = [
+            Thread(target=self._http.run, kwargs={"sockets": [listener]}, name="mainspring-api", daemon=True),
+            Thread(target=self._run_loop, name="mainspring-loop", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Starts serving, and returns once this controller leads and has asked every cluster once.
+
+        Raises:
+            Conflict: Another controller leads this store and goes on doing so.
+            Unavailable: The store does not answer.
+        """
+        for thread in self._threads:
+            thread.start()
+        settings = self._control.settings
+        # A controller that died without a word still holds its lease for a while.
+        if self._leading.wait(2 * settings.leader_lease_s + settings.interval_s):
+            self._ticked.wait(_FIRST_TICK_S)
+            return
+        self.stop()
+        leader = self._control.store.leader()
+        raise Conflict(
+            "lead the store",
+            got=f"{leader.holder or 'another controller'}, which keeps its lease alive",
+            wanted="one controller a store",
+            next_step="use the one that runs, stop it, or give this one a store of its own",
+        )
+
+    def wait(self) -> None:
+        """Returns after SIGINT, SIGTERM or `stop`. Called from the main thread."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: self._stopping.set())
+        while not self._stopping.wait(1.0):
+            assert all(thread.is_alive() for thread in self._threads), "a thread of the server has died"
+
+    def stop(self) -> None:
+        """Stops serving and gives up the lead; runs go on without a controller. Harmless when repeated."""
+        self._stopping.set()
+        self._control.wake.set()
+        self._http.should_exit = True
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(_JOIN_S)
+        self._listener.close()
+
+    def _run_loop(self) -> None:
+        control = self._control
+        loop = control.new_loop()
+        while not self._stopping.is_set():
+            try:
+                for step in loop.steps():
+                    if step is Step.LEADING:
+                        self._leading.set()
+                    elif step is Step.RECORDED:
+                        self._ticked.set()
+            except (Conflict, Unavailable) as error:
+                _log.warning("a tick was cut short: %s", error)
+            except Exception:  # noqa: BLE001
+                # A tick that fails by our own fault must not end the loop: the next one starts from the store.
+                _log.exception("a tick failed")
+            control.wake.wait(control.settings.interval_s)
+            control.wake.clear()
+        try:
+            loop.resign()
+        except MainspringError as error:
+            _log.warning("could not give up the lead: %s", error)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,37 @@
+"""The controller's own bounds; every one has a name here and a reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How long things may take and how much one tick may do.
+
+    Args:
+        interval_s: The longest pause between ticks; submits and heartbeats wake the loop earlier.
+        leader_lease_s: How long a controller that fell silent keeps others from leading.
+        heartbeat_s: How often leads report.
+        lease_s: How long an agent lives without its lead; several heartbeats, so that one lost message kills nothing.
+        grace_s: How long agents have to end by themselves once asked to.
+        start_s_max: From grant to all agents registered; image pulls and node boots fit, a lost launch does not.
+        absent_s: How long a launched allocation may be missing from what its engine sees before it counts as lost;
+            some engines list what they accepted only after a while.
+        stop_again_s: When a stop that has not ended its allocation is sent once more.
+        acts_max: Most engine calls in one tick, so that a mass start never starves heartbeats of their answers.
+        whys_max: Most changed reasons for waiting written in one tick, first in the queue first.
+        plan_s: The longest pause between plans while nothing changes.
+    """
+
+    interval_s: float = 0.5
+    leader_lease_s: float = 6.0
+    heartbeat_s: float = 1.0
+    lease_s: float = 15.0
+    grace_s: float = 30.0
+    start_s_max: float = 900.0
+    absent_s: float = 60.0
+    stop_again_s: float = 60.0
+    acts_max: int = 256
+    whys_max: int = 2_000
+    plan_s: float = 10.0

@@ -1,0 +1,195 @@
+"""The store as people see it: jobs, their attempts, why they are where they are, and the clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import sqlalchemy as sa
+
+from mainspring.control.accounting import KINDS, dollars, goodput
+from mainspring.control.fleet import Fleet
+from mainspring.control.mirror import held
+from mainspring.control.records import (
+    AttemptRecord,
+    JobRecord,
+    attempts_of,
+    events_since,
+    grants,
+    jobs_by_id,
+    live_attempts,
+    ranks,
+    read_text,
+    specs,
+)
+from mainspring.control.schema import jobs, whys
+from mainspring.domain.errors import NotFound, nearest
+from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName, TeamName
+from mainspring.domain.life import JobState
+from mainspring.domain.plan import Candidate, Grant, Limit
+from mainspring.domain.wire import AttemptView, ClusterView, JobView, RankStatus, Why
+
+EVENTS_MAX = 100_000  # Read for one job's goodput: a thousand restarts leave a tenth of it.
+_NAMES_MAX = 200
+
+
+def find_job(connection: sa.Connection, reference: str) -> JobRecord:
+    """Returns the job with an id, or the newest with a name.
+
+    Args:
+        connection: Where to read.
+        reference: An id or a name.
+
+    Raises:
+        NotFound: Neither; names the nearest job.
+    """
+    found = jobs_by_id(connection, [JobId(reference)])
+    if not found:
+        query = sa.select(jobs.c.id).where(jobs.c.name == reference).order_by(jobs.c.ordinal.desc()).limit(1)
+        named = connection.execute(query).scalars().all()
+        found = jobs_by_id(connection, [JobId(job) for job in named])
+    if found:
+        return next(iter(found.values()))
+    names = connection.execute(sa.select(jobs.c.name).order_by(jobs.c.ordinal.desc()).limit(_NAMES_MAX)).scalars()
+    raise NotFound("find a job", on=repr(reference[:80]), wanted=nearest(reference[:80], names), next_step="ms ps")
+
+
+def view_job(connection: sa.Connection, job: JobRecord, now_s: float) -> JobView:
+    """Returns everything about one job.
+
+    Args:
+        connection: Where to read.
+        job: Its row.
+        now_s: The time, for what has not ended.
+    """
+    own = attempts_of(connection, [job.id]).get(job.id, [])
+    granted = grants(connection, [attempt.id for attempt in own])
+    events = events_since(connection, since=0, limit=EVENTS_MAX, job=job.id, kinds=KINDS)
+    return JobView(
+        id=job.id,
+        spec=specs(connection, [job.id])[job.id],
+        state=job.state,
+        submitted_s=job.submitted_s,
+        ended_s=job.ended_s,
+        reason=job.reason,
+        step=job.step,
+        metrics=job.metrics,
+        result=job.result,
+        attempts=tuple(_view_attempt(attempt, granted, ranks(connection, attempt.id), now_s) for attempt in own),
+        goodput=goodput(events, now_s),
+    )
+
+
+def list_jobs(
+    connection: sa.Connection, *, state: JobState | None, team: TeamName | None, limit: int, now_s: float
+) -> tuple[JobView, ...]:
+    """Returns the newest jobs, newest first, without ranks and goodput, which only a look at one job shows.
+
+    Args:
+        connection: Where to read.
+        state: Only those in this state, unless None.
+        team: Only this team's, unless None.
+        limit: The most to return.
+        now_s: The time.
+    """
+    query = sa.select(jobs.c.id).order_by(jobs.c.ordinal.desc()).limit(limit)
+    if state is not None:
+        query = query.where(jobs.c.state == state.value)
+    if team is not None:
+        query = query.where(jobs.c.team == team)
+    wanted = [JobId(job) for job in connection.execute(query).scalars()]
+    found, written, own = jobs_by_id(connection, wanted), specs(connection, wanted), attempts_of(connection, wanted)
+    granted = grants(connection, [attempt.id for some in own.values() for attempt in some])
+    return tuple(
+        JobView(
+            id=job,
+            spec=written[job],
+            state=found[job].state,
+            submitted_s=found[job].submitted_s,
+            ended_s=found[job].ended_s,
+            reason=found[job].reason,
+            step=found[job].step,
+            metrics=found[job].metrics,
+            result=found[job].result,
+            attempts=tuple(_view_attempt(attempt, granted, (), now_s) for attempt in own.get(job, [])),
+            goodput=None,
+        )
+        for job in wanted
+    )
+
+
+def view_why(connection: sa.Connection, job: JobRecord) -> Why:
+    """Returns why a job is where it is, or waits.
+
+    Args:
+        connection: Where to read.
+        job: Its row.
+    """
+    row = connection.execute(sa.select(whys).where(whys.c.job_id == job.id)).one_or_none()
+    if row is None:
+        summary = job.reason or "no plan has considered it yet"
+        return Why(job=job.id, state=job.state, plan=0, summary=summary, limit=None, candidates=())
+    return Why(
+        job=job.id,
+        state=job.state,
+        plan=row.plan,
+        summary=row.summary,
+        limit=Limit(row.limit_name) if row.limit_name else None,
+        candidates=read_text(tuple[Candidate, ...], row.candidates),
+    )
+
+
+def view_clusters(connection: sa.Connection, fleet: Fleet) -> tuple[ClusterView, ...]:
+    """Returns every cluster that ever answered, in order of name.
+
+    Args:
+        connection: Where to read what is granted.
+        fleet: What the engines said.
+    """
+    used: dict[ClusterName, dict[NodeName, int]] = {}
+    live = live_attempts(connection)
+    granted = grants(connection, [attempt.id for attempt in live])
+    for attempt in live:
+        of_cluster = used.setdefault(attempt.cluster, {})
+        for node, milli in held(granted[attempt.id]).items():
+            of_cluster[node] = of_cluster.get(node, 0) + milli
+    return tuple(
+        ClusterView(
+            inventory=seen.inventory,
+            used_chip_milli=dict(sorted(used.get(name, {}).items())),
+            answering=seen.answering,
+            seen_s=seen.seen_s,
+        )
+        for name, seen in fleet.seen().items()
+    )
+
+
+def nodes_of(granted: Iterable[Grant]) -> tuple[NodeName, ...]:
+    """Returns the node of each agent, in agent order; a node that serves two roles has two agents.
+
+    Args:
+        granted: An attempt's grants.
+    """
+    return tuple(node for grant in granted for node in grant.nodes)
+
+
+def _view_attempt(
+    attempt: AttemptRecord,
+    granted: Mapping[AttemptId, tuple[Grant, ...]],
+    reported: Sequence[RankStatus],
+    now_s: float,
+) -> AttemptView:
+    ended_s = now_s if attempt.ended_s is None else attempt.ended_s
+    return AttemptView(
+        id=attempt.id,
+        number=attempt.number,
+        state=attempt.state,
+        cluster=attempt.cluster,
+        simulated=attempt.simulated,
+        nodes=nodes_of(granted[attempt.id]),
+        generation=attempt.generation,
+        granted_s=attempt.granted_s,
+        ended_s=attempt.ended_s,
+        reason=attempt.reason,
+        ranks=tuple(reported),
+        dollars=dollars(dollars_per_hour=attempt.dollars_per_hour, granted_s=attempt.granted_s, ended_s=ended_s),
+    )
