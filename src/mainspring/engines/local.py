@@ -51,6 +51,7 @@ class LocalCluster:
         nodes: How many nodes.
         dollars_per_chip_hour: Price of one chip.
         racks: How many racks the nodes are spread over, in name order; 0 for no level of racks.
+        simulated: False when the chips are what this machine really has.
     """
 
     name: ClusterName
@@ -59,6 +60,7 @@ class LocalCluster:
     nodes: int
     dollars_per_chip_hour: float
     racks: int = 0
+    simulated: bool = True
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -149,7 +151,7 @@ class LocalEngine:
         return Inventory(
             cluster=cluster.name,
             engine="local",
-            simulated=True,
+            simulated=cluster.simulated,
             dollars_per_chip_hour={cluster.chip: cluster.dollars_per_chip_hour},
             nodes=tuple(nodes),
         )

@@ -1,0 +1,168 @@
+"""What a trained policy is worth: chunks for given states, and its error on episodes it never saw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from mainspring.data import View, gather
+from mainspring.domain.codec import decode
+from mainspring.domain.errors import DamagedData, InvalidInput
+from mainspring.domain.wire import Detail
+from mainspring.session import Block, Restored
+from mainspring.session.jax_state import tree_from
+from mainspring.train.feed import fitted
+from mainspring.train.policy import (
+    Arrays,
+    Signature,
+    Statistics,
+    Weights,
+    initial_weights,
+    sample_actions,
+    signature_of,
+    unit_statistics,
+)
+from mainspring.train.recipe import Recipe
+
+SAMPLES = 16  # Chunks averaged for one held-out state: the noise left adds 1/16 of a sample's variance to the error.
+ROWS_A_CALL = 256
+ROWS_MAX = 4_096  # Held-out states looked at, evenly spread: enough for an error good to a few percent.
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedPolicy:
+    """A policy that can be used: its recipe, its weights, and the statistics of the data it learned from."""
+
+    recipe: Recipe
+    signature: Signature
+    weights: Weights
+    statistics: Statistics
+
+    def untrained(self) -> TrainedPolicy:
+        """Returns the policy that this one was before its first step, knowing the same statistics."""
+        weights = initial_weights(jax.random.key(self.recipe.seed), self.recipe.policy, self.signature)
+        return TrainedPolicy(recipe=self.recipe, signature=self.signature, weights=weights, statistics=self.statistics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutError:
+    """Root mean square errors over all actions of all chunks, in the actions' own units.
+
+    Args:
+        policy: Of the mean of `SAMPLES` sampled chunks.
+        hold_last_state: Of keeping the current state for the whole chunk.
+        states: Held-out states that chunks were predicted for.
+        episodes: Held-out episodes they come from.
+    """
+
+    policy: float
+    hold_last_state: float
+    states: int
+    episodes: int
+
+
+def policy_from(state: Detail, arrays: Mapping[str, NDArray[Any]]) -> TrainedPolicy:
+    """Returns the policy in a checkpoint of the trainer.
+
+    Args:
+        state: The checkpoint's facts.
+        arrays: The checkpoint's arrays by tree path.
+
+    Raises:
+        DamagedData: The checkpoint was not made by the trainer.
+        InvalidInput: Its arrays do not fit its recipe.
+    """
+    recipe_text, signature_text = state.get("recipe"), state.get("signature")
+    if not isinstance(recipe_text, str) or not isinstance(signature_text, str):
+        raise DamagedData(
+            "load a policy", got=f"a checkpoint with facts {sorted(state)}", wanted="recipe and signature among them"
+        )
+    recipe, signature = decode(Recipe, recipe_text.encode()), decode(Signature, signature_text.encode())
+    weights = jax.eval_shape(lambda: initial_weights(jax.random.key(0), recipe.policy, signature))
+    blocks = tuple(Block.whole(path, array) for path, array in arrays.items())
+    restored = Restored(step=0, state=state, source="store", blocks=blocks)
+    like = {"weights": weights, "statistics": unit_statistics(recipe.policy, signature)}
+    return TrainedPolicy(recipe=recipe, signature=signature, **tree_from(restored, like))
+
+
+def make_actor(policy: TrainedPolicy, *, seed: int) -> Callable[[NDArray[np.float32], int], NDArray[np.float32]]:
+    """Returns a function from states [B,S] and the number of the call to chunks of actions [B,T,A].
+
+    Args:
+        policy: The policy; one that sees the state alone.
+        seed: Of the noise that chunks start from.
+
+    Raises:
+        InvalidInput: The policy wants to see more than a state.
+    """
+    shape = policy.recipe.policy
+    if shape.motion or shape.image is not None:
+        raise InvalidInput("act on states alone", got="a policy that sees images or motion", wanted="one that does not")
+    sampler = _sampler(policy)
+
+    def act(state_BS: NDArray[np.float32], call: int) -> NDArray[np.float32]:
+        return np.asarray(sampler({"state": state_BS}, jax.random.fold_in(jax.random.key(seed), call)))
+
+    return act
+
+
+def held_out_error(policy: TrainedPolicy, view: View, *, seed: int) -> HeldOutError:
+    """Returns a policy's error on held-out episodes, beside that of doing nothing.
+
+    Args:
+        policy: The policy.
+        view: The held-out side of the view it learned from.
+        seed: Of the noise that chunks start from.
+
+    Raises:
+        InvalidInput: The view does not fit the policy, or its states and actions cannot be compared.
+    """
+    shape = policy.recipe.policy
+    signature = signature_of(gather(view, np.arange(1), horizon=shape.horizon), shape)
+    if signature != policy.signature or signature.state_dim != signature.action_dim:
+        raise InvalidInput(
+            "measure an error beside holding the last state",
+            got=str(signature),
+            wanted=f"{policy.signature}, with as many state as action dimensions",
+        )
+    sampler = _sampler(policy)
+    rows = np.unique(np.linspace(0, view.rows - 1, min(view.rows, ROWS_MAX)).astype(np.int64))
+    policy_sum = hold_sum = count = 0.0
+    for first in range(0, len(rows), ROWS_A_CALL):
+        wanted = rows[first : first + ROWS_A_CALL]
+        padded = np.pad(wanted, (0, ROWS_A_CALL - len(wanted)), mode="edge")  # One shape: compiled once.
+        batch = fitted(gather(view, padded, horizon=shape.horizon), partial(np.asarray, padded), view, shape)
+        seen = {name: array for name, array in batch.items() if name not in ("actions", "valid")}
+        keys = [jax.random.fold_in(jax.random.key(seed), first * SAMPLES + sample) for sample in range(SAMPLES)]
+        predicted_BTA = np.mean([np.asarray(sampler(seen, key), np.float64) for key in keys], axis=0)
+        valid_BT = batch["valid"] & (np.arange(ROWS_A_CALL) < len(wanted))[:, None]
+        policy_sum += float(np.square(predicted_BTA - batch["actions"])[valid_BT].sum())
+        hold_sum += float(np.square(batch["state"][:, None] - batch["actions"])[valid_BT].sum())
+        count += float(valid_BT.sum()) * signature.action_dim
+    return HeldOutError(
+        policy=(policy_sum / count) ** 0.5,
+        hold_last_state=(hold_sum / count) ** 0.5,
+        states=len(rows),
+        episodes=len(view.episode_ids),
+    )
+
+
+def _sampler(policy: TrainedPolicy) -> Callable[[Arrays, jax.Array], jax.Array]:
+    """Returns the compiled sampler; the weights are arguments, so that two policies of one shape compile once."""
+    sampler = _compiled(policy.recipe)
+    return lambda batch, key: sampler(policy.weights, policy.statistics, batch, key)
+
+
+@cache
+def _compiled(recipe: Recipe) -> Callable[[Weights, Statistics, Arrays, jax.Array], jax.Array]:
+    def sample(weights: Weights, statistics: Statistics, batch: Arrays, key: jax.Array) -> jax.Array:
+        return sample_actions(weights, statistics, recipe.policy, batch, key)
+
+    compiled: Callable[[Weights, Statistics, Arrays, jax.Array], jax.Array] = jax.jit(sample)
+    return compiled
