@@ -58,13 +58,13 @@ class Outcome:
     Args:
         state: The state after the last step.
         step: Steps done.
-        loss: Loss of the last step; not a number when this process did none.
+        loss: Loss of the last step; None when there was nothing left to do.
         preempted: Whether it ended early because it was asked to; its last snapshot is of `step`.
     """
 
     state: TrainState
     step: int
-    loss: float
+    loss: float | None
     preempted: bool
 
 
@@ -114,7 +114,7 @@ def train(session: Session, recipe: Recipe, view: View, *, snapshot_every: int, 
         start, state = restored.step, tree_from(restored, abstract_state(recipe, signature, mesh))
     facts = {**facts, "recipe": encode(recipe).decode(), "signature": encode(signature).decode()}
     update = make_update(recipe, mesh)
-    step, loss, stop = start, float("nan"), False
+    step, stop = start, False
     done: Mapping[str, jax.Array] = {}  # Metrics of the step before: reading them leaves one step under way.
     with loader.stream(start) as batches:
         for step in range(start + 1, recipe.steps + 1):
@@ -122,15 +122,15 @@ def train(session: Session, recipe: Recipe, view: View, *, snapshot_every: int, 
             arrays[STOP] = np.full(jax.local_device_count(), session.stop_requested, np.float32)
             state, metrics = update(state, place_batch(mesh, arrays), np.int32(step))
             if done:
-                loss, stop = float(done["loss"]), bool(done[STOP])
-                session.report(step - 1, {"loss": loss, "steps": recipe.steps})
+                stop = bool(done[STOP])
+                session.report(step - 1, {"loss": float(done["loss"]), "steps": recipe.steps})
             done = metrics
             if step % snapshot_every == 0 or step == recipe.steps or stop:
                 session.snapshot(step, blocks_of(state, session), facts)
             if stop:
                 break
-    if done:
-        loss = float(done["loss"])
+    loss = float(done["loss"]) if done else None
+    if loss is not None:
         session.report(step, {"loss": loss, "steps": recipe.steps})
     return Outcome(state=state, step=step, loss=loss, preempted=step < recipe.steps)
 

@@ -17,7 +17,7 @@ from mainspring.objects import open_store
 from mainspring.robots.arm import ACTION_NAMES, STATE_NAMES, Purpose, draw_start
 from mainspring.robots.closed_loop import drive
 from mainspring.session import Session, join
-from mainspring.train.evaluate import TrainedPolicy, held_out_error, make_actor, policy_from
+from mainspring.train.evaluate import SAMPLES, TrainedPolicy, held_out_error, make_actor, policy_from
 from mainspring.train.trainer import connect
 
 
@@ -46,6 +46,7 @@ def main() -> int:
         facts = {
             "action_error": error.policy,
             "action_error_hold_last_state": error.hold_last_state,
+            "samples_averaged": SAMPLES,
             "held_out_states": error.states,
             "held_out_episodes": error.episodes,
         }

@@ -45,7 +45,9 @@ def main() -> int:
     if outcome.preempted:
         return EXIT_PREEMPTED
     if session.rank == 0:
-        facts = {"loss": outcome.loss, "steps": outcome.step}
+        facts: dict[str, float] = {"steps": outcome.step}
+        if outcome.loss is not None:  # A rank killed after the last snapshot finds nothing left to do.
+            facts["loss"] = outcome.loss
         session.result(facts)
         print(json.dumps(facts))
     return 0
