@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mainspring.app.sdk import Lab
+from tests.app.conftest import until
 
 pytestmark = pytest.mark.slow
 
 
+PROGRAM = str(Path(sys.executable).parent / "ms")
+
+
+def _environment(lab: Lab) -> dict[str, str]:
+    return {**os.environ, "COLUMNS": "200", "MAINSPRING_HOME": str(lab.home.path)}
+
+
 def _ms(lab: Lab, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    program = str(Path(sys.executable).parent / "ms")
-    environment = {**os.environ, "COLUMNS": "200", "MAINSPRING_HOME": str(lab.home.path)}
+    where = cwd or lab.home.path
     return subprocess.run(
-        [program, *words], cwd=cwd or lab.home.path, env=environment, capture_output=True, text=True, timeout=60
+        [PROGRAM, *words], cwd=where, env=_environment(lab), capture_output=True, text=True, timeout=60
     )
 
 
@@ -148,3 +157,120 @@ def test_a_wrong_configuration_is_refused_naming_the_field(tmp_path: Path) -> No
     done = _ms(lab, "up")
     assert done.returncode == 2
     assert "port" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("port: 99999\n", "0 to 65535"),
+        ("port: many\n", "whole number"),
+        ("clusters: [&a {name: a, chip: x, chips_per_node: 1, nodes: 1, dollars_per_chip_hour: 1}, *a]\n", "differ"),
+        ("objects: ftp://nowhere\n", "s3"),
+        ("\x01", "config.yaml"),
+    ],
+)
+def test_a_configuration_out_of_range_is_refused_before_a_server_starts(tmp_path: Path, text: str, words: str) -> None:
+    lab = Lab(tmp_path / "home")
+    lab.home.path.mkdir()
+    (lab.home.path / "config.yaml").write_text(text)
+    done = _ms(lab, "up")
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert not lab.home.log.exists()
+
+
+def test_flags_beside_a_yaml_spec_apply_or_are_refused(lab: Lab, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("name: from-yaml\ncommand: 'true'\noptions: [{chip: h100}]\n")
+    for flag in (("--replicas", "4"), ("--on", "v5e"), ("--tier", "critical"), ("--env", "A=1"), ("--name", "x")):
+        done = _ms(lab, "run", str(path), *flag)
+        assert done.returncode == 2, flag
+        assert flag[0] in done.stderr
+    assert _json(lab, "ps") == []
+    assert _ms(lab, "run", str(path), "--wait", "--no-code").returncode == 0
+
+
+def test_a_program_whose_last_words_look_like_markup_can_be_looked_at(lab: Lab) -> None:
+    code = "import sys; print('[/red] boom'); sys.exit(3)"
+    done = _ms(lab, "run", "--on", "h100", "--no-code", "--wait", "--name", "bad", "--", "python", "-c", code)
+    assert done.returncode == 1
+    for words in ((), ("ps",), ("status", "bad")):
+        shown = _ms(lab, *words).stdout if words else done.stdout
+        assert "[/red] boom" in shown
+
+
+def test_wrong_usage_with_json_is_an_error_in_json(tmp_path: Path) -> None:
+    done = _ms(Lab(tmp_path), "run", "--replicas", "many", "--json", "--", "true", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--replicas" in json.loads(done.stderr)["got"]
+    done = _ms(Lab(tmp_path), "run", "--on", "h100:x", "--", "true", "--json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Could not"), "what follows -- belongs to the program"
+
+
+def test_a_folder_that_is_gone_is_told_without_a_trace(lab: Lab, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = f'cd {gone} && rmdir {gone} && {PROGRAM} run --on h100 -- "true"'
+    done = subprocess.run(["sh", "-c", script], env=_environment(lab), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3
+    assert "the current folder" in done.stderr
+
+
+def test_two_ups_at_once_make_one_server(tmp_path: Path) -> None:
+    lab = Lab(tmp_path / "home")
+    words = [PROGRAM, "up", "--port", "0", "--json"]
+    pair = [subprocess.Popen(words, env=_environment(lab), stdout=subprocess.PIPE) for _ in range(2)]
+    try:
+        first, second = (json.loads(each.communicate(timeout=60)[0]) for each in pair)
+        assert first == second
+        assert _ms(lab, "ps").returncode == 0
+    finally:
+        lab.down()
+
+
+def test_an_interrupt_while_following_leaves_the_job_and_no_trace(lab: Lab) -> None:
+    words = [PROGRAM, "run", "--on", "h100", "--no-code", "--name", "long", "-f", "--", "sh", "-c", "echo on; sleep 60"]
+    follower = subprocess.Popen(words, env=_environment(lab), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert follower.stdout is not None
+    assert any(line == "on\n" for line in follower.stdout)
+    follower.send_signal(signal.SIGINT)
+    _, errors = follower.communicate(timeout=20)
+    assert follower.returncode == 130
+    assert "ms stop" in errors
+    assert "Traceback" not in errors
+    assert lab.status("long").state.value == "running"
+
+
+def test_a_wait_outlives_a_server_that_is_started_anew(lab: Lab, tmp_path: Path) -> None:
+    gate = tmp_path / "go"
+    script = f"until [ -e {gate} ]; do sleep 0.05; done"
+    words = [PROGRAM, "run", "--on", "h100", "--no-code", "--name", "w", "--wait", "--", "sh", "-c", script]
+    waiter = subprocess.Popen(words, env=_environment(lab))
+    until(lambda: any(view.state.value == "running" for view in lab.jobs()), "the job to run")
+    lab.down()
+    lab.up()
+    gate.touch()
+    assert waiter.wait(timeout=60) == 0
+
+
+def test_an_interrupted_demo_leaves_no_process(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    words = [PROGRAM, "--home", str(home), "demo", "--episodes", "2", "--starts", "1"]
+    demo = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    assert demo.stderr is not None
+    until(lambda: sum("app.agent" in words for words in _processes(home)) == 2, "two agents", wait_s=40)
+    demo.send_signal(signal.SIGINT)
+    _, errors = demo.communicate(timeout=40)
+    assert demo.returncode == 130
+    assert "Traceback" not in errors
+    assert _processes(home) == []
+
+
+def _processes(home: Path) -> list[str]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (process / "cmdline").read_bytes().decode(errors="replace")
+            found += [words] if str(home) in words else []
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import tarfile
 from pathlib import Path
@@ -83,3 +84,12 @@ def test_snapshot_of_too_many_files_is_refused_with_a_next_step(tmp_path: Path, 
         (folder / str(number)).touch()
     with pytest.raises(InvalidInput, match="--no-code"):
         snapshot_code(folder, store)
+
+
+def test_snapshot_code_of_a_tree_with_a_name_that_is_not_utf8_takes_the_file_along(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    folder = _project(tmp_path / "project")
+    name = os.fsdecode(b"bad\xff.txt")
+    (folder / name).write_text("x")
+    assert name in _names(store, snapshot_code(folder, store).tree)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from mainspring.app.sdk import Lab
+from mainspring.control import Settings
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.wire import EventKind, JobView
 from tests.app.conftest import counting, halted, kill, kinds, until
 
 pytestmark = pytest.mark.slow
+LEASE_S = Settings().lease_s
 
 
 @pytest.fixture
@@ -61,12 +64,17 @@ def test_job_with_a_killed_agent_goes_on_in_a_new_attempt(lab: Lab, gate: Path, 
     view = lab.run(counting(gate, 30))
     before = halted(lab, view.id, gate, 30)
     until(lambda: EventKind.CHECKPOINT_DURABLE in kinds(lab, view.id), "a durable checkpoint")
+    killed_s = time.time()
     kill(_agent_of(before.attempts[-1].ranks[victim].pid))
+    until(lambda: len(lab.status(view.id).attempts) == 2, "the second attempt")
     (gate / "go-30").touch()
     ended = lab.wait(view.id, timeout_s=90)
     assert ended.state is JobState.SUCCEEDED
     assert [attempt.state for attempt in ended.attempts] == [AttemptState.LOST, AttemptState.SUCCEEDED]
+    assert (ended.attempts[0].ended_s or 0.0) - killed_s < LEASE_S, "its cluster saw the agent go at once"
     assert _resumed(lab, view.id)[-1] > 0
+    assert ended.goodput is not None
+    assert ended.goodput.repeated_steps == 30 - _resumed(lab, view.id)[-1]
     assert all(not _lives(rank.pid) for rank in before.attempts[-1].ranks)
 
 
@@ -107,14 +115,12 @@ def test_job_with_a_corrupted_checkpoint_resumes_from_the_one_before_and_says_so
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MB, full, mounted where the lab will keep its objects."""
+    """A disk of 1 MB, mounted where the lab will keep its objects."""
     folder = tmp_path / "home" / "objects"
     folder.mkdir(parents=True)
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True)
     if mounted.returncode != 0:
         pytest.skip("a full disk needs the right to mount a tmpfs: run the tests as root")
-    with suppress(OSError):
-        (folder / ".ballast").write_bytes(b"x" * (1 << 20))
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
@@ -122,7 +128,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_job_goes_on_when_the_disk_is_full_and_checkpoints_once_there_is_room(
     small_disk: Path, lab: Lab, gate: Path
 ) -> None:
-    view = lab.run(counting(gate, 30))
+    view = lab.run(counting(gate, 5, 30))
+    halted(lab, view.id, gate, 5)
+    with suppress(OSError):
+        (small_disk / ".ballast").write_bytes(b"x" * (1 << 20))
+    (gate / "go-5").touch()
     until(lambda: EventKind.CHECKPOINT_FAILED in kinds(lab, view.id), "a checkpoint that failed")
     assert EventKind.CHECKPOINT_DURABLE not in kinds(lab, view.id)
     failed = next(event for event in lab.events(view.id) if event.kind is EventKind.CHECKPOINT_FAILED)

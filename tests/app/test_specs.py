@@ -46,6 +46,8 @@ def test_read_spec_of_a_simple_job_makes_one_role(tmp_path: Path) -> None:
         (SIMPLE.replace("critical", "urgent"), "field 'tier'.*one of critical"),
         (SIMPLE.replace("replicas: 4", "replicas: four"), r"options\[0\]\.replicas.*a whole number"),
         (SIMPLE + "roles: []\n", "one or the other"),
+        (SIMPLE + "code: {tree: x}\n", "field 'code'"),
+        (SIMPLE.replace("critical", "urgent"), r"job\.yaml"),
         ("- a list", "a mapping"),
         ("name: [unclosed", "wanted YAML"),
         ("command: python 'unbalanced\nname: x", "balanced quotes"),
@@ -73,3 +75,8 @@ def test_spec_from_any_document_returns_or_raises_a_named_error(document: object
 def test_job_with_a_wrong_option_is_refused(option: str) -> None:
     with pytest.raises(MainspringError):
         job("a", ["true"], on=[option])
+
+
+def test_job_of_one_line_and_one_chip_reads_them_as_a_spec_does() -> None:
+    assert job("a", "echo 'two words'", on="h100:8") == job("a", ["echo", "two words"], on=["h100:8"])
+    assert job("a", ["true"], options=[{"chip": "v5e"}]) == job("a", ["true"], on=["v5e"])

@@ -1,32 +1,40 @@
 """The command line, `ms`: thin verbs over the SDK.
 
-Exit codes: 0 done, 1 the job or command failed, 2 wrong input, 3 not found, 4 conflict, 5 not allowed, 6 not available.
+Exit codes: 0 done, 1 the job or command failed, 2 wrong input, 3 not found, 4 conflict, 5 not allowed, 6 not available,
+130 interrupted.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TextIO
 
 import typer
-from rich.panel import Panel
-from rich.table import Table
 
 from mainspring.app import cli_data, cli_demo, output
-from mainspring.app.output import CONSOLE, ERRORS, show
+from mainspring.app.output import ERRORS, facts_grid, framed, show
 from mainspring.app.sdk import Lab, job
-from mainspring.app.specs import read_spec
-from mainspring.domain.errors import InvalidSpec, MainspringError
-from mainspring.domain.job import JobSpec
+from mainspring.app.specs import OPTION_FORM, read_spec
+from mainspring.domain.errors import (
+    InvalidInput,
+    InvalidSpec,
+    MainspringError,
+    NotAllowed,
+    NotFound,
+    StorageFull,
+    Unavailable,
+)
+from mainspring.domain.job import JobKind, JobSpec, Tier
 from mainspring.domain.life import JobState
 from mainspring.domain.wire import JobView
 
 app = typer.Typer(
     name="ms",
-    help="Mainspring: jobs, data and robots of a lab.\n\n" + (__doc__ or "").partition("\n\n")[2],
+    help="Mainspring: jobs, data and robots of a lab.\n\n" + " ".join((__doc__ or "").partition("\n\n")[2].split()),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -70,7 +78,7 @@ def down(context: typer.Context, as_json: Json = False) -> None:
     show({"stopped": stopped}, as_json=as_json, look=lambda: "Stopped." if stopped else "It was not running.")
 
 
-@app.command(context_settings={"allow_interspersed_args": False})
+@app.command()
 def run(
     context: typer.Context,
     words: Annotated[
@@ -79,76 +87,101 @@ def run(
     ] = None,
     name: Annotated[str, typer.Option(help="Name of the job; the program's name when left out.")] = "",
     on: Annotated[
-        list[str] | None, typer.Option(help="Acceptable chips, CHIP[:CHIPS][@SPEED]; repeat for alternatives.")
+        list[str] | None,
+        typer.Option(help="Acceptable chips; repeat for alternatives.", metavar=OPTION_FORM, show_default="cpu"),
     ] = None,
-    replicas: Annotated[int, typer.Option(min=1, help="Replicas that start together.")] = 1,
-    team: Annotated[str, typer.Option(help="Team that is charged.")] = "lab",
-    tier: Annotated[str, typer.Option(help="critical, standard or opportunistic.")] = "standard",
-    kind: Annotated[str, typer.Option(help="train, batch, service or interactive.")] = "train",
-    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the program; repeat for more.")] = None,
+    replicas: Annotated[int | None, typer.Option(min=1, help="Replicas that start together.", show_default="1")] = None,
+    team: Annotated[str, typer.Option(help="Team that is charged.", show_default="lab")] = "",
+    tier: Annotated[Tier | None, typer.Option(help="How urgent it is.", show_default="standard")] = None,
+    kind: Annotated[JobKind | None, typer.Option(help="What it is for.", show_default="train")] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(help="For the program; repeat for more.", metavar="NAME=VALUE")
+    ] = None,
     again: Annotated[str, typer.Option(help="Repeat this job: same spec, same code.", metavar="JOB")] = "",
     key: Annotated[str, typer.Option(help="Idempotency key: the same key never makes a second job.")] = "",
     no_code: Annotated[bool, typer.Option("--no-code", help="Do not take the working tree along.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended; exit 1 unless it succeeded.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show rank 0's output until it has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show rank 0's output while waiting.")] = False,
     as_json: Json = False,
 ) -> None:
     """Submit a job: it names chips and replicas, never a cluster."""
     lab: Lab = context.obj
+    given = {
+        "name": name,
+        "on": on,
+        "replicas": replicas,
+        "team": team,
+        "tier": tier and tier.value,
+        "kind": kind and kind.value,
+        "env": env,
+    }
+    given = {f"--{field}": value for field, value in given.items() if value}
     if again:
-        if words or on:
-            raise InvalidSpec("repeat a job", got="a spec or command beside --again", wanted="one or the other")
+        _refuse([*(words or []), *given, *(["--no-code"] if no_code else [])], "--again")
         view = lab.again(again, key=key)
     else:
-        words = words or []
-        if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
-            spec = read_spec(Path(words[0]))
-        else:
-            spec = _spec_of(words, name, on or ["cpu"], replicas, env or [], team=team, tier=tier, kind=kind)
-        view = lab.run(spec, key=key, code=None if no_code else Path.cwd())
+        view = lab.run(_spec_of(words or [], given), key=key, code=None if no_code else Path.cwd())
     if not as_json:
-        CONSOLE.print(
-            f"Submitted [bold]{view.id}[/bold] ({view.spec.name}). Look: ms status {view.id}; ms why {view.id}"
-        )
-    if follow:
-        for chunk in lab.logs(view.id, follow=True):
-            (sys.stderr if as_json else sys.stdout).buffer.write(chunk)
-            sys.stdout.flush()
+        show(f"Submitted {view.id} ({view.spec.name}).\nLook: ms why {view.id}; ms logs -f {view.id}")
     if wait or follow:
-        view = lab.wait(view.id)
-        if not as_json:
-            CONSOLE.print(view.state.value, view.reason)
+        view = _seen_to_its_end(lab, view, follow=follow, out=sys.stderr if as_json else sys.stdout)
     if as_json:
-        show(view, as_json=True, look=str)
+        show(view, as_json=True)
+    elif wait or follow:
+        show(f"{view.spec.name} {view.state.value}: {view.reason}")
     if (wait or follow) and view.state is not JobState.SUCCEEDED:
         raise typer.Exit(1)
 
 
-def _spec_of(words: list[str], name: str, on: list[str], replicas: int, env: list[str], **fields: str) -> JobSpec:
+def _refuse(flags: list[str], beside: str) -> None:
+    if flags:
+        raise InvalidSpec("submit a job", on=beside, got=f"{flags[0]} beside it", wanted="one or the other")
+
+
+def _spec_of(words: list[str], given: dict[str, Any]) -> JobSpec:
     if not words:
         raise InvalidSpec("submit a job", got="nothing to run", wanted="a YAML spec, or -- and a command")
-    if any("=" not in pair for pair in env):
-        raise InvalidSpec("submit a job", on="--env", got=repr(env), wanted="NAME=VALUE")
-    chosen = name or _name_from(words[0])
-    environment = dict(pair.split("=", 1) for pair in env)
-    return job(chosen, words, on=on, replicas=replicas, environment=environment, **fields)
+    if words[0].endswith((".yaml", ".yml")):
+        _refuse([*words[1:], *given], words[0])
+        return read_spec(Path(words[0]))
+    pairs = [pair.partition("=") for pair in given.pop("--env", [])]
+    for variable, equals, _ in pairs:
+        if not variable or not equals:
+            raise InvalidSpec("submit a job", on="--env", got=repr(variable + equals), wanted="NAME=VALUE")
+    environment = {variable: value for variable, _, value in pairs}
+    fields = {flag.removeprefix("--"): value for flag, value in given.items() if flag != "--name"}
+    return job(given.get("--name") or _name_from(words[0]), words, environment=environment, **fields)
+
+
+def _seen_to_its_end(lab: Lab, view: JobView, *, follow: bool, out: TextIO) -> JobView:
+    """Returns the job once it has ended, with rank 0's output shown meanwhile; an interrupt leaves the job alone."""
+    try:
+        if follow:
+            for chunk in lab.logs(view.id, follow=True):
+                out.buffer.write(chunk)
+                out.flush()
+        return lab.wait(view.id)
+    except KeyboardInterrupt:
+        ERRORS.print(f"\n{view.id} goes on. To end it: ms stop {view.id}")
+        raise
 
 
 def _name_from(program: str) -> str:
-    kept = "".join(letter if letter.isalnum() else "-" for letter in Path(program).stem.lower()).strip("-")
-    return kept[:40] or "job"
+    letters = (letter if letter.isascii() and letter.isalnum() else "-" for letter in Path(program).stem.lower())
+    return "".join(letters)[:40].strip("-") or "job"
 
 
 @app.command()
 def ps(
     context: typer.Context,
-    state: Annotated[str, typer.Option(help="Only jobs in this state.")] = "",
+    state: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="At most so many, newest first.")] = 50,
     as_json: Json = False,
 ) -> None:
     """List jobs, newest first."""
-    jobs = context.obj.jobs(state=state, limit=limit)
-    show(jobs, as_json=as_json, look=lambda: output.jobs_table(jobs, now_s=time.time()))
+    jobs = context.obj.jobs(state=state.value if state else "", limit=limit)
+    none = f"No job is {state.value}." if state else "No jobs yet. Try: ms run -- python -c 'print(42)'"
+    show(jobs, as_json=as_json, look=lambda: output.jobs_table(jobs, now_s=time.time()) if jobs else none)
 
 
 @app.command()
@@ -170,18 +203,13 @@ def status(
     counts: dict[str, int] = {}
     for each in jobs:
         counts[each.state.value] = counts.get(each.state.value, 0) + 1
-    record = lab.home.server()
-    facts = {"url": record.url if record else "", "home": str(lab.home.path), "jobs": counts, "clusters": len(clusters)}
+    with lab.client() as client:
+        url = client.url
+    facts = {"url": url, "home": str(lab.home.path), "jobs": counts, "clusters": len(clusters)}
 
-    def look() -> Panel:
-        grid = Table.grid(padding=(0, 2))
-        for label, value in facts.items():
-            grid.add_row(
-                label, ", ".join(f"{count} {word}" for word, count in counts.items()) if label == "jobs" else str(value)
-            )
-        return Panel(grid, title="Mainspring", title_align="left")
-
-    show(facts, as_json=as_json, look=look)
+    told = {label: str(value) for label, value in facts.items()}
+    told["jobs"] = ", ".join(f"{count} {word}" for word, count in counts.items()) or "none yet"
+    show(facts, as_json=as_json, look=lambda: framed(facts_grid(told), "Mainspring"))
 
 
 @app.command()
@@ -199,13 +227,17 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print one rank's output, from the job's newest attempt."""
+    """Print one rank's output: of the job's newest attempt, and with --follow of every one after it."""
+    some = False
     for chunk in context.obj.logs(name, rank=rank, follow=follow):
+        some = True
         if as_json:
             sys.stdout.write(json.dumps({"rank": rank, "text": chunk.decode(errors="replace")}) + "\n")
         else:
             sys.stdout.buffer.write(chunk)
         sys.stdout.flush()
+    if not some:
+        ERRORS.print(f"Rank {rank} of {name} has written nothing. Look: ms why {name}")
 
 
 @app.command()
@@ -223,26 +255,34 @@ def fleet(context: typer.Context, as_json: Json = False) -> None:
 
 
 def main() -> None:
-    """Runs the command line; every known error becomes one clear line and an exit code."""
+    """Runs the command line; every known error becomes one clear message and an exit code."""
+    words = sys.argv[1:]
+    as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
     try:
-        app()
+        sys.exit(app(standalone_mode=not as_json))
     except MainspringError as error:
-        if "--json" in sys.argv:
-            parts = {name: getattr(error, name) for name in ("attempted", "on", "got", "wanted", "next_step")}
-            sys.stderr.write(json.dumps({"error": type(error).__name__, **parts}) + "\n")
-        else:
-            _tell(error)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
+        told = error
+    except typer.TyperException as error:  # Raised for machines only; people were shown how the command is used.
+        told = InvalidInput("read the command line", got=error.format_message(), next_step="ms --help")
+    except OSError as error:
+        told = _of_this_machine(error)
+    if as_json:
+        parts = {name: getattr(told, name) for name in ("attempted", "on", "got", "wanted", "next_step")}
+        sys.stderr.write(json.dumps({"error": type(told).__name__, **parts}, ensure_ascii=False) + "\n")
+    else:
+        _tell(told)
+    sys.exit(told.exit_code)
+
+
+def _of_this_machine(error: OSError) -> MainspringError:
+    kinds = {errno.ENOENT: NotFound, errno.EACCES: NotAllowed, errno.EPERM: NotAllowed, errno.EROFS: NotAllowed}
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    kind = StorageFull if full else kinds.get(error.errno or 0, Unavailable)
+    unnamed = "the current folder" if error.errno == errno.ENOENT else ""
+    return kind("use a file or folder", on=str(error.filename or unnamed), got=error.strerror or repr(error))
 
 
 def _tell(error: MainspringError) -> None:
-    grid = Table.grid(padding=(0, 2))
-    for label, text in (("on", error.on), ("got", error.got), ("wanted", error.wanted), ("next", error.next_step)):
-        if text:
-            grid.add_row(label, text)
-    ERRORS.print(f"[red]Could not {error.attempted}.[/red]")
-    if grid.row_count:
-        ERRORS.print(grid)
+    parts = {"on": error.on, "got": error.got, "wanted": error.wanted, "next": error.next_step}
+    ERRORS.print(f"Could not {error.attempted}.", style="red")
+    ERRORS.print(facts_grid({label: text for label, text in parts.items() if text}))

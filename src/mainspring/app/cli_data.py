@@ -7,12 +7,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
-from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from mainspring import data  # Loads its names when they are used, so that other verbs start fast.
-from mainspring.app.output import CONSOLE, ERRORS, ago, show, table
+from mainspring.app.output import ERRORS, Listing, ago, facts_grid, framed, show
 from mainspring.app.sdk import Lab
 from mainspring.objects import ObjectStore
 
@@ -45,8 +43,6 @@ def ingest_with_progress(source: Path, store: ObjectStore, dataset: str) -> data
         task = bar.add_task("ingest", total=None, note="")
 
         def advanced(progress: data.IngestProgress) -> None:
-            if progress.reason:
-                bar.console.print(f"[yellow]left out[/yellow] {progress.source}: {progress.reason}")
             bar.update(task, completed=progress.done, total=progress.total)
 
         return data.ingest(source, store, dataset, progress=advanced)
@@ -76,7 +72,9 @@ def view_with_progress(
 @app.command("ingest")
 def ingest_command(
     context: typer.Context,
-    source: Annotated[Path, typer.Argument(help="A folder of MCAP files, one such file, or a LeRobot dataset.")],
+    source: Annotated[
+        Path, typer.Argument(help="A folder of MCAP files, one such file, or a LeRobot dataset.", metavar="SOURCE")
+    ],
     dataset: Annotated[str, typer.Option(help="Name of the dataset they join.")],
     as_json: Json = False,
 ) -> None:
@@ -103,7 +101,7 @@ def report_panel(report: data.IngestReport) -> RenderableType:
     ]
     if len(report.left_out) > _REASONS_SHOWN:
         lines.append(f"  and {len(report.left_out) - _REASONS_SHOWN} more: --json lists them all")
-    return Panel("\n".join(lines), title=f"dataset {report.dataset}", title_align="left")
+    return framed("\n".join(lines), f"dataset {report.dataset}")
 
 
 @app.command("ls")
@@ -112,8 +110,10 @@ def list_command(context: typer.Context, as_json: Json = False) -> None:
     store = context.obj.objects()
     newest = tuple(data.resolve(store, name) for name in data.datasets(store))
 
-    def look() -> Table:
-        made = table("DATASET", ">VERSION", ">EPISODES", ">STEPS", ">TIME", ">MIB", "FEATURES")
+    def look() -> RenderableType:
+        if not newest:
+            return "No datasets yet. Try: ms data ingest SOURCE --dataset NAME"
+        made = Listing("DATASET", ">VERSION", ">EPISODES", ">STEPS", "?>TIME", "?>MIB", "~FEATURES")
         for each in newest:
             counts = (str(each.number), str(each.episodes), str(each.frames), ago(each.seconds))
             made.add_row(each.dataset, *counts, f"{each.size_bytes / 2**20:.1f}", str(each.features))
@@ -142,21 +142,21 @@ def show_command(
 
 
 def _version_look(version: data.Version, rows: tuple[data.EpisodeRow, ...]) -> RenderableType:
-    facts = Table.grid(padding=(0, 2))
-    for label, value in (
-        ("episodes", f"{version.episodes} ({version.frames} steps, {ago(version.seconds)})"),
-        ("size", f"{version.size_bytes / 2**20:.1f} MiB"),
-        ("features", str(version.features)),
-        ("tasks", "; ".join(version.tasks)),
-        ("id", version.id),
-    ):
-        facts.add_row(label, value)
-    listed = table("EPISODE", "SOURCE", ">STEPS", ">TIME", ">HZ", "SUCCESS", "TASK")
+    facts = facts_grid(
+        {
+            "episodes": f"{version.episodes} ({version.frames} steps, {ago(version.seconds)})",
+            "size": f"{version.size_bytes / 2**20:.1f} MiB",
+            "features": str(version.features),
+            "tasks": "; ".join(version.tasks),
+            "id": version.id,
+        }
+    )
+    listed = Listing("EPISODE", "SOURCE", "?>HZ", "?SUCCESS", ">STEPS", ">TIME", "~TASK")
     for row in rows:
         success = "-" if row.success is None else "yes" if row.success else "no"
-        numbers = (str(row.frames), f"{row.seconds:.1f} s", f"{row.rate_hz:g}")
-        listed.add_row(row.id[:12], row.source, *numbers, success, row.task)
-    return Group(Panel(facts, title=version.name, title_align="left"), listed)
+        numbers = (f"{row.rate_hz:g}", success, str(row.frames), f"{row.seconds:.1f} s")
+        listed.add_row(row.id[:12], row.source, *numbers, row.task)
+    return Group(framed(facts, version.name), listed) if rows else framed(facts, version.name)
 
 
 @app.command("view")
@@ -172,9 +172,5 @@ def view_command(
     store = lab.objects()
     recipe = data.ViewRecipe(image_size=image_size, holdout_fraction=holdout)
     manifest = view_with_progress(store, data.resolve(store, name), recipe, lab.home.cache / "scratch")
-    if as_json:
-        show(manifest, as_json=True, look=str)
-        return
-    for side, split in sorted(manifest.splits.items()):
-        CONSOLE.print(f"{side:<8} {split.episodes} episodes, {split.rows} steps")
-    CONSOLE.print(f"view {manifest.id}")
+    splits = {name: f"{split.episodes} episodes, {split.rows} steps" for name, split in sorted(manifest.splits.items())}
+    show(manifest, as_json=as_json, look=lambda: facts_grid({"view": manifest.id, **splits}))

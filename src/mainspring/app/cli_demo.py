@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +31,8 @@ def demo(
     """
     from mainspring.app.demo import Demo, DemoOptions, summary  # The simulated arm takes long to import.
 
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # Whoever ends the demo, it leaves nothing behind.
     lab: Lab = context.obj
     chosen = context.parent is not None and context.parent.params.get("home") is not None
     if not chosen:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TypeVar
+from urllib.parse import quote
 
 import httpx
 
 from mainspring.domain import errors
-from mainspring.domain.codec import MESSAGE_BYTES_MAX, decode, encode, from_plain, loads
-from mainspring.domain.errors import InvalidMessage, MainspringError, Unavailable
+from mainspring.domain.codec import decode, encode, from_plain, loads
+from mainspring.domain.errors import InvalidInput, InvalidMessage, MainspringError, NotFound, Unavailable
 from mainspring.domain.fleet import LogChunk
 from mainspring.domain.job import JobSpec
 from mainspring.domain.wire import ClusterView, Event, JobView, Problem, Submit, Why
 
 TIMEOUT_S = 30.0
+RECONNECT_S_MAX = 30.0  # A server that is started anew takes a few seconds.
+_POLL_S = 0.2
 Value = TypeVar("Value")
 
 
 class Client:
-    """Calls one Mainspring server.
+    """Calls one Mainspring server; one that has answered before is given time to start again.
 
     Args:
         url: Where it listens.
@@ -30,7 +34,13 @@ class Client:
     def __init__(self, url: str, token: str) -> None:
         self.url = url
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=False)
+        try:
+            self._http = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=False)
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise InvalidInput(
+                "reach the Mainspring server", on=url, got=str(error), wanted="a URL and a token"
+            ) from error
+        self._answered = False
 
     def __enter__(self) -> Client:
         """Returns itself."""
@@ -59,27 +69,28 @@ class Client:
 
     def job(self, job: str) -> JobView:
         """Returns one job by id or name."""
-        return self._one(JobView, "GET", f"/v1/jobs/{job}")
+        return self._one(JobView, "GET", _path(job))
 
     def stop(self, job: str) -> JobView:
         """Asks a job to end and returns it as it is now."""
-        return self._one(JobView, "POST", f"/v1/jobs/{job}/stop")
+        return self._one(JobView, "POST", f"{_path(job)}/stop")
 
     def why(self, job: str) -> Why:
         """Returns why a job is where it is, or waits."""
-        return self._one(Why, "GET", f"/v1/jobs/{job}/why")
+        return self._one(Why, "GET", f"{_path(job)}/why")
 
     def events(self, job: str) -> tuple[Event, ...]:
         """Returns a job's events, oldest first."""
-        return self._many(Event, f"/v1/jobs/{job}/events", {})
+        return self._many(Event, f"{_path(job)}/events", {})
 
     def clusters(self) -> tuple[ClusterView, ...]:
         """Returns every cluster."""
         return self._many(ClusterView, "/v1/clusters", {})
 
-    def logs(self, job: str, *, rank: int = 0, since: int = 0) -> LogChunk:
-        """Returns a piece of one rank's output, from the job's newest attempt."""
-        response = self._send("GET", f"/v1/jobs/{job}/logs", params={"rank": str(rank), "since": str(since)})
+    def logs(self, job: str, *, attempt: int, rank: int = 0, since: int = 0) -> LogChunk:
+        """Returns a piece of one rank's output."""
+        params = {"attempt": str(attempt), "rank": str(rank), "since": str(since)}
+        response = self._send("GET", f"{_path(job)}/logs", params=params)
         return LogChunk(data=response.content, next_offset=int(response.headers["X-Next-Offset"]))
 
     def _one(self, kind: type[Value], method: str, path: str, *, content: bytes | None = None) -> Value:
@@ -94,16 +105,27 @@ class Client:
     def _send(
         self, method: str, path: str, *, content: bytes | None = None, params: Mapping[str, str] | None = None
     ) -> httpx.Response:
-        try:
-            response = self._http.request(method, path, content=content, params=params)
-        except httpx.HTTPError as error:
-            raise Unavailable(
-                "reach the Mainspring server", on=self.url, got=str(error) or type(error).__name__, next_step="ms up"
-            ) from error
+        deadline = time.monotonic() + (RECONNECT_S_MAX if self._answered and method == "GET" else 0.0)
+        while True:
+            try:
+                return self._answer(self._http.request(method, path, content=content, params=params))
+            except httpx.HTTPError as error:
+                if time.monotonic() >= deadline:
+                    got = str(error) or type(error).__name__
+                    raise Unavailable("reach the Mainspring server", on=self.url, got=got, next_step="ms up") from error
+                time.sleep(_POLL_S)
+
+    def _answer(self, response: httpx.Response) -> httpx.Response:
+        self._answered = True
         if response.status_code >= 400:
             raise _error_of(response)
-        assert len(response.content) <= MESSAGE_BYTES_MAX
         return response
+
+
+def _path(job: str) -> str:
+    if job in ("", ".", "..") or "/" in job:
+        raise NotFound("find a job", on=repr(job), next_step="ms ps")
+    return f"/v1/jobs/{quote(job, safe='')}"
 
 
 def _each(kind: type[Value], plain: list[object]) -> Iterator[Value]:
@@ -117,6 +139,7 @@ def _error_of(response: httpx.Response) -> MainspringError:
         problem = decode(Problem, response.content)
     except InvalidMessage:
         return Unavailable("use the Mainspring server", got=f"HTTP {response.status_code}: {response.text[:200]}")
-    kind = getattr(errors, problem.error, MainspringError)
-    assert issubclass(kind, MainspringError)
+    kind = {each.__name__: each for each in vars(errors).values() if isinstance(each, type)}.get(problem.error)
+    if kind is None or not issubclass(kind, MainspringError):
+        kind = MainspringError
     return kind(problem.attempted, on=problem.on, got=problem.got, wanted=problem.wanted, next_step=problem.next_step)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import platform
 import subprocess
 import tarfile
@@ -67,12 +68,10 @@ def snapshot_code(folder: Path, store: ObjectStore) -> Code:
 def _git(folder: Path, *words: str) -> str | None:
     """Returns what git prints, or None when there is no git, no work tree, or no commit."""
     try:
-        done = subprocess.run(
-            ["git", *words], cwd=folder, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False
-        )
+        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, timeout=GIT_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return os.fsdecode(done.stdout) if done.returncode == 0 else None
 
 
 def _files(root: Path, *, in_git: bool) -> list[str]:
@@ -109,8 +108,7 @@ def _archive(root: Path, files: list[str]) -> bytes:
     ):
         for name in files:
             path = root / name
-            data = path.read_bytes()
-            total += len(data)
+            total += path.stat().st_size
             if total > TREE_BYTES_MAX:
                 raise InvalidInput(
                     "snapshot the working tree",
@@ -119,6 +117,7 @@ def _archive(root: Path, files: list[str]) -> bytes:
                     wanted="code without data",
                     next_step="list data in .gitignore, or pass --no-code",
                 )
+            data = path.read_bytes()
             member = tarfile.TarInfo(name)
             member.size = len(data)
             member.mode = 0o755 if path.stat().st_mode & 0o100 else 0o644

@@ -8,11 +8,13 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from mainspring.app.client import Client
-from mainspring.app.home import Home, ServerRecord
+from mainspring.app.home import Config, Home, ServerRecord, url_of
 from mainspring.domain.errors import Conflict, Unavailable
+from mainspring.objects import open_store
 
 START_S_MAX = 60.0
 STOP_S_MAX = 30.0
@@ -32,6 +34,12 @@ def up(home: Home, *, port: int | None = None) -> ServerRecord:
         Unavailable: The server did not start.
     """
     config = home.config()
+    open_store(home.objects_url(config))  # A wrong URL is told now, and not by the first job.
+    with home.lock():
+        return _up(home, config, port)
+
+
+def _up(home: Home, config: Config, port: int | None) -> ServerRecord:
     record = home.server()
     if record is not None and running(record):
         return record
@@ -39,7 +47,7 @@ def up(home: Home, *, port: int | None = None) -> ServerRecord:
         port = int(record.url.rpartition(":")[2]) if record is not None else config.port
     with _listen(config.host, port) as listener, home.log.open("ab") as log:
         # The server inherits the open socket, so that nobody can take the port in between.
-        url = f"http://{config.host}:{listener.getsockname()[1]}"
+        url = url_of(listener)
         begun = log.tell()
         server = subprocess.Popen(
             [sys.executable, "-m", "mainspring.app.server", "--home", home.path, "--socket", str(listener.fileno())],
@@ -54,6 +62,7 @@ def up(home: Home, *, port: int | None = None) -> ServerRecord:
     with Client(url, token="") as client:
         while not client.healthy():
             if server.poll() is not None or time.monotonic() > deadline:
+                server.kill()
                 raise Unavailable(
                     "start the Mainspring server",
                     on=url,
@@ -76,7 +85,8 @@ def down(home: Home) -> bool:
     record = home.server()
     if record is None or not running(record):
         return False
-    os.kill(record.pid, signal.SIGTERM)
+    with suppress(ProcessLookupError):
+        os.kill(record.pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_S_MAX
     while running(record):
         if time.monotonic() > deadline:

@@ -6,26 +6,27 @@ Decides what is recorded, trained and killed when; every step is an ordinary cal
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.panel import Panel
-from rich.table import Table
+from rich.text import Text
 
-from mainspring.app.cli_data import ingest_with_progress, progress_bar, view_with_progress
+from mainspring.app.cli_data import ingest_with_progress, progress_bar, report_panel, view_with_progress
 from mainspring.app.home import Config
-from mainspring.app.output import ERRORS, goodput_text, where, why_panel
+from mainspring.app.output import ERRORS, facts_grid, framed, goodput_text, where, why_panel
 from mainspring.app.sdk import Lab, job
 from mainspring.data import IngestReport, ViewManifest, ViewRecipe
-from mainspring.domain.errors import InvalidInput, Unavailable
+from mainspring.domain.errors import InvalidInput, MainspringError, Unavailable
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.job import JobSpec
-from mainspring.domain.life import JobState
+from mainspring.domain.life import JobState, ended
 from mainspring.domain.wire import EventKind, JobView, RankStatus
 from mainspring.engines.local import LocalCluster
 from mainspring.robots.recorder import record_episodes
@@ -36,6 +37,7 @@ REPLICAS = 2
 ON = ("h100@1.0", "v5e@0.45")  # Relative speed of one chip at this job: what makes the dearer chip the cheaper choice.
 JOB_S_MAX = 1_200.0
 PLACED_S_MAX = 10.0
+END_S_MAX = 30.0
 SNAPSHOTS = 40  # Snapshots in a run: the work lost to a kill is at most a fortieth.
 
 
@@ -105,6 +107,8 @@ class Demo:
             source = self.options.data or self._record()
             with self._step("ingest"):
                 report = ingest_with_progress(source, self.lab.objects(), self.dataset)
+                if report.left_out:
+                    ERRORS.print(report_panel(report))
                 if report.version is None:
                     raise InvalidInput(
                         "train on these recordings", on=str(source), got="none that is sound", wanted="at least one"
@@ -123,6 +127,18 @@ class Demo:
                 evaluated = self._evaluate(trained, view, report)
             return self._report(report, trained, evaluated)
         finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Ends what still runs, as after an interrupt: jobs, then the server. Nothing is left behind."""
+        try:
+            with suppress(MainspringError):  # No server, or one that does not answer.
+                live = [view.id for view in self.lab.jobs(limit=1_000) if not ended(view.state)]
+                for job_id in live:
+                    self.lab.stop(job_id)
+                for job_id in live:
+                    self.lab.wait(job_id, timeout_s=END_S_MAX)
+        finally:
             self.lab.down()
 
     def _fresh_home(self) -> None:
@@ -136,14 +152,14 @@ class Demo:
                     wanted="an empty one, or one that an earlier demo made",
                     next_step="ms --home SOME-NEW-FOLDER demo",
                 )
-            self.lab.down()
+            self._end()
             shutil.rmtree(path)
         self.lab.home.write_config(Config(clusters=demo_clusters()))
         (path / MARKER).touch()
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
-        ERRORS.rule(f"[bold]{name}", align="left", style="dim")
+        ERRORS.rule(Text(name, style="bold"), align="left", style="dim")
         begun = time.monotonic()
         yield
         self.wall_s[name] = time.monotonic() - begun
@@ -187,7 +203,7 @@ class Demo:
                 if not victims and view.step >= total // 2 and view.attempts[-1].ranks:
                     victims.append(view.attempts[-1].ranks[-1])
                     os.kill(victims[0].pid, signal.SIGKILL)
-                    bar.console.print(f"[red]kill -9[/red] rank {victims[0].rank} at step {view.step}")
+                    bar.console.print(f"kill -9 rank {victims[0].rank} at step {view.step}", style="red")
 
             view = _succeeded(self.lab.wait(submitted.id, timeout_s=JOB_S_MAX, on_look=look))
             bar.update(task, completed=view.step)
@@ -272,22 +288,25 @@ def summary(report: DemoReport) -> Panel:
     Args:
         report: What came of it.
     """
-    grid = Table.grid(padding=(0, 2))
-    grid.add_row("data", f"{report.version}: {report.episodes} episodes, {report.left_out} left out")
-    grid.add_row(
-        "trained on", f"{report.cluster}, {REPLICAS} ranks, {report.steps} steps, {report.generations} generations"
-    )
-    grid.add_row(
-        "killed rank",
-        f"{report.kill_to_next_step_s:.1f} s from kill to next step, {report.repeated_steps} steps repeated",
-    )
-    grid.add_row("goodput", report.goodput)
-    for name, value in sorted(report.result.items()):
-        grid.add_row(name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
+    trained = f"{report.cluster}, {REPLICAS} ranks, {report.steps} steps, {report.generations} generations"
+    recovery = f"{report.kill_to_next_step_s:.1f} s from kill to next step, {report.repeated_steps} steps repeated"
+    result = {
+        name.replace("_", " "): f"{value:.4g}" if isinstance(value, float) else str(value)
+        for name, value in sorted(report.result.items())
+    }
     walls = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in report.wall_s.items())
-    grid.add_row("wall time", f"{walls}; together {sum(report.wall_s.values()):.0f} s")
-    grid.add_row("", "")
-    grid.add_row("look next", f"export MAINSPRING_HOME={_shown(report.home)}; ms up")
-    grid.add_row("", f"ms status {report.train_job}; ms why {report.train_job}; ms logs {report.train_job} --rank 1")
-    grid.add_row("", f"ms data show {report.version}; ms fleet; ms run --on v5e -- echo hello; ms down")
-    return Panel(grid, title="Mainspring demo", title_align="left")
+    look = (
+        f"export MAINSPRING_HOME={shlex.quote(report.home)}; ms up",
+        f"ms status {report.train_job}; ms why {report.train_job}; ms logs {report.train_job} --rank 1",
+        f"ms data show {report.version}; ms fleet; ms run --on v5e -- echo hello; ms down",
+    )
+    facts = {
+        "data": f"{report.version}: {report.episodes} episodes, {report.left_out} left out",
+        "trained on": trained,
+        "killed rank": recovery,
+        "goodput": report.goodput,
+        **result,
+        "wall time": f"{walls}; together {sum(report.wall_s.values()):.0f} s\n",
+        "look next": "\n".join(look),
+    }
+    return framed(facts_grid(facts), "Mainspring demo")

@@ -3,24 +3,29 @@
 config.yaml    host, port, database, objects, clusters; written on first use, edited by people
 token          the administrator's secret, readable by its owner alone
 server.json    where the running server listens, and its process
-server.log     what it said
+server.log     what it said          lock      held while it is being started
 state.db       the embedded store      objects/  the embedded object store      engines/  allocations
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
 from mainspring.domain.codec import decode, encode, from_plain, to_plain
-from mainspring.domain.errors import InvalidMessage, InvalidSpec, NotFound
+from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, NotFound
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.engines.local import LocalCluster
 
 PORT = 7077
+PORT_MAX = 65_535
 _CONFIG_HEAD = "# Mainspring's configuration; every field may be left out. `ms up` reads it when the server starts.\n"
 
 
@@ -56,6 +61,21 @@ class Config:
     objects: str = ""
     clusters: tuple[LocalCluster, ...] = field(default_factory=default_clusters)
 
+    def __post_init__(self) -> None:
+        """Checks what no cluster can check alone.
+
+        Raises:
+            InvalidSpec: A field is out of its range.
+        """
+        names = [cluster.name for cluster in self.clusters]
+        wrong = {
+            "port": (not 0 <= self.port <= PORT_MAX, str(self.port), f"0 to {PORT_MAX}"),
+            "clusters": (len(set(names)) < len(names), ", ".join(names), "names that differ"),
+        }
+        for name, (bad, got, wanted) in wrong.items():
+            if bad:
+                raise InvalidSpec("accept a configuration", on=f"field {name!r}", got=got, wanted=wanted)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerRecord:
@@ -68,6 +88,16 @@ class ServerRecord:
 
     url: str
     pid: int
+
+
+def url_of(listener: socket.socket) -> str:
+    """Returns the URL of what listens on a socket.
+
+    Args:
+        listener: The socket.
+    """
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +118,7 @@ class Home:
             path: The folder, or None to look.
         """
         named = path or Path(os.environ.get("MAINSPRING_HOME") or Path.home() / ".mainspring")
-        return Home(named.expanduser().absolute())
+        return Home(Path(os.path.abspath(named.expanduser())))  # As typed, without "..": links stay.
 
     @property
     def log(self) -> Path:
@@ -118,7 +148,11 @@ class Home:
             plain = yaml.safe_load(path.read_bytes())
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise InvalidSpec("read the configuration", on=str(path), got=" ".join(str(error).split())) from error
-        return from_plain(Config, plain or {}, strict=True)
+        try:
+            return from_plain(Config, plain or {}, strict=True)
+        except InvalidInput as error:
+            on = f"{error.on} of {path}" if error.on else str(path)
+            raise InvalidSpec("read the configuration", on=on, got=error.got, wanted=error.wanted) from error
 
     def write_config(self, config: Config) -> None:
         """Writes the configuration.
@@ -129,6 +163,13 @@ class Home:
         self.path.mkdir(parents=True, exist_ok=True)
         text = yaml.safe_dump(to_plain(config), sort_keys=False)
         (self.path / "config.yaml").write_text(_CONFIG_HEAD + text)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Holds the home against other processes that start its server; they wait for their turn."""
+        with (self.path / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def database_url(self, config: Config) -> str:
         """Returns the SQLAlchemy URL of the store.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -16,8 +19,16 @@ from mainspring.domain.job import JobSpec
 from mainspring.domain.life import JobState
 from mainspring.domain.wire import AttemptView, ClusterView, Event, EventKind, Goodput, JobView, Why
 
-CONSOLE = Console(highlight=False)
-ERRORS = Console(stderr=True, highlight=False)
+
+def _console(stream: TextIO, *, stderr: bool, piped_columns: int | None) -> Console:
+    """Returns a console that prints text as it is: no markup, for names and reasons hold whatever people wrote."""
+    known = stream.isatty() or "COLUMNS" in os.environ
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=None if known else piped_columns)
+
+
+CONSOLE = _console(sys.stdout, stderr=False, piped_columns=1_000)  # One line a row, for grep and awk.
+ERRORS = _console(sys.stderr, stderr=True, piped_columns=None)
+WRAP_WIDTH_MIN = 16  # Below this, wrapped words are harder to read than a column fewer.
 _COLOURS = {
     JobState.QUEUED: "yellow",
     JobState.STARTING: "cyan",
@@ -29,33 +40,98 @@ _COLOURS = {
 }
 
 
-def show(value: object, *, as_json: bool, look: Callable[[], RenderableType]) -> None:
+def show(value: object, *, as_json: bool = False, look: Callable[[], RenderableType] | None = None) -> None:
     """Prints a value: as JSON on standard output for machines, else as `look` draws it.
 
     Args:
         value: A wire value, or a tuple of them.
         as_json: Whether a machine reads.
-        look: Draws it for people.
+        look: Draws it for people; None for a value that is text.
     """
     if as_json:
         sys.stdout.write(json.dumps(to_plain(value), indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.flush()  # A reader that went away is noticed here and not while the interpreter ends.
     else:
-        CONSOLE.print(look())
+        drawn = look() if look else str(value)
+        CONSOLE.print(drawn, crop=False, soft_wrap=isinstance(drawn, str))
 
 
-def table(*columns: str, title: str = "") -> Table:
-    """Returns an empty table in the house's style.
+class Listing:
+    """A table that never cuts or folds an id, name or number, however narrow the screen.
 
     Args:
-        columns: Headings; one that starts with ">" is right-aligned.
-        title: Shown above it.
+        headings: One a column; ">" before it aligns right, "~" lets its cells wrap, and "?" lets a screen that is too
+            narrow leave the column out, the leftmost such column first.
     """
-    made = Table(title=title or None, box=None, header_style="bold", title_justify="left", pad_edge=False)
-    for column in columns:
-        made.add_column(
-            column.removeprefix(">"), justify="right" if column.startswith(">") else "left", overflow="fold"
-        )
-    return made
+
+    def __init__(self, *headings: str) -> None:
+        self.headings = headings
+        self.rows: list[tuple[str | Text, ...]] = []
+
+    def add_row(self, *cells: str | Text) -> None:
+        """Adds a row, one cell a heading."""
+        assert len(cells) == len(self.headings)
+        self.rows.append(cells)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draws what fits; what must be shown is never cut, even where a line then passes the screen's edge."""
+        widths = [self._width(column) for column in range(len(self.headings))]
+        shown = list(range(len(self.headings)))
+        optional = [column for column in shown if "?" in self._marks(column)]
+        while optional and _together([widths[column] for column in shown]) > options.max_width:
+            shown.remove(optional.pop(0))
+        made = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+        for column in shown:
+            marks = self._marks(column)
+            made.add_column(
+                self.headings[column].lstrip(">~?"),
+                justify="right" if ">" in marks else "left",
+                overflow="fold",
+                no_wrap="~" not in marks,
+                min_width=widths[column],
+            )
+        for row in self.rows:
+            made.add_row(*(row[column] for column in shown))
+        needed = _together([widths[column] for column in shown])
+        yield from made.__rich_console__(console, options.update_width(max(needed, options.max_width)))
+
+    def _marks(self, column: int) -> str:
+        heading = self.headings[column]
+        return heading[: len(heading) - len(heading.lstrip(">~?"))]
+
+    def _width(self, column: int) -> int:
+        """Returns the fewest screen columns that a column needs."""
+        heading = max(map(len, self.headings[column].lstrip(">~?").split("\n")))
+        widest = max([heading, *(cell_len(str(row[column])) for row in self.rows)])
+        return min(widest, WRAP_WIDTH_MIN) if "~" in self._marks(column) else widest
+
+
+def _together(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def facts_grid(facts: Mapping[str, str | Text]) -> Table:
+    """Returns labels beside their values.
+
+    Args:
+        facts: By label.
+    """
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, value in facts.items():
+        grid.add_row(label, value)
+    return grid
+
+
+def framed(inside: RenderableType, title: str) -> Panel:
+    """Returns something in a frame as wide as it needs.
+
+    Args:
+        inside: What is framed.
+        title: Shown on the frame.
+    """
+    return Panel(inside, title=Text(title), title_align="left", expand=False)
 
 
 def ago(seconds: float) -> str:
@@ -110,9 +186,7 @@ def jobs_table(jobs: Sequence[JobView], *, now_s: float) -> RenderableType:
         jobs: Newest first.
         now_s: For ages.
     """
-    if not jobs:
-        return Text("No jobs yet. Try: ms run --on cpu -- python -c 'print(42)'")
-    made = table("JOB", "NAME", "TEAM", "STATE", "ASKS", "WHERE", ">STEP", ">AGE", "REASON")
+    made = Listing("JOB", "NAME", "?TEAM", "STATE", "?ASKS", "?WHERE", "?>STEP", ">AGE", "~REASON")
     for job in jobs:
         place = where(job.attempts[-1]) if job.attempts else "-"
         step = str(job.step) if job.step >= 0 else "-"
@@ -131,28 +205,39 @@ def job_panel(job: JobView, events: Sequence[Event], *, now_s: float) -> Rendera
         events: Its events, oldest first.
         now_s: For ages.
     """
-    facts = Table.grid(padding=(0, 2))
-    facts.add_row("state", state_text(job.state) if not job.reason else Text(f"{job.state.value}: {job.reason}"))
-    facts.add_row("asks", f"{asks(job.spec)}  ({job.spec.tier.value}, team {job.spec.team})")
+    code = job.spec.code
+    facts: dict[str, str | Text] = {
+        "state": Text(f"{job.state.value}: {job.reason}" if job.reason else job.state.value, style=_COLOURS[job.state]),
+        "asks": f"{asks(job.spec)} ({job.spec.tier.value}, team {job.spec.team})",
+    }
     if job.step >= 0:
         metrics = ", ".join(f"{name} {value:.4g}" for name, value in sorted(job.metrics.items()))
-        facts.add_row("step", f"{job.step}  {metrics}")
-    if job.spec.code.tree:
-        commit = job.spec.code.commit[:12] or "no commit"
-        facts.add_row("code", f"{job.spec.code.tree[:19]}  ({commit}{', with changes' if job.spec.code.dirty else ''})")
+        facts["step"] = f"{job.step}  {metrics}"
+    if code.tree:
+        facts["code"] = f"{code.tree[:19]} ({code.commit[:12] or 'no commit'}{', with changes' if code.dirty else ''})"
     for name, value in sorted(job.result.items()):
-        facts.add_row(f"result {name}", f"{value:.4g}" if isinstance(value, float) else str(value))
+        facts[f"result {name}"] = f"{value:.4g}" if isinstance(value, float) else str(value)
     if job.goodput is not None:
-        facts.add_row("goodput", goodput_text(job.goodput))
-    attempts = table("ATTEMPT", "WHERE", "NODES", "STATE", ">GENERATION", ">RAN", ">COST", "REASON")
-    for attempt in job.attempts:
+        facts["goodput"] = goodput_text(job.goodput)
+    parts: list[RenderableType] = [framed(facts_grid(facts), f"{job.spec.name}  {job.id}")]
+    parts += [attempts_table(job.attempts, now_s=now_s), ""] if job.attempts else []
+    return Group(*parts, events_table(events))
+
+
+def attempts_table(attempts: Sequence[AttemptView], *, now_s: float) -> RenderableType:
+    """Returns one row an attempt.
+
+    Args:
+        attempts: Oldest first.
+        now_s: For how long the newest has run.
+    """
+    made = Listing("ATTEMPT", "STATE", "?>GENERATION", "?NODES", "?>RAN", "?>COST", "?WHERE", "~REASON")
+    for attempt in attempts:
         ran = (attempt.ended_s if attempt.ended_s is not None else now_s) - attempt.granted_s
         nodes = ", ".join(attempt.nodes[:4]) + (f" and {len(attempt.nodes) - 4} more" if len(attempt.nodes) > 4 else "")
-        made = (attempt.id, where(attempt), nodes, attempt.state.value, str(attempt.generation))
-        attempts.add_row(*made, ago(ran), f"${attempt.dollars:.4f}", attempt.reason)
-    return Group(
-        Panel(facts, title=f"{job.spec.name}  {job.id}", title_align="left"), attempts, "", events_table(events)
-    )
+        counts = (str(attempt.generation), nodes, ago(ran), f"${attempt.dollars:.4f}")
+        made.add_row(attempt.id, attempt.state.value, *counts, where(attempt), attempt.reason)
+    return made
 
 
 def goodput_text(goodput: Goodput) -> str:
@@ -180,7 +265,7 @@ def events_table(events: Sequence[Event], *, most: int = 30) -> RenderableType:
         events: Oldest first.
         most: How many to show.
     """
-    made = table(">AT", "EVENT", "DETAIL")
+    made = Listing(">AT", "EVENT", "~DETAIL")
     start_s = events[0].time_s if events else 0.0
     counted = [event for event in events if event.kind is not EventKind.CHECKPOINT_DURABLE]
     durable = [event for event in events if event.kind is EventKind.CHECKPOINT_DURABLE]
@@ -197,15 +282,18 @@ def why_panel(why: Why) -> RenderableType:
     Args:
         why: The answer.
     """
-    weighed = table("CLUSTER", "OPTION", "FITS", ">$/HOUR", ">$/USEFUL CHIP-HOUR", "VERDICT")
+    weighed = Listing("CLUSTER", "OPTION", "FITS", "?>$/HOUR", "?>$/USEFUL\nCHIP-HOUR", "~VERDICT")
     for candidate in why.candidates:
         name = f"{candidate.cluster} (simulated)" if candidate.simulated else candidate.cluster
         option = f"{candidate.role}[{candidate.option}]"
         fits = Text("yes", style="green") if candidate.fits else Text("no", style="yellow")
-        hourly, work = f"{candidate.dollars_per_hour:.2f}", f"{candidate.dollars_per_work:.2f}"
+        priced = candidate.fits or candidate.dollars_per_hour > 0  # A cluster without such chips has no price for them.
+        hourly = f"{candidate.dollars_per_hour:.2f}" if priced else "-"
+        work = f"{candidate.dollars_per_work:.2f}" if priced else "-"
         weighed.add_row(name, option, fits, hourly, work, candidate.verdict)
     limit = f" [limit: {why.limit.value}]" if why.limit else ""
-    return Group(Text(f"{why.job} is {why.state.value}{limit}: {why.summary}"), "", weighed)
+    said = Text(f"{why.job} is {why.state.value}{limit}: {why.summary}")
+    return Group(said, "", weighed) if why.candidates else said
 
 
 def fleet_table(clusters: Sequence[ClusterView]) -> RenderableType:
@@ -214,7 +302,7 @@ def fleet_table(clusters: Sequence[ClusterView]) -> RenderableType:
     Args:
         clusters: In name order.
     """
-    made = table("CLUSTER", "ENGINE", "CHIP", ">NODES", ">READY", ">CHIPS", ">IN USE", ">$/CHIP-HOUR", "ANSWERS")
+    made = Listing("CLUSTER", "?ENGINE", "CHIP", "?>NODES", "?>READY", ">CHIPS", ">IN USE", "?>$/CHIP-HOUR", "ANSWERS")
     for view in clusters:
         inventory = view.inventory
         name = f"{inventory.cluster} (simulated)" if inventory.simulated else inventory.cluster

@@ -26,14 +26,15 @@ from mainspring.domain.life import ended
 from mainspring.domain.wire import ClusterView, Event, JobView, Why
 from mainspring.objects import ObjectStore, open_store
 
+WAIT_S_MAX = 30 * 86_400.0
 _POLL_S = 0.2
 
 
 def job(
     name: str,
-    command: Sequence[str],
+    command: str | Sequence[str],
     *,
-    on: Sequence[str] = ("cpu",),
+    on: str | Sequence[str] = "cpu",
     replicas: int = 1,
     environment: Mapping[str, str] | None = None,
     **fields: object,
@@ -42,22 +43,22 @@ def job(
 
     Args:
         name: Shown to people.
-        command: Program and arguments.
+        command: Program and arguments, or one line of text.
         on: Acceptable chips, each `CHIP[:CHIPS][@SPEED]`: type, chips per replica, relative speed.
         replicas: How many replicas start together.
         environment: Variables for the program.
-        **fields: Any other field of `JobSpec`, as in a YAML spec (`team`, `tier`, `kind`, ...).
+        **fields: Any other field of `JobSpec`, as in a YAML spec (`team`, `tier`, ...); `options` replaces `on`.
 
     Raises:
         InvalidSpec: A field is unknown or out of range.
     """
     return spec_from(
         {
-            **fields,
             "name": name,
-            "command": list(command),
-            "options": [option_from(option, replicas=replicas) for option in on],
+            "command": command if isinstance(command, str) else list(command),
+            "options": [option_from(option, replicas=replicas) for option in ([on] if isinstance(on, str) else on)],
             "environment": dict(environment or {}),
+            **fields,
         }
     )
 
@@ -187,33 +188,34 @@ class Lab:
             return client.clusters()
 
     def logs(self, job: str, *, rank: int = 0, follow: bool = False) -> Iterator[bytes]:
-        """Yields one rank's output, from the job's newest attempt.
+        """Yields one rank's output: of the job's newest attempt, and when following of every one after it.
 
         Args:
             job: Its id or name.
             rank: The rank.
             follow: Whether to go on until the job has ended.
         """
-        offset = 0
+        attempt, offset = 0, 0
         with self.client() as client:
             while True:
-                over = ended(client.job(job).state)
-                try:
-                    chunk = client.logs(job, rank=rank, since=offset)
-                except NotFound:
-                    if over or not follow:
-                        raise
-                else:
+                view = client.job(job)
+                job, newest = view.id, len(view.attempts)  # The id: a name may come to mean a newer job.
+                attempt = attempt or newest
+                if attempt:
+                    chunk = client.logs(job, attempt=attempt, rank=rank, since=offset)
                     if chunk.data:
                         offset = chunk.next_offset
                         yield chunk.data
                         continue
-                    if over or not follow:
-                        return
-                time.sleep(_POLL_S)
+                if follow and attempt < newest:
+                    attempt, offset = attempt + 1, 0
+                elif ended(view.state) or not follow:
+                    return
+                else:
+                    time.sleep(_POLL_S)
 
     def wait(
-        self, job: str, *, timeout_s: float = 86_400.0, on_look: Callable[[JobView], None] = lambda view: None
+        self, job: str, *, timeout_s: float = WAIT_S_MAX, on_look: Callable[[JobView], None] = lambda view: None
     ) -> JobView:
         """Returns the job once it has ended.
 
@@ -229,6 +231,7 @@ class Lab:
         with self.client() as client:
             while True:
                 view = client.job(job)
+                job = view.id  # A name may come to mean a newer job.
                 on_look(view)
                 if ended(view.state):
                     return view

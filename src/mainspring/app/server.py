@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from mainspring.app.home import Home
+from mainspring.app.home import Home, url_of
 from mainspring.app.system import SystemClock, SystemDice
 from mainspring.control import Control, TokenRole, open_store
 from mainspring.control.server import Server
@@ -49,7 +49,6 @@ def serve(home: Home, listener: socket.socket) -> None:
     """
     config = home.config()
     clock = SystemClock()
-    host, port = listener.getsockname()[:2]
     control = Control(
         store=open_store(home.database_url(config)),
         engines={
@@ -64,7 +63,7 @@ def serve(home: Home, listener: socket.socket) -> None:
         },
         clock=clock,
         dice=SystemDice(),
-        controller_url=f"http://{host}:{port}",
+        controller_url=url_of(listener),
         objects_url=home.objects_url(config),
     )
     try:
@@ -92,6 +91,9 @@ def agent_environment(environment: Mapping[str, str], cluster: LocalCluster) -> 
     kept["PATH"] = os.pathsep.join([own, kept.get("PATH", os.defpath)])  # `python` is the one that runs Mainspring.
     if cluster.simulated or cluster.chip == "cpu":
         kept["JAX_PLATFORMS"] = "cpu"
+        # Ranks share this machine's processors: XLA's threads (it reads NPROC) get each chip's share of them, no more.
+        chips = cluster.nodes * cluster.chips_per_node
+        kept.setdefault("NPROC", str(max(1, (os.cpu_count() or 1) // chips)))
     return kept
 
 

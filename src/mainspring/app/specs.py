@@ -11,10 +11,11 @@ from typing import Any
 import yaml
 
 from mainspring.domain.codec import from_plain
-from mainspring.domain.errors import InvalidSpec, NotFound, nearest
+from mainspring.domain.errors import InvalidInput, InvalidSpec, NotFound, nearest
 from mainspring.domain.job import JobSpec
 
 SPEC_BYTES_MAX = 1 << 20
+OPTION_FORM = "CHIP[:CHIPS][@SPEED]"
 _SHORTHAND = ("command", "options", "environment")
 
 
@@ -44,7 +45,11 @@ def read_spec(path: Path) -> JobSpec:
         plain = yaml.safe_load(data)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidSpec("read a job spec", on=str(path), got=" ".join(str(error).split()), wanted="YAML") from error
-    return spec_from(plain)
+    try:
+        return spec_from(plain)
+    except InvalidInput as error:
+        on = f"{error.on} of {path}" if error.on else str(path)
+        raise InvalidSpec("read a job spec", on=on, got=error.got, wanted=error.wanted) from error
 
 
 def spec_from(plain: object) -> JobSpec:
@@ -58,7 +63,9 @@ def spec_from(plain: object) -> JobSpec:
     """
     if not isinstance(plain, Mapping):
         raise InvalidSpec("read a job spec", got=repr(plain)[:80], wanted="a mapping with name, command and options")
-    fields = [field.name for field in dataclasses.fields(JobSpec)]
+    fields = [
+        field.name for field in dataclasses.fields(JobSpec) if field.name != "code"
+    ]  # Taken when it is submitted.
     for key in plain:
         if key not in fields and key not in _SHORTHAND:
             raise InvalidSpec(
@@ -102,6 +109,4 @@ def option_from(text: str, *, replicas: int) -> dict[str, object]:
     try:
         return {"chip": chip, "chips": float(chips or 1), "speed": float(speed or 1), "replicas": replicas}
     except ValueError as error:
-        raise InvalidSpec(
-            "read an option", got=repr(text), wanted="CHIP[:CHIPS][@SPEED], such as h100:8@1.0"
-        ) from error
+        raise InvalidSpec("read an option", got=repr(text), wanted=f"{OPTION_FORM}, such as h100:8@1.0") from error
