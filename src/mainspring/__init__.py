@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mainspring.app.sdk import Lab, job
+    from mainspring.domain.errors import MainspringError
     from mainspring.session import Session, join
 
 _WHERE = {
     "Lab": "mainspring.app.sdk",
     "job": "mainspring.app.sdk",
+    "MainspringError": "mainspring.domain.errors",
     "Session": "mainspring.session",
     "join": "mainspring.session",
 }
 
-__all__ = ["Lab", "Session", "job", "join"]
+__all__ = ["Lab", "MainspringError", "Session", "job", "join"]
 
 
 def __getattr__(name: str) -> Any:

@@ -40,6 +40,23 @@ def test_options_out_of_range_are_refused_naming_the_field(fields: dict[str, flo
         Option(chip=CPU, **fields)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("command", "environment", "named"),
+    [
+        (("",), {}, "command"),
+        (("a\0b",), {}, "command"),
+        (("true",), {"": "x"}, "environment"),
+        (("true",), {"A=B": "x"}, "environment"),
+        (("true",), {"A": "x\0"}, "environment"),
+    ],
+)
+def test_roles_that_no_system_could_start_are_refused(
+    command: tuple[str, ...], environment: dict[str, str], named: str
+) -> None:
+    with pytest.raises(InvalidSpec, match=f"field '{named}'"):
+        Role(command=command, options=(Option(chip=CPU),), environment=environment)
+
+
 def test_jobs_with_two_roles_of_one_name_are_refused() -> None:
     role = Role(name=RoleName("a"), command=("x",), options=(Option(chip=CPU),))
     with pytest.raises(InvalidSpec, match="names that differ"):

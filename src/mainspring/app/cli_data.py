@@ -163,8 +163,8 @@ def _version_look(version: data.Version, rows: tuple[data.EpisodeRow, ...]) -> R
 def view_command(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="A dataset, or one version of it.", metavar="DATASET[@N]")],
-    image_size: Annotated[int, typer.Option(help="Height and width of images, in pixels.")] = 64,
-    holdout: Annotated[float, typer.Option(help="Share of episodes kept apart for evaluation.")] = 0.1,
+    image_size: Annotated[int, typer.Option(min=8, max=1_024, help="Height and width of images, in pixels.")] = 64,
+    holdout: Annotated[float, typer.Option(min=0, max=0.9, help="Share of episodes kept apart for evaluation.")] = 0.1,
     as_json: Json = False,
 ) -> None:
     """Make the training view of a version: frames decoded once, statistics, a held-out share. Made once, then found."""

@@ -126,7 +126,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
         name: What was given.
         known: What would have been accepted.
     """
-    names = sorted(known)
+    names = sorted(set(known))
     close = get_close_matches(name, names, n=1, cutoff=0.5)
     if close:
         return f"did you mean {close[0]!r}?"

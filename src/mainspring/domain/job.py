@@ -120,9 +120,13 @@ class Role:
         _require(0 < len(self.command) <= COMMAND_WORDS_MAX, "command", len(self.command), "a program, its arguments")
         size = sum(len(word.encode()) for word in self.command)
         _require(size <= COMMAND_BYTES_MAX, "command", f"{size} bytes", f"at most {COMMAND_BYTES_MAX} bytes")
+        _require(bool(self.command[0]), "command", self.command[0], "a program")
         _require(all("\0" not in word for word in self.command), "command", "a NUL", "words without NUL")
         _require(0 < len(self.options) <= OPTIONS_MAX, "options", len(self.options), f"1 to {OPTIONS_MAX} options")
         _require(len(self.environment) <= ENVIRONMENT_MAX, "environment", len(self.environment), "fewer variables")
+        for name, value in self.environment.items():
+            named = bool(name) and not {"=", "\0"} & set(name)
+            _require(named and "\0" not in value, "environment", name, "names without '=', values without NUL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +135,7 @@ class Code:
 
     Args:
         tree: Content id of the archived tree (`blake3:<hex>`), or "" for a job that needs no files.
+        folder: Where in the tree the command runs, "" for its root.
         commit: Git commit it was taken from, "" outside git.
         dirty: Whether the tree differed from the commit.
         python: Interpreter version of the submitter.
@@ -138,6 +143,7 @@ class Code:
     """
 
     tree: str = ""
+    folder: str = ""
     commit: str = ""
     dirty: bool = False
     python: str = ""
