@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from mainspring.app.sdk import Lab
+from mainspring.domain.plan import Limit
 from tests.app.conftest import until
 
 pytestmark = pytest.mark.slow
@@ -274,3 +275,20 @@ def _processes(home: Path) -> list[str]:
             words = (process / "cmdline").read_bytes().decode(errors="replace")
             found += [words] if str(home) in words else []
     return found
+
+
+def test_a_team_over_its_quota_waits_and_says_so_and_an_unknown_team_is_refused(lab: Lab) -> None:
+    words = ("run", "--on", "h100", "--no-code", "--team", "vision")
+    unknown = _ms(lab, *words, "--", "true")
+    assert unknown.returncode == 3
+    assert "ms team set vision" in unknown.stderr
+    assert _json(lab, "team", "set", "vision", "--chips-max", "1")["parent"] == "lab"
+    assert "vision" in _ms(lab, "team", "ls").stdout
+    assert _ms(lab, *words, "--name", "first", "--", "sleep", "30").returncode == 0
+    until(lambda: lab.status("first").state.value == "running", "the first job to run")
+    assert _ms(lab, *words, "--name", "second", "--", "true").returncode == 0
+    until(lambda: lab.why("second").limit is not None, "a plan to say why the second waits")
+    assert lab.why("second").limit is Limit.QUOTA
+    assert "vision" in lab.status("second").reason
+    lab.stop("first")
+    assert lab.wait("second", timeout_s=60).state.value == "succeeded"

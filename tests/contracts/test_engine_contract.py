@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -10,11 +12,14 @@ from typing import Protocol
 
 import pytest
 
+from mainspring.domain.codec import decode
 from mainspring.domain.errors import Conflict, NotFound
 from mainspring.domain.fleet import AllocationPhase, AllocationSeen, Inventory, LaunchOrder, Node, NodeCondition
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, NodeName, RoleName
 from mainspring.domain.ports import Engine
 from mainspring.engines import LocalCluster, LocalEngine
+from mainspring.engines.processes import alive
+from mainspring.engines.records import Launched
 from mainspring.testing import FakeClock, FakeEngine
 
 # An agent that says hello in its rank's log, and ends well when asked to.
@@ -54,6 +59,10 @@ class Harness(Protocol):
         """Makes the ranks say "hello from rank <rank>"."""
         ...
 
+    def end_agent(self, allocation: AllocationId, index: int, *, well: bool) -> None:
+        """Ends one agent, well or by force; returns when it is gone."""
+        ...
+
     def until(self, condition: Callable[[], bool]) -> None:
         """Lets time pass until the condition holds."""
         ...
@@ -84,6 +93,11 @@ class LocalHarness:
     def speak(self, allocation: AllocationId, ranks: int) -> None:
         pattern = f"{allocation}/node-*/rank-*.log"
         self.until(lambda: len(list((self._root / "alpha").glob(pattern))) == ranks)
+
+    def end_agent(self, allocation: AllocationId, index: int, *, well: bool) -> None:
+        agents = decode(Launched, (self._root / "alpha" / allocation / "launched.json").read_bytes()).agents
+        os.kill(agents[index].pid, signal.SIGTERM if well else signal.SIGKILL)
+        self.until(lambda: not alive(agents[index]))
 
     def until(self, condition: Callable[[], bool]) -> None:
         pause = threading.Event()
@@ -117,6 +131,9 @@ class FakeHarness:
     def speak(self, allocation: AllocationId, ranks: int) -> None:
         for rank in range(ranks):
             self._engine.write_log(allocation, rank, f"hello from rank {rank}".encode())
+
+    def end_agent(self, allocation: AllocationId, index: int, *, well: bool) -> None:
+        self._engine.end_agent(allocation, index, exit_code=0 if well else -9)
 
     def until(self, condition: Callable[[], bool]) -> None:
         for _ in range(WAITS_MAX):
@@ -249,6 +266,22 @@ def test_ended_allocations_stay_visible_for_an_hour(harness: Harness) -> None:
     assert seen(harness.engine()) is None
     engine.launch(order())
     assert seen(engine) is None, "pruned, but never forgotten by launch"
+
+
+def test_observe_tells_when_one_agent_is_lost_and_when_one_ended_well(harness: Harness) -> None:
+    engine = harness.engine()
+    engine.launch(order("allocation-1"))
+    engine.launch(order("allocation-2"))
+    for name in ("allocation-1", "allocation-2"):
+        harness.speak(AllocationId(name), 2)
+    harness.end_agent(AllocationId("allocation-1"), 1, well=False)
+    harness.end_agent(AllocationId("allocation-2"), 1, well=True)
+    for each in (engine, harness.engine()):
+        found = {seen.allocation: (seen.phase, seen.agent_lost) for seen in each.observe()}
+        assert found == {
+            "allocation-1": (AllocationPhase.RUNNING, True),
+            "allocation-2": (AllocationPhase.RUNNING, False),
+        }
 
 
 def test_logs_continue_from_any_offset(harness: Harness) -> None:

@@ -93,6 +93,20 @@ def test_goodput_of_a_killed_rank_tells_recovery_and_repeated_steps() -> None:
     )
 
 
+def test_goodput_of_a_later_attempt_counts_the_steps_that_earlier_ones_had_done_as_repeated() -> None:
+    lines: list[tuple[EventKind, float, Detail]] = [
+        (EventKind.ATTEMPT_GRANTED, 0.0, {"step": 30}),
+        (EventKind.GENERATION_RESUMED, 2.0, {"generation": 1, "step": 28}),
+        (EventKind.GENERATION_STEPPING, 4.0, {"generation": 1, "step": 29}),
+        (EventKind.CAUGHT_UP, 7.0, {"generation": 1, "step": 31}),
+        (EventKind.LEAD_ENDED, 12.0, {"outcome": "succeeded", "step": 60}),
+        (EventKind.ATTEMPT_ENDED, 13.0, {}),
+    ]
+    spent = goodput([_event(n, "a", kind, time_s, detail) for n, (kind, time_s, detail) in enumerate(lines)], 1e12)
+    assert spent is not None
+    assert (spent.startup_s, spent.repeated_s, spent.productive_s, spent.repeated_steps) == (4.0, 3.0, 5.0, 2)
+
+
 def test_goodput_of_ranks_that_were_told_to_stop_is_no_recovery() -> None:
     lines: list[tuple[EventKind, float, Detail]] = [
         (EventKind.ATTEMPT_GRANTED, 0.0, {}),

@@ -64,7 +64,8 @@ def test_orders_are_ready_once_every_agent_has_come_and_name_one_lead(world: Wor
     assert [orders.agent for orders in late if orders.lead] == [0]
     lead = next(call.address for (call, _), orders in zip(calls, late, strict=True) if orders.lead)
     assert {orders.lead_address for orders in late} == {lead}
-    assert len(late[0].ranks) == 4
+    ranks = {orders.agent: [place.rank for place in orders.ranks] for orders in late}
+    assert ranks == {0: [0, 1, 2, 3], 1: [1], 2: [2], 3: [3]}, "only the lead needs to know all"
     assert {role.command for role in late[0].roles} == {("train",)}
     assert {orders.epoch for orders in late} == {1}
 
@@ -96,6 +97,18 @@ def test_agents_with_anothers_token_or_unknown_names_are_refused(world: World) -
         world.control.register(Register(allocation=name, node=NodeName("elsewhere"), address="x:1"), own)
     with pytest.raises(InvalidMessage, match="letters"):
         world.control.register(Register(allocation=name, node=order.nodes[0], address="x" * 300), own)
+
+
+def test_orders_of_a_later_attempt_say_how_far_the_earlier_ones_came(world: World) -> None:
+    job = world.submit()
+    world.run(job)
+    assert world.register(job)[0].furthest_step == -1
+    world.beat(job, step=60)
+    world.end_agents(job, exit_code=-9)
+    world.tick(3)
+    assert world.register(job)[0].furthest_step == 60
+    granted = [event for event in world.control.events(reference=job) if event.kind is EventKind.ATTEMPT_GRANTED]
+    assert [event.detail["step"] for event in granted] == [-1, 60]
 
 
 def test_agent_of_a_stopping_attempt_is_refused(world: World) -> None:

@@ -22,10 +22,13 @@ from schemathesis.specs.openapi.checks import response_schema_conformance, statu
 from mainspring.control import TokenRole, create_app, listen
 from mainspring.domain import codec, wire
 from mainspring.domain.codec import MESSAGE_BYTES_MAX, decode, encode
-from mainspring.domain.ids import ChipName, TeamName
+from mainspring.domain.errors import Unavailable
+from mainspring.domain.fleet import LogChunk
+from mainspring.domain.ids import AllocationId, ChipName, TeamName
 from mainspring.domain.job import LAB, JobSpec, Option, Role
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.planner import TeamQuota
+from mainspring.testing import FakeEngine
 
 if TYPE_CHECKING:
     from tests.control.conftest import World
@@ -248,6 +251,31 @@ def test_logs_followed_go_on_into_the_next_attempt_and_end_with_the_job(api: Api
         {"state": "succeeded"},
     ]
     assert "id: 2:11" in text
+
+
+@pytest.mark.slow
+def test_logs_followed_wait_for_a_cluster_that_does_not_answer_and_tell_what_is_lost(api: Api) -> None:
+    class Hesitant(FakeEngine):
+        calls = 0
+
+        def logs(self, allocation: AllocationId, *, rank: int, since: int, limit: int) -> LogChunk:
+            self.calls += 1
+            if self.calls == 2:
+                raise Unavailable("read a log", got="no answer")
+            return LogChunk(data=b"tail" if since == 0 else b"", next_offset=104 if since == 0 else since)
+
+    world = api.world
+    world.west.inner = Hesitant(world.west.inner.inventory(), world.clock)
+    job = api.submit(world.spec())
+    world.run(job.id)
+    world.beat(job.id, outcome=AttemptState.SUCCEEDED)
+    world.tick(3)
+    text = api.get(f"/v1/jobs/{job.id}/logs?follow=true").text
+    told = [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
+    assert told == [
+        {"attempt": 1, "text": "[100 bytes of output are no longer kept]\ntail"},
+        {"state": "succeeded"},
+    ]
 
 
 @pytest.mark.slow

@@ -8,8 +8,8 @@ import pytest
 
 from mainspring.control import Step
 from mainspring.control.settings import Settings
-from mainspring.domain.errors import Conflict
-from mainspring.domain.fleet import Inventory, LaunchOrder
+from mainspring.domain.errors import Conflict, DamagedData
+from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
 from mainspring.domain.job import LAB
 from mainspring.domain.life import AttemptState, JobState
@@ -113,6 +113,55 @@ def test_attempt_whose_agents_die_is_lost_and_tried_again_until_the_most_allowed
     assert view.state is JobState.FAILED
     assert "2 attempts" in view.reason
     assert "CUDA is sad" in view.reason
+
+
+def test_attempt_that_loses_one_agent_is_stopped_at_once_and_placed_anew_when_nothing_of_it_runs(world: World) -> None:
+    job = world.submit(world.spec(replicas=2))
+    world.run(job)
+    (name,) = world.orders_of(job)
+    world.west.inner.end_agent(name, 1, exit_code=-9, reason="was ended by signal 9")
+    world.tick()
+    assert world.job(job).attempts[0].state is AttemptState.STOPPING
+    world.tick(2)
+    view = world.job(job)
+    assert [attempt.state for attempt in view.attempts] == [AttemptState.LOST, AttemptState.GRANTED]
+    assert "signal 9" in view.attempts[0].reason
+    assert name not in world.west.running()
+
+
+def test_attempt_whose_agents_end_well_one_by_one_is_not_lost(world: World) -> None:
+    job = world.submit(world.spec(replicas=2))
+    world.run(job)
+    (name,) = world.orders_of(job)
+    world.west.inner.end_agent(name, 1, exit_code=0, reason="every rank ended well")
+    world.tick(2)
+    assert world.job(job).state is JobState.RUNNING
+    world.beat(job, outcome=AttemptState.SUCCEEDED)
+    world.tick(3)
+    assert world.job(job).state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_attempt_lost_while_a_launch_is_unanswered_stops_that_allocation_too(world: World, which: int) -> None:
+    job = world.submit(world.spec(replicas=1, roles=2))
+    world.west.inner.drop_reply("launch", 2)
+    world.tick()
+    both = list(world.west.running())
+    world.west.inner.end_agent(both[which], 0, exit_code=-9)
+    world.tick(2)
+    assert both[1 - which] not in world.west.running()
+    assert world.job(job).attempts[0].state is AttemptState.LOST
+
+
+def test_cluster_whose_own_records_are_damaged_does_not_hold_up_the_others(world: World) -> None:
+    class Damaged(FakeEngine):
+        def observe(self) -> tuple[AllocationSeen, ...]:
+            raise DamagedData("read a claim", on="claim.json")
+
+    world.east.inner = Damaged(world.east.inner.inventory(), world.clock)
+    job = world.submit()
+    world.tick(2)
+    assert world.job(job).state is JobState.STARTING
 
 
 def test_attempt_that_its_lead_calls_failed_fails_the_job_at_once(world: World) -> None:

@@ -79,6 +79,28 @@ def test_lease_regained_after_another_led_is_a_new_one(store: Store) -> None:
         pass
 
 
+def test_store_is_for_its_owner_alone(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path / 'store.db'}")
+    with store.write() as connection:
+        connection.execute(sa.insert(teams).values(name="lab"))
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert set(modes.values()) == {0o600}, modes
+
+
+def test_errors_of_the_store_quote_no_secret(store: Store) -> None:
+    def write_twice() -> None:
+        with store.write() as connection:
+            for _ in range(2):
+                connection.execute(sa.insert(teams).values(name="hunter2"))
+
+    with pytest.raises(sa.exc.IntegrityError) as told:
+        write_twice()
+    assert "hunter2" not in str(told.value)
+    with pytest.raises(InvalidInput) as refused:
+        open_store("postgresql+psycopg://ada:hunter2@host:port:1/db")
+    assert "hunter2" not in str(refused.value)
+
+
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "no url at all"])
 def test_stores_that_no_restart_would_find_again_are_refused(url: str) -> None:
     with pytest.raises(InvalidInput):

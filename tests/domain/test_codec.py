@@ -42,9 +42,7 @@ OPTIONS = st.builds(
 ROLES = st.builds(
     Role,
     name=NAMES.map(RoleName),
-    command=st.lists(
-        st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1, max_size=4
-    ).map(tuple),
+    command=st.lists(WORDS.filter(bool), min_size=1, max_size=4).map(tuple),
     options=st.lists(OPTIONS, min_size=1, max_size=3).map(tuple),
     environment=st.dictionaries(NAMES, WORDS, max_size=3),
 )

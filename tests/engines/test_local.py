@@ -20,6 +20,7 @@ from mainspring.domain.fleet import AllocationPhase, AllocationSeen, LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, NodeName, RoleName
 from mainspring.domain.wire import AgentOrder
 from mainspring.engines import LocalCluster, LocalEngine
+from mainspring.node.ranks import RankLog
 from mainspring.testing import FakeClock
 
 NODES = 24
@@ -292,6 +293,36 @@ def test_agents_outlive_the_controller(machine: Machine) -> None:
     engine.stop(NAME, grace_s=60.0)
     seen = machine.ended(engine)
     assert (seen.exit_code, seen.reason) == (None, "agent on alpha-00: ended unseen, without a last word")
+
+
+def test_log_that_turns_over_is_followed_without_a_gap_and_tells_what_is_no_longer_kept(machine: Machine) -> None:
+    engine = machine.engine()
+    engine.launch(order(2))
+    log = RankLog(machine.root / NAME / "node-1" / "rank-1.log", bytes_max=100)
+    lines = [b"%06d\n" % number for number in range(40)]
+    read, offset = b"", 0
+    for line in lines:
+        log.write(line)
+        chunk = engine.logs(NAME, rank=1, since=offset, limit=5)
+        read, offset = read + chunk.data, chunk.next_offset
+    while (chunk := engine.logs(NAME, rank=1, since=offset, limit=1_000)).data:
+        read, offset = read + chunk.data, chunk.next_offset
+    assert read == b"".join(lines)
+    assert offset == len(read)
+    late = engine.logs(NAME, rank=1, since=0, limit=1_000)
+    assert late.next_offset - len(late.data) > 0
+    assert b"".join(lines)[: late.next_offset].endswith(late.data)
+    log.close()
+
+
+def test_agent_that_has_ended_leaves_its_output_and_no_token(machine: Machine) -> None:
+    words = SPEAKING.replace("exit 1", "mkdir code; echo x > code/train.py; echo y > rank-0.log; exit 1")
+    engine = machine.engine(words)
+    engine.launch(order())
+    assert machine.ended(engine).exit_code == 4
+    left = sorted(path.name for path in (machine.root / NAME / "node-0").iterdir())
+    assert left == ["agent.log", "exit.json", "rank-0.log"]
+    assert engine.logs(NAME, rank=0, since=0, limit=10).data == b"y\n"
 
 
 def test_log_that_was_begun_anew_is_read_from_its_start(machine: Machine) -> None:

@@ -29,13 +29,13 @@ from mainspring.node.effects import (
     Tick,
     WriteManifest,
 )
-from mainspring.node.lead import Lead
+from mainspring.node.lead import Lead, Phase
 
 MAIN = RoleName("main")
 NOTHING: Mapping[str, tuple[int, ...]] = {}
 
 
-def orders(agents: int, restarts_max: int = 8) -> wire.Orders:
+def orders(agents: int, restarts_max: int = 8, furthest_step: int = -1) -> wire.Orders:
     return wire.Orders(
         ready=True,
         attempt=AttemptId("attempt-1"),
@@ -54,15 +54,19 @@ def orders(agents: int, restarts_max: int = 8) -> wire.Orders:
         restarts_max=restarts_max,
         lease_s=10.0,
         heartbeat_s=1.0,
+        furthest_step=furthest_step,
     )
 
 
 class World:
     """One rank an agent; obeys every effect at once and keeps what was told."""
 
-    def __init__(self, agents: int = 2, *, durable: tuple[int, ...] = (), restarts_max: int = 8) -> None:
+    def __init__(
+        self, agents: int = 2, *, durable: tuple[int, ...] = (), restarts_max: int = 8, furthest_step: int = -1
+    ) -> None:
         self.now_s = 100.0
-        self.lead = Lead(orders(agents, restarts_max), self.now())
+        self.lead = Lead(orders(agents, restarts_max, furthest_step), self.now())
+        self.masters: dict[int, dict[str, str]] = {}
         self.agents = agents
         self.durable: tuple[int, ...] | None = durable
         self.bad: dict[tuple[int, int], bool] = {}  # (agent, step) -> corrupt
@@ -112,6 +116,7 @@ class World:
                         ready=corrupt is None,
                         reason="" if corrupt is None else "bad bytes",
                         corrupt=bool(corrupt),
+                        masters=self.masters.get(agent, {}),
                     )
                 ]
             case wire.StartRanks():
@@ -332,12 +337,70 @@ def test_lead_with_a_store_that_is_full_says_so_and_trains_on() -> None:
     world.join_all()
     world.store_answers = False
     world.snapshot_all(10)
+    world.pass_s(11)
     assert world.of_kind(EventKind.CHECKPOINT_FAILED) == [{"step": 10, "reason": "disk full"}]
     world.store_answers = True
-    world.pass_s(11)
     world.snapshot_all(20)
+    world.pass_s(11)
     assert [detail["step"] for detail in world.of_kind(EventKind.CHECKPOINT_DURABLE)] == [20]
     assert world.manifests[0].state == {"from": 0}
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_lead_whose_store_is_away_at_the_end_tries_the_last_save_again_for_a_while(*, comes_back: bool) -> None:
+    world = World()
+    world.join_all()
+    world.store_answers = False
+    world.snapshot_all(10)
+    for rank in range(2):
+        world.exit(rank, 0)
+    world.pass_s(20)
+    assert world.lead.phase is Phase.STORING
+    world.store_answers = comes_back
+    for _ in range(8):
+        world.pass_s(61)
+    assert [manifest.step for manifest in world.manifests] == [10] * comes_back
+    assert (world.lead.over, len(world.of_kind(EventKind.CHECKPOINT_FAILED))) == (True, 1)
+
+
+def test_lead_whose_kept_steps_are_all_damaged_does_not_try_those_long_deleted() -> None:
+    world = World()
+    world.join_all()
+    for step in range(10, 60, 10):
+        world.pass_s(11)
+        world.snapshot_all(step)
+    world.arena = {agent: set() for agent in range(2)}
+    world.bad = {(0, step): True for step in range(10, 60, 10)}
+    world.exit(0, -9)
+    assert [detail["step"] for detail in world.of_kind(EventKind.CHECKPOINT_CORRUPT)] == [50, 50, 40, 40, 30]
+    assert world.resumed()[-1] == (-1, "")
+
+
+def test_lead_of_a_later_attempt_has_caught_up_once_it_passes_the_furthest_step_of_the_earlier_ones() -> None:
+    world = World(durable=(20,), furthest_step=30)
+    world.join_all()
+    world.step_all(21)
+    assert world.lead.step == 21
+    world.step_all(30)
+    assert world.of_kind(EventKind.CAUGHT_UP) == []
+    world.step_all(31)
+    assert world.of_kind(EventKind.CAUGHT_UP) == [{"generation": 1, "step": 31}]
+
+
+def test_lead_told_a_result_again_keeps_it_once() -> None:
+    world = World()
+    world.join_all()
+    for sequence, value in ((1, "first"), (2, "second"), (1, "first"), (2, "second")):
+        world.say(0, wire.RankResult(rank=0, values={"x": value}, sequence=sequence))
+    assert world.of_kind(EventKind.RESULT) == [{"x": "first"}, {"x": "second"}]
+
+
+def test_lead_tells_all_ranks_where_each_roles_first_rank_lives() -> None:
+    world = World()
+    world.masters = {1: {"sampler": "10.0.0.2:99"}}
+    world.join_all()
+    starts = [tell.message for tell in world.told if isinstance(tell.message, wire.StartRanks)]
+    assert [start.masters for start in starts] == [{"sampler": "10.0.0.2:99"}] * 2
 
 
 def test_lead_told_of_an_arena_without_room_says_so_once_a_step() -> None:
@@ -423,6 +486,8 @@ def test_lead_through_any_faults_numbers_its_events_resumes_what_exists_and_ends
     world.store_answers, world.bad = True, {}
     for rank in range(3):
         world.exit(rank, 0)
+    for _ in range(8):  # A save that failed is tried again after a while, and given up in the end.
+        world.pass_s(61)
     assert world.lead.outcome is AttemptState.SUCCEEDED
     assert world.lead.over
     assert [event.sequence for event in world.lead.events] == list(range(1, len(world.lead.events) + 1))

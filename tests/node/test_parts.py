@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -146,11 +147,36 @@ def test_rank_log_turns_over_at_its_bound_and_keeps_the_last_words(tmp_path: Pat
     for line in lines:
         log.write(line)
     words = log.close()
-    kept = (tmp_path / "rank-0.log.1").read_bytes() + (tmp_path / "rank-0.log").read_bytes()
+    (older,) = tmp_path.glob("rank-0.log.*")
+    kept = older.read_bytes() + (tmp_path / "rank-0.log").read_bytes()
+    assert int(older.suffix[1:]) + (tmp_path / "rank-0.log").stat().st_size == len(b"".join(lines))
     assert len(kept) <= 2_000
     assert b"".join(lines).endswith(kept)
     assert words.endswith("000999")
     assert len(words) <= LAST_WORDS_BYTES
+
+
+def test_rank_log_that_cannot_be_turned_over_loses_output_and_never_the_rank(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    log = RankLog(folder / "rank-0.log", bytes_max=10)
+    log.write(b"12345678")
+    shutil.rmtree(folder)
+    for _ in range(3):
+        log.write(b"lost but")
+    assert log.close() == "12345678" + 3 * "lost but"
+
+
+def test_arena_step_given_up_while_it_is_stored_is_not_current_though_taken_again(tmp_path: Path) -> None:
+    arena = Arena(tmp_path)
+    commit(arena, 1, b"old course")
+    held = arena.hold(1)
+    assert held is not None
+    current = [held.current]
+    arena.discard_after(0)
+    commit(arena, 1, b"new course")
+    assert [*current, held.current] == [True, False]
+    held.release()
 
 
 def test_arena_of_rank_is_reached_through_its_path_by_another_mapping(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from mainspring.app import cli_data, cli_demo, output
+from mainspring.app import cli_data, cli_demo, cli_team, output
 from mainspring.app.output import ERRORS, facts_grid, framed, show
 from mainspring.app.sdk import Lab, job
 from mainspring.app.specs import OPTION_FORM, read_spec
@@ -40,6 +40,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(cli_data.app, name="data")
+app.add_typer(cli_team.app, name="team")
 app.command("demo")(cli_demo.demo)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]

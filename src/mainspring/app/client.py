@@ -16,6 +16,7 @@ from mainspring.domain.errors import InvalidInput, InvalidMessage, MainspringErr
 from mainspring.domain.fleet import LogChunk
 from mainspring.domain.job import JobSpec
 from mainspring.domain.wire import ClusterView, Event, JobView, Problem, Submit, Why
+from mainspring.planner import TeamQuota
 
 TIMEOUT_S = 30.0
 RECONNECT_S_MAX = 30.0  # A server that is started anew takes a few seconds.
@@ -86,6 +87,14 @@ class Client:
     def clusters(self) -> tuple[ClusterView, ...]:
         """Returns every cluster."""
         return self._many(ClusterView, "/v1/clusters", {})
+
+    def teams(self) -> tuple[TeamQuota, ...]:
+        """Returns the tenant tree, in order of name."""
+        return self._many(TeamQuota, "/v1/teams", {})
+
+    def set_team(self, team: TeamQuota) -> TeamQuota:
+        """Places a team in the tenant tree, or changes it, and returns it."""
+        return self._one(TeamQuota, "PUT", f"/v1/teams/{quote(team.name, safe='')}", content=encode(team))
 
     def logs(self, job: str, *, attempt: int, rank: int = 0, since: int = 0) -> LogChunk:
         """Returns a piece of one rank's output."""

@@ -18,6 +18,7 @@ from mainspring.domain.codec import to_plain
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import JobState
 from mainspring.domain.wire import AttemptView, ClusterView, Event, EventKind, Goodput, JobView, Why
+from mainspring.planner import TeamQuota
 
 
 def _console(stream: TextIO, *, stderr: bool, piped_columns: int | None) -> Console:
@@ -313,4 +314,16 @@ def fleet_table(clusters: Sequence[ClusterView]) -> RenderableType:
             price = f"{inventory.dollars_per_chip_hour.get(chip, 0.0):.2f}"
             counts = (str(len(nodes)), str(ready), str(sum(node.chips for node in nodes)), f"{used:g}")
             made.add_row(name, inventory.engine, chip, *counts, price, "yes" if view.answering else "no")
+    return made
+
+
+def teams_table(teams: Sequence[TeamQuota]) -> RenderableType:
+    """Returns one row a team.
+
+    Args:
+        teams: In name order.
+    """
+    made = Listing("TEAM", "UNDER", ">CHIPS AT MOST")
+    for team in teams:
+        made.add_row(team.name, team.parent or "-", "-" if team.chips_max is None else f"{team.chips_max:g}")
     return made

@@ -21,10 +21,12 @@ from mainspring.app.code import record_environment, snapshot_code
 from mainspring.app.home import Home, ServerRecord
 from mainspring.app.specs import option_from, spec_from
 from mainspring.domain.errors import NotFound, Unavailable
-from mainspring.domain.job import JobSpec
+from mainspring.domain.ids import TeamName
+from mainspring.domain.job import LAB, JobSpec
 from mainspring.domain.life import ended
 from mainspring.domain.wire import ClusterView, Event, JobView, Why
 from mainspring.objects import ObjectStore, open_store
+from mainspring.planner import TeamQuota
 
 WAIT_S_MAX = 30 * 86_400.0
 _POLL_S = 0.2
@@ -186,6 +188,23 @@ class Lab:
         """Returns every cluster."""
         with self.client() as client:
             return client.clusters()
+
+    def teams(self) -> tuple[TeamQuota, ...]:
+        """Returns the tenant tree, in order of name."""
+        with self.client() as client:
+            return client.teams()
+
+    def set_team(self, name: str, *, parent: str | None = LAB, chips_max: float | None = None) -> TeamQuota:
+        """Places a team in the tenant tree, or changes it, and returns it.
+
+        Args:
+            name: The team.
+            parent: The team above it; None for a root.
+            chips_max: Most chips it and the teams below it may use at once; None for no limit.
+        """
+        above = TeamName(parent) if parent is not None and parent != name else None
+        with self.client() as client:
+            return client.set_team(TeamQuota(name=TeamName(name), parent=above, chips_max=chips_max))
 
     def logs(self, job: str, *, rank: int = 0, follow: bool = False) -> Iterator[bytes]:
         """Yields one rank's output: of the job's newest attempt, and when following of every one after it.

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from mainspring.app.home import Home, url_of
 from mainspring.app.system import SystemClock, SystemDice
-from mainspring.control import Control, TokenRole, open_store
+from mainspring.control import Caller, Control, TokenRole, open_store
 from mainspring.control.server import Server
 from mainspring.domain.errors import MainspringError, NotFound
 from mainspring.domain.job import LAB
 from mainspring.engines.local import LocalCluster, LocalEngine
+from mainspring.planner import TeamQuota
 
 AGENT_COMMAND = (sys.executable, "-m", "mainspring.app.agent")
 
@@ -69,6 +70,7 @@ def serve(home: Home, listener: socket.socket) -> None:
     try:
         home.token()
     except NotFound:
+        control.set_team(TeamQuota(name=LAB), Caller(role=TokenRole.ADMIN, team=LAB))
         home.write_token(control.issue_token(role=TokenRole.ADMIN, team=LAB))
     server = Server(control, listener)
     server.start()

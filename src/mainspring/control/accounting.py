@@ -65,7 +65,7 @@ class _Fold:
         match event.kind:
             case EventKind.RANK_EXITED if event.detail.get("exit_code") not in (0, EXIT_PREEMPTED):
                 self._fail()
-                self._reach(step)
+                self.reach(step)
             case EventKind.GENERATION_PREPARING:
                 self._fail()
             case EventKind.STOP_REQUESTED:
@@ -77,9 +77,9 @@ class _Fold:
                 self._step(step if isinstance(step, int) else 0)
             case EventKind.CAUGHT_UP if self.phase is _Phase.REPEATED:
                 self.phase = _Phase.PRODUCTIVE
-                self._reach(step)
+                self.reach(step)
             case EventKind.LEAD_ENDED:
-                self._reach(step)
+                self.reach(step)
                 if not self.stepped and event.detail.get("outcome") == AttemptState.SUCCEEDED.value:
                     self._credit_stepless()
                 self.blocked = _ticks(_number(event.detail.get("snapshot_blocked_s")))
@@ -103,15 +103,14 @@ class _Fold:
         if self.phase is _Phase.RECOVERY:
             self.recoveries.append(self.at - self.recovery_began)
         last = step - 1 if self.resumed is None else self.resumed
-        if self.stepped:
-            self.repeated_steps += max(0, self.furthest - last)
+        self.repeated_steps += max(0, self.furthest - last)
         if self.phase is not _Phase.WIND_DOWN:
-            again = self.stepped and self.furthest >= step
-            self.phase = _Phase.REPEATED if again else _Phase.PRODUCTIVE
+            self.phase = _Phase.REPEATED if self.furthest >= step else _Phase.PRODUCTIVE
         self.stepped = True
-        self._reach(step)
+        self.reach(step)
 
-    def _reach(self, step: object) -> None:
+    def reach(self, step: object) -> None:
+        """Notes how far the job has come."""
         if isinstance(step, int):
             self.furthest = max(self.furthest, step)
 
@@ -121,7 +120,8 @@ def goodput(events: Iterable[Event], now_s: float) -> Goodput | None:
 
     startup: granted to the first step (of a program that tells no steps and succeeds: to its ranks' start).
     productive: stepping, less what snapshots blocked (checkpoint). recovery: from
-    a rank's bad exit to the next step. repeated: from there until the furthest step before is passed. wind-down: from
+    a rank's bad exit to the next step. repeated: from there, or from a later attempt's first step, until the furthest
+    step before is passed. wind-down: from
     the lead's last word until every allocation is gone.
 
     Args:
@@ -152,6 +152,7 @@ def _attempt(events: Sequence[Event], now_s: float) -> Goodput:
     ended = next((event for event in events if event.kind is EventKind.ATTEMPT_ENDED), None)
     end = max(granted, _ticks(now_s if ended is None else ended.time_s))
     fold = _Fold(at=granted)
+    fold.reach(events[0].detail.get("step"))  # Where earlier attempts had come to.
     for event in events[1:]:
         fold.advance(min(_ticks(event.time_s), end))
         fold.take(event)

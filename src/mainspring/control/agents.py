@@ -14,6 +14,7 @@ from mainspring.control.records import (
     allocation_of,
     allocations_of,
     attempt_by_id,
+    furthest_step,
     grants,
     jobs_by_id,
     specs,
@@ -48,7 +49,7 @@ class Posting:
     attempt: AttemptRecord
 
 
-def layout(granted: Sequence[Grant]) -> tuple[RankPlace, ...]:
+def layout(granted: Sequence[Grant], *, only: int | None = None) -> tuple[RankPlace, ...]:
     """Returns where every rank of an attempt lives.
 
     Agents are numbered over all grants' nodes in order, ranks over all agents; so ranks of one role are neighbours,
@@ -56,17 +57,19 @@ def layout(granted: Sequence[Grant]) -> tuple[RankPlace, ...]:
 
     Args:
         granted: The attempt's grants.
+        only: Just this agent's ranks, unless None.
     """
     places: list[RankPlace] = []
-    agent = 0
+    agent = first = 0
     for grant in granted:
-        size, role_rank = sum(grant.ranks), 0
+        size, role_first = sum(grant.ranks), first
         for count in grant.ranks:
-            for _ in range(count):
-                places.append(
-                    RankPlace(rank=len(places), role=grant.role, role_rank=role_rank, role_size=size, agent=agent)
-                )
-                role_rank += 1
+            if only in (None, agent):
+                places += [
+                    RankPlace(rank=rank, role=grant.role, role_rank=rank - role_first, role_size=size, agent=agent)
+                    for rank in range(first, first + count)
+                ]
+            first += count
             agent += 1
     return tuple(places)
 
@@ -159,7 +162,7 @@ def register(
         agents=count,
         lead=agent == LEAD,
         lead_address=came[LEAD] if ready else "",
-        ranks=layout(granted) if ready else (),
+        ranks=layout(granted, only=None if agent == LEAD else agent) if ready else (),
         roles=tuple(
             RoleOrders(role=role.name, command=role.command, environment=role.environment) for role in spec.roles
         )
@@ -170,6 +173,7 @@ def register(
         restarts_max=spec.restarts_max,
         lease_s=settings.lease_s,
         heartbeat_s=settings.heartbeat_s,
+        furthest_step=furthest_step(connection, attempt.job, before=attempt.number),
     )
 
 

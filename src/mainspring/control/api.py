@@ -194,6 +194,12 @@ def clusters(control: Controlled, _: Seen) -> Response:
     return _answer(control.clusters())
 
 
+@_router.get("/teams", **documented(answer=TeamQuota, many=True))
+def teams(control: Controlled, _: Seen) -> Response:
+    """Lists the tenant tree, in order of name."""
+    return _answer(control.teams())
+
+
 @_router.put("/teams/{name}", **documented(body=TeamQuota, answer=TeamQuota))
 def set_team(control: Controlled, caller: Called, name: str, body: Body) -> Response:
     """Places a team in the tenant tree, or changes its quota."""

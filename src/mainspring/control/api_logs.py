@@ -62,24 +62,26 @@ async def _stream(
         quiet = 0
         while True:
             progress = await to_thread.run_sync(control.progress, job)
-            data, next_offset = b"", since
+            data, next_offset, answered = b"", since, True
             if attempt <= len(progress.attempts):
                 try:
                     read = partial(control.logs, job, rank=rank, since=since, attempt=attempt)
                     chunk = await to_thread.run_sync(read)
                     data, next_offset = chunk.data, chunk.next_offset
                 except Unavailable:
-                    quiet += 1
+                    answered = False  # What is still to be read there must not be passed over.
+            passed_over = next_offset - since - len(data)
             if data:
                 since, quiet = next_offset, 0
-                told = {"attempt": attempt, "text": text.decode(data)}
+                gap = f"[{passed_over} bytes of output are no longer kept]\n" if passed_over > 0 else ""
+                told = {"attempt": attempt, "text": gap + text.decode(data)}
                 yield b"event: log\nid: %d:%d\ndata: %s\n\n" % (attempt, since, encode(told))
                 continue
-            if attempt < len(progress.attempts):
+            if answered and attempt < len(progress.attempts):
                 attempt, since = attempt + 1, 0
                 text.reset()
                 continue
-            if progress.ended:
+            if answered and progress.ended:
                 yield b"event: end\ndata: %s\n\n" % encode({"state": progress.state.value})
                 return
             quiet += 1

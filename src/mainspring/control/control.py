@@ -19,10 +19,10 @@ from mainspring.control.settings import Settings
 from mainspring.control.store import Store
 from mainspring.control.tokens import Caller, TokenRole, draw_secret, find_caller, save_token
 from mainspring.control.views import find_job, list_jobs, view_clusters, view_job, view_why
-from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, NotFound
+from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, NotFound, nearest
 from mainspring.domain.fleet import LogChunk
 from mainspring.domain.ids import ClusterName, JobId, TeamName, draw_id
-from mainspring.domain.job import MILLI
+from mainspring.domain.job import LAB, MILLI
 from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.ports import Clock, Dice, Engine
 from mainspring.domain.wire import (
@@ -160,6 +160,11 @@ class Control:
         self.wake.set()
         return quota
 
+    def teams(self) -> tuple[TeamQuota, ...]:
+        """Returns the tenant tree, in order of name."""
+        with self.store.read() as connection:
+            return tuple(sorted(quotas(connection), key=lambda quota: quota.name))
+
     # ---------------------------------------------------------------- jobs
 
     def submit(self, submit: Submit, caller: Caller) -> JobView:
@@ -171,6 +176,7 @@ class Control:
 
         Raises:
             NotAllowed: The caller is not.
+            NotFound: There is no such team.
             ImpossibleJob: No cluster could ever run it.
             Conflict: The key made a job of another spec.
             InvalidInput: The key is too long, or too many jobs wait.
@@ -178,6 +184,7 @@ class Control:
         if len(submit.key) > KEY_LENGTH_MAX:
             raise InvalidInput("submit a job", on="field 'key'", wanted=f"at most {KEY_LENGTH_MAX} letters")
         with self.store.read() as connection:
+            _require_known(connection, submit.spec.team)
             caller.require_team(connection, submit.spec.team, "submit a job")
             made = _made_before(connection, submit)
         if made is not None:
@@ -382,6 +389,15 @@ class Control:
                     builder.set_inventory(seen.inventory, answering=seen.answering)
                 self._machines = builder.build()
             return self._machines if self.fleet.seen() else None
+
+
+def _require_known(connection: sa.Connection, team: TeamName) -> None:
+    """Refuses a team that nobody placed in the tree: most likely a slip of the pen, which no quota would bind."""
+    known = {LAB, *(quota.name for quota in quotas(connection))}
+    if team not in known:
+        raise NotFound(
+            "submit a job", on=f"team {team!r}", wanted=nearest(team, known), next_step=f"ms team set {team}"
+        )
 
 
 def _made_before(connection: sa.Connection, submit: Submit) -> JobId | None:

@@ -33,6 +33,8 @@ def judge(allocation: AllocationRecord, seen: AllocationSeen | None, *, now_s: f
     match allocation.state:
         case AllocationState.GRANTED | AllocationState.LAUNCHED if seen is not None and over:
             return Judgement(after=AllocationState.GONE, lost=_ending(seen))
+        case AllocationState.GRANTED | AllocationState.LAUNCHED if seen is not None and seen.agent_lost:
+            return Judgement(lost=f"an agent is gone: {seen.reason}")
         case AllocationState.GRANTED:
             return Judgement(after=AllocationState.LAUNCHED) if seen is not None else Judgement()
         case AllocationState.LAUNCHED:

@@ -18,6 +18,7 @@ from mainspring.control.records import (
     JobRecord,
     allocations_of,
     event_of,
+    furthest_step,
     text_of,
 )
 from mainspring.control.schema import REASON_LENGTH_MAX, agents, allocations, attempts, events, jobs
@@ -229,7 +230,13 @@ class Ledger:
             EventKind.ATTEMPT_GRANTED,
             job=job.id,
             attempt=new.id,
-            detail={"cluster": cluster, "nodes": nodes, "plan": new.plan, "number": number},
+            detail={
+                "cluster": cluster,
+                "nodes": nodes,
+                "plan": new.plan,
+                "number": number,
+                "step": furthest_step(self.connection, job.id, before=number),
+            },
         )
         self.move_job(job, JobState.STARTING, f"attempt {number} granted on {cluster}")
 

@@ -6,6 +6,7 @@ launched, a stopping one to be stopped), so a crash between any two steps loses 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -38,6 +39,7 @@ from mainspring.domain.ports import Clock, Dice, Engine
 from mainspring.planner import Budget, Policy, plan
 
 Seen = Mapping[ClusterName, Mapping[AllocationId, AllocationSeen]]
+_log = logging.getLogger(__name__)
 
 
 class Step(str, Enum):
@@ -55,11 +57,12 @@ class Step(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Act:
-    """One thing to tell an engine: a launch when there is an order, else a stop."""
+    """One thing to tell an engine: a launch when there is an order, else a stop with a grace."""
 
     cluster: ClusterName
     allocation: AllocationId
     order: LaunchOrder | None = None
+    grace_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +210,10 @@ class Loop:
         try:
             inventory = engine.inventory()
             found = engine.observe()
-        except Unavailable:
+        except MainspringError as error:
+            # A cluster whose own records are damaged is as good as silent, and must not hold up the others.
+            if not isinstance(error, Unavailable):
+                _log.warning("cluster %s cannot be observed: %s", cluster, error)
             self._fleet.silent(cluster)
             return None
         self._fleet.answered(inventory, now_s=self._clock.now_s())
@@ -220,11 +226,15 @@ class Loop:
         mirror, ledger = self._mirror, Ledger(connection, now_s)
         mirror.refresh(connection)
         changed = False
+        lost: set[AttemptId] = set()
         for allocation in mirror.allocations:
-            if allocation.cluster in seen:
+            # What the mirror shows of an attempt lost a moment ago is old: its other allocations stop now.
+            if allocation.cluster in seen and allocation.attempt not in lost:
                 found = seen[allocation.cluster].get(allocation.id)
                 judgement = judge(allocation, found, now_s=now_s, absent_s=self._settings.absent_s)
                 changed |= self._apply(connection, ledger, allocation, judgement)
+                if judgement.lost:
+                    lost.add(allocation.attempt)
         changed |= self._stop_late_starts(connection, ledger)
         if changed:
             mirror.refresh(connection)
@@ -351,7 +361,9 @@ class Loop:
             if allocation.state is AllocationState.STOPPING:
                 waited_s = float("inf") if allocation.stopped_s is None else now_s - allocation.stopped_s
                 if waited_s > self._settings.grace_s + self._settings.stop_again_s:
-                    acts.append(_Act(cluster=allocation.cluster, allocation=allocation.id))
+                    lost = mirror.attempts[allocation.attempt].stop_cause == StopCause.LOST
+                    grace_s = self._settings.lost_grace_s if lost else self._settings.grace_s
+                    acts.append(_Act(cluster=allocation.cluster, allocation=allocation.id, grace_s=grace_s))
             elif allocation.state is AllocationState.GRANTED:
                 order = self._order(connection, allocation, now_s)
                 acts.append(_Act(cluster=allocation.cluster, allocation=allocation.id, order=order))
@@ -361,7 +373,7 @@ class Loop:
                 # What runs under our label and is not in the store would hold nodes that plans believe to be free.
                 runs = phase in (AllocationPhase.PENDING, AllocationPhase.RUNNING)
                 if runs and allocation_id not in known and len(acts) < self._settings.acts_max:
-                    acts.append(_Act(cluster=cluster, allocation=allocation_id))
+                    acts.append(_Act(cluster=cluster, allocation=allocation_id, grace_s=self._settings.grace_s))
         return acts
 
     def _order(self, connection: sa.Connection, allocation: AllocationRecord, now_s: float) -> LaunchOrder:
@@ -388,7 +400,7 @@ class Loop:
         engine = self._engines[act.cluster]
         try:
             if act.order is None:
-                engine.stop(act.allocation, grace_s=self._settings.grace_s)
+                engine.stop(act.allocation, grace_s=act.grace_s)
             else:
                 engine.launch(act.order)
         except Unavailable:

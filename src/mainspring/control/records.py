@@ -325,6 +325,19 @@ def attempts_of(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[J
     return found
 
 
+def furthest_step(connection: sa.Connection, job: JobId, *, before: int) -> int:
+    """Returns the furthest step that a job's earlier attempts told of, -1 for none.
+
+    Args:
+        connection: Where to read.
+        job: The job.
+        before: Number of the attempt that asks.
+    """
+    query = sa.select(sa.func.max(attempts.c.step)).where(attempts.c.job_id == job, attempts.c.number < before)
+    found = connection.execute(query).scalar()
+    return -1 if found is None else int(found)
+
+
 def allocations_of(connection: sa.Connection, attempt: AttemptId) -> tuple[AllocationRecord, ...]:
     """Returns an attempt's allocations, in order of place.
 

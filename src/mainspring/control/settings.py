@@ -15,6 +15,7 @@ class Settings:
         heartbeat_s: How often leads report.
         lease_s: How long an agent lives without its lead; several heartbeats, so that one lost message kills nothing.
         grace_s: How long agents have to end by themselves once asked to.
+        lost_grace_s: The same where an agent is gone: no step can be saved whole any more, only last words told.
         start_s_max: From grant to all agents registered; image pulls and node boots fit, a lost launch does not.
         absent_s: How long a launched allocation may be missing from what its engine sees before it counts as lost;
             some engines list what they accepted only after a while.
@@ -29,6 +30,7 @@ class Settings:
     heartbeat_s: float = 1.0
     lease_s: float = 15.0
     grace_s: float = 30.0
+    lost_grace_s: float = 3.0
     start_s_max: float = 900.0
     absent_s: float = 60.0
     stop_again_s: float = 60.0

@@ -147,17 +147,22 @@ def open_store(url: str) -> Store:
     """
     try:
         parsed = sa.make_url(url)
-    except sa.exc.ArgumentError as error:
+    except (sa.exc.ArgumentError, ValueError):
         raise InvalidInput(
-            "open the store", got=url[:80], wanted="a database URL such as sqlite:////path.db"
-        ) from error
+            "open the store", got="no database URL", wanted="a database URL such as sqlite:////path.db"
+        ) from None
     sqlite = parsed.get_backend_name() == "sqlite"
     if sqlite and parsed.database in (None, "", ":memory:"):
         raise InvalidInput("open the store", got=url, wanted="a database in a file, which a restart can find again")
     arguments: dict[str, Any] = {"timeout": BUSY_S} if sqlite else {}
-    engine = sa.create_engine(parsed, connect_args=arguments, pool_size=5, max_overflow=CONNECTIONS_MAX - 5)
+    # A statement's values are people's specs, with the variables of their jobs: errors must not quote them.
+    engine = sa.create_engine(
+        parsed, connect_args=arguments, pool_size=5, max_overflow=CONNECTIONS_MAX - 5, hide_parameters=True
+    )
     if sqlite:
-        Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
+        path = Path(str(parsed.database))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)  # For its owner alone; SQLite gives the files beside it the same mode.
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
     with _told("open the store"):

@@ -13,6 +13,7 @@ from mainspring.control.records import (
     AttemptRecord,
     JobRecord,
     attempts_of,
+    chunks,
     events_since,
     grants,
     jobs_by_id,
@@ -70,7 +71,7 @@ def view_job(connection: sa.Connection, job: JobRecord, now_s: float) -> JobView
         state=job.state,
         submitted_s=job.submitted_s,
         ended_s=job.ended_s,
-        reason=job.reason,
+        reason=_reasons(connection, [job])[job.id],
         step=job.step,
         metrics=job.metrics,
         result=job.result,
@@ -99,6 +100,7 @@ def list_jobs(
     wanted = [JobId(job) for job in connection.execute(query).scalars()]
     found, written, own = jobs_by_id(connection, wanted), specs(connection, wanted), attempts_of(connection, wanted)
     granted = grants(connection, [attempt.id for some in own.values() for attempt in some])
+    reasons = _reasons(connection, [found[job] for job in wanted])
     return tuple(
         JobView(
             id=job,
@@ -106,7 +108,7 @@ def list_jobs(
             state=found[job].state,
             submitted_s=found[job].submitted_s,
             ended_s=found[job].ended_s,
-            reason=found[job].reason,
+            reason=reasons[job],
             step=found[job].step,
             metrics=found[job].metrics,
             result=found[job].result,
@@ -115,6 +117,15 @@ def list_jobs(
         )
         for job in wanted
     )
+
+
+def _reasons(connection: sa.Connection, of: Sequence[JobRecord]) -> dict[JobId, str]:
+    """Returns each job's reason; for one that waits, what the newest plan says."""
+    reasons = {job.id: job.reason for job in of}
+    for some in chunks([job.id for job in of if job.state is JobState.QUEUED]):
+        query = sa.select(whys.c.job_id, whys.c.summary).where(whys.c.job_id.in_(some), whys.c.limit_name.is_not(None))
+        reasons.update({JobId(row.job_id): row.summary for row in connection.execute(query)})
+    return reasons
 
 
 def view_why(connection: sa.Connection, job: JobRecord) -> Why:

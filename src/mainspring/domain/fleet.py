@@ -107,6 +107,7 @@ class AllocationSeen:
         nodes: Where it is, in rank order.
         exit_code: Of the first agent that failed, 0 when all ended well, None while any lives or when unknown.
         reason: The engine's own words, for people.
+        agent_lost: Whether one of its agents ended otherwise than well; what is left of its attempt can never end well.
     """
 
     allocation: AllocationId
@@ -114,6 +115,7 @@ class AllocationSeen:
     nodes: tuple[NodeName, ...]
     exit_code: int | None = None
     reason: str = ""
+    agent_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +163,8 @@ class AgentOrder:
         controller: URL it registers at.
         token: Secret scoped to the attempt.
         work_dir: Absolute folder of its own: `rank-<rank>.log`, and `exit.json`, an `AgentExit`, as its last act.
+            When a log is turned over, the part before becomes `rank-<rank>.log.<end>`: the offset in all of the rank's
+            output at which it ends and `rank-<rank>.log` begins.
     """
 
     allocation: AllocationId

@@ -47,7 +47,7 @@ class Engine(Protocol):
         """Returns every allocation that carries our label, ordered by id.
 
         An allocation stays visible after it ended for at least one hour, so that a controller that was away learns
-        how it ended. What was never launched, or was forgotten, is absent.
+        how it ended. What was never launched (an id that was stopped first can never be), or was forgotten, is absent.
         """
         ...
 
@@ -72,6 +72,9 @@ class Engine(Protocol):
 
     def logs(self, allocation: AllocationId, *, rank: int, since: int, limit: int) -> LogChunk:
         """Returns up to `limit` bytes of one rank's output from byte offset `since`.
+
+        Offsets count all the rank ever wrote in this allocation. Output too old to be kept is passed over, which shows:
+        `next_offset` is then more than `since` and the bytes returned.
 
         Raises:
             NotFound: No such allocation, or that rank wrote nothing yet.

@@ -164,21 +164,26 @@ class PrepareGeneration:
 
 @message
 class GenerationPrepared:
-    """Agent -> lead: old ranks are gone; whether the step is ready, or why not."""
+    """Agent -> lead: old ranks are gone; whether the step is ready, or why not.
+
+    `masters` gives, for each role whose rank 0 lives here, where that rank may listen ("host:port").
+    """
 
     generation: int
     agent: int
     ready: bool
     reason: str = ""
     corrupt: bool = False
+    masters: Mapping[str, str] = field(default_factory=dict)
 
 
 @message
 class StartRanks:
-    """Lead -> agent: start your ranks; `coordinators` gives the JAX service of each role."""
+    """Lead -> agent: start your ranks, with each role's JAX service and the place where its rank 0 may listen."""
 
     generation: int
     coordinators: Mapping[str, str]
+    masters: Mapping[str, str] = field(default_factory=dict)
 
 
 @message
@@ -214,10 +219,11 @@ class RankProgress:
 
 @message
 class RankResult:
-    """Agent -> lead: a rank's result."""
+    """Agent -> lead: a rank's result; `sequence` counts from 1 in the agent's life, so repeats are dropped."""
 
     rank: int
     values: Detail
+    sequence: int
 
 
 @message
@@ -301,7 +307,10 @@ class RoleOrders:
 
 @message
 class Orders:
-    """What the attempt is and who leads it. `ready` is false while agents are missing: ask again."""
+    """What the attempt is and who leads it. `ready` is false while agents are missing: ask again.
+
+    `ranks` are all for the lead, its own for any other agent. Earlier attempts came to `furthest_step`, -1 for none.
+    """
 
     ready: bool
     attempt: AttemptId
@@ -318,6 +327,7 @@ class Orders:
     restarts_max: int
     lease_s: float
     heartbeat_s: float
+    furthest_step: int = -1
 
 
 class EventKind(str, Enum):
@@ -325,13 +335,13 @@ class EventKind(str, Enum):
 
     JOB_SUBMITTED = "job_submitted"  # (name, team)
     JOB_MOVED = "job_moved"  # (before, after, reason)
-    ATTEMPT_GRANTED = "attempt_granted"  # (cluster, nodes, plan)
+    ATTEMPT_GRANTED = "attempt_granted"  # (cluster, nodes, plan, number, step): the furthest of earlier attempts
     ATTEMPT_ENDED = "attempt_ended"  # (outcome, reason)
     STOP_REQUESTED = "stop_requested"  # (by)
     GENERATION_PREPARING = "generation_preparing"  # (generation, cause)
     GENERATION_RESUMED = "generation_resumed"  # (generation, step, source)
     GENERATION_STEPPING = "generation_stepping"  # (generation, step): its first step report
-    CAUGHT_UP = "caught_up"  # (generation, step): passed the furthest step of earlier generations
+    CAUGHT_UP = "caught_up"  # (generation, step): passed the furthest step before this generation
     RANK_EXITED = "rank_exited"  # (generation, rank, exit_code, step, last_words)
     AGENT_LOST = "agent_lost"  # (agent, node)
     CHECKPOINT_DURABLE = "checkpoint_durable"  # (step, size_bytes)

@@ -32,6 +32,7 @@ from mainspring.domain.ids import AllocationId, ChipName, ClusterName, NodeName,
 from mainspring.domain.ports import Clock
 from mainspring.engines.processes import Process, alive, ask_to_end, identify, kill_all
 from mainspring.engines.records import Claim, Cordon, Cordons, Ended, Launched, Records, StopAsked
+from mainspring.engines.work import read_log, tidy
 
 NODES_MAX = 1_024  # Each is a process of this machine.
 LOG_BYTES_MAX = 1 << 20
@@ -221,14 +222,10 @@ class LocalEngine:
                 "read a log", on=allocation, got=f"since {since}, limit {limit}", wanted="at least 0 and at least 1"
             )
         found = sorted(self._records.folder(allocation).glob(f"node-*/rank-{rank}.log"))
-        if not found:
+        chunk = read_log(found[0], since=since, limit=min(limit, LOG_BYTES_MAX)) if found else None
+        if chunk is None:
             raise NotFound("read a log", on=allocation, got=f"rank {rank}", wanted="a rank that has written something")
-        with found[0].open("rb") as file:
-            if since > file.seek(0, os.SEEK_END):
-                since = 0  # The agent has begun a new file since the caller last read.
-            file.seek(since)
-            data = file.read(min(limit, LOG_BYTES_MAX))
-        return LogChunk(data=data, next_offset=since + len(data))
+        return chunk
 
     def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
         """Keeps new allocations off a node; see `Engine.cordon`.
@@ -349,6 +346,7 @@ class LocalEngine:
                     phase=AllocationPhase.STOPPING if stop else AllocationPhase.RUNNING,
                     nodes=claim.nodes,
                     reason=_last_words(claim, agents),
+                    agent_lost=any(not agent.alive and agent.exit_code != 0 for agent in agents),
                 )
             ended = self._end(allocation, claim, launched, agents)
         return AllocationSeen(
@@ -357,6 +355,7 @@ class LocalEngine:
             nodes=claim.nodes,
             exit_code=ended.exit_code,
             reason=ended.reason,
+            agent_lost=ended.exit_code != 0,
         )
 
     def _end(
@@ -377,8 +376,9 @@ class LocalEngine:
                 reason=_last_words(claim, agents),
                 ended_s=self._clock.now_s(),
             )
-            for agent in launched.agents:
+            for index, agent in enumerate(launched.agents):
                 self._children.pop(agent.pid, None)
+                tidy(self._records.folder(allocation) / f"node-{index}")
         self._records.write(self._records.folder(allocation) / "ended.json", ended)
         self._kill_at_s.pop(allocation, None)
         return ended
@@ -395,10 +395,10 @@ class LocalEngine:
             kill_all(launched.agents)
 
     def _agent(self, folder: Path, index: int, agent: Process) -> _AgentState:
-        child = self._children.get(agent.pid)
-        code = child.poll() if child else None
         if alive(agent):
             return _AgentState(alive=True)
+        child = self._children.get(agent.pid)
+        code = child.poll() if child else None
         with suppress(FileNotFoundError, InvalidMessage):
             words = decode(AgentExit, (folder / f"node-{index}" / "exit.json").read_bytes())
             return _AgentState(alive=False, exit_code=words.exit_code, reason=words.reason)

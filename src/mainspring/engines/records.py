@@ -6,7 +6,8 @@
 <root>/<allocation>/launched.json       its processes; the moment this file is there, the launch has happened
 <root>/<allocation>/stop.json           somebody asked it to end
 <root>/<allocation>/ended.json          everything is over
-<root>/<allocation>/node-<i>/           an agent's own folder: order.json, agent.log, exit.json, rank-<rank>.log
+<root>/<allocation>/node-<i>/           an agent's own folder: order.json, agent.log, exit.json, rank-<rank>.log; once
+                                        all is over, only output and last words stay
 """
 
 from __future__ import annotations

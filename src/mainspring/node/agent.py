@@ -137,6 +137,7 @@ class Agent:
         code = await asyncio.to_thread(unpack_code, store, orders.code_tree, self._work)
         crew = Crew(
             orders=orders,
+            host=self._address,
             code=code,
             work=self._work,
             environment=self._environment,

@@ -47,12 +47,18 @@ class Held:
 
     def __init__(self, slot: _Slot, data: NDArray[np.uint8]) -> None:
         self._slot = slot
+        self._step = slot.step
         self._data = data
 
     @property
     def state(self) -> Detail:
         """Returns the program's facts."""
         return self._slot.state
+
+    @property
+    def current(self) -> bool:
+        """Returns whether the attempt still counts on it: it was neither given up nor replaced since it was held."""
+        return self._slot.step == self._step
 
     def sealed(self) -> tuple[Shard, ...]:
         """Returns the shards with their checksums, computed the first time."""

@@ -89,7 +89,7 @@ def serve(host: str, port: int, ranks: int) -> None:
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
-        from jaxlib import _jax, version  # type: ignore[attr-defined]
+        from jaxlib import _jax, version  # type: ignore[attr-defined,unused-ignore]
     except ImportError:
         return
     if not version.__version__.startswith(VERSIONS):

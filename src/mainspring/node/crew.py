@@ -15,7 +15,7 @@ from mainspring.domain import wire
 from mainspring.domain.errors import DamagedData, MainspringError, NotFound, Unavailable
 from mainspring.domain.ports import Clock
 from mainspring.node.arena import Arena
-from mainspring.node.links import MASTER, host_port
+from mainspring.node.links import free_port, host_port
 from mainspring.node.rank_server import Duty, RankDesk, RankServer
 from mainspring.node.ranks import LOG_BYTES_MAX, Guard, RankLog, RankProcess
 from mainspring.node.stores import Share, Stores
@@ -31,6 +31,7 @@ class Crew:
 
     Args:
         orders: The attempt's orders.
+        host: The address other agents and ranks reach this machine under.
         code: Folder the commands run in.
         work: The agent's own folder.
         environment: The variables ranks start from.
@@ -43,6 +44,7 @@ class Crew:
         self,
         *,
         orders: wire.Orders,
+        host: str,
         code: Path,
         work: Path,
         environment: Mapping[str, str],
@@ -51,6 +53,7 @@ class Crew:
         clock: Clock,
     ) -> None:
         self._orders = orders
+        self._host = host
         self._code = code
         self._work = work
         self._environment = environment
@@ -71,12 +74,13 @@ class Crew:
         self._watches: dict[int, asyncio.Task[None]] = {}
         self._exits: dict[int, wire.RankExited] = {}
         self._generation = 0
+        self._preparing = asyncio.Lock()
         self._prepared: wire.GenerationPrepared | None = None
         self._started = False
         self._fetched: Fetched | None = None
         self._stop_at_s: float | None = None
-        every_s = PROGRESS_EVERY_S * max(1.0, len(orders.ranks) / RANKS_AT_FULL_PACE)
-        self._progress_every_s = every_s
+        ranks = sum({place.role: place.role_size for place in mine}.values())
+        self._progress_every_s = PROGRESS_EVERY_S * max(1.0, ranks / RANKS_AT_FULL_PACE)
 
     @property
     def arena_steps(self) -> Mapping[str, tuple[int, ...]]:
@@ -116,13 +120,21 @@ class Crew:
         Args:
             order: What the lead wants.
         """
-        if order.generation == self._generation and self._prepared is not None:
-            self._tell_lead(self._prepared)
-            return
-        if order.generation < self._generation:
-            return
-        self._generation, self._prepared, self._started = order.generation, None, False
+        if order.generation > self._generation:
+            self._generation, self._prepared, self._started = order.generation, None, False
+            for desk in self._desks.values():
+                desk.generation = order.generation  # What older processes still have under way counts no more.
+        async with self._preparing:
+            if order.generation != self._generation:
+                return
+            answer = self._prepared or await self._make_ready(order)
+            if order.generation == self._generation:
+                self._prepared = answer if answer.ready else None
+                self._tell_lead(answer)
+
+    async def _make_ready(self, order: wire.PrepareGeneration) -> wire.GenerationPrepared:
         await self.end_ranks(grace_s=0.0)
+        self._exits = {}
         for desk in self._desks.values():
             self._tell_progress(desk)
             desk.arena.discard_after(order.step)
@@ -135,14 +147,15 @@ class Crew:
             reason, corrupt = str(error), True
         except (MainspringError, OSError) as error:
             reason = str(error)
-        if order.generation != self._generation:
-            return
-        answer = wire.GenerationPrepared(
-            generation=order.generation, agent=self._orders.agent, ready=not reason, reason=reason, corrupt=corrupt
+        first = [desk.place.role for desk in self._desks.values() if desk.place.role_rank == 0]
+        return wire.GenerationPrepared(
+            generation=order.generation,
+            agent=self._orders.agent,
+            ready=not reason,
+            reason=reason,
+            corrupt=corrupt,
+            masters={role: f"{self._host}:{free_port(self._host)}" for role in first},
         )
-        self._prepared = answer if answer.ready else None
-        self._exits = {}
-        self._tell_lead(answer)
 
     async def _plans(self, order: wire.PrepareGeneration) -> Mapping[int, wire.RestorePlan]:
         if order.step < 0:
@@ -189,7 +202,7 @@ class Crew:
             return
         self._started = True
         for rank, desk in self._desks.items():
-            desk.generation, desk.joined, desk.results = order.generation, False, []
+            desk.joined, desk.results = False, []
             desk.coordinator = order.coordinators.get(desk.place.role, "")
             log = RankLog(self._work / f"rank-{rank}.log", bytes_max=LOG_BYTES_MAX)
             process = RankProcess(self._guard, log)
@@ -202,7 +215,7 @@ class Crew:
 
     def _variables(self, desk: RankDesk, role: wire.RoleOrders, order: wire.StartRanks) -> Mapping[str, str]:
         place = desk.place
-        host, port = host_port(order.coordinators.get(place.role + MASTER, "127.0.0.1:0"))
+        host, port = host_port(order.masters[place.role])
         return {
             "PYTHONUNBUFFERED": "1",  # So that a rank's last words are in its log when it is killed.
             **self._environment,
@@ -273,9 +286,10 @@ class Crew:
             share = Share(rank=rank, step=step, file=name, prefix=self._prefix(desk), held=held)
             try:
                 answer = await self._stores.keep(share)
+                current = held.current
             finally:
                 held.release()
-            if generation == self._generation or step in desk.arena.steps:
+            if generation == self._generation or current:
                 self._tell_lead(answer)  # Else the attempt went on from before this step.
 
     def _prefix(self, desk: RankDesk) -> str:

@@ -11,10 +11,10 @@ reads no clock; `lead_host` does both. Every message may be repeated: agents say
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import final
 
+from mainspring.checkpoint import KEEP_STEPS
 from mainspring.domain import wire
 from mainspring.domain.ids import NodeName
 from mainspring.domain.life import AttemptState
@@ -36,7 +36,7 @@ from mainspring.node.effects import (
     Tick,
     WriteManifest,
 )
-from mainspring.node.progress import Failures, Progress
+from mainspring.node.progress import AgentSeen, Failures, Progress, RankSeen
 from mainspring.node.saves import Saves
 
 GATHER_LIMIT_S = 600.0  # Engines start all agents or none; past ten minutes one of them is not coming.
@@ -63,25 +63,6 @@ class Phase(Enum):
     OVER = "over"
 
 
-@dataclass(slots=True)
-class _Agent:
-    node: str = ""
-    connected: bool = False
-    left_s: float = 0.0
-    prepared: bool = False
-    drained: bool = False
-
-
-@dataclass(slots=True)
-class _Rank:
-    agent: int
-    pid: int = 0
-    exit_code: int | None = None
-    step: int = -1
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    arena: list[int] = field(default_factory=list)
-
-
 @final
 class Lead:
     """One attempt, led. Read `events`, `outcome`, `over` and `heartbeat` after each `handle`.
@@ -101,13 +82,13 @@ class Lead:
         self._now = now
         self._effects: list[Effect] = []
         self._deadline_s = now.monotonic_s + GATHER_LIMIT_S
-        self._agents = {agent: _Agent(left_s=now.monotonic_s) for agent in range(orders.agents)}
-        self._ranks = {place.rank: _Rank(agent=place.agent) for place in sorted(orders.ranks, key=lambda p: p.rank)}
-        self._durable: set[int] | None = None
+        self._agents = {agent: AgentSeen(left_s=now.monotonic_s) for agent in range(orders.agents)}
+        self._ranks = {place.rank: RankSeen(agent=place.agent) for place in sorted(orders.ranks, key=lambda p: p.rank)}
+        self._durable: list[int] | None = None  # As many as the store keeps.
         self._passed_over: set[int] = set()
         self._resume_step, self._source = -1, ""
         self._addresses: Mapping[str, str] | None = None
-        self._progress = Progress()
+        self._progress = Progress(reached=orders.furthest_step)
         self._failures = Failures(restarts_max=orders.restarts_max)
         self._cause = ""
         self._tries = 0
@@ -196,14 +177,16 @@ class Lead:
                 self._progressed(message)
             case wire.RankProgress():  # What an older generation reached just before it was ended.
                 self._progress.furthest = max(self._progress.furthest, message.step)
-            case wire.RankResult():
-                self._event(EventKind.RESULT, **dict(message.values))
+            case wire.RankResult() if self._of(agent, message.rank):
+                if message.sequence > self._ranks[message.rank].results:
+                    self._ranks[message.rank].results = message.sequence
+                    self._event(EventKind.RESULT, **dict(message.values))
             case wire.SnapshotTaken() if self._of(agent, message.rank):
                 self._hold(message.rank, message.step)
             case wire.ShardsStored() if self._of(agent, message.rank):
                 self._saves.share(message)
             case wire.StoreFailed() if self._of(agent, message.rank):
-                if self._saves.fail(message.step):
+                if self._saves.fail(message.step, self._now.monotonic_s):
                     self._event(EventKind.CHECKPOINT_FAILED, step=message.step, reason=message.reason)
             case wire.AgentDrained():
                 self._drained(agent)
@@ -271,7 +254,7 @@ class Lead:
             self.phase = Phase.FINDING
             self._effects.append(FindDurable())
             return
-        stored = max((self._durable or set()) - self._passed_over, default=-1)
+        stored = max(set(self._durable or ()) - self._passed_over, default=-1)
         self._resume_step = max(arena, stored)
         self._source = "" if self._resume_step < 0 else "arena" if arena >= stored else "store"
         self.phase = Phase.PREPARING
@@ -295,7 +278,8 @@ class Lead:
         return wire.PrepareGeneration(generation=self.generation, step=self._resume_step, source=self._source)
 
     def _start(self) -> wire.StartRanks:
-        return wire.StartRanks(generation=self.generation, coordinators=self._addresses or {})
+        masters = {role: place for agent in self._agents.values() for role, place in agent.masters.items()}
+        return wire.StartRanks(generation=self.generation, coordinators=self._addresses or {}, masters=masters)
 
     def _durable_seen(self, news: DurableSeen) -> None:
         if self.phase is not Phase.FINDING:
@@ -303,7 +287,7 @@ class Lead:
         if news.steps is None:
             self._wait(f"the object store does not answer: {news.reason}")
         else:
-            self._durable, self._tries = set(news.steps), 0
+            self._durable, self._tries = list(news.steps), 0
             self._choose()
 
     def _wait(self, reason: str) -> None:
@@ -320,7 +304,7 @@ class Lead:
         if self.phase is not Phase.PREPARING:
             return
         if message.ready:
-            self._agents[agent].prepared = True
+            self._agents[agent].prepared, self._agents[agent].masters = True, message.masters
             return
         reason = f"step {self._resume_step} on agent {agent}: {message.reason}"
         if message.corrupt:
@@ -387,11 +371,13 @@ class Lead:
             )
 
     def _manifest_written(self, news: ManifestWritten) -> None:
-        self._saves.end()
         if news.failure:
-            self._event(EventKind.CHECKPOINT_FAILED, step=news.step, reason=news.failure)
+            self._saves.writing = False
+            if self._saves.fail(news.step, self._now.monotonic_s):
+                self._event(EventKind.CHECKPOINT_FAILED, step=news.step, reason=news.failure)
             return
-        self._durable = {*(self._durable or set()), news.step}
+        self._saves.end()
+        self._durable = sorted({*(self._durable or ()), news.step})[-KEEP_STEPS:]
         self._passed_over.discard(news.step)
         self._event(EventKind.CHECKPOINT_DURABLE, step=news.step, size_bytes=news.size_bytes)
 
@@ -446,7 +432,7 @@ class Lead:
             self._start_save()
         if self.phase is Phase.STORING:
             self._start_save()
-            if self._saves.step is None or self._late():
+            if not self._saves.owes(self._common_step()) or self._late():
                 self._drain()
         if self.phase is Phase.DRAINING and (self._all_drained() or self._late()) and not self._saves.writing:
             self._over()

@@ -33,7 +33,7 @@ from mainspring.node.effects import (
     WriteManifest,
 )
 from mainspring.node.lead import Lead
-from mainspring.node.links import MASTER, Line, free_port
+from mainspring.node.links import Line
 from mainspring.node.stores import Stores
 
 TICK_S = 0.25  # Fine enough for limits of seconds; a tick costs microseconds a rank.
@@ -71,7 +71,6 @@ class LeadHost:
     ) -> None:
         self._orders = orders
         self._token = token
-        self._host = host
         self._controller = controller
         self._stores = stores
         self._clock = clock
@@ -187,9 +186,7 @@ class LeadHost:
 
     async def _start_coordinators(self, generation: int) -> None:
         sizes: dict[str, int] = {place.role: place.role_size for place in self._orders.ranks}
-        addresses = dict(await self._coordinators.start(sizes))
-        for role in sizes:
-            addresses[role + MASTER] = f"{self._host}:{free_port(self._host)}"
+        addresses = await self._coordinators.start(sizes)
         self._feed(CoordinatorsUp(generation=generation, addresses=addresses))
 
     async def _write_manifest(self, effect: WriteManifest) -> None:

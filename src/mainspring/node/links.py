@@ -13,7 +13,6 @@ from mainspring.domain.errors import InvalidMessage
 from mainspring.domain.wire import Done
 
 UNSENT_BYTES_MAX = 64 << 20  # Eight of the largest frames; a peer this far behind is as good as gone.
-MASTER = ":master"  # Beside each role's coordinator: where its ranks may meet by themselves (MASTER_ADDR, MASTER_PORT).
 QUIET_PARTS = 4  # A line speaks at least this often in a lease, so that one lost packet is not a lost peer.
 
 

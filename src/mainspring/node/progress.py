@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import final
 
 from mainspring.domain.life import AttemptState
@@ -11,17 +12,43 @@ from mainspring.domain.wire import EventKind, RankExited
 ALIKE_MAX = 3  # A program that fails the same way three times without a step between will do so again.
 
 
+@dataclass(slots=True)
+class AgentSeen:
+    """One agent as the lead last saw it."""
+
+    node: str = ""
+    connected: bool = False
+    left_s: float = 0.0
+    prepared: bool = False
+    drained: bool = False
+    masters: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class RankSeen:
+    """One rank as the lead last saw it: its process, how far it is, what its arena holds, the last result it told."""
+
+    agent: int
+    pid: int = 0
+    exit_code: int | None = None
+    step: int = -1
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    arena: list[int] = field(default_factory=list)
+    results: int = 0
+
+
 @final
 @dataclass(slots=True)
 class Progress:
     """The furthest step so far, and what of it this generation has seen.
 
     Args:
-        furthest: The furthest step of all generations, -1 before the first.
+        furthest: The furthest step of all this attempt's generations, -1 before the first.
         blocked_s: Seconds the lowest rank was blocked by snapshots.
-        before: The furthest step of the generations before this one.
+        before: The furthest step of all generations and attempts before this one.
         stepping: Whether this generation has reported a step.
         caught_up: Whether it has passed `before`.
+        reached: The furthest step of earlier attempts.
     """
 
     furthest: int = -1
@@ -29,12 +56,13 @@ class Progress:
     before: int = -1
     stepping: bool = False
     caught_up: bool = False
+    reached: int = -1
 
     def new_generation(self) -> None:
         """Forgets what the generation before has seen."""
-        self.before = self.furthest
+        self.before = max(self.furthest, self.reached)
         self.stepping = False
-        self.caught_up = self.furthest < 0  # Before the first step of all there is nothing to catch up with.
+        self.caught_up = self.before < 0  # Before the first step of all there is nothing to catch up with.
 
     def stepped(self, step: int) -> tuple[EventKind, ...]:
         """Counts a step report; returns the events it amounts to.

@@ -31,6 +31,7 @@ class RankDesk:
         told_s: When the lead was last told of its progress.
         told_generation: The generation that was of.
         results: What its program gave as results, newest last.
+        results_told: How many it gave, in all generations.
     """
 
     place: wire.RankPlace
@@ -44,6 +45,7 @@ class RankDesk:
     told_s: float = 0.0
     told_generation: int = 0
     results: list[wire.RankResult] = field(default_factory=list)
+    results_told: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,7 @@ class RankServer:
         self._desk = desk
         self._duty = duty
         self._server: asyncio.Server | None = None
+        self._sealing: set[asyncio.Task[object]] = set()
 
     async def listen(self, path: str) -> None:
         """Starts listening.
@@ -108,6 +111,15 @@ class RankServer:
         finally:
             line.close()
 
+    def _seal(self, step: int) -> None:
+        """Computes a snapshot's checksums while the program goes on, so that a restore can tell if bytes changed."""
+        held = self._desk.arena.hold(step)
+        if held is not None:
+            sealing = asyncio.create_task(asyncio.to_thread(held.sealed))
+            sealing.add_done_callback(lambda _: held.release())
+            self._sealing.add(sealing)
+            sealing.add_done_callback(self._sealing.discard)
+
     async def _answer(self, message: object) -> object | None:
         desk = self._desk
         match message:
@@ -116,6 +128,9 @@ class RankServer:
                 return self._duty.stop()
             case wire.SnapshotBegin():
                 slot = await desk.arena.begin(message.size_bytes)
+                if slot.offset < 0 and self._sealing:
+                    await asyncio.wait(self._sealing)  # Checksums hold a slot for no longer than its copy took.
+                    slot = await desk.arena.begin(message.size_bytes)
                 if slot.offset < 0:
                     self._duty.tell_lead(wire.StoreFailed(rank=desk.place.rank, step=message.step, reason=slot.reason))
                 return slot
@@ -123,11 +138,13 @@ class RankServer:
                 if not desk.arena.commit(message):
                     return None
                 self._duty.tell_lead(wire.SnapshotTaken(rank=desk.place.rank, step=message.step))
+                self._seal(message.step)
                 return wire.Done()
             case wire.RestoreRequest():
                 return desk.restore
             case wire.ResultReport():
-                result = wire.RankResult(rank=desk.place.rank, values=message.values)
+                desk.results_told += 1
+                result = wire.RankResult(rank=desk.place.rank, values=message.values, sequence=desk.results_told)
                 desk.results = [*desk.results[-RESULTS_KEPT_MAX + 1 :], result]
                 self._duty.tell_lead(result)
                 return wire.Done()

@@ -26,14 +26,14 @@ class RankLog:
     """A rank's output: a file with a size bound and one rotation, and the last words in memory.
 
     Args:
-        path: The file; the one before is kept beside it with ".1" appended.
+        path: The file; the one before is kept beside it, named after the offset in all output at which it ends.
         bytes_max: Size at which it is turned over.
     """
 
     def __init__(self, path: Path, *, bytes_max: int) -> None:
         self._path = path
         self._bytes_max = bytes_max
-        self._file: IO[bytes] = path.open("ab", buffering=0)
+        self._file: IO[bytes] | None = path.open("ab", buffering=0)
         self._tail = b""
 
     def write(self, data: bytes) -> None:
@@ -44,16 +44,26 @@ class RankLog:
         """
         self._tail = (self._tail + data)[-LAST_WORDS_BYTES:]
         with contextlib.suppress(OSError):
-            if self._file.tell() + len(data) > self._bytes_max:
-                self._file.close()
-                self._path.replace(self._path.with_name(self._path.name + ".1"))
+            if self._file is not None and self._file.tell() + len(data) > self._bytes_max:
+                self._turn_over(self._file)
+            if self._file is None:
                 self._file = self._path.open("ab", buffering=0)
             self._file.write(data)
 
     def close(self) -> str:
         """Closes the file; returns the last words."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
         return self._tail.decode(errors="replace").strip()
+
+    def _turn_over(self, file: IO[bytes]) -> None:
+        older = list(self._path.parent.glob(f"{self._path.name}.*"))
+        begin = max((int(path.suffix[1:]) for path in older), default=0)
+        self._path.rename(self._path.with_name(f"{self._path.name}.{begin + file.tell()}"))
+        self._file = None
+        file.close()
+        for path in older:
+            path.unlink()
 
 
 @final

@@ -9,6 +9,8 @@ from typing import final
 from mainspring.domain.wire import Detail, Shard, ShardsStored
 
 STORE_EVERY_S = 10.0  # The most work an attempt can lose with its nodes, beyond what one save takes.
+TRIES_MAX = 8  # Of one step: with the waits between, three minutes of a store that is full or does not answer.
+WAIT_S_MAX = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,8 @@ class Saves:
         self._ranks = ranks
         self._shares: dict[int, ShardsStored] = {}
         self._through = self._failed = -1
-        self._started_s = -math.inf
+        self._started_s = self._again_s = -math.inf
+        self._tries = 0
 
     def due(self, monotonic_s: float) -> bool:
         """Returns whether the next save may start.
@@ -57,7 +60,7 @@ class Saves:
             step: The newest step every rank's arena holds, -1 for none.
             monotonic_s: The time.
         """
-        if self.step is not None or step <= self._through:
+        if self.step is not None or step <= self._through or monotonic_s < self._again_s:
             return False
         self.step, self.writing, self._shares = step, False, {}
         self._through, self._started_s = step, monotonic_s
@@ -83,15 +86,28 @@ class Saves:
         shards = tuple(shard for rank in sorted(self._ranks) for shard in self._shares[rank].shards)
         return Stored(step=self.step, shards=shards, state=state)
 
-    def fail(self, step: int) -> bool:
-        """Gives up the save under way if it is one of `step`; returns whether this failure is news.
+    def owes(self, step: int) -> bool:
+        """Returns whether a save is under way, or `step` is yet to be saved or tried again.
+
+        Args:
+            step: The newest step every rank's arena holds, -1 for none.
+        """
+        return self.step is not None or step > self._through
+
+    def fail(self, step: int, monotonic_s: float) -> bool:
+        """Ends the save under way if it is one of `step`, which is tried again; returns whether this failure is news.
 
         Args:
             step: The step that could not be stored, or for which an arena had no room.
+            monotonic_s: The time.
         """
+        news, self._failed = step != self._failed, step
+        self._tries = 1 if news else self._tries + 1
         if self.step == step and not self.writing:
             self.end()
-        news, self._failed = step != self._failed, step
+            if self._tries < TRIES_MAX:
+                self._through = min(self._through, step - 1)
+                self._again_s = monotonic_s + min(2.0 ** (self._tries - 1), WAIT_S_MAX)
         return news
 
     def end(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import threading
 from collections.abc import Callable
@@ -111,7 +112,7 @@ class Stores:
         return await self._run(lambda: durable_steps(self._store, self._job))
 
     async def commit(self, manifest: Manifest, *, replace_damaged: bool) -> None:
-        """Makes a step real and lets the oldest go.
+        """Makes a step real and lets the oldest go; when those cannot be deleted now, the next commit will.
 
         Args:
             manifest: The step.
@@ -123,7 +124,8 @@ class Stores:
 
         def work() -> None:
             self._tried(lambda: commit(self._store, manifest, replace=replace_damaged))
-            prune(self._store, self._job)
+            with contextlib.suppress(MainspringError):
+                prune(self._store, self._job)
 
         await self._run(work)
 

@@ -161,6 +161,7 @@ class Gang:
         if self.outcome is not None:
             return
         if self.generation == 0:
+            self._furthest = next(one for one in self._orders.values() if one.lead).furthest_step
             self._resume(-1, "the first")
         if self.step >= 0 and chance(self._dice, faults.rank_dies):
             self._event(EventKind.RANK_EXITED, generation=self.generation, rank=0, exit_code=-9, step=self.step)

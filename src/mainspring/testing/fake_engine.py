@@ -310,4 +310,5 @@ def _seen(name: AllocationId, allocation: _Allocation) -> AllocationSeen:
         nodes=allocation.order.nodes,
         exit_code=gone[0].exit_code if phase is AllocationPhase.ENDED else None,
         reason=gone[0].reason if gone else "",
+        agent_lost=bool(gone) and gone[0].exit_code != 0,
     )

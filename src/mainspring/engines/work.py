@@ -1,0 +1,57 @@
+"""The folder an agent works in, as its engine reads it: output that turns over, and what stays when all is over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from mainspring.domain.fleet import LogChunk
+
+_LOOKS_MAX = 8  # A log turns over once in megabytes of output; twice within one look means a disk of wonders.
+
+
+def read_log(path: Path, *, since: int, limit: int) -> LogChunk | None:
+    """Returns a piece of a rank's output; None when its file is not there.
+
+    Args:
+        path: The newest part; the one before lies beside it, named after the offset at which it ends.
+        since: Offset in all the rank wrote; beyond its end stands for its start.
+        limit: How many bytes at most.
+    """
+    for _ in range(_LOOKS_MAX):
+        with suppress(FileNotFoundError), path.open("rb") as newest:
+            older = max(path.parent.glob(f"{path.name}.*"), key=_ends_at, default=None)
+            if not os.path.samestat(os.fstat(newest.fileno()), path.stat()):
+                continue  # It was turned over between the two looks.
+            begin = _ends_at(older) if older else 0
+            if since > begin + newest.seek(0, os.SEEK_END):
+                since = 0
+            if older is None or since >= begin:
+                newest.seek(since - begin)
+                data = newest.read(limit)
+                return LogChunk(data=data, next_offset=since + len(data))
+            since = max(since, begin - older.stat().st_size)
+            with older.open("rb") as file:
+                file.seek(since - begin, os.SEEK_END)
+                data = file.read(limit)
+            return LogChunk(data=data, next_offset=since + len(data))
+    return None
+
+
+def tidy(work: Path) -> None:
+    """Deletes what nobody reads once an agent has ended: its token, code, restored state. Output and last words stay.
+
+    Args:
+        work: The agent's folder.
+    """
+    for path in list(work.iterdir()) if work.is_dir() else []:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        elif ".log" not in path.name and path.name != "exit.json":
+            path.unlink(missing_ok=True)
+
+
+def _ends_at(part: Path) -> int:
+    return int(part.suffix[1:])
