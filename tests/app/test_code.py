@@ -45,6 +45,7 @@ def _names(store: ObjectStore, tree: str) -> list[str]:
 def test_snapshot_of_a_git_tree_holds_what_git_knows_from_any_folder_inside(tmp_path: Path, store: ObjectStore) -> None:
     project = _project(tmp_path / "project")
     code = snapshot_code(project / "src", store)
+    assert code.folder == "src"
     assert _names(store, code.tree) == [".gitignore", "src/train.py"]
     assert len(code.commit) == 40
     assert not code.dirty

@@ -19,6 +19,7 @@ import numpy as np
 from mainspring.domain import codec, wire
 from mainspring.domain.fleet import AgentExit, AgentOrder
 from mainspring.domain.ids import AllocationId, AttemptId, JobId, NodeName, RoleName
+from mainspring.domain.job import Code
 from mainspring.domain.wire import EventKind
 
 LIMIT_S = 18.0
@@ -165,7 +166,7 @@ class Rig:
                 for rank in range(self.agents)
             ),
             roles=(wire.RoleOrders(role=MAIN, command=self.command, environment={}),),
-            code_tree="",
+            code=Code(),
             objects_url=f"file://{self.folder / 'objects'}",
             restarts_max=self.restarts_max,
             lease_s=self.lease_s,

@@ -16,6 +16,7 @@ from mainspring.checkpoint import Manifest, crc32c_of, share_key
 from mainspring.domain import wire
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.ids import AttemptId, JobId, RoleName
+from mainspring.domain.job import Code
 from mainspring.node.crew import Crew
 from mainspring.node.links import Line
 from mainspring.node.stores import Stores
@@ -41,7 +42,7 @@ def orders(ranks: Sequence[wire.RankPlace], command: tuple[str, ...] = ("true",)
         lead_address="",
         ranks=tuple(ranks),
         roles=tuple(wire.RoleOrders(role=role, command=command, environment={}) for role in roles),
-        code_tree="",
+        code=Code(),
         objects_url="",
         restarts_max=8,
         lease_s=10.0,

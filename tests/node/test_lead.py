@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mainspring.domain import wire
 from mainspring.domain.ids import AttemptId, JobId, NodeName, RoleName
+from mainspring.domain.job import Code
 from mainspring.domain.life import AttemptState
 from mainspring.domain.wire import EventKind
 from mainspring.node.effects import (
@@ -49,7 +50,7 @@ def orders(agents: int, restarts_max: int = 8, furthest_step: int = -1) -> wire.
             wire.RankPlace(rank=rank, role=MAIN, role_rank=rank, role_size=agents, agent=rank) for rank in range(agents)
         ),
         roles=(wire.RoleOrders(role=MAIN, command=("true",), environment={}),),
-        code_tree="",
+        code=Code(),
         objects_url="",
         restarts_max=restarts_max,
         lease_s=10.0,

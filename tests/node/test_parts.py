@@ -11,6 +11,7 @@ import pytest
 from blake3 import blake3
 
 from mainspring.domain.errors import DamagedData, InvalidInput, NotFound
+from mainspring.domain.job import Code
 from mainspring.domain.wire import Shard, SnapshotCommit
 from mainspring.node.arena import Arena
 from mainspring.node.code import unpack_code
@@ -36,12 +37,20 @@ def put_code(store: ObjectStore, *members: tuple[str, bytes]) -> str:
 
 
 def test_code_unpacked_lies_in_its_folder(store: ObjectStore, tmp_path: Path) -> None:
-    root = unpack_code(store, put_code(store, ("pkg/train.py", b"print(1)")), tmp_path / "work")
+    root = unpack_code(store, Code(tree=put_code(store, ("pkg/train.py", b"print(1)"))), tmp_path / "work")
     assert (root / "pkg" / "train.py").read_bytes() == b"print(1)"
 
 
 def test_code_of_a_job_without_files_is_an_empty_folder(store: ObjectStore, tmp_path: Path) -> None:
-    assert list(unpack_code(store, "", tmp_path / "work").iterdir()) == []
+    assert list(unpack_code(store, Code(), tmp_path / "work").iterdir()) == []
+
+
+@pytest.mark.parametrize("folder", ["..", "pkg/../..", "absent", "pkg/train.py"])
+def test_unpack_with_a_folder_that_is_not_inside_is_refused(store: ObjectStore, tmp_path: Path, folder: str) -> None:
+    tree = put_code(store, ("pkg/train.py", b"print(1)"))
+    assert unpack_code(store, Code(tree=tree, folder="pkg"), tmp_path / "work").name == "pkg"
+    with pytest.raises(InvalidInput, match="folder"):
+        unpack_code(store, Code(tree=tree, folder=folder), tmp_path / "other")
 
 
 @pytest.mark.parametrize("name", ["../escaped", "/etc/escaped"])
@@ -49,7 +58,7 @@ def test_code_that_would_write_outside_its_folder_is_refused_or_kept_inside(
     store: ObjectStore, tmp_path: Path, name: str
 ) -> None:
     try:
-        root = unpack_code(store, put_code(store, (name, b"x")), tmp_path / "work")
+        root = unpack_code(store, Code(tree=put_code(store, (name, b"x"))), tmp_path / "work")
     except InvalidInput:
         root = tmp_path / "work" / "code"
     assert not (tmp_path / "work" / "escaped").exists()
@@ -61,12 +70,12 @@ def test_code_whose_bytes_are_not_its_name_is_damaged(store: ObjectStore, tmp_pa
     good = put_code(store, ("a", b"a")).removeprefix("blake3:")
     store.put(f"code/{'0' * 64}.tar.gz", store.get(f"code/{good}.tar.gz"))
     with pytest.raises(DamagedData):
-        unpack_code(store, "blake3:" + "0" * 64, tmp_path / "work")
+        unpack_code(store, Code(tree="blake3:" + "0" * 64), tmp_path / "work")
 
 
 def test_code_that_is_not_stored_says_to_submit_again(store: ObjectStore, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="submit the job again"):
-        unpack_code(store, "blake3:" + "0" * 64, tmp_path / "work")
+        unpack_code(store, Code(tree="blake3:" + "0" * 64), tmp_path / "work")
 
 
 def commit(arena: Arena, step: int, data: bytes) -> int:

@@ -44,7 +44,7 @@ def snapshot_code(folder: Path, store: ObjectStore) -> Code:
     """Returns the snapshot of `folder`'s working tree, stored under its content id, beside the environment.
 
     Args:
-        folder: Where the command will be run from; the root of its git work tree is taken when it has one.
+        folder: Where the command runs; the whole git work tree it lies in is taken when there is one.
         store: Where the archive and the list of packages are kept.
 
     Raises:
@@ -60,6 +60,7 @@ def snapshot_code(folder: Path, store: ObjectStore) -> Code:
     return replace(
         record_environment(store),
         tree=f"blake3:{tree}",
+        folder=str(folder.resolve().relative_to(root.resolve())),
         commit=(commit or "").strip(),
         dirty=bool(status and status.strip()),
     )

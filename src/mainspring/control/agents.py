@@ -168,7 +168,7 @@ def register(
         )
         if ready
         else (),
-        code_tree=spec.code.tree,
+        code=spec.code,
         objects_url=objects_url,
         restarts_max=spec.restarts_max,
         lease_s=settings.lease_s,

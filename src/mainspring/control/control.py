@@ -239,7 +239,7 @@ class Control:
             NotFound: No such job.
             NotAllowed: The caller is not a member.
         """
-        by = f"a {caller.role.value} of team {caller.team}"
+        by = f"{caller.role.value} of team {caller.team}"
         with self.store.write() as connection:
             job = find_job(connection, reference)
             caller.require_team(connection, job.team, "stop a job")

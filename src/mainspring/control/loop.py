@@ -453,7 +453,8 @@ def _write_whys(connection: sa.Connection, told: Sequence[_Why], number: int) ->
 def _summary(start: Start, new: NewAttempt) -> str:
     """Returns one sentence on where a job was placed and why there."""
     placed = [
-        f"{sum(grant.chip_milli) / MILLI:g} chips on {len(grant.nodes)} nodes of {grant.cluster} for {grant.role}"
+        f"{_counted(sum(grant.chip_milli) / MILLI, 'chip')} on {_counted(len(grant.nodes), 'node')} of {grant.cluster}"
+        + (f" for {grant.role}" if len(start.grants) > 1 else "")
         for grant in start.grants
     ]
     fit = sum(candidate.fits for candidate in start.considered)
@@ -462,3 +463,7 @@ def _summary(start: Start, new: NewAttempt) -> str:
         f"placed {'; '.join(placed)}{pretended}, ${new.dollars_per_hour:.2f} an hour: "
         f"the cheapest per useful chip-hour of {fit} that fit, of {len(start.considered)} weighed"
     )
+
+
+def _counted(count: float, what: str) -> str:
+    return f"{count:g} {what}" if count == 1 else f"{count:g} {what}s"

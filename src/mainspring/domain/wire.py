@@ -17,7 +17,7 @@ from mainspring.domain.fleet import AgentExit as AgentExit
 from mainspring.domain.fleet import AgentOrder as AgentOrder
 from mainspring.domain.fleet import Inventory
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName, RoleName
-from mainspring.domain.job import JobSpec
+from mainspring.domain.job import Code, JobSpec
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.plan import Candidate, Limit
 
@@ -322,7 +322,7 @@ class Orders:
     lead_address: str
     ranks: tuple[RankPlace, ...]
     roles: tuple[RoleOrders, ...]
-    code_tree: str
+    code: Code
     objects_url: str
     restarts_max: int
     lease_s: float

@@ -134,7 +134,7 @@ class Agent:
         return group.create_task(self._host.run())
 
     async def _muster(self, orders: wire.Orders, store: ObjectStore, stores: Stores) -> Crew:
-        code = await asyncio.to_thread(unpack_code, store, orders.code_tree, self._work)
+        code = await asyncio.to_thread(unpack_code, store, orders.code, self._work)
         crew = Crew(
             orders=orders,
             host=self._address,

@@ -8,6 +8,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from mainspring.domain.errors import DamagedData, InvalidInput, NotFound
+from mainspring.domain.job import Code
 from mainspring.objects import ObjectStore
 
 MEMBERS_MAX = 200_000
@@ -15,12 +16,12 @@ UNPACKED_BYTES_MAX = 8 << 30  # A working tree with its assets; data belongs in 
 _SCHEME = "blake3:"
 
 
-def unpack_code(store: ObjectStore, tree: str, folder: Path) -> Path:
+def unpack_code(store: ObjectStore, code: Code, folder: Path) -> Path:
     """Returns the folder a job's commands run in, holding its code snapshot.
 
     Args:
         store: The object store.
-        tree: The snapshot's content id, `blake3:<hex>`; "" for an empty folder.
+        code: The snapshot's content id, `blake3:<hex>`, or "" for an empty folder; and where in it commands run.
         folder: Where the snapshot's folder is made.
 
     Raises:
@@ -31,8 +32,9 @@ def unpack_code(store: ObjectStore, tree: str, folder: Path) -> Path:
     """
     root = folder / "code"
     root.mkdir(parents=True, exist_ok=True)
-    if not tree:
+    if not code.tree:
         return root
+    tree = code.tree
     digest = tree.removeprefix(_SCHEME)
     archive = folder / "code.tar.gz"
     try:
@@ -48,7 +50,10 @@ def unpack_code(store: ObjectStore, tree: str, folder: Path) -> Path:
     except (tarfile.TarError, EOFError, OSError) as error:
         raise InvalidInput("unpack the job's code", on=tree, got=str(error)) from error
     archive.unlink()
-    return root
+    inside = (root / code.folder).resolve()
+    if not inside.is_relative_to(root.resolve()) or not inside.is_dir():
+        raise InvalidInput("enter the job's folder", on=code.folder, wanted=f"a folder inside {tree}")
+    return inside
 
 
 def _unpack(tar: tarfile.TarFile, root: Path) -> None:
