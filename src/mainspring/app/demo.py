@@ -9,6 +9,7 @@ import os
 import shlex
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -282,6 +283,12 @@ def demo_clusters() -> tuple[LocalCluster, ...]:
     )
 
 
+def _below_here(path: Path) -> str:
+    """Returns a path as a shell reads it, short when it lies below this folder."""
+    here = Path.cwd()
+    return f"$PWD/{path.relative_to(here)}" if path.is_relative_to(here) else shlex.quote(str(path))
+
+
 def summary(report: DemoReport) -> Panel:
     """Returns the demo's summary on one screen.
 
@@ -295,8 +302,9 @@ def summary(report: DemoReport) -> Panel:
         for name, value in sorted(report.result.items())
     }
     walls = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in report.wall_s.items())
+    path = "" if shutil.which("ms") else f"export PATH={_below_here(Path(sys.executable).parent)}:$PATH; "
     look = (
-        f"export MAINSPRING_HOME={shlex.quote(report.home)}; ms up",
+        f"{path}export MAINSPRING_HOME={_below_here(Path(report.home))}; ms up",
         f"ms status {report.train_job}; ms why {report.train_job}; ms logs {report.train_job} --rank 1",
         f"ms data show {report.version}; ms fleet; ms run --on v5e -- echo hello; ms down",
     )
