@@ -21,11 +21,15 @@ _WHERE = {
     "join": "mainspring.session",
 }
 
+_VERBS = ("again", "datasets", "down", "fleet", "ingest", "logs", "ps", "run", "status", "stop", "up", "wait", "why")
+
 __all__ = ["Lab", "MainspringError", "Session", "job", "join"]
 
 
 def __getattr__(name: str) -> Any:
-    """Returns a public name from the room that holds it."""
+    """Returns a public name from the room that holds it; a verb is that of the lab in the default home folder."""
+    if name in _VERBS:
+        return getattr(import_module("mainspring.app.sdk").Lab(), name)
     if name not in _WHERE:
         raise AttributeError(f"module 'mainspring' has no attribute {name!r}")
     return getattr(import_module(_WHERE[name]), name)

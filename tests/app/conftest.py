@@ -53,11 +53,11 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         yield lab
     finally:
         lab.up()
-        for view in lab.jobs():
+        for view in lab.ps():
             if not ended(view.state):
                 lab.stop(view.id)
         with suppress(AssertionError):
-            until(lambda: all(ended(view.state) for view in lab.jobs()), "jobs to end", wait_s=20)
+            until(lambda: all(ended(view.state) for view in lab.ps()), "jobs to end", wait_s=20)
         lab.down()
 
 

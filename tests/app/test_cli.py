@@ -248,7 +248,7 @@ def test_a_wait_outlives_a_server_that_is_started_anew(lab: Lab, tmp_path: Path)
     script = f"until [ -e {gate} ]; do sleep 0.05; done"
     words = [PROGRAM, "run", "--on", "h100", "--no-code", "--name", "w", "--wait", "--", "sh", "-c", script]
     waiter = subprocess.Popen(words, env=_environment(lab))
-    until(lambda: any(view.state.value == "running" for view in lab.jobs()), "the job to run")
+    until(lambda: any(view.state.value == "running" for view in lab.ps()), "the job to run")
     lab.down()
     lab.up()
     gate.touch()

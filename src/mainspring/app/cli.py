@@ -180,7 +180,7 @@ def ps(
     as_json: Json = False,
 ) -> None:
     """List jobs, newest first."""
-    jobs = context.obj.jobs(state=state.value if state else "", limit=limit)
+    jobs = context.obj.ps(state=state.value if state else "", limit=limit)
     none = f"No job is {state.value}." if state else "No jobs yet. Try: ms run -- python -c 'print(42)'"
     show(jobs, as_json=as_json, look=lambda: output.jobs_table(jobs, now_s=time.time()) if jobs else none)
 
@@ -200,7 +200,7 @@ def status(
         events = lab.events(view.id)
         show(view, as_json=as_json, look=lambda: output.job_panel(view, events, now_s=time.time()))
         return
-    jobs, clusters = lab.jobs(limit=1_000), lab.fleet()
+    jobs, clusters = lab.ps(limit=1_000), lab.fleet()
     counts: dict[str, int] = {}
     for each in jobs:
         counts[each.state.value] = counts.get(each.state.value, 0) + 1

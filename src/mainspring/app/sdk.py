@@ -1,10 +1,11 @@
 """The Python SDK: the same verbs as the command line.
 
 import mainspring as ms
-lab = ms.Lab()
-lab.up()
-job = lab.run(ms.job("hello", ["python", "train.py"], on=["h100:1"], replicas=2))
-lab.wait(job.id)
+ms.up()
+job = ms.run(ms.job("hello", ["python", "train.py"], on=["h100:1"], replicas=2))
+ms.wait(job.id)
+
+Verbs called on the package speak of the default home folder; `ms.Lab(home)` has the same ones for any other.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from mainspring import data  # Loads its names when they are used, so that other verbs start fast.
 from mainspring.app import daemon
 from mainspring.app.client import Client
 from mainspring.app.code import record_environment, snapshot_code
@@ -27,6 +30,9 @@ from mainspring.domain.life import ended
 from mainspring.domain.wire import ClusterView, Event, JobView, Why
 from mainspring.objects import ObjectStore, open_store
 from mainspring.planner import TeamQuota
+
+if TYPE_CHECKING:
+    from mainspring.data import IngestReport, Version
 
 WAIT_S_MAX = 30 * 86_400.0
 _POLL_S = 0.2
@@ -87,6 +93,19 @@ class Lab:
         """Stops the server and returns whether it was running. Jobs go on."""
         return daemon.down(self.home)
 
+    def ingest(self, source: Path | str, dataset: str) -> IngestReport:
+        """Takes a source's sound recordings into a dataset, and returns what came of it.
+
+        Args:
+            source: A folder of MCAP files, one such file, or a LeRobot dataset.
+            dataset: Name of the dataset they join.
+        """
+        return data.ingest(Path(source), self.objects(), dataset)
+
+    def datasets(self) -> tuple[Version, ...]:
+        """Returns the newest version of every dataset, in order of name."""
+        return data.newest_versions(self.objects())
+
     def client(self) -> Client:
         """Returns a client of this lab's server: that of `MAINSPRING_URL` when set, else the home's own.
 
@@ -138,7 +157,7 @@ class Lab:
                 )
             return client.submit(spec, key=key)
 
-    def jobs(self, *, state: str = "", limit: int = 50) -> tuple[JobView, ...]:
+    def ps(self, *, state: str = "", limit: int = 50) -> tuple[JobView, ...]:
         """Returns the newest jobs, newest first.
 
         Args:

@@ -1,0 +1,22 @@
+"""The package's own verbs: those of the lab in the default home folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import mainspring as ms
+
+
+def test_package_verbs_speak_of_the_default_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MAINSPRING_HOME", str(tmp_path / "default"))
+    with pytest.raises(ms.MainspringError, match=r"default.*ms up"):
+        ms.ps()
+    assert ms.datasets() == ()
+    assert ms.down() is False
+
+
+def test_package_without_such_a_name_says_so() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'launch'"):
+        ms.launch
