@@ -298,15 +298,17 @@ def summary(report: DemoReport) -> Panel:
     trained = f"{report.cluster}, {REPLICAS} ranks, {report.steps} steps, {report.generations} generations"
     recovery = f"{report.kill_to_next_step_s:.1f} s from kill to next step, {report.repeated_steps} steps repeated"
     result = {
-        name.replace("_", " "): f"{value:.4g}" if isinstance(value, float) else str(value)
+        name.replace("_", " "): f"{value:.3f}" if isinstance(value, float) else str(value)
         for name, value in sorted(report.result.items())
     }
     walls = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in report.wall_s.items())
-    path = "" if shutil.which("ms") else f"export PATH={_below_here(Path(sys.executable).parent)}:$PATH; "
     look = (
-        f"{path}export MAINSPRING_HOME={_below_here(Path(report.home))}; ms up",
-        f"ms status {report.train_job}; ms why {report.train_job}; ms logs {report.train_job} --rank 1",
-        f"ms data show {report.version}; ms fleet; ms run --on v5e -- echo hello; ms down",
+        *([] if shutil.which("ms") else [f"export PATH={_below_here(Path(sys.executable).parent)}:$PATH"]),
+        f"export MAINSPRING_HOME={_below_here(Path(report.home))}; ms up",
+        f"ms status {report.train_job}",
+        f"ms why {report.train_job}",
+        f"ms logs {report.train_job} --rank 1",
+        f"ms data show {report.version}; ms fleet; ms down",
     )
     facts = {
         "data": f"{report.version}: {report.episodes} episodes, {report.left_out} left out",
