@@ -216,8 +216,9 @@ def status(
 @app.command()
 def why(context: typer.Context, name: JobName, as_json: Json = False) -> None:
     """Say why a job runs where it runs, or why it waits."""
-    answer = context.obj.why(name)
-    show(answer, as_json=as_json, look=lambda: output.why_panel(answer))
+    lab: Lab = context.obj
+    answer = lab.why(name)
+    show(answer, as_json=as_json, look=lambda: output.why_panel(answer, lab.status(answer.job).spec))
 
 
 @app.command()

@@ -215,7 +215,7 @@ class Demo:
         deadline = time.monotonic() + PLACED_S_MAX
         while not (why := self.lab.why(submitted.id)).candidates and time.monotonic() < deadline:
             time.sleep(0.1)
-        ERRORS.print(why_panel(why))
+        ERRORS.print(why_panel(why, submitted.spec))
 
     def _evaluate(self, trained: JobView, view: ViewManifest, report: IngestReport) -> JobView:
         assert report.version is not None
@@ -229,7 +229,9 @@ class Demo:
                 if view.step > 0:
                     bar.update(task, completed=view.step, total=int(view.metrics.get("steps", 0)) or None)
 
-            return _succeeded(self.lab.wait(submitted.id, timeout_s=JOB_S_MAX, on_look=look))
+            done = _succeeded(self.lab.wait(submitted.id, timeout_s=JOB_S_MAX, on_look=look))
+            bar.update(task, total=max(1, done.step), completed=max(1, done.step))
+        return done
 
     def _report(self, report: IngestReport, trained: JobView, evaluated: JobView) -> DemoReport:
         assert report.version is not None

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mainspring.domain.codec import to_plain
-from mainspring.domain.job import JobSpec
+from mainspring.domain.job import JobSpec, Option
 from mainspring.domain.life import JobState
 from mainspring.domain.wire import AttemptView, ClusterView, Event, EventKind, Goodput, JobView, Why
 from mainspring.planner import TeamQuota
@@ -156,10 +156,16 @@ def asks(spec: JobSpec) -> str:
     Args:
         spec: The job's spec.
     """
-    return "; ".join(
-        " or ".join(f"{option.replicas} x {option.chips:g} {option.chip}" for option in role.options)
-        for role in spec.roles
-    )
+    return "; ".join(" or ".join(map(asked, role.options)) for role in spec.roles)
+
+
+def asked(option: Option) -> str:
+    """Returns what one option asks for, such as "4 x 8 h100".
+
+    Args:
+        option: The option.
+    """
+    return f"{option.replicas} x {option.chips:g} {option.chip}"
 
 
 def where(attempt: AttemptView) -> str:
@@ -277,16 +283,19 @@ def events_table(events: Sequence[Event], *, most: int = 30) -> RenderableType:
     return made
 
 
-def why_panel(why: Why) -> RenderableType:
+def why_panel(why: Why, spec: JobSpec) -> RenderableType:
     """Returns the planner's words and every candidate it weighed.
 
     Args:
         why: The answer.
+        spec: The job's spec, which names the options.
     """
+    roles = {role.name: role for role in spec.roles}
     weighed = Listing("CLUSTER", "OPTION", "FITS", "?>$/HOUR", "?>$/USEFUL\nCHIP-HOUR", "~VERDICT")
     for candidate in why.candidates:
         name = f"{candidate.cluster} (simulated)" if candidate.simulated else candidate.cluster
-        option = f"{candidate.role}[{candidate.option}]"
+        role = f" for {candidate.role}" if len(roles) > 1 else ""
+        option = asked(roles[candidate.role].options[candidate.option]) + role
         fits = Text("yes", style="green") if candidate.fits else Text("no", style="yellow")
         priced = candidate.fits or candidate.dollars_per_hour > 0  # A cluster without such chips has no price for them.
         hourly = f"{candidate.dollars_per_hour:.2f}" if priced else "-"
