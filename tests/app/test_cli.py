@@ -292,3 +292,12 @@ def test_a_team_over_its_quota_waits_and_says_so_and_an_unknown_team_is_refused(
     assert "vision" in lab.status("second").reason
     lab.stop("first")
     assert lab.wait("second", timeout_s=60).state.value == "succeeded"
+
+
+def test_a_verb_that_needs_an_extra_says_what_to_install(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['duckdb'] = None; from mainspring.app.cli import main; main()"
+    words = [sys.executable, "-c", code, "--home", str(tmp_path), "data", "ls"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 6
+    assert "no package 'duckdb'" in done.stderr
+    assert "mainspring[all]" in done.stderr

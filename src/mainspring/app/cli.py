@@ -43,6 +43,8 @@ app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_team.app, name="team")
 app.command("demo")(cli_demo.demo)
 
+# What `pip install mainspring` leaves to its extras, so that a control plane installs small.
+EXTRA_PACKAGES = ("av", "duckdb", "jax", "mcap", "metaworld", "mujoco", "optax", "pyarrow", "zstandard")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 JobName = Annotated[str, typer.Argument(help="Id or name of a job.", metavar="JOB")]
 
@@ -266,6 +268,11 @@ def main() -> None:
         told = error
     except typer.TyperException as error:  # Raised for machines only; people were shown how the command is used.
         told = InvalidInput("read the command line", got=error.format_message(), next_step="ms --help")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in EXTRA_PACKAGES:
+            raise
+        got, advice = f"no package {error.name!r}", "pip install 'mainspring[all]'"
+        told = Unavailable("run this command with a small installation", got=got, next_step=advice)
     except OSError as error:
         told = _of_this_machine(error)
     if as_json:
