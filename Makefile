@@ -21,7 +21,7 @@ check: install
 	$(BIN)/pytest -m "not slow and not soak"
 
 soak: install
-	$(BIN)/pytest -m soak --timeout 3600
+	$(BIN)/pytest -m soak -n auto --timeout 3600
 
 format: install
 	$(BIN)/ruff check --fix-only -q .
