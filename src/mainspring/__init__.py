@@ -21,7 +21,10 @@ _WHERE = {
     "join": "mainspring.session",
 }
 
-_VERBS = ("again", "datasets", "down", "fleet", "ingest", "logs", "ps", "run", "status", "stop", "up", "wait", "why")
+_VERBS = (
+    *("again", "datasets", "down", "fleet", "ingest", "logs", "plan", "ps", "run", "set_team", "status", "stop"),
+    *("teams", "up", "wait", "what_if", "why"),
+)
 
 __all__ = ["Lab", "MainspringError", "Session", "job", "join"]
 

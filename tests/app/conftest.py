@@ -15,10 +15,11 @@ import pytest
 
 from mainspring.app.home import Config
 from mainspring.app.sdk import Lab, job
+from mainspring.domain.answers import JobView
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import ended
-from mainspring.domain.wire import EventKind, JobView
+from mainspring.domain.wire import EventKind
 from mainspring.engines.local import LocalCluster
 
 COUNTER = Path(__file__).parent / "counter.py"

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from mainspring.app.sdk import Lab
+from mainspring.domain.ids import TeamName
 from mainspring.domain.plan import Limit
+from mainspring.planner import Policy
 from tests.app.conftest import until
 
 pytestmark = pytest.mark.slow
@@ -292,6 +294,100 @@ def test_a_team_over_its_quota_waits_and_says_so_and_an_unknown_team_is_refused(
     assert "vision" in lab.status("second").reason
     lab.stop("first")
     assert lab.wait("second", timeout_s=60).state.value == "succeeded"
+
+
+def test_teams_are_changed_field_by_field_and_listed_with_what_they_hold(lab: Lab) -> None:
+    words = ("--guarantee", "h100=1", "--weight", "2", "--order", "attained", "--dollars-max", "500")
+    assert _ms(lab, "team", "set", "vision", *words, "--budget-days", "7").returncode == 0
+    team = _json(lab, "team", "set", "vision", "--chips-max", "3")
+    assert (team["guarantee"], team["weight"], team["order"]) == ({"h100": 1.0}, 2.0, "attained")
+    more = _json(lab, "team", "set", "vision", "--guarantee", "v5e=2")
+    assert more["guarantee"] == {"h100": 1.0, "v5e": 2.0}
+    emptied = _json(lab, "team", "set", "vision", "--guarantee", "none", "--chips-max", "none")
+    assert (emptied["guarantee"], emptied["chips_max"]) == ({}, None)
+    assert _ms(lab, "team", "set", "vision", "--under", "vision").returncode == 2
+    assert _ms(lab, "team", "set", "vision", "--guarantee", "h100").returncode == 2
+    assert _ms(lab, "team", "set", "vision", "--under", "nobody").returncode == 2
+    assert (
+        _ms(lab, "run", "--on", "h100", "--no-code", "--team", "vision", "--name", "x", "--", "sleep", "30").returncode
+        == 0
+    )
+    until(lambda: lab.status("x").state.value == "running", "the job to run")
+
+    def held() -> bool:
+        use = {view.team.name: view.use for view in lab.teams()}[TeamName("vision")]
+        return use is not None and use.chips == {"h100": 1.0}
+
+    until(held, "a plan to see what the team holds")
+    assert "1 h100" in _ms(lab, "team", "ls").stdout
+
+
+def test_an_array_runs_each_job_with_its_place_and_is_one_line(lab: Lab) -> None:
+    words = ("--on", "h100", "--on", "v5e", "--no-code", "--name", "sweep", "--count", "3")
+    code = "import os; print(os.environ['MAINSPRING_ARRAY_INDEX'], 'of', os.environ['MAINSPRING_ARRAY_COUNT'])"
+    done = _ms(lab, "run", *words, "--", "python", "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert "3 jobs" in done.stdout
+    last = _ms(lab, "run", "--on", "h100", "--no-code", "--name", "last", "--after", "sweep-2", "--wait", "--", "true")
+    assert last.returncode == 0, last.stdout
+    until(lambda: _json(lab, "status")["jobs"] == {"succeeded": 4}, "every job to end")
+    assert "2 of 3" in _ms(lab, "logs", "sweep-2").stdout
+    listed = _ms(lab, "ps").stdout
+    assert "sweep-[0..2]" in listed
+    assert "3 succeeded" in listed
+    assert [view["spec"]["name"] for view in _json(lab, "ps", "--array", "sweep-0")] == [
+        "sweep-0",
+        "sweep-1",
+        "sweep-2",
+    ]
+    assert _ms(lab, "run", *words, "--wait", "--", "true").returncode == 2
+    assert "3 succeeded" in _ms(lab, "stop", "sweep-0", "--array").stdout
+
+
+def test_a_waiting_job_says_until_when_and_what_would_start_it_and_what_if_tells_of_it(
+    lab: Lab, tmp_path: Path
+) -> None:
+    words = ("run", "--on", "h100", "--no-code", "--replicas", "2", "--duration", "2h")
+    assert _ms(lab, *words, "--name", "first", "--", "sleep", "60").returncode == 0
+    until(lambda: lab.status("first").state.value == "running", "the first job to run")
+    assert _ms(lab, *words, "--name", "second", "--", "true").returncode == 0
+    until(lambda: lab.why("second").limit is not None, "a plan to say why the second waits")
+    why = _ms(lab, "why", "second").stdout
+    assert "starts" in why
+    assert "now, if" in why
+    assert "v5e" in why
+    assert "second" not in _ms(lab, "plan").stdout.replace("second ", "")
+    assert lab.status("second").id in _ms(lab, "plan").stdout
+    grown = _ms(lab, "plan", "--if", "add-nodes=alpha:2")
+    assert "would start now" in grown.stdout, grown.stderr
+    assert lab.status("second").id in grown.stdout
+    spec = tmp_path / "tried.yaml"
+    spec.write_text("name: tried\ncommand: 'true'\noptions: [{chip: v5e}]\n")
+    tried = _json(lab, "plan", "--if", f"submit={spec}", "--if", "quota=lab:chips=2")
+    assert tried["start"] == []
+    assert _json(lab, "plan", "--if", "remove-cluster=alpha", "--if", f"submit={spec}")["stranded"]
+    assert _ms(lab, "plan", "--if", "remove-cluster=alhpa").returncode == 3
+    assert _ms(lab, "plan", "--if", "add-nodes=alpha").returncode == 2
+    assert _ms(lab, "plan", "--if", "sell=alpha").returncode == 2
+    assert lab.status("second").state.value == "queued"
+
+
+def test_a_policy_is_read_strictly_kept_and_not_taken_by_a_running_server(tmp_path: Path) -> None:
+    lab = Lab(tmp_path / "home")
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("premept: false\n")
+    done = _ms(lab, "up", "--port", "0", "--policy", str(policy), cwd=tmp_path)
+    assert done.returncode == 2
+    assert "preempt" in done.stderr
+    policy.write_text("preempt: false\n")
+    try:
+        assert _ms(lab, "up", "--port", "0", "--policy", str(policy), cwd=tmp_path).returncode == 0
+        again = _ms(lab, "up", "--policy", str(policy), cwd=tmp_path)
+        assert again.returncode == 4
+        assert "ms down" in again.stderr
+        assert lab.home.policy() == Policy(preempt=False)
+    finally:
+        lab.down()
 
 
 def test_a_verb_that_needs_an_extra_says_what_to_install(tmp_path: Path) -> None:

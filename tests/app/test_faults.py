@@ -12,8 +12,9 @@ import pytest
 
 from mainspring.app.sdk import Lab
 from mainspring.control import Settings
+from mainspring.domain.answers import JobView
 from mainspring.domain.life import AttemptState, JobState
-from mainspring.domain.wire import EventKind, JobView
+from mainspring.domain.wire import EventKind
 from tests.app.conftest import counting, halted, kill, kinds, until
 
 pytestmark = pytest.mark.slow

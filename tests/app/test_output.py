@@ -11,9 +11,9 @@ from rich.console import Console
 
 from mainspring.app.output import CONSOLE, Listing, job_panel, jobs_table
 from mainspring.app.sdk import job
+from mainspring.domain.answers import AttemptView, JobView
 from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName
 from mainspring.domain.life import AttemptState, JobState
-from mainspring.domain.wire import AttemptView, JobView
 
 JOB, ATTEMPT, NAME = JobId("job-x34am42h1s4q"), AttemptId("attempt-2zmtt1czx7ch"), "a-name-of-a-job-that-is-quite-long"
 

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.app.sdk import job
-from mainspring.app.specs import read_spec, spec_from
+from mainspring.app.specs import chips_from, duration_from, limit_from, read_policy, read_spec, spec_from
 from mainspring.domain.errors import InvalidSpec, MainspringError, NotFound
 from mainspring.domain.job import Tier
+from mainspring.planner import Policy
 
 SIMPLE = """
 name: pick-place
@@ -80,3 +81,74 @@ def test_job_with_a_wrong_option_is_refused(option: str) -> None:
 def test_job_of_one_line_and_one_chip_reads_them_as_a_spec_does() -> None:
     assert job("a", "echo 'two words'", on="h100:8") == job("a", ["echo", "two words"], on=["h100:8"])
     assert job("a", ["true"], options=[{"chip": "v5e"}]) == job("a", ["true"], on=["v5e"])
+
+
+def test_read_spec_of_every_field_an_option_has(tmp_path: Path) -> None:
+    text = """
+name: wide
+command: train
+after: [job-1]
+duration_s: 7200
+options:
+  - {chip: v5p, chips: 4, replicas: 16, slice: 4x4x4}
+  - {chip: h100, chips: 8, cpus: 64, memory_gib: 512, replicas: 8, replicas_min: 4, prefer: rack,
+     within: block, group: 2, group_within: rack, tolerates: [spot]}
+"""
+    spec = read_spec(_written(tmp_path, text))
+    tpu, gpu = spec.roles[0].options
+    assert (spec.after, spec.duration_s, tpu.slice) == (("job-1",), 7_200.0, "4x4x4")
+    assert (gpu.cpus, gpu.memory_gib, gpu.prefer, gpu.within) == (64.0, 512.0, "rack", "block")
+    assert (gpu.group, gpu.group_within, gpu.tolerates, gpu.replicas_min) == (2, "rack", ("spot",), 4)
+
+
+def test_job_says_the_same_of_each_of_its_options() -> None:
+    spec = job("x", "true", on=["h100", "v5e@0.5"], each={"cpus": 4.0, "prefer": "rack"}, duration_s=60.0)
+    assert [(option.cpus, option.prefer) for option in spec.roles[0].options] == [(4.0, "rack")] * 2
+    with pytest.raises(InvalidSpec, match="cpuz"):
+        job("x", "true", each={"cpuz": 4.0})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90.0), ("90s", 90.0), ("30m", 1_800.0), ("2h", 7_200.0), ("1.5d", 129_600.0)]
+)
+def test_durations_read_as_people_write_them(text: str, seconds: float) -> None:
+    assert duration_from(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "two hours", "2w", "nan", "inf", "1e308d"])
+def test_durations_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(InvalidSpec, match="90m"):
+        duration_from(text)
+
+
+def test_chip_counts_and_limits_read_as_people_write_them() -> None:
+    assert chips_from(["h100=64", "v5e=0.5"]) == {"h100": 64.0, "v5e": 0.5}
+    assert chips_from(["none"]) == {}
+    assert (limit_from("8"), limit_from("none")) == (8.0, None)
+    for text in ("h100", "=3", "h100=many"):
+        with pytest.raises(InvalidSpec, match="h100=64"):
+            chips_from([text])
+    with pytest.raises(InvalidSpec, match="none"):
+        limit_from("few")
+
+
+def test_read_policy_keeps_the_defaults_of_what_it_leaves_out(tmp_path: Path) -> None:
+    policy = read_policy(_written(tmp_path, "preempt: false\nattained_levels_chip_s: [60, 600]\n"))
+    assert (policy.preempt, policy.attained_levels_chip_s) == (False, (60.0, 600.0))
+    assert policy.runtime_min_s == Policy().runtime_min_s
+    assert read_policy(_written(tmp_path, "")) == Policy()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("premept: true", "did you mean 'preempt'"),
+        ("runtime_min_s: soon", "runtime_min_s.*a number"),
+        ("attained_levels_chip_s: [600, 60]", "rising levels"),
+        ("- a list", "the fields of Policy"),
+    ],
+)
+def test_read_policy_with_a_mistake_names_it_and_the_file(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(InvalidSpec, match=words) as told:
+        read_policy(_written(tmp_path, text))
+    assert "job.yaml" in str(told.value)

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mainspring.control import Caller, Control, Loop, Settings, Step, TokenRole, open_store
+from mainspring.domain.answers import JobView, Submit
 from mainspring.domain.fleet import Inventory, LaunchOrder, Node
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, JobId, NodeName, RoleName
 from mainspring.domain.job import LAB, JobSpec, Option, Role
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire import (
-    EventKind,
-    Heartbeat,
-    HeartbeatReply,
-    JobView,
-    LeadEvent,
-    Orders,
-    Register,
-    Submit,
-)
+from mainspring.domain.wire import EventKind, Heartbeat, HeartbeatReply, LeadEvent, Orders, Register
+from mainspring.planner import Policy
 from mainspring.simulator.cluster import SimulatedCluster
 from mainspring.testing import FakeClock, FakeEngine, SeededDice
 
@@ -60,7 +54,7 @@ class World:
         self.starts = 0
         self.restart()
 
-    def restart(self) -> None:
+    def restart(self, *, policy: Policy | None = None) -> None:
         """A new controller process on the same store."""
         self.starts += 1
         self.control = Control(
@@ -71,6 +65,7 @@ class World:
             controller_url="http://127.0.0.1:1",
             objects_url="file:///objects",
             settings=Settings(),
+            policy=policy,
         )
         self.loop: Loop = self.control.new_loop()
 
@@ -81,19 +76,29 @@ class World:
             self.clock.advance(seconds)
         return step
 
-    def spec(self, name: str = "job", *, replicas: int = 1, roles: int = 1, attempts_max: int = 4) -> JobSpec:
-        option = Option(chip=GPU, replicas=replicas)
+    def spec(
+        self,
+        name: str = "job",
+        *,
+        replicas: int = 1,
+        replicas_min: int = 0,
+        roles: int = 1,
+        attempts_max: int = 4,
+        **fields: Any,
+    ) -> JobSpec:
+        option = Option(chip=GPU, replicas=replicas, replicas_min=replicas_min)
         return JobSpec(
             name=name,
             roles=tuple(
                 Role(name=RoleName(f"role-{index}"), command=("train",), options=(option,)) for index in range(roles)
             ),
             attempts_max=attempts_max,
+            **fields,
         )
 
-    def submit(self, spec: JobSpec | None = None, *, key: str = "") -> JobId:
+    def submit(self, spec: JobSpec | None = None, *, key: str = "", count: int = 1) -> JobId:
         self.clock.advance(0.01)  # Jobs queue in the order they came.
-        return self.control.submit(Submit(spec=spec or self.spec(), key=key), ADMIN).id
+        return self.control.submit(Submit(spec=spec or self.spec(), key=key, count=count), ADMIN).id
 
     def job(self, job: JobId) -> JobView:
         return self.control.job(job)
@@ -149,6 +154,7 @@ class World:
         )
 
     def send(self, job: JobId, beat: Heartbeat) -> HeartbeatReply:
+        self.last_beat = beat
         order = next(iter(self.orders_of(job).values()))
         return self.control.heartbeat(beat, self.control.caller(order.token))
 
@@ -157,6 +163,11 @@ class World:
         self.tick(2)
         self.register(job)
         self.beat(job)
+
+    def succeed(self, job: JobId) -> None:
+        """Lets a running job's lead report success, and its agents end."""
+        self.beat(job, outcome=AttemptState.SUCCEEDED)
+        self.tick(3)
 
     def end_agents(self, job: JobId, *, exit_code: int, reason: str = "") -> None:
         cluster = self.clusters[self.job(job).attempts[-1].cluster]

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.control.accounting import KINDS, dollars, goodput
+from mainspring.domain.answers import Event, Goodput
 from mainspring.domain.ids import AttemptId, JobId
-from mainspring.domain.wire import Detail, Event, EventKind, Goodput
+from mainspring.domain.wire import Detail, EventKind
 
 START_S = 1_700_000_000.0
 DETAILS = st.fixed_dictionaries(

@@ -20,14 +20,14 @@ from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
 from mainspring.control import TokenRole, create_app, listen
-from mainspring.domain import codec, wire
+from mainspring.domain import answers, codec, wire
 from mainspring.domain.codec import MESSAGE_BYTES_MAX, decode, encode
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.fleet import LogChunk
 from mainspring.domain.ids import AllocationId, ChipName, TeamName
 from mainspring.domain.job import LAB, JobSpec, Option, Role
 from mainspring.domain.life import AttemptState, JobState
-from mainspring.planner import TeamQuota
+from mainspring.domain.team import Team
 from mainspring.testing import FakeEngine
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ class Api:
         assert answer.status_code == 200, answer.text
         return answer
 
-    def submit(self, spec: JobSpec, key: str = "") -> wire.JobView:
-        answer = self.http.post("/v1/jobs", content=encode(wire.Submit(spec=spec, key=key)), headers=self.member)
+    def submit(self, spec: JobSpec, key: str = "") -> answers.JobView:
+        answer = self.http.post("/v1/jobs", content=encode(answers.Submit(spec=spec, key=key)), headers=self.member)
         assert answer.status_code == 200, answer.text
-        return decode(wire.JobView, answer.content)
+        return decode(answers.JobView, answer.content)
 
-    def problem(self, answer: Any, status: int) -> wire.Problem:
+    def problem(self, answer: Any, status: int) -> answers.Problem:
         assert answer.status_code == status, answer.text
-        return decode(wire.Problem, answer.content)
+        return decode(answers.Problem, answer.content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,28 +94,28 @@ def api(world: World, served: Served) -> Iterator[Api]:
 def test_job_submitted_over_http_is_shown_listed_explained_and_stopped(api: Api) -> None:
     made = api.submit(api.world.spec("first"))
     api.world.tick()
-    assert decode(wire.JobView, api.get(f"/v1/jobs/{made.id}").content).state is JobState.STARTING
-    assert decode(wire.JobView, api.get("/v1/jobs/first").content).id == made.id
+    assert decode(answers.JobView, api.get(f"/v1/jobs/{made.id}").content).state is JobState.STARTING
+    assert decode(answers.JobView, api.get("/v1/jobs/first").content).id == made.id
     newer = api.submit(api.world.spec("first"))
-    assert decode(wire.JobView, api.get("/v1/jobs/first").content).id == newer.id
-    listed = codec.decode(tuple[wire.JobView, ...], api.get("/v1/jobs?limit=10").content)
+    assert decode(answers.JobView, api.get("/v1/jobs/first").content).id == newer.id
+    listed = codec.decode(tuple[answers.JobView, ...], api.get("/v1/jobs?limit=10").content)
     assert [view.id for view in listed] == [newer.id, made.id]
-    only = codec.decode(tuple[wire.JobView, ...], api.get("/v1/jobs?state=starting&team=lab").content)
+    only = codec.decode(tuple[answers.JobView, ...], api.get("/v1/jobs?state=starting&team=lab").content)
     assert [view.id for view in only] == [made.id]
-    assert decode(wire.Why, api.get(f"/v1/jobs/{made.id}/why").content).candidates
-    events = codec.decode(tuple[wire.Event, ...], api.get(f"/v1/jobs/{made.id}/events").content)
+    assert decode(answers.Why, api.get(f"/v1/jobs/{made.id}/why").content).candidates
+    events = codec.decode(tuple[answers.Event, ...], api.get(f"/v1/jobs/{made.id}/events").content)
     assert events[0].kind is wire.EventKind.JOB_SUBMITTED
-    rest = codec.decode(tuple[wire.Event, ...], api.get(f"/v1/events?since={events[0].sequence}").content)
+    rest = codec.decode(tuple[answers.Event, ...], api.get(f"/v1/events?since={events[0].sequence}").content)
     assert events[0] not in rest
     assert events[-1] in rest
     stopped = api.http.post(f"/v1/jobs/{newer.id}/stop", headers=api.member)
-    assert decode(wire.JobView, stopped.content).state is JobState.CANCELLED
+    assert decode(answers.JobView, stopped.content).state is JobState.CANCELLED
 
 
 def test_clusters_over_http_tell_what_is_used(api: Api) -> None:
     api.submit(api.world.spec(replicas=2))
     api.world.tick()
-    east, west = codec.decode(tuple[wire.ClusterView, ...], api.get("/v1/clusters").content)
+    east, west = codec.decode(tuple[answers.ClusterView, ...], api.get("/v1/clusters").content)
     assert (east.inventory.cluster, west.inventory.cluster) == ("east", "west")
     assert sum(west.used_chip_milli.values()) == 2_000
     assert not east.used_chip_milli
@@ -125,18 +125,18 @@ def test_clusters_over_http_tell_what_is_used(api: Api) -> None:
 def test_submit_over_http_with_a_used_key_is_idempotent_or_a_conflict(api: Api) -> None:
     first = api.submit(api.world.spec(), key="k")
     assert api.submit(api.world.spec(), key="k").id == first.id
-    other = encode(wire.Submit(spec=api.world.spec("other"), key="k"))
+    other = encode(answers.Submit(spec=api.world.spec("other"), key="k"))
     assert api.problem(api.http.post("/v1/jobs", content=other, headers=api.member), 409).error == "Conflict"
 
 
 def test_submit_of_what_can_never_run_says_the_most_that_could(api: Api) -> None:
     api.world.tick()
-    huge = encode(wire.Submit(spec=api.world.spec(replicas=50)))
+    huge = encode(answers.Submit(spec=api.world.spec(replicas=50)))
     problem = api.problem(api.http.post("/v1/jobs", content=huge, headers=api.member), 400)
     assert problem.error == "ImpossibleJob"
     assert "4" in f"{problem.got} {problem.wanted}"
     option = Option(chip=ChipName("gpv"))
-    typo = wire.Submit(spec=JobSpec(name="typo", roles=(Role(command=("x",), options=(option,)),)))
+    typo = answers.Submit(spec=JobSpec(name="typo", roles=(Role(command=("x",), options=(option,)),)))
     problem = api.problem(api.http.post("/v1/jobs", content=encode(typo), headers=api.member), 400)
     assert "gpu" in problem.wanted
 
@@ -173,9 +173,9 @@ def test_requests_without_a_good_token_are_refused(api: Api) -> None:
 
 @pytest.mark.slow
 def test_roles_may_do_no_more_than_they_should(api: Api) -> None:
-    body = encode(wire.Submit(spec=api.world.spec()))
+    body = encode(answers.Submit(spec=api.world.spec()))
     assert api.problem(api.http.post("/v1/jobs", content=body, headers=api.viewer), 403).error == "NotAllowed"
-    team = encode(TeamQuota(name=TeamName("vision"), chips_max=3.0))
+    team = encode(Team(name=TeamName("vision"), chips_max=3.0))
     assert api.http.put("/v1/teams/vision", content=team, headers=api.member).status_code == 403
     assert api.http.put("/v1/teams/vision", content=team, headers=api.admin).status_code == 200
     control = api.world.control

@@ -11,11 +11,11 @@ import httpx
 import pytest
 
 from mainspring.control import Control, Server, Settings, Tls, TokenRole, listen, open_store
+from mainspring.domain.answers import JobView, Submit
 from mainspring.domain.codec import decode, encode
 from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed
 from mainspring.domain.job import LAB
 from mainspring.domain.life import JobState
-from mainspring.domain.wire import JobView, Submit
 from mainspring.testing import SeededDice
 
 if TYPE_CHECKING:

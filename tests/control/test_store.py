@@ -6,14 +6,23 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
 
+from mainspring import control
 from mainspring.control import Store, open_store
-from mainspring.control.schema import metadata, teams
+from mainspring.control.history import usage
+from mainspring.control.records import specs, tenants, text_of
+from mainspring.control.schema import attempts, metadata, teams
 from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, StorageFull
+from mainspring.domain.ids import ChipName, ClusterName, JobId, NodeName
+from mainspring.domain.job import LAB, MAIN, JobSpec, Option, Role
+from mainspring.domain.plan import Grant
+from mainspring.domain.team import Team
 
 
 @pytest.fixture
@@ -26,6 +35,42 @@ def test_migrations_build_the_tables_that_the_schema_names(store: Store) -> None
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
 
 
+def test_store_of_the_first_shape_keeps_its_jobs_attempts_and_teams(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    engine = sa.create_engine(url)
+    config = Config()
+    config.set_main_option("script_location", str(Path(control.__file__).parent / "migrations"))
+    spec = JobSpec(name="old", roles=(Role(command=("x",), options=(Option(chip=ChipName("h100"), chips=2.0),)),))
+    grant = Grant(
+        role=MAIN,
+        option=0,
+        cluster=ClusterName("east"),
+        nodes=(NodeName("n0"),),
+        chip_milli=(2_000,),
+        ranks=(1,),
+    )
+    job = {"id": "job-1", "name": "old", "team": "lab", "state": "succeeded", "submitted_s": 1.0, "reason": ""}
+    told = {"step": -1, "metrics": "{}", "result": "{}", "spec": text_of(spec)}
+    attempt = {"id": "attempt-1", "job_id": "job-1", "number": 1, "state": "succeeded", "cluster": "east"}
+    facts = {"simulated": True, "plan": 1, "dollars_per_hour": 6.0, "granted_s": 10.0, "ended_s": 110.0}
+    rest = {"stop_cause": "outcome", "reason": "", "generation": 1, "step": 3, "ranks": "[]", "events_seen": 0}
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        for table, row in (
+            ("jobs", job | told),
+            ("attempts", attempt | facts | rest | {"grants": text_of((grant,))}),
+            ("teams", {"name": "lab", "parent": None, "chip_milli_max": 1_500}),
+        ):
+            connection.execute(sa.insert(sa.table(table, *map(sa.column, row))).values(row))
+    engine.dispose()
+    with open_store(url).read() as connection:
+        assert tenants(connection) == (Team(name=LAB, chips_max=1.5),)
+        assert connection.execute(sa.select(attempts.c.chips)).scalars().all() == ['{"h100": 2000}']
+        assert specs(connection, [JobId("job-1")]) == {"job-1": spec}
+        assert usage(connection, now_s=110.0)[LAB] == pytest.approx(200.0, rel=0.01)
+
+
 def test_schema_says_nothing_particular_to_one_database() -> None:
     for table in metadata.sorted_tables:
         assert "CREATE TABLE" in str(CreateTable(table).compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
@@ -35,7 +80,7 @@ def test_store_opened_again_keeps_what_was_written(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'deep' / 'store.db'}"
     first = open_store(url)
     with first.write() as connection:
-        connection.execute(sa.insert(teams).values(name="lab"))
+        connection.execute(sa.insert(teams).values(name="lab", facts="{}"))
     first.close()
     with open_store(url).read() as connection:
         assert connection.execute(sa.select(teams.c.name)).scalars().all() == ["lab"]
@@ -44,7 +89,7 @@ def test_store_opened_again_keeps_what_was_written(tmp_path: Path) -> None:
 def test_write_that_fails_writes_nothing(store: Store) -> None:
     def write_and_fail() -> None:
         with store.write() as connection:
-            connection.execute(sa.insert(teams).values(name="lab"))
+            connection.execute(sa.insert(teams).values(name="lab", facts="{}"))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -82,7 +127,7 @@ def test_lease_regained_after_another_led_is_a_new_one(store: Store) -> None:
 def test_store_is_for_its_owner_alone(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path / 'store.db'}")
     with store.write() as connection:
-        connection.execute(sa.insert(teams).values(name="lab"))
+        connection.execute(sa.insert(teams).values(name="lab", facts="{}"))
         modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     assert set(modes.values()) == {0o600}, modes
 
@@ -91,7 +136,7 @@ def test_errors_of_the_store_quote_no_secret(store: Store) -> None:
     def write_twice() -> None:
         with store.write() as connection:
             for _ in range(2):
-                connection.execute(sa.insert(teams).values(name="hunter2"))
+                connection.execute(sa.insert(teams).values(name="hunter2", facts="{}"))
 
     with pytest.raises(sa.exc.IntegrityError) as told:
         write_twice()
@@ -120,7 +165,9 @@ def test_full_disk_is_told_as_such_and_writes_nothing(store: Store) -> None:
     def write_too_much() -> None:
         with store.write() as connection:
             connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
-            connection.execute(sa.insert(teams), [{"name": f"team-{index}-{'x' * 40}"} for index in range(10_000)])
+            connection.execute(
+                sa.insert(teams), [{"name": f"team-{index}-{'x' * 40}", "facts": "{}"} for index in range(10_000)]
+            )
 
     with pytest.raises(StorageFull, match="full"):
         write_too_much()

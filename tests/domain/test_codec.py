@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainspring.domain.answers import Submit
 from mainspring.domain.codec import (
     DEPTH_MAX,
     FRAME_HEADER_BYTES,
@@ -23,7 +24,7 @@ from mainspring.domain.codec import (
 from mainspring.domain.errors import InvalidMessage, InvalidSpec
 from mainspring.domain.ids import ChipName, RoleName, TeamName
 from mainspring.domain.job import JobKind, JobSpec, Option, Role, Tier
-from mainspring.domain.wire import RestorePlan, Shard, StepReport, StoreFailed, Submit
+from mainspring.domain.wire import RestorePlan, Shard, StepReport, StoreFailed
 
 NAMES = st.from_regex(r"[a-z0-9]([a-z0-9._-]{0,20}[a-z0-9])?", fullmatch=True)
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from mainspring.domain.fleet import Inventory
 from mainspring.domain.ids import ChipName
-from mainspring.domain.job import JobSpec, Option
+from mainspring.domain.job import Option
 from mainspring.planner import SnapshotBuilder, feasible
 from mainspring.planner.snapshot import Snapshot
 
-MakeInventory = Callable[..., Inventory]
-MakeSpec = Callable[..., JobSpec]
-H100 = ChipName("h100")
+from .making import H100, cluster, spec
 
 
 def snapshot_of(*inventories: Inventory) -> Snapshot:
@@ -22,56 +18,54 @@ def snapshot_of(*inventories: Inventory) -> Snapshot:
     return builder.build()
 
 
-def test_gang_larger_than_every_cluster_names_the_most_that_fits(inventory: MakeInventory, spec: MakeSpec) -> None:
-    snapshot = snapshot_of(inventory("alpha", nodes=2), inventory("beta", nodes=1))
+def test_gang_larger_than_every_cluster_names_the_most_that_fits() -> None:
+    snapshot = snapshot_of(cluster("alpha", nodes=2), cluster("beta", nodes=1))
     error = feasible(snapshot, spec(Option(chip=H100, replicas=64)))
     assert error is not None
     assert (error.got, error.wanted) == ("64 h100", "the most that ever fits: 16 h100 on cluster alpha")
 
 
-def test_gang_that_would_fit_once_everything_is_healthy_and_free_is_possible(
-    inventory: MakeInventory, spec: MakeSpec
-) -> None:
-    sick = inventory("alpha", foreign={0: 8_000}, unready=(1, 2, 3))
+def test_gang_that_would_fit_once_everything_is_healthy_and_free_is_possible() -> None:
+    sick = cluster("alpha", foreign={0: 8_000}, unready=(1, 2, 3))
     assert feasible(snapshot_of(sick), spec(Option(chip=H100, replicas=32))) is None
 
 
-def test_unknown_chip_names_the_nearest_known(inventory: MakeInventory, spec: MakeSpec) -> None:
-    error = feasible(snapshot_of(inventory("alpha")), spec(Option(chip=ChipName("h10"))))
+def test_unknown_chip_names_the_nearest_known() -> None:
+    error = feasible(snapshot_of(cluster("alpha")), spec(Option(chip=ChipName("h10"))))
     assert error is not None
     assert "'h10'" in error.got
     assert error.wanted == "did you mean 'h100'?"
 
 
-def test_one_known_option_is_enough(inventory: MakeInventory, spec: MakeSpec) -> None:
-    assert feasible(snapshot_of(inventory("alpha")), spec(Option(chip=ChipName("tpu")), Option(chip=H100))) is None
+def test_one_known_option_is_enough() -> None:
+    assert feasible(snapshot_of(cluster("alpha")), spec(Option(chip=ChipName("tpu")), Option(chip=H100))) is None
 
 
-def test_unknown_level_is_named(inventory: MakeInventory, spec: MakeSpec) -> None:
-    error = feasible(snapshot_of(inventory("alpha")), spec(Option(chip=H100, within="pod")))
+def test_unknown_level_is_named() -> None:
+    error = feasible(snapshot_of(cluster("alpha")), spec(Option(chip=H100, within="pod")))
     assert error is not None
     assert "cluster alpha has no level 'pod'" in error.wanted
 
 
-def test_gang_larger_than_a_rack_names_the_most_in_one(inventory: MakeInventory, spec: MakeSpec) -> None:
-    error = feasible(snapshot_of(inventory("alpha")), spec(Option(chip=H100, replicas=17, within="rack")))
+def test_gang_larger_than_a_rack_names_the_most_in_one() -> None:
+    error = feasible(snapshot_of(cluster("alpha")), spec(Option(chip=H100, replicas=17, within="rack")))
     assert error is not None
     assert (error.got, error.wanted) == ("17 h100 in one rack", "the most that ever fits: 16 h100 on cluster alpha")
 
 
-def test_replica_larger_than_a_cluster_says_what_there_is(inventory: MakeInventory, spec: MakeSpec) -> None:
-    error = feasible(snapshot_of(inventory("alpha")), spec(Option(chip=H100, chips=64)))
+def test_replica_larger_than_a_cluster_says_what_there_is() -> None:
+    error = feasible(snapshot_of(cluster("alpha")), spec(Option(chip=H100, chips=64)))
     assert error is not None
     assert error.wanted.endswith("no replica of that size, for cluster alpha has 32 such chips in all")
 
 
-def test_roles_that_only_fit_alone_are_impossible(inventory: MakeInventory, spec: MakeSpec) -> None:
-    snapshot = snapshot_of(inventory("alpha"), inventory("beta"))
+def test_roles_that_only_fit_alone_are_impossible() -> None:
+    snapshot = snapshot_of(cluster("alpha"), cluster("beta"))
     job = spec(Option(chip=H100, replicas=20), others={"sampler": Option(chip=H100, replicas=20)})
     error = feasible(snapshot, job)
     assert error is not None
     assert "together" in error.got
 
 
-def test_nothing_is_impossible_before_clusters_report(spec: MakeSpec) -> None:
+def test_nothing_is_impossible_before_clusters_report() -> None:
     assert feasible(SnapshotBuilder().build(), spec(Option(chip=H100, replicas=64))) is None

@@ -15,10 +15,11 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from mainspring.app import cli_data, cli_demo, cli_team, output
+from mainspring.app import cli_data, cli_demo, cli_plan, cli_simulate, cli_team, output, output_plan
 from mainspring.app.output import ERRORS, facts_grid, framed, show
 from mainspring.app.sdk import Lab, job
-from mainspring.app.specs import OPTION_FORM, read_spec
+from mainspring.app.specs import DURATION_FORM, OPTION_FORM, duration_from, read_spec
+from mainspring.domain.answers import ARRAY_MAX, JobView
 from mainspring.domain.errors import (
     InvalidInput,
     InvalidSpec,
@@ -30,7 +31,6 @@ from mainspring.domain.errors import (
 )
 from mainspring.domain.job import JobKind, JobSpec, Tier
 from mainspring.domain.life import JobState
-from mainspring.domain.wire import JobView
 
 app = typer.Typer(
     name="ms",
@@ -42,9 +42,13 @@ app = typer.Typer(
 app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_team.app, name="team")
 app.command("demo")(cli_demo.demo)
+app.command("simulate")(cli_simulate.simulate)
+app.command("plan")(cli_plan.plan)
 
 # What `pip install mainspring` leaves to its extras, so that a control plane installs small.
 EXTRA_PACKAGES = ("av", "duckdb", "jax", "mcap", "metaworld", "mujoco", "optax", "pyarrow", "zstandard")
+# Flags that say something of each option of a job, and the option's own names for it.
+_EACH = {"--cpus": "cpus", "--memory": "memory_gib", "--within": "within", "--prefer": "prefer"}
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 JobName = Annotated[str, typer.Argument(help="Id or name of a job.", metavar="JOB")]
 
@@ -66,11 +70,14 @@ def _home(
 def up(
     context: typer.Context,
     port: Annotated[int | None, typer.Option(min=0, max=65_535, help="Port; 0 takes any free one.")] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="YAML of planning policy to keep, and use from now on.", metavar="FILE")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Start the server of this home, if it is not running."""
     lab: Lab = context.obj
-    record = lab.up(port=port)
+    record = lab.up(port=port, policy=policy)
     show(record, as_json=as_json, look=lambda: f"Mainspring is up at {record.url} (home {lab.home.path})")
 
 
@@ -94,12 +101,21 @@ def run(
         typer.Option(help="Acceptable chips; repeat for alternatives.", metavar=OPTION_FORM, show_default="cpu"),
     ] = None,
     replicas: Annotated[int | None, typer.Option(min=1, help="Replicas that start together.", show_default="1")] = None,
+    cpus: Annotated[float | None, typer.Option(min=0, help="CPU cores per replica.")] = None,
+    memory: Annotated[float | None, typer.Option(min=0, help="Host memory per replica.", metavar="GIB")] = None,
+    within: Annotated[str, typer.Option(help="Level that must hold all replicas (node, rack, block).")] = "",
+    prefer: Annotated[str, typer.Option(help="Level that should hold them, when one can.")] = "",
+    duration: Annotated[str, typer.Option(help=f"How long it will run, as you expect: {DURATION_FORM}.")] = "",
     team: Annotated[str, typer.Option(help="Team that is charged.", show_default="lab")] = "",
     tier: Annotated[Tier | None, typer.Option(help="How urgent it is.", show_default="standard")] = None,
     kind: Annotated[JobKind | None, typer.Option(help="What it is for.", show_default="train")] = None,
     env: Annotated[
         list[str] | None, typer.Option(help="For the program; repeat for more.", metavar="NAME=VALUE")
     ] = None,
+    after: Annotated[
+        list[str] | None, typer.Option(help="Start only once this job has succeeded; repeat for more.", metavar="JOB")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, max=ARRAY_MAX, help="Make an array of so many equal jobs.")] = 1,
     again: Annotated[str, typer.Option(help="Repeat this job: same spec, same code.", metavar="JOB")] = "",
     key: Annotated[str, typer.Option(help="Idempotency key: the same key never makes a second job.")] = "",
     no_code: Annotated[bool, typer.Option("--no-code", help="Do not take the working tree along.")] = False,
@@ -109,22 +125,28 @@ def run(
 ) -> None:
     """Submit a job: it names chips and replicas, never a cluster."""
     lab: Lab = context.obj
-    given = {
-        "name": name,
-        "on": on,
-        "replicas": replicas,
-        "team": team,
-        "tier": tier and tier.value,
-        "kind": kind and kind.value,
-        "env": env,
-    }
+    if count > 1:
+        _refuse([flag for flag, value in {"--wait": wait, "--follow": follow}.items() if value], "--count")
+    each = {"cpus": cpus, "memory": memory, "within": within, "prefer": prefer}
+    about = {"team": team, "tier": tier and tier.value, "kind": kind and kind.value, "env": env, "duration": duration}
+    given = {"name": name, "on": on, "replicas": replicas, **each, **about}
     given = {f"--{field}": value for field, value in given.items() if value}
     if again:
-        _refuse([*(words or []), *given, *(["--no-code"] if no_code else [])], "--again")
+        flags = {"--no-code": no_code, "--after": after, "--count": count > 1}
+        _refuse([*(words or []), *given, *(flag for flag, value in flags.items() if value)], "--again")
         view = lab.again(again, key=key)
     else:
-        view = lab.run(_spec_of(words or [], given), key=key, code=None if no_code else Path.cwd())
-    if not as_json:
+        code = None if no_code else Path.cwd()
+        view = lab.run(_spec_of(words or [], given), key=key, code=code, count=count, after=after or ())
+    _told(lab, view, wait=wait, follow=follow, as_json=as_json)
+
+
+def _told(lab: Lab, view: JobView, *, wait: bool, follow: bool, as_json: bool) -> None:
+    """Tells of a job that was submitted, and sees it to its end when that is wanted."""
+    if not as_json and view.array is not None:
+        first = view.array.first
+        show(f"Submitted {view.array.count} jobs from {first} ({view.spec.name}) on.\nLook: ms ps --array {first}")
+    elif not as_json:
         show(f"Submitted {view.id} ({view.spec.name}).\nLook: ms why {view.id}; ms logs -f {view.id}")
     if wait or follow:
         view = _seen_to_its_end(lab, view, follow=follow, out=sys.stderr if as_json else sys.stdout)
@@ -152,8 +174,12 @@ def _spec_of(words: list[str], given: dict[str, Any]) -> JobSpec:
         if not variable or not equals:
             raise InvalidSpec("submit a job", on="--env", got=repr(variable + equals), wanted="NAME=VALUE")
     environment = {variable: value for variable, _, value in pairs}
-    fields = {flag.removeprefix("--"): value for flag, value in given.items() if flag != "--name"}
-    return job(given.get("--name") or _name_from(words[0]), words, environment=environment, **fields)
+    name = given.pop("--name", None) or _name_from(words[0])
+    each = {field: given.pop(flag) for flag, field in _EACH.items() if flag in given}
+    if "--duration" in given:
+        given["--duration_s"] = duration_from(given.pop("--duration"))
+    fields = {flag.removeprefix("--"): value for flag, value in given.items()}
+    return job(name, words, each=each, environment=environment, **fields)
 
 
 def _seen_to_its_end(lab: Lab, view: JobView, *, follow: bool, out: TextIO) -> JobView:
@@ -178,13 +204,19 @@ def _name_from(program: str) -> str:
 def ps(
     context: typer.Context,
     state: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
+    array: Annotated[str, typer.Option(help="Each job of this job's array, in order.", metavar="JOB")] = "",
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="At most so many, newest first.")] = 50,
     as_json: Json = False,
 ) -> None:
-    """List jobs, newest first."""
-    jobs = context.obj.ps(state=state.value if state else "", limit=limit)
+    """List jobs, newest first; an array is one line."""
+    jobs = context.obj.ps(state=state.value if state else "", array=array, limit=limit)
+    members = bool(array)
     none = f"No job is {state.value}." if state else "No jobs yet. Try: ms run -- python -c 'print(42)'"
-    show(jobs, as_json=as_json, look=lambda: output.jobs_table(jobs, now_s=time.time()) if jobs else none)
+    show(
+        jobs,
+        as_json=as_json,
+        look=lambda: output.jobs_table(jobs, now_s=time.time(), members=members) if jobs else none,
+    )
 
 
 @app.command()
@@ -205,7 +237,8 @@ def status(
     jobs, clusters = lab.ps(limit=1_000), lab.fleet()
     counts: dict[str, int] = {}
     for each in jobs:
-        counts[each.state.value] = counts.get(each.state.value, 0) + 1
+        for state, count in (each.array.states if each.array else {each.state.value: 1}).items():
+            counts[state] = counts.get(state, 0) + count
     with lab.client() as client:
         url = client.url
     facts = {"url": url, "home": str(lab.home.path), "jobs": counts, "clusters": len(clusters)}
@@ -217,10 +250,11 @@ def status(
 
 @app.command()
 def why(context: typer.Context, name: JobName, as_json: Json = False) -> None:
-    """Say why a job runs where it runs, or why it waits."""
+    """Say why a job runs where it runs; or why it waits, until when, and what would start it now."""
     lab: Lab = context.obj
-    answer = lab.why(name)
-    show(answer, as_json=as_json, look=lambda: output.why_panel(answer, lab.status(answer.job).spec))
+    answer = lab.why(name, remedies=True)
+    view = lab.status(answer.job)
+    show(answer, as_json=as_json, look=lambda: output_plan.why_panel(answer, view, now_s=time.time()))
 
 
 @app.command()
@@ -245,17 +279,26 @@ def logs(
 
 
 @app.command()
-def stop(context: typer.Context, name: JobName, as_json: Json = False) -> None:
+def stop(
+    context: typer.Context,
+    name: JobName,
+    array: Annotated[bool, typer.Option("--array", help="All jobs of its array.")] = False,
+    as_json: Json = False,
+) -> None:
     """Ask a job to end: it is told, gets time to save, then ends."""
-    view: JobView = context.obj.stop(name)
-    show(view, as_json=as_json, look=lambda: f"{view.id} is {view.state.value}.")
+    view: JobView = context.obj.stop(name, array=array)
+    told = f"{view.id} is {view.state.value}."
+    if array and view.array is not None:
+        states = ", ".join(f"{count} {state}" for state, count in view.array.states.items())
+        told = f"The array from {view.array.first} on: {states}."
+    show(view, as_json=as_json, look=lambda: told)
 
 
 @app.command()
 def fleet(context: typer.Context, as_json: Json = False) -> None:
     """List clusters, chips and prices, and what is in use."""
     clusters = context.obj.fleet()
-    show(clusters, as_json=as_json, look=lambda: output.fleet_table(clusters))
+    show(clusters, as_json=as_json, look=lambda: output.fleet_table(clusters, now_s=time.time()))
 
 
 def main() -> None:

@@ -11,14 +11,26 @@ from urllib.parse import quote
 import httpx
 
 from mainspring.domain import errors
+from mainspring.domain.answers import (
+    ClusterView,
+    Event,
+    JobView,
+    PlanView,
+    Problem,
+    Submit,
+    TeamView,
+    WhatIf,
+    WhatIfAnswer,
+    Why,
+)
 from mainspring.domain.codec import decode, encode, from_plain, loads
 from mainspring.domain.errors import InvalidInput, InvalidMessage, MainspringError, NotFound, Unavailable
 from mainspring.domain.fleet import LogChunk
 from mainspring.domain.job import JobSpec
-from mainspring.domain.wire import ClusterView, Event, JobView, Problem, Submit, Why
-from mainspring.planner import TeamQuota
+from mainspring.domain.team import Team
 
 TIMEOUT_S = 30.0
+ASK_S = 300.0  # What makes whole plans, or a hundred thousand jobs, takes a while on a large fleet.
 RECONNECT_S_MAX = 30.0  # A server that is started anew takes a few seconds.
 _POLL_S = 0.2
 Value = TypeVar("Value")
@@ -60,25 +72,35 @@ class Client:
         except httpx.HTTPError:
             return False
 
-    def submit(self, spec: JobSpec, *, key: str = "") -> JobView:
-        """Returns the job made of `spec`, or the one that `key` made before."""
-        return self._one(JobView, "POST", "/v1/jobs", content=encode(Submit(spec=spec, key=key)))
+    def submit(self, spec: JobSpec, *, key: str = "", count: int = 1) -> JobView:
+        """Returns the job made of `spec`, or the one that `key` made before; of an array, its first job."""
+        submit = Submit(spec=spec, key=key, count=count)
+        return self._one(JobView, "POST", "/v1/jobs", content=encode(submit), timeout_s=ASK_S)
 
-    def jobs(self, *, state: str = "", limit: int = 50) -> tuple[JobView, ...]:
-        """Returns the newest jobs, newest first."""
-        return self._many(JobView, "/v1/jobs", {"limit": str(limit)} | ({"state": state} if state else {}))
+    def jobs(self, *, state: str = "", array: str = "", limit: int = 50) -> tuple[JobView, ...]:
+        """Returns the newest jobs, newest first, one for each array; or every job of one array."""
+        given = {"limit": str(limit), "state": state, "array": array}
+        return self._many(JobView, "/v1/jobs", {name: value for name, value in given.items() if value})
 
     def job(self, job: str) -> JobView:
         """Returns one job by id or name."""
         return self._one(JobView, "GET", _path(job))
 
-    def stop(self, job: str) -> JobView:
-        """Asks a job to end and returns it as it is now."""
-        return self._one(JobView, "POST", f"{_path(job)}/stop")
+    def stop(self, job: str, *, array: bool = False) -> JobView:
+        """Asks a job, or all jobs of its array, to end and returns it as it is now."""
+        return self._one(JobView, "POST", f"{_path(job)}/stop{'?array=true' if array else ''}", timeout_s=ASK_S)
 
-    def why(self, job: str) -> Why:
-        """Returns why a job is where it is, or waits."""
-        return self._one(Why, "GET", f"{_path(job)}/why")
+    def why(self, job: str, *, remedies: bool = False) -> Why:
+        """Returns why a job is where it is, or waits; with `remedies`, also what would start it now."""
+        return self._one(Why, "GET", f"{_path(job)}/why{'?remedies=true' if remedies else ''}", timeout_s=ASK_S)
+
+    def plan(self) -> PlanView:
+        """Returns the last plan."""
+        return self._one(PlanView, "GET", "/v1/plan")
+
+    def what_if(self, changes: WhatIf) -> WhatIfAnswer:
+        """Returns what some changes would make of the last plan."""
+        return self._one(WhatIfAnswer, "POST", "/v1/plan/what-if", content=encode(changes), timeout_s=ASK_S)
 
     def events(self, job: str) -> tuple[Event, ...]:
         """Returns a job's events, oldest first."""
@@ -88,13 +110,13 @@ class Client:
         """Returns every cluster."""
         return self._many(ClusterView, "/v1/clusters", {})
 
-    def teams(self) -> tuple[TeamQuota, ...]:
-        """Returns the tenant tree, in order of name."""
-        return self._many(TeamQuota, "/v1/teams", {})
+    def teams(self) -> tuple[TeamView, ...]:
+        """Returns the tenant tree with what each team holds, in order of name."""
+        return self._many(TeamView, "/v1/teams", {})
 
-    def set_team(self, team: TeamQuota) -> TeamQuota:
+    def set_team(self, team: Team) -> Team:
         """Places a team in the tenant tree, or changes it, and returns it."""
-        return self._one(TeamQuota, "PUT", f"/v1/teams/{quote(team.name, safe='')}", content=encode(team))
+        return self._one(Team, "PUT", f"/v1/teams/{quote(team.name, safe='')}", content=encode(team))
 
     def logs(self, job: str, *, attempt: int, rank: int = 0, since: int = 0) -> LogChunk:
         """Returns a piece of one rank's output."""
@@ -102,8 +124,16 @@ class Client:
         response = self._send("GET", f"{_path(job)}/logs", params=params)
         return LogChunk(data=response.content, next_offset=int(response.headers["X-Next-Offset"]))
 
-    def _one(self, kind: type[Value], method: str, path: str, *, content: bytes | None = None) -> Value:
-        return decode(kind, self._send(method, path, content=content).content)
+    def _one(
+        self,
+        kind: type[Value],
+        method: str,
+        path: str,
+        *,
+        content: bytes | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Value:
+        return decode(kind, self._send(method, path, content=content, timeout_s=timeout_s).content)
 
     def _many(self, kind: type[Value], path: str, params: Mapping[str, str]) -> tuple[Value, ...]:
         plain = loads(self._send("GET", path, params=params).content)
@@ -112,12 +142,18 @@ class Client:
         return tuple(_each(kind, plain))
 
     def _send(
-        self, method: str, path: str, *, content: bytes | None = None, params: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | None = None,
+        params: Mapping[str, str] | None = None,
+        timeout_s: float = TIMEOUT_S,
     ) -> httpx.Response:
         deadline = time.monotonic() + (RECONNECT_S_MAX if self._answered and method == "GET" else 0.0)
         while True:
             try:
-                return self._answer(self._http.request(method, path, content=content, params=params))
+                return self._answer(self._http.request(method, path, content=content, params=params, timeout=timeout_s))
             except httpx.HTTPError as error:
                 if time.monotonic() >= deadline:
                     got = str(error) or type(error).__name__

@@ -22,20 +22,29 @@ RELEASE_S_MAX = 1.0
 _POLL_S = 0.05
 
 
-def up(home: Home, *, port: int | None = None) -> ServerRecord:
+def up(home: Home, *, port: int | None = None, policy: Path | None = None) -> ServerRecord:
     """Returns where the home's server listens, starting it when it is not running.
 
     Args:
         home: The home folder.
         port: Port to listen on; 0 picks a free one; None takes the last one used, else the configured one.
+        policy: A planning policy to keep and start with; None leaves it as it was.
 
     Raises:
-        Conflict: Another program holds the port.
+        Conflict: Another program holds the port, or a policy is given and the server is running.
+        InvalidSpec: The configuration or the policy is wrong.
         Unavailable: The server did not start.
     """
     config = home.config()
     open_store(home.objects_url(config))  # A wrong URL is told now, and not by the first job.
     with home.lock():
+        if policy is not None:
+            record = home.server()
+            if record is not None and running(record):
+                got = "a server that is running"
+                raise Conflict("take a planning policy", on=str(policy), got=got, next_step="ms down, then again")
+            home.keep_policy(policy)
+        home.policy()
         return _up(home, config, port)
 
 

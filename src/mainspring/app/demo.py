@@ -21,14 +21,16 @@ from rich.text import Text
 
 from mainspring.app.cli_data import ingest_with_progress, progress_bar, report_panel, view_with_progress
 from mainspring.app.home import Config
-from mainspring.app.output import ERRORS, facts_grid, framed, goodput_text, where, why_panel
+from mainspring.app.output import ERRORS, facts_grid, framed, goodput_text, where
+from mainspring.app.output_plan import why_panel
 from mainspring.app.sdk import Lab, job
 from mainspring.data import IngestReport, ViewManifest, ViewRecipe
+from mainspring.domain.answers import JobView
 from mainspring.domain.errors import InvalidInput, MainspringError, Unavailable
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import JobState, ended
-from mainspring.domain.wire import EventKind, JobView, RankStatus
+from mainspring.domain.wire import EventKind, RankStatus
 from mainspring.engines.local import LocalCluster
 from mainspring.robots.recorder import record_episodes
 from mainspring.train.recipe import recipe_named
@@ -215,7 +217,7 @@ class Demo:
         deadline = time.monotonic() + PLACED_S_MAX
         while not (why := self.lab.why(submitted.id)).candidates and time.monotonic() < deadline:
             time.sleep(0.1)
-        ERRORS.print(why_panel(why, submitted.spec))
+        ERRORS.print(why_panel(why, submitted, now_s=time.time()))
 
     def _evaluate(self, trained: JobView, view: ViewManifest, report: IngestReport) -> JobView:
         assert report.version is not None

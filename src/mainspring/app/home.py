@@ -1,6 +1,7 @@
 """The home folder: where one person's Mainspring keeps its configuration, state and secrets.
 
 config.yaml    host, port, database, objects, clusters; written on first use, edited by people
+policy.yaml    what the lab decides about planning, from `ms up --policy`; the defaults when there is none
 token          the administrator's secret, readable by its owner alone
 server.json    where the running server listens, and its process
 server.log     what it said          lock      held while it is being started
@@ -19,10 +20,12 @@ from pathlib import Path
 
 import yaml
 
+from mainspring.app.specs import read_policy
 from mainspring.domain.codec import decode, encode, from_plain, to_plain
 from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, NotFound
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.engines.local import LocalCluster
+from mainspring.planner import Policy
 
 PORT = 7077
 PORT_MAX = 65_535
@@ -153,6 +156,34 @@ class Home:
         except InvalidInput as error:
             on = f"{error.on} of {path}" if error.on else str(path)
             raise InvalidSpec("read the configuration", on=on, got=error.got, wanted=error.wanted) from error
+
+    @property
+    def policy_file(self) -> Path:
+        """Returns where the planning policy is kept."""
+        return self.path / "policy.yaml"
+
+    def policy(self) -> Policy:
+        """Returns what the lab decides about planning.
+
+        Raises:
+            InvalidSpec: The file is not YAML, or a field is unknown or wrong.
+        """
+        return read_policy(self.policy_file) if self.policy_file.exists() else Policy()
+
+    def keep_policy(self, path: Path) -> None:
+        """Checks a policy and keeps it for every start from now on.
+
+        Args:
+            path: A YAML file of the fields of `Policy`.
+
+        Raises:
+            NotFound: There is no such file.
+            InvalidSpec: It is not YAML, or a field is unknown or wrong.
+        """
+        read_policy(path)
+        text = path.read_bytes()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.policy_file.write_bytes(text)
 
     def write_config(self, config: Config) -> None:
         """Writes the configuration.

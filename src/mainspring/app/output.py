@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
@@ -14,11 +15,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from mainspring.domain.answers import AttemptView, ClusterView, Event, Goodput, JobView
 from mainspring.domain.codec import to_plain
 from mainspring.domain.job import JobSpec, Option
 from mainspring.domain.life import JobState
-from mainspring.domain.wire import AttemptView, ClusterView, Event, EventKind, Goodput, JobView, Why
-from mainspring.planner import TeamQuota
+from mainspring.domain.wire import EventKind
 
 
 def _console(stream: TextIO, *, stderr: bool, piped_columns: int | None) -> Console:
@@ -150,6 +151,32 @@ def ago(seconds: float) -> str:
     return f"{seconds / 86_400:.0f} d"
 
 
+def clock_text(at_s: float, *, now_s: float) -> str:
+    """Returns a moment as people say it where they are: "14:20", with the day when it is not today's.
+
+    Args:
+        at_s: The moment.
+        now_s: Now.
+    """
+    at, now = time.localtime(at_s), time.localtime(now_s)
+    same_day = (at.tm_year, at.tm_yday) == (now.tm_year, now.tm_yday)
+    return time.strftime("%H:%M" if same_day else "%d %b %H:%M", at)
+
+
+def start_text(start_s: float | None, *, exact: bool, now_s: float) -> str:
+    """Returns when a job is expected to start, "-" when nobody can know and no room is kept for it.
+
+    Args:
+        start_s: When.
+        exact: Whether room is kept for it from then on.
+        now_s: Now.
+    """
+    if start_s is None:
+        return "after what runs there, reserved" if exact else "-"
+    when = clock_text(max(start_s, now_s), now_s=now_s)
+    return f"{when}, reserved" if exact else f"about {when}, estimate"
+
+
 def asks(spec: JobSpec) -> str:
     """Returns what a job asks for, one clause a role.
 
@@ -165,7 +192,10 @@ def asked(option: Option) -> str:
     Args:
         option: The option.
     """
-    return f"{option.replicas} x {option.chips:g} {option.chip}"
+    elastic = f"{option.replicas_min}..{option.replicas}" if option.replicas_min < option.replicas else option.replicas
+    if not option.chips:
+        return f"{elastic} x {option.cpus:g} CPU cores"
+    return f"{elastic} x {option.chips:g} {option.chip}"
 
 
 def where(attempt: AttemptView) -> str:
@@ -186,21 +216,38 @@ def state_text(state: JobState) -> Text:
     return Text(state.value, style=_COLOURS[state])
 
 
-def jobs_table(jobs: Sequence[JobView], *, now_s: float) -> RenderableType:
-    """Returns one row a job.
+def states_text(job: JobView) -> Text:
+    """Returns a job's state, or how many jobs of its array are in each.
+
+    Args:
+        job: The job.
+    """
+    if job.array is None or not job.array.states:
+        return state_text(job.state)
+    counts = {state: job.array.states[state.value] for state in JobState if state.value in job.array.states}
+    return Text(", ").join(Text(f"{count} {state.value}", style=_COLOURS[state]) for state, count in counts.items())
+
+
+def jobs_table(jobs: Sequence[JobView], *, now_s: float, members: bool = False) -> RenderableType:
+    """Returns one row a job; an array is one row, by its first job's id.
 
     Args:
         jobs: Newest first.
         now_s: For ages.
+        members: Whether each job of an array is shown by itself.
     """
-    made = Listing("JOB", "NAME", "?TEAM", "STATE", "?ASKS", "?WHERE", "?>STEP", ">AGE", "~REASON")
+    made = Listing("JOB", "NAME", "?TEAM", "?TIER", "STATE", "?ASKS", "?WHERE", "?>STEP", ">AGE", "?STARTS", "~REASON")
     for job in jobs:
+        name, job_id, states = job.spec.name, job.id, state_text(job.state)
+        if job.array is not None and not members:
+            name = f"{name.removesuffix(f'-{job.array.index}')}-[0..{job.array.count - 1}]"
+            job_id, states = job.array.first, states_text(job)
         place = where(job.attempts[-1]) if job.attempts else "-"
         step = str(job.step) if job.step >= 0 else "-"
-        age = ago(now_s - job.submitted_s)
-        made.add_row(
-            job.id, job.spec.name, job.spec.team, state_text(job.state), asks(job.spec), place, step, age, job.reason
-        )
+        waits = job.state is JobState.QUEUED
+        starts = start_text(job.start_s, exact=job.exact, now_s=now_s) if waits else "-"
+        facts = (asks(job.spec), place, step, ago(now_s - job.submitted_s), starts, job.reason)
+        made.add_row(job_id, name, job.spec.team, job.spec.tier.value, states, *facts)
     return made
 
 
@@ -217,6 +264,10 @@ def job_panel(job: JobView, events: Sequence[Event], *, now_s: float) -> Rendera
         "state": Text(f"{job.state.value}: {job.reason}" if job.reason else job.state.value, style=_COLOURS[job.state]),
         "asks": f"{asks(job.spec)} ({job.spec.tier.value}, team {job.spec.team})",
     }
+    if job.state is JobState.QUEUED and job.start_s is not None:
+        facts["starts"] = start_text(job.start_s, exact=job.exact, now_s=now_s)
+    if job.array is not None:
+        facts["array"] = Text.assemble(f"{job.array.index} of {job.array.count}: ", states_text(job))
     if job.step >= 0:
         metrics = ", ".join(f"{name} {value:.4g}" for name, value in sorted(job.metrics.items()))
         facts["step"] = f"{job.step}  {metrics}"
@@ -283,56 +334,23 @@ def events_table(events: Sequence[Event], *, most: int = 30) -> RenderableType:
     return made
 
 
-def why_panel(why: Why, spec: JobSpec) -> RenderableType:
-    """Returns the planner's words and every candidate it weighed.
-
-    Args:
-        why: The answer.
-        spec: The job's spec, which names the options.
-    """
-    roles = {role.name: role for role in spec.roles}
-    weighed = Listing("CLUSTER", "OPTION", "FITS", "?>$/HOUR", "?>$/USEFUL\nCHIP-HOUR", "~VERDICT")
-    for candidate in why.candidates:
-        name = f"{candidate.cluster} (simulated)" if candidate.simulated else candidate.cluster
-        role = f" for {candidate.role}" if len(roles) > 1 else ""
-        option = asked(roles[candidate.role].options[candidate.option]) + role
-        fits = Text("yes", style="green") if candidate.fits else Text("no", style="yellow")
-        priced = candidate.fits or candidate.dollars_per_hour > 0  # A cluster without such chips has no price for them.
-        hourly = f"{candidate.dollars_per_hour:.2f}" if priced else "-"
-        work = f"{candidate.dollars_per_work:.2f}" if priced else "-"
-        weighed.add_row(name, option, fits, hourly, work, candidate.verdict)
-    limit = f" [limit: {why.limit.value}]" if why.limit else ""
-    said = Text(f"{why.job} is {why.state.value}{limit}: {why.summary}")
-    return Group(said, "", weighed) if why.candidates else said
-
-
-def fleet_table(clusters: Sequence[ClusterView]) -> RenderableType:
+def fleet_table(clusters: Sequence[ClusterView], *, now_s: float) -> RenderableType:
     """Returns one row a cluster and chip type.
 
     Args:
         clusters: In name order.
+        now_s: For how long a cluster has been silent.
     """
     made = Listing("CLUSTER", "?ENGINE", "CHIP", "?>NODES", "?>READY", ">CHIPS", ">IN USE", "?>$/CHIP-HOUR", "ANSWERS")
     for view in clusters:
         inventory = view.inventory
         name = f"{inventory.cluster} (simulated)" if inventory.simulated else inventory.cluster
+        answers = "yes" if view.answering else f"no, for {ago(now_s - view.seen_s)}"
         for chip in sorted({node.chip for node in inventory.nodes}):
             nodes = [node for node in inventory.nodes if node.chip == chip]
             ready = sum(node.condition.value == "ready" for node in nodes)
             used = sum(view.used_chip_milli.get(node.name, 0) for node in nodes) / 1_000
             price = f"{inventory.dollars_per_chip_hour.get(chip, 0.0):.2f}"
             counts = (str(len(nodes)), str(ready), str(sum(node.chips for node in nodes)), f"{used:g}")
-            made.add_row(name, inventory.engine, chip, *counts, price, "yes" if view.answering else "no")
-    return made
-
-
-def teams_table(teams: Sequence[TeamQuota]) -> RenderableType:
-    """Returns one row a team.
-
-    Args:
-        teams: In name order.
-    """
-    made = Listing("TEAM", "UNDER", ">CHIPS AT MOST")
-    for team in teams:
-        made.add_row(team.name, team.parent or "-", "-" if team.chips_max is None else f"{team.chips_max:g}")
+            made.add_row(name, inventory.engine, chip, *counts, price, answers)
     return made

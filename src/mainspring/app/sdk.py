@@ -23,13 +23,14 @@ from mainspring.app.client import Client
 from mainspring.app.code import record_environment, snapshot_code
 from mainspring.app.home import Home, ServerRecord
 from mainspring.app.specs import option_from, spec_from
+from mainspring.domain.answers import ClusterView, Event, JobView, PlanView, TeamView, WhatIf, WhatIfAnswer, Why
+from mainspring.domain.codec import from_plain, to_plain
 from mainspring.domain.errors import NotFound, Unavailable
 from mainspring.domain.ids import TeamName
 from mainspring.domain.job import LAB, JobSpec
 from mainspring.domain.life import ended
-from mainspring.domain.wire import ClusterView, Event, JobView, Why
+from mainspring.domain.team import Team
 from mainspring.objects import ObjectStore, open_store
-from mainspring.planner import TeamQuota
 
 if TYPE_CHECKING:
     from mainspring.data import IngestReport, Version
@@ -44,6 +45,7 @@ def job(
     *,
     on: str | Sequence[str] = "cpu",
     replicas: int = 1,
+    each: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
     **fields: object,
 ) -> JobSpec:
@@ -54,17 +56,20 @@ def job(
         command: Program and arguments, or one line of text.
         on: Acceptable chips, each `CHIP[:CHIPS][@SPEED]`: type, chips per replica, relative speed.
         replicas: How many replicas start together.
+        each: Any other field of `Option`, for each of them (`cpus`, `memory_gib`, `within`, `prefer`, ...).
         environment: Variables for the program.
-        **fields: Any other field of `JobSpec`, as in a YAML spec (`team`, `tier`, ...); `options` replaces `on`.
+        **fields: Any other field of `JobSpec`, as in a YAML spec (`team`, `tier`, `after`, `duration_s`, ...);
+            `options` replaces `on`.
 
     Raises:
         InvalidSpec: A field is unknown or out of range.
     """
+    chips = [on] if isinstance(on, str) else on
     return spec_from(
         {
             "name": name,
             "command": command if isinstance(command, str) else list(command),
-            "options": [option_from(option, replicas=replicas) for option in ([on] if isinstance(on, str) else on)],
+            "options": [option_from(option, replicas=replicas, **(each or {})) for option in chips],
             "environment": dict(environment or {}),
             **fields,
         }
@@ -81,13 +86,17 @@ class Lab:
     def __init__(self, home: Path | str | None = None) -> None:
         self.home = Home.find(Path(home) if home is not None else None)
 
-    def up(self, *, port: int | None = None) -> ServerRecord:
+    def up(self, *, port: int | None = None, policy: Path | str | None = None) -> ServerRecord:
         """Starts the server when it is not running, and returns where it listens.
 
         Args:
             port: 0 picks a free one; None takes the last one used, else the configured one.
+            policy: A YAML file of the fields of `Policy`, kept for later starts too; None leaves it as it was.
+
+        Raises:
+            Conflict: A policy is given and the server is running: it reads it when it starts.
         """
-        return daemon.up(self.home, port=port)
+        return daemon.up(self.home, port=port, policy=None if policy is None else Path(policy))
 
     def down(self) -> bool:
         """Stops the server and returns whether it was running. Jobs go on."""
@@ -124,19 +133,30 @@ class Lab:
         """Returns this lab's object store."""
         return open_store(self.home.objects_url(self.home.config()))
 
-    def run(self, spec: JobSpec, *, key: str = "", code: Path | None = None) -> JobView:
-        """Submits a job and returns it.
+    def run(
+        self,
+        spec: JobSpec,
+        *,
+        key: str = "",
+        code: Path | None = None,
+        count: int = 1,
+        after: Sequence[str] = (),
+    ) -> JobView:
+        """Submits a job and returns it; of an array, its first job.
 
         Args:
             spec: What to run.
             key: The same key again returns the job it made the first time.
             code: Folder whose working tree the job runs in; None for a job that needs no files.
+            count: How many equal jobs to make of it; each program is told its place by `MAINSPRING_ARRAY_INDEX`.
+            after: Ids or names of jobs that must succeed first, beside those that the spec names.
         """
         store = self.objects()
         taken = record_environment(store) if code is None else snapshot_code(code, store)
-        spec = dataclasses.replace(spec, code=taken)
         with self.client() as client:
-            return client.submit(spec, key=key)
+            first = [*spec.after, *(client.job(name).id for name in after)]
+            spec = dataclasses.replace(spec, code=taken, after=tuple(dict.fromkeys(first)))
+            return client.submit(spec, key=key, count=count)
 
     def again(self, job: str, *, key: str = "") -> JobView:
         """Submits a job's spec and code once more and returns the new job.
@@ -157,15 +177,16 @@ class Lab:
                 )
             return client.submit(spec, key=key)
 
-    def ps(self, *, state: str = "", limit: int = 50) -> tuple[JobView, ...]:
-        """Returns the newest jobs, newest first.
+    def ps(self, *, state: str = "", array: str = "", limit: int = 50) -> tuple[JobView, ...]:
+        """Returns the newest jobs, newest first; one for each array.
 
         Args:
             state: Only jobs in this state, "" for all.
+            array: Id or name of a job: then every job of its array, in order.
             limit: At most so many.
         """
         with self.client() as client:
-            return client.jobs(state=state, limit=limit)
+            return client.jobs(state=state, array=array, limit=limit)
 
     def status(self, job: str) -> JobView:
         """Returns one job.
@@ -185,45 +206,61 @@ class Lab:
         with self.client() as client:
             return client.events(job)
 
-    def why(self, job: str) -> Why:
+    def why(self, job: str, *, remedies: bool = False) -> Why:
         """Returns why a job is where it is, or waits.
 
         Args:
             job: Its id or name.
+            remedies: Whether to find what would start it now, which takes a while on a large fleet.
         """
         with self.client() as client:
-            return client.why(job)
+            return client.why(job, remedies=remedies)
 
-    def stop(self, job: str) -> JobView:
+    def plan(self) -> PlanView:
+        """Returns the last plan."""
+        with self.client() as client:
+            return client.plan()
+
+    def what_if(self, changes: WhatIf) -> WhatIfAnswer:
+        """Returns what some changes would make of the last plan; nothing of it happens.
+
+        Args:
+            changes: What to try.
+        """
+        with self.client() as client:
+            return client.what_if(changes)
+
+    def stop(self, job: str, *, array: bool = False) -> JobView:
         """Asks a job to end and returns it as it is now.
 
         Args:
             job: Its id or name.
+            array: Whether all jobs of its array shall end.
         """
         with self.client() as client:
-            return client.stop(job)
+            return client.stop(job, array=array)
 
     def fleet(self) -> tuple[ClusterView, ...]:
         """Returns every cluster."""
         with self.client() as client:
             return client.clusters()
 
-    def teams(self) -> tuple[TeamQuota, ...]:
-        """Returns the tenant tree, in order of name."""
+    def teams(self) -> tuple[TeamView, ...]:
+        """Returns the tenant tree with what each team holds, in order of name."""
         with self.client() as client:
             return client.teams()
 
-    def set_team(self, name: str, *, parent: str | None = LAB, chips_max: float | None = None) -> TeamQuota:
+    def set_team(self, name: str, **fields: object) -> Team:
         """Places a team in the tenant tree, or changes it, and returns it.
 
         Args:
             name: The team.
-            parent: The team above it; None for a root.
-            chips_max: Most chips it and the teams below it may use at once; None for no limit.
+            **fields: Any other field of `Team`; what is left out stays as it was. A new team is placed under "lab".
         """
-        above = TeamName(parent) if parent is not None and parent != name else None
         with self.client() as client:
-            return client.set_team(TeamQuota(name=TeamName(name), parent=above, chips_max=chips_max))
+            known = {view.team.name: view.team for view in client.teams()}
+            before = known.get(TeamName(name), Team(name=TeamName(name), parent=None if name == LAB else LAB))
+            return client.set_team(from_plain(Team, {**to_plain(before), **to_plain(fields)}, strict=True))
 
     def logs(self, job: str, *, rank: int = 0, follow: bool = False) -> Iterator[bytes]:
         """Yields one rank's output: of the job's newest attempt, and when following of every one after it.

@@ -18,8 +18,8 @@ from mainspring.control import Caller, Control, TokenRole, open_store
 from mainspring.control.server import Server
 from mainspring.domain.errors import MainspringError, NotFound
 from mainspring.domain.job import LAB
+from mainspring.domain.team import Team
 from mainspring.engines.local import LocalCluster, LocalEngine
-from mainspring.planner import TeamQuota
 
 AGENT_COMMAND = (sys.executable, "-m", "mainspring.app.agent")
 
@@ -66,11 +66,12 @@ def serve(home: Home, listener: socket.socket) -> None:
         dice=SystemDice(),
         controller_url=url_of(listener),
         objects_url=home.objects_url(config),
+        policy=home.policy(),
     )
     try:
         home.token()
     except NotFound:
-        control.set_team(TeamQuota(name=LAB), Caller(role=TokenRole.ADMIN, team=LAB))
+        control.set_team(Team(name=LAB), Caller(role=TokenRole.ADMIN, team=LAB))
         home.write_token(control.issue_token(role=TokenRole.ADMIN, team=LAB))
     server = Server(control, listener)
     server.start()

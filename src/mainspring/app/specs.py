@@ -1,10 +1,14 @@
-"""Job specs as people write them: YAML files and command lines, read strictly into `JobSpec`."""
+"""What people write: job specs and planning policies in YAML, options, durations and chip counts on command lines.
+
+Everything is read strictly: an unknown field, or one out of its range, is told by name.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import shlex
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +16,16 @@ import yaml
 
 from mainspring.domain.codec import from_plain
 from mainspring.domain.errors import InvalidInput, InvalidSpec, NotFound, nearest
+from mainspring.domain.ids import ChipName
 from mainspring.domain.job import JobSpec
+from mainspring.planner import Policy
 
 SPEC_BYTES_MAX = 1 << 20
 OPTION_FORM = "CHIP[:CHIPS][@SPEED]"
+DURATION_FORM = "SECONDS, or a number with s, m, h or d, such as 90m"
+NONE_WORD = "none"  # Takes a limit away.
 _SHORTHAND = ("command", "options", "environment")
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
 def read_spec(path: Path) -> JobSpec:
@@ -32,24 +41,44 @@ def read_spec(path: Path) -> JobSpec:
         NotFound: There is no such file.
         InvalidSpec: It is not YAML, or a field is unknown, missing or out of range.
     """
-    try:
-        with path.open("rb") as file:
-            data = file.read(SPEC_BYTES_MAX + 1)
-    except OSError as error:
-        raise NotFound("read a job spec", on=str(path), got=error.strerror or str(error)) from error
-    if len(data) > SPEC_BYTES_MAX:
-        raise InvalidSpec(
-            "read a job spec", on=str(path), got="a larger file", wanted=f"at most {SPEC_BYTES_MAX} bytes"
-        )
-    try:
-        plain = yaml.safe_load(data)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidSpec("read a job spec", on=str(path), got=" ".join(str(error).split()), wanted="YAML") from error
+    plain = _read_yaml(path, "read a job spec")
     try:
         return spec_from(plain)
     except InvalidInput as error:
         on = f"{error.on} of {path}" if error.on else str(path)
         raise InvalidSpec("read a job spec", on=on, got=error.got, wanted=error.wanted) from error
+
+
+def read_policy(path: Path) -> Policy:
+    """Returns the planning policy in a YAML file of the fields of `Policy`; what it leaves out keeps its default.
+
+    Args:
+        path: The file.
+
+    Raises:
+        NotFound: There is no such file.
+        InvalidSpec: It is not YAML, or a field is unknown or out of range.
+    """
+    plain = _read_yaml(path, "read a planning policy")
+    try:
+        return from_plain(Policy, plain or {}, strict=True)
+    except InvalidInput as error:
+        on = f"{error.on} of {path}" if error.on else str(path)
+        raise InvalidSpec("read a planning policy", on=on, got=error.got, wanted=error.wanted) from error
+
+
+def _read_yaml(path: Path, attempted: str) -> object:
+    try:
+        with path.open("rb") as file:
+            data = file.read(SPEC_BYTES_MAX + 1)
+    except OSError as error:
+        raise NotFound(attempted, on=str(path), got=error.strerror or str(error)) from error
+    if len(data) > SPEC_BYTES_MAX:
+        raise InvalidSpec(attempted, on=str(path), got="a larger file", wanted=f"at most {SPEC_BYTES_MAX} bytes")
+    try:
+        return yaml.safe_load(data)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidSpec(attempted, on=str(path), got=" ".join(str(error).split()), wanted="YAML") from error
 
 
 def spec_from(plain: object) -> JobSpec:
@@ -94,12 +123,13 @@ def _with_split_command(role: object) -> object:
         raise InvalidSpec("read a job spec", on="field 'command'", got=str(error), wanted="balanced quotes") from error
 
 
-def option_from(text: str, *, replicas: int) -> dict[str, object]:
+def option_from(text: str, *, replicas: int, **fields: object) -> dict[str, object]:
     """Returns the option that `CHIP[:CHIPS][@SPEED]` stands for, such as `h100:8` or `v5e:1@0.4`.
 
     Args:
         text: What was typed.
         replicas: How many replicas start together.
+        **fields: Any other field of `Option`.
 
     Raises:
         InvalidSpec: A number does not read as one.
@@ -107,6 +137,66 @@ def option_from(text: str, *, replicas: int) -> dict[str, object]:
     head, _, speed = text.partition("@")
     chip, _, chips = head.partition(":")
     try:
-        return {"chip": chip, "chips": float(chips or 1), "speed": float(speed or 1), "replicas": replicas}
+        numbers = {"chips": float(chips or 1), "speed": float(speed or 1)}
+        return {"chip": chip, **numbers, "replicas": replicas, **fields}
     except ValueError as error:
         raise InvalidSpec("read an option", got=repr(text), wanted=f"{OPTION_FORM}, such as h100:8@1.0") from error
+
+
+def duration_from(text: str) -> float:
+    """Returns the seconds that a duration such as `90m` or `2h` stands for.
+
+    Args:
+        text: What was typed.
+
+    Raises:
+        InvalidSpec: It does not read as a duration.
+    """
+    number, unit = (text[:-1], text[-1]) if text[-1:] in _UNITS_S else (text, "s")
+    try:
+        seconds = float(number) * _UNITS_S[unit]
+        if not isfinite(seconds):
+            raise ValueError(text)
+    except ValueError as error:
+        raise InvalidSpec("read a duration", got=repr(text), wanted=DURATION_FORM) from error
+    return seconds
+
+
+def limit_from(text: str) -> float | None:
+    """Returns the limit that was typed, None for `none`.
+
+    Args:
+        text: What was typed.
+
+    Raises:
+        InvalidSpec: It is neither.
+    """
+    if text == NONE_WORD:
+        return None
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InvalidSpec("read a limit", got=repr(text), wanted=f"a number, or {NONE_WORD}") from error
+
+
+def chips_from(texts: list[str]) -> dict[ChipName, float]:
+    """Returns the counts that `CHIP=COUNT`, one or several, stand for; none of them for `none`.
+
+    Args:
+        texts: What was typed.
+
+    Raises:
+        InvalidSpec: One does not read so.
+    """
+    counts: dict[ChipName, float] = {}
+    for text in texts:
+        chip, equals, count = text.partition("=")
+        if text == NONE_WORD:
+            continue
+        try:
+            if not chip or not equals:
+                raise ValueError(text)
+            counts[ChipName(chip)] = float(count)
+        except ValueError as error:
+            raise InvalidSpec("read a number of chips", got=repr(text), wanted="CHIP=COUNT, such as h100=64") from error
+    return counts

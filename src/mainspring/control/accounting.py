@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from mainspring.domain.answers import Event, Goodput
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire import EXIT_PREEMPTED, Event, EventKind, Goodput
+from mainspring.domain.wire import EXIT_PREEMPTED, EventKind
 
 KINDS = (
     EventKind.ATTEMPT_GRANTED,

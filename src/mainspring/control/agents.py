@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -11,6 +11,7 @@ from mainspring.control.ledger import Ledger, StopCause
 from mainspring.control.records import (
     AllocationRecord,
     AttemptRecord,
+    JobRecord,
     allocation_of,
     allocations_of,
     attempt_by_id,
@@ -153,6 +154,7 @@ def register(
     count = sum(len(grant.nodes) for grant in granted)
     ready = len(came) == count
     spec = specs(connection, [attempt.job])[attempt.job]
+    place = _array_place(jobs_by_id(connection, [attempt.job])[attempt.job])
     return Orders(
         ready=ready,
         attempt=attempt.id,
@@ -164,7 +166,8 @@ def register(
         lead_address=came[LEAD] if ready else "",
         ranks=layout(granted, only=None if agent == LEAD else agent) if ready else (),
         roles=tuple(
-            RoleOrders(role=role.name, command=role.command, environment=role.environment) for role in spec.roles
+            RoleOrders(role=role.name, command=role.command, environment={**role.environment, **place})
+            for role in spec.roles
         )
         if ready
         else (),
@@ -197,7 +200,7 @@ def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> Heart
     if attempt.state is AttemptState.GRANTED:
         ledger.run_attempt(attempt, jobs_by_id(connection, [attempt.job])[attempt.job])
     seen = _write_events(ledger, attempt, beat.events)
-    columns: dict[str, object] = {"events_seen": seen}
+    columns: dict[str, object] = {"events_seen": seen, "heard_s": now_s}
     if (beat.generation, beat.step) >= (attempt.generation, attempt.step):
         columns |= {"generation": beat.generation, "step": beat.step, "ranks": text_of(beat.ranks)}
         connection.execute(
@@ -225,6 +228,13 @@ def _write_events(ledger: Ledger, attempt: AttemptRecord, told: Sequence[LeadEve
             result = dict(jobs_by_id(ledger.connection, [attempt.job])[attempt.job].result) | dict(event.detail)
             ledger.connection.execute(sa.update(jobs).where(jobs.c.id == attempt.job).values(result=text_of(result)))
     return seen
+
+
+def _array_place(job: JobRecord) -> Mapping[str, str]:
+    """Returns what a program of an array is told of its place in it."""
+    if job.array is None:
+        return {}
+    return {"MAINSPRING_ARRAY_INDEX": str(job.array_index), "MAINSPRING_ARRAY_COUNT": str(job.array_count)}
 
 
 def _agent(granted: Sequence[Grant], place: int, call: Register) -> int:

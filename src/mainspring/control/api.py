@@ -1,4 +1,4 @@
-"""The controller on HTTP: wire values in and out, bearer tokens on everything, errors as `wire.Problem`."""
+"""The controller on HTTP: wire values in and out, bearer tokens on everything, errors as `answers.Problem`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mainspring.control.api_logs import Followers, follow
 from mainspring.control.api_schema import documented, problems, publish
 from mainspring.control.control import LIST_MAX, LOG_BYTES_MAX, Control
 from mainspring.control.tokens import Caller, TokenRole
-from mainspring.domain import wire
+from mainspring.domain import answers, wire
 from mainspring.domain.codec import MESSAGE_BYTES_MAX, WHOLE_MAX, decode, encode
 from mainspring.domain.errors import (
     Conflict,
@@ -28,7 +28,7 @@ from mainspring.domain.errors import (
 )
 from mainspring.domain.ids import TeamName
 from mainspring.domain.life import JobState
-from mainspring.planner import TeamQuota
+from mainspring.domain.team import Team
 
 _STATUSES: tuple[tuple[type[MainspringError], int], ...] = (
     (InvalidInput, 400),
@@ -109,43 +109,66 @@ def health(control: Controlled) -> Response:
     return _answer({"status": "ok", "leader_epoch": control.store.leader().epoch})
 
 
-@_router.post("/jobs", **documented(body=wire.Submit, answer=wire.JobView))
+@_router.post("/jobs", **documented(body=answers.Submit, answer=answers.JobView))
 def submit(control: Controlled, caller: Called, body: Body) -> Response:
     """Takes a job, or returns the one that the same key made before."""
-    return _answer(control.submit(decode(wire.Submit, body), caller))
+    return _answer(control.submit(decode(answers.Submit, body), caller))
 
 
-@_router.get("/jobs", **documented(answer=wire.JobView, many=True))
+@_router.get("/jobs", **documented(answer=answers.JobView, many=True))
 def list_jobs(
     control: Controlled,
     _: Seen,
     state: JobState | None = None,
     team: Annotated[str | None, Query(max_length=63)] = None,
+    array: Annotated[str | None, Query(max_length=63)] = None,
     limit: Limit = 50,
 ) -> Response:
-    """Lists the newest jobs, newest first, without ranks and goodput."""
-    return _answer(control.jobs(state=state, team=TeamName(team) if team else None, limit=limit))
+    """Lists the newest jobs, newest first, without ranks and goodput; one for each array, or every job of one array."""
+    return _answer(control.jobs(state=state, team=TeamName(team) if team else None, array=array, limit=limit))
 
 
-@_router.get("/jobs/{job}", **documented(answer=wire.JobView))
+@_router.get("/jobs/{job}", **documented(answer=answers.JobView))
 def show_job(control: Controlled, _: Seen, job: str) -> Response:
     """Shows one job, by id or by the newest of its name."""
     return _answer(control.job(job))
 
 
-@_router.post("/jobs/{job}/stop", **documented(answer=wire.JobView))
-def stop_job(control: Controlled, caller: Called, job: str) -> Response:
-    """Asks a job to end; one that has ended stays as it is."""
-    return _answer(control.stop(job, caller))
+@_router.post("/jobs/{job}/stop", **documented(answer=answers.JobView))
+def stop_job(
+    control: Controlled,
+    caller: Called,
+    job: str,
+    array: Annotated[bool, Query()] = False,  # noqa: FBT002
+) -> Response:
+    """Asks a job to end, or all jobs of its array; one that has ended stays as it is."""
+    return _answer(control.stop(job, caller, array=array))
 
 
-@_router.get("/jobs/{job}/why", **documented(answer=wire.Why))
-def why(control: Controlled, _: Seen, job: str) -> Response:
-    """Tells why a job is where it is, or waits."""
-    return _answer(control.why(job))
+@_router.get("/jobs/{job}/why", **documented(answer=answers.Why))
+def why(
+    control: Controlled,
+    _: Seen,
+    job: str,
+    remedies: Annotated[bool, Query()] = False,  # noqa: FBT002
+) -> Response:
+    """Tells why a job is where it is, or waits; with `remedies`, also what would start it now."""
+    return _answer(control.why(job, with_remedies=remedies))
 
 
-@_router.get("/jobs/{job}/events", **documented(answer=wire.Event, many=True))
+@_router.get("/plan", **documented(answer=answers.PlanView))
+def show_plan(control: Controlled, _: Seen) -> Response:
+    """Shows the last plan."""
+    return _answer(control.plan())
+
+
+@_router.post("/plan/what-if", **documented(body=answers.WhatIf, answer=answers.WhatIfAnswer))
+def what_if(control: Controlled, _: Seen, body: Body) -> Response:
+    """Tells what some changes would make of the last plan; nothing of it happens."""
+    return _answer(control.what_if(decode(answers.WhatIf, body)))
+
+
+@_router.get("/jobs/{job}/events", **documented(answer=answers.Event, many=True))
 def job_events(control: Controlled, _: Seen, job: str, since: Since = 0, limit: Limit = LIST_MAX) -> Response:
     """Lists a job's events after a sequence number, oldest first."""
     return _answer(control.events(reference=job, since=since, limit=limit))
@@ -182,31 +205,31 @@ def logs(
     return Response(chunk.data, media_type="application/octet-stream", headers=headers)
 
 
-@_router.get("/events", **documented(answer=wire.Event, many=True))
+@_router.get("/events", **documented(answer=answers.Event, many=True))
 def events(control: Controlled, _: Seen, since: Since = 0, limit: Limit = LIST_MAX) -> Response:
     """Lists all events after a sequence number, oldest first."""
     return _answer(control.events(since=since, limit=limit))
 
 
-@_router.get("/clusters", **documented(answer=wire.ClusterView, many=True))
+@_router.get("/clusters", **documented(answer=answers.ClusterView, many=True))
 def clusters(control: Controlled, _: Seen) -> Response:
     """Lists every cluster that ever answered."""
     return _answer(control.clusters())
 
 
-@_router.get("/teams", **documented(answer=TeamQuota, many=True))
+@_router.get("/teams", **documented(answer=answers.TeamView, many=True))
 def teams(control: Controlled, _: Seen) -> Response:
-    """Lists the tenant tree, in order of name."""
+    """Lists the tenant tree with what each team holds, in order of name."""
     return _answer(control.teams())
 
 
-@_router.put("/teams/{name}", **documented(body=TeamQuota, answer=TeamQuota))
+@_router.put("/teams/{name}", **documented(body=Team, answer=Team))
 def set_team(control: Controlled, caller: Called, name: str, body: Body) -> Response:
-    """Places a team in the tenant tree, or changes its quota."""
-    quota = decode(TeamQuota, body)
-    if quota.name != name:
-        raise InvalidInput("change a team", on=f"team {name[:80]!r}", got=f"a body for {quota.name!r}")
-    return _answer(control.set_team(quota, caller))
+    """Places a team in the tenant tree, or changes it."""
+    team = decode(Team, body)
+    if team.name != name:
+        raise InvalidInput("change a team", on=f"team {name[:80]!r}", got=f"a body for {team.name!r}")
+    return _answer(control.set_team(team, caller))
 
 
 @_router.post("/agents/register", **documented(body=wire.Register, answer=wire.Orders))
@@ -224,8 +247,8 @@ def heartbeat(control: Controlled, caller: Called, body: Body) -> Response:
 # ---------------------------------------------------------------- errors
 
 
-def _problem(error: MainspringError) -> wire.Problem:
-    return wire.Problem(
+def _problem(error: MainspringError) -> answers.Problem:
+    return answers.Problem(
         error=type(error).__name__,
         attempted=error.attempted,
         on=error.on,
@@ -252,7 +275,7 @@ async def _tell_invalid(_: Request, error: Exception) -> Response:
 async def _tell_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, StarletteHTTPException)
     told: object = error.detail
-    if not isinstance(told, wire.Problem):
+    if not isinstance(told, answers.Problem):
         kind = NotFound if error.status_code == 404 else InvalidInput
         told = _problem(kind("serve a request", on=f"{request.method} {request.url.path}"[:200], got=str(error.detail)))
     answer = _answer(told, error.status_code)

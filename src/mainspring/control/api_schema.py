@@ -8,22 +8,26 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
-from mainspring.domain import wire
-from mainspring.planner import TeamQuota
+from mainspring.domain import answers, wire
+from mainspring.domain.team import Team
 
 _REF = "#/components/schemas/{model}"
 _KINDS: dict[str, Any] = {
-    "Submit": wire.Submit,
-    "JobView": wire.JobView,
-    "Why": wire.Why,
-    "Event": wire.Event,
-    "ClusterView": wire.ClusterView,
-    "TeamQuota": TeamQuota,
+    "Submit": answers.Submit,
+    "JobView": answers.JobView,
+    "Why": answers.Why,
+    "Event": answers.Event,
+    "ClusterView": answers.ClusterView,
+    "Team": Team,
+    "TeamView": answers.TeamView,
+    "PlanView": answers.PlanView,
+    "WhatIf": answers.WhatIf,
+    "WhatIfAnswer": answers.WhatIfAnswer,
     "Register": wire.Register,
     "Orders": wire.Orders,
     "Heartbeat": wire.Heartbeat,
     "HeartbeatReply": wire.HeartbeatReply,
-    "Problem": wire.Problem,
+    "Problem": answers.Problem,
 }
 _PROBLEMS = {
     400: "The request cannot be accepted as it is",
@@ -55,7 +59,7 @@ def documented(*, answer: type, body: type | None = None, many: bool = False) ->
 
 def problems() -> dict[int | str, dict[str, Any]]:
     """Returns how every route fails."""
-    content = {"application/json": {"schema": _ref(wire.Problem)}}
+    content = {"application/json": {"schema": _ref(answers.Problem)}}
     return {status: {"description": words, "content": content} for status, words in _PROBLEMS.items()}
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from threading import Event as Signal
 from threading import Lock
 
@@ -11,37 +12,48 @@ import sqlalchemy as sa
 
 from mainspring.control import agents
 from mainspring.control.fleet import Fleet
-from mainspring.control.ledger import Ledger, StopCause
+from mainspring.control.ledger import Ledger, StopCause, member_name
 from mainspring.control.loop import Loop
-from mainspring.control.records import ACTIVE_MAX, JOB_LIVE, attempts_of, events_since, quotas, specs
-from mainspring.control.schema import KEY_LENGTH_MAX, jobs, teams
+from mainspring.control.picture import Picture, Pictures
+from mainspring.control.planning import remedies, team_uses, view_plan, waiting_why, what_if
+from mainspring.control.records import (
+    ACTIVE_MAX,
+    attempts_of,
+    events_since,
+    jobs_of_array,
+    tenants,
+    text_of,
+)
+from mainspring.control.schema import KEY_LENGTH_MAX, teams
 from mainspring.control.settings import Settings
 from mainspring.control.store import Store
+from mainspring.control.submits import array_of, made_before, require_jobs, require_known, require_room
 from mainspring.control.tokens import Caller, TokenRole, draw_secret, find_caller, save_token
 from mainspring.control.views import find_job, list_jobs, view_clusters, view_job, view_why
-from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, NotFound, nearest
-from mainspring.domain.fleet import LogChunk
-from mainspring.domain.ids import ClusterName, JobId, TeamName, draw_id
-from mainspring.domain.job import LAB, MILLI
-from mainspring.domain.life import AttemptState, JobState, ended
-from mainspring.domain.ports import Clock, Dice, Engine
-from mainspring.domain.wire import (
+from mainspring.domain.answers import (
     ClusterView,
     Event,
-    EventKind,
-    Heartbeat,
-    HeartbeatReply,
     JobView,
-    Orders,
-    Register,
+    PlanView,
     Submit,
+    TeamView,
+    WhatIf,
+    WhatIfAnswer,
     Why,
 )
-from mainspring.planner import Snapshot, SnapshotBuilder, TeamQuota, feasible
+from mainspring.domain.errors import InvalidInput, NotAllowed, NotFound, Unavailable
+from mainspring.domain.fleet import LogChunk
+from mainspring.domain.ids import ClusterName, JobId, TeamName, checked_name, draw_id
+from mainspring.domain.life import AttemptState, JobState, ended
+from mainspring.domain.ports import Clock, Dice, Engine
+from mainspring.domain.team import Team
+from mainspring.domain.wire import Heartbeat, HeartbeatReply, Orders, Register
+from mainspring.planner import Policy, Snapshot, SnapshotBuilder, feasible
 
 LIST_MAX = 1_000
 LOG_BYTES_MAX = 1 << 20
 TEAMS_MAX = 10_000
+ASK_S = 60.0  # The longest wait for others who try changes: one thread tries at a time, for each makes whole plans.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +81,7 @@ class Control:
         controller_url: Where agents reach this controller.
         objects_url: Where code snapshots and checkpoints are, as agents reach it.
         settings: Bounds.
+        policy: What the lab decides about planning.
     """
 
     def __init__(
@@ -81,16 +94,20 @@ class Control:
         controller_url: str,
         objects_url: str,
         settings: Settings | None = None,
+        policy: Policy | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
         self.settings = settings or Settings()
+        self.policy = policy or Policy()
         self.fleet = Fleet()
+        self.pictures = Pictures()
         self.wake = Signal()
         self._engines = dict(engines)
         self._dice = dice
         self._controller_url = controller_url
         self._objects_url = objects_url
+        self._asking = Lock()
         self._machines_lock = Lock()
         self._machines_version = -1
         self._machines: Snapshot | None = None
@@ -103,8 +120,10 @@ class Control:
             clock=self.clock,
             dice=self._dice,
             fleet=self.fleet,
+            pictures=self.pictures,
             controller_url=self._controller_url,
             settings=self.settings,
+            policy=self.policy,
         )
 
     # ---------------------------------------------------------------- tokens and teams
@@ -137,11 +156,11 @@ class Control:
             raise NotAllowed("enter", got="a token nobody holds" if secret else "no token", wanted="a bearer token")
         return found
 
-    def set_team(self, quota: TeamQuota, caller: Caller) -> TeamQuota:
-        """Places a team in the tenant tree, or changes its quota, and returns it.
+    def set_team(self, team: Team, caller: Caller) -> Team:
+        """Places a team in the tenant tree, or changes it, and returns it.
 
         Args:
-            quota: The team as it shall be.
+            team: The team as it shall be.
             caller: An administrator.
 
         Raises:
@@ -150,43 +169,47 @@ class Control:
         """
         caller.require(TokenRole.ADMIN, "change a team")
         with self.store.write() as connection:
-            others = [team for team in quotas(connection) if team.name != quota.name]
+            others = [one for one in tenants(connection) if one.name != team.name]
             if len(others) >= TEAMS_MAX:
-                raise InvalidInput("add a team", on=quota.name, got=f"{len(others)} teams", wanted="fewer")
-            SnapshotBuilder().set_teams([*others, quota])
-            connection.execute(sa.delete(teams).where(teams.c.name == quota.name))
-            limit = None if quota.chips_max is None else round(quota.chips_max * MILLI)
-            connection.execute(sa.insert(teams).values(name=quota.name, parent=quota.parent, chip_milli_max=limit))
+                raise InvalidInput("add a team", on=team.name, got=f"{len(others)} teams", wanted="fewer")
+            SnapshotBuilder().set_teams([*others, team])
+            connection.execute(sa.delete(teams).where(teams.c.name == team.name))
+            connection.execute(sa.insert(teams).values(name=team.name, facts=text_of(team)))
         self.wake.set()
-        return quota
+        return team
 
-    def teams(self) -> tuple[TeamQuota, ...]:
-        """Returns the tenant tree, in order of name."""
+    def teams(self) -> tuple[TeamView, ...]:
+        """Returns the tenant tree with what each team holds, in order of name."""
         with self.store.read() as connection:
-            return tuple(sorted(quotas(connection), key=lambda quota: quota.name))
+            tree = tenants(connection)
+        picture = self.pictures.newest
+        uses = team_uses(picture.snapshot) if picture is not None else {}
+        return tuple(TeamView(team=team, use=uses.get(team.name)) for team in tree)
 
     # ---------------------------------------------------------------- jobs
 
     def submit(self, submit: Submit, caller: Caller) -> JobView:
-        """Returns the job made of a spec, or the one that the same key made before.
+        """Returns the job made of a spec, or the one that the same key made before; of an array, its first job.
 
         Args:
-            submit: The spec, and the key that makes repeats harmless.
+            submit: The spec, how many jobs to make of it, and the key that makes repeats harmless.
             caller: A member of the spec's team.
 
         Raises:
             NotAllowed: The caller is not.
-            NotFound: There is no such team.
+            NotFound: There is no such team, or a job it comes after is not known.
             ImpossibleJob: No cluster could ever run it.
             Conflict: The key made a job of another spec.
-            InvalidInput: The key is too long, or too many jobs wait.
+            InvalidInput: The key or an array's name is too long, or too many jobs wait.
         """
         if len(submit.key) > KEY_LENGTH_MAX:
             raise InvalidInput("submit a job", on="field 'key'", wanted=f"at most {KEY_LENGTH_MAX} letters")
+        if submit.count > 1:
+            checked_name(member_name(submit.spec.name, submit.count - 1), "the last job of an array")
         with self.store.read() as connection:
-            _require_known(connection, submit.spec.team)
+            require_known(connection, submit.spec.team)
             caller.require_team(connection, submit.spec.team, "submit a job")
-            made = _made_before(connection, submit)
+            made = made_before(connection, submit)
         if made is not None:
             return self.job(made)
         machines = self._known_machines()
@@ -194,11 +217,15 @@ class Control:
         if impossible is not None:
             raise impossible
         with self.store.write() as connection:
-            made = _made_before(connection, submit)
+            made = made_before(connection, submit)
             if made is None:
-                _require_room(connection)
-                made = JobId(draw_id("job", self._dice))
-                Ledger(connection, self.clock.now_s()).submit(made, submit)
+                require_room(connection, submit.count)
+                require_jobs(connection, submit.spec.after)
+                drawn = draw_id("job", self._dice)
+                width = len(str(submit.count - 1))
+                ids = [JobId(f"{drawn}-{index:0{width}}") for index in range(submit.count)]
+                made = JobId(drawn) if submit.count == 1 else ids[0]
+                Ledger(connection, self.clock.now_s()).submit([made] if submit.count == 1 else ids, submit)
         self.wake.set()
         return self.job(made)
 
@@ -215,28 +242,39 @@ class Control:
             return view_job(connection, find_job(connection, reference), self.clock.now_s())
 
     def jobs(
-        self, *, state: JobState | None = None, team: TeamName | None = None, limit: int = 50
+        self,
+        *,
+        state: JobState | None = None,
+        team: TeamName | None = None,
+        array: str | None = None,
+        limit: int = 50,
     ) -> tuple[JobView, ...]:
-        """Returns the newest jobs, newest first, without ranks and goodput.
+        """Returns the newest jobs, newest first, without ranks and goodput; of each array one job that stands for all.
 
         Args:
             state: Only those in this state, unless None.
             team: Only this team's, unless None.
+            array: Id or name of a job; then every job of its array, in order. None for all jobs.
             limit: The most to return, up to `LIST_MAX`.
+
+        Raises:
+            NotFound: No such job, or it belongs to no array.
         """
         assert 1 <= limit <= LIST_MAX
         with self.store.read() as connection:
-            return list_jobs(connection, state=state, team=team, limit=limit, now_s=self.clock.now_s())
+            first = None if array is None else array_of(find_job(connection, array))
+            return list_jobs(connection, state=state, team=team, array=first, limit=limit, now_s=self.clock.now_s())
 
-    def stop(self, reference: str, caller: Caller) -> JobView:
+    def stop(self, reference: str, caller: Caller, *, array: bool = False) -> JobView:
         """Asks a job to end, and returns it as it is then; one that ends or has ended stays as it is.
 
         Args:
             reference: Its id or name.
             caller: A member of the job's team.
+            array: Whether all jobs of its array shall end.
 
         Raises:
-            NotFound: No such job.
+            NotFound: No such job, or it belongs to no array.
             NotAllowed: The caller is not a member.
         """
         by = f"{caller.role.value} of team {caller.team}"
@@ -244,27 +282,84 @@ class Control:
             job = find_job(connection, reference)
             caller.require_team(connection, job.team, "stop a job")
             ledger = Ledger(connection, self.clock.now_s())
-            if job.state is JobState.QUEUED:
-                ledger.event(EventKind.STOP_REQUESTED, job=job.id, detail={"by": by})
-                ledger.move_job(job, JobState.CANCELLED, f"cancelled by {by}")
-            elif job.state in (JobState.STARTING, JobState.RUNNING):
-                ledger.move_job(job, JobState.STOPPING, f"cancelled by {by}")
-                attempt = attempts_of(connection, [job.id])[job.id][-1]
-                ledger.stop_attempt(attempt, StopCause.CANCEL, f"cancelled by {by}")
+            wanted = jobs_of_array(connection, array_of(job)) if array else (job,)
+            ledger.cancel_queued([one for one in wanted if one.state is JobState.QUEUED], by)
+            running = [one for one in wanted if one.state in (JobState.STARTING, JobState.RUNNING)]
+            own = attempts_of(connection, [one.id for one in running])
+            for one in running:
+                ledger.move_job(one, JobState.STOPPING, f"cancelled by {by}")
+                ledger.stop_attempt(own[one.id][-1], StopCause.CANCEL, f"cancelled by {by}")
         self.wake.set()
         return self.job(job.id)
 
-    def why(self, reference: str) -> Why:
+    # ---------------------------------------------------------------- plans
+
+    def why(self, reference: str, *, with_remedies: bool = False) -> Why:
         """Returns why a job is where it is, or waits.
 
         Args:
             reference: Its id or name.
+            with_remedies: Whether to find what would start it now, which makes plans and takes a while.
 
         Raises:
             NotFound: No such job.
+            Unavailable: Others keep this controller busy with such questions.
         """
         with self.store.read() as connection:
-            return view_why(connection, find_job(connection, reference))
+            answer = view_why(connection, find_job(connection, reference))
+        picture = self.pictures.newest
+        if picture is None or answer.state is not JobState.QUEUED:
+            return answer
+        answer = waiting_why(picture, answer)
+        if not with_remedies:
+            return answer
+        with self._asked("find what would start a job"):
+            return replace(answer, remedies=remedies(picture, answer.job))
+
+    def plan(self) -> PlanView:
+        """Returns the last plan.
+
+        Raises:
+            Unavailable: This controller does not lead, or has not planned yet.
+        """
+        picture = self._picture("show the last plan")
+        return view_plan(picture.plan, picture.now_s)
+
+    def what_if(self, changes: WhatIf) -> WhatIfAnswer:
+        """Returns what some changes would make of the last plan; nothing of it happens.
+
+        Args:
+            changes: What to try.
+
+        Raises:
+            NotFound: A change speaks of a cluster, chip or team that is not known.
+            InvalidInput: There would be too many nodes or jobs, or the teams would be no tree.
+            Unavailable: This controller does not lead, has not planned yet, or is kept busy with such questions.
+        """
+        picture = self._picture("try a change")
+        count = sum(submit.count for submit in changes.submits) + len(picture.snapshot.pending.jobs)
+        if count > ACTIVE_MAX:
+            raise InvalidInput("try a change", got=f"{count} waiting jobs", wanted=f"at most {ACTIVE_MAX}")
+        with self._asked("try a change"):
+            return what_if(picture, changes)
+
+    def _picture(self, attempted: str) -> Picture:
+        picture = self.pictures.newest
+        if picture is None:
+            raise Unavailable(attempted, got="no plan yet on this controller", next_step="ask again in a moment")
+        return picture
+
+    @contextmanager
+    def _asked(self, attempted: str) -> Iterator[None]:
+        """Lets one thread at a time make plans that only answer questions."""
+        if not self._asking.acquire(timeout=ASK_S):
+            raise Unavailable(attempted, got="others who ask", next_step="ask again in a moment")
+        try:
+            yield
+        finally:
+            self._asking.release()
+
+    # ---------------------------------------------------------------- events, logs, progress
 
     def events(self, *, reference: str | None = None, since: int = 0, limit: int = LIST_MAX) -> tuple[Event, ...]:
         """Returns events, oldest first.
@@ -389,36 +484,3 @@ class Control:
                     builder.set_inventory(seen.inventory, answering=seen.answering)
                 self._machines = builder.build()
             return self._machines if self.fleet.seen() else None
-
-
-def _require_known(connection: sa.Connection, team: TeamName) -> None:
-    """Refuses a team that nobody placed in the tree: most likely a slip of the pen, which no quota would bind."""
-    known = {LAB, *(quota.name for quota in quotas(connection))}
-    if team not in known:
-        raise NotFound(
-            "submit a job", on=f"team {team!r}", wanted=nearest(team, known), next_step=f"ms team set {team}"
-        )
-
-
-def _made_before(connection: sa.Connection, submit: Submit) -> JobId | None:
-    if not submit.key:
-        return None
-    query = sa.select(jobs.c.id).where(jobs.c.team == submit.spec.team, jobs.c.submit_key == submit.key)
-    made = connection.execute(query).scalar_one_or_none()
-    if made is None:
-        return None
-    if specs(connection, [JobId(made)])[JobId(made)] != submit.spec:
-        raise Conflict(
-            "submit a job",
-            on=f"key {submit.key!r}",
-            got=f"another spec than the one that made {made}",
-            next_step="submit it under a key of its own",
-        )
-    return JobId(made)
-
-
-def _require_room(connection: sa.Connection) -> None:
-    live = sa.select(sa.func.count()).select_from(jobs).where(jobs.c.state.in_(JOB_LIVE))
-    count = connection.execute(live).scalar_one()
-    if count >= ACTIVE_MAX:
-        raise InvalidInput("submit a job", got=f"{count} jobs that have not ended", wanted=f"fewer than {ACTIVE_MAX}")

@@ -6,7 +6,7 @@ job; when to move what is decided by `loop`, `agents` and `control`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,12 +17,14 @@ from mainspring.control.records import (
     AttemptRecord,
     JobRecord,
     allocations_of,
+    befores,
+    chunks,
     event_of,
-    furthest_step,
     text_of,
 )
 from mainspring.control.schema import REASON_LENGTH_MAX, agents, allocations, attempts, events, jobs
-from mainspring.domain.ids import AllocationId, AttemptId, JobId
+from mainspring.domain.answers import Submit
+from mainspring.domain.ids import AllocationId, AttemptId, ChipName, JobId
 from mainspring.domain.life import (
     ALLOCATION_MOVES,
     ATTEMPT_MOVES,
@@ -34,7 +36,7 @@ from mainspring.domain.life import (
     moved,
 )
 from mainspring.domain.plan import Grant
-from mainspring.domain.wire import EXIT_PREEMPTED, Detail, EventKind, Submit
+from mainspring.domain.wire import EXIT_PREEMPTED, Detail, EventKind
 
 _EXITS_READ_MAX = 32  # The first bad exit is among the first few: later ones are ranks that lost their peers.
 
@@ -45,7 +47,14 @@ class StopCause(str, Enum):
     OUTCOME = "outcome"
     CANCEL = "cancel"
     EVICT = "evict"
+    RESIZE = "resize"  # To run again with more or fewer replicas.
     LOST = "lost"
+    FENCED = "fenced"  # Its cluster was given up; what may still run there no longer counts.
+
+
+DISPLACED = (StopCause.EVICT, StopCause.RESIZE)  # By a plan: the job is queued again, and nothing is held against it.
+_ASKED = (StopCause.CANCEL, *DISPLACED)
+_NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,18 +63,22 @@ class NewAttempt:
 
     Args:
         id: The attempt's id.
+        job: Its job, as it stands in this transaction.
         allocations: One id for each grant.
         grants: The nodes of each role, all on one cluster.
         simulated: Whether that cluster's chips are pretended.
         plan: Number of the plan that granted them.
+        chips: Thousandths granted, by chip type.
         dollars_per_hour: Price of all chips granted.
     """
 
     id: AttemptId
+    job: JobRecord
     allocations: tuple[AllocationId, ...]
     grants: tuple[Grant, ...]
     simulated: bool
     plan: int
+    chips: Mapping[ChipName, int]
     dollars_per_hour: float
 
 
@@ -82,14 +95,14 @@ def conclude(
 ) -> Conclusion:
     """Returns what the end of an attempt means.
 
-    What the lead said counts first; then what people asked for; then what the plan asked for. What is left was lost,
-    and only losses count against `attempts_max`.
+    What the lead said counts first; then what people asked for; then what the plan asked for. What is left was lost.
+    Losses count against `attempts_max`, but for those of whole clusters: no job can help them.
 
     Args:
         job: The job's state.
         outcome: What the lead reported, None when it said nothing.
         cause: Why the attempt was stopped.
-        lost_before: Earlier attempts of the job that were lost.
+        lost_before: Earlier attempts of the job that were lost, and count.
         attempts_max: Losses after which the job fails.
     """
     if outcome is AttemptState.SUCCEEDED:
@@ -98,9 +111,9 @@ def conclude(
         return Conclusion(attempt=AttemptState.FAILED, job=JobState.FAILED)
     if job is JobState.STOPPING:
         return Conclusion(attempt=AttemptState.CANCELLED, job=JobState.CANCELLED)
-    if cause is StopCause.EVICT:
+    if cause in DISPLACED:
         return Conclusion(attempt=AttemptState.CANCELLED, job=JobState.QUEUED)
-    again = lost_before + 1 < attempts_max
+    again = cause is StopCause.FENCED or lost_before + 1 < attempts_max
     return Conclusion(attempt=AttemptState.LOST, job=JobState.QUEUED if again else JobState.FAILED)
 
 
@@ -111,6 +124,16 @@ def clipped(text: str) -> str:
         text: From an engine, a lead or a program.
     """
     return text.replace("\0", "")[:REASON_LENGTH_MAX]
+
+
+def member_name(array: str, index: int) -> str:
+    """Returns the name of one job of an array.
+
+    Args:
+        array: The array's name.
+        index: The job's place in it.
+    """
+    return f"{array}-{index}"
 
 
 class Ledger:
@@ -154,26 +177,65 @@ class Ledger:
             )
         )
 
-    def submit(self, job: JobId, submit: Submit) -> None:
-        """Writes a new job, queued.
+    def submit(self, made: Sequence[JobId], submit: Submit) -> None:
+        """Writes a new job, or the jobs of a new array, queued. The spec's text is written once, with the first.
 
         Args:
-            job: Its id.
+            made: Their ids, in order.
             submit: What was asked.
         """
-        spec = submit.spec
-        self.connection.execute(
-            sa.insert(jobs).values(
-                id=job,
-                name=spec.name,
-                team=spec.team,
-                state=JobState.QUEUED.value,
-                spec=text_of(spec),
-                submit_key=submit.key or None,
-                submitted_s=self.now_s,
-            )
-        )
-        self.event(EventKind.JOB_SUBMITTED, job=job, detail={"name": spec.name, "team": spec.team})
+        spec, first = submit.spec, made[0]
+        rows: list[dict[str, object]] = [
+            {
+                "id": job,
+                "name": member_name(spec.name, index) if len(made) > 1 else spec.name,
+                "team": spec.team,
+                "state": JobState.QUEUED.value,
+                "spec": text_of(spec) if job == first else "",
+                "submit_key": submit.key or None if job == first else None,
+                "submitted_s": self.now_s,
+                "array_id": first if len(made) > 1 else None,
+                "array_index": index if len(made) > 1 else None,
+                "array_count": len(made) if len(made) > 1 else None,
+            }
+            for index, job in enumerate(made)
+        ]
+        self.connection.execute(sa.insert(jobs), rows)
+        told = [text_of({"name": row["name"], "team": spec.team}) for row in rows]
+        self._tell_each(EventKind.JOB_SUBMITTED, made, told)
+
+    def cancel_queued(self, queued: Sequence[JobRecord], by: str) -> None:
+        """Cancels jobs that wait, as many as there are, in a few statements.
+
+        Args:
+            queued: As they stand in this transaction.
+            by: Who wants it.
+        """
+        after, reason = JobState.CANCELLED, f"cancelled by {by}"
+        for some in chunks(queued):
+            for job in some:
+                moved(JOB_MOVES, job.state, after, job.id)
+            wanted = [job.id for job in some]
+            columns = {"state": after.value, "reason": clipped(reason), "ended_s": self.now_s}
+            self.connection.execute(sa.update(jobs).where(jobs.c.id.in_(wanted)).values(columns))
+            self._tell_each(EventKind.STOP_REQUESTED, wanted, [text_of({"by": by})] * len(wanted))
+            detail = text_of({"before": JobState.QUEUED.value, "after": after.value, "reason": reason})
+            self._tell_each(EventKind.JOB_MOVED, wanted, [detail] * len(wanted))
+
+    def _tell_each(
+        self, kind: EventKind, of: Sequence[JobId], details: Sequence[str], *, attempts_of: Sequence[AttemptId] = ()
+    ) -> None:
+        rows = [
+            {
+                "time_s": self.now_s,
+                "kind": kind.value,
+                "job_id": job,
+                "attempt_id": attempts_of[place] if attempts_of else None,
+                "detail": detail,
+            }
+            for place, (job, detail) in enumerate(zip(of, details, strict=True))
+        ]
+        self.connection.execute(sa.insert(events), rows)
 
     def move_job(self, job: JobRecord, after: JobState, reason: str) -> None:
         """Moves a job.
@@ -191,54 +253,80 @@ class Ledger:
         detail = {"before": job.state.value, "after": after.value, "reason": reason}
         self.event(EventKind.JOB_MOVED, job=job.id, detail=detail)
 
-    def grant(self, job: JobRecord, new: NewAttempt) -> None:
-        """Gives a queued job its next attempt, with one allocation for each grant.
+    def grant(self, granted: Sequence[NewAttempt]) -> None:
+        """Gives queued jobs their next attempts, with one allocation for each grant, in a few statements.
 
         Args:
-            job: As it stands in this transaction.
-            new: The attempt.
+            granted: At most one a job, with the job as it stands in this transaction.
         """
-        last = sa.select(sa.func.max(attempts.c.number)).where(attempts.c.job_id == job.id)
-        number = (self.connection.execute(last).scalar() or 0) + 1
-        cluster = new.grants[0].cluster
-        self.connection.execute(
-            sa.insert(attempts).values(
-                id=new.id,
-                job_id=job.id,
-                number=number,
-                state=AttemptState.GRANTED.value,
-                cluster=cluster,
-                simulated=new.simulated,
-                plan=new.plan,
-                grants=text_of(new.grants),
-                dollars_per_hour=new.dollars_per_hour,
-                granted_s=self.now_s,
-            )
-        )
-        for place, allocation in enumerate(new.allocations):
-            self.connection.execute(
-                sa.insert(allocations).values(
-                    id=allocation,
-                    attempt_id=new.id,
-                    place=place,
-                    cluster=cluster,
-                    state=AllocationState.GRANTED.value,
-                )
-            )
-        nodes = sum(len(grant.nodes) for grant in new.grants)
-        self.event(
-            EventKind.ATTEMPT_GRANTED,
-            job=job.id,
-            attempt=new.id,
-            detail={
-                "cluster": cluster,
-                "nodes": nodes,
+        if not granted:
+            return
+        before = befores(self.connection, [new.job.id for new in granted])
+        numbers = [before[new.job.id].number + 1 if new.job.id in before else 1 for new in granted]
+        rows = [
+            {
+                "id": new.id,
+                "job_id": new.job.id,
+                "number": number,
+                "state": AttemptState.GRANTED.value,
+                "cluster": new.grants[0].cluster,
+                "simulated": new.simulated,
+                "plan": new.plan,
+                "grants": text_of(new.grants),
+                "chips": text_of(new.chips),
+                "dollars_per_hour": new.dollars_per_hour,
+                "granted_s": self.now_s,
+            }
+            for new, number in zip(granted, numbers, strict=True)
+        ]
+        self.connection.execute(sa.insert(attempts), rows)
+        places = [
+            {
+                "id": allocation,
+                "attempt_id": new.id,
+                "place": place,
+                "cluster": new.grants[0].cluster,
+                "state": AllocationState.GRANTED.value,
+            }
+            for new in granted
+            for place, allocation in enumerate(new.allocations)
+        ]
+        self.connection.execute(sa.insert(allocations), places)
+        details = [
+            {
+                "cluster": new.grants[0].cluster,
+                "nodes": sum(len(grant.nodes) for grant in new.grants),
                 "plan": new.plan,
                 "number": number,
-                "step": furthest_step(self.connection, job.id, before=number),
-            },
+                "step": before[new.job.id].step if new.job.id in before else -1,
+            }
+            for new, number in zip(granted, numbers, strict=True)
+        ]
+        jobs_of = [new.job.id for new in granted]
+        own = [new.id for new in granted]
+        self._tell_each(EventKind.ATTEMPT_GRANTED, jobs_of, [text_of(detail) for detail in details], attempts_of=own)
+        self._start_jobs(granted, numbers)
+
+    def _start_jobs(self, granted: Sequence[NewAttempt], numbers: Sequence[int]) -> None:
+        after = JobState.STARTING
+        reasons = [
+            f"attempt {number} granted on {new.grants[0].cluster}" for new, number in zip(granted, numbers, strict=True)
+        ]
+        for new in granted:
+            moved(JOB_MOVES, new.job.state, after, new.job.id)
+        wanted = [new.job.id for new in granted]
+        changes = [{"of": job, "why": reason} for job, reason in zip(wanted, reasons, strict=True)]
+        self.connection.execute(
+            sa.update(jobs)
+            .where(jobs.c.id == sa.bindparam("of"))
+            .values(state=after.value, reason=sa.bindparam("why")),
+            changes,
         )
-        self.move_job(job, JobState.STARTING, f"attempt {number} granted on {cluster}")
+        details = [
+            text_of({"before": new.job.state.value, "after": after.value, "reason": reason})
+            for new, reason in zip(granted, reasons, strict=True)
+        ]
+        self._tell_each(EventKind.JOB_MOVED, wanted, details)
 
     def run_attempt(self, attempt: AttemptRecord, job: JobRecord) -> None:
         """Notes that an attempt's lead lives.
@@ -252,24 +340,29 @@ class Ledger:
         if job.state is JobState.STARTING:
             self.move_job(job, JobState.RUNNING, f"attempt {attempt.number} runs on {attempt.cluster}")
 
-    def stop_attempt(self, attempt: AttemptRecord, cause: StopCause, reason: str) -> None:
+    def stop_attempt(
+        self, attempt: AttemptRecord, cause: StopCause, reason: str, *, detail: Mapping[str, str] = _NOTHING
+    ) -> None:
         """Asks a live attempt to stop, and its allocations with it; one that stops already keeps its first cause.
 
-        A stop that somebody asked for, a person or the plan, is an event: ranks that end after it did not fail.
+        A stop that somebody asked for, a person or a plan, is an event: ranks that end after it did not fail.
 
         Args:
             attempt: As it stands in this transaction.
             cause: Why.
             reason: Why, for people.
+            detail: More facts for that event.
         """
         if attempt.state is not AttemptState.STOPPING:
             moved(ATTEMPT_MOVES, attempt.state, AttemptState.STOPPING, attempt.id)
             self._update_attempt(
                 attempt.id, state=AttemptState.STOPPING.value, stop_cause=cause.value, reason=clipped(reason)
             )
-        if cause in (StopCause.CANCEL, StopCause.EVICT):
-            detail = {"by": reason}
-            self.event(EventKind.STOP_REQUESTED, job=attempt.job, attempt=attempt.id, detail=detail)
+            told = {"cause": cause.value, "reason": reason}
+            self.event(EventKind.ATTEMPT_STOPPING, job=attempt.job, attempt=attempt.id, detail=told)
+        if cause in _ASKED:
+            asked = {"by": reason, **detail}
+            self.event(EventKind.STOP_REQUESTED, job=attempt.job, attempt=attempt.id, detail=asked)
         for allocation in allocations_of(self.connection, attempt.id):
             if allocation.state in (AllocationState.GRANTED, AllocationState.LAUNCHED):
                 self.move_allocation(allocation, AllocationState.STOPPING)
@@ -301,27 +394,32 @@ class Ledger:
         )
 
     def end_attempt(self, attempt: AttemptRecord, job: JobRecord, *, attempts_max: int) -> None:
-        """Ends an attempt whose allocations are all gone, and settles its job.
+        """Ends an attempt whose allocations are all gone, or that is fenced, and settles its job.
 
         Args:
-            attempt: A stopping attempt.
+            attempt: A stopping attempt, as it stands in this transaction.
             job: Its job.
             attempts_max: Losses after which the job fails.
         """
         lost = self.connection.execute(
             sa.select(attempts.c.reason)
-            .where(attempts.c.job_id == job.id, attempts.c.state == AttemptState.LOST.value)
+            .where(
+                attempts.c.job_id == job.id,
+                attempts.c.state == AttemptState.LOST.value,
+                attempts.c.stop_cause != StopCause.FENCED.value,
+            )
             .order_by(attempts.c.number)
         ).all()
+        cause = StopCause(attempt.stop_cause)
         end = conclude(
             job=job.state,
             outcome=attempt.outcome,
-            cause=StopCause(attempt.stop_cause),
+            cause=cause,
             lost_before=len(lost),
             attempts_max=attempts_max,
         )
         reason = attempt.reason
-        if end.attempt is AttemptState.LOST:
+        if end.attempt is AttemptState.LOST and cause is not StopCause.FENCED:
             reason = self._first_error(attempt) or reason
         moved(ATTEMPT_MOVES, attempt.state, end.attempt, attempt.id)
         self._update_attempt(attempt.id, state=end.attempt.value, ended_s=self.now_s, reason=clipped(reason))

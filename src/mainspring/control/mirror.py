@@ -1,33 +1,62 @@
-"""The loop's own picture of what has not ended, kept up to date from events, so that a tick reads what changed."""
+"""The loop's own picture of what has not ended, kept up to date from events, so that a tick reads what changed.
+
+Whoever moves an attempt by a call (a person, a lead) writes an event about it. What the loop itself moves without one,
+allocations, it tells the mirror of with `touch`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
+from mainspring.control.dependencies import Verdict, verdict
 from mainspring.control.fleet import Fleet
+from mainspring.control.history import Charge, Past, Spending, pasts, successes, usage
+from mainspring.control.ledger import DISPLACED
 from mainspring.control.records import (
     AllocationRecord,
     AttemptRecord,
     JobRecord,
+    attempts_by_id,
+    chunks,
     grants,
     jobs_by_id,
     live_allocations,
+    live_allocations_of,
     live_attempts,
     live_jobs,
-    quotas,
+    read_text,
     specs,
 )
-from mainspring.control.schema import events, plans
-from mainspring.domain.ids import AttemptId, JobId, NodeName
+from mainspring.control.schema import events, plans, teams
+from mainspring.domain.fleet import Inventory, NodeCondition
+from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName
 from mainspring.domain.job import JobSpec
-from mainspring.domain.life import JobState, ended
+from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.plan import Grant
+from mainspring.domain.team import Team
 from mainspring.domain.wire import EventKind
-from mainspring.planner import SnapshotBuilder, TeamQuota
+from mainspring.planner import LiveAttempt, PendingJob, SnapshotBuilder
 
 _JOB_EVENTS = (EventKind.JOB_SUBMITTED.value, EventKind.JOB_MOVED.value)
+_ATTEMPT_EVENTS = (
+    EventKind.ATTEMPT_GRANTED.value,
+    EventKind.ATTEMPT_STOPPING.value,
+    EventKind.ATTEMPT_ENDED.value,
+)
+_DURABLE = EventKind.CHECKPOINT_DURABLE.value
+_STRAY = "work of an attempt that was given up may still run here"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _News:
+    """What events since the last look speak of; times of durable checkpoints by attempt."""
+
+    jobs: dict[JobId, None]
+    attempts: dict[AttemptId, None]
+    durable_s: dict[AttemptId, float]
 
 
 class Mirror:
@@ -40,99 +69,275 @@ class Mirror:
         self.jobs: dict[JobId, JobRecord] = {}
         self.specs: dict[JobId, JobSpec] = {}
         self.attempts: dict[AttemptId, AttemptRecord] = {}
-        self.allocations: tuple[AllocationRecord, ...] = ()
         self.grants: dict[AttemptId, tuple[Grant, ...]] = {}
+        self.doomed: dict[JobId, str] = {}
         self.plan_number = 0
         self.builder = SnapshotBuilder()
         self.version = 0
         self._event_seen = -1
-        self._quotas: tuple[TeamQuota, ...] | None = None
-        self._fleet_version = -1
+        self._touched: dict[AttemptId, None] = {}
+        self._allocations: dict[AttemptId, tuple[AllocationRecord, ...]] = {}
+        self._attempt_of: dict[JobId, AttemptId] = {}
+        self._pasts: dict[JobId, Past] = {}
+        self._durable_s: dict[AttemptId, float] = {}
+        self._team_rows: list[tuple[str, str]] | None = None
+        self._tree: tuple[Team, ...] = ()
+        self._spending = Spending()
+        self._fleet_shown: tuple[int, object] = (-1, None)
+        self._inventories: dict[ClusterName, Inventory] = {}
         self._pending: dict[JobId, None] = {}
-        self._live: dict[AttemptId, None] = {}
+        self._dependents: dict[JobId, dict[JobId, None]] = {}
+        self._states: dict[JobId, JobState] = {}
 
-    def refresh(self, connection: sa.Connection) -> None:
+    @property
+    def allocations(self) -> tuple[AllocationRecord, ...]:
+        """Returns every allocation that is not gone, in order of attempt and place; also those of fenced attempts."""
+        return tuple(one for attempt in sorted(self._allocations) for one in self._allocations[attempt])
+
+    def touch(self, attempt: AttemptId) -> None:
+        """Notes that an allocation of this attempt was moved; it is read again at the next `refresh`.
+
+        Args:
+            attempt: The attempt.
+        """
+        self._touched[attempt] = None
+
+    def refresh(self, connection: sa.Connection, now_s: float) -> None:
         """Reads what changed since the last time; everything, the first time.
 
         Args:
             connection: Where to read.
+            now_s: The time.
         """
         newest = connection.execute(sa.select(sa.func.max(events.c.sequence))).scalar() or 0
+        self._take_teams(connection, now_s)
         if self._event_seen < 0:
-            self.plan_number = connection.execute(sa.select(sa.func.max(plans.c.number))).scalar() or 0
-            self._take_jobs(connection, {job.id: job for job in live_jobs(connection)})
-        elif newest > self._event_seen:
-            query = sa.select(events.c.job_id).where(
-                events.c.sequence > self._event_seen, events.c.kind.in_(_JOB_EVENTS)
-            )
-            changed = dict.fromkeys(JobId(job) for job in connection.execute(query).scalars())
-            self._take_jobs(connection, jobs_by_id(connection, changed))
+            self._load(connection, now_s)
+        else:
+            self._follow(connection, newest)
         self._event_seen = newest
-        self.attempts = {attempt.id: attempt for attempt in live_attempts(connection)}
-        self.allocations = live_allocations(connection)
-        unknown = [attempt for attempt in self.attempts if attempt not in self.grants]
-        self.grants.update(grants(connection, unknown))
-        for attempt in [known for known in self.grants if known not in self.attempts]:
-            del self.grants[attempt]
-        self._feed_attempts()
-        self._feed_teams(quotas(connection))
 
-    def feed_fleet(self, fleet: Fleet) -> None:
+    def feed_fleet(self, fleet: Fleet, silent_s: Mapping[ClusterName, float]) -> None:
         """Tells the planner's builder what the engines said.
 
         Args:
             fleet: What they said.
+            silent_s: For how long each of those that do not answer has not.
         """
-        if fleet.version != self._fleet_version:
-            self._fleet_version = fleet.version
+        strays = self._strays()
+        seen = fleet.seen()
+        if (fleet.version, strays) != self._fleet_shown:
+            self._fleet_shown = (fleet.version, strays)
             self.version += 1
-            for seen in fleet.seen().values():
-                self.builder.set_inventory(seen.inventory, answering=seen.answering)
+            self._inventories = {
+                name: _without(one.inventory, strays.get(name, frozenset())) for name, one in seen.items()
+            }
+        for name, inventory in self._inventories.items():
+            self.builder.set_inventory(inventory, answering=seen[name].answering, silent_s=silent_s.get(name, 0.0))
+
+    def feed_spending(self, now_s: float) -> None:
+        """Tells the planner's builder what teams have spent until now.
+
+        Args:
+            now_s: The time.
+        """
+        self.builder.set_spent(self._spending.totals(self._tree, map(self._charge, self.attempts.values()), now_s))
+
+    # ---------------------------------------------------------------- reading
+
+    def _load(self, connection: sa.Connection, now_s: float) -> None:
+        self.plan_number = connection.execute(sa.select(sa.func.max(plans.c.number))).scalar() or 0
+        for success in successes(connection):
+            self.builder.durations.observe(success.spec, success.ran_s)
+        self.builder.set_usage(usage(connection, now_s), at_s=now_s)
+        self._pasts = pasts(connection, DISPLACED)
+        live = live_attempts(connection)
+        self._durable_s = _durable_times(connection, live)
+        self._take_jobs(connection, {job.id: job for job in live_jobs(connection)})
+        self.grants = dict(grants(connection, [attempt.id for attempt in live]))
+        for attempt in live:
+            self._take_live(attempt)
+        self._take_allocations(connection, live_allocations(connection))
+
+    def _follow(self, connection: sa.Connection, newest: int) -> None:
+        news = self._news(connection) if newest > self._event_seen else _News(jobs={}, attempts={}, durable_s={})
+        of_jobs = [self._attempt_of[job] for job in news.jobs if job in self._attempt_of]
+        touched = dict.fromkeys([*self._touched, *news.attempts, *news.durable_s, *of_jobs])
+        self._touched = {}
+        self._durable_s.update(news.durable_s)
+        changed = sorted(attempts_by_id(connection, touched), key=lambda attempt: attempt.id)
+        for attempt in changed:
+            if ended(attempt.state):
+                self._drop_live(attempt)
+        self._take_jobs(connection, jobs_by_id(connection, news.jobs))
+        self.grants.update(grants(connection, [one.id for one in changed if one.id not in self.grants]))
+        for attempt in changed:
+            if not ended(attempt.state):
+                self._take_live(attempt)
+        for attempt_id in touched:
+            self._allocations.pop(attempt_id, None)
+        self._take_allocations(connection, live_allocations_of(connection, touched))
+
+    def _news(self, connection: sa.Connection) -> _News:
+        news = _News(jobs={}, attempts={}, durable_s={})
+        query = (
+            sa.select(events.c.kind, events.c.job_id, events.c.attempt_id, events.c.time_s)
+            .where(events.c.sequence > self._event_seen, events.c.kind.in_((*_JOB_EVENTS, *_ATTEMPT_EVENTS, _DURABLE)))
+            .order_by(events.c.sequence)
+        )
+        for kind, job, attempt, time_s in connection.execute(query):
+            if kind in _JOB_EVENTS:
+                news.jobs[JobId(job)] = None
+            elif kind == _DURABLE:
+                news.durable_s[AttemptId(attempt)] = time_s
+            else:
+                news.attempts[AttemptId(attempt)] = None
+        return news
+
+    # ---------------------------------------------------------------- jobs
 
     def _take_jobs(self, connection: sa.Connection, changed: Mapping[JobId, JobRecord]) -> None:
         unknown = [job.id for job in changed.values() if not ended(job.state) and job.id not in self.specs]
         self.specs.update(specs(connection, unknown))
-        for job in changed.values():
+        self.jobs.update({job.id: job for job in changed.values() if not ended(job.state)})
+        self._learn_states(connection, changed)
+        waiting: dict[JobId, None] = {}
+        for job in sorted(changed.values(), key=lambda job: job.ordinal):
             self.version += 1
-            if job.id in self._pending and job.state is not JobState.QUEUED:
-                self.builder.remove_pending(job.id)
-                del self._pending[job.id]
+            if job.state is not JobState.QUEUED:
+                self._drop_pending(job.id)
             if ended(job.state):
-                self.jobs.pop(job.id, None)
-                self.specs.pop(job.id, None)
-                continue
-            self.jobs[job.id] = job
-            if job.state is JobState.QUEUED and job.id not in self._pending:
-                self.builder.add_pending(job.id, self.specs[job.id], job.submitted_s)
-                self._pending[job.id] = None
+                self._drop_job(job)
+                waiting |= self._dependents.get(job.id, {})
+            elif job.state is JobState.QUEUED and job.id not in self._pending:
+                self._add_pending(job)
+        for dependent in waiting:
+            if dependent in self._pending:
+                self._add_pending(self.jobs[dependent])
 
-    def _feed_attempts(self) -> None:
-        for attempt in [known for known in self._live if known not in self.attempts]:
-            self.version += 1
-            self.builder.remove_live(attempt)
-            del self._live[attempt]
-        for attempt, record in self.attempts.items():
-            if attempt in self._live:
-                continue
-            self.version += 1
-            job = self.jobs[record.job]
-            spec = self.specs[record.job]
-            self.builder.add_live(
-                attempt,
-                record.job,
-                team=spec.team,
-                tier=spec.tier,
+    def _learn_states(self, connection: sa.Connection, changed: Mapping[JobId, JobRecord]) -> None:
+        """Keeps the states of jobs that others come after."""
+        wanted = {job: None for job in changed if job in self._dependents}
+        for job in changed:
+            for above in self.specs[job].after if job in self.specs else ():
+                self._dependents.setdefault(above, {})[job] = None
+                wanted[above] = None
+        known = {**jobs_by_id(connection, [job for job in wanted if job not in self.jobs]), **changed}
+        for job in wanted:
+            record = known.get(job) or self.jobs.get(job)
+            if record is not None:
+                self._states[job] = record.state
+
+    def _add_pending(self, job: JobRecord) -> None:
+        spec = self.specs[job.id]
+        says = verdict(spec.after, self._states) if spec.after else Verdict()
+        if says.doomed:
+            self.doomed[job.id] = says.doomed
+        past = self._pasts.get(job.id, Past())
+        self.builder.add_pending(
+            PendingJob(
+                job=job.id,
+                spec=spec,
                 submitted_s=job.submitted_s,
-                cluster=record.cluster,
-                chip_milli=held(self.grants[attempt]),
+                attained_chip_s=past.attained_chip_s,
+                evicted_s=past.evicted_s,
+                blocked=says.blocked,
             )
-            self._live[attempt] = None
+        )
+        self._pending[job.id] = None
 
-    def _feed_teams(self, tree: tuple[TeamQuota, ...]) -> None:
-        if tree != self._quotas:
-            self._quotas = tree
+    def _drop_pending(self, job: JobId) -> None:
+        self.doomed.pop(job, None)
+        if job in self._pending:
+            self.builder.remove_pending(job)
+            del self._pending[job]
+
+    def _drop_job(self, job: JobRecord) -> None:
+        spec, past = self.specs.pop(job.id, None), self._pasts.pop(job.id, None)
+        self.jobs.pop(job.id, None)
+        self._attempt_of.pop(job.id, None)
+        if job.state is JobState.SUCCEEDED and spec is not None and past is not None:
+            self.builder.durations.observe(spec, past.ran_s)
+        for above in spec.after if spec is not None else ():
+            others = self._dependents.get(above, {})
+            others.pop(job.id, None)
+            if not others:
+                self._dependents.pop(above, None)
+                self._states.pop(above, None)
+
+    # ---------------------------------------------------------------- attempts and allocations
+
+    def _take_live(self, attempt: AttemptRecord) -> None:
+        known = self.attempts.get(attempt.id)
+        self.attempts[attempt.id] = attempt
+        self._attempt_of[attempt.job] = attempt.id
+        if known is None or known.state is not attempt.state:
             self.version += 1
-            self.builder.set_teams(tree)
+        past = self._pasts.get(attempt.job, Past())
+        self.builder.add_live(
+            LiveAttempt(
+                attempt=attempt.id,
+                job=attempt.job,
+                spec=self.specs[attempt.job],
+                grants=self.grants[attempt.id],
+                submitted_s=self.jobs[attempt.job].submitted_s,
+                granted_s=attempt.granted_s,
+                attained_chip_s=past.attained_chip_s,
+                durable_s=self._durable_s.get(attempt.id),
+                evicted_s=past.evicted_s,
+                stopping=attempt.state is AttemptState.STOPPING,
+            )
+        )
+
+    def _drop_live(self, attempt: AttemptRecord) -> None:
+        """Forgets an attempt that is over, and keeps what it amounts to."""
+        if self.attempts.pop(attempt.id, None) is None:
+            return
+        self.version += 1
+        self.builder.remove_live(attempt.id)
+        self._durable_s.pop(attempt.id, None)
+        self._attempt_of.pop(attempt.job, None)
+        ended_s = attempt.granted_s if attempt.ended_s is None else attempt.ended_s
+        milli = sum(sum(grant.chip_milli) for grant in self.grants[attempt.id])
+        self._pasts[attempt.job] = self._pasts.get(attempt.job, Past()).with_attempt(
+            milli=milli, granted_s=attempt.granted_s, ended_s=ended_s, displaced=attempt.stop_cause in DISPLACED
+        )
+        self._spending.ended(self._charge(attempt), ended_s)
+
+    def _charge(self, attempt: AttemptRecord) -> Charge:
+        team = self.specs[attempt.job].team
+        return Charge(team=team, dollars_per_hour=attempt.dollars_per_hour, granted_s=attempt.granted_s)
+
+    def _take_allocations(self, connection: sa.Connection, found: Iterable[AllocationRecord]) -> None:
+        by_attempt: dict[AttemptId, list[AllocationRecord]] = {}
+        for allocation in found:
+            by_attempt.setdefault(allocation.attempt, []).append(allocation)
+        for attempt, own in by_attempt.items():
+            self._allocations[attempt] = tuple(sorted(own, key=lambda allocation: allocation.place))
+        self.grants.update(grants(connection, [one for one in by_attempt if one not in self.grants]))
+        for attempt in [one for one in self.grants if one not in self.attempts and one not in self._allocations]:
+            del self.grants[attempt]
+
+    def _strays(self) -> dict[ClusterName, frozenset[NodeName]]:
+        """Returns the nodes that allocations of fenced attempts may still use, by cluster."""
+        strays: dict[ClusterName, frozenset[NodeName]] = {}
+        for attempt, own in self._allocations.items():
+            if attempt not in self.attempts:
+                for allocation in own:
+                    nodes = frozenset(self.grants[attempt][allocation.place].nodes)
+                    strays[allocation.cluster] = strays.get(allocation.cluster, frozenset()) | nodes
+        return strays
+
+    # ---------------------------------------------------------------- teams
+
+    def _take_teams(self, connection: sa.Connection, now_s: float) -> None:
+        rows = [(row.name, row.facts) for row in connection.execute(sa.select(teams).order_by(teams.c.name))]
+        if rows != self._team_rows:
+            self._team_rows = rows
+            self._tree = tuple(read_text(Team, facts) for _, facts in rows)
+            self.version += 1
+            self.builder.set_teams(self._tree)
+            self._spending.reach(connection, self._tree, now_s)
 
 
 def held(granted: tuple[Grant, ...]) -> dict[NodeName, int]:
@@ -146,3 +351,30 @@ def held(granted: tuple[Grant, ...]) -> dict[NodeName, int]:
         for node, milli in zip(grant.nodes, grant.chip_milli, strict=True):
             sums[node] = sums.get(node, 0) + milli
     return sums
+
+
+def _without(inventory: Inventory, strays: frozenset[NodeName]) -> Inventory:
+    """Returns an inventory in which no new work is placed on some of its nodes."""
+    if not strays:
+        return inventory
+    nodes = tuple(
+        replace(node, condition=NodeCondition.CORDONED, condition_reason=_STRAY) if node.name in strays else node
+        for node in inventory.nodes
+    )
+    return replace(inventory, nodes=nodes)
+
+
+def _durable_times(connection: sa.Connection, live: Iterable[AttemptRecord]) -> dict[AttemptId, float]:
+    """Returns when the newest durable checkpoint of each of some attempts was taken."""
+    own = {attempt.id for attempt in live}
+    found: dict[AttemptId, float] = {}
+    for some in chunks(dict.fromkeys(attempt.job for attempt in live)):
+        query = (
+            sa.select(events.c.attempt_id, sa.func.max(events.c.time_s).label("time_s"))
+            .where(events.c.job_id.in_(some), events.c.kind == _DURABLE)
+            .group_by(events.c.attempt_id)
+        )
+        for row in connection.execute(query):
+            if row.attempt_id in own:
+                found[AttemptId(row.attempt_id)] = row.time_s
+    return found

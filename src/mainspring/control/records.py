@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from mainspring.control.schema import allocations, attempts, events, jobs, teams
+from mainspring.domain.answers import Event
 from mainspring.domain.codec import decode, encode
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, TeamName
-from mainspring.domain.job import MILLI, JobSpec
+from mainspring.domain.job import JobSpec
 from mainspring.domain.life import AllocationState, AttemptState, JobState, ended
 from mainspring.domain.plan import Grant
-from mainspring.domain.wire import Detail, Event, EventKind, RankStatus
-from mainspring.planner import TeamQuota
+from mainspring.domain.team import Team
+from mainspring.domain.wire import Detail, EventKind, RankStatus
 
 ACTIVE_MAX = 200_000  # Jobs not ended that one loop looks at; the oldest come first.
 _CHUNK = 500  # Ids in one IN list: under every database's bound on parameters.
@@ -29,10 +30,14 @@ ALLOCATION_LIVE = tuple(state.value for state in AllocationState if not ended(st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """One job, but for its spec, which is read apart because it never changes."""
+    """One job, but for its spec, which is read apart because it never changes.
+
+    A job of an array knows the array by its first job, and its own place in it; any other job has None there.
+    """
 
     ordinal: int
     id: JobId
+    name: str
     team: TeamName
     state: JobState
     submitted_s: float
@@ -41,6 +46,9 @@ class JobRecord:
     step: int
     metrics_text: str
     result_text: str
+    array: JobId | None
+    array_index: int | None
+    array_count: int | None
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -73,6 +81,7 @@ class AttemptRecord:
     generation: int
     step: int
     events_seen: int
+    heard_s: float | None
 
     @property
     def epoch(self) -> int:
@@ -94,7 +103,7 @@ class AllocationRecord:
 
 
 _JOB_COLUMNS = [column for column in jobs.c if column.name != "spec"]
-_ATTEMPT_COLUMNS = [column for column in attempts.c if column.name not in ("grants", "ranks")]
+_ATTEMPT_COLUMNS = [column for column in attempts.c if column.name not in ("grants", "chips", "ranks")]
 
 
 _LIVE_JOBS = sa.select(*_JOB_COLUMNS).where(jobs.c.state.in_(JOB_LIVE)).order_by(jobs.c.ordinal).limit(ACTIVE_MAX)
@@ -115,6 +124,7 @@ def job_of(row: sa.Row[Any]) -> JobRecord:
     return JobRecord(
         ordinal=row.ordinal,
         id=JobId(row.id),
+        name=row.name,
         team=TeamName(row.team),
         state=JobState(row.state),
         submitted_s=row.submitted_s,
@@ -123,6 +133,9 @@ def job_of(row: sa.Row[Any]) -> JobRecord:
         step=row.step,
         metrics_text=row.metrics,
         result_text=row.result,
+        array=JobId(row.array_id) if row.array_id else None,
+        array_index=row.array_index,
+        array_count=row.array_count,
     )
 
 
@@ -149,6 +162,7 @@ def attempt_of(row: sa.Row[Any]) -> AttemptRecord:
         generation=row.generation,
         step=row.step,
         events_seen=row.events_seen,
+        heard_s=row.heard_s,
     )
 
 
@@ -243,17 +257,21 @@ def live_allocations(connection: sa.Connection) -> tuple[AllocationRecord, ...]:
 
 
 def specs(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[JobId, JobSpec]:
-    """Returns the specs of some jobs.
+    """Returns the specs of some jobs; those of one array share one object, which bears the array's name.
 
     Args:
         connection: Where to read.
         wanted: The jobs.
     """
-    found = {}
+    holders: dict[JobId, JobId] = {}
     for some in chunks(wanted):
+        for row in connection.execute(sa.select(jobs.c.id, jobs.c.array_id).where(jobs.c.id.in_(some))):
+            holders[JobId(row.id)] = JobId(row.array_id or row.id)
+    written: dict[JobId, JobSpec] = {}
+    for some in chunks(dict.fromkeys(holders.values())):
         for row in connection.execute(sa.select(jobs.c.id, jobs.c.spec).where(jobs.c.id.in_(some))):
-            found[JobId(row.id)] = read_text(JobSpec, row.spec)
-    return found
+            written[JobId(row.id)] = read_text(JobSpec, row.spec)
+    return {job: written[holder] for job, holder in holders.items()}
 
 
 def grants(connection: sa.Connection, wanted: Iterable[AttemptId]) -> Mapping[AttemptId, tuple[Grant, ...]]:
@@ -295,6 +313,17 @@ def jobs_by_id(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[Jo
     return found
 
 
+def jobs_of_array(connection: sa.Connection, array: JobId) -> tuple[JobRecord, ...]:
+    """Returns every job of an array, in order.
+
+    Args:
+        connection: Where to read.
+        array: Its first job.
+    """
+    query = sa.select(*_JOB_COLUMNS).where(jobs.c.array_id == array).order_by(jobs.c.array_index)
+    return tuple(job_of(row) for row in connection.execute(query))
+
+
 def attempt_by_id(connection: sa.Connection, attempt: AttemptId) -> AttemptRecord | None:
     """Returns one attempt, or None.
 
@@ -325,6 +354,30 @@ def attempts_of(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[J
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """What a job's attempts until now came to: the last one's number, and the furthest step, -1 for none."""
+
+    number: int
+    step: int
+
+
+def befores(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[JobId, Before]:
+    """Returns what the attempts of some jobs came to; jobs without any are left out.
+
+    Args:
+        connection: Where to read.
+        wanted: The jobs.
+    """
+    found = {}
+    number, step = sa.func.max(attempts.c.number).label("number"), sa.func.max(attempts.c.step).label("step")
+    for some in chunks(wanted):
+        query = sa.select(attempts.c.job_id, number, step).where(attempts.c.job_id.in_(some))
+        for row in connection.execute(query.group_by(attempts.c.job_id)):
+            found[JobId(row.job_id)] = Before(number=row.number, step=row.step)
+    return found
+
+
 def furthest_step(connection: sa.Connection, job: JobId, *, before: int) -> int:
     """Returns the furthest step that a job's earlier attempts told of, -1 for none.
 
@@ -336,6 +389,36 @@ def furthest_step(connection: sa.Connection, job: JobId, *, before: int) -> int:
     query = sa.select(sa.func.max(attempts.c.step)).where(attempts.c.job_id == job, attempts.c.number < before)
     found = connection.execute(query).scalar()
     return -1 if found is None else int(found)
+
+
+def attempts_by_id(connection: sa.Connection, wanted: Iterable[AttemptId]) -> tuple[AttemptRecord, ...]:
+    """Returns those of some attempts that exist, in no particular order.
+
+    Args:
+        connection: Where to read.
+        wanted: Their ids.
+    """
+    return tuple(
+        attempt_of(row)
+        for some in chunks(wanted)
+        for row in connection.execute(sa.select(*_ATTEMPT_COLUMNS).where(attempts.c.id.in_(some)))
+    )
+
+
+def live_allocations_of(connection: sa.Connection, wanted: Iterable[AttemptId]) -> tuple[AllocationRecord, ...]:
+    """Returns every allocation of some attempts that is not gone, in no particular order.
+
+    Args:
+        connection: Where to read.
+        wanted: Ids of the attempts.
+    """
+    return tuple(
+        allocation_of(row)
+        for some in chunks(wanted)
+        for row in connection.execute(
+            sa.select(allocations).where(allocations.c.attempt_id.in_(some), allocations.c.state.in_(ALLOCATION_LIVE))
+        )
+    )
 
 
 def allocations_of(connection: sa.Connection, attempt: AttemptId) -> tuple[AllocationRecord, ...]:
@@ -374,17 +457,10 @@ def events_since(
     return tuple(event_of(row) for row in connection.execute(query))
 
 
-def quotas(connection: sa.Connection) -> tuple[TeamQuota, ...]:
-    """Returns the tenant tree, in order of name.
+def tenants(connection: sa.Connection) -> tuple[Team, ...]:
+    """Returns every team of the tenant tree, in order of name.
 
     Args:
         connection: Where to read.
     """
-    return tuple(
-        TeamQuota(
-            name=TeamName(row.name),
-            parent=TeamName(row.parent) if row.parent else None,
-            chips_max=None if row.chip_milli_max is None else row.chip_milli_max / MILLI,
-        )
-        for row in connection.execute(sa.select(teams).order_by(teams.c.name))
-    )
+    return tuple(read_text(Team, row.facts) for row in connection.execute(sa.select(teams).order_by(teams.c.name)))

@@ -49,7 +49,11 @@ jobs = Table(
     Column("step", BigInteger, nullable=False, default=-1),
     Column("metrics", Text, nullable=False, default="{}"),
     Column("result", Text, nullable=False, default="{}"),
+    _id("array_id", nullable=True),  # The array's first job; its row alone holds the spec, the others' hold "".
+    Column("array_index", Integer, nullable=True),
+    Column("array_count", Integer, nullable=True),
     UniqueConstraint("team", "submit_key", name="jobs_team_submit_key"),
+    Index("jobs_array", "array_id", "array_index"),
     Index("jobs_state", "state", "ordinal"),
     Index("jobs_name", "name", "ordinal"),
     Index("jobs_team", "team", "ordinal"),
@@ -66,6 +70,7 @@ attempts = Table(
     Column("simulated", Boolean, nullable=False),
     Column("plan", BigInteger, nullable=False),
     Column("grants", Text, nullable=False),
+    Column("chips", Text, nullable=False, default="{}"),  # Thousandths by chip type: what accounts are made from.
     Column("dollars_per_hour", Double, nullable=False),
     Column("granted_s", Double, nullable=False),
     Column("ended_s", Double, nullable=True),
@@ -76,8 +81,10 @@ attempts = Table(
     Column("step", BigInteger, nullable=False, default=-1),
     Column("ranks", Text, nullable=False, default="[]"),
     Column("events_seen", BigInteger, nullable=False, default=0),
+    Column("heard_s", Double, nullable=True),  # When its lead last reported.
     UniqueConstraint("job_id", "number", name="attempts_job_number"),
     Index("attempts_state", "state"),
+    Index("attempts_ended", "ended_s"),
 )
 
 allocations = Table(
@@ -133,14 +140,17 @@ whys = Table(
     Column("summary", Text, nullable=False),
     Column("limit_name", String(16), nullable=True),
     Column("candidates", Text, nullable=False),
+    Column("whose", String(ID_LENGTH_MAX), nullable=False, default=""),  # The cluster or team that sets the limit.
+    Column("short_by", Double, nullable=False, default=0.0),
+    Column("start_s", Double, nullable=True),
+    Column("exact", Boolean, nullable=False, default=False),
 )
 
 teams = Table(
     "teams",
     metadata,
     _id("name", primary_key=True),
-    _id("parent", nullable=True),
-    Column("chip_milli_max", BigInteger, nullable=True),
+    Column("facts", Text, nullable=False),
 )
 
 tokens = Table(

@@ -21,6 +21,7 @@ class Settings:
             some engines list what they accepted only after a while.
         stop_again_s: When a stop that has not ended its allocation is sent once more.
         acts_max: Most engine calls in one tick, so that a mass start never starves heartbeats of their answers.
+        starts_max: Most jobs granted in one tick, so that the transaction stays short; the next plan has the others.
         whys_max: Most changed reasons for waiting written in one tick, first in the queue first.
         plan_s: The longest pause between plans while nothing changes.
     """
@@ -35,5 +36,6 @@ class Settings:
     absent_s: float = 60.0
     stop_again_s: float = 60.0
     acts_max: int = 256
+    starts_max: int = 2_000
     whys_max: int = 2_000
     plan_s: float = 10.0

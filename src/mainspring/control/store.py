@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -109,6 +109,18 @@ class Store:
                 .values(holder=holder, epoch=lease.epoch, expires_s=lease.expires_s)
             )
             return lease
+
+    def renew(self, connection: sa.Connection, lease: Lease, *, now_s: float, lease_s: float) -> Lease:
+        """Returns a held lease, renewed in the same transaction as what was written under it.
+
+        Args:
+            connection: From `write` with that lease.
+            lease: As `lead` gave it.
+            now_s: The time.
+            lease_s: For how long it is asked.
+        """
+        connection.execute(sa.update(leases).where(leases.c.name == _LEADER).values(expires_s=now_s + lease_s))
+        return replace(lease, expires_s=now_s + lease_s)
 
     def leader(self) -> Lease:
         """Returns the lease as it stands; its holder is "" when nobody leads."""

@@ -8,7 +8,7 @@ from enum import Enum
 
 import sqlalchemy as sa
 
-from mainspring.control.records import quotas
+from mainspring.control.records import tenants
 from mainspring.control.schema import tokens
 from mainspring.domain.errors import NotAllowed
 from mainspring.domain.ids import AttemptId, TeamName
@@ -77,7 +77,7 @@ class Caller:
             NotAllowed: The caller is only a viewer, or belongs elsewhere in the tree.
         """
         self.require(TokenRole.MEMBER, attempted)
-        parents = {quota.name: quota.parent for quota in quotas(connection)}
+        parents = {node.name: node.parent for node in tenants(connection)}
         above: TeamName | None = team
         for _ in range(len(parents) + 1):
             if above == self.team or above is None:

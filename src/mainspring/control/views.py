@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
@@ -23,14 +24,17 @@ from mainspring.control.records import (
     specs,
 )
 from mainspring.control.schema import jobs, whys
+from mainspring.domain.answers import ArrayView, AttemptView, ClusterView, JobView, Why
 from mainspring.domain.errors import NotFound, nearest
 from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName, TeamName
+from mainspring.domain.job import JobSpec
 from mainspring.domain.life import JobState
 from mainspring.domain.plan import Candidate, Grant, Limit
-from mainspring.domain.wire import AttemptView, ClusterView, JobView, RankStatus, Why
+from mainspring.domain.wire import RankStatus
 
 EVENTS_MAX = 100_000  # Read for one job's goodput: a thousand restarts leave a tenth of it.
 _NAMES_MAX = 200
+_READ_AT_ONCE = 1_000
 
 
 def find_job(connection: sa.Connection, reference: str) -> JobRecord:
@@ -65,67 +69,132 @@ def view_job(connection: sa.Connection, job: JobRecord, now_s: float) -> JobView
     own = attempts_of(connection, [job.id]).get(job.id, [])
     granted = grants(connection, [attempt.id for attempt in own])
     events = events_since(connection, since=0, limit=EVENTS_MAX, job=job.id, kinds=KINDS)
-    return JobView(
-        id=job.id,
-        spec=specs(connection, [job.id])[job.id],
-        state=job.state,
-        submitted_s=job.submitted_s,
-        ended_s=job.ended_s,
-        reason=_reasons(connection, [job])[job.id],
-        step=job.step,
-        metrics=job.metrics,
-        result=job.result,
-        attempts=tuple(_view_attempt(attempt, granted, ranks(connection, attempt.id), now_s) for attempt in own),
-        goodput=goodput(events, now_s),
+    view = _job_view(
+        job,
+        specs(connection, [job.id])[job.id],
+        tuple(_view_attempt(attempt, granted, ranks(connection, attempt.id), now_s) for attempt in own),
+        _waits(connection, [job]).get(job.id),
+        _arrays(connection, [job]),
     )
+    return replace(view, goodput=goodput(events, now_s))
 
 
 def list_jobs(
-    connection: sa.Connection, *, state: JobState | None, team: TeamName | None, limit: int, now_s: float
+    connection: sa.Connection,
+    *,
+    state: JobState | None,
+    team: TeamName | None,
+    array: JobId | None,
+    limit: int,
+    now_s: float,
 ) -> tuple[JobView, ...]:
     """Returns the newest jobs, newest first, without ranks and goodput, which only a look at one job shows.
+
+    Of each array only the newest job that matches is shown, with a count of all its jobs by state.
 
     Args:
         connection: Where to read.
         state: Only those in this state, unless None.
         team: Only this team's, unless None.
+        array: Only the jobs of this array, each of them and in their order, unless None.
         limit: The most to return.
         now_s: The time.
     """
-    query = sa.select(jobs.c.id).order_by(jobs.c.ordinal.desc()).limit(limit)
+    query = sa.select(jobs.c.id, jobs.c.array_id).order_by(jobs.c.ordinal.desc())
     if state is not None:
         query = query.where(jobs.c.state == state.value)
     if team is not None:
         query = query.where(jobs.c.team == team)
-    wanted = [JobId(job) for job in connection.execute(query).scalars()]
+    if array is not None:
+        query = query.where(jobs.c.array_id == array).order_by(None).order_by(jobs.c.array_index)
+    shown: dict[str, JobId] = {}
+    with connection.execute(query.execution_options(yield_per=_READ_AT_ONCE)) as rows:
+        for row in rows:
+            shown.setdefault(row.id if array is not None else row.array_id or row.id, JobId(row.id))
+            if len(shown) == limit:
+                break
+    wanted = list(shown.values())
     found, written, own = jobs_by_id(connection, wanted), specs(connection, wanted), attempts_of(connection, wanted)
     granted = grants(connection, [attempt.id for some in own.values() for attempt in some])
-    reasons = _reasons(connection, [found[job] for job in wanted])
+    waits, arrays = _waits(connection, found.values()), _arrays(connection, found.values())
     return tuple(
-        JobView(
-            id=job,
-            spec=written[job],
-            state=found[job].state,
-            submitted_s=found[job].submitted_s,
-            ended_s=found[job].ended_s,
-            reason=reasons[job],
-            step=found[job].step,
-            metrics=found[job].metrics,
-            result=found[job].result,
-            attempts=tuple(_view_attempt(attempt, granted, (), now_s) for attempt in own.get(job, [])),
-            goodput=None,
+        _job_view(
+            found[job],
+            written[job],
+            tuple(_view_attempt(attempt, granted, (), now_s) for attempt in own.get(job, [])),
+            waits.get(job),
+            arrays,
         )
         for job in wanted
     )
 
 
-def _reasons(connection: sa.Connection, of: Sequence[JobRecord]) -> dict[JobId, str]:
-    """Returns each job's reason; for one that waits, what the newest plan says."""
-    reasons = {job.id: job.reason for job in of}
+def _job_view(
+    job: JobRecord,
+    spec: JobSpec,
+    own: tuple[AttemptView, ...],
+    wait: _Wait | None,
+    arrays: Mapping[JobId, Mapping[str, int]],
+) -> JobView:
+    place = None
+    if job.array is not None:
+        assert job.array_index is not None
+        assert job.array_count is not None
+        place = ArrayView(
+            first=job.array, index=job.array_index, count=job.array_count, states=arrays.get(job.array, {})
+        )
+    return JobView(
+        id=job.id,
+        spec=spec if job.name == spec.name else replace(spec, name=job.name),
+        state=job.state,
+        submitted_s=job.submitted_s,
+        ended_s=job.ended_s,
+        reason=job.reason if wait is None else wait.summary,
+        step=job.step,
+        metrics=job.metrics,
+        result=job.result,
+        attempts=own,
+        goodput=None,
+        start_s=None if wait is None else wait.start_s,
+        exact=False if wait is None else wait.exact,
+        array=place,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wait:
+    """What the newest plan says of a job that waits."""
+
+    summary: str
+    start_s: float | None
+    exact: bool
+
+
+def _waits(connection: sa.Connection, of: Iterable[JobRecord]) -> dict[JobId, _Wait]:
+    """Returns what the newest plan says of those that wait."""
+    waits: dict[JobId, _Wait] = {}
     for some in chunks([job.id for job in of if job.state is JobState.QUEUED]):
-        query = sa.select(whys.c.job_id, whys.c.summary).where(whys.c.job_id.in_(some), whys.c.limit_name.is_not(None))
-        reasons.update({JobId(row.job_id): row.summary for row in connection.execute(query)})
-    return reasons
+        query = sa.select(whys.c.job_id, whys.c.summary, whys.c.start_s, whys.c.exact).where(
+            whys.c.job_id.in_(some), whys.c.limit_name.is_not(None)
+        )
+        for row in connection.execute(query):
+            waits[JobId(row.job_id)] = _Wait(summary=row.summary, start_s=row.start_s, exact=row.exact)
+    return waits
+
+
+def _arrays(connection: sa.Connection, of: Iterable[JobRecord]) -> dict[JobId, dict[str, int]]:
+    """Returns how many jobs are in each state, by array, of the arrays that some jobs belong to."""
+    counts: dict[JobId, dict[str, int]] = {}
+    for some in chunks(dict.fromkeys(job.array for job in of if job.array is not None)):
+        query = (
+            sa.select(jobs.c.array_id, jobs.c.state, sa.func.count().label("size"))
+            .where(jobs.c.array_id.in_(some))
+            .group_by(jobs.c.array_id, jobs.c.state)
+            .order_by(jobs.c.array_id, jobs.c.state)
+        )
+        for row in connection.execute(query):
+            counts.setdefault(JobId(row.array_id), {})[row.state] = row.size
+    return counts
 
 
 def view_why(connection: sa.Connection, job: JobRecord) -> Why:
@@ -136,7 +205,9 @@ def view_why(connection: sa.Connection, job: JobRecord) -> Why:
         job: Its row.
     """
     row = connection.execute(sa.select(whys).where(whys.c.job_id == job.id)).one_or_none()
-    if row is None:
+    # What was said while it waited is not why it ended, and what was said when it started not why it waits again.
+    spoken = row is not None and (row.limit_name is None) is not (job.state is JobState.QUEUED)
+    if row is None or not spoken:
         summary = job.reason or "no plan has considered it yet"
         return Why(job=job.id, state=job.state, plan=0, summary=summary, limit=None, candidates=())
     return Why(
@@ -146,6 +217,10 @@ def view_why(connection: sa.Connection, job: JobRecord) -> Why:
         summary=row.summary,
         limit=Limit(row.limit_name) if row.limit_name else None,
         candidates=read_text(tuple[Candidate, ...], row.candidates),
+        where=row.whose,
+        short_by=row.short_by,
+        start_s=row.start_s,
+        exact=row.exact,
     )
 
 

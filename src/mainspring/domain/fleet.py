@@ -10,6 +10,7 @@ from mainspring.domain.errors import InvalidInput
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, NodeName, RoleName, checked_name
 
 NODES_MAX = 200_000
+CHIPS_MAX = 1_000_000  # Of one node; a delegated cluster shows a whole bucket of equal nodes as one.
 
 
 class NodeCondition(str, Enum):
@@ -18,6 +19,7 @@ class NodeCondition(str, Enum):
     READY = "ready"
     CORDONED = "cordoned"
     DOWN = "down"
+    COMING = "coming"  # Ordered from an offer, not there yet.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,13 @@ class Node:
         condition_owner: Who set the condition, "" for the engine itself.
         condition_reason: Why, for people.
         foreign_chip_milli: Thousandths of chips in use by work that is not ours.
+        cpus: CPU cores work may use, None when nobody counts them.
+        memory_gib: Host memory work may use, None when nobody counts it.
+        foreign_cpus: CPU cores in use by work that is not ours.
+        foreign_memory_gib: Host memory in use by work that is not ours.
+        taints: Only work that tolerates every one of them comes here.
+        slice: Shape of the TPU slice it is a host of ("4x4x4"); all hosts of a slice share their "slice" domain.
+        leaves_s: When it goes away (a spot notice, the end of a reservation), None when nobody knows.
     """
 
     name: NodeName
@@ -44,6 +53,13 @@ class Node:
     condition_owner: str = ""
     condition_reason: str = ""
     foreign_chip_milli: int = 0
+    cpus: float | None = None
+    memory_gib: float | None = None
+    foreign_cpus: float = 0.0
+    foreign_memory_gib: float = 0.0
+    taints: tuple[str, ...] = ()
+    slice: str = ""
+    leaves_s: float | None = None
 
     def __post_init__(self) -> None:
         """Checks the name and the counts.
@@ -52,8 +68,50 @@ class Node:
             InvalidInput: A field is out of its range.
         """
         checked_name(self.name, "node")
-        if not (0 <= self.chips <= 1_024 and 0 <= self.foreign_chip_milli <= self.chips * 1_000):
-            raise InvalidInput("accept a node", on=self.name, got=f"{self.chips} chips", wanted="0 to 1024 chips")
+        if not (0 <= self.chips <= CHIPS_MAX and 0 <= self.foreign_chip_milli <= self.chips * 1_000):
+            raise InvalidInput(
+                "accept a node", on=self.name, got=f"{self.chips} chips", wanted=f"0 to {CHIPS_MAX} chips"
+            )
+        for what, has, foreign in (
+            ("cpus", self.cpus, self.foreign_cpus),
+            ("memory_gib", self.memory_gib, self.foreign_memory_gib),
+        ):
+            if (has is not None and not 0 <= has <= 1e9) or not 0 <= foreign <= 1e9:
+                raise InvalidInput("accept a node", on=self.name, got=f"{what} {has}, foreign {foreign}", wanted=">= 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """Nodes a cluster could get.
+
+    Args:
+        name: Unique inside its cluster ("a3-spot").
+        chip: Chip type.
+        chips: Chips of one node.
+        nodes_max: The most nodes it can still give.
+        lead_time_s: From the order until they are ready.
+        dollars_per_chip_hour: Price.
+        spot: Whether they can be taken back at any time.
+    """
+
+    name: str
+    chip: ChipName
+    chips: int
+    nodes_max: int
+    lead_time_s: float
+    dollars_per_chip_hour: float
+    spot: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks the name and the numbers.
+
+        Raises:
+            InvalidInput: A field is out of its range.
+        """
+        checked_name(self.name, "offer")
+        sound = 0 < self.chips <= CHIPS_MAX and 0 <= self.nodes_max <= NODES_MAX and self.lead_time_s >= 0
+        if not (sound and self.dollars_per_chip_hour >= 0):
+            raise InvalidInput("accept an offer", on=self.name, got=f"{self}"[:200], wanted="counts and prices >= 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +123,10 @@ class Inventory:
         engine: Kind of engine ("local", "slurm", ...).
         simulated: Whether the chips are pretended; shown wherever the cluster is shown.
         dollars_per_chip_hour: Price by chip type.
-        nodes: All nodes, ordered by name.
+        nodes: All nodes, ordered by name; buckets of capacity when the cluster is delegated.
+        delegated: Whether the cluster places work by itself: a start names a bucket; its queue may add a wait.
+        offers: Nodes that could be had, ordered by name.
+        losses_per_node_hour: How often it takes a node back (spot), on average.
     """
 
     cluster: ClusterName
@@ -73,6 +134,9 @@ class Inventory:
     simulated: bool
     dollars_per_chip_hour: Mapping[ChipName, float] = field(default_factory=dict)
     nodes: tuple[Node, ...]
+    delegated: bool = False
+    offers: tuple[Offer, ...] = ()
+    losses_per_node_hour: float = 0.0
 
     def __post_init__(self) -> None:
         """Checks the name, the size, and that nodes are ordered and unique.
@@ -202,3 +266,18 @@ class LogChunk:
 
     data: bytes
     next_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """A reported fact: a whole copy of a dataset version or checkpoint lies on a cluster.
+
+    Args:
+        name: The dataset version or checkpoint.
+        cluster: Where.
+        size_bytes: How large it is.
+    """
+
+    name: str
+    cluster: ClusterName
+    size_bytes: int

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mainspring.domain.errors import InvalidSpec
-from mainspring.domain.ids import ChipName, RoleName, TeamName, checked_name
+from mainspring.domain.ids import ChipName, JobId, RoleName, TeamName, checked_name
 
 ROLES_MAX = 16
 OPTIONS_MAX = 16
@@ -18,6 +18,10 @@ COMMAND_BYTES_MAX = 65_536
 ENVIRONMENT_MAX = 256
 MAIN = RoleName("main")  # The role of a simple job.
 LAB = TeamName("lab")  # The root of the tenant tree until somebody names teams.
+ANY_CHIP = ChipName("any")  # An option that runs on whatever chip a node has, or on none.
+AFTER_MAX = 1_000
+TOLERATIONS_MAX = 64
+DURATION_S_MAX = 10 * 365 * 86_400.0
 MILLI = 1_000  # Chips are counted in thousandths, so that several replicas may share one.
 
 
@@ -40,7 +44,10 @@ class Tier(str, Enum):
     @property
     def rank(self) -> int:
         """Returns 0 for the most urgent tier."""
-        return list(Tier).index(self)
+        return _TIER_RANKS[self]
+
+
+_TIER_RANKS = {tier: rank for rank, tier in enumerate(Tier)}
 
 
 def _require(held: bool, field_name: str, got: object, wanted: str) -> None:  # noqa: FBT001
@@ -53,19 +60,33 @@ class Option:
     """One acceptable way to run a role.
 
     Args:
-        chip: Chip type, as the fleet names it ("h100", "v5p", "cpu").
-        chips: Chips per replica; fractions are thousandths of a shared chip.
+        chip: Chip type, as the fleet names it ("h100", "v5p", "cpu"), or `ANY_CHIP`.
+        chips: Chips per replica; fractions are thousandths of one shared chip; 0 for a replica that only needs `cpus`.
+        cpus: CPU cores per replica; 0 asks for no particular share.
+        memory_gib: Host memory per replica; 0 asks for no particular share.
         replicas: How many replicas start together.
         replicas_min: The fewest the role can run with; equal to `replicas` unless the role is elastic.
-        within: The lowest domain level that must hold all replicas ("rack", "block", "cluster"), or None.
+        within: The lowest domain level that must hold all replicas ("node", "rack", "block", "cluster"), or None.
+        prefer: The level that should hold them, when one can; else the next wider one, and so on.
+        group: Replicas come in groups of this many, each inside one domain of `group_within`; 0 for no groups.
+        group_within: The level that must hold each group.
+        slice: Shape of TPU slice ("4x4x4"): replicas are hosts, and take whole slices of this shape only.
+        tolerates: Taints of nodes that are accepted.
         speed: Useful work per chip-second, relative to the role's other options.
     """
 
     chip: ChipName
     chips: float = 1.0
+    cpus: float = 0.0
+    memory_gib: float = 0.0
     replicas: int = 1
     replicas_min: int = 0
     within: str | None = None
+    prefer: str | None = None
+    group: int = 0
+    group_within: str | None = None
+    slice: str = ""
+    tolerates: tuple[str, ...] = ()
     speed: float = 1.0
 
     def __post_init__(self) -> None:
@@ -75,23 +96,41 @@ class Option:
             InvalidSpec: A field is out of its range.
         """
         checked_name(self.chip, "chip")
-        _require(0 < self.chips <= CHIPS_PER_REPLICA_MAX, "chips", self.chips, f"over 0, up to {CHIPS_PER_REPLICA_MAX}")
+        _require(0 <= self.chips <= CHIPS_PER_REPLICA_MAX, "chips", self.chips, f"0 to {CHIPS_PER_REPLICA_MAX}")
+        _require(self.chips > 0 or self.cpus > 0, "chips", self.chips, "over 0, or cpus over 0")
         _require(
             abs(self.chips * MILLI - round(self.chips * MILLI)) < 1e-6 and (self.chips < 1 or self.chips % 1 == 0),
             "chips",
             self.chips,
             "whole chips, or a number of thousandths below one",
         )
+        _require(0 <= self.cpus <= 1e6, "cpus", self.cpus, "0 to 1e6")
+        _require(0 <= self.memory_gib <= 1e7, "memory_gib", self.memory_gib, "0 to 1e7")
         _require(1 <= self.replicas <= REPLICAS_MAX, "replicas", self.replicas, f"1 to {REPLICAS_MAX}")
         if self.replicas_min == 0:
             object.__setattr__(self, "replicas_min", self.replicas)
         _require(1 <= self.replicas_min <= self.replicas, "replicas_min", self.replicas_min, "1 to replicas")
         _require(0 < self.speed <= 1e6, "speed", self.speed, "over 0")
+        _require((self.group > 0) == (self.group_within is not None), "group", self.group, "group with group_within")
+        if self.group:
+            whole = self.replicas % self.group == 0 and self.replicas_min % self.group == 0
+            _require(self.group > 0 and whole, "group", self.group, "a divisor of replicas and replicas_min")
+        _require(len(self.tolerates) <= TOLERATIONS_MAX, "tolerates", len(self.tolerates), f"<= {TOLERATIONS_MAX}")
 
     @property
     def chip_milli(self) -> int:
         """Returns thousandths of a chip for one replica."""
         return round(self.chips * MILLI)
+
+    @property
+    def cpu_milli(self) -> int:
+        """Returns thousandths of a CPU core for one replica."""
+        return round(self.cpus * MILLI)
+
+    @property
+    def memory_mib(self) -> int:
+        """Returns MiB of host memory for one replica."""
+        return round(self.memory_gib * 1_024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +201,8 @@ class JobSpec:
         roles: Groups of replicas; all start together or not at all.
         code: The code snapshot the commands run in.
         inputs: Names of dataset versions the job reads, recorded as lineage.
+        after: Jobs that must succeed first; it fails when one of them does not.
+        duration_s: How long its owner expects it to run, 0 when nobody knows. Plans lean on it; nothing ends at it.
         restarts_max: Rank restarts in place before the attempt is given up.
         attempts_max: Attempts before the job fails.
     """
@@ -173,6 +214,8 @@ class JobSpec:
     roles: tuple[Role, ...]
     code: Code = Code()
     inputs: tuple[str, ...] = ()
+    after: tuple[JobId, ...] = ()
+    duration_s: float = 0.0
     restarts_max: int = 8
     attempts_max: int = 4
 
@@ -190,3 +233,5 @@ class JobSpec:
         _require(0 <= self.restarts_max <= 1_000, "restarts_max", self.restarts_max, "0 to 1000")
         _require(1 <= self.attempts_max <= 1_000, "attempts_max", self.attempts_max, "1 to 1000")
         _require(len(self.inputs) <= 1_000, "inputs", len(self.inputs), "at most 1000")
+        _require(len(set(self.after)) == len(self.after) <= AFTER_MAX, "after", len(self.after), f"<= {AFTER_MAX} jobs")
+        _require(0 <= self.duration_s <= DURATION_S_MAX, "duration_s", self.duration_s, f"0 to {DURATION_S_MAX:g}")

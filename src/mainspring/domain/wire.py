@@ -1,9 +1,9 @@
-"""Every message between processes, and every event.
+"""Every message between the processes of a run, and every kind of event.
 
 Rank <-> agent over a Unix socket (`session`), agent <-> lead over TCP (`node`), agent and lead <-> controller over HTTP
-(`control`), people's tools <-> controller over HTTP (`app`). Streams carry frames (`codec.frame`). A field may
-be added with a default; anything else is a new version. Times are seconds since the Unix epoch unless a name says
-otherwise.
+(`control`); what people's tools and the controller say to each other is in `answers`. Streams carry frames
+(`codec.frame`). A field may be added with a default; anything else is a new version. Times are seconds since the Unix
+epoch unless a name says otherwise.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from enum import Enum
 from mainspring.domain.codec import message
 from mainspring.domain.fleet import AgentExit as AgentExit
 from mainspring.domain.fleet import AgentOrder as AgentOrder
-from mainspring.domain.fleet import Inventory
-from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName, RoleName
-from mainspring.domain.job import Code, JobSpec
-from mainspring.domain.life import AttemptState, JobState
-from mainspring.domain.plan import Candidate, Limit
+from mainspring.domain.ids import AllocationId, AttemptId, JobId, NodeName, RoleName
+from mainspring.domain.job import Code
+from mainspring.domain.life import AttemptState
 
 Detail = Mapping[str, str | int | float | bool]
 
@@ -337,7 +335,10 @@ class EventKind(str, Enum):
     JOB_MOVED = "job_moved"  # (before, after, reason)
     ATTEMPT_GRANTED = "attempt_granted"  # (cluster, nodes, plan, number, step): the furthest of earlier attempts
     ATTEMPT_ENDED = "attempt_ended"  # (outcome, reason)
-    STOP_REQUESTED = "stop_requested"  # (by)
+    ATTEMPT_STOPPING = "attempt_stopping"  # (cause, reason)
+    STOP_REQUESTED = "stop_requested"  # (by, for_job): by a person, or by a plan that needs the room for another job
+    MOVE_WANTED = "move_wanted"  # (what, source, target, size_bytes): the job waits until it lies there
+    PROVISION_WANTED = "provision_wanted"  # (cluster, offer, nodes, reason): the job waits for nodes one could order
     GENERATION_PREPARING = "generation_preparing"  # (generation, cause)
     GENERATION_RESUMED = "generation_resumed"  # (generation, step, source)
     GENERATION_STEPPING = "generation_stepping"  # (generation, step): its first step report
@@ -393,108 +394,3 @@ class HeartbeatReply:
 
     acknowledged: int
     fenced: bool = False
-
-
-# ---------------------------------------------------------------- people's tools <-> controller
-@message
-class Submit:
-    """A job to run. The same `key` again returns the job it made the first time; "" means no key."""
-
-    spec: JobSpec
-    key: str = ""
-
-
-@message
-class Event:
-    """An append-only fact in the store."""
-
-    sequence: int
-    time_s: float
-    kind: EventKind
-    job: JobId | None = None
-    attempt: AttemptId | None = None
-    detail: Detail = field(default_factory=dict)
-
-
-@message
-class Goodput:
-    """Where an attempt's or job's allocated seconds went; they add up to `allocated_s`."""
-
-    allocated_s: float
-    startup_s: float
-    productive_s: float
-    checkpoint_s: float
-    repeated_s: float
-    recovery_s: float
-    wind_down_s: float
-    recoveries_s: tuple[float, ...] = ()
-    repeated_steps: int = 0
-
-
-@message
-class AttemptView:
-    """One attempt, for people."""
-
-    id: AttemptId
-    number: int
-    state: AttemptState
-    cluster: ClusterName
-    simulated: bool
-    nodes: tuple[NodeName, ...]
-    generation: int
-    granted_s: float
-    ended_s: float | None
-    reason: str
-    ranks: tuple[RankStatus, ...]
-    dollars: float
-
-
-@message
-class JobView:
-    """One job, for people."""
-
-    id: JobId
-    spec: JobSpec
-    state: JobState
-    submitted_s: float
-    ended_s: float | None
-    reason: str
-    step: int
-    metrics: Mapping[str, float]
-    result: Detail
-    attempts: tuple[AttemptView, ...]
-    goodput: Goodput | None
-
-
-@message
-class Why:
-    """Why a job is where it is, or waits: the words of the plan that decided it, and every candidate weighed."""
-
-    job: JobId
-    state: JobState
-    plan: int
-    summary: str
-    limit: Limit | None
-    candidates: tuple[Candidate, ...]
-
-
-@message
-class ClusterView:
-    """One cluster, for people: its inventory, and thousandths of chips of ours in use by node name."""
-
-    inventory: Inventory
-    used_chip_milli: Mapping[str, int]
-    answering: bool
-    seen_s: float
-
-
-@message
-class Problem:
-    """An error as it travels over HTTP; the parts are those of `MainspringError`."""
-
-    error: str
-    attempted: str
-    on: str = ""
-    got: str = ""
-    wanted: str = ""
-    next_step: str = ""

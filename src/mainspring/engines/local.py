@@ -52,6 +52,8 @@ class LocalCluster:
         nodes: How many nodes.
         dollars_per_chip_hour: Price of one chip.
         racks: How many racks the nodes are spread over, in name order; 0 for no level of racks.
+        cpus_per_node: CPU cores that work may use on each node; None when nobody counts them.
+        memory_gib_per_node: Host memory that work may use on each node; None when nobody counts it.
         simulated: False when the chips are what this machine really has.
     """
 
@@ -61,6 +63,8 @@ class LocalCluster:
     nodes: int
     dollars_per_chip_hour: float
     racks: int = 0
+    cpus_per_node: float | None = None
+    memory_gib_per_node: float | None = None
     simulated: bool = True
 
     def __post_init__(self) -> None:
@@ -76,6 +80,8 @@ class LocalCluster:
             ("nodes", self.nodes, 1, NODES_MAX),
             ("dollars_per_chip_hour", self.dollars_per_chip_hour, 0, 1e6),
             ("racks", self.racks, 0, self.nodes),
+            ("cpus_per_node", self.cpus_per_node or 0, 0, 1e6),
+            ("memory_gib_per_node", self.memory_gib_per_node or 0, 0, 1e7),
         )
         for name, value, least, most in ranges:
             if not least <= value <= most:
@@ -147,6 +153,8 @@ class LocalEngine:
                     condition=NodeCondition.CORDONED if cordon else NodeCondition.READY,
                     condition_owner=cordon.owner if cordon else "",
                     condition_reason=cordon.reason if cordon else "",
+                    cpus=cluster.cpus_per_node,
+                    memory_gib=cluster.memory_gib_per_node,
                 )
             )
         return Inventory(

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 
 from mainspring.domain.errors import ImpossibleJob, nearest
-from mainspring.domain.job import JobSpec, Role
-from mainspring.planner.place import Pool
-from mainspring.planner.snapshot import RoleShape, Snapshot, sealed
-from mainspring.planner.weigh import Fleet, Standing, Work, amount, stand
-
-_PLACEMENTS_MAX = 10_000  # About 0.5 s. A job whose search is longer is given the benefit of the doubt.
+from mainspring.domain.job import ANY_CHIP, JobSpec, Role
+from mainspring.planner.policy import Policy
+from mainspring.planner.reasons import amount, together
+from mainspring.planner.room import Pool, Room
+from mainspring.planner.sites import menu, stand_at
+from mainspring.planner.snapshot import RoleShape, Shape, Snapshot, sealed
 
 
 def feasible(snapshot: Snapshot, spec: JobSpec) -> ImpossibleJob | None:
     """Returns why a job could never run here, naming the most that could ever fit; None when it could.
 
-    While no cluster has reported, nothing is known to be impossible.
+    While no cluster has reported, nothing is known to be impossible; what an offer could bring is possible.
 
     Args:
         snapshot: The fleet; what runs and waits in it does not matter.
@@ -26,15 +27,17 @@ def feasible(snapshot: Snapshot, spec: JobSpec) -> ImpossibleJob | None:
     """
     if not snapshot.nodes.names:
         return None
-    fleet = Fleet(_healthy(snapshot))
+    shape = Shape(roles=tuple(RoleShape(name=role.name, options=role.options) for role in spec.roles))
+    room = Room(replace(_healthy(snapshot), shapes=(*snapshot.shapes, shape)))
+    offered = {each.offer.chip for each in snapshot.offers}
     for role in spec.roles:
-        error = _unknown_chips(snapshot, spec, role) or _too_large(fleet, spec, role)
+        if any(option.chip in offered for option in role.options):
+            return None
+        error = _unknown_chips(snapshot, spec, role) or _too_large(room, spec, role)
         if error:
             return error
-    roles = [RoleShape(name=role.name, options=role.options) for role in spec.roles]
-    work = Work(placements_max=_PLACEMENTS_MAX)
-    for site in fleet.sites(fleet.choices(roles), len(roles)):
-        if work.spent or isinstance(stand(fleet, site, work), Standing):
+    for site in menu(room, Policy(), shape).sites:
+        if stand_at(room, site, None) is not None:
             return None
     return ImpossibleJob(
         f"find room for job {spec.name!r}",
@@ -47,15 +50,26 @@ def feasible(snapshot: Snapshot, spec: JobSpec) -> ImpossibleJob | None:
 
 def _healthy(snapshot: Snapshot) -> Snapshot:
     nodes, clusters = snapshot.nodes, snapshot.clusters
+    nothing = sealed(np.zeros(0, dtype=np.int64))
     return replace(
         snapshot,
-        nodes=replace(nodes, free_milli=nodes.total_milli, ready=sealed(np.ones_like(nodes.ready))),
+        nodes=replace(
+            nodes,
+            whole=nodes.chips,
+            cpu_milli=nodes.cpu_total_milli,
+            memory_mib=nodes.memory_total_mib,
+            ready=sealed(np.ones_like(nodes.ready)),
+            leaves_s=sealed(np.full(len(nodes.names), inf)),
+            share_node=nothing,
+            share_chip=nothing,
+            share_milli=nothing,
+        ),
         clusters=replace(clusters, answering=sealed(np.ones_like(clusters.answering))),
     )
 
 
 def _unknown_chips(snapshot: Snapshot, spec: JobSpec, role: Role) -> ImpossibleJob | None:
-    unknown = [option.chip for option in role.options if option.chip not in snapshot.chips]
+    unknown = [option.chip for option in role.options if option.chip not in (*snapshot.chips, ANY_CHIP)]
     if len(unknown) < len(role.options):
         return None
     return ImpossibleJob(
@@ -67,22 +81,20 @@ def _unknown_chips(snapshot: Snapshot, spec: JobSpec, role: Role) -> ImpossibleJ
     )
 
 
-def _too_large(fleet: Fleet, spec: JobSpec, role: Role) -> ImpossibleJob | None:
-    most = ""
+def _too_large(room: Room, spec: JobSpec, role: Role) -> ImpossibleJob | None:
+    most = "nothing, for no node is open to it"
     most_chips = -1.0
     for option in role.options:
-        for cluster, name in enumerate(fleet.snapshot.clusters.names):
-            pool = fleet.pool(cluster, option)
-            room = 0 if pool is None else pool.room_ever
-            if room >= option.replicas_min:
+        for cluster, name in enumerate(room.snapshot.clusters.names):
+            pool = room.pool(cluster, option)
+            fits = 0 if pool is None else pool.room_ever
+            if fits >= option.replicas_min:
                 return None
-            if pool is not None and room * option.chips > most_chips:
-                most_chips = room * option.chips
-                most = _most(pool, name, option.within) if room == 0 else f"{amount(option, room)} on cluster {name}"
-    asked = " or ".join(
-        amount(option, option.replicas_min) + (f" in one {option.within}" if option.within else "")
-        for option in role.options
-    )
+            if pool is not None and fits * option.chips > most_chips:
+                most_chips = fits * option.chips
+                levels = (option.within, option.group_within)
+                most = f"{amount(option, fits)} on cluster {name}" if fits else _none(room, pool, name, levels)
+    asked = " or ".join(amount(option, option.replicas_min) + together(option) for option in role.options)
     return ImpossibleJob(
         f"find room for job {spec.name!r}",
         on=f"role {role.name!r}",
@@ -92,8 +104,10 @@ def _too_large(fleet: Fleet, spec: JobSpec, role: Role) -> ImpossibleJob | None:
     )
 
 
-def _most(pool: Pool, cluster: str, within: str | None) -> str:
+def _none(room: Room, pool: Pool, cluster: str, levels: tuple[str | None, ...]) -> str:
     """Returns what a cluster could hold when not even one replica fits."""
     if not pool.level_known:
-        return f"nothing, for cluster {cluster} has no level {within!r}"
-    return f"no replica of that size, for cluster {cluster} has {pool.block.usable_milli // 1000} such chips in all"
+        missing = " or ".join(repr(level) for level in dict.fromkeys(levels) if level)
+        return f"nothing, for cluster {cluster} has no level {missing}"
+    chips = int(room.snapshot.nodes.chips[pool.rows].sum())
+    return f"no replica of that size, for cluster {cluster} has {chips} such chips in all"

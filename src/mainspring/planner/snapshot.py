@@ -1,7 +1,8 @@
 """Everything the planner may know, frozen at one instant as immutable NumPy columns.
 
-Chips are counted in thousandths (`milli`). Nodes are ordered by cluster, then name; clusters, chips, teams and levels
-by name; so equal facts give equal snapshots, whatever order they came in.
+Nodes are ordered by cluster, then name; clusters, chips, teams, levels and taints by name; pending jobs by age, then
+id. So equal facts give equal snapshots, whatever order they came in. Chips and cores are counted in thousandths
+(`milli`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mainspring.domain.fleet import Offer
 from mainspring.domain.ids import AttemptId, ChipName, ClusterName, JobId, NodeName, RoleName, TeamName
-from mainspring.domain.job import Option, Tier
+from mainspring.domain.job import Option
+from mainspring.domain.plan import Grant
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -22,6 +25,7 @@ Scalar = TypeVar("Scalar", np.int64, np.float64, np.bool_)
 
 NONE = -1  # In a column of indexes: no such thing.
 NO_LIMIT = -1  # In a column of limits: unlimited.
+UNCOUNTED = 1 << 50  # Free cores (milli) or memory (MiB) of a node where nobody counts them: always enough.
 
 
 def sealed(column: NDArray[Scalar]) -> NDArray[Scalar]:
@@ -36,25 +40,47 @@ def sealed(column: NDArray[Scalar]) -> NDArray[Scalar]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Nodes:
-    """Nodes, one row each.
+    """Nodes, one row each; then partly used chips, one row each.
 
     Args:
         names: Unique inside their cluster.
         cluster: Index of the cluster.
         chip: Index of the chip type.
-        total_milli: What the node has.
-        free_milli: What neither live attempts nor foreign work use; never negative.
+        chips: How many chips the node has.
+        whole: How many of them nobody uses any part of.
+        cpu_total_milli: Cores it has, `UNCOUNTED` when nobody counts.
+        cpu_milli: Cores free, `UNCOUNTED` when nobody counts.
+        memory_total_mib: Memory it has, `UNCOUNTED` when nobody counts.
+        memory_mib: Memory free, `UNCOUNTED` when nobody counts.
         ready: Whether new work may be placed on it.
+        coming: Whether it was ordered and is not there yet.
+        taint: Index of its set of taints.
+        slice: Index of its slice shape.
+        leaves_s: When it goes away, infinity when nobody knows.
         domain: One column a level: id of the node's domain there, unique in its cluster, or `NONE`.
+        share_node: For each partly used chip: row of its node.
+        share_chip: For each partly used chip: its number on the node.
+        share_milli: For each partly used chip: thousandths still free.
     """
 
     names: tuple[NodeName, ...]
     cluster: Integers
     chip: Integers
-    total_milli: Integers
-    free_milli: Integers
+    chips: Integers
+    whole: Integers
+    cpu_total_milli: Integers
+    cpu_milli: Integers
+    memory_total_mib: Integers
+    memory_mib: Integers
     ready: Flags
+    coming: Flags
+    taint: Integers
+    slice: Integers
+    leaves_s: Floats
     domain: Integers
+    share_node: Integers
+    share_chip: Integers
+    share_milli: Integers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,55 +91,50 @@ class Clusters:
         names: In order.
         simulated: Whether the chips are pretended.
         answering: Whether its engine answered last time.
+        silent_s: For how long its engine has not answered; 0 when it answers.
+        delegated: Whether it places work by itself, in buckets.
         dollars_per_chip_hour: Rows are clusters, columns chip types; 0 where no price is known.
+        losses_per_node_hour: How often it takes a node back.
     """
 
     names: tuple[ClusterName, ...]
     simulated: Flags
     answering: Flags
+    silent_s: Floats
+    delegated: Flags
     dollars_per_chip_hour: Floats
+    losses_per_node_hour: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Teams:
-    """The tenant tree, one row a team.
+    """The tenant tree, one row a team; where a column has two dimensions, the second is the chip type.
 
     Args:
         names: In order.
         parent: Index of the team above, or `NONE`.
         milli_max: The most the team and those below it may hold together, or `NO_LIMIT`.
+        guarantee_milli: What they can always have.
+        borrow_max_milli: The most beyond the guarantee, or `NO_LIMIT`.
+        lend_max_milli: The most of the guarantee that others may use while it is idle, or `NO_LIMIT`.
+        weight: Its part of what is borrowed, relative to its siblings.
+        usage: Chip value x seconds it used by itself (teams below not included), decayed.
+        dollars_max: Its budget for the window, infinity when it has none.
+        dollars: What it and those below it spent in the window, live attempts until now included.
+        attained: Whether its own jobs are taken by least chip-time had, not by age.
     """
 
     names: tuple[TeamName, ...]
     parent: Integers
     milli_max: Integers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Live:
-    """Live attempts, one row each, and what they hold, one row a node held.
-
-    Args:
-        attempts: In order.
-        jobs: The job of each.
-        team: Index of the team charged.
-        tier: Rank of its tier.
-        cluster: Index of its cluster, or `NONE` when the cluster is not known.
-        submitted_s: When its job was submitted.
-        held_by: For each node held: index of the attempt.
-        held_node: For each node held: index of the node, or `NONE` when its cluster no longer lists it.
-        held_milli: For each node held: how much.
-    """
-
-    attempts: tuple[AttemptId, ...]
-    jobs: tuple[JobId, ...]
-    team: Integers
-    tier: Integers
-    cluster: Integers
-    submitted_s: Floats
-    held_by: Integers
-    held_node: Integers
-    held_milli: Integers
+    guarantee_milli: Integers
+    borrow_max_milli: Integers
+    lend_max_milli: Integers
+    weight: Floats
+    usage: Floats
+    dollars_max: Floats
+    dollars: Floats
+    attained: Flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,23 +150,129 @@ class RoleShape:
     options: tuple[Option, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Pending jobs that the planner cannot tell apart but by age.
+    """What placement needs to know of a job; jobs of one shape can stand in the same places.
 
     Args:
-        team: Index of the team charged.
-        tier: How urgent they are.
-        roles: What they ask for.
-        jobs: Oldest first, then by id.
-        submitted_s: When each was submitted.
+        roles: What it asks for.
+        inputs: What it reads.
     """
 
-    team: int
-    tier: Tier
     roles: tuple[RoleShape, ...]
+    inputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Live:
+    """Live attempts, one row each, ordered by id; and what they hold, one row a node (or shared chip) held.
+
+    Args:
+        attempts: In order.
+        jobs: The job of each.
+        grants: What each was granted.
+        shape: Index of its shape.
+        team: Index of the team charged.
+        tier: Rank of its tier.
+        cluster: Index of its cluster, or `NONE` when the cluster is not known.
+        submitted_s: When its job was submitted.
+        granted_s: When it was granted.
+        attained_chip_s: Chip-seconds its job has had until now, earlier attempts included.
+        durable_s: When its newest durable checkpoint was taken, or it was granted: what came after would be lost.
+        evicted_s: When an attempt of its job was last evicted, minus infinity for never.
+        ends_s: When it is expected to end, infinity when nobody can know.
+        ends_safe_s: When it will very likely have ended, infinity when nobody can know.
+        stopping: Whether it was asked to end already: what it holds comes free soon.
+        chip_milli: What it holds in all.
+        held_by: For each thing held: row of the attempt.
+        held_node: For each thing held: row of the node, or `NONE` when its cluster no longer lists it.
+        held_whole: For each thing held: whole chips.
+        held_cpu_milli: For each thing held: cores.
+        held_memory_mib: For each thing held: memory.
+        held_chip: For each thing held: number of the shared chip, or `NONE`.
+        held_share_milli: For each thing held: thousandths of the shared chip.
+    """
+
+    attempts: tuple[AttemptId, ...]
     jobs: tuple[JobId, ...]
+    grants: tuple[tuple[Grant, ...], ...]
+    shape: Integers
+    team: Integers
+    tier: Integers
+    cluster: Integers
     submitted_s: Floats
+    granted_s: Floats
+    attained_chip_s: Floats
+    durable_s: Floats
+    evicted_s: Floats
+    ends_s: Floats
+    ends_safe_s: Floats
+    stopping: Flags
+    chip_milli: Integers
+    held_by: Integers
+    held_node: Integers
+    held_whole: Integers
+    held_cpu_milli: Integers
+    held_memory_mib: Integers
+    held_chip: Integers
+    held_share_milli: Integers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pending:
+    """Jobs that wait, one row each, oldest first, then by id.
+
+    Args:
+        jobs: In order.
+        shape: Index of its shape.
+        team: Index of the team charged.
+        tier: Rank of its tier.
+        submitted_s: When it was submitted.
+        attained_chip_s: Chip-seconds its earlier attempts had.
+        evicted_s: When an attempt of it was last evicted, minus infinity for never.
+        duration_s: How long it is expected to run, infinity when nobody can know.
+        duration_safe_s: How long it will very likely run at most, infinity when nobody can know.
+        blocked: Whether a job it comes after has not succeeded yet.
+    """
+
+    jobs: tuple[JobId, ...]
+    shape: Integers
+    team: Integers
+    tier: Integers
+    submitted_s: Floats
+    attained_chip_s: Floats
+    evicted_s: Floats
+    duration_s: Floats
+    duration_safe_s: Floats
+    blocked: Flags
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOffer:
+    """An offer and whose it is.
+
+    Args:
+        cluster: Index of the cluster.
+        offer: What could be had.
+    """
+
+    cluster: int
+    offer: Offer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Data:
+    """Where inputs lie; one that is not listed lies everywhere.
+
+    Args:
+        names: In order.
+        size_bytes: How large each is.
+        present: Rows are inputs, columns clusters: whether it lies there whole.
+    """
+
+    names: tuple[str, ...]
+    size_bytes: Integers
+    present: Flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -155,19 +282,33 @@ class Snapshot:
     Args:
         number: The number the plan will carry.
         chips: Chip types known, in order.
+        chip_value: What an hour of each is worth, relative to an H100-hour.
         levels: Names of the levels of topology known, in order; "cluster" and "node" always exist and are not listed.
+        taints: Sets of taints known, in order; the first is the empty one.
+        slices: Slice shapes known, in order; the first is "": no slice.
         nodes: Every node of every cluster.
         clusters: Every cluster.
         teams: The tenant tree.
+        shapes: Every shape of a pending or live job, and of some that ended.
+        shape_weight: How often jobs of each shape come, relative to one another: what room must be kept useful for.
         live: Every live attempt.
-        pending: Every pending job, by shape; ordered by tier, team, then oldest job.
+        pending: Every pending job.
+        offers: What could be had.
+        data: Where inputs lie.
     """
 
     number: int
     chips: tuple[ChipName, ...]
+    chip_value: Floats
     levels: tuple[str, ...]
+    taints: tuple[tuple[str, ...], ...]
+    slices: tuple[str, ...]
     nodes: Nodes
     clusters: Clusters
     teams: Teams
+    shapes: tuple[Shape, ...]
+    shape_weight: Floats
     live: Live
-    pending: tuple[Shape, ...]
+    pending: Pending
+    offers: tuple[ClusterOffer, ...]
+    data: Data

@@ -12,19 +12,12 @@ from mainspring.domain.fleet import AllocationPhase, AllocationSeen, LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName
 from mainspring.domain.life import AttemptState
 from mainspring.domain.ports import Clock, Dice
-from mainspring.domain.wire import (
-    EventKind,
-    Heartbeat,
-    HeartbeatReply,
-    LeadEvent,
-    Orders,
-    RankStatus,
-    Register,
-)
+from mainspring.domain.wire import EventKind, Heartbeat, HeartbeatReply, LeadEvent, Orders, RankStatus, Register
 from mainspring.simulator.cluster import SimulatedCluster, chance, pick
 
 _HELD_BACK_MAX = 8
 _LEASE_S = 5.0
+_SAVE_STEPS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +168,8 @@ class Gang:
         if first:
             self._unstepped = False
             self._event(EventKind.GENERATION_STEPPING, generation=self.generation, step=self.step)
+        if self.step % _SAVE_STEPS == _SAVE_STEPS - 1:
+            self._event(EventKind.CHECKPOINT_DURABLE, step=self.step, size_bytes=1)
         if self.step > self._furthest:
             if self._behind:
                 self._behind = False

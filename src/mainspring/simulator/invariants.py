@@ -9,18 +9,14 @@ import sqlalchemy as sa
 
 from mainspring.control import Control
 from mainspring.control.accounting import goodput
-from mainspring.control.records import (
-    ALLOCATION_LIVE,
-    ATTEMPT_LIVE,
-    events_since,
-    quotas,
-)
+from mainspring.control.records import ALLOCATION_LIVE, ATTEMPT_LIVE, events_since, tenants
 from mainspring.control.schema import allocations, attempts, jobs
+from mainspring.domain.answers import Event
 from mainspring.domain.fleet import LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, TeamName
 from mainspring.domain.job import MILLI
 from mainspring.domain.life import JobState, ended
-from mainspring.domain.wire import Event, EventKind, LeadEvent
+from mainspring.domain.wire import EventKind, LeadEvent
 from mainspring.simulator.cluster import SimulatedCluster
 
 _EVENTS_MAX = 1_000_000
@@ -30,6 +26,7 @@ _LEAD = (
     EventKind.GENERATION_STEPPING,
     EventKind.CAUGHT_UP,
     EventKind.RANK_EXITED,
+    EventKind.CHECKPOINT_DURABLE,
     EventKind.RESULT,
     EventKind.LEAD_ENDED,
 )  # Events that leads tell.
@@ -37,7 +34,13 @@ _LEAD = (
 _STATES = sa.select(jobs.c.id, jobs.c.state).order_by(jobs.c.ordinal)
 _LIVE_ATTEMPTS = sa.select(attempts.c.id, attempts.c.job_id).where(attempts.c.state.in_(ATTEMPT_LIVE))
 _LIVE_ALLOCATIONS = (
-    sa.select(allocations.c.id, attempts.c.id.label("attempt"), jobs.c.id.label("job"), jobs.c.team)
+    sa.select(
+        allocations.c.id,
+        attempts.c.id.label("attempt"),
+        attempts.c.state.label("attempt_state"),
+        jobs.c.id.label("job"),
+        jobs.c.team,
+    )
     .join(attempts, allocations.c.attempt_id == attempts.c.id)
     .join(jobs, attempts.c.job_id == jobs.c.id)
     .where(allocations.c.state.in_(ALLOCATION_LIVE))
@@ -51,21 +54,26 @@ class Invariants:
     Args:
         control: The controller, whose store is looked at.
         clusters: The clusters, looked at past their faults.
+        silences: Whether anything here can make a cluster silent: only then may one be given up.
     """
 
-    def __init__(self, control: Control, clusters: Mapping[ClusterName, SimulatedCluster]) -> None:
+    def __init__(self, control: Control, clusters: Mapping[ClusterName, SimulatedCluster], *, silences: bool) -> None:
         self._control = control
         self._clusters = clusters
+        self._silences = silences
         self._submitted: list[JobId] = []
+        self._after: dict[JobId, tuple[JobId, ...]] = {}
         self._ended: dict[JobId, JobState] = {}
 
-    def submitted(self, job: JobId) -> None:
+    def submitted(self, job: JobId, *, after: tuple[JobId, ...] = ()) -> None:
         """Notes a job that must never be lost.
 
         Args:
             job: The job.
+            after: Jobs that must succeed before it starts.
         """
         self._submitted.append(job)
+        self._after[job] = after
 
     def states(self) -> Mapping[JobId, JobState]:
         """Returns every job's state."""
@@ -120,6 +128,8 @@ class Invariants:
         for job, state in states.items():
             wanted = 0 if state is JobState.QUEUED or ended(state) else 1
             assert len(live.get(job, [])) == wanted, f"{job} is {state.value} with live attempts {live.get(job, [])}"
+            early = [other for other in self._after[job] if states[other] is not JobState.SUCCEEDED]
+            assert not (wanted and early), f"{job} is {state.value} before {early}, which it comes after"
 
     def _check_engines(self, connection: sa.Connection) -> None:
         known = {row.id: row for row in connection.execute(_LIVE_ALLOCATIONS)}
@@ -132,14 +142,19 @@ class Invariants:
             for allocation in cluster.running():
                 assert allocation in known, f"{allocation} runs on {name} and the store thinks it gone"
                 row = known[allocation]
+                if row.attempt_state not in ATTEMPT_LIVE:
+                    # Given up with its cluster: it may run on unseen, and nothing it says counts any more.
+                    assert self._silences, f"{allocation} runs on {name}, and its attempt is {row.attempt_state}"
+                    continue
                 other = attempt_of.setdefault(JobId(row.job), AttemptId(row.attempt))
                 assert other == row.attempt, f"{row.job} has two live attempts, {other} and {row.attempt}"
                 held[TeamName(row.team)] = held.get(TeamName(row.team), 0) + _milli(cluster.orders, allocation)
-        tree = {quota.name: quota for quota in quotas(connection)}
-        for team, quota in tree.items():
-            below = sum(milli for other, milli in held.items() if other == team or tree[other].parent == team)
-            if quota.chips_max is not None:
-                assert below <= quota.chips_max * MILLI, f"{team} may hold {quota.chips_max} chips and holds {below}"
+        tree = {team.name: team for team in tenants(connection)}
+        for team in tree.values():
+            own = [milli for other, milli in held.items() if team.name in (other, tree[other].parent)]
+            if team.chips_max is not None:
+                most = team.chips_max * MILLI
+                assert sum(own) <= most, f"{team.name} may hold {team.chips_max} chips and holds {sum(own)}"
 
 
 def _states(connection: sa.Connection) -> Mapping[JobId, JobState]:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import final
 
 from mainspring.control import Caller, Control, Settings, Step, TokenRole, open_store
+from mainspring.domain.answers import Submit
 from mainspring.domain.errors import MainspringError
 from mainspring.domain.fleet import Inventory, Node
 from mainspring.domain.ids import AttemptId, ChipName, ClusterName, JobId, NodeName, RoleName, TeamName
-from mainspring.domain.job import LAB, JobSpec, Option, Role
+from mainspring.domain.job import LAB, JobSpec, Option, Role, Tier
 from mainspring.domain.life import ended
-from mainspring.domain.wire import Submit
-from mainspring.planner import TeamQuota
+from mainspring.domain.team import Team
+from mainspring.planner import Policy
 from mainspring.simulator.cluster import CallFaults, SimulatedCluster, chance, pick
 from mainspring.simulator.gang import Gang, GangFaults
 from mainspring.simulator.invariants import Invariants
@@ -30,7 +31,10 @@ ADMIN = Caller(role=TokenRole.ADMIN, team=LAB)
 _CHIP = ChipName("sim")
 _TELLING = (Step.FOLDED, Step.COMMITTED, Step.ACTED, Step.RECORDED)  # The other steps change nothing outside.
 _MEMORY = Path("/dev/shm")  # Where a store's flushes cost nothing; nothing here outlives the run.
+_SILENT_S_MAX = 120  # Several times as long as a cluster may be silent before it is given up.
 _STALE_MAX = 3  # Abandoned controllers that may still act.
+# Everything that plans weigh in minutes comes in seconds here, so that one short run sees it all.
+_POLICY = Policy(runtime_min_s=5.0, cooldown_s=20.0, restart_s=3.0, checkpoint_s=3.0, failover_s=30.0)
 _SETTLE_TICKS_MAX = 3_000  # Virtual seconds: the longest wait in the controller is 900, and it may come twice.
 
 
@@ -64,6 +68,7 @@ class Rates:
         crash: The controller dies between two steps.
         stale: A controller that died was only thought dead, and acts on.
         cluster_silent: A cluster stops answering.
+        cut_off: When it does, its leads are not heard of either.
         node_down: A node fails.
         cancel: Somebody cancels a job.
         clock_jump: The machine's clock is set back or forward.
@@ -74,6 +79,7 @@ class Rates:
     crash: float = 0.0
     stale: float = 0.0
     cluster_silent: float = 0.0
+    cut_off: float = 0.0
     node_down: float = 0.0
     cancel: float = 0.0
     clock_jump: float = 0.0
@@ -122,20 +128,24 @@ class _World:
             controller_url="http://127.0.0.1:1",
             objects_url="file:///objects",
             settings=Settings(),
+            policy=_POLICY,
         )
         self.loop = self.control.new_loop()
         self.tick = self.loop.steps()
         self.stale: list[Iterator[Step]] = []
         self.gangs: dict[AttemptId, Gang] = {}
         self.jobs: list[JobId] = []
-        self.invariants = Invariants(self.control, self.clusters)
+        faults = (self.rates.cluster_silent, self.rates.calls.lost, self.rates.calls.reply_lost)
+        self.invariants = Invariants(self.control, self.clusters, silences=any(faults))
+        self._cut_off: dict[ClusterName, None] = {}
         self._silent_until_s: dict[ClusterName, float] = {}
         self._node_up_s: dict[tuple[ClusterName, NodeName], float] = {}
 
     def run(self, steps: int) -> Trace:
-        self.control.set_team(TeamQuota(name=LAB), ADMIN)
+        self.control.set_team(Team(name=LAB), ADMIN)
         for name, limit in (("vision", 10.0), ("control", 12.0)):
-            self.control.set_team(TeamQuota(name=TeamName(name), parent=LAB, chips_max=limit), ADMIN)
+            promised = {_CHIP: limit / 4}
+            self.control.set_team(Team(name=TeamName(name), parent=LAB, chips_max=limit, guarantee=promised), ADMIN)
         self._step_whole_tick()  # Until clusters have answered once, what can never run is not refused.
         for _ in range(steps):
             self._mischief()
@@ -153,6 +163,7 @@ class _World:
         for name in self.clusters:
             if self._silent_until_s.get(name, 0.0) <= self.clock.monotonic_s():
                 self.clusters[name].answering = True
+                self._cut_off.pop(name, None)
         for (name, node), up_s in sorted(self._node_up_s.items()):
             if up_s <= self.clock.monotonic_s():
                 self.clusters[name].inner.node_up(node)
@@ -187,8 +198,10 @@ class _World:
                         steps=2 + pick(luck, 30),
                     )
         running = {name: cluster.running() for name, cluster in self.clusters.items()}
+        unheard = replace(faults, call_lost=1.0)
         for attempt in sorted(self.gangs):
-            self.gangs[attempt].advance(self.control, running[self.gangs[attempt].cluster_name], faults)
+            name = self.gangs[attempt].cluster_name
+            self.gangs[attempt].advance(self.control, running[name], unheard if name in self._cut_off else faults)
 
     def _mischief(self) -> None:
         """Lets the world do its worst for one step."""
@@ -206,8 +219,10 @@ class _World:
             cluster.faults = self.rates.calls
             if chance(self.luck, self.rates.cluster_silent):
                 cluster.answering = False
-                self._silent_until_s[name] = self.clock.monotonic_s() + pick(self.luck, 60)
-                self._say(f"{name} falls silent")
+                self._silent_until_s[name] = self.clock.monotonic_s() + pick(self.luck, _SILENT_S_MAX)
+                if chance(self.luck, self.rates.cut_off):
+                    self._cut_off[name] = None
+                self._say(f"{name} falls silent{', its leads too' if name in self._cut_off else ''}")
             if chance(self.luck, self.rates.node_down):
                 nodes = cluster.inner.inventory().nodes
                 node = nodes[pick(self.luck, len(nodes))].name
@@ -222,8 +237,9 @@ class _World:
             self._say(f"cancel {job}: {self.control.stop(job, ADMIN).state.value}")
 
     def _submit(self) -> None:
-        spec = _draw_spec(self.luck, len(self.jobs))
-        submit = Submit(spec=spec, key=f"key-{len(self.jobs)}")
+        spec = _draw_spec(self.luck, len(self.jobs), self.jobs)
+        count = 2 + pick(self.luck, 3) if chance(self.luck, 0.15) else 1
+        submit = Submit(spec=spec, key=f"key-{len(self.jobs)}", count=count)
         try:
             job = self.control.submit(submit, ADMIN).id
         except MainspringError as error:
@@ -231,9 +247,12 @@ class _World:
             return
         again = self.control.submit(submit, ADMIN).id
         assert again == job, f"key {submit.key} made {job} and {again}"
-        self.jobs.append(job)
-        self.invariants.submitted(job)
-        self._say(f"submit {job}: {spec.roles[0].options[0].replicas} replicas for {spec.team}")
+        made = [job] if count == 1 else [view.id for view in self.control.jobs(array=job)]
+        assert len(made) == count, f"an array of {count} has the jobs {made}"
+        self.jobs += made
+        for each in made:
+            self.invariants.submitted(each, after=spec.after)
+        self._say(f"submit {', '.join(made)}: {spec.roles[0].options[0].replicas} replicas for {spec.team}")
 
     def _crash(self) -> None:
         self._say("the controller dies")
@@ -262,13 +281,15 @@ class _World:
         self.rates = quiet
         self.stale.clear()
         self._silent_until_s.clear()
+        self._cut_off.clear()
         for cluster in self.clusters.values():
             cluster.answering, cluster.faults = True, quiet.calls
             for node in cluster.inner.inventory().nodes:
                 cluster.inner.node_up(node.name)
         self._node_up_s.clear()
         for ticks in range(_SETTLE_TICKS_MAX):
-            if all(ended(state) for state in self.invariants.states().values()):
+            running = any(cluster.running() for cluster in self.clusters.values())
+            if not running and all(ended(state) for state in self.invariants.states().values()):
                 self.invariants.check_ends({attempt: gang.told for attempt, gang in self.gangs.items()})
                 self._say_ends()
                 return ticks
@@ -322,6 +343,7 @@ def _draw_rates(dice: SeededDice) -> Rates:
         crash=rate(0.05),
         stale=rate(1.0),
         cluster_silent=rate(0.03),
+        cut_off=rate(1.0),
         node_down=rate(0.03),
         cancel=rate(0.03),
         clock_jump=rate(0.02),
@@ -341,11 +363,21 @@ def _draw_inventories(dice: SeededDice) -> dict[ClusterName, Inventory]:
     return inventories
 
 
-def _draw_spec(dice: SeededDice, number: int) -> JobSpec:
+def _draw_spec(dice: SeededDice, number: int, before: list[JobId]) -> JobSpec:
     team = (LAB, TeamName("vision"), TeamName("control"))[pick(dice, 3)]
-    option = Option(chip=_CHIP, replicas=1 + pick(dice, 4), chips=(0.5, 1.0, 2.0)[pick(dice, 3)])
+    replicas = 1 + pick(dice, 4)
+    least = 1 + pick(dice, replicas) if chance(dice, 0.2) else replicas
+    option = Option(chip=_CHIP, replicas=replicas, replicas_min=least, chips=(0.5, 1.0, 2.0)[pick(dice, 3)])
     roles = [Role(command=("train",), options=(option,))]
     if chance(dice, 0.3):
         helper = Option(chip=_CHIP, chips=option.chips)
         roles.append(Role(name=RoleName("helper"), command=("help",), options=(helper,)))
-    return JobSpec(name=f"job-{number}", team=team, roles=tuple(roles), attempts_max=1 + pick(dice, 4))
+    return JobSpec(
+        name=f"job-{number}",
+        team=team,
+        tier=list(Tier)[pick(dice, len(Tier))],
+        roles=tuple(roles),
+        after=(before[pick(dice, len(before))],) if before and chance(dice, 0.2) else (),
+        duration_s=float(pick(dice, 60)),
+        attempts_max=1 + pick(dice, 4),
+    )

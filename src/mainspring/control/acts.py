@@ -1,0 +1,162 @@
+"""What the store says the engines should be told now, how they are told, and what their answers mean for the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import sqlalchemy as sa
+
+from mainspring.control.ledger import Ledger, StopCause
+from mainspring.control.mirror import Mirror
+from mainspring.control.records import AllocationRecord, allocations_of, attempt_by_id
+from mainspring.control.settings import Settings
+from mainspring.control.tokens import Caller, TokenRole, draw_secret, save_token
+from mainspring.domain.errors import MainspringError, Unavailable
+from mainspring.domain.fleet import AllocationPhase, AllocationSeen, LaunchOrder
+from mainspring.domain.ids import AllocationId, AttemptId, ClusterName
+from mainspring.domain.life import AllocationState, AttemptState
+from mainspring.domain.ports import Dice, Engine
+
+Seen = Mapping[ClusterName, Mapping[AllocationId, AllocationSeen]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """One thing to tell an engine: a launch when there is an order, else a stop with a grace."""
+
+    cluster: ClusterName
+    allocation: AllocationId
+    order: LaunchOrder | None = None
+    grace_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What an engine answered: `refused` says why it will never do it, "" when it took it."""
+
+    act: Act
+    refused: str = ""
+
+
+def tell(engine: Engine, act: Act) -> Told | None:
+    """Tells an engine one thing; None when it did not answer and is to be asked again.
+
+    Args:
+        engine: Of the act's cluster.
+        act: What to tell it.
+    """
+    try:
+        if act.order is None:
+            engine.stop(act.allocation, grace_s=act.grace_s)
+        else:
+            engine.launch(act.order)
+    except Unavailable:
+        return None
+    except MainspringError as error:
+        return Told(act=act, refused=str(error))
+    return Told(act=act)
+
+
+@final
+class Actor:
+    """Finds what is to be told, and writes what was answered.
+
+    Args:
+        mirror: What has not ended.
+        settings: Bounds.
+        dice: Draws tokens.
+        controller_url: Where agents register.
+    """
+
+    def __init__(self, mirror: Mirror, settings: Settings, dice: Dice, controller_url: str) -> None:
+        self._mirror = mirror
+        self._settings = settings
+        self._dice = dice
+        self._controller_url = controller_url
+        self._secrets: dict[AttemptId, str] = {}
+
+    def acts(self, connection: sa.Connection, seen: Seen, now_s: float) -> Sequence[Act]:
+        """Returns what the engines should be told now, and stores the tokens that launches carry.
+
+        Args:
+            connection: From `Store.write`.
+            seen: What the engines that answer see.
+            now_s: The time.
+        """
+        mirror, settings = self._mirror, self._settings
+        self._secrets = {attempt: secret for attempt, secret in self._secrets.items() if attempt in mirror.attempts}
+        acts: list[Act] = []
+        known: set[AllocationId] = set()
+        for allocation in mirror.allocations:
+            known.add(allocation.id)
+            if len(acts) >= settings.acts_max or allocation.cluster not in seen:
+                continue
+            if allocation.state is AllocationState.STOPPING:
+                waited_s = float("inf") if allocation.stopped_s is None else now_s - allocation.stopped_s
+                if waited_s > settings.grace_s + settings.stop_again_s:
+                    acts.append(
+                        Act(cluster=allocation.cluster, allocation=allocation.id, grace_s=self._grace_s(allocation))
+                    )
+            elif allocation.state is AllocationState.GRANTED:
+                order = self._order(connection, allocation, now_s)
+                acts.append(Act(cluster=allocation.cluster, allocation=allocation.id, order=order))
+        for cluster, found in seen.items():
+            for allocation_id, phase in ((one.allocation, one.phase) for one in found.values()):
+                # What runs under our label and is not in the store would hold nodes that plans believe to be free.
+                runs = phase in (AllocationPhase.PENDING, AllocationPhase.RUNNING)
+                if runs and allocation_id not in known and len(acts) < settings.acts_max:
+                    acts.append(Act(cluster=cluster, allocation=allocation_id, grace_s=settings.grace_s))
+        return acts
+
+    def record(self, connection: sa.Connection, told: Sequence[Told], now_s: float) -> None:
+        """Writes what the engines answered, unless the allocation has moved on meanwhile.
+
+        Args:
+            connection: From `Store.write`.
+            told: What they answered.
+            now_s: The time.
+        """
+        ledger = Ledger(connection, now_s)
+        states = {allocation.id: allocation for allocation in self._mirror.allocations}
+        for answer in told:
+            known = states.get(answer.act.allocation)
+            if known is None:
+                continue
+            self._mirror.touch(known.attempt)
+            attempt = attempt_by_id(connection, known.attempt)
+            assert attempt is not None
+            current = allocations_of(connection, known.attempt)[known.place]
+            if answer.act.order is None:
+                if not answer.refused:
+                    ledger.stop_taken(current.id)
+            elif answer.refused:
+                if attempt.state in (AttemptState.GRANTED, AttemptState.RUNNING):
+                    ledger.stop_attempt(attempt, StopCause.LOST, answer.refused)
+            elif current.state is AllocationState.GRANTED:
+                ledger.move_allocation(current, AllocationState.LAUNCHED)
+
+    def _grace_s(self, allocation: AllocationRecord) -> float:
+        attempt = self._mirror.attempts.get(allocation.attempt)
+        lost = attempt is None or attempt.stop_cause == StopCause.LOST
+        return self._settings.lost_grace_s if lost else self._settings.grace_s
+
+    def _order(self, connection: sa.Connection, allocation: AllocationRecord, now_s: float) -> LaunchOrder:
+        attempt = self._mirror.attempts[allocation.attempt]
+        grant = self._mirror.grants[attempt.id][allocation.place]
+        if attempt.id not in self._secrets:
+            # Only the hash is stored: a controller that starts anew gives the agents still to come another token.
+            self._secrets[attempt.id] = draw_secret(self._dice)
+            team = self._mirror.specs[attempt.job].team
+            caller = Caller(role=TokenRole.ATTEMPT, team=team, attempt=attempt.id)
+            save_token(connection, self._secrets[attempt.id], caller, now_s=now_s)
+        return LaunchOrder(
+            allocation=allocation.id,
+            attempt=attempt.id,
+            role=grant.role,
+            nodes=grant.nodes,
+            chip_milli=grant.chip_milli,
+            controller=self._controller_url,
+            token=self._secrets[attempt.id],
+        )

@@ -1,0 +1,70 @@
+"""Teams: the tenant tree, and what each of them is promised and allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from mainspring.domain.errors import InvalidInput
+from mainspring.domain.ids import ChipName, TeamName, checked_name
+
+CHIPS_MAX = 1e9
+
+
+class TeamOrder(str, Enum):
+    """In which order a team's own jobs of one tier are taken."""
+
+    AGE = "age"  # Oldest first.
+    ATTAINED = "attained"  # Those that have had the least chip-time first; the young displace the old, in levels.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Team:
+    """One node of the tenant tree.
+
+    Args:
+        name: The team.
+        parent: The team above, or None at the top.
+        chips_max: The most chips the team and those below it may hold together, or None for no limit.
+        guarantee: Chips of each type the team and those below it can always have.
+        borrow_max: The most chips of each type they may hold beyond the guarantee; no limit for a type not named.
+        lend_max: The most of the guarantee that others may use while it is idle; all of it for a type not named.
+        weight: Its part of what is borrowed, relative to its siblings.
+        dollars_max: The most it may spend in `budget_days`, or None for no limit.
+        budget_days: Length of the budget's sliding window.
+        order: In which order its own jobs are taken.
+    """
+
+    name: TeamName
+    parent: TeamName | None = None
+    chips_max: float | None = None
+    guarantee: Mapping[ChipName, float] = field(default_factory=dict)
+    borrow_max: Mapping[ChipName, float] = field(default_factory=dict)
+    lend_max: Mapping[ChipName, float] = field(default_factory=dict)
+    weight: float = 1.0
+    dollars_max: float | None = None
+    budget_days: float = 30.0
+    order: TeamOrder = TeamOrder.AGE
+
+    def __post_init__(self) -> None:
+        """Checks the name and the numbers.
+
+        Raises:
+            InvalidInput: A field is out of its range.
+        """
+        checked_name(self.name, "team")
+        if self.parent is not None:
+            checked_name(self.parent, "parent team")
+        self._check("chips_max", self.chips_max, 0.0, CHIPS_MAX)
+        self._check("weight", self.weight, 1e-6, 1e6)
+        self._check("dollars_max", self.dollars_max, 0.0, 1e12)
+        self._check("budget_days", self.budget_days, 1e-3, 3_660.0)
+        for what in ("guarantee", "borrow_max", "lend_max"):
+            for chip, chips in getattr(self, what).items():
+                checked_name(chip, "chip")
+                self._check(f"{what} of {chip}", chips, 0.0, CHIPS_MAX)
+
+    def _check(self, what: str, number: float | None, least: float, most: float) -> None:
+        if number is not None and not least <= number <= most:
+            raise InvalidInput("accept a team", on=self.name, got=f"{what} {number:g}", wanted=f"{least:g} to {most:g}")

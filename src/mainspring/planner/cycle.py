@@ -1,0 +1,398 @@
+"""One planning cycle: forced moves, then every pending job in order: start it, make room for it, or say why it waits.
+
+While a plan is made free room only shrinks (what is evicted comes free later), so a site that had no room for a shape
+has none for those after it, and a shape that found none anywhere is closed for the rest of the cycle.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf, nextafter
+
+import numpy as np
+
+from mainspring.domain.job import MILLI
+from mainspring.domain.plan import Evict, Grant, Limit, Move, Plan, Reservation, Resize, Start
+from mainspring.planner.backfill import Profile, Reserved
+from mainspring.planner.elastic import grow
+from mainspring.planner.entitlement import Charge, Entitlement, Precedence, code_of
+from mainspring.planner.moves import consolidate, forced
+from mainspring.planner.offers import provisions
+from mainspring.planner.policy import Budget, Policy
+from mainspring.planner.preemption import Victims, victims
+from mainspring.planner.queue import FOREVER_S, Queue, Turn
+from mainspring.planner.reasons import Bar
+from mainspring.planner.room import Room
+from mainspring.planner.sites import Menu, Site, Standing, charge_of, menu, stand_at
+from mainspring.planner.snapshot import Flags, Shape, Snapshot
+from mainspring.planner.waits import Waiting, chosen_of
+
+SITES_MAX = 4  # Sites examined for a reservation or for victims: the cheapest ones.
+DRAIN_S = 30.0  # From the order to end until nodes are free: the usual grace.
+_EQUAL = 1e-9  # Dollars: prices are quoted to about 1e-4.
+
+
+def plan(snapshot: Snapshot, policy: Policy, now_s: float, budget: Budget) -> Plan:
+    """Returns what starts now, what must end or change for it, and why everything else that is pending waits.
+
+    Args:
+        snapshot: Everything known.
+        policy: What the lab decides.
+        now_s: The time, in seconds since the Unix epoch; jobs from the future count as submitted now.
+        budget: Bounds the work.
+    """
+    return _Cycle(snapshot, policy, now_s, budget).run()
+
+
+def _code(precedence: Precedence) -> int:
+    return int(code_of(np.array(precedence)))
+
+
+class _Cycle:
+    def __init__(self, snapshot: Snapshot, policy: Policy, now_s: float, budget: Budget) -> None:
+        self.snapshot, self.policy, self.now_s, self.budget = snapshot, policy, now_s, budget
+        self.room = Room(snapshot)
+        self.entitlement = Entitlement(snapshot, policy, now_s)
+        self.queue = Queue(snapshot, self.entitlement, policy, now_s)
+        self.profile = Profile(self.room, policy, now_s, budget)
+        self.waiting = Waiting(snapshot, self.room, self.entitlement)
+        self.menus: dict[int, Menu] = {}
+        self.menus_of: dict[Shape, Menu] = {}  # Shapes that differ only in what is ample everywhere share a menu.
+        self.starts: list[Start] = []
+        self.evicts: list[Evict] = []
+        self.resizes: list[Resize] = []
+        self.moves: list[Move] = []
+        self.reservations: list[Reservation] = []
+        self.held_until: dict[int, list[float]] = {}  # By cluster: seconds until each reservation there, ascending.
+        self.drains: set[tuple[int, int]] = set()
+        self.placements = 0
+        self.searches = 0
+        self.spent = False
+        self.draining = bool(snapshot.live.stopping.any())
+        # Candidates for eviction: where we choose nodes, on clusters that answer, and not ending already.
+        pinned = np.append(~snapshot.clusters.delegated & snapshot.clusters.answering, False)  # The last: unknown.
+        self.evictable: Flags = ~snapshot.live.stopping & pinned[snapshot.live.cluster]
+        self.live_code = code_of(self.entitlement.live_precedence)
+        self.worst_code = int(self.live_code[self.evictable].max(initial=-1))
+        self.budgeted = bool(np.isfinite(snapshot.teams.dollars_max).any())
+
+    def run(self) -> Plan:
+        for evict in forced(self.snapshot, self.policy, self.now_s):
+            self._evict(self.snapshot.live.attempts.index(evict.attempt), evict)
+        while not self.spent and (turn := self.queue.pop()) is not None:
+            self._turn(turn)
+        crowded = {site.cluster for shape in self.waiting.closed for site in self.menus[shape].sites}
+        ending = {evict.attempt for evict in self.evicts} | {resize.attempt for resize in self.resizes}
+        self.resizes += grow(
+            self.room, self.policy, self.now_s, crowded=crowded, ending=ending, entitlement=self.entitlement
+        )
+        waits = self.waiting.finish(self.menus, self.queue, self.profile, self.now_s, spent=self.spent)
+        return Plan(
+            number=self.snapshot.number,
+            starts=tuple(self.starts),
+            evicts=tuple(self.evicts),
+            resizes=tuple(self.resizes),
+            moves=tuple(self.moves),
+            provisions=provisions(self.snapshot, self.policy, self.entitlement, self.now_s, waits),
+            reservations=tuple(self.reservations),
+            waits=waits,
+            complete=not (self.spent or self.profile.spent or self.searches >= self.budget.preemptions_max),
+        )
+
+    # ---------------------------------------------------------------- one job
+
+    def _turn(self, turn: Turn) -> None:
+        menu = self._menu(turn.shape)
+        duration_s = min(float(self.snapshot.pending.duration_safe_s[turn.row]), FOREVER_S)
+        barred: dict[int, Bar] = {}
+        found = self._best(menu, turn, duration_s, barred)
+        if self.spent:
+            return
+        if found is not None:
+            if found.site.bytes_to_move:
+                self._bring_data(turn, menu, found.site)
+            else:
+                self._start(turn, menu, found)
+            return
+        sites = [site for site in menu.sites if site.index not in barred]
+        if not sites:
+            bar = next(iter(barred.values()), None)
+            if bar is None:
+                self._close(turn, menu)
+            else:
+                self.waiting.team(turn.shape, turn.team, bar, menu)
+                self.queue.close_for_team(turn.shape, turn.team)
+            return
+        if not self._make_room(turn, menu, sites):
+            if barred:
+                self.waiting.team(turn.shape, turn.team, None, menu)
+                self.queue.close_for_team(turn.shape, turn.team)
+            else:
+                self._close(turn, menu)
+
+    def _close(self, turn: Turn, menu: Menu) -> None:
+        """Notes that no job of this shape that runs as long finds room any more."""
+        self.waiting.shape(turn.shape, menu, _code(turn.precedence))
+        self.queue.close(turn.shape, duration_s=max(menu.closed_from_s, default=0.0))
+
+    def _menu(self, shape: int) -> Menu:
+        known = self.menus.get(shape)
+        if known is None:
+            plain = self.room.ample.plain(self.snapshot.shapes[shape])
+            known = self.menus_of.get(plain)
+            if known is None:
+                known = self.menus_of[plain] = menu(self.room, self.policy, plain)
+            self.menus[shape] = known
+        return known
+
+    def _charge(self, charge: Charge, row: int) -> Charge:
+        expected_s = float(self.snapshot.pending.duration_s[row]) if self.budgeted else inf
+        return replace(charge, duration_s=expected_s) if expected_s < inf else charge
+
+    def _best(self, menu: Menu, turn: Turn, duration_s: float, barred: dict[int, Bar]) -> Standing | None:
+        """Returns the best site with room now: the cheapest; among equals the one left least broken up."""
+        best: Standing | None = None
+        best_cost = inf
+        _, tier, level = turn.precedence
+        holds = self.profile.holds_open(duration_s) if self.reservations else None
+        for tied in menu.tied:
+            # What a site of equal price cost the last time ranks them: seldom is more than one looked at again.
+            for site in sorted(tied, key=lambda site: menu.costs[site.index]) if len(tied) > 1 else tied:
+                if best is not None and best_cost <= menu.costs[site.index]:
+                    break
+                bar = self.entitlement.bar(turn.team, self._charge(site.charge, turn.row), tier=tier, level=level)
+                if bar is not None:
+                    barred[site.index] = bar
+                    continue
+                if duration_s >= menu.closed_from_s[site.index]:
+                    continue
+                if self.placements >= self.budget.placements_max:
+                    self.spent = True
+                    return None
+                self.placements += 1
+                found = stand_at(self.room, site, holds)
+                if found is None:
+                    menu.closed_from_s[site.index] = self._same_holds_from(site.cluster, duration_s)
+                    continue
+                menu.costs[site.index] = cost = found.cost(self.room) if len(tied) > 1 else 0.0
+                if cost < best_cost - _EQUAL:
+                    best, best_cost = found, cost
+            if best is not None:
+                break
+        return best
+
+    def _same_holds_from(self, cluster: int, duration_s: float) -> float:
+        """Returns the least duration that may use the very same held nodes of a cluster as `duration_s` may."""
+        offsets = self.held_until.get(cluster, [])
+        place = bisect_left(offsets, duration_s)
+        return nextafter(offsets[place - 1], inf) if place else 0.0
+
+    def _start(self, turn: Turn, menu: Menu, standing: Standing) -> None:
+        site, pending = standing.site, self.snapshot.pending
+        names = self.snapshot.nodes.names
+        ends_s = self.now_s + float(pending.duration_s[turn.row])
+        grants: dict[int, Grant] = {}
+        shrunk = False
+        for place in site.by_size:  # In the order they were found room in: what shares leave depends on it.
+            choice, picked = site.choices[place], standing.picked[place]
+            assert choice.pool is not None
+            shrunk |= standing.replicas[place] != choice.replicas
+            shared = self.room.take(choice.pool, picked)
+            self.profile.started(choice.pool, picked, ends_s, shared)
+            unit_milli = choice.pool.need.whole * MILLI + choice.pool.need.share_milli
+            grants[place] = Grant(
+                role=menu.shape.roles[choice.role].name,
+                option=choice.option,
+                cluster=self.snapshot.clusters.names[choice.cluster],
+                nodes=tuple(names[row] for row in picked.rows.tolist()),
+                chip_milli=tuple(units * unit_milli for units in picked.units.tolist()),
+                ranks=tuple(picked.units.tolist()),
+                shared=shared,
+            )
+        charge = site.charge
+        if shrunk:
+            sized = zip(site.choices, standing.replicas, strict=True)
+            charge = charge_of(replace(choice, replicas=replicas) for choice, replicas in sized)
+        self.entitlement.charge(turn.team, self._charge(charge, turn.row))
+        considered = chosen_of(self.snapshot, menu, site, self.now_s)
+        in_order = tuple(grants[place] for place in range(len(site.choices)))
+        self.starts.append(Start(job=pending.jobs[turn.row], grants=in_order, considered=considered))
+        self.waiting.started(turn.row)
+
+    def _bring_data(self, turn: Turn, menu: Menu, site: Site) -> None:
+        job = self.snapshot.pending.jobs[turn.row]
+        names, data = self.snapshot.clusters.names, self.snapshot.data
+        rows = [data.names.index(name) for name in menu.shape.inputs if name in data.names]
+        brought = [row for row in rows if not data.present[row, site.cluster]]
+        lost = [data.names[row] for row in brought if not data.present[row].any()]
+        if lost:
+            text = f"no cluster known has {' and '.join(lost)}, which it reads"
+            bar = Bar(limit=Limit.DATA, where="", short_by=0.0, text=text)
+            self.waiting.row(turn.row, bar, menu, start_s=inf, exact=False)
+            return
+        target = names[site.cluster]
+        ordered = {(move.what, move.target) for move in self.moves}
+        for row in [row for row in brought if (data.names[row], target) not in ordered]:
+            # From a cluster that answers, when one of them has it.
+            source = int(np.argmax(data.present[row] * (1 + self.snapshot.clusters.answering)))
+            self.moves.append(
+                Move(
+                    what=data.names[row],
+                    source=names[source],
+                    target=target,
+                    size_bytes=int(data.size_bytes[row]),
+                    for_job=job,
+                )
+            )
+        text = f"{site.bytes_to_move / 1e9:.1f} GB it reads are being moved there"
+        bar = Bar(limit=Limit.DATA, where=names[site.cluster], short_by=0.0, text=text)
+        ready_s = self.now_s + site.bytes_to_move / self.policy.link_bytes_per_s
+        self.waiting.row(turn.row, bar, menu, start_s=ready_s, exact=False)
+
+    # ---------------------------------------------------------------- making room
+
+    def _make_room(self, turn: Turn, menu: Menu, sites: Sequence[Site]) -> bool:
+        """Reserves room for a job that finds none, displacing others where it may; returns whether it did."""
+        pinned = [site for site in sites if not self.snapshot.clusters.delegated[site.cluster]][:SITES_MAX]
+        left = len(self.reservations) < self.policy.reservations_max
+        searching = self.policy.preempt and self.searches < self.budget.preemptions_max and bool(self.evictable.any())
+        if not pinned or not (left or searching):
+            return False
+        soonest = self._earliest(pinned) if left or self.draining else None
+        if soonest is not None and soonest[1].start_s <= self.now_s:
+            return self._start_beside_holds(turn, menu, *soonest)
+        # What somebody was evicted for comes free: nobody else is. A guess that jobs soon end makes nobody wait.
+        if self.draining and soonest is not None and soonest[1].start_s <= self.now_s + DRAIN_S:
+            return self._reserve(turn, menu, *soonest)
+        if searching and (self._displace(turn, menu, pinned) or self._tidy(turn, menu, pinned)):
+            return True
+        if not left:
+            return False
+        if soonest is None and not self.snapshot.teams.attained[turn.team]:
+            soonest = self._drain(pinned)
+        return soonest is not None and self._reserve(turn, menu, *soonest)
+
+    def _start_beside_holds(self, turn: Turn, menu: Menu, site: Site, reserved: Reserved) -> bool:
+        """Starts a job on nodes kept for others, which it leaves free enough for them however long it runs."""
+        if site.bytes_to_move:
+            self._bring_data(turn, menu, site)
+            return True
+        replicas = tuple(choice.replicas for choice in site.choices)
+        self._start(turn, menu, Standing(site=site, picked=reserved.picked, replicas=replicas))
+        return True
+
+    def _earliest(self, sites: Sequence[Site]) -> tuple[Site, Reserved] | None:
+        best: tuple[Site, Reserved] | None = None
+        for site in sites:
+            reserved = self.profile.earliest(site)
+            if reserved is not None and (best is None or reserved.start_s < best[1].start_s):
+                best = (site, reserved)
+        return best
+
+    def _drain(self, sites: Sequence[Site]) -> tuple[Site, Reserved] | None:
+        """Keeps what comes free for the first job of each kind of chip whose start nobody can foresee."""
+        for site in sites:
+            kinds = {(site.cluster, choice.chip) for choice in site.choices}
+            if kinds & self.drains:
+                continue
+            reserved = self.profile.soonest(site)
+            if reserved is not None:
+                self.drains |= kinds
+                return site, reserved
+        return None
+
+    def _reserve(self, turn: Turn, menu: Menu, site: Site, reserved: Reserved) -> bool:
+        pending = self.snapshot.pending
+        index = len(self.reservations)
+        self.profile.reserve(site, reserved, float(pending.duration_s[turn.row]), index)
+        nodes = sum(len(picked.rows) for picked in reserved.picked)
+        # A drained node comes to nobody but the job it is kept for: no duration is short enough.
+        until_s = reserved.start_s - self.now_s if reserved.start_s < inf else 0.0
+        insort(self.held_until.setdefault(site.cluster, []), until_s)
+        name = self.snapshot.clusters.names[site.cluster]
+        start_s = reserved.start_s if reserved.start_s < inf else None
+        self.reservations.append(Reservation(job=pending.jobs[turn.row], cluster=name, start_s=start_s, nodes=nodes))
+        self.entitlement.charge(turn.team, self._charge(site.charge, turn.row))
+        code = _code(turn.precedence)
+        self.waiting.row(turn.row, None, menu, start_s=reserved.start_s, exact=start_s is not None, code=code)
+        return True
+
+    def _displace(self, turn: Turn, menu: Menu, sites: Sequence[Site]) -> bool:
+        code = _code(turn.precedence)
+        if code >= self.worst_code:
+            return False
+        candidates = self.evictable & (self.live_code > code)
+        if not candidates.any():
+            return False
+        best: tuple[Site, Victims] | None = None
+        for site in sites:
+            self.searches += 1
+            found = victims(
+                self.room,
+                site,
+                candidates=candidates,
+                policy=self.policy,
+                now_s=self.now_s,
+                evicts_max=self.policy.evicts_max - len(self.evicts),
+            )
+            if found is not None and (best is None or found.price_chip_s < best[1].price_chip_s):
+                best = (site, found)
+        return best is not None and self._apply(turn, menu, *best, Limit.TIER)
+
+    def _tidy(self, turn: Turn, menu: Menu, sites: Sequence[Site]) -> bool:
+        """Moves running jobs together for a gang that waits only because free chips are too scattered."""
+        if not self.policy.consolidate:
+            return False
+        for site in sites:
+            self.searches += 1
+            found = consolidate(
+                self.room,
+                site,
+                candidates=self.evictable,
+                policy=self.policy,
+                now_s=self.now_s,
+                evicts_max=self.policy.evicts_max - len(self.evicts),
+            )
+            if found is not None:
+                return self._apply(turn, menu, site, found, Limit.TOPOLOGY)
+        return False
+
+    def _apply(self, turn: Turn, menu: Menu, site: Site, found: Victims, cause: Limit) -> bool:
+        if site.bytes_to_move:  # Nobody ends for a job before what it reads is there.
+            self._bring_data(turn, menu, site)
+            return True
+        job, live = self.snapshot.pending.jobs[turn.row], self.snapshot.live
+        words = "makes room for" if cause is Limit.TIER else "moves so that there is room in one place for"
+        for row, price in zip(found.rows.tolist(), found.prices_chip_s.tolist(), strict=True):
+            self._evict(
+                row,
+                Evict(
+                    attempt=live.attempts[row],
+                    job=live.jobs[row],
+                    cause=cause,
+                    reason=f"{words} {job}, which comes before it" if cause is Limit.TIER else f"{words} {job}",
+                    for_job=job,
+                    price_chip_s=price,
+                ),
+            )
+        for resize in found.resizes:
+            self.evictable[live.attempts.index(resize.attempt)] = False
+            self.resizes.append(replace(resize, for_job=job))
+        return self._reserve(turn, menu, site, Reserved(start_s=self.now_s + DRAIN_S, picked=found.picked))
+
+    def _evict(self, row: int, evict: Evict) -> None:
+        self.evictable[row] = False
+        self.evicts.append(evict)
+        live, nodes = self.snapshot.live, self.snapshot.nodes
+        first, last = np.searchsorted(live.held_by, [row, row + 1]).tolist()
+        chips: dict[int, int] = {}
+        for thing in range(first, last):
+            if live.held_node[thing] >= 0:
+                chip = int(nodes.chip[live.held_node[thing]])
+                milli = int(live.held_whole[thing]) * MILLI + int(live.held_share_milli[thing])
+                chips[chip] = chips.get(chip, 0) + milli
+        charge = Charge(chips=tuple(sorted(chips.items())), dollars_per_hour=0.0, duration_s=0.0)
+        _, tier, level = self.entitlement.live_precedence[row].tolist()
+        self.entitlement.release(int(live.team[row]), charge, tier=tier, level=level)
