@@ -150,7 +150,7 @@ def test_plan_shows_starts_ends_reservations_and_who_waits_until_when() -> None:
         "13:01",
         "60",
         "topology",
-        "14:00, reserved to 14:30",
+        "14:00, reserved; the last 14:30, estimate",
         "16",
     ):
         assert words in shown

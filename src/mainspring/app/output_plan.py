@@ -109,7 +109,9 @@ def _waits(waits: Sequence[WaitView], now_s: float) -> RenderableType:
     made = Listing(">WAIT", "FIRST", "LIMIT", "?WHOSE", "?>SHORT BY", "STARTS", "~REASON")
     for wait in waits[:_ROWS_MAX]:
         first = start_text(wait.first_s, exact=wait.exact > 0, now_s=now_s)
-        last = "" if wait.count == 1 or wait.last_s is None else f" to {clock_text(wait.last_s, now_s=now_s)}"
+        last = "" if wait.count == 1 or wait.last_s is None else f"; the last {clock_text(wait.last_s, now_s=now_s)}"
+        if last and wait.exact < wait.count:
+            last = f"{last}, estimate"
         short = f"{wait.short_by:g}" if wait.short_by else "-"
         facts = (wait.limit.value, wait.where or "-", short, first + last, wait.reason)
         made.add_row(str(wait.count), wait.jobs[0], *facts)
