@@ -27,7 +27,7 @@ class Future:
     def __init__(self, lab: Lab, budget: Budget | None = None) -> None:
         self.snapshot: Snapshot = lab.snapshot()
         self.room = Room(self.snapshot)
-        self.profile = Profile(self.room, Policy(), lab.now_s, budget or Budget())
+        self.profile = Profile(self.room, lab.now_s, budget or Budget())
         self.reservations = 0
 
     def site(self, of: JobSpec) -> Site:

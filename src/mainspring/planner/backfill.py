@@ -19,7 +19,7 @@ import numpy as np
 
 from mainspring.domain.job import MILLI
 from mainspring.planner.fluid import Changes, spread_ends, starts
-from mainspring.planner.policy import Budget, Policy
+from mainspring.planner.policy import Budget
 from mainspring.planner.pool import Picked, Pool
 from mainspring.planner.room import Room
 from mainspring.planner.sites import Choice, Site
@@ -168,12 +168,11 @@ class Profile:
 
     Args:
         room: What is free now, kept up to date by others.
-        policy: What the lab decides.
         now_s: The time.
         budget: Bounds the probes.
     """
 
-    def __init__(self, room: Room, policy: Policy, now_s: float, budget: Budget) -> None:
+    def __init__(self, room: Room, now_s: float, budget: Budget) -> None:
         self._room, self._now_s = room, now_s
         self._probes_left = budget.probes_max
         self.spent = False  # Whether a search ended early because the probes ran out.

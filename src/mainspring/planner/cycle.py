@@ -56,7 +56,7 @@ class _Cycle:
         self.room = Room(snapshot)
         self.entitlement = Entitlement(snapshot, policy, now_s)
         self.queue = Queue(snapshot, self.entitlement, policy, now_s)
-        self.profile = Profile(self.room, policy, now_s, budget)
+        self.profile = Profile(self.room, now_s, budget)
         self.waiting = Waiting(snapshot, self.room, self.entitlement)
         self.menus: dict[int, Menu] = {}
         self.menus_of: dict[Shape, Menu] = {}  # Shapes that differ only in what is ample everywhere share a menu.
