@@ -22,6 +22,9 @@ from mainspring.domain.life import ended
 from mainspring.domain.wire import EventKind
 from mainspring.engines.local import LocalCluster
 
+# A shell that runs the tests in the background has them ignore interrupts, and so would every process they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 COUNTER = Path(__file__).parent / "counter.py"
 WAIT_S = 60.0
 
