@@ -11,7 +11,7 @@ demo: install
 	$(BIN)/ms demo $(DEMO)
 
 test: install
-	$(BIN)/pytest -m "not soak" --durations=10
+	$(BIN)/pytest -m "not soak" -n 2 --durations=10
 
 check: install
 	$(BIN)/ruff format --check .

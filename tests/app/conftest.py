@@ -65,9 +65,9 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
         lab.down()
 
 
-def counting(gate: Path, *halts: int, name: str = "count", every: int = 7) -> JobSpec:
-    """Returns a job of two ranks and sixty steps that halts at its gate after the steps named."""
-    words = [sys.executable, str(COUNTER), "60", str(every), str(gate), *map(str, halts)]
+def counting(gate: Path, *halts: int, name: str = "count", steps: int = 60, every: int = 7) -> JobSpec:
+    """Returns a job of two ranks that halts at its gate after the steps named."""
+    words = [sys.executable, str(COUNTER), str(steps), str(every), str(gate), *map(str, halts)]
     return job(name, words, on=["h100", "v5e@0.5"], replicas=2)
 
 

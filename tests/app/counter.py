@@ -19,6 +19,8 @@ import mainspring as ms
 from mainspring.domain.wire import EXIT_PREEMPTED
 from mainspring.session import Block, Session
 
+STEP_S = 0.005  # A quick step of a real program: word of a stop outruns few of them.
+
 
 def main(steps: int, every: int, gate: Path, halts: Sequence[int]) -> int:
     session = ms.join()
@@ -28,13 +30,14 @@ def main(steps: int, every: int, gate: Path, halts: Sequence[int]) -> int:
     if restored is not None:
         step, number = restored.step, restored.array(path)
     while step < steps:
+        threading.Event().wait(STEP_S)
         step += 1
         number = np.sin(number * 3.0 + step)
         stop = session.report(step, {"number": float(number[0])})
         if step % every == 0:
             session.snapshot(step, [Block.whole(path, number)], {"step": step})
         if step in halts:
-            stop = halt(session, step, gate)
+            halt(session, step, gate)
         if stop:
             session.snapshot(step, [Block.whole(path, number)], {"step": step})
             return EXIT_PREEMPTED
@@ -42,14 +45,11 @@ def main(steps: int, every: int, gate: Path, halts: Sequence[int]) -> int:
     return 0
 
 
-def halt(session: Session, step: int, gate: Path) -> bool:
-    """Waits for the gate to open; returns whether a stop was asked for in the meantime."""
+def halt(session: Session, step: int, gate: Path) -> None:
+    """Waits for the gate to open."""
     (gate / f"at-{step}-{session.rank}").touch()
     while not (gate / f"go-{step}").exists():
         threading.Event().wait(0.02)
-        if session.report(step):
-            return True
-    return False
 
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ import pytest
 
 from mainspring.app.sdk import Lab
 from mainspring.control import Settings
+from mainspring.control.accounting import Spent, spent
 from mainspring.domain.answers import JobView
+from mainspring.domain.goodput import TimeUse
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.wire import EventKind
 from tests.app.conftest import counting, halted, kill, kinds, until
@@ -44,8 +46,7 @@ def test_job_with_a_killed_rank_ends_with_the_same_numbers(lab: Lab, gate: Path)
     assert len(_numbers(calm)) == 2
     assert ended.result["generation"] == 2
     assert len(ended.attempts) == 1
-    assert ended.goodput is not None
-    assert len(ended.goodput.recoveries_s) == 1
+    assert len(_spent(lab, stormy.id).recoveries_s) == 1
 
 
 def test_goodput_counts_the_steps_a_kill_repeats(lab: Lab, gate: Path) -> None:
@@ -53,11 +54,11 @@ def test_goodput_counts_the_steps_a_kill_repeats(lab: Lab, gate: Path) -> None:
     kill(halted(lab, view.id, gate, 30).attempts[-1].ranks[0].pid)
     until(lambda: _resumed(lab, view.id) == [-1, 28], "the second generation")
     (gate / "go-30").touch()
-    goodput = lab.wait(view.id, timeout_s=60).goodput
-    assert goodput is not None
-    assert goodput.repeated_steps == 2
-    parts = (goodput.startup_s, goodput.productive_s, goodput.checkpoint_s, goodput.repeated_s, goodput.recovery_s)
-    assert sum(parts) + goodput.wind_down_s == pytest.approx(goodput.allocated_s, abs=1e-6)
+    lab.wait(view.id, timeout_s=60)
+    assert _spent(lab, view.id).repeated_steps == 2
+    goodput = lab.goodput(view.id)
+    assert sum(goodput.seconds.values()) == pytest.approx(goodput.allocated_s, rel=1e-6)
+    assert min(goodput.seconds[use] for use in (TimeUse.PRODUCTIVE, TimeUse.STARTUP, TimeUse.RECOVERY)) > 0
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -74,8 +75,7 @@ def test_job_with_a_killed_agent_goes_on_in_a_new_attempt(lab: Lab, gate: Path, 
     assert [attempt.state for attempt in ended.attempts] == [AttemptState.LOST, AttemptState.SUCCEEDED]
     assert (ended.attempts[0].ended_s or 0.0) - killed_s < LEASE_S, "its cluster saw the agent go at once"
     assert _resumed(lab, view.id)[-1] > 0
-    assert ended.goodput is not None
-    assert ended.goodput.repeated_steps == 30 - _resumed(lab, view.id)[-1]
+    assert _spent(lab, view.id).repeated_steps == 30 - _resumed(lab, view.id)[-1]
     assert all(not _lives(rank.pid) for rank in before.attempts[-1].ranks)
 
 
@@ -100,8 +100,8 @@ def test_job_with_a_corrupted_checkpoint_resumes_from_the_one_before_and_says_so
     (gate / "go-10").touch()
     until(lambda: _durable(lab, view.id) == [10, 30], "the second durable checkpoint")
     before = halted(lab, view.id, gate, 30)
-    folder = lab.home.path / "objects" / "checkpoints" / view.id / f"{30:012d}"
-    share = next(path for path in sorted(folder.iterdir()) if path.suffix == ".bin")
+    folder = lab.home.path / "objects" / "checkpoints" / view.id / "shares" / f"{30:012d}"
+    share = next(path for path in sorted(folder.iterdir()) if path.suffix != ".tail")
     data = bytearray(share.read_bytes())
     data[0] ^= 1
     share.write_bytes(data)
@@ -111,7 +111,7 @@ def test_job_with_a_corrupted_checkpoint_resumes_from_the_one_before_and_says_so
     assert ended.state is JobState.SUCCEEDED
     events = lab.events(view.id)
     assert [event.detail["step"] for event in events if event.kind is EventKind.CHECKPOINT_CORRUPT] == [30]
-    assert _resumed(lab, view.id) == [-1, 10]
+    assert _resumed(lab, view.id)[-1] == 10
 
 
 @pytest.fixture
@@ -146,13 +146,20 @@ def test_job_goes_on_when_the_disk_is_full_and_checkpoints_once_there_is_room(
 
 
 def test_stop_lets_ranks_save_and_leaves_no_process(lab: Lab, gate: Path) -> None:
-    view = lab.run(counting(gate, 30))
+    view = lab.run(counting(gate, 30, steps=100_000, every=100_000))
     before = halted(lab, view.id, gate, 30)
     lab.stop(view.id)
+    (gate / "go-30").touch()
     ended = lab.wait(view.id, timeout_s=60)
     assert ended.state is JobState.CANCELLED
-    assert _durable(lab, view.id)[-1] == 30
+    assert _durable(lab, view.id) == [ended.step], "what they saved because they were asked to stop"
     assert all(not _lives(rank.pid) for rank in before.attempts[-1].ranks)
+
+
+def _spent(lab: Lab, job_id: str) -> Spent:
+    told = spent(lab.events(job_id), time.time())
+    assert told is not None
+    return told
 
 
 def _resumed(lab: Lab, job_id: str) -> list[int]:

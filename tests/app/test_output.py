@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from mainspring.app.output import CONSOLE, Listing, job_panel, jobs_table
+from mainspring.app.output import CONSOLE, Listing, gist, jobs_table
+from mainspring.app.output_events import event_words, events_table, notable
+from mainspring.app.output_goodput import goodput_table, goodput_text, report_panel
+from mainspring.app.output_job import job_panel, ranks_text
 from mainspring.app.sdk import job
-from mainspring.domain.answers import AttemptView, JobView
+from mainspring.domain.answers import AttemptView, Event, GoodputReport, JobView
+from mainspring.domain.goodput import Goodput, TimeUse
 from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName
 from mainspring.domain.life import AttemptState, JobState
+from mainspring.domain.wire import Detail, EventKind, RankStatus
 
 JOB, ATTEMPT, NAME = JobId("job-x34am42h1s4q"), AttemptId("attempt-2zmtt1czx7ch"), "a-name-of-a-job-that-is-quite-long"
 
@@ -91,3 +97,165 @@ def test_a_listing_of_any_words_on_any_screen_shows_every_name_on_one_line(
         made.add_row(name, "x" * 20, reason)
     lines = _drawn(made, columns=columns).splitlines()
     assert all(any(line.startswith(name.rstrip()) for line in lines) for name, _ in rows)
+
+
+# ---------------------------------------------------------------- events
+
+DETAILS = st.dictionaries(
+    st.sampled_from(["step", "rank", "reason", "words", "epoch", "agent", "odd", "silent_s", "exit_code", "every"]),
+    st.one_of(st.text(max_size=20), st.integers(-9, 99), st.floats(0, 9), st.booleans()),
+)
+
+
+@given(st.sampled_from(EventKind), DETAILS)
+def test_an_event_of_any_kind_with_any_details_reads_as_one_short_line(kind: EventKind, detail: Detail) -> None:
+    words = event_words(Event(sequence=1, time_s=1.0, kind=kind, detail=detail))
+    assert "\n" not in words
+    assert len(words) <= 300
+    assert words or kind is EventKind.RESULT
+
+
+@pytest.mark.parametrize(
+    ("kind", "detail", "words"),
+    [
+        (
+            EventKind.LEAD_NAMED,
+            {"epoch": 2, "agent": 3, "reason": "agent 0, which led, has not been heard of for 15 s"},
+            "agent 3 leads from now on, the 2nd to: agent 0, which led, has not been heard of for 15 s",
+        ),
+        (
+            EventKind.HANG,
+            {"generation": 1, "step": 40, "silent_s": 12.5, "odd": "rank 2", "evidence": "stopped"},
+            "no rank got past step 40 for 12.5 s; the odd ones: rank 2 (stopped)",
+        ),
+        (
+            EventKind.RANK_LEFT,
+            {"generation": 1, "rank": 2, "step": 7, "words": "connection closed by peer"},
+            "rank 2 left at step 7 after an error: connection closed by peer; its process goes on, and joins again",
+        ),
+        (
+            EventKind.RANK_LEFT,
+            {"generation": 1, "rank": 2, "step": 7, "words": ""},
+            "rank 2 left at step 7 as it was asked to; its process goes on, and joins again",
+        ),
+        (
+            EventKind.SNAPSHOT_PACE,
+            {"every": 8, "interval_s": 4.25, "cost_s": 0.1, "failures_per_day": 0.016},
+            "a snapshot every 8 steps, on the way to the best pace, one in 4.25 s: each costs 0.1 s, and 0.016 "
+            "failures a day are expected",
+        ),
+        (
+            EventKind.ATTEMPT_GRANTED,
+            {"number": 1, "nodes": 1, "cluster": "local", "plan": 3},
+            "attempt 1 is granted 1 node of local by plan 3",
+        ),
+        (
+            EventKind.GENERATION_RESUMED,
+            {"generation": 2, "step": 256, "source": "arena", "ranks": 2},
+            "generation 2 begins at step 256, from arena, 2 ranks",
+        ),
+        (
+            EventKind.AGENT_LEAVING,
+            {"agent": 1, "node": "alpha-1", "grace_s": 30.0},
+            "alpha-1, with agent 1, is taken away in 30 s",
+        ),
+        (
+            EventKind.ATTEMPT_RESIZED,
+            {"role": "main", "replicas": 2, "reason": "shrinks", "for_job": "job-7"},
+            "goes on with 2 replicas of main: shrinks, for job-7",
+        ),
+    ],
+)
+def test_events_of_a_run_read_as_plain_words(kind: EventKind, detail: Detail, words: str) -> None:
+    assert event_words(Event(sequence=1, time_s=1.0, kind=kind, detail=detail)) == words
+
+
+def test_events_shown_leave_out_all_but_the_newest_of_those_that_come_often() -> None:
+    kinds = [EventKind.CHECKPOINT_DURABLE, EventKind.HANG, EventKind.CHECKPOINT_DURABLE]
+    events = [Event(sequence=n, time_s=float(n), kind=kind, detail={"step": n}) for n, kind in enumerate(kinds)]
+    shown = _drawn(events_table(events), columns=100)
+    assert shown.count("checkpoint_durable") == 1
+    assert "step 2 is durable" in shown
+    assert [event.kind for event in notable(events)] == [EventKind.HANG]
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("every rank ended well", "every rank ended well"),
+        (
+            'it said: Traceback (most recent call last):\n  File "a.py", line 1\n    f()\nKeyError: 1\n',
+            "it said: KeyError: 1",
+        ),
+        ('Traceback (most recent call last):\n  File "a.py"', 'Traceback (most recent call last):\n  File "a.py"'),
+    ],
+)
+def test_of_a_traceback_in_a_reason_the_error_alone_is_told(reason: str, words: str) -> None:
+    assert gist(reason) == words
+
+
+# ---------------------------------------------------------------- ranks and goodput
+
+
+def test_ranks_that_are_gone_or_behind_are_named() -> None:
+    ranks = [
+        RankStatus(rank=rank, node=NodeName(f"n{rank}"), pid=rank, alive=rank != 1, step=step)
+        for rank, step in enumerate([20, 20, 20, 12])
+    ]
+    attempt = replace(_view("").attempts[0], ranks=tuple(ranks))
+    assert ranks_text(attempt) == (
+        "3 of 4 alive in generation 3; rank 1 on n1 is gone; rank 3 on n3 is at step 12 of 20"
+    )
+
+
+@pytest.mark.parametrize(
+    ("spares", "words"),
+    [
+        (1, "2 of 2 alive in generation 3, 1 standing by"),
+        (0, "2 of 3 alive in generation 3; rank 2 on n2 is gone"),
+    ],
+)
+def test_a_spare_that_never_ran_is_said_to_stand_by(spares: int, words: str) -> None:
+    ranks = [
+        RankStatus(rank=rank, node=NodeName(f"n{rank}"), pid=pid, alive=pid > 0, step=20 if pid else -1)
+        for rank, pid in enumerate([7, 8, 0])
+    ]
+    attempt = replace(_view("").attempts[0], ranks=tuple(ranks))
+    assert ranks_text(attempt, spares=spares) == words
+
+
+SHARES = st.lists(st.floats(0, 1e6), min_size=len(TimeUse), max_size=len(TimeUse))
+
+
+@settings(deadline=None)  # Rich takes a while over its first table.
+@given(SHARES)
+def test_goodput_table_has_a_bar_for_each_use_and_states_the_law(shares: list[float]) -> None:
+    seconds = dict(zip(TimeUse, shares, strict=True))
+    told = Goodput(allocated_s=sum(shares), seconds=seconds, waited_s=90.0, preemptions=2)
+    drawn = _drawn(goodput_table(told, title="job-1"), columns=120)
+    lines = drawn.splitlines()
+    assert sum(line.startswith("sum ") for line in lines) == 1
+    assert "= allocated" in drawn
+    assert "in the queue, preempted twice" in drawn
+    for use, name in ((TimeUse.PRODUCTIVE, "productive"), (TimeUse.RECOVERY, "recovery")):
+        (line,) = [line for line in lines if line.startswith(name)]
+        share = seconds[use] / told.allocated_s if told.allocated_s else 0.0
+        assert abs(line.count("█") - share * 30) <= 1
+
+
+def test_goodput_on_one_line_names_the_largest_losses_first() -> None:
+    told = Goodput(
+        allocated_s=7_200.0,
+        seconds={TimeUse.PRODUCTIVE: 6_480.0, TimeUse.STARTUP: 216.0, TimeUse.RECOVERY: 504.0},
+    )
+    assert goodput_text(told) == "90.0% of 2.0 node-h (recovery 7.0%, start-up 3.0%)"
+    assert goodput_text(Goodput(allocated_s=0.0, seconds={})) == "nothing allocated yet"
+
+
+def test_report_shows_a_row_for_each_team_and_cluster() -> None:
+    told = Goodput(allocated_s=10.0, seconds={TimeUse.PRODUCTIVE: 10.0})
+    report = GoodputReport(attempts=1, whole=told, teams={"vision": told}, clusters={"alpha": told}, complete=False)
+    drawn = _drawn(report_panel(report, title="everything"), columns=120)
+    assert "the newest 1 attempt; older ones are left out: goodput 100.0%" in drawn
+    assert "vision" in drawn
+    assert "alpha" in drawn

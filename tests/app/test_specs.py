@@ -48,6 +48,8 @@ def test_read_spec_of_a_simple_job_makes_one_role(tmp_path: Path) -> None:
         (SIMPLE.replace("replicas: 4", "replicas: four"), r"options\[0\]\.replicas.*a whole number"),
         (SIMPLE + "roles: []\n", "one or the other"),
         (SIMPLE + "code: {tree: x}\n", "field 'code'"),
+        (SIMPLE + "begins_from: base@last\n", "'last'.*NAME@STEP"),
+        (SIMPLE + "begins_from: Base@1\n", "got 'Base'"),
         (SIMPLE.replace("critical", "urgent"), r"job\.yaml"),
         ("- a list", "a mapping"),
         ("name: [unclosed", "wanted YAML"),
@@ -99,6 +101,16 @@ options:
     assert (spec.after, spec.duration_s, tpu.slice) == (("job-1",), 7_200.0, "4x4x4")
     assert (gpu.cpus, gpu.memory_gib, gpu.prefer, gpu.within) == (64.0, 512.0, "rack", "block")
     assert (gpu.group, gpu.group_within, gpu.tolerates, gpu.replicas_min) == (2, "rack", ("spot",), 4)
+
+
+def test_spares_of_a_job_are_some_of_its_replicas(tmp_path: Path) -> None:
+    text = "name: a\ncommand: x\nspares: {}\noptions:\n  - {{chip: h100, replicas: 4, replicas_min: 2}}\n"
+    assert read_spec(_written(tmp_path, text.format(1))).roles[0].spares == 1
+    assert job("a", ["x"], replicas=3, spares=2).roles[0].spares == 2
+    with pytest.raises(InvalidSpec, match="fewer than the 2 replicas"):
+        read_spec(_written(tmp_path, text.format(2)))
+    with pytest.raises(InvalidSpec, match="spares"):
+        job("a", ["x"], replicas=2, spares=2)
 
 
 def test_job_says_the_same_of_each_of_its_options() -> None:

@@ -40,7 +40,7 @@ def _view(lab: Lab, tmp_path: Path) -> str:
 def _spec(lab: Lab, view: str, name: str) -> JobSpec:
     command = ["python", "-m", "mainspring.app.programs.train", "--objects", lab.home.objects_url(lab.home.config())]
     command += ["--view", view, "--cache", str(lab.home.cache), "--recipe", "arm", "--steps", str(STEPS)]
-    command += ["--snapshots", "20", "--changes", json.dumps(CHANGES)]
+    command += ["--changes", json.dumps(CHANGES)]
     return job(name, command, on=["h100"], replicas=2)
 
 

@@ -277,10 +277,10 @@ def test_observe_tells_when_one_agent_is_lost_and_when_one_ended_well(harness: H
     harness.end_agent(AllocationId("allocation-1"), 1, well=False)
     harness.end_agent(AllocationId("allocation-2"), 1, well=True)
     for each in (engine, harness.engine()):
-        found = {seen.allocation: (seen.phase, seen.agent_lost) for seen in each.observe()}
+        found = {seen.allocation: (seen.phase, seen.agent_lost, seen.lost_nodes) for seen in each.observe()}
         assert found == {
-            "allocation-1": (AllocationPhase.RUNNING, True),
-            "allocation-2": (AllocationPhase.RUNNING, False),
+            "allocation-1": (AllocationPhase.RUNNING, True, ("alpha-2",)),
+            "allocation-2": (AllocationPhase.RUNNING, False, ()),
         }
 
 

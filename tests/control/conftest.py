@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class World:
         }
         self.east, self.west = self.clusters[ClusterName("east")], self.clusters[ClusterName("west")]
         self.sequences: dict[AttemptId, int] = {}
+        self.epochs: dict[AttemptId, int] = {}
         self.starts = 0
         self.restart()
 
@@ -64,6 +65,7 @@ class World:
             dice=SeededDice(self.starts, "control"),
             controller_url="http://127.0.0.1:1",
             objects_url="file:///objects",
+            key="a key",
             settings=Settings(),
             policy=policy,
         )
@@ -84,13 +86,15 @@ class World:
         replicas_min: int = 0,
         roles: int = 1,
         attempts_max: int = 4,
+        spares: int = 0,
         **fields: Any,
     ) -> JobSpec:
         option = Option(chip=GPU, replicas=replicas, replicas_min=replicas_min)
         return JobSpec(
             name=name,
             roles=tuple(
-                Role(name=RoleName(f"role-{index}"), command=("train",), options=(option,)) for index in range(roles)
+                Role(name=RoleName(f"role-{index}"), command=("train",), options=(option,), spares=spares)
+                for index in range(roles)
             ),
             attempts_max=attempts_max,
             **fields,
@@ -130,6 +134,7 @@ class World:
         generation: int = 1,
         outcome: AttemptState | None = None,
         reason: str = "",
+        seconds: Mapping[str, float] | None = None,
     ) -> HeartbeatReply:
         """Lets the newest attempt's lead report, with events told for the first time."""
         attempt = self.job(job).attempts[-1]
@@ -142,7 +147,7 @@ class World:
             job,
             Heartbeat(
                 attempt=attempt.id,
-                epoch=attempt.number,
+                epoch=self.epochs.get(attempt.id, 1),
                 generation=generation,
                 step=step,
                 metrics={"loss": 1.0},
@@ -150,6 +155,7 @@ class World:
                 events=tuple(events),
                 outcome=outcome,
                 reason=reason,
+                seconds=seconds or {},
             ),
         )
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.control.accounting import KINDS, dollars, goodput
-from mainspring.domain.answers import Event, Goodput
+from mainspring.control.accounting import KINDS, Spent, dollars, spent
+from mainspring.domain.answers import Event
 from mainspring.domain.ids import AttemptId, JobId
 from mainspring.domain.wire import Detail, EventKind
 
@@ -37,15 +37,8 @@ def _event(sequence: int, attempt: str, kind: EventKind, time_s: float, detail: 
     )
 
 
-def _parts(spent: Goodput) -> float:
-    return (
-        spent.startup_s
-        + spent.productive_s
-        + spent.checkpoint_s
-        + spent.repeated_s
-        + spent.recovery_s
-        + spent.wind_down_s
-    )
+def _parts(told: Spent) -> float:
+    return told.startup_s + told.productive_s + told.checkpoint_s + told.repeated_s + told.recovery_s + told.wind_down_s
 
 
 @pytest.mark.slow
@@ -54,15 +47,15 @@ def test_goodput_of_any_events_adds_up_exactly_to_the_time_allocated(
     happenings: list[tuple[str, EventKind, float, Detail]], now_s: float
 ) -> None:
     granted = [_event(0, attempt, EventKind.ATTEMPT_GRANTED, 0.1 * index) for index, attempt in enumerate("abc")]
-    told = [
+    news = [
         _event(index, attempt, kind, time_s, detail) for index, (attempt, kind, time_s, detail) in enumerate(happenings)
     ]
-    spent = goodput([*granted, *told], START_S + now_s)
-    assert spent is not None
-    assert _parts(spent) == spent.allocated_s
-    assert min(spent.startup_s, spent.productive_s, spent.checkpoint_s, spent.recovery_s, spent.repeated_s) >= 0
-    assert sum(spent.recoveries_s) <= spent.recovery_s
-    assert spent.repeated_steps >= 0
+    told = spent([*granted, *news], START_S + now_s)
+    assert told is not None
+    assert _parts(told) == told.allocated_s
+    assert min(told.startup_s, told.productive_s, told.checkpoint_s, told.recovery_s, told.repeated_s) >= 0
+    assert sum(told.recoveries_s) <= told.recovery_s
+    assert told.repeated_steps >= 0
 
 
 def test_goodput_of_a_killed_rank_tells_recovery_and_repeated_steps() -> None:
@@ -80,8 +73,8 @@ def test_goodput_of_a_killed_rank_tells_recovery_and_repeated_steps() -> None:
         (EventKind.LEAD_ENDED, 40.0, {"step": 200, "snapshot_blocked_s": 1.5}),
         (EventKind.ATTEMPT_ENDED, 42.0, {}),
     ]
-    spent = goodput([_event(n, "a", kind, time_s, detail) for n, (kind, time_s, detail) in enumerate(lines)], 1e12)
-    assert spent == Goodput(
+    told = spent([_event(n, "a", kind, time_s, detail) for n, (kind, time_s, detail) in enumerate(lines)], 1e12)
+    assert told == Spent(
         allocated_s=42.0,
         startup_s=4.0,
         productive_s=24.5,
@@ -103,9 +96,9 @@ def test_goodput_of_a_later_attempt_counts_the_steps_that_earlier_ones_had_done_
         (EventKind.LEAD_ENDED, 12.0, {"outcome": "succeeded", "step": 60}),
         (EventKind.ATTEMPT_ENDED, 13.0, {}),
     ]
-    spent = goodput([_event(n, "a", kind, time_s, detail) for n, (kind, time_s, detail) in enumerate(lines)], 1e12)
-    assert spent is not None
-    assert (spent.startup_s, spent.repeated_s, spent.productive_s, spent.repeated_steps) == (4.0, 3.0, 5.0, 2)
+    told = spent([_event(n, "a", kind, time_s, detail) for n, (kind, time_s, detail) in enumerate(lines)], 1e12)
+    assert told is not None
+    assert (told.startup_s, told.repeated_s, told.productive_s, told.repeated_steps) == (4.0, 3.0, 5.0, 2)
 
 
 def test_goodput_of_ranks_that_were_told_to_stop_is_no_recovery() -> None:
@@ -116,9 +109,9 @@ def test_goodput_of_ranks_that_were_told_to_stop_is_no_recovery() -> None:
         (EventKind.RANK_EXITED, 11.0, {"exit_code": -15, "step": 50}),
         (EventKind.ATTEMPT_ENDED, 12.0, {}),
     ]
-    spent = goodput([_event(n, "a", kind, time_s, detail) for n, (kind, time_s, detail) in enumerate(lines)], 1e12)
-    assert spent is not None
-    assert (spent.recovery_s, spent.productive_s) == (0.0, 8.0)
+    told = spent([_event(n, "a", kind, time_s, detail) for n, (kind, time_s, detail) in enumerate(lines)], 1e12)
+    assert told is not None
+    assert (told.recovery_s, told.productive_s) == (0.0, 8.0)
 
 
 def test_goodput_of_a_program_that_tells_no_steps_counts_its_run_when_it_succeeds() -> None:
@@ -129,13 +122,13 @@ def test_goodput_of_a_program_that_tells_no_steps_counts_its_run_when_it_succeed
         (EventKind.ATTEMPT_ENDED, 13.0, {}),
     ]
     events = [_event(n, "a", kind, time_s, detail) for n, (kind, time_s, detail) in enumerate(lines)]
-    spent = goodput(events, 1e12)
-    assert spent is not None
-    assert (spent.startup_s, spent.productive_s, spent.wind_down_s) == (2.0, 10.0, 1.0)
+    told = spent(events, 1e12)
+    assert told is not None
+    assert (told.startup_s, told.productive_s, told.wind_down_s) == (2.0, 10.0, 1.0)
 
 
 def test_goodput_before_any_grant_is_nothing() -> None:
-    assert goodput([], START_S) is None
+    assert spent([], START_S) is None
 
 
 def test_dollars_are_price_times_hours() -> None:

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.control.agents import layout
+from mainspring.control.holdings import AllocationRecord
 from mainspring.domain.errors import Conflict, InvalidMessage, NotAllowed, NotFound
-from mainspring.domain.ids import AllocationId, ClusterName, NodeName, RoleName
-from mainspring.domain.life import AttemptState, JobState
+from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
+from mainspring.domain.life import AllocationState, AttemptState, JobState
 from mainspring.domain.plan import Grant
 from mainspring.domain.wire import EventKind, Heartbeat, LeadEvent, Register
 
@@ -35,9 +36,35 @@ def _grants(ranks: list[list[int]]) -> tuple[Grant, ...]:
     )
 
 
+def _held(grants: tuple[Grant, ...]) -> list[tuple[AllocationRecord, Grant]]:
+    held: list[tuple[AllocationRecord, Grant]] = []
+    agent = rank = 0
+    for place, grant in enumerate(grants):
+        record = AllocationRecord(
+            id=AllocationId(f"a{place}"),
+            attempt=AttemptId("attempt"),
+            place=place,
+            cluster=grant.cluster,
+            state=AllocationState.LAUNCHED,
+            launched_s=0.0,
+            stopped_s=None,
+            agent_first=agent,
+            rank_first=rank,
+            nodes=len(grant.nodes),
+            dollars_per_hour=0.0,
+            granted_s=0.0,
+            came_s=None,
+            ended_s=None,
+            lost=False,
+        )
+        held.append((record, grant))
+        agent, rank = agent + len(grant.nodes), rank + sum(grant.ranks)
+    return held
+
+
 @given(RANKS)
 def test_layout_numbers_every_rank_once_and_keeps_roles_and_agents_in_order(ranks: list[list[int]]) -> None:
-    places = layout(_grants(ranks))
+    places = layout(_held(_grants(ranks)))
     flat = [count for counts in ranks for count in counts]
     assert [place.rank for place in places] == list(range(sum(flat)))
     assert [sum(place.agent == agent for place in places) for agent in range(len(flat))] == flat

@@ -24,6 +24,7 @@ from mainspring.domain import answers, codec, wire
 from mainspring.domain.codec import MESSAGE_BYTES_MAX, decode, encode
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.fleet import LogChunk
+from mainspring.domain.goodput import Goodput, TimeUse
 from mainspring.domain.ids import AllocationId, ChipName, TeamName
 from mainspring.domain.job import LAB, JobSpec, Option, Role
 from mainspring.domain.life import AttemptState, JobState
@@ -212,6 +213,29 @@ def test_agents_register_and_report_over_http(api: Api) -> None:
     assert api.world.job(job.id).state is JobState.SUCCEEDED
     again = api.http.post("/v1/agents/heartbeat", content=encode(beat), headers=headers)
     assert decode(wire.HeartbeatReply, again.content).fenced
+
+
+def test_goodput_over_http_adds_up_for_a_job_a_team_a_cluster_and_everything(api: Api) -> None:
+    job = api.submit(api.world.spec(replicas=2))
+    api.world.run(job.id)
+    api.world.clock.advance(30.0)
+    api.world.beat(job.id, seconds={"productive": 50.0, "nonsense": 1e300, "hang": -5.0, "data": 1e-3})
+    told = decode(Goodput, api.get(f"/v1/jobs/{job.id}/goodput").content)
+    assert sum(told.seconds.values()) == pytest.approx(told.allocated_s)
+    assert told.seconds["productive"] == 50.0  # type: ignore[index]
+    assert decode(answers.JobView, api.get(f"/v1/jobs/{job.id}").content).goodput == told
+    for query in ("", "?team=lab", "?cluster=west", "?since=1"):
+        report = decode(answers.GoodputReport, api.get(f"/v1/goodput{query}").content)
+        assert (report.attempts, report.whole.allocated_s) == (1, told.allocated_s)
+    assert decode(answers.GoodputReport, api.get("/v1/goodput?since=1e12").content).attempts == 0
+    api.world.control.set_team(Team(name=LAB), api.world.admin)
+    for query in ("?team=nobody", "?cluster=nowhere"):
+        assert api.http.get(f"/v1/goodput{query}", headers=api.viewer).status_code == 404
+    assert api.http.get("/v1/goodput?since=nan", headers=api.viewer).status_code == 400
+    assert api.http.get(f"/v1/jobs/{job.id}/goodput").status_code == 401
+    api.world.beat(job.id, seconds={use.value: 1e308 for use in TimeUse})
+    told = decode(Goodput, api.get(f"/v1/jobs/{job.id}/goodput").content)
+    assert sum(told.seconds.values()) == pytest.approx(told.allocated_s), "whatever a lead may claim"
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ def test_job_that_fits_starts_on_the_cheaper_cluster_and_succeeds(world: World) 
     world.tick()
     view = world.job(job)
     assert (view.state, view.attempts[0].cluster, view.attempts[0].simulated) == (JobState.STARTING, "west", True)
-    why = world.control.why(job)
+    why = world.control.questions.why(job)
     assert why.limit is None
     assert "west" in why.summary
     assert "simulated" in why.summary
@@ -67,7 +67,7 @@ def test_job_without_room_waits_with_its_reason_and_starts_when_room_comes(world
         JobState.STARTING,
         JobState.QUEUED,
     ]
-    why = world.control.why(third)
+    why = world.control.questions.why(third)
     assert (why.limit, why.where, why.short_by) == (Limit.CAPACITY, "west", 3.0)
     assert why.summary
     written = _plans(world)
@@ -83,7 +83,7 @@ def test_job_over_quota_waits_until_the_quota_is_raised(world: World) -> None:
     world.control.set_team(Team(name=LAB, chips_max=1), world.admin)
     job = world.submit(world.spec(replicas=2))
     world.tick(2)
-    assert world.control.why(job).limit is Limit.QUOTA
+    assert world.control.questions.why(job).limit is Limit.QUOTA
     world.control.set_team(Team(name=LAB, chips_max=2), world.admin)
     world.tick()
     assert world.job(job).state is JobState.STARTING

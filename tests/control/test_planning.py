@@ -65,24 +65,6 @@ def test_urgent_job_displaces_one_that_is_not_which_goes_back_to_the_queue(world
     assert world.job(other).state is JobState.RUNNING
 
 
-def test_elastic_job_that_shrinks_runs_again_smaller_and_says_so(world: World) -> None:
-    world.restart(policy=SWIFT)
-    world.submit(world.spec("east", replicas=4, tier=Tier.CRITICAL))
-    wide = world.submit(world.spec("wide", replicas=4, replicas_min=2, tier=Tier.OPPORTUNISTIC))
-    world.tick()
-    world.run(wide)
-    world.tick(8)
-    narrow = world.submit(world.spec("narrow", replicas=2, tier=Tier.CRITICAL))
-    world.tick()
-    asked = [event for event in world.control.events(reference=wide) if event.kind is EventKind.STOP_REQUESTED]
-    assert asked[-1].detail["for_job"] == narrow
-    world.beat(wide, outcome=AttemptState.CANCELLED)
-    world.tick(4)
-    assert world.job(narrow).state is JobState.STARTING
-    assert sum(milli for order in world.orders_of(wide).values() for milli in order.chip_milli) == 2_000
-    assert "2 replicas" in str(asked[-1].detail["by"])
-
-
 def test_nodes_that_a_plan_wants_ordered_are_told_once(world: World) -> None:
     offer = Offer(name="more", chip=GPU, chips=1, nodes_max=8, lead_time_s=60.0, dollars_per_chip_hour=2.0)
     west = world.west.inner.inventory()
@@ -199,7 +181,7 @@ def test_job_after_others_starts_once_all_have_succeeded(world: World) -> None:
     last = world.submit(world.spec("last", after=(first, second)))
     world.run(first)
     world.run(second)
-    assert world.control.why(last).limit is Limit.DEPENDENCY
+    assert world.control.questions.why(last).limit is Limit.DEPENDENCY
     world.succeed(first)
     assert world.job(last).state is JobState.QUEUED
     world.restart()
@@ -326,7 +308,7 @@ def test_team_over_its_budget_waits_and_says_so(world: World) -> None:
     world.succeed(job)
     waits = world.submit(world.spec("next", team=VISION))
     world.tick(2)
-    why = world.control.why(waits)
+    why = world.control.questions.why(waits)
     assert (why.limit, why.where) == (Limit.BUDGET, VISION)
     world.control.set_team(Team(name=VISION, parent=LAB, dollars_max=100.0), world.admin)
     world.tick()
@@ -357,10 +339,10 @@ def test_why_a_job_waits_tells_the_limit_and_what_would_start_it_now(world: Worl
     world.tick()
     job = world.submit(world.spec("second", replicas=2, replicas_min=2))
     world.tick()
-    plain = world.control.why(job)
+    plain = world.control.questions.why(job)
     assert (plain.limit, plain.where, plain.short_by) == (Limit.QUOTA, LAB, 1.0)
     assert plain.remedies == ()
-    answer = world.control.why(job, with_remedies=True)
+    answer = world.control.questions.why(job, with_remedies=True)
     assert answer.remedies
     assert all(remedy.text and remedy.cluster in ("east", "west") for remedy in answer.remedies)
     assert world.control.job(job).state is JobState.QUEUED
@@ -373,7 +355,7 @@ def test_job_that_waits_for_one_that_ends_soon_is_told_when(world: World) -> Non
     granted_s = world.control.jobs()[0].attempts[0].granted_s
     job = world.submit(world.spec("third", replicas=4))
     world.tick(2)
-    view, why = world.job(job), world.control.why(job)
+    view, why = world.job(job), world.control.questions.why(job)
     assert view.start_s == why.start_s == pytest.approx(granted_s + 600.0, abs=60.0)
     assert view.exact
     listed = {one.id: one for one in world.control.jobs()}
@@ -386,19 +368,19 @@ def test_plan_shows_who_waits_by_class_and_what_if_changes_nothing(world: World)
     world.tick()
     job = world.submit(world.spec("third", replicas=4))
     world.tick(2)
-    view = world.control.plan()
+    view = world.control.questions.plan()
     assert view.counts["waits"] == 1
     assert (view.waits[0].count, view.waits[0].jobs) == (1, (job,))
     before = _picture(world)
-    answer = world.control.what_if(WhatIf(add_nodes=(AddNodes(cluster=ClusterName("west"), nodes=4),)))
+    answer = world.control.questions.what_if(WhatIf(add_nodes=(AddNodes(cluster=ClusterName("west"), nodes=4),)))
     assert answer.start == (job,)
     assert answer.after.starts[0].cluster == "west"
-    gone = world.control.what_if(WhatIf(remove_clusters=(ClusterName("west"),)))
+    gone = world.control.questions.what_if(WhatIf(remove_clusters=(ClusterName("west"),)))
     assert len(gone.stranded) == 1
     assert (gone.restart, gone.start) == ((), ())
-    tried = world.control.what_if(WhatIf(submits=(Submit(spec=world.spec("tried", replicas=1)),)))
+    tried = world.control.questions.what_if(WhatIf(submits=(Submit(spec=world.spec("tried", replicas=1)),)))
     assert any("what-if" in wait.jobs[0] for wait in tried.after.waits)
-    limited = world.control.what_if(
+    limited = world.control.questions.what_if(
         WhatIf(teams=(Team(name=LAB, chips_max=0.0),), add_nodes=(AddNodes(cluster=ClusterName("west"), nodes=4),))
     )
     assert limited.start == ()
@@ -415,7 +397,7 @@ def test_what_if_of_what_is_not_known_is_refused_by_name(world: World) -> None:
         (WhatIf(submits=(Submit(spec=world.spec(team=TeamName("labb"))),)), "lab"),
     ):
         with pytest.raises(NotFound, match=words):
-            world.control.what_if(changes)
+            world.control.questions.what_if(changes)
     with pytest.raises(InvalidInput, match="0 changes"):
         WhatIf()
 

@@ -50,6 +50,7 @@ class Lab:
             dice=SeededDice(len(self.servers), name),
             controller_url=url,
             objects_url="file:///objects",
+            key="a key",
             settings=SETTINGS,
         )
         made = Server(control, listener)

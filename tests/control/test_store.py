@@ -16,10 +16,12 @@ from sqlalchemy.schema import CreateTable
 from mainspring import control
 from mainspring.control import Store, open_store
 from mainspring.control.history import usage
-from mainspring.control.records import specs, tenants, text_of
-from mainspring.control.schema import attempts, metadata, teams
+from mainspring.control.holdings import parts
+from mainspring.control.records import jobs_by_id, specs, tenants, text_of
+from mainspring.control.schema import allocations, metadata, teams
+from mainspring.control.views import view_job
 from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, StorageFull
-from mainspring.domain.ids import ChipName, ClusterName, JobId, NodeName
+from mainspring.domain.ids import AllocationId, ChipName, ClusterName, JobId, NodeName
 from mainspring.domain.job import LAB, MAIN, JobSpec, Option, Role
 from mainspring.domain.plan import Grant
 from mainspring.domain.team import Team
@@ -54,19 +56,26 @@ def test_store_of_the_first_shape_keeps_its_jobs_attempts_and_teams(tmp_path: Pa
     attempt = {"id": "attempt-1", "job_id": "job-1", "number": 1, "state": "succeeded", "cluster": "east"}
     facts = {"simulated": True, "plan": 1, "dollars_per_hour": 6.0, "granted_s": 10.0, "ended_s": 110.0}
     rest = {"stop_cause": "outcome", "reason": "", "generation": 1, "step": 3, "ranks": "[]", "events_seen": 0}
+    gone = {"state": "gone", "launched_s": 11.0}
     with engine.begin() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "0001")
         for table, row in (
             ("jobs", job | told),
             ("attempts", attempt | facts | rest | {"grants": text_of((grant,))}),
+            ("allocations", {"id": "allocation-1", "attempt_id": "attempt-1", "place": 0, "cluster": "east"} | gone),
             ("teams", {"name": "lab", "parent": None, "chip_milli_max": 1_500}),
         ):
             connection.execute(sa.insert(sa.table(table, *map(sa.column, row))).values(row))
     engine.dispose()
     with open_store(url).read() as connection:
         assert tenants(connection) == (Team(name=LAB, chips_max=1.5),)
-        assert connection.execute(sa.select(attempts.c.chips)).scalars().all() == ['{"h100": 2000}']
+        assert parts(connection, [AllocationId("allocation-1")]) == {"allocation-1": grant}
+        assert connection.execute(sa.select(allocations.c.chips)).scalars().all() == ['{"h100": 2000}']
+        (job_,) = jobs_by_id(connection, [JobId("job-1")]).values()
+        assert view_job(connection, job_, now_s=1e9, lease_s=15.0).attempts[0].dollars == pytest.approx(
+            6.0 * 100 / 3600
+        )
         assert specs(connection, [JobId("job-1")]) == {"job-1": spec}
         assert usage(connection, now_s=110.0)[LAB] == pytest.approx(200.0, rel=0.01)
 

@@ -24,7 +24,7 @@ from mainspring.domain.codec import (
 from mainspring.domain.errors import InvalidMessage, InvalidSpec
 from mainspring.domain.ids import ChipName, RoleName, TeamName
 from mainspring.domain.job import JobKind, JobSpec, Option, Role, Tier
-from mainspring.domain.wire import RestorePlan, Shard, StepReport, StoreFailed
+from mainspring.domain.wire import Holder, Holding, PrepareGeneration, RestorePlan, Shard, StepReport, StoreFailed
 
 NAMES = st.from_regex(r"[a-z0-9]([a-z0-9._-]{0,20}[a-z0-9])?", fullmatch=True)
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
@@ -147,3 +147,14 @@ def test_messages_with_values_no_store_can_hold_are_refused(data: bytes, words: 
 def test_messages_with_half_a_character_are_refused() -> None:
     with pytest.raises(InvalidMessage, match="UTF-8"):
         decode(StoreFailed, b'{"rank": 0, "step": 1, "reason": "\\ud800"}')
+
+
+def test_frames_that_share_a_long_part_each_come_back_as_they_went() -> None:
+    holding = Holding(step=5, generation=1, rank=0, role=RoleName("main"), role_rank=0, role_size=1)
+    first, second = ((Holder(agent=agent, address='a"holders":[]', holdings=(holding,)),) for agent in range(2))
+    for holders in (first, first, second, (), first):
+        for generation in range(3):
+            sent = PrepareGeneration(
+                generation=generation, step=5, source='"holders":[]', holders=holders, peer='\\"holders":[]'
+            )
+            assert unframe(frame(sent)[FRAME_HEADER_BYTES:]) == sent

@@ -376,3 +376,15 @@ def test_cluster_that_cannot_be_is_refused(change: dict[str, object]) -> None:
     }
     with pytest.raises(InvalidInput):
         LocalCluster(**(values | change))  # type: ignore[arg-type]
+
+
+def test_agents_find_how_long_they_have_when_they_are_asked_to_end(machine: Machine) -> None:
+    program = 'trap "cat grace > told; exit 0" TERM; echo $$ >> "$STARTS"; while :; do sleep 0.05; done'
+    engine = machine.engine(program)
+    engine.launch(order(2))
+    machine.until(lambda: len(machine.started()) == 2)
+    assert not list(machine.root.glob("*/node-*/grace"))
+    engine.stop(NAME, grace_s=12.5)
+    told = [machine.root / NAME / f"node-{index}" / "told" for index in range(2)]
+    machine.until(lambda: all(path.exists() and path.read_text() for path in told))
+    assert [float(path.read_text()) for path in told] == [12.5, 12.5]

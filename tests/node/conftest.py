@@ -7,20 +7,27 @@ from typing import Any
 
 import pytest
 
-from .rig import PROGRAM, Rig
+from .rig import Rig
+
+PROGRAM = Path(__file__).with_name("program.py")
 
 
 @pytest.fixture
 def make_rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
+    """Makes attempts; `how` are words for the program, see `program.py`."""
     rigs: list[Rig] = []
 
-    def make(*, steps: int = 60, pause_s: float = 0.02, command: tuple[str, ...] = (), **options: Any) -> Rig:
-        program = tmp_path / "program.py"
-        program.write_text(PROGRAM)
-        attempt = options.get("attempt", "attempt-1")
-        meeting = tmp_path / f"meeting-{attempt}"
+    def make(
+        *,
+        steps: int = 60,
+        pause_s: float = 0.02,
+        how: tuple[str, ...] = (),
+        command: tuple[str, ...] = (),
+        **options: Any,
+    ) -> Rig:
+        meeting = tmp_path / f"meeting-{options.get('attempt', 'attempt-1')}"
         meeting.mkdir()
-        own = (sys.executable, str(program), str(steps), str(pause_s), str(meeting))
+        own = (sys.executable, str(PROGRAM), str(steps), str(pause_s), str(meeting), *how)
         rig = Rig(folder=tmp_path, command=command or own, **options)
         rigs.append(rig)
         rig.start()

@@ -1,20 +1,18 @@
-"""What the tests of whole attempts share: a controller of a few lines of HTTP, real agents, and a NumPy program."""
+"""What the tests of whole attempts share: a controller of a few lines of HTTP, and real agents with real ranks."""
 
 from __future__ import annotations
 
-import hashlib
 import http.server
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from mainspring.domain import codec, wire
 from mainspring.domain.fleet import AgentExit, AgentOrder
@@ -22,70 +20,64 @@ from mainspring.domain.ids import AllocationId, AttemptId, JobId, NodeName, Role
 from mainspring.domain.job import Code
 from mainspring.domain.wire import EventKind
 
-LIMIT_S = 18.0
+from .program import ROWS, digest_of, expected_rows
+
+LIMIT_S = 30.0
 MAIN = RoleName("main")
 JOB = JobId("job-1")
 ATTEMPT = AttemptId("attempt-1")
 TOKEN = "secret-of-the-attempt"
-
-PROGRAM = """
-import hashlib, sys, threading
-import numpy as np
-from pathlib import Path
-from mainspring.session import Block, join
-
-steps, pause_s, meeting = int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3])
-session, moment = join(), threading.Event()
-state, start = np.arange(5000, dtype=np.float64), 0
-restored = session.restore()
-if restored is not None:
-    state, start = restored.array(f"state/{session.rank}"), restored.step
-for step in range(start + 1, steps + 1):
-    state = np.sin(state * 1.0001 + step + session.rank)
-    own = meeting / f"{session.generation}-{session.rank}"
-    own.with_suffix(".new").write_text(str(step))
-    own.with_suffix(".new").replace(own)
-    for peer in range(session.world_size):
-        other = meeting / f"{session.generation}-{peer}"
-        while not other.exists() or int(other.read_text()) < step:
-            moment.wait(0.001)
-    moment.wait(pause_s)
-    stop = session.report(step, {"loss": 1.0 / step})
-    if step % 5 == 0 or stop:
-        block = Block.whole(f"state/{session.rank}", state)
-        session.snapshot(step, [block], {"step": step})
-    if stop:
-        own.write_text(str(10**9))  # Peers need not wait: they learn of the stop at a report of their own.
-        sys.exit(75)
-session.result({f"digest-{session.rank}": hashlib.sha256(state.tobytes()).hexdigest()})
-"""
+SOURCE = Path(__file__).parents[2] / "src"
+AGENT = (sys.executable, "-m", "mainspring.app.agent")
 
 
-def expected_digest(rank: int, steps: int) -> str:
-    state = np.arange(5000, dtype=np.float64)
-    for step in range(1, steps + 1):
-        state = np.sin(state * 1.0001 + step + rank)
-    return hashlib.sha256(state.tobytes()).hexdigest()
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 @dataclass
 class Rig:
-    """An attempt's controller and its agents."""
+    """An attempt's controller and its agents. Agent `n` serves node `n<n>`, with `ranks_each` places.
+
+    The controller is `away` for everybody, or `deaf` to heartbeats alone.
+    """
 
     folder: Path
     command: tuple[str, ...]
     attempt: AttemptId = ATTEMPT
     job: JobId = JOB
     agents: int = 2
+    ranks_each: int = 1
+    spares: int = 0
+    ranks_min: int = 0
+    memory_mib: int = 0
     restarts_max: int = 8
     lease_s: float = 2.0
+    hang_s: float = 0.0
+    number: int = 1
+    host: str = "127.0.0.1"
+    objects_url: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    program: tuple[str, ...] = AGENT
+    within: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # What runs an agent's command, by agent.
     away: bool = False
+    deaf: bool = False
     fenced: bool = False
-    addresses: dict[str, str] = field(default_factory=dict)
+    epoch: int = 1
+    lead: int = 0
+    heard_s: float = 0.0
+    lost_s: float = 0.0
+    addresses: dict[int, str] = field(default_factory=dict)
     heartbeats: list[wire.Heartbeat] = field(default_factory=list)
     events: list[wire.LeadEvent] = field(default_factory=list)
+    seen: dict[int, int] = field(default_factory=dict)
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
+
+    # ------------------------------------------------------------ life
 
     def start(self) -> None:
         rig = self
@@ -112,87 +104,45 @@ class Rig:
             def handle_error(self, request: Any, client_address: Any) -> None:
                 pass  # A killed agent hangs up in the middle of things; that is the point.
 
-        self.server = Server(("127.0.0.1", 0), Handler)
+        self.server = Server((self.host, 0), Handler)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        for index in range(self.agents):
-            work = self.folder / self.attempt / f"agent-{index}"
-            work.mkdir(parents=True)
-            order = AgentOrder(
-                allocation=AllocationId(f"{self.attempt}-main"),
-                attempt=self.attempt,
-                role=MAIN,
-                node=NodeName(f"n{index}"),
-                index=index,
-                chip_milli=1000,
-                controller=f"http://127.0.0.1:{self.server.server_port}",
-                token=TOKEN,
-                work_dir=str(work),
-            )
-            (work / "order.json").write_bytes(codec.encode(order))
-            with (work / "agent.log").open("wb") as log:
-                self.processes.append(
-                    subprocess.Popen(
-                        [sys.executable, "-m", "mainspring.app.agent", "--order", str(work / "order.json")],
-                        stdout=log,
-                        stderr=log,
-                        start_new_session=True,
-                        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
-                    )
-                )
+        self.first = self.agents
+        for _ in range(self.agents):
+            self._add()
 
-    def answer(self, path: str, body: bytes) -> object:
-        if path == "/v1/agents/register":
-            register = codec.decode(wire.Register, body)
-            self.addresses[register.node] = register.address
-            return self.orders(int(register.node[1:]))
-        heartbeat = codec.decode(wire.Heartbeat, body)
-        self.heartbeats.append(heartbeat)
-        seen = len(self.events)
-        self.events += [event for event in heartbeat.events if event.sequence > seen]
-        return wire.HeartbeatReply(acknowledged=len(self.events), fenced=self.fenced)
-
-    def orders(self, agent: int) -> wire.Orders:
-        return wire.Orders(
-            ready=len(self.addresses) == self.agents,
-            attempt=self.attempt,
-            job=self.job,
-            epoch=1,
-            agent=agent,
-            agents=self.agents,
-            lead=agent == 0,
-            lead_address=self.addresses.get("n0", ""),
-            ranks=tuple(
-                wire.RankPlace(rank=rank, role=MAIN, role_rank=rank, role_size=self.agents, agent=rank)
-                for rank in range(self.agents)
-            ),
-            roles=(wire.RoleOrders(role=MAIN, command=self.command, environment={}),),
-            code=Code(),
-            objects_url=f"file://{self.folder / 'objects'}",
-            restarts_max=self.restarts_max,
-            lease_s=self.lease_s,
-            heartbeat_s=0.3,
-        )
-
-    def wait(self, condition: Callable[[], bool], what: str) -> None:
+    def add_agent(self) -> int:
+        """Adds a node to the attempt while it runs; returns its agent's number."""
         with self.changed:
-            if not self.changed.wait_for(condition, timeout=LIMIT_S):
-                logs = "\n".join(path.read_text() for path in self.folder.glob("*/*/*.log"))
-                raise AssertionError(f"no {what}; events {self.events}; logs {logs[-4000:]}")
+            self.agents += 1
+        self._add()
+        return self.agents - 1
 
-    def wait_outcome(self) -> wire.Heartbeat:
-        self.wait(lambda: self.heartbeats[-1:] != [] and self.heartbeats[-1].outcome is not None, "outcome")
-        return self.heartbeats[-1]
-
-    def wait_step(self, step: int) -> None:
-        self.wait(lambda: self.heartbeats[-1:] != [] and self.heartbeats[-1].step > step, f"step {step}")
-
-    def of_kind(self, kind: EventKind) -> list[wire.Detail]:
-        return [event.detail for event in self.events if event.kind is kind]
-
-    def exit_of(self, agent: int) -> AgentExit:
-        self.processes[agent].wait(timeout=LIMIT_S)
-        path = self.folder / self.attempt / f"agent-{agent}" / "exit.json"
-        return codec.decode(AgentExit, path.read_bytes())
+    def _add(self) -> None:
+        index = len(self.processes)
+        work = self.work(index)
+        work.mkdir(parents=True)
+        order = AgentOrder(
+            allocation=AllocationId(f"{self.attempt}-main-{index}"),
+            attempt=self.attempt,
+            role=MAIN,
+            node=NodeName(f"n{index}"),
+            index=index,
+            chip_milli=1000,
+            controller=f"http://{self.host}:{self.server.server_port}",
+            token=TOKEN,
+            work_dir=str(work),
+        )
+        (work / "order.json").write_bytes(codec.encode(order))
+        with (work / "agent.log").open("wb") as log:
+            self.processes.append(
+                subprocess.Popen(
+                    [*self.within.get(index, ()), *self.program, "--order", str(work / "order.json")],
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    env={**os.environ, "PYTHONPATH": str(SOURCE), **self.environment},
+                )
+            )
 
     def close(self) -> None:
         for process in self.processes:
@@ -201,3 +151,158 @@ class Rig:
             process.wait()
         self.server.shutdown()
         self.server.server_close()
+
+    # ------------------------------------------------------------ the controller
+
+    def answer(self, path: str, body: bytes) -> object:
+        if path == "/v1/agents/register":
+            register = codec.decode(wire.Register, body)
+            agent = int(register.node[1:])
+            self.addresses[agent] = register.address
+            return self.orders(agent, ready=not register.lost_epoch or self.has_lead(agent, register.lost_epoch))
+        if self.deaf:
+            return None
+        heartbeat = codec.decode(wire.Heartbeat, body)
+        if heartbeat.epoch == self.epoch:
+            self.heartbeats.append(heartbeat)
+            self.heard_s = time.monotonic()
+        seen = self.seen.get(heartbeat.epoch, 0)
+        fresh = [event for event in heartbeat.events if event.sequence > seen]
+        self.events += fresh
+        self.seen[heartbeat.epoch] = seen + len(fresh)
+        fenced = self.fenced or heartbeat.epoch != self.epoch
+        return wire.HeartbeatReply(acknowledged=self.seen[heartbeat.epoch], fenced=fenced)
+
+    def has_lead(self, agent: int, lost_epoch: int) -> bool:
+        """Names another lead once this one is silent for a lease; says whether the asking agent may follow one."""
+        if lost_epoch < self.epoch:
+            return True
+        self.lost_s = self.lost_s or time.monotonic()
+        if self.heard_s > self.lost_s:
+            self.lost_s = 0.0
+            return True
+        if time.monotonic() - self.heard_s > self.lease_s:
+            self.epoch, self.lead, self.lost_s = self.epoch + 1, agent, 0.0
+            return True
+        return False
+
+    def orders(self, agent: int, *, ready: bool) -> wire.Orders:
+        size = self.agents * self.ranks_each
+        places = tuple(
+            wire.RankPlace(rank=rank, role=MAIN, role_rank=rank, role_size=size, agent=rank // self.ranks_each)
+            for rank in range(size)
+        )
+        leads = agent == self.lead
+        return wire.Orders(
+            ready=ready and all(number in self.addresses for number in range(self.first)),
+            attempt=self.attempt,
+            job=self.job,
+            epoch=self.epoch,
+            agent=agent,
+            agents=self.agents,
+            lead=leads,
+            lead_address=self.addresses.get(self.lead, ""),
+            ranks=places if leads else tuple(place for place in places if place.agent == agent),
+            roles=(
+                wire.RoleOrders(
+                    role=MAIN,
+                    command=self.command,
+                    environment={"PYTHONPATH": str(SOURCE)},
+                    spares=self.spares,
+                    ranks_min=self.ranks_min,
+                    memory_mib=self.memory_mib,
+                ),
+            ),
+            code=Code(),
+            objects_url=self.objects_url or f"file://{self.folder / 'objects'}",
+            restarts_max=self.restarts_max,
+            lease_s=self.lease_s,
+            heartbeat_s=0.2,
+            hang_s=self.hang_s,
+            number=self.number,
+        )
+
+    def name_lead(self, agent: int) -> None:
+        """Names another lead, whatever has become of the one before."""
+        with self.changed:
+            self.epoch, self.lead, self.lost_s = self.epoch + 1, agent, 0.0
+
+    # ------------------------------------------------------------ what tests do
+
+    def signal_rank(self, rank: int, number: signal.Signals) -> int:
+        """Signals a rank's process; returns its id."""
+        pid = next(status.pid for status in self.heartbeats[-1].ranks if status.rank == rank)
+        os.kill(pid, number)
+        return pid
+
+    def signal_agent(self, agent: int, number: signal.Signals) -> None:
+        self.processes[agent].send_signal(number)
+
+    def preempt(self, agent: int, grace_s: float) -> None:
+        """Takes a node away as engines do: the grace in a file, then SIGTERM."""
+        (self.work(agent) / "grace").write_text(str(grace_s))
+        self.signal_agent(agent, signal.SIGTERM)
+
+    def pids(self) -> list[int]:
+        return [status.pid for status in self.heartbeats[-1].ranks if status.pid]
+
+    # ------------------------------------------------------------ what tests see
+
+    def work(self, agent: int) -> Path:
+        return self.folder / self.attempt / f"agent-{agent}"
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        until_s = time.monotonic() + LIMIT_S
+        with self.changed:
+            while not condition():
+                assert time.monotonic() < until_s, f"no {what}; {self.story()}"
+                self.changed.wait(0.05)  # Files and processes change without a word to us.
+
+    def story(self) -> str:
+        logs = "\n".join(f"{path}: {path.read_text()[-1500:]}" for path in sorted(self.folder.glob("*/*/*.log")))
+        events = "\n".join(f"{event.time_s:.2f} {event.kind.value} {dict(event.detail)}" for event in self.events)
+        return f"events:\n{events}\nlogs:\n{logs[-6000:]}"
+
+    def wait_outcome(self) -> wire.Heartbeat:
+        self.wait(lambda: self.heartbeats[-1:] != [] and self.heartbeats[-1].outcome is not None, "outcome")
+        return self.heartbeats[-1]
+
+    def wait_step(self, step: int) -> None:
+        self.wait(lambda: self.heartbeats[-1:] != [] and self.heartbeats[-1].step > step, f"step {step}")
+
+    def wait_event(self, kind: EventKind, count: int = 1) -> wire.Detail:
+        self.wait(lambda: len(self.of_kind(kind)) >= count, f"{kind.value} number {count}")
+        return self.of_kind(kind)[count - 1]
+
+    def wait_stepping(self, generation: int) -> None:
+        """Waits until a generation, or a newer one, steps."""
+        self.wait(
+            lambda: any(int(d["generation"]) >= generation for d in self.of_kind(EventKind.GENERATION_STEPPING)),
+            f"step of generation {generation}",
+        )
+
+    def wait_resumed(self, *, ranks: int, after: wire.Detail | None = None) -> wire.Detail:
+        """Waits until a generation of so many ranks has begun, later than another."""
+
+        def found() -> list[wire.Detail]:
+            least = int(after["generation"]) if after is not None else 0
+            seen = self.of_kind(EventKind.GENERATION_RESUMED)
+            return [detail for detail in seen if detail["ranks"] == ranks and int(detail["generation"]) > least]
+
+        self.wait(lambda: found() != [], f"generation of {ranks} ranks")
+        return found()[0]
+
+    def of_kind(self, kind: EventKind) -> list[wire.Detail]:
+        return [event.detail for event in self.events if event.kind is kind]
+
+    def exit_of(self, agent: int) -> AgentExit:
+        self.processes[agent].wait(timeout=LIMIT_S)
+        return codec.decode(AgentExit, (self.work(agent) / "exit.json").read_bytes())
+
+    def check_results(self, steps: int, *, ranks: int) -> None:
+        """Checks that the end is bitwise what an undisturbed run comes to."""
+        state = expected_rows(steps)
+        bounds = [ROWS * rank // ranks for rank in range(ranks + 1)]
+        wanted = {f"rows-{rank}-{ranks}": digest_of(state[bounds[rank] : bounds[rank + 1]]) for rank in range(ranks)}
+        got = {name: value for detail in self.of_kind(EventKind.RESULT) for name, value in detail.items()}
+        assert {name: got.get(name) for name in wanted} == wanted

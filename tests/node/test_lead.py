@@ -1,498 +1,484 @@
-"""The lead's mind, without a process in sight: a small world obeys its effects and tells it what happens."""
+"""The lead's mind in the situations it is for, in a cluster in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mainspring.domain import wire
-from mainspring.domain.ids import AttemptId, JobId, NodeName, RoleName
-from mainspring.domain.job import Code
+from mainspring.domain.ids import NodeName
 from mainspring.domain.life import AttemptState
 from mainspring.domain.wire import EventKind
-from mainspring.node.effects import (
-    CoordinatorsUp,
-    DurableSeen,
-    Effect,
-    FindDurable,
-    Instant,
-    Joined,
-    Left,
-    ManifestWritten,
-    News,
-    Said,
-    StartCoordinators,
-    StopAsked,
-    Tell,
-    Tick,
-    WriteManifest,
-)
-from mainspring.node.lead import Lead, Phase
-
-MAIN = RoleName("main")
-NOTHING: Mapping[str, tuple[int, ...]] = {}
+from mainspring.node.effects import CoordinatorsUp, DurableSeen, Effect, Instant, Joined, Said, Tell, Tick
+from mainspring.node.lead import GATHER_LIMIT_S, Lead, Phase
+from mainspring.node.resume import HOLDINGS_TOLD_MAX
+from tests.node.lead_agents import LEASE_S, MAIN, orders
+from tests.node.lead_cluster import Cluster
 
 
-def orders(agents: int, restarts_max: int = 8, furthest_step: int = -1) -> wire.Orders:
-    return wire.Orders(
-        ready=True,
-        attempt=AttemptId("attempt-1"),
-        job=JobId("job-1"),
-        epoch=1,
-        agent=0,
-        agents=agents,
-        lead=True,
-        lead_address="127.0.0.1:1",
-        ranks=tuple(
-            wire.RankPlace(rank=rank, role=MAIN, role_rank=rank, role_size=agents, agent=rank) for rank in range(agents)
-        ),
-        roles=(wire.RoleOrders(role=MAIN, command=("true",), environment={}),),
-        code=Code(),
-        objects_url="",
-        restarts_max=restarts_max,
-        lease_s=10.0,
-        heartbeat_s=1.0,
-        furthest_step=furthest_step,
-    )
+def _stepping(cluster: Cluster, step: int = 30) -> Cluster:
+    """Returns the cluster once its ranks have come to a step, with some snapshots taken."""
+    cluster.until_step(step)
+    return cluster
 
 
-class World:
-    """One rank an agent; obeys every effect at once and keeps what was told."""
-
-    def __init__(
-        self, agents: int = 2, *, durable: tuple[int, ...] = (), restarts_max: int = 8, furthest_step: int = -1
-    ) -> None:
-        self.now_s = 100.0
-        self.lead = Lead(orders(agents, restarts_max, furthest_step), self.now())
-        self.masters: dict[int, dict[str, str]] = {}
-        self.agents = agents
-        self.durable: tuple[int, ...] | None = durable
-        self.bad: dict[tuple[int, int], bool] = {}  # (agent, step) -> corrupt
-        self.told: list[Tell] = []
-        self.started: list[int] = []
-        self.prepared: dict[int, set[int]] = {}
-        self.manifests: list[WriteManifest] = []
-        self.arena: dict[int, set[int]] = {agent: set() for agent in range(agents)}
-        self.line_down: set[int] = set()
-        self.store_answers = True
-
-    def now(self) -> Instant:
-        return Instant(now_s=1e9 + self.now_s, monotonic_s=self.now_s)
-
-    def tell(self, news: News) -> None:
-        pending: list[News] = [news]
-        while pending:
-            for effect in self.lead.handle(pending.pop(0), self.now()):
-                pending += self.obey(effect)
-
-    def obey(self, effect: Effect) -> list[News]:
-        match effect:
-            case FindDurable():
-                return [DurableSeen(steps=self.durable, reason="away")]
-            case StartCoordinators(generation=generation):
-                return [CoordinatorsUp(generation=generation, addresses={})]
-            case WriteManifest():
-                self.manifests.append(effect)
-                return [ManifestWritten(step=effect.step, size_bytes=1)]
-            case Tell(agent=agent, message=message):
-                if agent in self.line_down:
-                    return []
-                self.told.append(effect)
-                return [Said(agent=agent, message=answer) for answer in self.agent_answers(agent, message)]
-
-    def agent_answers(self, agent: int, message: object) -> list[object]:
-        match message:
-            case wire.PrepareGeneration():
-                self.arena[agent] = {step for step in self.arena[agent] if step <= message.step}
-                corrupt = self.bad.get((agent, message.step))
-                if corrupt is None:
-                    self.prepared.setdefault(message.generation, set()).add(agent)
-                return [
-                    wire.GenerationPrepared(
-                        generation=message.generation,
-                        agent=agent,
-                        ready=corrupt is None,
-                        reason="" if corrupt is None else "bad bytes",
-                        corrupt=bool(corrupt),
-                        masters=self.masters.get(agent, {}),
-                    )
-                ]
-            case wire.StartRanks():
-                assert self.prepared[message.generation] == set(range(self.agents)), "ranks start when all are ready"
-                self.started.append(message.generation)
-                return [wire.RankStarted(generation=message.generation, rank=agent, pid=1000 + agent)]
-            case wire.StoreStep():
-                if message.step not in self.arena[agent]:
-                    return [wire.StoreFailed(rank=agent, step=message.step, reason="gone")]
-                if not self.store_answers:
-                    return [wire.StoreFailed(rank=agent, step=message.step, reason="disk full")]
-                return [wire.ShardsStored(rank=agent, step=message.step, shards=(), state={"from": agent})]
-            case wire.EndAgent():
-                return [wire.AgentDrained(agent=agent)]
-            case _:
-                return []
-
-    def join_all(self) -> None:
-        for agent in range(self.agents):
-            self.join(agent)
-
-    def join(self, agent: int) -> None:
-        self.line_down.discard(agent)
-        steps = {agent: tuple(sorted(self.arena[agent]))}
-        self.tell(Joined(agent=agent, node=NodeName(f"n{agent}"), arena_steps=steps))
-
-    def say(self, agent: int, message: object) -> None:
-        self.tell(Said(agent=agent, message=message))
-
-    def step_all(self, step: int) -> None:
-        for rank in range(self.agents):
-            self.say(rank, wire.RankProgress(generation=self.lead.generation, rank=rank, step=step, time_s=0.0))
-
-    def snapshot(self, rank: int, step: int) -> None:
-        self.arena[rank] = set(sorted({*self.arena[rank], step})[-2:])
-        self.say(rank, wire.SnapshotTaken(rank=rank, step=step))
-
-    def snapshot_all(self, step: int) -> None:
-        for rank in range(self.agents):
-            self.snapshot(rank, step)
-
-    def exit(self, rank: int, code: int, words: str = "") -> None:
-        self.say(rank, wire.RankExited(generation=self.lead.generation, rank=rank, exit_code=code, last_words=words))
-
-    def pass_s(self, seconds: float) -> None:
-        self.now_s += seconds
-        self.tell(Tick())
-
-    def of_kind(self, kind: EventKind) -> list[wire.Detail]:
-        return [event.detail for event in self.lead.events if event.kind is kind]
-
-    def outcome(self) -> AttemptState | None:
-        return self.lead.outcome
-
-    def resumed(self) -> list[tuple[object, object]]:
-        return [(detail["step"], detail["source"]) for detail in self.of_kind(EventKind.GENERATION_RESUMED)]
-
-
-def test_lead_whose_ranks_all_end_well_succeeds() -> None:
-    world = World()
-    world.join_all()
-    world.step_all(1)
-    world.exit(0, 0)
-    assert world.outcome() is None
-    world.exit(1, 0)
-    assert world.lead.outcome is AttemptState.SUCCEEDED
-    assert world.lead.over
-    assert world.of_kind(EventKind.LEAD_ENDED)[0]["outcome"] == "succeeded"
+def test_lead_whose_ranks_all_end_well_succeeds_and_has_saved_the_last_step() -> None:
+    cluster = Cluster(1, orders(2), last=20)
+    cluster.until(EventKind.LEAD_ENDED, 60.0)
+    assert cluster.lead.outcome is AttemptState.SUCCEEDED
+    assert cluster.manifests[-1].step == 20
+    assert cluster.of_kind(EventKind.LEAD_ENDED)[0]["outcome"] == "succeeded"
 
 
 def test_lead_with_an_agent_missing_starts_nothing_and_gives_up_in_the_end() -> None:
-    world = World()
-    world.join(0)
-    assert world.told == []
-    world.pass_s(601)
-    assert world.lead.outcome is AttemptState.LOST
-    assert "agents 1 never joined" in world.lead.reason
+    cluster = Cluster(1, orders(2))
+    cluster.lose(cluster.agents[1])
+    cluster.run(GATHER_LIMIT_S - 1)
+    assert cluster.lead.generation == 0
+    cluster.run(3)
+    assert cluster.lead.outcome is AttemptState.LOST
+    assert "agents 1 never joined" in cluster.lead.reason
 
 
-def test_lead_resumes_at_the_newest_step_every_arena_holds() -> None:
-    world = World()
-    world.join_all()
-    world.step_all(12)
-    world.snapshot_all(10)
-    world.snapshot(0, 12)
-    world.exit(1, -9)
-    assert world.resumed() == [(-1, ""), (10, "arena")]
-    assert world.of_kind(EventKind.RANK_EXITED)[0]["step"] == 12
+@pytest.mark.parametrize("reconnects", [True, False])
+def test_lead_that_loses_a_rank_resumes_all_at_the_newest_whole_step(*, reconnects: bool) -> None:
+    cluster = _stepping(Cluster(1, orders(3), reconnects=reconnects))
+    cluster.kill(1, words="boom")
+    cluster.until(EventKind.CAUGHT_UP, 60.0)
+    assert len(cluster.resumed) == 2
+    step, source, ranks = cluster.resumed[1]
+    assert (source, ranks) == ("arena", 3)
+    assert isinstance(step, int)
+    assert 0 < step <= cluster.lead.step
+    exited = cluster.of_kind(EventKind.RANK_EXITED)
+    assert [(one["rank"], one["exit_code"], one["last_words"]) for one in exited] == [(1, -9, "boom")]
 
 
-def test_lead_of_a_new_attempt_resumes_at_the_newest_durable_step() -> None:
-    world = World(durable=(20, 40))
-    world.join_all()
-    assert world.resumed() == [(40, "store")]
+def test_lead_that_hears_of_a_survivor_first_still_blames_the_rank_that_died() -> None:
+    cluster = _stepping(Cluster(1, orders(2)))
+    words = wire.RankLeft(generation=1, rank=0, words="peer closed")
+    cluster.feed(Said(agent=0, message=words))
+    cluster.kill(1, words="out of memory")
+    cluster.until(EventKind.GENERATION_RESUMED, 30.0, count=2)
+    assert str(cluster.of_kind(EventKind.GENERATION_PREPARING)[1]["cause"]).startswith("rank 1 was killed by signal 9")
 
 
-def test_lead_told_of_a_damaged_durable_step_passes_over_it_and_says_so() -> None:
-    world = World(durable=(20, 40))
-    world.bad[1, 40] = True
-    world.join_all()
-    assert world.resumed() == [(20, "store")]
-    assert [detail["step"] for detail in world.of_kind(EventKind.CHECKPOINT_CORRUPT)] == [40]
-
-
-def test_lead_with_every_durable_step_damaged_starts_fresh() -> None:
-    world = World(durable=(20,))
-    world.bad[0, 20] = True
-    world.join_all()
-    assert world.resumed() == [(-1, "")]
-
-
-def test_lead_that_saves_a_step_anew_after_it_was_damaged_replaces_the_manifest() -> None:
-    world = World(durable=(20, 40))
-    world.bad[1, 40] = True
-    world.join_all()
-    world.snapshot_all(40)
-    assert [(manifest.step, manifest.replace) for manifest in world.manifests] == [(40, True)]
-
-
-def test_lead_whose_store_does_not_answer_never_starts_fresh() -> None:
-    world = World()
-    world.durable = None
-    world.join_all()
-    for _ in range(20):
-        world.pass_s(61)
-    assert world.started == []
-    assert world.lead.outcome is AttemptState.LOST
-    assert "does not answer" in world.lead.reason
-
-
-def test_lead_whose_store_answers_late_resumes_from_it() -> None:
-    world = World()
-    world.durable = None
-    world.join_all()
-    world.durable = (30,)
-    world.pass_s(2)
-    assert world.resumed() == [(30, "store")]
-
-
-def test_lead_with_a_step_that_cannot_be_fetched_now_tries_it_again() -> None:
-    world = World(durable=(20, 40))
-    world.bad[1, 40] = False
-    world.join_all()
-    del world.bad[1, 40]
-    world.pass_s(2)
-    assert world.resumed() == [(40, "store")]
+def test_lead_of_a_rank_that_left_by_itself_begins_anew_and_says_why() -> None:
+    cluster = _stepping(Cluster(1, orders(2)))
+    cluster.feed(Said(agent=0, message=wire.RankLeft(generation=1, rank=0, words="device lost")))
+    cluster.run(1.0)
+    assert cluster.of_kind(EventKind.RANK_LEFT)[0]["words"] == "device lost"
+    assert str(cluster.of_kind(EventKind.GENERATION_PREPARING)[1]["cause"]).startswith("rank 0 left its generation")
 
 
 def test_lead_of_a_program_that_fails_alike_three_times_quotes_the_first_error() -> None:
-    world = World()
-    world.join_all()
-    for words in ("KeyError: 'gripper'", "later words", "last words"):
-        world.exit(0, 1, words)
-    assert world.lead.outcome is AttemptState.FAILED
-    assert "KeyError: 'gripper'" in world.lead.reason
+    cluster = _stepping(Cluster(1, orders(2), reconnects=False), 5)
+    cluster.last = cluster.lead.step
+    for number, words in enumerate(("KeyError: 'gripper'", "later words", "last words")):
+        cluster.until(EventKind.GENERATION_RESUMED, 60.0, count=number + 1)
+        cluster.feed(
+            Said(agent=0, message=wire.RankExited(generation=number + 1, rank=0, exit_code=1, last_words=words))
+        )
+    assert cluster.lead.outcome is AttemptState.FAILED
+    assert "KeyError: 'gripper'" in cluster.lead.reason
 
 
-def test_lead_of_a_program_that_makes_progress_between_failures_goes_on_to_the_limit() -> None:
-    world = World(restarts_max=4)
-    world.join_all()
-    for step in range(4):
-        world.step_all(step)
-        world.exit(0, -9)
-        assert world.outcome() is None
-    world.step_all(10)
-    world.exit(0, -9)
-    assert world.lead.outcome is AttemptState.LOST
+# ------------------------------------------------------------ the store
 
 
-def test_lead_that_loses_an_agent_longer_than_its_lease_is_lost() -> None:
-    world = World()
-    world.join_all()
-    world.line_down.add(1)
-    world.tell(Left(agent=1))
-    world.pass_s(14)
-    assert world.outcome() is None
-    world.pass_s(2)
-    assert world.lead.outcome is AttemptState.LOST
-    assert world.of_kind(EventKind.AGENT_LOST) == [{"agent": 1, "node": "n1"}]
-
-
-def test_lead_whose_agent_comes_back_in_time_goes_on() -> None:
-    world = World()
-    world.join_all()
-    world.line_down.add(1)
-    world.tell(Left(agent=1))
-    world.pass_s(5)
-    world.join(1)
-    world.pass_s(60)
-    world.exit(0, 0)
-    world.exit(1, 0)
-    assert world.lead.outcome is AttemptState.SUCCEEDED
-    assert world.of_kind(EventKind.GENERATION_PREPARING) == [{"generation": 1, "cause": "the first"}]
-
-
-def test_lead_told_to_stop_waits_for_its_ranks_and_saves_their_last_step() -> None:
-    world = World()
-    world.join_all()
-    world.tell(StopAsked(grace_s=20.0))
-    world.snapshot_all(33)
-    world.exit(0, wire.EXIT_PREEMPTED)
-    world.exit(1, wire.EXIT_PREEMPTED)
-    assert world.lead.outcome is AttemptState.CANCELLED
-    assert [manifest.step for manifest in world.manifests] == [33]
-    assert world.lead.over
-
-
-def test_lead_told_to_stop_ends_ranks_that_outlive_the_grace() -> None:
-    world = World()
-    world.join_all()
-    world.tell(StopAsked(grace_s=20.0))
-    world.pass_s(21)
-    assert world.lead.outcome is AttemptState.CANCELLED
-
-
-def test_lead_with_a_store_that_is_full_says_so_and_trains_on() -> None:
-    world = World()
-    world.join_all()
-    world.store_answers = False
-    world.snapshot_all(10)
-    world.pass_s(11)
-    assert world.of_kind(EventKind.CHECKPOINT_FAILED) == [{"step": 10, "reason": "disk full"}]
-    world.store_answers = True
-    world.snapshot_all(20)
-    world.pass_s(11)
-    assert [detail["step"] for detail in world.of_kind(EventKind.CHECKPOINT_DURABLE)] == [20]
-    assert world.manifests[0].state == {"from": 0}
-
-
-@pytest.mark.parametrize("comes_back", [True, False])
-def test_lead_whose_store_is_away_at_the_end_tries_the_last_save_again_for_a_while(*, comes_back: bool) -> None:
-    world = World()
-    world.join_all()
-    world.store_answers = False
-    world.snapshot_all(10)
-    for rank in range(2):
-        world.exit(rank, 0)
-    world.pass_s(20)
-    assert world.lead.phase is Phase.STORING
-    world.store_answers = comes_back
-    for _ in range(8):
-        world.pass_s(61)
-    assert [manifest.step for manifest in world.manifests] == [10] * comes_back
-    assert (world.lead.over, len(world.of_kind(EventKind.CHECKPOINT_FAILED))) == (True, 1)
-
-
-def test_lead_whose_kept_steps_are_all_damaged_does_not_try_those_long_deleted() -> None:
-    world = World()
-    world.join_all()
-    for step in range(10, 60, 10):
-        world.pass_s(11)
-        world.snapshot_all(step)
-    world.arena = {agent: set() for agent in range(2)}
-    world.bad = {(0, step): True for step in range(10, 60, 10)}
-    world.exit(0, -9)
-    assert [detail["step"] for detail in world.of_kind(EventKind.CHECKPOINT_CORRUPT)] == [50, 50, 40, 40, 30]
-    assert world.resumed()[-1] == (-1, "")
+def test_lead_of_a_new_attempt_resumes_at_the_newest_durable_step() -> None:
+    cluster = Cluster(1, orders(2))
+    cluster.durable = {20: 1, 40: 1}
+    cluster.until(EventKind.GENERATION_RESUMED, 30.0)
+    assert cluster.resumed == [(40, "store", 2)]
 
 
 def test_lead_of_a_later_attempt_has_caught_up_once_it_passes_the_furthest_step_of_the_earlier_ones() -> None:
-    world = World(durable=(20,), furthest_step=30)
-    world.join_all()
-    world.step_all(21)
-    assert world.lead.step == 21
-    world.step_all(30)
-    assert world.of_kind(EventKind.CAUGHT_UP) == []
-    world.step_all(31)
-    assert world.of_kind(EventKind.CAUGHT_UP) == [{"generation": 1, "step": 31}]
+    cluster = Cluster(1, orders(2, furthest_step=60))
+    cluster.durable = {40: 1}
+    cluster.until(EventKind.CAUGHT_UP, 60.0)
+    assert cluster.of_kind(EventKind.CAUGHT_UP)[0]["step"] in range(61, 66)
+
+
+def test_lead_whose_store_does_not_answer_never_starts_fresh() -> None:
+    cluster = Cluster(1, orders(2))
+    cluster.store_up = False
+    cluster.run(400)
+    assert cluster.resumed == []
+    assert cluster.lead.outcome is AttemptState.LOST
+    assert "does not answer" in cluster.lead.reason
+
+
+def test_lead_of_a_job_that_begins_from_anothers_checkpoint_counts_only_its_own_steps() -> None:
+    cluster = Cluster(1, orders(2, begins_from="teacher@900"), last=20)
+    cluster.until(EventKind.GENERATION_STEPPING, 60.0)
+    assert cluster.resumed == [(-1, "teacher@900", 2)]
+    order = cluster.agents[1].order
+    assert order is not None
+    assert (order.step, order.source, order.begins_from) == (-1, "store", "teacher@900")
+    cluster.kill(1)  # Before anything was saved: it begins from there once more, or from what memory has.
+    cluster.until(EventKind.LEAD_ENDED, 120.0)
+    assert cluster.lead.outcome is AttemptState.SUCCEEDED
+    assert {(one.parent_step, one.begins_from) for one in cluster.manifests} == {(-1, "teacher@900")}
+
+
+def test_lead_of_a_job_that_has_saved_never_begins_from_anothers_checkpoint_again() -> None:
+    cluster = Cluster(1, orders(2, begins_from="teacher@900"))
+    cluster.durable = {30: 1}
+    cluster.until(EventKind.GENERATION_RESUMED, 30.0)
+    assert cluster.resumed == [(30, "store", 2)]
+    cluster.until_step(60)
+    cluster.kill(0)
+    cluster.until(EventKind.GENERATION_RESUMED, 60.0, count=2)
+    assert cluster.resumed[1][1] == "arena"
+    assert {(one.parent_step, one.begins_from) for one in cluster.manifests} == {(30, "")}
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_lead_whose_job_cannot_begin_from_the_checkpoint_it_names_fails_and_says_so(*, late: bool) -> None:
+    cluster = Cluster(1, orders(2, begins_from="teacher@900"))
+    answer: object = wire.GenerationPrepared(generation=1, agent=0, ready=False, reason="no such step", corrupt=True)
+    if late:  # Only when a rank reads it does it show.
+        answer = wire.RestoreFailed(generation=1, rank=0, reason="no such step", corrupt=True)
+    phase = Phase.RUNNING if late else Phase.PREPARING
+    assert cluster.run(60.0, until=lambda: cluster.lead.phase is phase)
+    cluster.feed(Said(agent=0, message=answer))
+    cluster.run(60.0)
+    assert cluster.lead.outcome is AttemptState.FAILED
+    assert cluster.lead.reason == "teacher@900, from which the job begins, on agent 0: no such step"
+    assert len(cluster.resumed) == late
+
+
+def test_lead_whose_store_does_not_give_what_the_job_begins_from_waits_and_never_starts_fresh() -> None:
+    cluster = Cluster(1, orders(2, begins_from="teacher@900"))
+    assert cluster.run(60.0, until=lambda: cluster.lead.phase is Phase.PREPARING)
+    cluster.store_up = False
+    cluster.after(30.0, lambda: setattr(cluster, "store_up", True))
+    cluster.until(EventKind.GENERATION_RESUMED, 120.0)
+    assert cluster.resumed == [(-1, "teacher@900", 2)]
+    assert cluster.now_s > 1_030.0
+
+
+def test_lead_whose_store_answers_late_resumes_from_it() -> None:
+    cluster = Cluster(1, orders(2))
+    cluster.store_up, cluster.durable = False, {30: 1}
+    cluster.after(60.0, lambda: setattr(cluster, "store_up", True))
+    cluster.until(EventKind.GENERATION_RESUMED, 120.0)
+    assert cluster.resumed == [(30, "store", 2)]
+
+
+def test_lead_whose_store_is_away_trains_on_and_saves_when_it_is_back() -> None:
+    cluster = _stepping(Cluster(1, orders(2)), 5)
+    cluster.store_up = False
+    cluster.run(60.0)
+    assert cluster.lead.generation == 1
+    assert len(cluster.of_kind(EventKind.CHECKPOINT_FAILED)) >= 1
+    cluster.store_up = True
+    saved = len(cluster.manifests)
+    cluster.until(EventKind.CHECKPOINT_DURABLE, 120.0, count=saved + 1)
+
+
+def test_lead_whose_memory_is_damaged_passes_over_it_and_says_so() -> None:
+    cluster = _stepping(Cluster(1, orders(2)), 40)
+    cluster.run(30.0)
+    for agent in cluster.agents.values():
+        agent.damaged = {(one.step, one.generation) for one in agent.holdings}
+    damaged = {step for step, _ in cluster.agents[0].damaged}
+    cluster.kill(1)
+    cluster.until(EventKind.GENERATION_RESUMED, 60.0, count=2)
+    corrupt = {one["step"] for one in cluster.of_kind(EventKind.CHECKPOINT_CORRUPT)}
+    assert corrupt
+    assert corrupt <= damaged
+    step, source, _ = cluster.resumed[1]
+    assert source == "store" or step not in damaged
+
+
+def test_lead_told_of_a_damaged_durable_step_passes_over_it_and_replaces_it_when_it_comes_there_again() -> None:
+    lead = Lead(orders(1), Instant(now_s=0.0, monotonic_s=0.0))
+    now = Instant(now_s=1.0, monotonic_s=1.0)
+    lead.handle(Joined(agent=0, node=NodeName("n0")), now)
+    lead.handle(DurableSeen(steps=(20, 40)), now)
+    bad = wire.GenerationPrepared(generation=1, agent=0, ready=False, reason="bad bytes", corrupt=True)
+    told = lead.handle(Said(agent=0, message=bad), now)
+    prepared = [one.message for one in told if isinstance(one, Tell)]
+    assert [(one.generation, one.step) for one in prepared if isinstance(one, wire.PrepareGeneration)] == [(2, 20)]
+    lead.handle(CoordinatorsUp(generation=2, addresses={}), now)
+    lead.handle(Said(agent=0, message=wire.GenerationPrepared(generation=2, agent=0, ready=True)), now)
+    lead.handle(Said(agent=0, message=wire.RankProgress(generation=2, rank=0, step=21, time_s=1.0)), now)
+    holding = wire.Holding(step=40, generation=2, rank=0, role=MAIN, role_rank=0, role_size=1)
+    lead.handle(Said(agent=0, message=wire.SnapshotTaken(holding=holding)), now)
+    told = lead.handle(Said(agent=0, message=wire.ShareStored(rank=0, step=40, state={"from": 0})), now)
+    assert [(one.step, one.replace) for one in told if not isinstance(one, Tell)] == [(40, True)]  # type: ignore[union-attr]
+
+
+# ------------------------------------------------------------ agents
+
+
+def test_lead_that_loses_a_node_gives_its_rank_to_the_spare_from_the_peers_copy() -> None:
+    cluster = _stepping(Cluster(1, orders(4, spares=1)))
+    cluster.lose(cluster.agents[1])
+    cluster.until(EventKind.CAUGHT_UP, 120.0)
+    assert [source for _, source, _ in cluster.resumed] == ["", "arena"]
+    assert cluster.resumed[1][2] == 3
+    assert cluster.of_kind(EventKind.AGENT_LOST)[0]["agent"] == 1
+    assert {rank.place.rank for _, rank in cluster.living} == {0, 2, 3}
+
+
+def test_lead_never_goes_on_without_a_node_before_the_nodes_lease_is_over() -> None:
+    cluster = _stepping(Cluster(1, orders(4, spares=1)))
+    lost_s = cluster.now_s
+    cluster.cut_off(cluster.agents[1], 1_000.0)
+    cluster.until(EventKind.GENERATION_RESUMED, 120.0, count=2)
+    assert cluster.now_s - lost_s > LEASE_S
+
+
+def test_lead_whose_controller_is_away_waits_with_going_on_without_a_node() -> None:
+    cluster = _stepping(Cluster(1, orders(4, spares=1)))
+    cluster.controller_up = False
+    cluster.lose(cluster.agents[1])
+    cluster.run(3_600.0)
+    assert len(cluster.resumed) == 1
+    assert cluster.lead.outcome is None
+    cluster.controller_up = True
+    cluster.until(EventKind.GENERATION_RESUMED, 30.0, count=2)
+
+
+def test_lead_without_a_spare_shrinks_and_grows_again_when_the_node_is_back_with_nothing_repeated() -> None:
+    cluster = _stepping(Cluster(1, orders(3, ranks_min=1)))
+    cluster.cut_off(cluster.agents[1], 60.0)
+    cluster.until(EventKind.GENERATION_RESUMED, 60.0, count=2)
+    assert cluster.resumed[1][2] == 2
+    cluster.until(EventKind.GENERATION_RESUMED, 120.0, count=3)
+    step, source, ranks = cluster.resumed[2]
+    assert (source, ranks) == ("arena", 3)
+    assert step == cluster.lead.step
+
+
+def test_lead_that_loses_a_node_it_needs_is_lost() -> None:
+    cluster = _stepping(Cluster(1, orders(2)))
+    cluster.lose(cluster.agents[1])
+    cluster.until(EventKind.LEAD_ENDED, 120.0)
+    assert cluster.lead.outcome is AttemptState.LOST
+    assert "agents 1 not heard of for 15 s" in cluster.lead.reason
+
+
+def test_lead_whose_agents_line_breaks_for_a_moment_goes_on() -> None:
+    cluster = _stepping(Cluster(1, orders(2)))
+    for _ in range(5):
+        cluster.hang_up(cluster.agents[1], again_s=3.0)
+        cluster.run(8.0)
+    assert cluster.lead.generation == 1
+
+
+def test_lead_grows_while_running_with_nothing_repeated() -> None:
+    cluster = _stepping(Cluster(1, orders(2, ranks_min=1)))
+    cluster.grow()
+    cluster.grow()
+    cluster.until(EventKind.GENERATION_RESUMED, 60.0, count=2)
+    assert cluster.resumed[1][1:] == ("arena", 4)
+    assert cluster.resumed[1][0] == cluster.lead.step
+    assert cluster.of_kind(EventKind.GENERATION_PREPARING)[1]["cause"] == "grows to 4 ranks"
+
+
+@pytest.mark.parametrize("grace_s", [5.0, 120.0])
+def test_lead_told_that_a_node_is_taken_away_moves_its_ranks_with_nothing_repeated(grace_s: float) -> None:
+    cluster = _stepping(Cluster(1, orders(4, spares=1)))
+    cluster.leave(cluster.agents[1], grace_s)
+    cluster.until(EventKind.GENERATION_RESUMED, 60.0, count=2)
+    step, source, ranks = cluster.resumed[1]
+    assert (source, ranks) == ("arena", 3)
+    assert step == cluster.lead.step
+    assert cluster.of_kind(EventKind.AGENT_LEAVING)[0]["agent"] == 1
+    cluster.run(grace_s + 30.0)
+    assert cluster.lead.generation == 2
+    assert not cluster.agents[1].alive
+
+
+def test_lead_asks_ranks_to_leave_at_a_step_none_of_them_is_past() -> None:
+    cluster = _stepping(Cluster(3, orders(4, spares=1)))
+    cluster.leave(cluster.agents[1], 30.0)
+    assert cluster.run(1.0, until=lambda: bool(cluster.leave_orders))
+    cluster.run(0.1)
+    assert all(rank.step <= cluster.leave_orders[0].step for _, rank in cluster.living)
+
+
+def test_lead_told_that_a_node_it_needs_is_taken_away_saves_and_is_lost() -> None:
+    cluster = _stepping(Cluster(1, orders(2)))
+    cluster.leave(cluster.agents[1], 30.0)
+    cluster.until(EventKind.LEAD_ENDED, 60.0)
+    assert cluster.lead.outcome is AttemptState.LOST
+    assert "preempted" in cluster.lead.reason
+    assert cluster.manifests[-1].step == cluster.lead.step
+
+
+def test_lead_swaps_a_node_whose_ranks_fail_twice_without_progress_for_a_spare() -> None:
+    cluster = _stepping(Cluster(1, orders(4, spares=1), reconnects=False))
+    cluster.last = cluster.lead.step
+    for number, code in enumerate((-11, -6)):
+        cluster.until(EventKind.GENERATION_RESUMED, 60.0, count=number + 1)
+        cluster.feed(Said(agent=2, message=wire.RankExited(generation=number + 1, rank=2, exit_code=code)))
+    cluster.run(3.0)
+    assert cluster.lead.generation == 3
+    assert all(rank.place.rank != 2 for _, rank in cluster.living)
+
+
+def test_lead_of_a_later_epoch_takes_over_what_agents_hold_without_the_agent_of_the_lead_before() -> None:
+    cluster = _stepping(Cluster(1, orders(4, spares=1)))
+    before = cluster.lead.step
+    cluster.lose(cluster.agents[0])
+    for agent in cluster.agents.values():
+        agent.ranks, agent.line = {}, 0
+    cluster.lead = Lead(orders(4, spares=1, epoch=2), cluster.instant)
+    cluster.events, cluster.promises.chosen = [], 1
+    for agent in cluster.agents.values():
+        cluster.connect(agent)
+    cluster.until(EventKind.GENERATION_RESUMED, 120.0)
+    ((step, source, ranks),) = cluster.resumed
+    assert (source, ranks) == ("arena", 3)
+    assert isinstance(step, int)
+    assert step > before - 20
+    assert cluster.lead.generation == 2
+
+
+# ------------------------------------------------------------ stops and hangs
+
+
+def test_lead_told_to_stop_has_ranks_leave_at_one_step_and_saves_it() -> None:
+    cluster = _stepping(Cluster(1, orders(2)))
+    cluster.stop(20.0)
+    cluster.until(EventKind.LEAD_ENDED, 60.0)
+    assert cluster.lead.outcome is AttemptState.CANCELLED
+    assert cluster.lead.reason == "stopped"
+    assert {message.step for message in cluster.leave_orders} == {cluster.manifests[-1].step}
+
+
+def test_lead_told_to_stop_ends_ranks_that_outlive_the_grace() -> None:
+    cluster = _stepping(Cluster(1, orders(2)))
+    cluster.stop_process(1)
+    cluster.stop(5.0)
+    cluster.until(EventKind.LEAD_ENDED, 30.0)
+    assert cluster.lead.outcome is AttemptState.CANCELLED
+    assert "outlived" in cluster.lead.reason
+
+
+def test_lead_told_to_stop_while_a_node_leaves_keeps_to_the_step_it_named() -> None:
+    cluster = _stepping(Cluster(1, orders(4, spares=1)))
+    cluster.leave(cluster.agents[1], 30.0)
+    cluster.run(0.6)
+    cluster.stop(20.0)
+    cluster.until(EventKind.LEAD_ENDED, 60.0)
+    assert cluster.lead.outcome is AttemptState.CANCELLED
+    assert len({message.step for message in cluster.leave_orders}) == 1
+
+
+def test_lead_told_to_stop_that_then_loses_a_rank_does_not_begin_anew() -> None:
+    cluster = _stepping(Cluster(1, orders(3, ranks_min=1)))
+    cluster.stop(60.0)
+    cluster.lose(cluster.agents[1])
+    cluster.until(EventKind.LEAD_ENDED, 120.0)
+    assert cluster.lead.outcome is AttemptState.CANCELLED
+    assert cluster.lead.generation == 1
+
+
+def test_lead_of_a_hung_rank_names_it_and_begins_anew() -> None:
+    cluster = _stepping(Cluster(1, orders(3)))
+    cluster.stop_process(2)
+    cluster.until(EventKind.CAUGHT_UP, 120.0)
+    (hang,) = cluster.of_kind(EventKind.HANG)
+    assert hang["odd"] == "2"
+    assert "state T" in str(hang["evidence"])
+    assert cluster.lead.seconds(cluster.instant)["hang"] > 3 * 9.0
+
+
+def test_lead_of_ranks_that_all_pause_alike_lets_them() -> None:
+    cluster = _stepping(Cluster(1, orders(3)))
+    cluster.run(10.0)
+    here = cluster.lead.step
+    cluster.last, resume = here, cluster.last
+    for _, rank in cluster.living:
+        rank.stepping = False
+    cluster.run(600.0)
+    assert cluster.lead.generation == 1
+    cluster.last = resume
+    for _, rank in cluster.living:
+        rank.stepping = True
+    cluster.until_step(here + 10)
+    assert cluster.of_kind(EventKind.HANG) == []
+
+
+# ------------------------------------------------------------ what is told
 
 
 def test_lead_told_a_result_again_keeps_it_once() -> None:
-    world = World()
-    world.join_all()
+    cluster = _stepping(Cluster(1, orders(2)), 3)
     for sequence, value in ((1, "first"), (2, "second"), (1, "first"), (2, "second")):
-        world.say(0, wire.RankResult(rank=0, values={"x": value}, sequence=sequence))
-    assert world.of_kind(EventKind.RESULT) == [{"x": "first"}, {"x": "second"}]
-
-
-def test_lead_tells_all_ranks_where_each_roles_first_rank_lives() -> None:
-    world = World()
-    world.masters = {1: {"sampler": "10.0.0.2:99"}}
-    world.join_all()
-    starts = [tell.message for tell in world.told if isinstance(tell.message, wire.StartRanks)]
-    assert [start.masters for start in starts] == [{"sampler": "10.0.0.2:99"}] * 2
+        cluster.feed(Said(agent=0, message=wire.RankResult(rank=0, values={"x": value}, sequence=sequence)))
+    assert cluster.of_kind(EventKind.RESULT) == [{"x": "first"}, {"x": "second"}]
 
 
 def test_lead_told_of_an_arena_without_room_says_so_once_a_step() -> None:
-    world = World()
-    world.join_all()
+    cluster = _stepping(Cluster(1, orders(2)), 3)
     for rank in range(2):
-        world.say(rank, wire.StoreFailed(rank=rank, step=5, reason="no room"))
-    assert world.of_kind(EventKind.CHECKPOINT_FAILED) == [{"step": 5, "reason": "no room"}]
+        cluster.feed(Said(agent=rank, message=wire.StoreFailed(rank=rank, step=5, reason="no room")))
+    assert cluster.of_kind(EventKind.CHECKPOINT_FAILED) == [{"step": 5, "reason": "no room"}]
 
 
-def test_lead_saves_durably_no_more_often_than_its_pace_and_always_the_last() -> None:
-    world = World()
-    world.join_all()
-    for step in range(1, 6):
-        world.snapshot_all(step)
-    assert [manifest.step for manifest in world.manifests] == [1]
-    world.exit(0, 0)
-    world.exit(1, 0)
-    assert [manifest.step for manifest in world.manifests] == [1, 5]
-
-
-def test_lead_ignores_shares_of_a_course_of_events_it_has_left() -> None:
-    world = World()
-    world.join_all()
-    world.snapshot_all(10)
-    world.pass_s(11)
-    world.line_down = {0, 1}  # Nobody answers the next preparation: it stays open.
-    world.snapshot(0, 12)
-    world.exit(1, -9)
-    world.say(1, wire.SnapshotTaken(rank=1, step=12))
-    world.line_down = set()
-    world.join_all()
-    assert world.resumed()[-1] == (10, "arena")
-
-
-FAULTS = st.lists(
-    st.one_of(
-        st.tuples(st.just("kill"), st.integers(0, 2)),
-        st.tuples(st.just("drop"), st.integers(0, 2)),
-        st.tuples(st.just("step"), st.integers(1, 3)),
-        st.tuples(st.just("save"), st.integers(0, 2)),
-        st.tuples(st.just("save all"), st.just(0)),
-        st.tuples(st.just("wait"), st.integers(1, 12)),
-        st.tuples(st.just("damage"), st.integers(0, 2)),
-        st.tuples(st.just("store"), st.integers(0, 1)),
-    ),
-    max_size=40,
-)
-
-
-@pytest.mark.slow
-@settings(max_examples=300, deadline=None)
-@given(faults=FAULTS)
-def test_lead_through_any_faults_numbers_its_events_resumes_what_exists_and_ends_well(
-    faults: list[tuple[str, int]],
-) -> None:
-    world = World(agents=3, restarts_max=1_000)
-    world.join_all()
-    step = 0
-    for what, which in faults:
-        if world.lead.outcome is not None:
-            break
-        if what == "kill":
-            world.step_all(step := step + 1)  # Progress between failures: no diagnosis of a hopeless program.
-            world.exit(which, -9)
-        elif what == "drop":
-            world.line_down.add(which)
-            world.tell(Left(agent=which))
-            world.join(which)
-        elif what == "step":
-            world.step_all(step := step + which)
-        elif what == "save":
-            world.snapshot(which, step)
-        elif what == "save all":
-            world.snapshot_all(step)
-        elif what == "wait":
-            world.pass_s(float(which))
-        elif what == "damage":
-            world.bad = {(which, max(world.arena[which], default=0)): True}
-        else:
-            world.store_answers = bool(which)
-        world.bad = {} if what == "kill" else world.bad
-    world.store_answers, world.bad = True, {}
+def test_ledger_of_a_lead_adds_up_to_its_nodes_times_its_time() -> None:
+    cluster = Cluster(1, orders(3))
     for rank in range(3):
-        world.exit(rank, 0)
-    for _ in range(8):  # A save that failed is tried again after a while, and given up in the end.
-        world.pass_s(61)
-    assert world.lead.outcome is AttemptState.SUCCEEDED
-    assert world.lead.over
-    assert [event.sequence for event in world.lead.events] == list(range(1, len(world.lead.events) + 1))
-    saved = {manifest.step for manifest in world.manifests}
-    for resumed_step, source in world.resumed():
-        assert source in ("", "arena") or resumed_step in saved
-    assert world.lead.events[-1].kind is EventKind.LEAD_ENDED
+        cluster.run(40.0)
+        cluster.kill(rank) if rank != 1 else cluster.stop_process(rank)
+        seconds = math.fsum(cluster.lead.seconds(cluster.instant).values())
+        assert seconds == pytest.approx(3 * (cluster.now_s - 1_000.0))
+
+
+def test_lead_tells_all_ranks_where_each_roles_first_rank_lives() -> None:
+    lead = Lead(orders(2), Instant(now_s=0.0, monotonic_s=0.0))
+    now = Instant(now_s=1.0, monotonic_s=1.0)
+    for agent in range(2):
+        lead.handle(Joined(agent=agent, node=NodeName(f"n{agent}")), now)
+    lead.handle(DurableSeen(steps=()), now)
+    lead.handle(CoordinatorsUp(generation=1, addresses={"main": "c:1"}), now)
+    told: list[Effect] = []
+    for agent in range(2):
+        masters = {"main": "10.0.0.1:99"} if agent == 0 else {}
+        ready = wire.GenerationPrepared(generation=1, agent=agent, ready=True, masters=masters)
+        told += lead.handle(Said(agent=agent, message=ready), now)
+    starts = [one.message for one in told if isinstance(one, Tell) and isinstance(one.message, wire.StartRanks)]
+    assert [(start.masters, start.coordinators) for start in starts] == [({"main": "10.0.0.1:99"}, {"main": "c:1"})] * 2
+
+
+def test_lead_of_hundreds_of_ranks_tells_agents_no_more_than_they_need() -> None:
+    agents, per_agent = 70, 8
+    assert agents * per_agent > HOLDINGS_TOLD_MAX
+    told = orders(agents, per_agent=per_agent, spares=per_agent)
+    lead = Lead(told, Instant(now_s=0.0, monotonic_s=0.0))
+    now = Instant(now_s=1.0, monotonic_s=1.0)
+    running = (agents - 1) * per_agent
+    for agent in range(agents):
+        lead.handle(Joined(agent=agent, node=NodeName(f"n{agent}"), address=f"a{agent}:1"), now)
+    lead.handle(DurableSeen(steps=()), now)
+    lead.handle(CoordinatorsUp(generation=1, addresses={}), now)
+    for agent in range(agents):
+        lead.handle(Said(agent=agent, message=wire.GenerationPrepared(generation=1, agent=agent, ready=True)), now)
+    assert lead.phase is Phase.RUNNING
+    for rank in range(running):
+        agent = rank // per_agent
+        own = wire.Holding(step=5, generation=1, rank=rank, role=MAIN, role_rank=rank, role_size=running)
+        copy = wire.Holding(step=5, generation=1, rank=rank, role=MAIN, role_rank=rank, role_size=running, copied=True)
+        progress = wire.RankProgress(generation=1, rank=rank, step=5, time_s=1.0)
+        lead.handle(Said(agent=agent, message=wire.SnapshotTaken(holding=own)), now)
+        lead.handle(Said(agent=(agent + 35) % (agents - 1), message=wire.SnapshotTaken(holding=copy)), now)
+        lead.handle(Said(agent=agent, message=progress), now)
+    lead.handle(Said(agent=3, message=wire.AgentDrained(agent=3)), now)
+    effects = lead.handle(Tick(), now)
+    assert lead.generation == 2
+    told_again = [
+        one
+        for one in (*effects, *lead.handle(Joined(agent=5, node=NodeName("n5"), generation=1), now))
+        if isinstance(one, Tell)
+    ]
+    assert told_again
+    orders_of_5 = [one.message for one in told_again if isinstance(one.message, wire.PrepareGeneration)]
+    assert [len(one.holders) for one in orders_of_5] == [1]

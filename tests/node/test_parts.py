@@ -2,26 +2,55 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import tarfile
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import numpy as np
 import pytest
 from blake3 import blake3
 
-from mainspring.domain.errors import DamagedData, InvalidInput, NotFound
+from mainspring.domain.errors import DamagedData, InvalidInput, NotFound, StorageFull, Unavailable
+from mainspring.domain.ids import RoleName
 from mainspring.domain.job import Code
-from mainspring.domain.wire import Shard, SnapshotCommit
-from mainspring.node.arena import Arena
+from mainspring.domain.wire import RankPlace, RoleOrders
+from mainspring.node import guard as guard_program
 from mainspring.node.code import unpack_code
-from mainspring.node.ranks import LAST_WORDS_BYTES, RankLog
+from mainspring.node.coordinator import Coordinators, connections
+from mainspring.node.guard import SOCKET_VARIABLE
+from mainspring.node.limits import find_limits
+from mainspring.node.probe import PROBE_FILE, probe
+from mainspring.node.ranks import EXIT_NOT_STARTED, LAST_WORDS_BYTES, Guard, RankLog, RankProcess
+from mainspring.node.stacks import dumped, process_state, stacks_in
 from mainspring.objects import ObjectStore, open_store
+from mainspring.objects.folder import FolderStore
+
+from .rig import gone
+
+LOOKS_MAX = 2_000
+LOOK_S = 0.01
+READY = "import threading; print('ready', flush=True); threading.Event().wait()"
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> ObjectStore:
     return open_store(f"file://{tmp_path / 'objects'}")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(LOOKS_MAX):
+        if condition():
+            return
+        await asyncio.sleep(LOOK_S)
+    raise AssertionError("the condition did not come about")
+
+
+# ---------------------------------------------------------------- code
 
 
 def put_code(store: ObjectStore, *members: tuple[str, bytes]) -> str:
@@ -78,76 +107,7 @@ def test_code_that_is_not_stored_says_to_submit_again(store: ObjectStore, tmp_pa
         unpack_code(store, Code(tree="blake3:" + "0" * 64), tmp_path / "work")
 
 
-def commit(arena: Arena, step: int, data: bytes) -> int:
-    slot = asyncio.run(arena.begin(len(data)))
-    assert slot.offset >= 0, slot.reason
-    with open(arena.path, "r+b") as file:
-        file.seek(slot.offset)
-        file.write(data)
-    shard = Shard(
-        path="x",
-        dtype="uint8",
-        global_shape=(len(data),),
-        start=(0,),
-        shape=(len(data),),
-        offset=0,
-        size_bytes=len(data),
-    )
-    assert arena.commit(SnapshotCommit(step=step, offset=slot.offset, shards=(shard,)))
-    return slot.offset
-
-
-def test_arena_bytes_changed_after_their_checksum_are_noticed(tmp_path: Path) -> None:
-    arena = Arena(tmp_path)
-    offset = commit(arena, 1, b"weights")
-    held = arena.hold(1)
-    assert held is not None
-    assert held.sealed()[0].crc32c >= 0
-    assert held.intact()
-    with open(arena.path, "r+b") as file:
-        file.seek(offset)
-        file.write(b"W")
-    assert not held.intact()
-    held.release()
-
-
-def test_arena_step_held_is_not_overwritten_while_newer_ones_come(tmp_path: Path) -> None:
-    arena = Arena(tmp_path)
-    commit(arena, 1, b"first")
-    held = arena.hold(1)
-    assert held is not None
-    for step in range(2, 8):
-        commit(arena, step, b"later")
-    assert held.once_bytes().tobytes() == b"first"
-    assert {1, 7} <= set(arena.steps)
-    held.release()
-    commit(arena, 8, b"later")
-    commit(arena, 9, b"later")
-    assert 1 not in arena.steps
-
-
-def test_arena_steps_after_the_one_resumed_from_are_given_up(tmp_path: Path) -> None:
-    arena = Arena(tmp_path)
-    for step in (1, 2, 3):
-        commit(arena, step, b"x")
-    arena.discard_after(2)
-    assert arena.steps == (1, 2)
-    assert arena.hold(3) is None
-
-
-def test_arena_commit_of_shards_outside_the_slot_is_refused(tmp_path: Path) -> None:
-    arena = Arena(tmp_path)
-    slot = asyncio.run(arena.begin(10))
-    beyond = Shard(path="x", dtype="uint8", global_shape=(9,), start=(0,), shape=(9,), offset=2 << 20, size_bytes=9)
-    assert not arena.commit(SnapshotCommit(step=1, offset=slot.offset, shards=(beyond,)))
-    assert not arena.commit(SnapshotCommit(step=1, offset=12345, shards=()))
-    assert arena.steps == ()
-
-
-def test_arena_too_large_for_anything_says_so(tmp_path: Path) -> None:
-    slot = asyncio.run(Arena(tmp_path).begin(1 << 60))
-    assert slot.offset == -1
-    assert "no room" in slot.reason
+# ---------------------------------------------------------------- output
 
 
 def test_rank_log_turns_over_at_its_bound_and_keeps_the_last_words(tmp_path: Path) -> None:
@@ -176,22 +136,236 @@ def test_rank_log_that_cannot_be_turned_over_loses_output_and_never_the_rank(tmp
     assert log.close() == "12345678" + 3 * "lost but"
 
 
-def test_arena_step_given_up_while_it_is_stored_is_not_current_though_taken_again(tmp_path: Path) -> None:
-    arena = Arena(tmp_path)
-    commit(arena, 1, b"old course")
-    held = arena.hold(1)
-    assert held is not None
-    current = [held.current]
-    arena.discard_after(0)
-    commit(arena, 1, b"new course")
-    assert [*current, held.current] == [True, False]
-    held.release()
+def test_rank_log_moved_to_another_file_goes_on_there(tmp_path: Path) -> None:
+    log = RankLog(tmp_path / "standby-7.log", bytes_max=1_000)
+    log.write(b"imports\n")
+    log.move(tmp_path / "rank-3.log")
+    log.write(b"steps\n")
+    assert log.close() == "imports\nsteps"
+    assert (tmp_path / "standby-7.log").read_bytes() == b"imports\n"
+    assert (tmp_path / "rank-3.log").read_bytes() == b"steps\n"
 
 
-def test_arena_of_rank_is_reached_through_its_path_by_another_mapping(tmp_path: Path) -> None:
-    arena = Arena(tmp_path)
-    offset = commit(arena, 1, bytes(range(100)))
-    shard = arena.shards_in_file(1)[0]
-    assert shard.offset == offset
-    mapped = np.fromfile(shard.file, dtype=np.uint8, count=100, offset=shard.offset)
-    assert mapped.tobytes() == bytes(range(100))
+# ---------------------------------------------------------------- processes
+
+
+@pytest.fixture
+def guard(tmp_path: Path) -> Iterator[Guard]:
+    made = Guard(str(tmp_path))
+    yield made
+    made.close()
+
+
+async def started(guard: Guard, folder: Path, *command: str, variables: Mapping[str, str] | None = None) -> RankProcess:
+    socket = str(folder / "1.sock")
+    process = RankProcess(guard, RankLog(folder / "rank-0.log", bytes_max=1 << 20), socket, None)
+    environment = {**os.environ, SOCKET_VARIABLE: socket, **(variables or {})}
+    await process.start(command, environment=environment, folder=folder)
+    return process
+
+
+def test_rank_that_ends_takes_along_a_child_that_left_its_group(guard: Guard, tmp_path: Path) -> None:
+    note = tmp_path / "child"
+    script = f"setsid sh -c 'echo $$ > {note}; exec sleep 1000' & while [ ! -s {note} ]; do sleep 0.01; done; exit 3"
+
+    async def life() -> None:
+        process = await started(guard, tmp_path, "sh", "-c", script)
+        assert await process.ended() == 3
+
+    asyncio.run(life())
+    assert gone(int(note.read_text()))
+
+
+def test_rank_whose_program_does_not_exist_ends_with_the_shells_code_and_says_so(guard: Guard, tmp_path: Path) -> None:
+    async def life() -> None:
+        process = await started(guard, tmp_path, "/absent/program")
+        assert await process.ended() == EXIT_NOT_STARTED
+        assert "/absent/program" in process.last_words
+
+    asyncio.run(life())
+
+
+@pytest.mark.slow
+def test_rank_that_floods_its_output_is_slowed_and_the_agent_is_not(guard: Guard, tmp_path: Path) -> None:
+    program = "import os\nwhile True: os.write(1, b'x' * 65536)"
+
+    async def life() -> None:
+        process = await started(guard, tmp_path, sys.executable, "-S", "-c", program)
+        longest_s, before_s = 0.0, time.monotonic()
+        for _ in range(100):
+            await asyncio.sleep(LOOK_S)
+            now_s = time.monotonic()
+            longest_s, before_s = max(longest_s, now_s - before_s), now_s
+        process.signal(signal.SIGKILL)
+        assert await process.ended() == -signal.SIGKILL
+        assert longest_s < 0.5
+
+    asyncio.run(life())
+    assert 0 < sum(path.stat().st_size for path in tmp_path.glob("rank-0.log*")) <= 2 << 20
+
+
+def test_guard_left_alone_kills_groups_and_whatever_carries_the_mark(tmp_path: Path) -> None:
+    mark = str(tmp_path / "agent")
+    (limit := tmp_path / "limit").mkdir()
+    groups = [
+        subprocess.Popen(
+            [sys.executable, "-S", "-c", READY],
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            env={**os.environ, SOCKET_VARIABLE: f"{path}/1.sock"},
+        )
+        for path in (tmp_path / "other", mark, tmp_path / "another")
+    ]
+    noted, marked, stranger = groups
+    try:
+        for group in groups:
+            assert group.stdout is not None
+            group.stdout.readline()
+        guard = subprocess.Popen([sys.executable, "-I", "-S", guard_program.__file__, mark], stdin=subprocess.PIPE)
+        guard.communicate(f"+{noted.pid}\n+{stranger.pid}\n-{stranger.pid}\n={limit}\n".encode(), timeout=10)
+        assert [noted.wait(10), marked.wait(10)] == [-signal.SIGKILL] * 2
+        assert stranger.poll() is None
+        assert not limit.exists()
+    finally:
+        for group in groups:
+            group.kill()
+            group.wait()
+            assert group.stdout is not None
+            group.stdout.close()
+
+
+@pytest.mark.slow
+def test_rank_over_its_memory_limit_is_killed_and_its_last_words_say_so(guard: Guard, tmp_path: Path) -> None:
+    limit = find_limits().limit(64)
+    if limit is None:
+        pytest.skip("no control group may be made here")
+
+    async def life() -> None:
+        process = RankProcess(guard, RankLog(tmp_path / "rank-0.log", bytes_max=1_000), str(tmp_path / "s"), limit)
+        command = (sys.executable, "-S", "-c", "hoard = [b'x' * 2**20 for _ in range(500)]")
+        await process.start(command, environment=dict(os.environ), folder=tmp_path)
+        assert await process.ended() == -signal.SIGKILL
+        assert process.last_words == "killed: out of memory, limit 64 MiB"
+
+    asyncio.run(life())
+    assert not limit.folder.exists()
+
+
+# ---------------------------------------------------------------- stacks
+
+
+DUMP = b"""step 12
+Thread 0x00007f01 (most recent call first):
+  File "/usr/lib/threading.py", line 327 in wait
+  File "/usr/lib/threading.py", line 1002 in _bootstrap
+loss 0.5
+Current thread 0x00007f02 (most recent call first):
+  File "/job/train.py", line 9 in odd step
+  File "/job/train.py", line 20 in <module>
+"""
+
+
+def test_stacks_are_found_between_other_output_and_the_main_threads_innermost_frame_is_named() -> None:
+    stacks = stacks_in(DUMP)
+    assert stacks.top == "/job/train.py:9 odd step"
+    assert "loss" not in stacks.text
+    assert stacks.text.count("\n") == 5
+
+
+def test_stacks_without_a_current_thread_name_the_last_one() -> None:
+    assert stacks_in(DUMP.replace(b"Current thread", b"Thread")).top == "/job/train.py:9 odd step"
+    assert stacks_in(b"nothing of the kind\n").top == ""
+
+
+@pytest.mark.slow
+def test_dump_of_a_program_that_handles_the_signal_names_its_frame_and_leaves_it_alive(
+    guard: Guard, tmp_path: Path
+) -> None:
+    program = f"import faulthandler, signal; faulthandler.register(signal.SIGUSR1); {READY}"
+
+    async def life() -> None:
+        process = await started(guard, tmp_path, sys.executable, "-c", program)
+        await until(lambda: "ready" in process.log.last_words)
+        seen = await dumped(process, process.pid)
+        assert "<module>" in seen.text
+        assert seen.top.startswith(("<string>", "/"))
+        assert seen.process_state in {"S", "R"}
+        process.signal(signal.SIGSTOP)
+        await until(lambda: process_state(process.pid) == "T")
+        stopped = await dumped(process, process.pid)
+        assert (stopped.process_state, "File" in stopped.text) == ("T", False)
+        process.signal(signal.SIGKILL)
+        assert await process.ended() == -signal.SIGKILL
+        assert (await dumped(process, process.pid)).process_state == ""
+
+    asyncio.run(life())
+
+
+def test_dump_of_a_program_that_would_die_of_the_signal_does_not_send_it(guard: Guard, tmp_path: Path) -> None:
+    async def life() -> None:
+        process = await started(guard, tmp_path, sys.executable, "-S", "-c", READY)
+        await until(lambda: "ready" in process.log.last_words)
+        assert (await dumped(process, process.pid)).process_state in {"S", "R"}
+        process.signal(signal.SIGTERM)
+        assert await process.ended() == -signal.SIGTERM
+
+    asyncio.run(life())
+
+
+# ---------------------------------------------------------------- the probe
+
+
+def test_probe_of_a_fit_node_writes_down_what_it_found(store: ObjectStore, tmp_path: Path) -> None:
+    found = probe(tmp_path, store, roles=(), places=(), clock_ahead_s=7.0)
+    assert found.clock_off
+    assert found.memory_free_bytes > 0
+    assert b"clock_ahead_s" in (tmp_path / PROBE_FILE).read_bytes()
+
+
+def test_probe_of_a_node_without_the_memory_its_ranks_may_use_fails(store: ObjectStore, tmp_path: Path) -> None:
+    role = RoleOrders(role=RoleName("main"), command=("true",), environment={}, memory_mib=1 << 30)
+    place = RankPlace(rank=0, role=RoleName("main"), role_rank=0, role_size=1, agent=0)
+    with pytest.raises(Unavailable, match="MiB for its ranks"):
+        probe(tmp_path, store, roles=(role,), places=(place,), clock_ahead_s=0.0)
+
+
+def test_probe_whose_store_does_not_answer_fails(tmp_path: Path) -> None:
+    class Away(FolderStore):
+        def size(self, key: str) -> int | None:
+            raise Unavailable("look", on=key)
+
+    with pytest.raises(Unavailable):
+        probe(tmp_path, Away(tmp_path / "objects"), roles=(), places=(), clock_ahead_s=0.0)
+
+
+def test_probe_without_room_for_logs_fails(store: ObjectStore, tmp_path: Path) -> None:
+    with pytest.raises(StorageFull):
+        probe(tmp_path, store, roles=(), places=(), clock_ahead_s=0.0, room_bytes=1 << 62)
+
+
+# ---------------------------------------------------------------- coordination services
+
+
+@pytest.mark.slow
+def test_coordinator_of_an_older_generation_stays_while_somebody_is_connected_and_then_goes() -> None:
+    pytest.importorskip("jaxlib", reason="the train extra is not installed")
+
+    async def life() -> None:
+        services = Coordinators("127.0.0.1")
+        try:
+            first = (await services.start({"main": 2, "alone": 1}))["main"]
+            host, _, port = first.rpartition(":")
+            _, writer = await asyncio.open_connection(host, int(port))
+            second = await services.start({"main": 2})
+            assert second["main"] != first
+            for _ in range(3):
+                await services.start({"main": 2})  # Three that nobody ever used.
+            await until(lambda: services.living == 2)  # The first, which is held, and the newest.
+            assert connections(int(port)) == 1
+            writer.close()
+            await until(lambda: services.living == 1)
+        finally:
+            await services.stop()
+        assert services.living == 0
+
+    asyncio.run(life())

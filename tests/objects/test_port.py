@@ -6,22 +6,25 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from obstore.store import LocalStore
 
 from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, NotFound
 from mainspring.objects import (
+    DIRECT_BYTES,
     LISTED_MAX,
     Blob,
     ObjectSeen,
     ObjectStore,
+    aligned_buffer,
     blob_of,
     blob_of_file,
     checked_key,
@@ -31,10 +34,12 @@ from mainspring.objects import (
     put_blob,
     put_blob_file,
 )
+from mainspring.objects.direct import DIRECT_BYTES_MIN
 from mainspring.objects.remote import RemoteStore
 
 WAIT_S = 20.0
 TICK_S = 0.005
+LARGE = bytes(range(256)) * 4_099 * 2 + b"end"  # Two megabytes, and no multiple of a page.
 
 
 @pytest.fixture(params=["folder", "memory", "obstore-folder"])
@@ -78,6 +83,7 @@ def test_object_missing_is_named_by_every_reader(store: ObjectStore, tmp_path: P
         lambda: store.get("nothing"),
         lambda: store.get_range("nothing", offset=0, size_bytes=1),
         lambda: store.get_range("nothing", offset=0, size_bytes=0),
+        lambda: store.get_into("nothing", offset=0, into=memoryview(bytearray(1))),
         lambda: store.fetch_file("nothing", tmp_path / "out"),
         lambda: store.put_file("something", tmp_path / "no such file"),
     ]
@@ -109,6 +115,8 @@ def test_range_past_the_end_is_damage(store: ObjectStore, offset: int, size_byte
     store.put("a", bytes(100))
     with pytest.raises(DamagedData):
         store.get_range("a", offset=offset, size_bytes=size_bytes)
+    with pytest.raises(DamagedData):
+        store.get_into("a", offset=offset, into=memoryview(bytearray(size_bytes)))
 
 
 def test_range_with_negative_numbers_is_refused(store: ObjectStore) -> None:
@@ -116,6 +124,58 @@ def test_range_with_negative_numbers_is_refused(store: ObjectStore) -> None:
     for offset, size_bytes in ((-1, 5), (0, -1), (0, 1 << 40)):
         with pytest.raises(InvalidInput):
             store.get_range("a", offset=offset, size_bytes=size_bytes)
+    with pytest.raises(InvalidInput):
+        store.get_into("a", offset=-1, into=memoryview(bytearray(1)))
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 3 * DIRECT_BYTES), st.sampled_from([0, 100, 1 << 20]), st.integers(0, 2), st.integers(0, 1))
+def test_range_read_into_memory_is_its_bytes_however_it_is_aligned(
+    store: ObjectStore, start: int, size_bytes: int, blocks: int, shift: int
+) -> None:
+    offset, size_bytes = (start // DIRECT_BYTES * DIRECT_BYTES, size_bytes) if blocks else (start, size_bytes + start)
+    if store.size("large") is None:
+        store.put("large", LARGE)
+    into = aligned_buffer(size_bytes + shift)[shift:]
+    store.get_into("large", offset=offset, into=into)
+    assert bytes(into) == LARGE[offset : offset + size_bytes]
+
+
+@pytest.mark.parametrize("size_bytes", [1, 4096, 65_536, 65_537, 300_000, 17 << 20])
+@pytest.mark.parametrize("shift", [0, 64])
+def test_object_put_from_memory_at_any_address_is_its_bytes_whole(
+    store: ObjectStore, size_bytes: int, shift: int
+) -> None:
+    data = aligned_buffer(size_bytes + shift)[shift:]
+    data[:] = (LARGE * (size_bytes // len(LARGE) + 1))[:size_bytes]
+    store.put("new", data)
+    assert store.put_if_absent("other", data)
+    for key in ("new", "other"):
+        into = aligned_buffer(size_bytes)
+        store.get_into(key, offset=0, into=into)
+        assert store.size(key) == size_bytes
+        assert bytes(into) == bytes(data)
+
+
+@pytest.mark.parametrize("size_bytes", [DIRECT_BYTES_MIN, DIRECT_BYTES_MIN + 1])
+def test_range_that_ends_after_a_large_object_is_damage(store: ObjectStore, size_bytes: int) -> None:
+    store.put("short", bytes(size_bytes - 1))
+    with pytest.raises(DamagedData):
+        store.get_into("short", offset=0, into=aligned_buffer(size_bytes))
+
+
+def test_folder_on_a_file_system_in_memory_keeps_the_promises_too() -> None:
+    if not os.access("/dev/shm", os.W_OK):
+        pytest.skip("needs /dev/shm")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        store = open_store(folder)
+        data = aligned_buffer(300_000)
+        data[:] = (LARGE * 2)[:300_000]
+        store.put("a", data)
+        into = aligned_buffer(300_000 - DIRECT_BYTES)
+        store.get_into("a", offset=DIRECT_BYTES, into=into)
+        assert bytes(into) == bytes(data)[DIRECT_BYTES:]
 
 
 def test_list_gives_the_folder_below_a_prefix_in_key_order(store: ObjectStore) -> None:

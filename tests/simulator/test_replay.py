@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.control.accounting import goodput
+from mainspring.control.accounting import spent
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.fleet import Offer, Replica
 from mainspring.domain.ids import ChipName, ClusterName, JobId, NodeName, RoleName, TeamName
@@ -236,9 +236,9 @@ def test_elastic_job_that_grows_goes_faster_and_loses_nothing() -> None:
     # A thousand seconds at half speed, ten of change, the remaining 1,500 at full speed.
     assert _ends(outcome)["a"] == pytest.approx(1_000.0 + 10.0 + 1_500.0)
     assert outcome.counts.resizes == 1
-    spent = goodput([event for event in heard.events if event.job == "a"], outcome.end_s)
-    assert spent is not None
-    assert spent.recovery_s == pytest.approx(10.0)
+    told = spent([event for event in heard.events if event.job == "a"], outcome.end_s)
+    assert told is not None
+    assert told.recovery_s == pytest.approx(10.0)
 
 
 def test_data_arrive_after_the_time_the_link_takes() -> None:
@@ -347,7 +347,7 @@ def test_goodput_of_a_replay_is_what_the_accounting_folds_from_its_events(
         tell=heard,
     )
 
-    parts = [goodput([event for event in heard.events if event.job == each.job], outcome.end_s) for each in jobs]
+    parts = [spent([event for event in heard.events if event.job == each.job], outcome.end_s) for each in jobs]
     for phase in ("startup", "productive", "repeated", "recovery", "wind_down"):
         folded = sum(getattr(part, f"{phase}_s") for part in parts if part is not None)
         assert folded == pytest.approx(outcome.spent_s[phase], abs=0.01)

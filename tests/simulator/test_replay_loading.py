@@ -157,8 +157,7 @@ def test_jobs_as_the_api_shows_them_are_a_workload(tmp_path: Path) -> None:
             }
         ],
         "goodput": {
-            "allocated_s": 400.0, "startup_s": 10.0, "productive_s": 370.0, "checkpoint_s": 5.0, "repeated_s": 0.0,
-            "recovery_s": 0.0, "wind_down_s": 15.0,
+            "allocated_s": 800.0, "seconds": {"startup": 20.0, "productive": 740.0, "snapshot": 10.0, "winddown": 30.0},
         },
     }  # fmt: skip
     path = tmp_path / "jobs.json"

@@ -1,10 +1,10 @@
-"""A small view of real recordings, and a rank's real server without the rest of its agent."""
+"""A small view of real recordings, and an agent for the lives of one rank."""
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +12,10 @@ import numpy as np
 from mainspring.data import EpisodeWriter, View, ViewRecipe, build_view, ingest, open_view
 from mainspring.data.view import Split
 from mainspring.domain import wire
-from mainspring.domain.ids import AttemptId, JobId, RoleName
-from mainspring.node.arena import Arena
-from mainspring.node.rank_server import Duty, RankDesk, RankServer
 from mainspring.objects import open_store
 from mainspring.session import Session
 from mainspring.train.recipe import OptimizerRecipe, PolicyRecipe, Recipe
+from tests.session.agent import WAIT_LIMIT_S, Agent, welcome
 
 DIMS = 3
 RATE_HZ = 20
@@ -54,69 +52,57 @@ def make_views(folder: Path, *, episodes: int = 8) -> dict[Split, View]:
     }
 
 
-class Desk:
-    """A rank's real server, on a loop of its own; `stop_at` makes it ask for a stop once that step is reported."""
+class _Keeper(Agent):
+    """Gives a program its own facts back, too."""
 
-    def __init__(self, folder: Path, *, stop_at: int = 1 << 60) -> None:
-        place = wire.RankPlace(rank=0, role=RoleName("main"), role_rank=0, role_size=1, agent=0)
-        self.desk = RankDesk(place=place, local_rank=0, arena=Arena(folder))
-        self.snapshots: list[int] = []
-        self._sessions: list[Session] = []
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._facts: wire.Detail = {}
+
+    def resume_from(self, commit: wire.SnapshotCommit) -> None:
+        super().resume_from(commit)
+        self._facts = commit.state
+
+    def _answer(self, message: object) -> object:
+        answer = super()._answer(message)
+        return replace(answer, state=self._facts) if isinstance(answer, wire.RestorePlan) else answer
+
+
+class Desk:
+    """An agent for the lives of one rank. The first life is asked to leave after step `stop_at`."""
+
+    def __init__(self, folder: Path, *, every: int, stop_at: int = -1) -> None:
+        self._agent = _Keeper(folder)
+        self._every = every
         self._stop_at = stop_at
-        self._step = 0
-        self._path = str(folder / "s")
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        duty = Duty(welcome=self._welcome, stop=self._stop, stepped=self._stepped, tell_lead=self._told)
-        self._server = RankServer(self.desk, duty)
-        asyncio.run_coroutine_threadsafe(self._server.listen(self._path), self._loop).result(5)
+        self._sessions: list[Session] = []
+
+    @property
+    def snapshots(self) -> list[int]:
+        """Returns the steps of all snapshots so far."""
+        for session in self._sessions:
+            session.left()  # Waits until the agent has them.
+        return [commit.step for commit in self._agent.all(wire.SnapshotCommit)]
 
     def join(self, *, resume_from: int = -1) -> Session:
-        """Returns the session of a new life of the rank; one that resumes is not asked to stop again."""
+        """Returns the session of a new life of the rank; one that resumes is not asked to leave again."""
+        leaves = self._stop_at >= 0 and resume_from < 0
+        self._agent.reply = wire.StepReply(stop=leaves, stop_at=self._stop_at, grace_s=5.0, snapshot_every=self._every)
         if resume_from >= 0:
-            held = self.desk.arena.hold(resume_from)
-            assert held is not None
-            shards = self.desk.arena.shards_in_file(resume_from)
-            self.desk.restore = wire.RestorePlan(step=resume_from, shards=shards, state=held.state, source="arena")
-            held.release()
-            self._stop_at = 1 << 60
-        self._sessions.append(Session(self._path, pid=1, stopwatch=itertools.count().__next__))  # Sends every report.
-        return self._sessions[-1]
+            assert resume_from in self.snapshots
+            commits = self._agent.all(wire.SnapshotCommit)
+            self._agent.resume_from(next(commit for commit in commits if commit.step == resume_from))
+        session = self._agent.session(welcome(rank=0, world_size=1, every=self._every), stopwatch=time.monotonic)
+        self._sessions.append(session)
+        if leaves:  # A run this short may be over before the session's own thread learns of it.
+            session.report(0)
+            over_s = time.monotonic() + WAIT_LIMIT_S
+            while session.grace_s == 0.0:
+                assert time.monotonic() < over_s, "the session never learnt that it shall leave"
+                threading.Event().wait(0.002)
+        return session
 
     def close(self) -> None:
         for session in self._sessions:
             session.close()
-
-        async def end() -> None:
-            self._server.close()
-            for task in asyncio.all_tasks() - {asyncio.current_task()}:
-                task.cancel()
-
-        asyncio.run_coroutine_threadsafe(end(), self._loop).result(5)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def _welcome(self, desk: RankDesk) -> wire.Welcome:
-        return wire.Welcome(
-            job=JobId("job-1"),
-            attempt=AttemptId("attempt-1"),
-            role=desk.place.role,
-            rank=0,
-            world_size=1,
-            local_rank=0,
-            generation=1,
-            coordinator="",
-            arena_path=desk.arena.path,
-        )
-
-    def _stop(self) -> wire.StepReply:
-        return wire.StepReply(stop=self._step >= self._stop_at, grace_s=5.0)
-
-    def _stepped(self, desk: RankDesk, report: wire.StepReport) -> None:
-        self._step = report.step
-
-    def _told(self, message: object) -> None:
-        if isinstance(message, wire.SnapshotTaken):
-            self.snapshots.append(message.step)
+        self._agent.hang_up()

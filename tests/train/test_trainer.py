@@ -14,24 +14,23 @@ from mainspring.session import Restored, Session
 from mainspring.train.evaluate import TrainedPolicy, held_out_error, make_actor, policy_from
 from mainspring.train.policy import Signature, initial_weights, unit_statistics
 from mainspring.train.recipe import changed
-from mainspring.train.trainer import Outcome, connect, train
+from mainspring.train.trainer import Outcome, train
 
 from .making import DIMS, Desk, small_recipe
 
 pytestmark = pytest.mark.slow
 Views = dict[Split, View]
 RECIPE = small_recipe(steps=12)
-NEVER = 1 << 60
 
 
 @pytest.fixture
-def make_desk(tmp_path: Path) -> Iterator[Callable[[int], Desk]]:
+def make_desk(tmp_path: Path) -> Iterator[Callable[..., Desk]]:
     desks: list[Desk] = []
 
-    def make(stop_at: int) -> Desk:
+    def make(*, every: int = 5, stop_at: int = -1) -> Desk:
         folder = tmp_path / f"desk-{len(desks)}"
         folder.mkdir()
-        desks.append(Desk(folder, stop_at=stop_at))
+        desks.append(Desk(folder, every=every, stop_at=stop_at))
         return desks[-1]
 
     yield make
@@ -49,14 +48,14 @@ def alone() -> Session:
 
 @pytest.fixture(scope="module")
 def whole(views: Views, compiled: Path) -> Outcome:
-    connect(alone(), compiled)
-    return train(alone(), RECIPE, views["train"], snapshot_every=5, facts={})
+    jax.config.update("jax_compilation_cache_dir", str(compiled))  # type: ignore[no-untyped-call]
+    return train(alone(), RECIPE, views["train"], facts={})
 
 
 @pytest.fixture(scope="module")
 def trained(views: Views, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restored]:
-    desk = Desk(tmp_path_factory.mktemp("trained"))
-    train(desk.join(), small_recipe(steps=400), views["train"], snapshot_every=400, facts={"view": "swing"})
+    desk = Desk(tmp_path_factory.mktemp("trained"), every=400)
+    train(desk.join(), small_recipe(steps=400), views["train"], facts={"view": "swing"})
     restored = desk.join(resume_from=400).restore()
     assert restored is not None
     yield restored
@@ -69,43 +68,41 @@ def policy_in(restored: Restored) -> TrainedPolicy:
 
 @pytest.mark.parametrize("stop_at", [1, 4, 5, 8])
 def test_training_asked_to_stop_anywhere_and_resumed_ends_with_the_same_bits(
-    stop_at: int, views: Views, whole: Outcome, make_desk: Callable[[int], Desk]
+    stop_at: int, views: Views, whole: Outcome, make_desk: Callable[..., Desk]
 ) -> None:
-    desk = make_desk(stop_at)
-    first = train(desk.join(), RECIPE, views["train"], snapshot_every=5, facts={})
-    assert first.preempted
-    assert stop_at < first.step < RECIPE.steps
-    assert desk.snapshots[-1] == first.step
-    second = train(desk.join(resume_from=first.step), RECIPE, views["train"], snapshot_every=5, facts={})
-    assert (second.step, second.preempted) == (RECIPE.steps, False)
+    desk = make_desk(stop_at=stop_at)
+    first = train(desk.join(), RECIPE, views["train"], facts={})
+    assert first.step == desk.snapshots[-1] == stop_at
+    second = train(desk.join(resume_from=first.step), RECIPE, views["train"], facts={})
+    assert second.step == RECIPE.steps
     assert bits(second) == bits(whole)
 
 
 def test_training_resumed_from_an_older_snapshot_repeats_its_steps_bit_for_bit(
-    views: Views, whole: Outcome, make_desk: Callable[[int], Desk]
+    views: Views, whole: Outcome, make_desk: Callable[..., Desk]
 ) -> None:
-    desk = make_desk(NEVER)
-    train(desk.join(), RECIPE, views["train"], snapshot_every=5, facts={})
+    desk = make_desk()
+    train(desk.join(), RECIPE, views["train"], facts={})
     assert desk.snapshots == [5, 10, 12]
-    again = train(desk.join(resume_from=10), RECIPE, views["train"], snapshot_every=5, facts={})
+    again = train(desk.join(resume_from=10), RECIPE, views["train"], facts={})
     assert bits(again) == bits(whole)
-    finished = train(desk.join(resume_from=12), RECIPE, views["train"], snapshot_every=5, facts={})
-    assert (finished.step, finished.preempted, finished.loss) == (12, False, None)
+    finished = train(desk.join(resume_from=12), RECIPE, views["train"], facts={})
+    assert (finished.step, finished.loss) == (12, None)
     assert bits(finished) == bits(whole)
 
 
-def test_training_from_a_snapshot_of_another_shape_is_refused(views: Views, make_desk: Callable[[int], Desk]) -> None:
-    desk = make_desk(NEVER)
-    train(desk.join(), RECIPE, views["train"], snapshot_every=12, facts={})
+def test_training_from_a_snapshot_of_another_shape_is_refused(views: Views, make_desk: Callable[..., Desk]) -> None:
+    desk = make_desk()
+    train(desk.join(), RECIPE, views["train"], facts={})
     other = changed(RECIPE, {"policy": {"motion": False}})
     with pytest.raises(InvalidInput, match="restore an array"):
-        train(desk.join(resume_from=12), other, views["train"], snapshot_every=12, facts={})
+        train(desk.join(resume_from=12), other, views["train"], facts={})
 
 
 def test_training_on_images_from_a_view_without_any_is_refused(views: Views) -> None:
     recipe = changed(RECIPE, {"policy": {"image": {"channels": [4], "features": 4}}})
     with pytest.raises(InvalidInput, match="without images"):
-        train(alone(), recipe, views["train"], snapshot_every=5, facts={})
+        train(alone(), recipe, views["train"], facts={})
 
 
 def test_snapshot_of_a_trained_policy_holds_all_that_is_needed_to_beat_holding_still(

@@ -12,20 +12,25 @@ from pathlib import Path
 from mainspring.app.system import SystemClock, SystemDice
 from mainspring.domain import codec
 from mainspring.domain.fleet import AgentExit, AgentOrder
+from mainspring.domain.ports import Clock
 from mainspring.node.agent import run_agent
 
 EXIT_FILE = "exit.json"
 
 
-def main() -> int:
-    """Runs one agent to its end; leaves `exit.json` in its folder as its last act. Returns the exit code."""
+def main(clock: Clock) -> int:
+    """Runs one agent to its end; leaves `exit.json` in its folder as its last act. Returns the exit code.
+
+    Args:
+        clock: Time.
+    """
     parser = argparse.ArgumentParser(description="Runs one agent, as its engine ordered.")
     parser.add_argument("--order", type=Path, required=True, help="file that holds the order")
     order = codec.decode(AgentOrder, parser.parse_args().order.read_bytes())
     work = Path(order.work_dir)
     work.mkdir(parents=True, exist_ok=True)
     try:
-        ended = asyncio.run(run_agent(order, environment=dict(os.environ), clock=SystemClock(), dice=SystemDice()))
+        ended = asyncio.run(run_agent(order, environment=dict(os.environ), clock=clock, dice=SystemDice()))
     except Exception as error:  # noqa: BLE001  (the last word of a process that ends either way)
         traceback.print_exc()
         ended = AgentExit(exit_code=1, reason=f"fault in the agent: {error!r}")
@@ -36,7 +41,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    exit_code = main()
+    exit_code = main(SystemClock())
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)  # A worker thread stuck in a store that does not answer must not keep the process.

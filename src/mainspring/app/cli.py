@@ -15,7 +15,18 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from mainspring.app import cli_data, cli_demo, cli_plan, cli_simulate, cli_team, output, output_plan
+from mainspring.app import (
+    cli_checkpoint,
+    cli_data,
+    cli_demo,
+    cli_goodput,
+    cli_plan,
+    cli_simulate,
+    cli_team,
+    output,
+    output_job,
+    output_plan,
+)
 from mainspring.app.output import ERRORS, facts_grid, framed, show
 from mainspring.app.sdk import Lab, job
 from mainspring.app.specs import DURATION_FORM, OPTION_FORM, duration_from, read_spec
@@ -40,13 +51,27 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(cli_data.app, name="data")
+app.add_typer(cli_checkpoint.app, name="checkpoint")
 app.add_typer(cli_team.app, name="team")
 app.command("demo")(cli_demo.demo)
 app.command("simulate")(cli_simulate.simulate)
 app.command("plan")(cli_plan.plan)
+app.command("goodput")(cli_goodput.goodput)
 
 # What `pip install mainspring` leaves to its extras, so that a control plane installs small.
-EXTRA_PACKAGES = ("av", "duckdb", "jax", "mcap", "metaworld", "mujoco", "optax", "pyarrow", "zstandard")
+EXTRA_PACKAGES = (
+    "av",
+    "duckdb",
+    "jax",
+    "mcap",
+    "metaworld",
+    "ml_dtypes",
+    "mujoco",
+    "optax",
+    "pyarrow",
+    "tensorstore",
+    "zstandard",
+)
 # Flags that say something of each option of a job, and the option's own names for it.
 _EACH = {"--cpus": "cpus", "--memory": "memory_gib", "--within": "within", "--prefer": "prefer"}
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -101,6 +126,7 @@ def run(
         typer.Option(help="Acceptable chips; repeat for alternatives.", metavar=OPTION_FORM, show_default="cpu"),
     ] = None,
     replicas: Annotated[int | None, typer.Option(min=1, help="Replicas that start together.", show_default="1")] = None,
+    spares: Annotated[int, typer.Option(min=0, help="How many of them stand by, to take the place of lost ones.")] = 0,
     cpus: Annotated[float | None, typer.Option(min=0, help="CPU cores per replica.")] = None,
     memory: Annotated[float | None, typer.Option(min=0, help="Host memory per replica.", metavar="GIB")] = None,
     within: Annotated[str, typer.Option(help="Level that must hold all replicas (node, rack, block).")] = "",
@@ -115,6 +141,10 @@ def run(
     after: Annotated[
         list[str] | None, typer.Option(help="Start only once this job has succeeded; repeat for more.", metavar="JOB")
     ] = None,
+    begins_from: Annotated[
+        str,
+        typer.Option("--from", help="Begin from this checkpoint: of a job, or an import.", metavar="JOB[@STEP]"),
+    ] = "",
     count: Annotated[int, typer.Option(min=1, max=ARRAY_MAX, help="Make an array of so many equal jobs.")] = 1,
     again: Annotated[str, typer.Option(help="Repeat this job: same spec, same code.", metavar="JOB")] = "",
     key: Annotated[str, typer.Option(help="Idempotency key: the same key never makes a second job.")] = "",
@@ -129,15 +159,16 @@ def run(
         _refuse([flag for flag, value in {"--wait": wait, "--follow": follow}.items() if value], "--count")
     each = {"cpus": cpus, "memory": memory, "within": within, "prefer": prefer}
     about = {"team": team, "tier": tier and tier.value, "kind": kind and kind.value, "env": env, "duration": duration}
-    given = {"name": name, "on": on, "replicas": replicas, **each, **about}
+    given = {"name": name, "on": on, "replicas": replicas, "spares": spares, **each, **about}
     given = {f"--{field}": value for field, value in given.items() if value}
     if again:
-        flags = {"--no-code": no_code, "--after": after, "--count": count > 1}
+        flags = {"--no-code": no_code, "--after": after, "--from": begins_from, "--count": count > 1}
         _refuse([*(words or []), *given, *(flag for flag, value in flags.items() if value)], "--again")
         view = lab.again(again, key=key)
     else:
         code = None if no_code else Path.cwd()
-        view = lab.run(_spec_of(words or [], given), key=key, code=code, count=count, after=after or ())
+        spec = _spec_of(words or [], given)
+        view = lab.run(spec, key=key, code=code, count=count, after=after or (), begins_from=begins_from)
     _told(lab, view, wait=wait, follow=follow, as_json=as_json)
 
 
@@ -232,7 +263,7 @@ def status(
     if name:
         view = lab.status(name)
         events = lab.events(view.id)
-        show(view, as_json=as_json, look=lambda: output.job_panel(view, events, now_s=time.time()))
+        show(view, as_json=as_json, look=lambda: output_job.job_panel(view, events, now_s=time.time()))
         return
     jobs, clusters = lab.ps(limit=1_000), lab.fleet()
     counts: dict[str, int] = {}
@@ -254,7 +285,8 @@ def why(context: typer.Context, name: JobName, as_json: Json = False) -> None:
     lab: Lab = context.obj
     answer = lab.why(name, remedies=True)
     view = lab.status(answer.job)
-    show(answer, as_json=as_json, look=lambda: output_plan.why_panel(answer, view, now_s=time.time()))
+    events = () if as_json else lab.events(answer.job)
+    show(answer, as_json=as_json, look=lambda: output_plan.why_panel(answer, view, events, now_s=time.time()))
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TypeVar
@@ -14,6 +15,7 @@ from mainspring.domain import errors
 from mainspring.domain.answers import (
     ClusterView,
     Event,
+    GoodputReport,
     JobView,
     PlanView,
     Problem,
@@ -26,12 +28,15 @@ from mainspring.domain.answers import (
 from mainspring.domain.codec import decode, encode, from_plain, loads
 from mainspring.domain.errors import InvalidInput, InvalidMessage, MainspringError, NotFound, Unavailable
 from mainspring.domain.fleet import LogChunk
+from mainspring.domain.goodput import Goodput
 from mainspring.domain.job import JobSpec
 from mainspring.domain.team import Team
 
 TIMEOUT_S = 30.0
 ASK_S = 300.0  # What makes whole plans, or a hundred thousand jobs, takes a while on a large fleet.
 RECONNECT_S_MAX = 30.0  # A server that is started anew takes a few seconds.
+EVENTS_PAGE = 1_000  # What the server lists at once.
+EVENTS_MAX = 20_000  # Newest ones of a job that are worth holding: a month of an attempt with much trouble.
 _POLL_S = 0.2
 Value = TypeVar("Value")
 
@@ -103,8 +108,25 @@ class Client:
         return self._one(WhatIfAnswer, "POST", "/v1/plan/what-if", content=encode(changes), timeout_s=ASK_S)
 
     def events(self, job: str) -> tuple[Event, ...]:
-        """Returns a job's events, oldest first."""
-        return self._many(Event, f"{_path(job)}/events", {})
+        """Returns a job's events, oldest first; the newest `EVENTS_MAX` of them at most are kept."""
+        found: deque[Event] = deque(maxlen=EVENTS_MAX)
+        while True:
+            since = str(found[-1].sequence) if found else "0"
+            page = self._many(Event, f"{_path(job)}/events", {"since": since})
+            found.extend(page)
+            if len(page) < EVENTS_PAGE:
+                return tuple(found)
+
+    def goodput(self, job: str) -> Goodput:
+        """Returns what the time allocated to a job went into."""
+        return self._one(Goodput, "GET", f"{_path(job)}/goodput")
+
+    def goodput_report(self, *, team: str = "", cluster: str = "", since_s: float = 0.0) -> GoodputReport:
+        """Returns what all allocated time went into, that of a team and those below it, or that of a cluster."""
+        given = {"team": team, "cluster": cluster, "since": str(since_s)}
+        params = {name: value for name, value in given.items() if value}
+        response = self._send("GET", "/v1/goodput", params=params, timeout_s=ASK_S)
+        return decode(GoodputReport, response.content)
 
     def clusters(self) -> tuple[ClusterView, ...]:
         """Returns every cluster."""

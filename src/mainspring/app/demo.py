@@ -21,9 +21,11 @@ from rich.text import Text
 
 from mainspring.app.cli_data import ingest_with_progress, progress_bar, report_panel, view_with_progress
 from mainspring.app.home import Config
-from mainspring.app.output import ERRORS, facts_grid, framed, goodput_text, where
+from mainspring.app.output import ERRORS, facts_grid, framed, where
+from mainspring.app.output_goodput import goodput_text
 from mainspring.app.output_plan import why_panel
 from mainspring.app.sdk import Lab, job
+from mainspring.control.accounting import spent
 from mainspring.data import IngestReport, ViewManifest, ViewRecipe
 from mainspring.domain.answers import JobView
 from mainspring.domain.errors import InvalidInput, MainspringError, Unavailable
@@ -41,7 +43,6 @@ ON = ("h100@1.0", "v5e@0.45")  # Relative speed of one chip at this job: what ma
 JOB_S_MAX = 1_200.0
 PLACED_S_MAX = 10.0
 END_S_MAX = 30.0
-SNAPSHOTS = 40  # Snapshots in a run: the work lost to a kill is at most a fortieth.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +192,7 @@ class Demo:
 
     def _train_words(self) -> list[str]:
         steps = ["--steps", str(self.options.steps)] if self.options.steps else []
-        return ["--recipe", self.recipe, "--snapshots", str(SNAPSHOTS), *steps]
+        return ["--recipe", self.recipe, *steps]
 
     def _train_through_a_kill(self, submitted: JobView, total: int) -> JobView:
         """Waits for the training job, and kills its last rank half-way."""
@@ -239,7 +240,10 @@ class Demo:
         assert report.version is not None
         assert trained.goodput is not None
         attempt = trained.attempts[-1]
-        resumed = [event for event in self.lab.events(trained.id) if event.kind is EventKind.GENERATION_RESUMED]
+        events = self.lab.events(trained.id)
+        resumed = [event for event in events if event.kind is EventKind.GENERATION_RESUMED]
+        told = spent(events, time.time())
+        assert told is not None
         return DemoReport(
             home=str(self.lab.home.path),
             version=report.version.name,
@@ -250,8 +254,8 @@ class Demo:
             cluster=where(attempt),
             steps=trained.step,
             generations=len(resumed),
-            kill_to_next_step_s=sum(trained.goodput.recoveries_s),
-            repeated_steps=trained.goodput.repeated_steps,
+            kill_to_next_step_s=sum(told.recoveries_s),
+            repeated_steps=told.repeated_steps,
             goodput=goodput_text(trained.goodput),
             result=evaluated.result,
             wall_s={name: round(seconds, 1) for name, seconds in self.wall_s.items()},

@@ -24,11 +24,13 @@ from mainspring.app.specs import read_policy
 from mainspring.domain.codec import decode, encode, from_plain, to_plain
 from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, NotFound
 from mainspring.domain.ids import ChipName, ClusterName
+from mainspring.domain.ports import Dice
 from mainspring.engines.local import LocalCluster
 from mainspring.planner import Policy
 
 PORT = 7077
 PORT_MAX = 65_535
+_KEY_BITS = 256
 _CONFIG_HEAD = "# Mainspring's configuration; every field may be left out. `ms up` reads it when the server starts.\n"
 
 
@@ -235,9 +237,26 @@ class Home:
         Args:
             token: The secret.
         """
-        descriptor = os.open(self.path / "token", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._keep_secret("token", token)
+
+    def key(self, dice: Dice) -> str:
+        """Returns the secret that the tokens of attempts are made from; drawn the first time, the same ever after.
+
+        Args:
+            dice: Draw it.
+        """
+        try:
+            return (self.path / "key").read_text()
+        except FileNotFoundError:
+            self._keep_secret("key", f"{dice.bits(_KEY_BITS):x}")
+            return (self.path / "key").read_text()
+
+    def _keep_secret(self, name: str, secret: str) -> None:
+        draft = self.path / f".{name}"
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
-            file.write(token)
+            file.write(secret)
+        draft.rename(self.path / name)
 
     def server(self) -> ServerRecord | None:
         """Returns where the last server started from this home listens, or None."""

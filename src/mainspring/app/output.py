@@ -10,16 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from mainspring.domain.answers import AttemptView, ClusterView, Event, Goodput, JobView
+from mainspring.domain.answers import AttemptView, ClusterView, JobView
 from mainspring.domain.codec import to_plain
 from mainspring.domain.job import JobSpec, Option
-from mainspring.domain.life import JobState
-from mainspring.domain.wire import EventKind
+from mainspring.domain.life import JobState, ended
 
 
 def _console(stream: TextIO, *, stderr: bool, piped_columns: int | None) -> Console:
@@ -30,8 +29,9 @@ def _console(stream: TextIO, *, stderr: bool, piped_columns: int | None) -> Cons
 
 CONSOLE = _console(sys.stdout, stderr=False, piped_columns=1_000)  # One line a row, for grep and awk.
 ERRORS = _console(sys.stderr, stderr=True, piped_columns=None)
+_TRACEBACK = "Traceback (most recent call last):"  # How Python begins one.
 WRAP_WIDTH_MIN = 16  # Below this, wrapped words are harder to read than a column fewer.
-_COLOURS = {
+COLOURS = {
     JobState.QUEUED: "yellow",
     JobState.STARTING: "cyan",
     JobState.RUNNING: "cyan",
@@ -136,6 +136,17 @@ def framed(inside: RenderableType, title: str) -> Panel:
     return Panel(inside, title=Text(title), title_align="left", expand=False)
 
 
+def gist(reason: str) -> str:
+    """Returns a reason for a table: of a Python traceback in it the last line alone, which says what was raised.
+
+    Args:
+        reason: The reason, on any number of lines.
+    """
+    before, traceback, after = reason.partition(_TRACEBACK)
+    raised = [line for line in after.splitlines() if line.strip() and not line.startswith(" ")]
+    return f"{before}{raised[-1]}" if traceback and raised else reason
+
+
 def ago(seconds: float) -> str:
     """Returns a duration as people say it.
 
@@ -213,7 +224,7 @@ def state_text(state: JobState) -> Text:
     Args:
         state: The state.
     """
-    return Text(state.value, style=_COLOURS[state])
+    return Text(state.value, style=COLOURS[state])
 
 
 def states_text(job: JobView) -> Text:
@@ -225,7 +236,7 @@ def states_text(job: JobView) -> Text:
     if job.array is None or not job.array.states:
         return state_text(job.state)
     counts = {state: job.array.states[state.value] for state in JobState if state.value in job.array.states}
-    return Text(", ").join(Text(f"{count} {state.value}", style=_COLOURS[state]) for state, count in counts.items())
+    return Text(", ").join(Text(f"{count} {state.value}", style=COLOURS[state]) for state, count in counts.items())
 
 
 def jobs_table(jobs: Sequence[JobView], *, now_s: float, members: bool = False) -> RenderableType:
@@ -236,7 +247,20 @@ def jobs_table(jobs: Sequence[JobView], *, now_s: float, members: bool = False) 
         now_s: For ages.
         members: Whether each job of an array is shown by itself.
     """
-    made = Listing("JOB", "NAME", "?TEAM", "?TIER", "STATE", "?ASKS", "?WHERE", "?>STEP", ">AGE", "?STARTS", "~REASON")
+    made = Listing(
+        "JOB",
+        "NAME",
+        "?TEAM",
+        "?TIER",
+        "STATE",
+        "?ASKS",
+        "?WHERE",
+        "?>NODES",
+        "?>STEP",
+        ">AGE",
+        "?STARTS",
+        "~REASON",
+    )
     for job in jobs:
         name, job_id, states = job.spec.name, job.id, state_text(job.state)
         if job.array is not None and not members:
@@ -246,92 +270,17 @@ def jobs_table(jobs: Sequence[JobView], *, now_s: float, members: bool = False) 
         step = str(job.step) if job.step >= 0 else "-"
         waits = job.state is JobState.QUEUED
         starts = start_text(job.start_s, exact=job.exact, now_s=now_s) if waits else "-"
-        facts = (asks(job.spec), place, step, ago(now_s - job.submitted_s), starts, job.reason)
+        facts = (asks(job.spec), place, _size(job), step, ago(now_s - job.submitted_s), starts, gist(job.reason))
         made.add_row(job_id, name, job.spec.team, job.spec.tier.value, states, *facts)
     return made
 
 
-def job_panel(job: JobView, events: Sequence[Event], *, now_s: float) -> RenderableType:
-    """Returns everything about one job on a screen.
-
-    Args:
-        job: The job.
-        events: Its events, oldest first.
-        now_s: For ages.
-    """
-    code = job.spec.code
-    facts: dict[str, str | Text] = {
-        "state": Text(f"{job.state.value}: {job.reason}" if job.reason else job.state.value, style=_COLOURS[job.state]),
-        "asks": f"{asks(job.spec)} ({job.spec.tier.value}, team {job.spec.team})",
-    }
-    if job.state is JobState.QUEUED and job.start_s is not None:
-        facts["starts"] = start_text(job.start_s, exact=job.exact, now_s=now_s)
-    if job.array is not None:
-        facts["array"] = Text.assemble(f"{job.array.index} of {job.array.count}: ", states_text(job))
-    if job.step >= 0:
-        metrics = ", ".join(f"{name} {value:.4g}" for name, value in sorted(job.metrics.items()))
-        facts["step"] = f"{job.step}  {metrics}"
-    if code.tree:
-        facts["code"] = f"{code.tree[:19]} ({code.commit[:12] or 'no commit'}{', with changes' if code.dirty else ''})"
-    for name, value in sorted(job.result.items()):
-        facts[f"result {name}"] = f"{value:.4g}" if isinstance(value, float) else str(value)
-    if job.goodput is not None:
-        facts["goodput"] = goodput_text(job.goodput)
-    parts: list[RenderableType] = [framed(facts_grid(facts), f"{job.spec.name}  {job.id}")]
-    parts += [attempts_table(job.attempts, now_s=now_s), ""] if job.attempts else []
-    return Group(*parts, events_table(events))
-
-
-def attempts_table(attempts: Sequence[AttemptView], *, now_s: float) -> RenderableType:
-    """Returns one row an attempt.
-
-    Args:
-        attempts: Oldest first.
-        now_s: For how long the newest has run.
-    """
-    made = Listing("ATTEMPT", "STATE", "?>GENERATION", "?NODES", "?>RAN", "?>COST", "?WHERE", "~REASON")
-    for attempt in attempts:
-        ran = (attempt.ended_s if attempt.ended_s is not None else now_s) - attempt.granted_s
-        nodes = ", ".join(attempt.nodes[:4]) + (f" and {len(attempt.nodes) - 4} more" if len(attempt.nodes) > 4 else "")
-        counts = (str(attempt.generation), nodes, ago(ran), f"${attempt.dollars:.4f}")
-        made.add_row(attempt.id, attempt.state.value, *counts, where(attempt), attempt.reason)
-    return made
-
-
-def goodput_text(goodput: Goodput) -> str:
-    """Returns the share of allocated time that was productive, and where the rest went.
-
-    Args:
-        goodput: The ledger.
-    """
-    whole = goodput.allocated_s or 1.0
-    parts = (
-        ("start-up", goodput.startup_s),
-        ("recovery", goodput.recovery_s),
-        ("repeated", goodput.repeated_s),
-        ("checkpoint", goodput.checkpoint_s),
-        ("wind-down", goodput.wind_down_s),
-    )
-    rest = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in parts if seconds > 0)
-    return f"{goodput.productive_s / whole:.1%} of {goodput.allocated_s:.1f} s" + (f" ({rest})" if rest else "")
-
-
-def events_table(events: Sequence[Event], *, most: int = 30) -> RenderableType:
-    """Returns the newest events.
-
-    Args:
-        events: Oldest first.
-        most: How many to show.
-    """
-    made = Listing(">AT", "EVENT", "~DETAIL")
-    start_s = events[0].time_s if events else 0.0
-    counted = [event for event in events if event.kind is not EventKind.CHECKPOINT_DURABLE]
-    durable = [event for event in events if event.kind is EventKind.CHECKPOINT_DURABLE]
-    shown = sorted([*counted, *durable[-1:]], key=lambda event: event.sequence)[-most:]
-    for event in shown:
-        detail = ", ".join(f"{name}={value}" for name, value in event.detail.items() if value != "")
-        made.add_row(f"+{event.time_s - start_s:.1f} s", event.kind.value, detail[:300])
-    return made
+def _size(job: JobView) -> str:
+    """Returns how many nodes a job that runs has now, and in which generation, once that is not the first."""
+    if ended(job.state) or not job.attempts:
+        return "-"
+    newest = job.attempts[-1]
+    return f"{len(newest.nodes)} gen {newest.generation}" if newest.generation > 1 else str(len(newest.nodes))
 
 
 def fleet_table(clusters: Sequence[ClusterView], *, now_s: float) -> RenderableType:

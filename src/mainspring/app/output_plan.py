@@ -8,7 +8,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mainspring.app.output import Listing, ago, asked, clock_text, facts_grid, framed, start_text
-from mainspring.domain.answers import JobView, PlanView, TeamView, WaitView, WhatIfAnswer, Why
+from mainspring.app.output_events import events_table, notable
+from mainspring.domain.answers import Event, JobView, PlanView, TeamView, WaitView, WhatIfAnswer, Why
 from mainspring.domain.ids import JobId
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import ended
@@ -18,12 +19,13 @@ from mainspring.domain.team import TeamOrder
 _ROWS_MAX = 20  # Of one list of a plan; --json has more.
 
 
-def why_panel(why: Why, job: JobView, *, now_s: float) -> RenderableType:
-    """Returns the planner's words, what would start the job now, and every candidate weighed.
+def why_panel(why: Why, job: JobView, events: Sequence[Event] = (), *, now_s: float) -> RenderableType:
+    """Returns the planner's words, what would start the job now, how its runs fared, and every candidate weighed.
 
     Args:
         why: The answer.
         job: The job: its spec names the options.
+        events: Its events, oldest first.
         now_s: For times of day.
     """
     spec = job.spec
@@ -44,6 +46,9 @@ def why_panel(why: Why, job: JobView, *, now_s: float) -> RenderableType:
             text = f"{remedy.text} (on {remedy.cluster}, ${remedy.dollars_per_hour:.2f} an hour)"
             facts["now, if" if number == 0 else " " * number] = text
         said += ["", facts_grid(facts)]
+    noted = notable(events)
+    if noted:
+        said += ["", events_table(noted)]
     return Group(*said, "", _candidates(why.candidates, spec, now_s)) if why.candidates else Group(*said)
 
 

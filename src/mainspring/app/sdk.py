@@ -22,10 +22,22 @@ from mainspring.app import daemon
 from mainspring.app.client import Client
 from mainspring.app.code import record_environment, snapshot_code
 from mainspring.app.home import Home, ServerRecord
+from mainspring.app.shelf import Shelf
 from mainspring.app.specs import option_from, spec_from
-from mainspring.domain.answers import ClusterView, Event, JobView, PlanView, TeamView, WhatIf, WhatIfAnswer, Why
+from mainspring.domain.answers import (
+    ClusterView,
+    Event,
+    GoodputReport,
+    JobView,
+    PlanView,
+    TeamView,
+    WhatIf,
+    WhatIfAnswer,
+    Why,
+)
 from mainspring.domain.codec import from_plain, to_plain
 from mainspring.domain.errors import NotFound, Unavailable
+from mainspring.domain.goodput import Goodput
 from mainspring.domain.ids import TeamName
 from mainspring.domain.job import LAB, JobSpec
 from mainspring.domain.life import ended
@@ -45,6 +57,7 @@ def job(
     *,
     on: str | Sequence[str] = "cpu",
     replicas: int = 1,
+    spares: int = 0,
     each: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
     **fields: object,
@@ -56,10 +69,11 @@ def job(
         command: Program and arguments, or one line of text.
         on: Acceptable chips, each `CHIP[:CHIPS][@SPEED]`: type, chips per replica, relative speed.
         replicas: How many replicas start together.
+        spares: How many of them stand by.
         each: Any other field of `Option`, for each of them (`cpus`, `memory_gib`, `within`, `prefer`, ...).
         environment: Variables for the program.
         **fields: Any other field of `JobSpec`, as in a YAML spec (`team`, `tier`, `after`, `duration_s`, ...);
-            `options` replaces `on`.
+            `begins_from` names a checkpoint, "JOB" or "JOB@STEP"; `options` replaces `on`.
 
     Raises:
         InvalidSpec: A field is unknown or out of range.
@@ -71,6 +85,7 @@ def job(
             "command": command if isinstance(command, str) else list(command),
             "options": [option_from(option, replicas=replicas, **(each or {})) for option in chips],
             "environment": dict(environment or {}),
+            "spares": spares,
             **fields,
         }
     )
@@ -141,6 +156,7 @@ class Lab:
         code: Path | None = None,
         count: int = 1,
         after: Sequence[str] = (),
+        begins_from: str = "",
     ) -> JobView:
         """Submits a job and returns it; of an array, its first job.
 
@@ -150,12 +166,25 @@ class Lab:
             code: Folder whose working tree the job runs in; None for a job that needs no files.
             count: How many equal jobs to make of it; each program is told its place by `MAINSPRING_ARRAY_INDEX`.
             after: Ids or names of jobs that must succeed first, beside those that the spec names.
+            begins_from: "JOB" or "JOB@STEP" of the checkpoint to begin from, where JOB is a job's id or name or an
+                import's name; "" for what the spec says. The newest step there is now, or, of a job that this one
+                comes after, the newest when this one starts.
+
+        Raises:
+            NotFound: There is no such checkpoint.
         """
         store = self.objects()
         taken = record_environment(store) if code is None else snapshot_code(code, store)
         with self.client() as client:
-            first = [*spec.after, *(client.job(name).id for name in after)]
-            spec = dataclasses.replace(spec, code=taken, after=tuple(dict.fromkeys(first)))
+            first = {name: name for name in spec.after} | {name: client.job(name).id for name in after}
+            begins_from = begins_from or spec.begins_from
+            if begins_from in first:
+                begins_from = first[begins_from]
+            elif begins_from:
+                found = Shelf(self).steps(begins_from)
+                begins_from = f"{found.job}@{found.steps[0]}"
+            earlier = tuple(dict.fromkeys(first.values()))
+            spec = dataclasses.replace(spec, code=taken, after=earlier, begins_from=begins_from)
             return client.submit(spec, key=key, count=count)
 
     def again(self, job: str, *, key: str = "") -> JobView:
@@ -215,6 +244,26 @@ class Lab:
         """
         with self.client() as client:
             return client.why(job, remedies=remedies)
+
+    def goodput(self, job: str) -> Goodput:
+        """Returns what the time allocated to a job went into; the parts add up to the whole.
+
+        Args:
+            job: Its id or name.
+        """
+        with self.client() as client:
+            return client.goodput(job)
+
+    def goodput_report(self, *, team: str = "", cluster: str = "", since_s: float = 0.0) -> GoodputReport:
+        """Returns what allocated time went into: in all, by team and by cluster.
+
+        Args:
+            team: Only of this team and those below it, "" for all.
+            cluster: Only on this cluster, "" for all.
+            since_s: Only attempts granted since then.
+        """
+        with self.client() as client:
+            return client.goodput_report(team=team, cluster=cluster, since_s=since_s)
 
     def plan(self) -> PlanView:
         """Returns the last plan."""

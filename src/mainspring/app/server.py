@@ -66,6 +66,7 @@ def serve(home: Home, listener: socket.socket) -> None:
         dice=SystemDice(),
         controller_url=url_of(listener),
         objects_url=home.objects_url(config),
+        key=home.key(SystemDice()),
         policy=home.policy(),
     )
     try:

@@ -1,33 +1,79 @@
-"""Durable state of jobs: one data file a rank and one manifest a step, written last, that makes it real."""
+"""Durable state of jobs: one share a rank and one manifest a step, written last, that makes it real.
 
-from mainspring.checkpoint.format import KEEP_STEPS, Manifest, crc32c_of
+Writing:  seal(data, shards) -> Sealed; intact(data, sealed) -> bool
+          write_share(store, job=, step=, file=share_file(claim, generation=, rank=), rank=, data=, sealed=, state=)
+              -> ShareEntry        (a repeat sends only what has not arrived)
+          commit(store, manifest, replace=) -> bool
+Fencing:  put_claim(store, job, claim); newest_claim(store, job) -> Claim | None   (claims compare)
+Reading:  open_checkpoint(store, job, step) -> Checkpoint
+              .manifest, .shards (file: the share's name), .bytes_read
+              .read(pieces, into)             Piece.shard numbers Checkpoint.shards; buffers fastest when page-aligned
+              .array(path, start=(), shape=None) -> array
+              .arrays(paths) -> {path: array}
+          load(store, job, step=None, parts=None) -> Loaded (step, state, arrays, manifest, passed_over)
+          verify(store, job, step) -> Manifest
+Listing:  durable_steps(store, job) -> newest first; read_manifest(store, job, step)
+Cleaning: prune(store, job, keep=) -> steps deleted
+          collect(store, job, keep=, dry_run=) -> Collected(steps, keys, size_bytes)
+"""
+
+from mainspring.checkpoint.format import (
+    KEEP_STEPS,
+    Claim,
+    Lineage,
+    Manifest,
+    ShareEntry,
+    dtype_named,
+    manifest_key,
+    segment_key,
+    share_file,
+    tail_key,
+)
+from mainspring.checkpoint.reader import Checkpoint, open_checkpoint, read_manifest
+from mainspring.checkpoint.share import Sealed, crc32c_of, intact, page_bytes_of, seal, write_share
 from mainspring.checkpoint.store import (
-    Fetched,
+    Collected,
     Loaded,
     PassedOver,
+    collect,
     commit,
     durable_steps,
-    fetch,
     load,
+    newest_claim,
     prune,
-    read_manifest,
-    share_key,
+    put_claim,
     verify,
 )
 
 __all__ = [
     "KEEP_STEPS",
-    "Fetched",
+    "Checkpoint",
+    "Claim",
+    "Collected",
+    "Lineage",
     "Loaded",
     "Manifest",
     "PassedOver",
+    "Sealed",
+    "ShareEntry",
+    "collect",
     "commit",
     "crc32c_of",
+    "dtype_named",
     "durable_steps",
-    "fetch",
+    "intact",
     "load",
+    "manifest_key",
+    "newest_claim",
+    "open_checkpoint",
+    "page_bytes_of",
     "prune",
+    "put_claim",
     "read_manifest",
-    "share_key",
+    "seal",
+    "segment_key",
+    "share_file",
+    "tail_key",
     "verify",
+    "write_share",
 ]

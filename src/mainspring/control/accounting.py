@@ -1,4 +1,7 @@
-"""Where allocated time went: pure folds over events. What the parts say always adds up to the whole.
+"""Where an attempt's time went as far as its events alone tell, for logs and replays, where no lead keeps a ledger.
+
+A pure fold, in seconds of attempts and not of nodes; `goodput` has the ledger of what really ran. What the parts say
+always adds up to the whole.
 
 Times are cut to a grid of 2^-20 s (about a microsecond). Sums of such numbers are exact in binary floating point up
 to 2^33 s, so "adds up" means equality, not nearness.
@@ -10,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from mainspring.domain.answers import Event, Goodput
+from mainspring.domain.answers import Event
 from mainspring.domain.life import AttemptState
 from mainspring.domain.wire import EXIT_PREEMPTED, EventKind
 
@@ -23,10 +26,30 @@ KINDS = (
     EventKind.GENERATION_STEPPING,
     EventKind.CAUGHT_UP,
     EventKind.RANK_EXITED,
+    EventKind.RANK_LEFT,
+    EventKind.HANG,
     EventKind.LEAD_ENDED,
 )  # What the fold reads; others may be left out.
 _GRID = 1 << 20
 _SECONDS_PER_HOUR = 3_600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Seconds of attempts by what they went into, which add up to `allocated_s`; `checkpoint_s` is within steps.
+
+    `recoveries_s` is how long each recovery took, `repeated_steps` how many steps were done once more.
+    """
+
+    allocated_s: float
+    startup_s: float
+    productive_s: float
+    checkpoint_s: float
+    repeated_s: float
+    recovery_s: float
+    wind_down_s: float
+    recoveries_s: tuple[float, ...] = ()
+    repeated_steps: int = 0
 
 
 class _Phase(str, Enum):
@@ -67,7 +90,10 @@ class _Fold:
             case EventKind.RANK_EXITED if event.detail.get("exit_code") not in (0, EXIT_PREEMPTED):
                 self._fail()
                 self.reach(step)
-            case EventKind.GENERATION_PREPARING:
+            case EventKind.RANK_LEFT if event.detail.get("words"):
+                self._fail()
+                self.reach(step)
+            case EventKind.GENERATION_PREPARING | EventKind.HANG:
                 self._fail()
             case EventKind.STOP_REQUESTED:
                 self.stopping = True
@@ -116,7 +142,7 @@ class _Fold:
             self.furthest = max(self.furthest, step)
 
 
-def goodput(events: Iterable[Event], now_s: float) -> Goodput | None:
+def spent(events: Iterable[Event], now_s: float) -> Spent | None:
     """Returns where the allocated time of an attempt, or of all attempts of a job, went; None before the first grant.
 
     startup: granted to the first step (of a program that tells no steps and succeeds: to its ranks' start).
@@ -148,7 +174,7 @@ def dollars(*, dollars_per_hour: float, granted_s: float, ended_s: float) -> flo
     return dollars_per_hour * max(0.0, ended_s - granted_s) / _SECONDS_PER_HOUR
 
 
-def _attempt(events: Sequence[Event], now_s: float) -> Goodput:
+def _attempt(events: Sequence[Event], now_s: float) -> Spent:
     granted = _ticks(events[0].time_s)
     ended = next((event for event in events if event.kind is EventKind.ATTEMPT_ENDED), None)
     end = max(granted, _ticks(now_s if ended is None else ended.time_s))
@@ -160,7 +186,7 @@ def _attempt(events: Sequence[Event], now_s: float) -> Goodput:
     fold.advance(end)
     # Snapshots block steps, so their time is part of stepping; what a lead claims beyond that cannot be.
     checkpoint = min(fold.blocked, fold.spent[_Phase.PRODUCTIVE])
-    return Goodput(
+    return Spent(
         allocated_s=(end - granted) / _GRID,
         startup_s=fold.spent[_Phase.STARTUP] / _GRID,
         productive_s=(fold.spent[_Phase.PRODUCTIVE] - checkpoint) / _GRID,
@@ -173,8 +199,8 @@ def _attempt(events: Sequence[Event], now_s: float) -> Goodput:
     )
 
 
-def _sum(parts: Sequence[Goodput]) -> Goodput:
-    return Goodput(
+def _sum(parts: Sequence[Spent]) -> Spent:
+    return Spent(
         allocated_s=sum(part.allocated_s for part in parts),
         startup_s=sum(part.startup_s for part in parts),
         productive_s=sum(part.productive_s for part in parts),

@@ -8,16 +8,18 @@ from typing import final
 
 import sqlalchemy as sa
 
+from mainspring.control.fold import Loss
+from mainspring.control.holdings import AllocationRecord, allocation_by_id
 from mainspring.control.ledger import Ledger, StopCause
+from mainspring.control.losses import lose
 from mainspring.control.mirror import Mirror
-from mainspring.control.records import AllocationRecord, allocations_of, attempt_by_id
 from mainspring.control.settings import Settings
-from mainspring.control.tokens import Caller, TokenRole, draw_secret, save_token
+from mainspring.control.tokens import Caller, TokenRole, attempt_secret, save_token
 from mainspring.domain.errors import MainspringError, Unavailable
 from mainspring.domain.fleet import AllocationPhase, AllocationSeen, LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName
-from mainspring.domain.life import AllocationState, AttemptState
-from mainspring.domain.ports import Dice, Engine
+from mainspring.domain.life import AllocationState
+from mainspring.domain.ports import Engine
 
 Seen = Mapping[ClusterName, Mapping[AllocationId, AllocationSeen]]
 
@@ -66,14 +68,14 @@ class Actor:
     Args:
         mirror: What has not ended.
         settings: Bounds.
-        dice: Draws tokens.
+        key: What the tokens of attempts are made from.
         controller_url: Where agents register.
     """
 
-    def __init__(self, mirror: Mirror, settings: Settings, dice: Dice, controller_url: str) -> None:
+    def __init__(self, mirror: Mirror, settings: Settings, key: str, controller_url: str) -> None:
         self._mirror = mirror
         self._settings = settings
-        self._dice = dice
+        self._key = key
         self._controller_url = controller_url
         self._secrets: dict[AttemptId, str] = {}
 
@@ -125,15 +127,13 @@ class Actor:
             if known is None:
                 continue
             self._mirror.touch(known.attempt)
-            attempt = attempt_by_id(connection, known.attempt)
-            assert attempt is not None
-            current = allocations_of(connection, known.attempt)[known.place]
+            current = allocation_by_id(connection, known.id)
+            assert current is not None
             if answer.act.order is None:
                 if not answer.refused:
                     ledger.stop_taken(current.id)
             elif answer.refused:
-                if attempt.state in (AttemptState.GRANTED, AttemptState.RUNNING):
-                    ledger.stop_attempt(attempt, StopCause.LOST, answer.refused)
+                lose(ledger, self._mirror, known.attempt, {current.id: Loss(reason=answer.refused)})
             elif current.state is AllocationState.GRANTED:
                 ledger.move_allocation(current, AllocationState.LAUNCHED)
 
@@ -144,19 +144,19 @@ class Actor:
 
     def _order(self, connection: sa.Connection, allocation: AllocationRecord, now_s: float) -> LaunchOrder:
         attempt = self._mirror.attempts[allocation.attempt]
-        grant = self._mirror.grants[attempt.id][allocation.place]
+        part = self._mirror.parts[allocation.id]
         if attempt.id not in self._secrets:
-            # Only the hash is stored: a controller that starts anew gives the agents still to come another token.
-            self._secrets[attempt.id] = draw_secret(self._dice)
+            # Agents of one attempt know each other by it, so a controller that starts anew must give the same.
+            self._secrets[attempt.id] = attempt_secret(self._key, attempt.id)
             team = self._mirror.specs[attempt.job].team
             caller = Caller(role=TokenRole.ATTEMPT, team=team, attempt=attempt.id)
             save_token(connection, self._secrets[attempt.id], caller, now_s=now_s)
         return LaunchOrder(
             allocation=allocation.id,
             attempt=attempt.id,
-            role=grant.role,
-            nodes=grant.nodes,
-            chip_milli=grant.chip_milli,
+            role=part.role,
+            nodes=part.nodes,
+            chip_milli=part.chip_milli,
             controller=self._controller_url,
             token=self._secrets[attempt.id],
         )

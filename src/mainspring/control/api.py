@@ -26,7 +26,8 @@ from mainspring.domain.errors import (
     StorageFull,
     Unavailable,
 )
-from mainspring.domain.ids import TeamName
+from mainspring.domain.goodput import Goodput
+from mainspring.domain.ids import ClusterName, TeamName
 from mainspring.domain.life import JobState
 from mainspring.domain.team import Team
 
@@ -153,25 +154,47 @@ def why(
     remedies: Annotated[bool, Query()] = False,  # noqa: FBT002
 ) -> Response:
     """Tells why a job is where it is, or waits; with `remedies`, also what would start it now."""
-    return _answer(control.why(job, with_remedies=remedies))
+    return _answer(control.questions.why(job, with_remedies=remedies))
 
 
 @_router.get("/plan", **documented(answer=answers.PlanView))
 def show_plan(control: Controlled, _: Seen) -> Response:
     """Shows the last plan."""
-    return _answer(control.plan())
+    return _answer(control.questions.plan())
 
 
 @_router.post("/plan/what-if", **documented(body=answers.WhatIf, answer=answers.WhatIfAnswer))
 def what_if(control: Controlled, _: Seen, body: Body) -> Response:
     """Tells what some changes would make of the last plan; nothing of it happens."""
-    return _answer(control.what_if(decode(answers.WhatIf, body)))
+    return _answer(control.questions.what_if(decode(answers.WhatIf, body)))
 
 
 @_router.get("/jobs/{job}/events", **documented(answer=answers.Event, many=True))
 def job_events(control: Controlled, _: Seen, job: str, since: Since = 0, limit: Limit = LIST_MAX) -> Response:
     """Lists a job's events after a sequence number, oldest first."""
     return _answer(control.events(reference=job, since=since, limit=limit))
+
+
+@_router.get("/jobs/{job}/goodput", **documented(answer=Goodput))
+def job_goodput(control: Controlled, _: Seen, job: str) -> Response:
+    """Tells what the time allocated to a job went into; the parts add up to the whole."""
+    return _answer(control.goodput(job))
+
+
+@_router.get("/goodput", **documented(answer=answers.GoodputReport))
+def goodput(
+    control: Controlled,
+    _: Seen,
+    team: Annotated[str | None, Query(max_length=63)] = None,
+    cluster: Annotated[str | None, Query(max_length=63)] = None,
+    since: Annotated[float, Query(ge=0, allow_inf_nan=False)] = 0.0,
+) -> Response:
+    """Tells what allocated time went into: of all attempts granted since a time, by team and by cluster."""
+    return _answer(
+        control.goodput_report(
+            team=TeamName(team) if team else None, cluster=ClusterName(cluster) if cluster else None, since_s=since
+        )
+    )
 
 
 _LOGS: dict[int | str, dict[str, Any]] = {

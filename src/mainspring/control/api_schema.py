@@ -9,6 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
 from mainspring.domain import answers, wire
+from mainspring.domain.goodput import Goodput
 from mainspring.domain.team import Team
 
 _REF = "#/components/schemas/{model}"
@@ -17,6 +18,8 @@ _KINDS: dict[str, Any] = {
     "JobView": answers.JobView,
     "Why": answers.Why,
     "Event": answers.Event,
+    "Goodput": Goodput,
+    "GoodputReport": answers.GoodputReport,
     "ClusterView": answers.ClusterView,
     "Team": Team,
     "TeamView": answers.TeamView,

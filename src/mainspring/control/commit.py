@@ -9,15 +9,17 @@ from typing import final
 import sqlalchemy as sa
 
 from mainspring.control.fleet import Fleet
-from mainspring.control.ledger import Ledger, NewAttempt, StopCause, clipped
+from mainspring.control.granting import NewAllocation, NewAttempt, grant, resize
+from mainspring.control.holdings import KEPT, AllocationRecord, Change, change, live_allocations_of, parts, split
+from mainspring.control.ledger import Ledger, StopCause, clipped
 from mainspring.control.mirror import Mirror
-from mainspring.control.records import JobRecord, attempt_by_id, chunks, jobs_by_id, text_of
+from mainspring.control.records import AttemptRecord, JobRecord, attempt_by_id, chunks, jobs_by_id, text_of
 from mainspring.control.schema import ID_LENGTH_MAX, plans, whys
 from mainspring.control.settings import Settings
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, JobId, draw_id
 from mainspring.domain.job import ANY_CHIP, MILLI
 from mainspring.domain.life import AttemptState, JobState
-from mainspring.domain.plan import Candidate, Evict, Limit, Move, Plan, Provision, Resize, Start, Wait
+from mainspring.domain.plan import Candidate, Evict, Grant, Limit, Move, Plan, Provision, Resize, Start, Wait
 from mainspring.domain.ports import Dice
 from mainspring.domain.wire import Detail, EventKind
 
@@ -57,8 +59,9 @@ class Committer:
     """Writes plans, one after the other.
 
     What no engine here can do yet is told and not done: moves of data and orders of nodes are events, written when they
-    are first wanted. A resize ends its attempt, saved, and queues the job again to start at the other size: ranks of a
-    running attempt cannot be added or taken away yet.
+    are first wanted. A resize adds allocations to its attempt and ends others, while it goes on. Where that cannot be
+    (a part of an allocation would have to end, or the one with the lead), the attempt ends, saved, and the job is
+    queued to start again at the other size.
 
     Args:
         mirror: What has not ended.
@@ -122,7 +125,7 @@ class Committer:
                 new = self._new_attempt(jobs[start.job], start, decided.number)
                 granted.append(new)
                 told[start.job] = _Why(words=_placed(start, new))
-        ledger.grant(granted)
+        grant(ledger, granted)
         _write_whys(connection, told, decided.number)
         waiting = {job for wait in decided.waits for job in wait.jobs}
         self._told = {job: why for job, why in self._told.items() if job in waiting} | changed
@@ -157,30 +160,62 @@ class Committer:
             case Evict():
                 ledger.stop_attempt(attempt, StopCause.EVICT, end.reason, detail={**detail, "limit": end.cause.value})
             case Resize():
-                reason = f"runs again with {end.replicas} replicas of {end.role}: {end.reason}"
-                ledger.stop_attempt(attempt, StopCause.RESIZE, reason, detail=detail)
+                self._resize(ledger, attempt, end, detail)
+
+    def _resize(self, ledger: Ledger, attempt: AttemptRecord, wanted: Resize, detail: Mapping[str, str]) -> None:
+        own = {one.id: one for one in live_allocations_of(ledger.connection, [attempt.id]) if one.state in KEPT}
+        kept = sorted(own.values(), key=lambda one: one.place)
+        held = parts(ledger.connection, [one.id for one in kept])
+        of_role = {one.id: held[one.id] for one in kept if held[one.id].role == wanted.role}
+        how = change(of_role, wanted.grant) if of_role else None
+        if how is None or any(_leads(own[allocation], attempt) for allocation in how.dropped):
+            reason = f"runs again with {wanted.replicas} replicas of {wanted.role}: {wanted.reason}"
+            ledger.stop_attempt(attempt, StopCause.RESIZE, reason, detail=detail)
+        elif how != Change(dropped=(), added=()):
+            told: Detail = {"role": wanted.role, "replicas": wanted.replicas, "reason": wanted.reason, **detail}
+            roles = {role.name: role.options for role in self._mirror.specs[attempt.job].roles}
+            resize(
+                ledger,
+                attempt,
+                dropped=[own[allocation] for allocation in how.dropped],
+                added=[self._new_allocation(part, roles[part.role][part.option].chip) for part in how.added],
+                detail=told,
+            )
 
     def _new_attempt(self, job: JobRecord, start: Start, number: int) -> NewAttempt:
-        inventory = self._fleet.seen()[start.grants[0].cluster].inventory
-        roles = {role.name: role for role in self._mirror.specs[start.job].roles}
-        chips: dict[ChipName, int] = {}
-        for grant in start.grants:
-            asked = roles[grant.role].options[grant.option].chip
-            chip_of = {node.name: node.chip for node in inventory.nodes} if asked == ANY_CHIP else {}
-            for node, milli in zip(grant.nodes, grant.chip_milli, strict=True):
-                chip = chip_of.get(node, asked)
-                chips[chip] = chips.get(chip, 0) + milli
-        prices = inventory.dollars_per_chip_hour
+        roles = {role.name: role.options for role in self._mirror.specs[start.job].roles}
+        options = [roles[each.role][each.option] for each in start.grants]
         return NewAttempt(
             id=AttemptId(draw_id("attempt", self._dice)),
             job=job,
-            allocations=tuple(AllocationId(draw_id("allocation", self._dice)) for _ in start.grants),
             grants=start.grants,
-            simulated=inventory.simulated,
+            allocations=tuple(
+                self._new_allocation(part, option.chip)
+                for each, option in zip(start.grants, options, strict=True)
+                for part in split(each, option)
+            ),
+            simulated=self._fleet.seen()[start.grants[0].cluster].inventory.simulated,
             plan=number,
+        )
+
+    def _new_allocation(self, part: Grant, asked: ChipName) -> NewAllocation:
+        inventory = self._fleet.seen()[part.cluster].inventory
+        chip_of = {node.name: node.chip for node in inventory.nodes} if asked == ANY_CHIP else {}
+        chips: dict[ChipName, int] = {}
+        for node, milli in zip(part.nodes, part.chip_milli, strict=True):
+            chip = chip_of.get(node, asked)
+            chips[chip] = chips.get(chip, 0) + milli
+        prices = inventory.dollars_per_chip_hour
+        return NewAllocation(
+            id=AllocationId(draw_id("allocation", self._dice)),
+            part=part,
             chips=chips,
             dollars_per_hour=sum(prices.get(chip, 0.0) * milli / MILLI for chip, milli in chips.items()),
         )
+
+
+def _leads(allocation: AllocationRecord, attempt: AttemptRecord) -> bool:
+    return allocation.agent_first <= attempt.lead < allocation.agent_first + allocation.nodes
 
 
 def _words_of(wait: Wait) -> _Words:

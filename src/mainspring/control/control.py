@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from threading import Event as Signal
 from threading import Lock
 
@@ -12,37 +11,24 @@ import sqlalchemy as sa
 
 from mainspring.control import agents
 from mainspring.control.fleet import Fleet
+from mainspring.control.goodput import goodput_of, goodput_report
+from mainspring.control.holdings import allocation_of_rank
 from mainspring.control.ledger import Ledger, StopCause, member_name
 from mainspring.control.loop import Loop
-from mainspring.control.picture import Picture, Pictures
-from mainspring.control.planning import remedies, team_uses, view_plan, waiting_why, what_if
-from mainspring.control.records import (
-    ACTIVE_MAX,
-    attempts_of,
-    events_since,
-    jobs_of_array,
-    tenants,
-    text_of,
-)
+from mainspring.control.picture import Pictures
+from mainspring.control.planning import team_uses
+from mainspring.control.questions import Questions
+from mainspring.control.records import attempts_of, events_since, jobs_of_array, tenants, text_of
 from mainspring.control.schema import KEY_LENGTH_MAX, teams
 from mainspring.control.settings import Settings
 from mainspring.control.store import Store
 from mainspring.control.submits import array_of, made_before, require_jobs, require_known, require_room
 from mainspring.control.tokens import Caller, TokenRole, draw_secret, find_caller, save_token
-from mainspring.control.views import find_job, list_jobs, view_clusters, view_job, view_why
-from mainspring.domain.answers import (
-    ClusterView,
-    Event,
-    JobView,
-    PlanView,
-    Submit,
-    TeamView,
-    WhatIf,
-    WhatIfAnswer,
-    Why,
-)
-from mainspring.domain.errors import InvalidInput, NotAllowed, NotFound, Unavailable
+from mainspring.control.views import find_job, list_jobs, view_clusters, view_job
+from mainspring.domain.answers import ClusterView, Event, GoodputReport, JobView, Submit, TeamView
+from mainspring.domain.errors import InvalidInput, NotAllowed, NotFound
 from mainspring.domain.fleet import LogChunk
+from mainspring.domain.goodput import Goodput
 from mainspring.domain.ids import ClusterName, JobId, TeamName, checked_name, draw_id
 from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.ports import Clock, Dice, Engine
@@ -53,7 +39,6 @@ from mainspring.planner import Policy, Snapshot, SnapshotBuilder, feasible
 LIST_MAX = 1_000
 LOG_BYTES_MAX = 1 << 20
 TEAMS_MAX = 10_000
-ASK_S = 60.0  # The longest wait for others who try changes: one thread tries at a time, for each makes whole plans.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +65,7 @@ class Control:
         dice: Draws ids and tokens; called from many threads.
         controller_url: Where agents reach this controller.
         objects_url: Where code snapshots and checkpoints are, as agents reach it.
+        key: A secret that the tokens of attempts are made from: the same for every controller of one store.
         settings: Bounds.
         policy: What the lab decides about planning.
     """
@@ -93,6 +79,7 @@ class Control:
         dice: Dice,
         controller_url: str,
         objects_url: str,
+        key: str,
         settings: Settings | None = None,
         policy: Policy | None = None,
     ) -> None:
@@ -107,7 +94,9 @@ class Control:
         self._dice = dice
         self._controller_url = controller_url
         self._objects_url = objects_url
-        self._asking = Lock()
+        self._key = key
+        self._listens_since_s = clock.now_s()
+        self.questions = Questions(store, self.pictures)
         self._machines_lock = Lock()
         self._machines_version = -1
         self._machines: Snapshot | None = None
@@ -122,6 +111,7 @@ class Control:
             fleet=self.fleet,
             pictures=self.pictures,
             controller_url=self._controller_url,
+            key=self._key,
             settings=self.settings,
             policy=self.policy,
         )
@@ -239,7 +229,8 @@ class Control:
             NotFound: No such job.
         """
         with self.store.read() as connection:
-            return view_job(connection, find_job(connection, reference), self.clock.now_s())
+            job = find_job(connection, reference)
+            return view_job(connection, job, now_s=self.clock.now_s(), lease_s=self.settings.lease_s)
 
     def jobs(
         self,
@@ -292,73 +283,6 @@ class Control:
         self.wake.set()
         return self.job(job.id)
 
-    # ---------------------------------------------------------------- plans
-
-    def why(self, reference: str, *, with_remedies: bool = False) -> Why:
-        """Returns why a job is where it is, or waits.
-
-        Args:
-            reference: Its id or name.
-            with_remedies: Whether to find what would start it now, which makes plans and takes a while.
-
-        Raises:
-            NotFound: No such job.
-            Unavailable: Others keep this controller busy with such questions.
-        """
-        with self.store.read() as connection:
-            answer = view_why(connection, find_job(connection, reference))
-        picture = self.pictures.newest
-        if picture is None or answer.state is not JobState.QUEUED:
-            return answer
-        answer = waiting_why(picture, answer)
-        if not with_remedies:
-            return answer
-        with self._asked("find what would start a job"):
-            return replace(answer, remedies=remedies(picture, answer.job))
-
-    def plan(self) -> PlanView:
-        """Returns the last plan.
-
-        Raises:
-            Unavailable: This controller does not lead, or has not planned yet.
-        """
-        picture = self._picture("show the last plan")
-        return view_plan(picture.plan, picture.now_s)
-
-    def what_if(self, changes: WhatIf) -> WhatIfAnswer:
-        """Returns what some changes would make of the last plan; nothing of it happens.
-
-        Args:
-            changes: What to try.
-
-        Raises:
-            NotFound: A change speaks of a cluster, chip or team that is not known.
-            InvalidInput: There would be too many nodes or jobs, or the teams would be no tree.
-            Unavailable: This controller does not lead, has not planned yet, or is kept busy with such questions.
-        """
-        picture = self._picture("try a change")
-        count = sum(submit.count for submit in changes.submits) + len(picture.snapshot.pending.jobs)
-        if count > ACTIVE_MAX:
-            raise InvalidInput("try a change", got=f"{count} waiting jobs", wanted=f"at most {ACTIVE_MAX}")
-        with self._asked("try a change"):
-            return what_if(picture, changes)
-
-    def _picture(self, attempted: str) -> Picture:
-        picture = self.pictures.newest
-        if picture is None:
-            raise Unavailable(attempted, got="no plan yet on this controller", next_step="ask again in a moment")
-        return picture
-
-    @contextmanager
-    def _asked(self, attempted: str) -> Iterator[None]:
-        """Lets one thread at a time make plans that only answer questions."""
-        if not self._asking.acquire(timeout=ASK_S):
-            raise Unavailable(attempted, got="others who ask", next_step="ask again in a moment")
-        try:
-            yield
-        finally:
-            self._asking.release()
-
     # ---------------------------------------------------------------- events, logs, progress
 
     def events(self, *, reference: str | None = None, since: int = 0, limit: int = LIST_MAX) -> tuple[Event, ...]:
@@ -403,7 +327,7 @@ class Control:
             chosen = [one for one in own if attempt in (None, one.number)][-1:]
             if not chosen:
                 raise NotFound("read logs", on=job.id, got=f"attempt {attempt}", wanted=f"1 to {len(own)}")
-            allocation = agents.allocation_of_rank(connection, chosen[0], rank)
+            allocation = allocation_of_rank(connection, chosen[0].id, rank)
         engine = self._engines.get(allocation.cluster)
         if engine is None:
             raise NotFound("read logs", on=job.id, got=f"cluster {allocation.cluster}, which is no longer connected")
@@ -426,6 +350,44 @@ class Control:
             own = attempts_of(connection, [job.id]).get(job.id, [])
         return Progress(job=job.id, state=job.state, attempts=tuple(attempt.state for attempt in own))
 
+    # ---------------------------------------------------------------- accounts
+
+    def goodput(self, reference: str) -> Goodput:
+        """Returns what the time allocated to a job went into until now.
+
+        Args:
+            reference: Its id or name.
+
+        Raises:
+            NotFound: No such job.
+        """
+        with self.store.read() as connection:
+            job = find_job(connection, reference)
+            return goodput_of(connection, job, now_s=self.clock.now_s(), lease_s=self.settings.lease_s)
+
+    def goodput_report(
+        self, *, team: TeamName | None = None, cluster: ClusterName | None = None, since_s: float = 0.0
+    ) -> GoodputReport:
+        """Returns what allocated time went into: in all, by team and by cluster.
+
+        Args:
+            team: Only of this team and those below it, unless None.
+            cluster: Only on this cluster, unless None.
+            since_s: Only attempts granted since then.
+
+        Raises:
+            NotFound: No such team or cluster.
+        """
+        with self.store.read() as connection:
+            return goodput_report(
+                connection,
+                team=team,
+                cluster=cluster,
+                since_s=since_s,
+                now_s=self.clock.now_s(),
+                lease_s=self.settings.lease_s,
+            )
+
     def clusters(self) -> tuple[ClusterView, ...]:
         """Returns every cluster that ever answered, in order of name."""
         with self.store.read() as connection:
@@ -445,15 +407,19 @@ class Control:
             NotAllowed: The token is not the attempt's.
             Conflict: The allocation is stopping or gone.
         """
+        rules = agents.Rules(
+            settings=self.settings,
+            objects_url=self._objects_url,
+            now_s=self.clock.now_s(),
+            listens_since_s=self._listens_since_s,
+        )
         with self.store.read() as connection:
             attempt = agents.posting(connection, call.allocation).attempt
             caller.require_attempt(attempt.id, "register an agent")
-            orders = agents.register(
-                connection, call, settings=self.settings, objects_url=self._objects_url, known=True
-            )
+            orders = agents.register(connection, call, rules=rules, known=True)
         if orders is None:
             with self.store.write() as connection:
-                orders = agents.register(connection, call, settings=self.settings, objects_url=self._objects_url)
+                orders = agents.register(connection, call, rules=rules)
         assert orders is not None
         return orders
 

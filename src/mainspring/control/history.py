@@ -13,9 +13,9 @@ from math import inf, log
 import sqlalchemy as sa
 
 from mainspring.control.accounting import dollars
-from mainspring.control.records import ATTEMPT_LIVE, JOB_LIVE, AttemptRecord, attempts_of, read_text, specs
-from mainspring.control.schema import attempts, jobs
-from mainspring.domain.ids import ChipName, JobId, TeamName
+from mainspring.control.records import ATTEMPT_LIVE, JOB_LIVE, AttemptRecord, attempts_of, chunks, read_text, specs
+from mainspring.control.schema import allocations, attempts, jobs
+from mainspring.domain.ids import AttemptId, ChipName, JobId, TeamName
 from mainspring.domain.job import MILLI, JobSpec
 from mainspring.domain.life import JobState
 from mainspring.domain.team import Team
@@ -23,35 +23,41 @@ from mainspring.planner.builder import CHIP_VALUES, USAGE_HALF_LIFE_S
 
 HALF_LIVES = 6  # What was used longer ago weighs under a sixty-fourth.
 SUCCESSES_MAX = 2_000  # Newest ones learned from; each group of `planner.durations` remembers 64.
+RAN_S_MIN = 1.0  # What ran for less, by clocks that were set back, teaches plans that its nodes are free at once.
 _HOUR_S = 3_600.0
 _DAY_HOURS = 24
 
 _hour = {
     name: sa.cast(column / _HOUR_S, sa.Integer).label(name)
-    for name, column in (("began", attempts.c.granted_s), ("ended", attempts.c.ended_s))
+    for name, column in (("began", allocations.c.granted_s), ("ended", allocations.c.ended_s))
 }
-_lasted_s = attempts.c.ended_s - attempts.c.granted_s
+_lasted_s = allocations.c.ended_s - allocations.c.granted_s
 _ENDED_BY_HOUR = (
     sa.select(
         jobs.c.team,
-        attempts.c.chips,
+        allocations.c.chips,
         *_hour.values(),
         sa.func.sum(_lasted_s).label("seconds"),
-        sa.func.sum(_lasted_s * attempts.c.dollars_per_hour / _HOUR_S).label("dollars"),
+        sa.func.sum(_lasted_s * allocations.c.dollars_per_hour / _HOUR_S).label("dollars"),
     )
+    .join(attempts, allocations.c.attempt_id == attempts.c.id)
     .join(jobs, attempts.c.job_id == jobs.c.id)
-    .where(attempts.c.ended_s > attempts.c.granted_s)
-    .group_by(jobs.c.team, attempts.c.chips, *_hour.values())
+    .where(allocations.c.ended_s > allocations.c.granted_s)
+    .group_by(jobs.c.team, allocations.c.chips, *_hour.values())
 )
 _LIVE = (
-    sa.select(jobs.c.team, attempts.c.chips, attempts.c.granted_s)
+    sa.select(jobs.c.team, allocations.c.chips, allocations.c.granted_s)
+    .join(attempts, allocations.c.attempt_id == attempts.c.id)
     .join(jobs, attempts.c.job_id == jobs.c.id)
-    .where(attempts.c.state.in_(ATTEMPT_LIVE))
+    .where(attempts.c.state.in_(ATTEMPT_LIVE), allocations.c.ended_s.is_(None))
 )
 _PASTS = (
-    sa.select(attempts.c.job_id, attempts.c.chips, attempts.c.granted_s, attempts.c.ended_s, attempts.c.stop_cause)
+    sa.select(attempts.c.id, attempts.c.job_id, attempts.c.granted_s, attempts.c.ended_s, attempts.c.stop_cause)
     .join(jobs, attempts.c.job_id == jobs.c.id)
     .where(jobs.c.state.in_(JOB_LIVE), attempts.c.ended_s.is_not(None))
+)
+_CHIPS = sa.select(allocations.c.attempt_id, allocations.c.chips, allocations.c.granted_s, allocations.c.ended_s).where(
+    allocations.c.ended_s.is_not(None)
 )
 _SUCCEEDED = (
     sa.select(jobs.c.id)
@@ -75,18 +81,18 @@ class Past:
     ran_s: float = 0.0
     evicted_s: float = -inf
 
-    def with_attempt(self, *, milli: int, granted_s: float, ended_s: float, displaced: bool) -> Past:
+    def with_attempt(self, *, chip_s: float, granted_s: float, ended_s: float, displaced: bool) -> Past:
         """Returns the past with one more attempt.
 
         Args:
-            milli: Thousandths of chips it held.
+            chip_s: Chip-seconds it had.
             granted_s: When it began.
             ended_s: When it was over.
             displaced: Whether a plan ended it.
         """
         lasted_s = max(0.0, ended_s - granted_s)
         return Past(
-            attained_chip_s=self.attained_chip_s + lasted_s * milli / MILLI,
+            attained_chip_s=self.attained_chip_s + chip_s,
             ran_s=self.ran_s + lasted_s,
             evicted_s=max(self.evicted_s, ended_s) if displaced else self.evicted_s,
         )
@@ -109,14 +115,32 @@ def pasts(connection: sa.Connection, displacing: Iterable[str]) -> dict[JobId, P
     """
     found: dict[JobId, Past] = {}
     causes = tuple(displacing)
-    for row in connection.execute(_PASTS):
+    rows = connection.execute(_PASTS).all()
+    had = chip_seconds(connection, [AttemptId(row.id) for row in rows])
+    for row in rows:
         job = JobId(row.job_id)
         found[job] = found.get(job, Past()).with_attempt(
-            milli=sum(_chips(row.chips).values()),
+            chip_s=had.get(AttemptId(row.id), 0.0),
             granted_s=row.granted_s,
             ended_s=row.ended_s,
             displaced=row.stop_cause in causes,
         )
+    return found
+
+
+def chip_seconds(connection: sa.Connection, wanted: Iterable[AttemptId]) -> dict[AttemptId, float]:
+    """Returns the chip-seconds that some attempts had, as far as what they held is over.
+
+    Args:
+        connection: Where to read.
+        wanted: Ids of the attempts.
+    """
+    found: dict[AttemptId, float] = {}
+    for some in chunks(wanted):
+        for row in connection.execute(_CHIPS.where(allocations.c.attempt_id.in_(some))):
+            milli = sum(_chips(row.chips).values())
+            had = milli / MILLI * max(0.0, row.ended_s - row.granted_s)
+            found[AttemptId(row.attempt_id)] = found.get(AttemptId(row.attempt_id), 0.0) + had
     return found
 
 
@@ -139,7 +163,7 @@ def usage(connection: sa.Connection, now_s: float) -> Mapping[TeamName, float]:
         weighed_s = (0.5 ** ((now_s - ended_s) / half_s) - 0.5 ** ((now_s - began_s) / half_s)) * half_s / log(2.0)
         used[TeamName(team)] = used.get(TeamName(team), 0.0) + value * seconds * weighed_s / (ended_s - began_s)
 
-    query = _ENDED_BY_HOUR.where(attempts.c.ended_s > now_s - HALF_LIVES * USAGE_HALF_LIFE_S)
+    query = _ENDED_BY_HOUR.where(allocations.c.ended_s > now_s - HALF_LIVES * USAGE_HALF_LIFE_S)
     for row in connection.execute(query):
         add(row.team, row.chips, row.began * _HOUR_S, row.ended * _HOUR_S, row.seconds)
     for row in connection.execute(_LIVE):
@@ -156,7 +180,7 @@ def successes(connection: sa.Connection) -> Iterator[Success]:
     newest = [JobId(job) for job in connection.execute(_SUCCEEDED).scalars()]
     written, own = specs(connection, newest), attempts_of(connection, newest)
     for job in reversed(newest):
-        yield Success(spec=written[job], ran_s=sum(map(_ran_s, own.get(job, ()))))
+        yield Success(spec=written[job], ran_s=max(RAN_S_MIN, sum(map(_ran_s, own.get(job, ())))))
 
 
 def _ran_s(attempt: AttemptRecord) -> float:
@@ -169,7 +193,7 @@ def _chips(text: str) -> Mapping[ChipName, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """An attempt that costs money, and whom."""
+    """An allocation that costs money, and whom."""
 
     team: TeamName
     dollars_per_hour: float
@@ -186,7 +210,7 @@ class Spending:
         self._sums_of: tuple[int, tuple[Team, ...]] | None = None
 
     def reach(self, connection: sa.Connection, tree: tuple[Team, ...], now_s: float) -> None:
-        """Reads what ended attempts cost, if some window reaches further back than what was read.
+        """Reads what is over cost, if some window reaches further back than what was read.
 
         Args:
             connection: Where to read.
@@ -198,15 +222,15 @@ class Spending:
             return
         self._hours = hours
         self._by_hour.clear()
-        query = _ENDED_BY_HOUR.where(attempts.c.ended_s > now_s - hours * _HOUR_S)
+        query = _ENDED_BY_HOUR.where(allocations.c.ended_s > now_s - hours * _HOUR_S)
         for row in connection.execute(query):
             self._add(TeamName(row.team), row.dollars, row.began, row.ended)
 
     def ended(self, charge: Charge, ended_s: float) -> None:
-        """Adds an attempt that is over.
+        """Adds an allocation that is over.
 
         Args:
-            charge: The attempt.
+            charge: The allocation.
             ended_s: When it was over.
         """
         cost = dollars(dollars_per_hour=charge.dollars_per_hour, granted_s=charge.granted_s, ended_s=ended_s)
@@ -217,7 +241,7 @@ class Spending:
 
         Args:
             tree: Every team.
-            live: Attempts that go on; counted until now.
+            live: What goes on; counted until now.
             now_s: The time.
         """
         hour = int(now_s // _HOUR_S)

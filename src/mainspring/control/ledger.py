@@ -1,7 +1,7 @@
 """Writes facts inside one transaction: states move along the tables of `domain.life`, and every move is an event.
 
 Decides how one move drags others along (a stopped attempt stops its allocations) and how an attempt's end settles its
-job; when to move what is decided by `loop`, `agents` and `control`.
+job; when to move what is decided by `loop`, `agents` and `control`, and what a grant writes by `granting`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,11 @@ from enum import Enum
 
 import sqlalchemy as sa
 
-from mainspring.control.records import (
-    AllocationRecord,
-    AttemptRecord,
-    JobRecord,
-    allocations_of,
-    befores,
-    chunks,
-    event_of,
-    text_of,
-)
+from mainspring.control.holdings import KEPT, AllocationRecord, allocations_of, live_allocations_of, merged, parts
+from mainspring.control.records import AttemptRecord, JobRecord, chunks, event_of, text_of
 from mainspring.control.schema import REASON_LENGTH_MAX, agents, allocations, attempts, events, jobs
 from mainspring.domain.answers import Submit
-from mainspring.domain.ids import AllocationId, AttemptId, ChipName, JobId
+from mainspring.domain.ids import AllocationId, AttemptId, JobId
 from mainspring.domain.life import (
     ALLOCATION_MOVES,
     ATTEMPT_MOVES,
@@ -35,7 +27,6 @@ from mainspring.domain.life import (
     ended,
     moved,
 )
-from mainspring.domain.plan import Grant
 from mainspring.domain.wire import EXIT_PREEMPTED, Detail, EventKind
 
 _EXITS_READ_MAX = 32  # The first bad exit is among the first few: later ones are ranks that lost their peers.
@@ -55,31 +46,6 @@ class StopCause(str, Enum):
 DISPLACED = (StopCause.EVICT, StopCause.RESIZE)  # By a plan: the job is queued again, and nothing is held against it.
 _ASKED = (StopCause.CANCEL, *DISPLACED)
 _NOTHING: Mapping[str, str] = {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewAttempt:
-    """What a grant writes.
-
-    Args:
-        id: The attempt's id.
-        job: Its job, as it stands in this transaction.
-        allocations: One id for each grant.
-        grants: The nodes of each role, all on one cluster.
-        simulated: Whether that cluster's chips are pretended.
-        plan: Number of the plan that granted them.
-        chips: Thousandths granted, by chip type.
-        dollars_per_hour: Price of all chips granted.
-    """
-
-    id: AttemptId
-    job: JobRecord
-    allocations: tuple[AllocationId, ...]
-    grants: tuple[Grant, ...]
-    simulated: bool
-    plan: int
-    chips: Mapping[ChipName, int]
-    dollars_per_hour: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +168,7 @@ class Ledger:
         ]
         self.connection.execute(sa.insert(jobs), rows)
         told = [text_of({"name": row["name"], "team": spec.team}) for row in rows]
-        self._tell_each(EventKind.JOB_SUBMITTED, made, told)
+        self.tell_each(EventKind.JOB_SUBMITTED, made, told)
 
     def cancel_queued(self, queued: Sequence[JobRecord], by: str) -> None:
         """Cancels jobs that wait, as many as there are, in a few statements.
@@ -218,13 +184,21 @@ class Ledger:
             wanted = [job.id for job in some]
             columns = {"state": after.value, "reason": clipped(reason), "ended_s": self.now_s}
             self.connection.execute(sa.update(jobs).where(jobs.c.id.in_(wanted)).values(columns))
-            self._tell_each(EventKind.STOP_REQUESTED, wanted, [text_of({"by": by})] * len(wanted))
+            self.tell_each(EventKind.STOP_REQUESTED, wanted, [text_of({"by": by})] * len(wanted))
             detail = text_of({"before": JobState.QUEUED.value, "after": after.value, "reason": reason})
-            self._tell_each(EventKind.JOB_MOVED, wanted, [detail] * len(wanted))
+            self.tell_each(EventKind.JOB_MOVED, wanted, [detail] * len(wanted))
 
-    def _tell_each(
+    def tell_each(
         self, kind: EventKind, of: Sequence[JobId], details: Sequence[str], *, attempts_of: Sequence[AttemptId] = ()
     ) -> None:
+        """Appends one event a job, all of one kind.
+
+        Args:
+            kind: What happened.
+            of: To which jobs.
+            details: The facts of each, as text.
+            attempts_of: The attempt of each, if to attempts.
+        """
         rows = [
             {
                 "time_s": self.now_s,
@@ -252,81 +226,6 @@ class Ledger:
         self.connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(columns))
         detail = {"before": job.state.value, "after": after.value, "reason": reason}
         self.event(EventKind.JOB_MOVED, job=job.id, detail=detail)
-
-    def grant(self, granted: Sequence[NewAttempt]) -> None:
-        """Gives queued jobs their next attempts, with one allocation for each grant, in a few statements.
-
-        Args:
-            granted: At most one a job, with the job as it stands in this transaction.
-        """
-        if not granted:
-            return
-        before = befores(self.connection, [new.job.id for new in granted])
-        numbers = [before[new.job.id].number + 1 if new.job.id in before else 1 for new in granted]
-        rows = [
-            {
-                "id": new.id,
-                "job_id": new.job.id,
-                "number": number,
-                "state": AttemptState.GRANTED.value,
-                "cluster": new.grants[0].cluster,
-                "simulated": new.simulated,
-                "plan": new.plan,
-                "grants": text_of(new.grants),
-                "chips": text_of(new.chips),
-                "dollars_per_hour": new.dollars_per_hour,
-                "granted_s": self.now_s,
-            }
-            for new, number in zip(granted, numbers, strict=True)
-        ]
-        self.connection.execute(sa.insert(attempts), rows)
-        places = [
-            {
-                "id": allocation,
-                "attempt_id": new.id,
-                "place": place,
-                "cluster": new.grants[0].cluster,
-                "state": AllocationState.GRANTED.value,
-            }
-            for new in granted
-            for place, allocation in enumerate(new.allocations)
-        ]
-        self.connection.execute(sa.insert(allocations), places)
-        details = [
-            {
-                "cluster": new.grants[0].cluster,
-                "nodes": sum(len(grant.nodes) for grant in new.grants),
-                "plan": new.plan,
-                "number": number,
-                "step": before[new.job.id].step if new.job.id in before else -1,
-            }
-            for new, number in zip(granted, numbers, strict=True)
-        ]
-        jobs_of = [new.job.id for new in granted]
-        own = [new.id for new in granted]
-        self._tell_each(EventKind.ATTEMPT_GRANTED, jobs_of, [text_of(detail) for detail in details], attempts_of=own)
-        self._start_jobs(granted, numbers)
-
-    def _start_jobs(self, granted: Sequence[NewAttempt], numbers: Sequence[int]) -> None:
-        after = JobState.STARTING
-        reasons = [
-            f"attempt {number} granted on {new.grants[0].cluster}" for new, number in zip(granted, numbers, strict=True)
-        ]
-        for new in granted:
-            moved(JOB_MOVES, new.job.state, after, new.job.id)
-        wanted = [new.job.id for new in granted]
-        changes = [{"of": job, "why": reason} for job, reason in zip(wanted, reasons, strict=True)]
-        self.connection.execute(
-            sa.update(jobs)
-            .where(jobs.c.id == sa.bindparam("of"))
-            .values(state=after.value, reason=sa.bindparam("why")),
-            changes,
-        )
-        details = [
-            text_of({"before": new.job.state.value, "after": after.value, "reason": reason})
-            for new, reason in zip(granted, reasons, strict=True)
-        ]
-        self._tell_each(EventKind.JOB_MOVED, wanted, details)
 
     def run_attempt(self, attempt: AttemptRecord, job: JobRecord) -> None:
         """Notes that an attempt's lead lives.
@@ -363,8 +262,8 @@ class Ledger:
         if cause in _ASKED:
             asked = {"by": reason, **detail}
             self.event(EventKind.STOP_REQUESTED, job=attempt.job, attempt=attempt.id, detail=asked)
-        for allocation in allocations_of(self.connection, attempt.id):
-            if allocation.state in (AllocationState.GRANTED, AllocationState.LAUNCHED):
+        for allocation in live_allocations_of(self.connection, [attempt.id]):
+            if allocation.state in KEPT:
                 self.move_allocation(allocation, AllocationState.STOPPING)
 
     def move_allocation(self, allocation: AllocationRecord, after: AllocationState) -> None:
@@ -381,7 +280,28 @@ class Ledger:
         moved(ALLOCATION_MOVES, before, after, allocation.id)
         if after is AllocationState.LAUNCHED:
             columns["launched_s"] = self.now_s
+        if after is AllocationState.GONE and allocation.ended_s is None:
+            columns["ended_s"] = max(self.now_s, allocation.granted_s)
         self.connection.execute(sa.update(allocations).where(allocations.c.id == allocation.id).values(columns))
+
+    def lose_allocation(self, allocation: AllocationRecord) -> None:
+        """Notes that an agent of an allocation ended otherwise than well.
+
+        Args:
+            allocation: Whose.
+        """
+        self.connection.execute(sa.update(allocations).where(allocations.c.id == allocation.id).values(lost=True))
+
+    def settle_grants(self, attempt: AttemptId) -> None:
+        """Writes what an attempt holds, from the allocations that are not gone.
+
+        Args:
+            attempt: A live attempt whose allocations have changed.
+        """
+        own = [one for one in allocations_of(self.connection, attempt) if one.state is not AllocationState.GONE]
+        held = parts(self.connection, [one.id for one in own])
+        if own:
+            self._update_attempt(attempt, grants=text_of(merged(held[one.id] for one in own)))
 
     def stop_taken(self, allocation: AllocationId) -> None:
         """Notes that an engine has taken a stop: what is absent from now on is gone.
@@ -422,7 +342,13 @@ class Ledger:
         if end.attempt is AttemptState.LOST and cause is not StopCause.FENCED:
             reason = self._first_error(attempt) or reason
         moved(ATTEMPT_MOVES, attempt.state, end.attempt, attempt.id)
-        self._update_attempt(attempt.id, state=end.attempt.value, ended_s=self.now_s, reason=clipped(reason))
+        ended_s = max(self.now_s, attempt.granted_s)
+        self._update_attempt(attempt.id, state=end.attempt.value, ended_s=ended_s, reason=clipped(reason))
+        self.connection.execute(
+            sa.update(allocations)
+            .where(allocations.c.attempt_id == attempt.id, allocations.c.ended_s.is_(None))
+            .values(ended_s=ended_s)
+        )
         self.connection.execute(sa.delete(agents).where(agents.c.attempt_id == attempt.id))
         detail = {"outcome": end.attempt.value, "reason": reason}
         self.event(EventKind.ATTEMPT_ENDED, job=job.id, attempt=attempt.id, detail=detail)

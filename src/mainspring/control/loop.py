@@ -16,18 +16,19 @@ from mainspring.control.acts import Actor, Seen, Told, tell
 from mainspring.control.commit import Committer
 from mainspring.control.failover import Silence, given_up
 from mainspring.control.fleet import Fleet
-from mainspring.control.fold import Judgement, judge
+from mainspring.control.fold import Loss, judge
 from mainspring.control.ledger import Ledger, StopCause
+from mainspring.control.losses import drop_late, end_leaderless, lose
 from mainspring.control.mirror import Mirror
 from mainspring.control.picture import Picture, Pictures
-from mainspring.control.records import AllocationRecord, attempt_by_id, attempts_by_id, jobs_by_id
+from mainspring.control.records import attempt_by_id, attempts_by_id, jobs_by_id
 from mainspring.control.schema import agents
 from mainspring.control.settings import Settings
 from mainspring.control.store import Lease, Store
 from mainspring.domain.errors import Conflict, MainspringError, Unavailable
 from mainspring.domain.fleet import AllocationSeen
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, draw_id
-from mainspring.domain.life import AttemptState, JobState, ended
+from mainspring.domain.life import AllocationState, AttemptState, JobState, ended
 from mainspring.domain.plan import Plan
 from mainspring.domain.ports import Clock, Dice, Engine
 from mainspring.planner import Budget, Policy, plan
@@ -59,6 +60,7 @@ class Loop:
         fleet: Where the engines' answers are shown.
         pictures: Where the last plan is shown.
         controller_url: Where agents register.
+        key: What the tokens of attempts are made from.
         settings: Bounds.
         policy: What the lab decides about planning.
     """
@@ -73,6 +75,7 @@ class Loop:
         fleet: Fleet,
         pictures: Pictures,
         controller_url: str,
+        key: str,
         settings: Settings,
         policy: Policy,
     ) -> None:
@@ -83,6 +86,7 @@ class Loop:
         self._fleet = fleet
         self._pictures = pictures
         self._controller_url = controller_url
+        self._key = key
         self._settings = settings
         self._policy = policy
         self._silence = Silence()
@@ -128,7 +132,7 @@ class Loop:
     def _forget(self) -> None:
         self._mirror = Mirror()
         self._committer = Committer(self._mirror, self._fleet, self._settings, self._dice)
-        self._actor = Actor(self._mirror, self._settings, self._dice, self._controller_url)
+        self._actor = Actor(self._mirror, self._settings, self._key, self._controller_url)
         self._planned_version = -1
         self._planned_s = float("-inf")
 
@@ -214,16 +218,29 @@ class Loop:
         """Writes what the engines' answers and silences mean, and ends attempts of which nothing is left."""
         mirror, ledger = self._mirror, Ledger(connection, now_s)
         mirror.refresh(connection, now_s)
-        lost: set[AttemptId] = set()
+        losses: dict[AttemptId, dict[AllocationId, Loss]] = {}
+        dropped: dict[AttemptId, None] = {}
         for allocation in mirror.allocations:
-            # What the mirror shows of an attempt lost a moment ago is old: its other allocations stop now.
-            if allocation.cluster in seen and allocation.attempt not in lost:
+            if allocation.cluster in seen:
                 found = seen[allocation.cluster].get(allocation.id)
                 judgement = judge(allocation, found, now_s=now_s, absent_s=self._settings.absent_s)
-                self._apply(connection, ledger, allocation, judgement)
-                if judgement.lost:
-                    lost.add(allocation.attempt)
+                if judgement.after is not None:
+                    ledger.move_allocation(allocation, judgement.after)
+                    mirror.touch(allocation.attempt)
+                    if judgement.loss is None and judgement.after is AllocationState.GONE:
+                        dropped[allocation.attempt] = None
+                if judgement.loss is not None:
+                    losses.setdefault(allocation.attempt, {})[allocation.id] = judgement.loss
+        for attempt_id, own in losses.items():
+            lose(ledger, mirror, attempt_id, own)
+        for attempt_id in dropped:
+            if attempt_id in mirror.attempts and mirror.attempts[attempt_id].state is not AttemptState.STOPPING:
+                ledger.settle_grants(attempt_id)
         self._stop_late_starts(connection, ledger)
+        # While this controller did not lead, agents had nowhere to register, and leads nobody to tell.
+        for limit_s, end in ((self._settings.start_s_max, drop_late), (self._settings.leaderless_s, end_leaderless)):
+            if now_s - self._led_since_s > limit_s:
+                end(ledger, mirror, before_s=now_s - limit_s)
         self._give_up_silent(connection, ledger, seen)
         mirror.refresh(connection, now_s)
         left = {allocation.attempt for allocation in mirror.allocations}
@@ -243,18 +260,6 @@ class Loop:
         job = jobs_by_id(connection, [attempt.job])[attempt.job]
         ledger.end_attempt(attempt, job, attempts_max=self._mirror.specs[job.id].attempts_max)
 
-    def _apply(
-        self, connection: sa.Connection, ledger: Ledger, allocation: AllocationRecord, judgement: Judgement
-    ) -> None:
-        if judgement.after is not None:
-            ledger.move_allocation(allocation, judgement.after)
-            self._mirror.touch(allocation.attempt)
-        if judgement.lost:
-            attempt = attempt_by_id(connection, allocation.attempt)
-            assert attempt is not None
-            ledger.stop_attempt(attempt, StopCause.LOST, judgement.lost)
-            self._mirror.touch(allocation.attempt)
-
     def _stop_late_starts(self, connection: sa.Connection, ledger: Ledger) -> None:
         """Stops attempts whose agents have not all come within the time a start may take.
 
@@ -273,7 +278,7 @@ class Loop:
             came = connection.execute(
                 sa.select(sa.func.count()).select_from(agents).where(agents.c.attempt_id == attempt_id)
             ).scalar_one()
-            wanted = sum(len(grant.nodes) for grant in self._mirror.grants[attempt_id])
+            wanted = sum(one.nodes for one in self._mirror.allocations_of(attempt_id))
             ledger.stop_attempt(
                 attempt,
                 StopCause.LOST,

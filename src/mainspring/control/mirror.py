@@ -8,23 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 import sqlalchemy as sa
 
 from mainspring.control.dependencies import Verdict, verdict
 from mainspring.control.fleet import Fleet
-from mainspring.control.history import Charge, Past, Spending, pasts, successes, usage
+from mainspring.control.history import RAN_S_MIN, Charge, Past, Spending, chip_seconds, pasts, successes, usage
+from mainspring.control.holdings import (
+    KEPT,
+    AllocationRecord,
+    allocations_by_id,
+    bereaved,
+    live_allocations,
+    live_allocations_of,
+    merged,
+    parts,
+)
 from mainspring.control.ledger import DISPLACED
 from mainspring.control.records import (
-    AllocationRecord,
     AttemptRecord,
     JobRecord,
     attempts_by_id,
     chunks,
-    grants,
     jobs_by_id,
-    live_allocations,
-    live_allocations_of,
     live_attempts,
     live_jobs,
     read_text,
@@ -32,7 +39,7 @@ from mainspring.control.records import (
 )
 from mainspring.control.schema import events, plans, teams
 from mainspring.domain.fleet import Inventory, NodeCondition
-from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName
+from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.plan import Grant
@@ -45,8 +52,11 @@ _ATTEMPT_EVENTS = (
     EventKind.ATTEMPT_GRANTED.value,
     EventKind.ATTEMPT_STOPPING.value,
     EventKind.ATTEMPT_ENDED.value,
+    EventKind.ATTEMPT_RESIZED.value,
 )
 _DURABLE = EventKind.CHECKPOINT_DURABLE.value
+_READ = (*_JOB_EVENTS, *_ATTEMPT_EVENTS, _DURABLE)
+_FOR_OTHERS = (events.c.kind == EventKind.ATTEMPT_RESIZED.value, events.c.detail.contains('"for_job"'))
 _STRAY = "work of an attempt that was given up may still run here"
 
 
@@ -59,6 +69,9 @@ class _News:
     durable_s: dict[AttemptId, float]
 
 
+_NO_NEWS = _News(jobs={}, attempts={}, durable_s={})
+
+
 class Mirror:
     """Jobs, attempts and allocations that have not ended, and the planner's builder that follows them.
 
@@ -69,7 +82,8 @@ class Mirror:
         self.jobs: dict[JobId, JobRecord] = {}
         self.specs: dict[JobId, JobSpec] = {}
         self.attempts: dict[AttemptId, AttemptRecord] = {}
-        self.grants: dict[AttemptId, tuple[Grant, ...]] = {}
+        self.parts: dict[AllocationId, Grant] = {}
+        self.bereaved: dict[AttemptId, None] = {}
         self.doomed: dict[JobId, str] = {}
         self.plan_number = 0
         self.builder = SnapshotBuilder()
@@ -80,6 +94,8 @@ class Mirror:
         self._attempt_of: dict[JobId, AttemptId] = {}
         self._pasts: dict[JobId, Past] = {}
         self._durable_s: dict[AttemptId, float] = {}
+        self._shrunk_s: dict[AttemptId, float] = {}
+        self._shown: dict[AttemptId, tuple[Grant, ...]] = {}
         self._team_rows: list[tuple[str, str]] | None = None
         self._tree: tuple[Team, ...] = ()
         self._spending = Spending()
@@ -93,6 +109,14 @@ class Mirror:
     def allocations(self) -> tuple[AllocationRecord, ...]:
         """Returns every allocation that is not gone, in order of attempt and place; also those of fenced attempts."""
         return tuple(one for attempt in sorted(self._allocations) for one in self._allocations[attempt])
+
+    def allocations_of(self, attempt: AttemptId) -> tuple[AllocationRecord, ...]:
+        """Returns those of an attempt's allocations that are not gone, in order of place.
+
+        Args:
+            attempt: The attempt.
+        """
+        return self._allocations.get(attempt, ())
 
     def touch(self, attempt: AttemptId) -> None:
         """Notes that an allocation of this attempt was moved; it is read again at the next `refresh`.
@@ -141,7 +165,13 @@ class Mirror:
         Args:
             now_s: The time.
         """
-        self.builder.set_spent(self._spending.totals(self._tree, map(self._charge, self.attempts.values()), now_s))
+        counted = [
+            self._charge(one)
+            for attempt in self.attempts
+            for one in self.allocations_of(attempt)
+            if one.ended_s is None
+        ]
+        self.builder.set_spent(self._spending.totals(self._tree, counted, now_s))
 
     # ---------------------------------------------------------------- reading
 
@@ -152,37 +182,40 @@ class Mirror:
         self.builder.set_usage(usage(connection, now_s), at_s=now_s)
         self._pasts = pasts(connection, DISPLACED)
         live = live_attempts(connection)
-        self._durable_s = _durable_times(connection, live)
+        for some in chunks(dict.fromkeys(attempt.job for attempt in live)):
+            own = events.c.job_id.in_(some)
+            self._durable_s.update(_newest_times(connection, own, events.c.kind == _DURABLE))
+            self._shrunk_s.update(_newest_times(connection, own, *_FOR_OTHERS))
         self._take_jobs(connection, {job.id: job for job in live_jobs(connection)})
-        self.grants = dict(grants(connection, [attempt.id for attempt in live]))
+        self._take_allocations(connection, (), live_allocations(connection))
+        self.bereaved = dict.fromkeys(sorted(bereaved(connection, [attempt.id for attempt in live])))
         for attempt in live:
             self._take_live(attempt)
-        self._take_allocations(connection, live_allocations(connection))
 
     def _follow(self, connection: sa.Connection, newest: int) -> None:
-        news = self._news(connection) if newest > self._event_seen else _News(jobs={}, attempts={}, durable_s={})
+        news = self._news(connection) if newest > self._event_seen else _NO_NEWS
         of_jobs = [self._attempt_of[job] for job in news.jobs if job in self._attempt_of]
         touched = dict.fromkeys([*self._touched, *news.attempts, *news.durable_s, *of_jobs])
         self._touched = {}
         self._durable_s.update(news.durable_s)
+        if news.attempts:
+            self._shrunk_s.update(_newest_times(connection, *_FOR_OTHERS, events.c.sequence > self._event_seen))
         changed = sorted(attempts_by_id(connection, touched), key=lambda attempt: attempt.id)
-        for attempt in changed:
-            if ended(attempt.state):
-                self._drop_live(attempt)
+        self._take_allocations(connection, touched, live_allocations_of(connection, touched))
+        over = [attempt for attempt in changed if ended(attempt.state)]
+        had = chip_seconds(connection, [attempt.id for attempt in over])
+        for attempt in over:
+            self._drop_live(attempt, had.get(attempt.id, 0.0))
         self._take_jobs(connection, jobs_by_id(connection, news.jobs))
-        self.grants.update(grants(connection, [one.id for one in changed if one.id not in self.grants]))
         for attempt in changed:
             if not ended(attempt.state):
                 self._take_live(attempt)
-        for attempt_id in touched:
-            self._allocations.pop(attempt_id, None)
-        self._take_allocations(connection, live_allocations_of(connection, touched))
 
     def _news(self, connection: sa.Connection) -> _News:
         news = _News(jobs={}, attempts={}, durable_s={})
         query = (
             sa.select(events.c.kind, events.c.job_id, events.c.attempt_id, events.c.time_s)
-            .where(events.c.sequence > self._event_seen, events.c.kind.in_((*_JOB_EVENTS, *_ATTEMPT_EVENTS, _DURABLE)))
+            .where(events.c.sequence > self._event_seen, events.c.kind.in_(_READ))
             .order_by(events.c.sequence)
         )
         for kind, job, attempt, time_s in connection.execute(query):
@@ -257,7 +290,7 @@ class Mirror:
         self.jobs.pop(job.id, None)
         self._attempt_of.pop(job.id, None)
         if job.state is JobState.SUCCEEDED and spec is not None and past is not None:
-            self.builder.durations.observe(spec, past.ran_s)
+            self.builder.durations.observe(spec, max(RAN_S_MIN, past.ran_s))
         for above in spec.after if spec is not None else ():
             others = self._dependents.get(above, {})
             others.pop(job.id, None)
@@ -271,52 +304,78 @@ class Mirror:
         known = self.attempts.get(attempt.id)
         self.attempts[attempt.id] = attempt
         self._attempt_of[attempt.job] = attempt.id
-        if known is None or known.state is not attempt.state:
+        own, stopping = self.allocations_of(attempt.id), attempt.state is AttemptState.STOPPING
+        kept = merged(self.parts[one.id] for one in own if stopping or one.state in KEPT)
+        going = merged(self.parts[one.id] for one in own if not stopping and one.state not in KEPT)
+        if known is None or known.state is not attempt.state or (kept + going) != self._shown.get(attempt.id):
             self.version += 1
+        self._shown[attempt.id] = kept + going
+        if kept:
+            self.builder.add_live(self._live(attempt.id, attempt, kept, stopping=stopping))
+        else:
+            self.builder.remove_live(attempt.id)  # Its last allocation is gone; it ends in a moment.
+        # What it has given up is held until it is gone, by something that ends already.
+        if going:
+            self.builder.add_live(self._live(_going(attempt.id), attempt, going, stopping=True))
+        else:
+            self.builder.remove_live(_going(attempt.id))
+
+    def _live(self, name: AttemptId, attempt: AttemptRecord, held: tuple[Grant, ...], *, stopping: bool) -> LiveAttempt:
         past = self._pasts.get(attempt.job, Past())
-        self.builder.add_live(
-            LiveAttempt(
-                attempt=attempt.id,
-                job=attempt.job,
-                spec=self.specs[attempt.job],
-                grants=self.grants[attempt.id],
-                submitted_s=self.jobs[attempt.job].submitted_s,
-                granted_s=attempt.granted_s,
-                attained_chip_s=past.attained_chip_s,
-                durable_s=self._durable_s.get(attempt.id),
-                evicted_s=past.evicted_s,
-                stopping=attempt.state is AttemptState.STOPPING,
-            )
+        return LiveAttempt(
+            attempt=name,
+            job=attempt.job,
+            spec=self.specs[attempt.job],
+            grants=held,
+            submitted_s=self.jobs[attempt.job].submitted_s,
+            granted_s=attempt.granted_s,
+            attained_chip_s=past.attained_chip_s,
+            durable_s=self._durable_s.get(attempt.id),
+            evicted_s=max(past.evicted_s, self._shrunk_s.get(attempt.id, -inf)),
+            stopping=stopping,
         )
 
-    def _drop_live(self, attempt: AttemptRecord) -> None:
+    def _drop_live(self, attempt: AttemptRecord, chip_s: float) -> None:
         """Forgets an attempt that is over, and keeps what it amounts to."""
         if self.attempts.pop(attempt.id, None) is None:
             return
         self.version += 1
         self.builder.remove_live(attempt.id)
-        self._durable_s.pop(attempt.id, None)
+        self.builder.remove_live(_going(attempt.id))
+        for times in (self._durable_s, self._shrunk_s):
+            times.pop(attempt.id, None)
+        self._shown.pop(attempt.id, None)
+        self.bereaved.pop(attempt.id, None)
         self._attempt_of.pop(attempt.job, None)
         ended_s = attempt.granted_s if attempt.ended_s is None else attempt.ended_s
-        milli = sum(sum(grant.chip_milli) for grant in self.grants[attempt.id])
         self._pasts[attempt.job] = self._pasts.get(attempt.job, Past()).with_attempt(
-            milli=milli, granted_s=attempt.granted_s, ended_s=ended_s, displaced=attempt.stop_cause in DISPLACED
+            chip_s=chip_s, granted_s=attempt.granted_s, ended_s=ended_s, displaced=attempt.stop_cause in DISPLACED
         )
-        self._spending.ended(self._charge(attempt), ended_s)
 
-    def _charge(self, attempt: AttemptRecord) -> Charge:
-        team = self.specs[attempt.job].team
-        return Charge(team=team, dollars_per_hour=attempt.dollars_per_hour, granted_s=attempt.granted_s)
+    def _charge(self, allocation: AllocationRecord) -> Charge:
+        team = self.specs[self.attempts[allocation.attempt].job].team
+        return Charge(team=team, dollars_per_hour=allocation.dollars_per_hour, granted_s=allocation.granted_s)
 
-    def _take_allocations(self, connection: sa.Connection, found: Iterable[AllocationRecord]) -> None:
+    def _take_allocations(
+        self, connection: sa.Connection, touched: Iterable[AttemptId], found: Iterable[AllocationRecord]
+    ) -> None:
+        """Learns the allocations of some attempts anew; what is over is charged for the last time."""
+        before = {one.id: one for attempt in touched for one in self._allocations.pop(attempt, ())}
+        now = {one.id: one for one in found}
+        gone = allocations_by_id(connection, [allocation for allocation in before if allocation not in now])
+        for one in sorted((*gone, *now.values()), key=lambda one: one.id):
+            if one.ended_s is not None and one.id in before and before[one.id].ended_s is None:
+                self._spending.ended(self._charge(one), one.ended_s)
+            if one.lost and one.attempt in self.attempts:
+                self.bereaved[one.attempt] = None
+        self.parts.update(parts(connection, [allocation for allocation in now if allocation not in self.parts]))
+        for one in gone:
+            del self.parts[one.id]
         by_attempt: dict[AttemptId, list[AllocationRecord]] = {}
-        for allocation in found:
-            by_attempt.setdefault(allocation.attempt, []).append(allocation)
+        for one in now.values():
+            by_attempt.setdefault(one.attempt, []).append(one)
         for attempt, own in by_attempt.items():
             self._allocations[attempt] = tuple(sorted(own, key=lambda allocation: allocation.place))
-        self.grants.update(grants(connection, [one for one in by_attempt if one not in self.grants]))
-        for attempt in [one for one in self.grants if one not in self.attempts and one not in self._allocations]:
-            del self.grants[attempt]
 
     def _strays(self) -> dict[ClusterName, frozenset[NodeName]]:
         """Returns the nodes that allocations of fenced attempts may still use, by cluster."""
@@ -324,7 +383,7 @@ class Mirror:
         for attempt, own in self._allocations.items():
             if attempt not in self.attempts:
                 for allocation in own:
-                    nodes = frozenset(self.grants[attempt][allocation.place].nodes)
+                    nodes = frozenset(self.parts[allocation.id].nodes)
                     strays[allocation.cluster] = strays.get(allocation.cluster, frozenset()) | nodes
         return strays
 
@@ -364,17 +423,12 @@ def _without(inventory: Inventory, strays: frozenset[NodeName]) -> Inventory:
     return replace(inventory, nodes=nodes)
 
 
-def _durable_times(connection: sa.Connection, live: Iterable[AttemptRecord]) -> dict[AttemptId, float]:
-    """Returns when the newest durable checkpoint of each of some attempts was taken."""
-    own = {attempt.id for attempt in live}
-    found: dict[AttemptId, float] = {}
-    for some in chunks(dict.fromkeys(attempt.job for attempt in live)):
-        query = (
-            sa.select(events.c.attempt_id, sa.func.max(events.c.time_s).label("time_s"))
-            .where(events.c.job_id.in_(some), events.c.kind == _DURABLE)
-            .group_by(events.c.attempt_id)
-        )
-        for row in connection.execute(query):
-            if row.attempt_id in own:
-                found[AttemptId(row.attempt_id)] = row.time_s
-    return found
+def _going(attempt: AttemptId) -> AttemptId:
+    """Returns the name under which the planner knows what an attempt gives up while it goes on."""
+    return AttemptId(f"{attempt}/going")
+
+
+def _newest_times(connection: sa.Connection, *which: sa.ColumnElement[bool]) -> dict[AttemptId, float]:
+    """Returns when the newest of some events of each attempt was."""
+    query = sa.select(events.c.attempt_id, sa.func.max(events.c.time_s)).where(*which).group_by(events.c.attempt_id)
+    return {AttemptId(attempt): time_s for attempt, time_s in connection.execute(query)}

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from mainspring.control.schema import allocations, attempts, events, jobs, teams
+from mainspring.control.schema import attempts, events, jobs, teams
 from mainspring.domain.answers import Event
 from mainspring.domain.codec import decode, encode
-from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, TeamName
+from mainspring.domain.ids import AttemptId, ClusterName, JobId, TeamName
 from mainspring.domain.job import JobSpec
-from mainspring.domain.life import AllocationState, AttemptState, JobState, ended
+from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.plan import Grant
 from mainspring.domain.team import Team
 from mainspring.domain.wire import Detail, EventKind, RankStatus
@@ -25,7 +25,6 @@ Item = TypeVar("Item")
 
 JOB_LIVE = tuple(state.value for state in JobState if not ended(state))
 ATTEMPT_LIVE = tuple(state.value for state in AttemptState if not ended(state))
-ALLOCATION_LIVE = tuple(state.value for state in AllocationState if not ended(state))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +62,11 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """One attempt, but for its grants and ranks. `stop_cause` is why it was asked to stop, "" when it was not."""
+    """One attempt, but for its grants and ranks. `stop_cause` is why it was asked to stop, "" when it was not.
+
+    `epoch` counts its leads, 0 while agents are missing; `lead` is the agent that leads, `led_s` when the first lead
+    was named, and `heard_s` when this one last reported, or was named. The texts are ledgers: node-seconds by use.
+    """
 
     id: AttemptId
     job: JobId
@@ -72,7 +75,6 @@ class AttemptRecord:
     cluster: ClusterName
     simulated: bool
     plan: int
-    dollars_per_hour: float
     granted_s: float
     ended_s: float | None
     stop_cause: str
@@ -82,37 +84,29 @@ class AttemptRecord:
     step: int
     events_seen: int
     heard_s: float | None
+    epoch: int
+    lead: int
+    led_s: float | None
+    seconds_text: str
+    seconds_before_text: str
 
     @property
-    def epoch(self) -> int:
-        """Returns the epoch of its lead: attempts of a job count up, and each has one lead."""
-        return self.number
+    def seconds(self) -> Mapping[str, float]:
+        """Returns its lead's ledger."""
+        return read_text(dict[str, float], self.seconds_text)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocationRecord:
-    """One allocation: the attempt's grant number `place`."""
-
-    id: AllocationId
-    attempt: AttemptId
-    place: int
-    cluster: ClusterName
-    state: AllocationState
-    launched_s: float | None
-    stopped_s: float | None
+    @property
+    def seconds_before(self) -> Mapping[str, float]:
+        """Returns the ledger of the leads before."""
+        return read_text(dict[str, float], self.seconds_before_text)
 
 
 _JOB_COLUMNS = [column for column in jobs.c if column.name != "spec"]
-_ATTEMPT_COLUMNS = [column for column in attempts.c if column.name not in ("grants", "chips", "ranks")]
+_ATTEMPT_COLUMNS = [column for column in attempts.c if column.name not in ("grants", "ranks")]
 
 
 _LIVE_JOBS = sa.select(*_JOB_COLUMNS).where(jobs.c.state.in_(JOB_LIVE)).order_by(jobs.c.ordinal).limit(ACTIVE_MAX)
 _LIVE_ATTEMPTS = sa.select(*_ATTEMPT_COLUMNS).where(attempts.c.state.in_(ATTEMPT_LIVE)).order_by(attempts.c.id)
-_LIVE_ALLOCATIONS = (
-    sa.select(allocations)
-    .where(allocations.c.state.in_(ALLOCATION_LIVE))
-    .order_by(allocations.c.attempt_id, allocations.c.place)
-)
 
 
 def job_of(row: sa.Row[Any]) -> JobRecord:
@@ -153,7 +147,6 @@ def attempt_of(row: sa.Row[Any]) -> AttemptRecord:
         cluster=ClusterName(row.cluster),
         simulated=row.simulated,
         plan=row.plan,
-        dollars_per_hour=row.dollars_per_hour,
         granted_s=row.granted_s,
         ended_s=row.ended_s,
         stop_cause=row.stop_cause,
@@ -163,23 +156,11 @@ def attempt_of(row: sa.Row[Any]) -> AttemptRecord:
         step=row.step,
         events_seen=row.events_seen,
         heard_s=row.heard_s,
-    )
-
-
-def allocation_of(row: sa.Row[Any]) -> AllocationRecord:
-    """Returns a row of `allocations` as a value.
-
-    Args:
-        row: As selected.
-    """
-    return AllocationRecord(
-        id=AllocationId(row.id),
-        attempt=AttemptId(row.attempt_id),
-        place=row.place,
-        cluster=ClusterName(row.cluster),
-        state=AllocationState(row.state),
-        launched_s=row.launched_s,
-        stopped_s=row.stopped_s,
+        epoch=row.epoch,
+        lead=row.lead,
+        led_s=row.led_s,
+        seconds_text=row.seconds,
+        seconds_before_text=row.seconds_before,
     )
 
 
@@ -247,15 +228,6 @@ def live_attempts(connection: sa.Connection) -> tuple[AttemptRecord, ...]:
     return tuple(attempt_of(row) for row in connection.execute(_LIVE_ATTEMPTS))
 
 
-def live_allocations(connection: sa.Connection) -> tuple[AllocationRecord, ...]:
-    """Returns every allocation that is not gone, in order of attempt and place.
-
-    Args:
-        connection: Where to read.
-    """
-    return tuple(allocation_of(row) for row in connection.execute(_LIVE_ALLOCATIONS))
-
-
 def specs(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[JobId, JobSpec]:
     """Returns the specs of some jobs; those of one array share one object, which bears the array's name.
 
@@ -275,7 +247,7 @@ def specs(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[JobId, 
 
 
 def grants(connection: sa.Connection, wanted: Iterable[AttemptId]) -> Mapping[AttemptId, tuple[Grant, ...]]:
-    """Returns the grants of some attempts; they never change.
+    """Returns what some attempts hold, or held last, one grant a role.
 
     Args:
         connection: Where to read.
@@ -378,15 +350,15 @@ def befores(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[JobId
     return found
 
 
-def furthest_step(connection: sa.Connection, job: JobId, *, before: int) -> int:
-    """Returns the furthest step that a job's earlier attempts told of, -1 for none.
+def furthest_step(connection: sa.Connection, job: JobId, *, until: int) -> int:
+    """Returns the furthest step that a job's attempts told of, -1 for none.
 
     Args:
         connection: Where to read.
         job: The job.
-        before: Number of the attempt that asks.
+        until: Number of the attempt that asks: a lead before may have told of steps.
     """
-    query = sa.select(sa.func.max(attempts.c.step)).where(attempts.c.job_id == job, attempts.c.number < before)
+    query = sa.select(sa.func.max(attempts.c.step)).where(attempts.c.job_id == job, attempts.c.number <= until)
     found = connection.execute(query).scalar()
     return -1 if found is None else int(found)
 
@@ -403,33 +375,6 @@ def attempts_by_id(connection: sa.Connection, wanted: Iterable[AttemptId]) -> tu
         for some in chunks(wanted)
         for row in connection.execute(sa.select(*_ATTEMPT_COLUMNS).where(attempts.c.id.in_(some)))
     )
-
-
-def live_allocations_of(connection: sa.Connection, wanted: Iterable[AttemptId]) -> tuple[AllocationRecord, ...]:
-    """Returns every allocation of some attempts that is not gone, in no particular order.
-
-    Args:
-        connection: Where to read.
-        wanted: Ids of the attempts.
-    """
-    return tuple(
-        allocation_of(row)
-        for some in chunks(wanted)
-        for row in connection.execute(
-            sa.select(allocations).where(allocations.c.attempt_id.in_(some), allocations.c.state.in_(ALLOCATION_LIVE))
-        )
-    )
-
-
-def allocations_of(connection: sa.Connection, attempt: AttemptId) -> tuple[AllocationRecord, ...]:
-    """Returns an attempt's allocations, in order of place.
-
-    Args:
-        connection: Where to read.
-        attempt: Its id.
-    """
-    query = sa.select(allocations).where(allocations.c.attempt_id == attempt).order_by(allocations.c.place)
-    return tuple(allocation_of(row) for row in connection.execute(query))
 
 
 def events_since(

@@ -69,9 +69,7 @@ attempts = Table(
     _id("cluster"),
     Column("simulated", Boolean, nullable=False),
     Column("plan", BigInteger, nullable=False),
-    Column("grants", Text, nullable=False),
-    Column("chips", Text, nullable=False, default="{}"),  # Thousandths by chip type: what accounts are made from.
-    Column("dollars_per_hour", Double, nullable=False),
+    Column("grants", Text, nullable=False),  # What it holds now, or held last, role by role.
     Column("granted_s", Double, nullable=False),
     Column("ended_s", Double, nullable=True),
     Column("stop_cause", String(16), nullable=False, default=""),
@@ -81,7 +79,12 @@ attempts = Table(
     Column("step", BigInteger, nullable=False, default=-1),
     Column("ranks", Text, nullable=False, default="[]"),
     Column("events_seen", BigInteger, nullable=False, default=0),
-    Column("heard_s", Double, nullable=True),  # When its lead last reported.
+    Column("heard_s", Double, nullable=True),  # When its lead last reported, or was named.
+    Column("epoch", Integer, nullable=False, default=0),  # Counts its leads; 0 while agents are missing.
+    Column("lead", Integer, nullable=False, default=0),  # The agent that leads.
+    Column("led_s", Double, nullable=True),  # When its first lead was named: all agents had come.
+    Column("seconds", Text, nullable=False, default="{}"),  # Its lead's ledger: node-seconds by use.
+    Column("seconds_before", Text, nullable=False, default="{}"),  # The same, of the leads before.
     UniqueConstraint("job_id", "number", name="attempts_job_number"),
     Index("attempts_state", "state"),
     Index("attempts_ended", "ended_s"),
@@ -92,13 +95,25 @@ allocations = Table(
     metadata,
     _id(primary_key=True),
     Column("attempt_id", String(ID_LENGTH_MAX), ForeignKey("attempts.id"), nullable=False),
-    Column("place", Integer, nullable=False),  # Which of the attempt's grants it serves.
+    Column("place", Integer, nullable=False),  # Counts the attempt's allocations, those added later last.
     _id("cluster"),
     Column("state", String(16), nullable=False),
     Column("launched_s", Double, nullable=True),
     Column("stopped_s", Double, nullable=True),  # When its engine last took a stop for it.
+    Column("part", Text, nullable=False),  # Its own grant: a part of one of the attempt's.
+    Column("agent_first", Integer, nullable=False),  # Its agents are numbered on from here; no number comes twice.
+    Column("rank_first", Integer, nullable=False),  # The same of its ranks.
+    # What accounts are made from: nodes, thousandths by chip type, their price, and from when until when they are held.
+    Column("nodes", Integer, nullable=False),
+    Column("chips", Text, nullable=False),
+    Column("dollars_per_hour", Double, nullable=False),
+    Column("granted_s", Double, nullable=False),
+    Column("came_s", Double, nullable=True),  # When the last of its agents came.
+    Column("ended_s", Double, nullable=True),  # When it was gone, or its attempt given up.
+    Column("lost", Boolean, nullable=False, default=False),  # Whether an agent of it ended otherwise than well.
     UniqueConstraint("attempt_id", "place", name="allocations_attempt_place"),
     Index("allocations_state", "state"),
+    Index("allocations_ended", "ended_s"),
 )
 
 agents = Table(

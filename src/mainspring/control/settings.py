@@ -14,6 +14,9 @@ class Settings:
         leader_lease_s: How long a controller that fell silent keeps others from leading.
         heartbeat_s: How often leads report.
         lease_s: How long an agent lives without its lead; several heartbeats, so that one lost message kills nothing.
+        leaderless_s: How long an attempt that has lost an agent may be without word of a lead: a lease until its agents
+            miss theirs, another until one of them is named, and time for that one to begin.
+        leads_max: Most leads one attempt may have; each is a node lost, and one with so many does nothing else.
         grace_s: How long agents have to end by themselves once asked to.
         lost_grace_s: The same where an agent is gone: no step can be saved whole any more, only last words told.
         start_s_max: From grant to all agents registered; image pulls and node boots fit, a lost launch does not.
@@ -30,6 +33,8 @@ class Settings:
     leader_lease_s: float = 6.0
     heartbeat_s: float = 1.0
     lease_s: float = 15.0
+    leaderless_s: float = 45.0
+    leads_max: int = 100
     grace_s: float = 30.0
     lost_grace_s: float = 3.0
     start_s_max: float = 900.0

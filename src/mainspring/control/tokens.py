@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 from dataclasses import dataclass
 from enum import Enum
 
@@ -95,6 +96,18 @@ def draw_secret(dice: Dice) -> str:
         dice: Where its bits come from.
     """
     return f"ms_{dice.bits(_SECRET_BITS):064x}"
+
+
+def attempt_secret(key: str, attempt: AttemptId) -> str:
+    """Returns the secret of an attempt: the same each time, and nobody's guess without the key.
+
+    Source: HMAC, RFC 2104, with SHA-256.
+
+    Args:
+        key: The controller's own secret.
+        attempt: The attempt.
+    """
+    return f"ms_{hmac.new(key.encode(), attempt.encode(), hashlib.sha256).hexdigest()}"
 
 
 def save_token(connection: sa.Connection, secret: str, caller: Caller, *, now_s: float) -> None:

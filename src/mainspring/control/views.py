@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
-from mainspring.control.accounting import KINDS, dollars, goodput
 from mainspring.control.fleet import Fleet
+from mainspring.control.goodput import goodput_of
 from mainspring.control.mirror import held
 from mainspring.control.records import (
     AttemptRecord,
     JobRecord,
     attempts_of,
     chunks,
-    events_since,
     grants,
     jobs_by_id,
     live_attempts,
@@ -23,7 +22,7 @@ from mainspring.control.records import (
     read_text,
     specs,
 )
-from mainspring.control.schema import jobs, whys
+from mainspring.control.schema import allocations, jobs, whys
 from mainspring.domain.answers import ArrayView, AttemptView, ClusterView, JobView, Why
 from mainspring.domain.errors import NotFound, nearest
 from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName, TeamName
@@ -32,9 +31,9 @@ from mainspring.domain.life import JobState
 from mainspring.domain.plan import Candidate, Grant, Limit
 from mainspring.domain.wire import RankStatus
 
-EVENTS_MAX = 100_000  # Read for one job's goodput: a thousand restarts leave a tenth of it.
 _NAMES_MAX = 200
 _READ_AT_ONCE = 1_000
+_SECONDS_PER_HOUR = 3_600.0
 
 
 def find_job(connection: sa.Connection, reference: str) -> JobRecord:
@@ -58,25 +57,26 @@ def find_job(connection: sa.Connection, reference: str) -> JobRecord:
     raise NotFound("find a job", on=repr(reference[:80]), wanted=nearest(reference[:80], names), next_step="ms ps")
 
 
-def view_job(connection: sa.Connection, job: JobRecord, now_s: float) -> JobView:
+def view_job(connection: sa.Connection, job: JobRecord, *, now_s: float, lease_s: float) -> JobView:
     """Returns everything about one job.
 
     Args:
         connection: Where to read.
         job: Its row.
         now_s: The time, for what has not ended.
+        lease_s: How long a lead may be silent.
     """
     own = attempts_of(connection, [job.id]).get(job.id, [])
     granted = grants(connection, [attempt.id for attempt in own])
-    events = events_since(connection, since=0, limit=EVENTS_MAX, job=job.id, kinds=KINDS)
+    cost = _dollars(connection, own, now_s)
     view = _job_view(
         job,
         specs(connection, [job.id])[job.id],
-        tuple(_view_attempt(attempt, granted, ranks(connection, attempt.id), now_s) for attempt in own),
+        tuple(_view_attempt(attempt, granted, cost, ranks(connection, attempt.id)) for attempt in own),
         _waits(connection, [job]).get(job.id),
         _arrays(connection, [job]),
     )
-    return replace(view, goodput=goodput(events, now_s))
+    return replace(view, goodput=goodput_of(connection, job, now_s=now_s, lease_s=lease_s)) if own else view
 
 
 def list_jobs(
@@ -115,13 +115,14 @@ def list_jobs(
                 break
     wanted = list(shown.values())
     found, written, own = jobs_by_id(connection, wanted), specs(connection, wanted), attempts_of(connection, wanted)
-    granted = grants(connection, [attempt.id for some in own.values() for attempt in some])
+    every = [attempt for some in own.values() for attempt in some]
+    granted, cost = grants(connection, [attempt.id for attempt in every]), _dollars(connection, every, now_s)
     waits, arrays = _waits(connection, found.values()), _arrays(connection, found.values())
     return tuple(
         _job_view(
             found[job],
             written[job],
-            tuple(_view_attempt(attempt, granted, (), now_s) for attempt in own.get(job, [])),
+            tuple(_view_attempt(attempt, granted, cost, ()) for attempt in own.get(job, [])),
             waits.get(job),
             arrays,
         )
@@ -258,13 +259,25 @@ def nodes_of(granted: Iterable[Grant]) -> tuple[NodeName, ...]:
     return tuple(node for grant in granted for node in grant.nodes)
 
 
+def _dollars(connection: sa.Connection, of: Iterable[AttemptRecord], now_s: float) -> dict[AttemptId, float]:
+    """Returns what some attempts have cost: what each of their allocations did while it was held."""
+    until_s = sa.func.coalesce(allocations.c.ended_s, now_s)
+    lasted_s = sa.case((until_s > allocations.c.granted_s, until_s - allocations.c.granted_s), else_=0.0)
+    cost = sa.func.sum(lasted_s * allocations.c.dollars_per_hour / _SECONDS_PER_HOUR)
+    found: dict[AttemptId, float] = {}
+    for some in chunks([attempt.id for attempt in of]):
+        query = sa.select(allocations.c.attempt_id, cost).where(allocations.c.attempt_id.in_(some))
+        for attempt, sum_ in connection.execute(query.group_by(allocations.c.attempt_id)):
+            found[AttemptId(attempt)] = sum_
+    return found
+
+
 def _view_attempt(
     attempt: AttemptRecord,
     granted: Mapping[AttemptId, tuple[Grant, ...]],
+    cost: Mapping[AttemptId, float],
     reported: Sequence[RankStatus],
-    now_s: float,
 ) -> AttemptView:
-    ended_s = now_s if attempt.ended_s is None else attempt.ended_s
     return AttemptView(
         id=attempt.id,
         number=attempt.number,
@@ -277,5 +290,5 @@ def _view_attempt(
         ended_s=attempt.ended_s,
         reason=attempt.reason,
         ranks=tuple(reported),
-        dollars=dollars(dollars_per_hour=attempt.dollars_per_hour, granted_s=attempt.granted_s, ended_s=ended_s),
+        dollars=cost.get(attempt.id, 0.0),
     )

@@ -11,6 +11,7 @@ from dataclasses import field
 from mainspring.domain.codec import message
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.fleet import Inventory
+from mainspring.domain.goodput import Goodput
 from mainspring.domain.ids import AttemptId, ChipName, ClusterName, JobId, NodeName
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import AttemptState, JobState
@@ -67,18 +68,17 @@ class Event:
 
 
 @message
-class Goodput:
-    """Where an attempt's or job's allocated seconds went; they add up to `allocated_s`."""
+class GoodputReport:
+    """What the allocated time of many attempts went into: in all, by team, by cluster; their number is `attempts`.
 
-    allocated_s: float
-    startup_s: float
-    productive_s: float
-    checkpoint_s: float
-    repeated_s: float
-    recovery_s: float
-    wind_down_s: float
-    recoveries_s: tuple[float, ...] = ()
-    repeated_steps: int = 0
+    `complete` is false when there were more than one report counts: the oldest are left out.
+    """
+
+    attempts: int
+    whole: Goodput
+    teams: Mapping[str, Goodput]
+    clusters: Mapping[str, Goodput]
+    complete: bool = True
 
 
 @message

@@ -28,6 +28,7 @@ WHOLE_MAX = (1 << 63) - 1  # What a column of a store holds.
 Value = TypeVar("Value")
 _SCALARS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 _MESSAGES: dict[str, type] = {}
+_SHARED: dict[str, tuple[str, ...]] = {}  # Fields marked as "shared": many messages carry the same long tuple.
 _LENGTH = struct.Struct(">I")
 _SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can spell half a character; UTF-8 cannot.
 FRAME_HEADER_BYTES = _LENGTH.size
@@ -128,6 +129,9 @@ def message(kind: type[Value]) -> type[Value]:
     frozen = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(kind)
     assert kind.__name__ not in _MESSAGES, kind.__name__
     _MESSAGES[kind.__name__] = frozen
+    shared = tuple(part.name for part in dataclasses.fields(frozen) if part.metadata.get("shared"))  # type: ignore[arg-type]
+    if shared:
+        _SHARED[kind.__name__] = shared
     return frozen
 
 
@@ -142,10 +146,29 @@ def frame(value: object) -> bytes:
     """
     name = type(value).__name__
     assert _MESSAGES[name] is type(value)
-    body = encode({"type": name, "version": MESSAGE_VERSION, "body": to_plain(value)})
+    assert dataclasses.is_dataclass(value)
+    shared = _SHARED.get(name, ())
+    names = [part.name for part in dataclasses.fields(value)]
+    plain = {part: [] if part in shared else to_plain(getattr(value, part)) for part in names}
+    body = encode({"type": name, "version": MESSAGE_VERSION, "body": plain})
+    for part in shared:  # A quote inside a text is escaped, so nothing else in the body looks like this.
+        body = body.replace(f'"{part}":[]'.encode(), f'"{part}":'.encode() + _encoded_once(getattr(value, part)), 1)
     if len(body) > MESSAGE_BYTES_MAX:
         raise InvalidMessage(f"send a {name}", got=f"{len(body)} bytes", wanted=f"at most {MESSAGE_BYTES_MAX}")
     return _LENGTH.pack(len(body)) + body
+
+
+def _encoded_once(items: tuple[object, ...]) -> bytes:
+    """Returns a tuple's JSON; of the same tuple as the last time without encoding it again."""
+    global _LAST_ENCODED  # noqa: PLW0603  One slot: a sender addresses its peers one after the other.
+    known, encoded = _LAST_ENCODED
+    if known is not items:
+        encoded = encode(items)
+        _LAST_ENCODED = (items, encoded)
+    return encoded
+
+
+_LAST_ENCODED: tuple[tuple[object, ...], bytes] = ((), b"[]")
 
 
 def frame_length(header: bytes) -> int:

@@ -171,7 +171,8 @@ class AllocationSeen:
         nodes: Where it is, in rank order.
         exit_code: Of the first agent that failed, 0 when all ended well, None while any lives or when unknown.
         reason: The engine's own words, for people.
-        agent_lost: Whether one of its agents ended otherwise than well; what is left of its attempt can never end well.
+        agent_lost: Whether one of its agents ended otherwise than well.
+        lost_nodes: Where those agents were, as far as the engine can tell.
     """
 
     allocation: AllocationId
@@ -180,6 +181,7 @@ class AllocationSeen:
     exit_code: int | None = None
     reason: str = ""
     agent_lost: bool = False
+    lost_nodes: tuple[NodeName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +229,7 @@ class AgentOrder:
         controller: URL it registers at.
         token: Secret scoped to the attempt.
         work_dir: Absolute folder of its own: `rank-<rank>.log`, and `exit.json`, an `AgentExit`, as its last act.
+            Before the engine asks it to end, it writes there how long it has, in seconds: `grace`.
             When a log is turned over, the part before becomes `rank-<rank>.log.<end>`: the offset in all of the rank's
             output at which it ends and `rank-<rank>.log` begins.
     """

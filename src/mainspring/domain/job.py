@@ -22,6 +22,7 @@ ANY_CHIP = ChipName("any")  # An option that runs on whatever chip a node has, o
 AFTER_MAX = 1_000
 TOLERATIONS_MAX = 64
 DURATION_S_MAX = 10 * 365 * 86_400.0
+STEP_DIGITS_MAX = 12  # As many as a checkpoint's key holds.
 MILLI = 1_000  # Chips are counted in thousandths, so that several replicas may share one.
 
 
@@ -53,6 +54,23 @@ _TIER_RANKS = {tier: rank for rank, tier in enumerate(Tier)}
 def _require(held: bool, field_name: str, got: object, wanted: str) -> None:  # noqa: FBT001
     if not held:
         raise InvalidSpec("accept a job spec", on=f"field {field_name!r}", got=repr(got)[:200], wanted=wanted)
+
+
+def checkpoint_named(reference: str) -> tuple[str, int | None]:
+    """Returns the name and the step that `NAME@STEP` refers to; no step, for the newest durable one, of `NAME`.
+
+    Args:
+        reference: What was written.
+
+    Raises:
+        InvalidSpec: The step is no number.
+    """
+    name, at, text = reference.partition("@")
+    number = text.isascii() and text.isdigit() and len(text) <= STEP_DIGITS_MAX
+    if at and not number:
+        wanted = "NAME@STEP, such as train@1000"
+        raise InvalidSpec("find a checkpoint", on=reference[:200], got=repr(text)[:200], wanted=wanted)
+    return name, int(text) if at else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,12 +160,14 @@ class Role:
         command: Program and arguments; run without a shell, in the code snapshot's root.
         options: Acceptable ways to run it, none preferred by order.
         environment: Variables for the program. Secrets do not belong here: specs are stored.
+        spares: How many of its replicas stand by, and take the place of those that are lost.
     """
 
     name: RoleName = MAIN
     command: tuple[str, ...]
     options: tuple[Option, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    spares: int = 0
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -162,6 +182,9 @@ class Role:
         _require(bool(self.command[0]), "command", self.command[0], "a program")
         _require(all("\0" not in word for word in self.command), "command", "a NUL", "words without NUL")
         _require(0 < len(self.options) <= OPTIONS_MAX, "options", len(self.options), f"1 to {OPTIONS_MAX} options")
+        least, groups = min(option.replicas_min for option in self.options), [option.group for option in self.options]
+        _require(0 <= self.spares < least, "spares", self.spares, f"fewer than the {least} replicas it may run with")
+        _require(all(not each or self.spares % each == 0 for each in groups), "spares", self.spares, "whole groups")
         _require(len(self.environment) <= ENVIRONMENT_MAX, "environment", len(self.environment), "fewer variables")
         for name, value in self.environment.items():
             named = bool(name) and not {"=", "\0"} & set(name)
@@ -202,6 +225,8 @@ class JobSpec:
         code: The code snapshot the commands run in.
         inputs: Names of dataset versions the job reads, recorded as lineage.
         after: Jobs that must succeed first; it fails when one of them does not.
+        begins_from: The checkpoint its ranks are given until it has one of its own: "NAME@STEP", or "NAME" for its
+            newest durable step when the job starts, of a job's id or an import's name; "" for none.
         duration_s: How long its owner expects it to run, 0 when nobody knows. Plans lean on it; nothing ends at it.
         restarts_max: Rank restarts in place before the attempt is given up.
         attempts_max: Attempts before the job fails.
@@ -215,6 +240,7 @@ class JobSpec:
     code: Code = Code()
     inputs: tuple[str, ...] = ()
     after: tuple[JobId, ...] = ()
+    begins_from: str = ""
     duration_s: float = 0.0
     restarts_max: int = 8
     attempts_max: int = 4
@@ -234,4 +260,6 @@ class JobSpec:
         _require(1 <= self.attempts_max <= 1_000, "attempts_max", self.attempts_max, "1 to 1000")
         _require(len(self.inputs) <= 1_000, "inputs", len(self.inputs), "at most 1000")
         _require(len(set(self.after)) == len(self.after) <= AFTER_MAX, "after", len(self.after), f"<= {AFTER_MAX} jobs")
+        if self.begins_from:
+            checked_name(checkpoint_named(self.begins_from)[0], "what a job begins from")
         _require(0 <= self.duration_s <= DURATION_S_MAX, "duration_s", self.duration_s, f"0 to {DURATION_S_MAX:g}")

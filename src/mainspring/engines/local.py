@@ -104,6 +104,11 @@ class _AgentState:
     exit_code: int | None = None
     reason: str = ""
 
+    @property
+    def lost(self) -> bool:
+        """Returns whether it is gone, and did not end well."""
+        return not self.alive and self.exit_code != 0
+
 
 class LocalEngine:
     """The `Engine` port over processes of this Linux machine. Several instances may share a folder.
@@ -354,7 +359,8 @@ class LocalEngine:
                     phase=AllocationPhase.STOPPING if stop else AllocationPhase.RUNNING,
                     nodes=claim.nodes,
                     reason=_last_words(claim, agents),
-                    agent_lost=any(not agent.alive and agent.exit_code != 0 for agent in agents),
+                    agent_lost=any(agent.lost for agent in agents),
+                    lost_nodes=_lost_nodes(claim, agents),
                 )
             ended = self._end(allocation, claim, launched, agents)
         return AllocationSeen(
@@ -364,6 +370,7 @@ class LocalEngine:
             exit_code=ended.exit_code,
             reason=ended.reason,
             agent_lost=ended.exit_code != 0,
+            lost_nodes=ended.lost_nodes,
         )
 
     def _end(
@@ -383,6 +390,7 @@ class LocalEngine:
                 exit_code=None if failed is None and unknown else failed or 0,
                 reason=_last_words(claim, agents),
                 ended_s=self._clock.now_s(),
+                lost_nodes=_lost_nodes(claim, agents),
             )
             for index, agent in enumerate(launched.agents):
                 self._children.pop(agent.pid, None)
@@ -397,10 +405,19 @@ class LocalEngine:
         known_s = self._kill_at_s.get(allocation)
         self._kill_at_s[allocation] = now_s + grace_s if known_s is None else min(known_s, now_s + grace_s)
         if known_s is None:
-            for agent in launched.agents:
+            for index, agent in enumerate(launched.agents):
+                self._tell_grace(allocation, index, grace_s)
                 ask_to_end(agent)
         if now_s >= self._kill_at_s[allocation]:
             kill_all(launched.agents)
+
+    def _tell_grace(self, allocation: AllocationId, index: int, grace_s: float) -> None:
+        """Writes how long an agent has, whole or not at all: it reads that once it is asked to end."""
+        work_dir = self._records.folder(allocation) / f"node-{index}"
+        draft = work_dir / ".grace"
+        with suppress(OSError):  # An agent that finds none takes the usual grace; it must be asked all the same.
+            draft.write_text(f"{grace_s:g}")
+            draft.rename(work_dir / "grace")
 
     def _agent(self, folder: Path, index: int, agent: Process) -> _AgentState:
         if alive(agent):
@@ -414,6 +431,10 @@ class LocalEngine:
             return _AgentState(alive=False, reason="ended unseen, without a last word")
         ended = f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
         return _AgentState(alive=False, exit_code=code, reason=f"{ended}, without a last word")
+
+
+def _lost_nodes(claim: Claim, agents: list[_AgentState]) -> tuple[NodeName, ...]:
+    return tuple(node for node, agent in zip(claim.nodes, agents, strict=False) if agent.lost)
 
 
 def _last_words(claim: Claim, agents: list[_AgentState]) -> str:

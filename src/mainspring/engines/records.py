@@ -6,8 +6,8 @@
 <root>/<allocation>/launched.json       its processes; the moment this file is there, the launch has happened
 <root>/<allocation>/stop.json           somebody asked it to end
 <root>/<allocation>/ended.json          everything is over
-<root>/<allocation>/node-<i>/           an agent's own folder: order.json, agent.log, exit.json, rank-<rank>.log; once
-                                        all is over, only output and last words stay
+<root>/<allocation>/node-<i>/           an agent's own folder: order.json, grace, agent.log, exit.json, rank-<rank>.log;
+                                        once all is over, only output and last words stay
 """
 
 from __future__ import annotations
@@ -57,11 +57,12 @@ class StopAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How an allocation ended, and when that was seen."""
+    """How an allocation ended, and when that was seen; `lost_nodes` are those whose agents did not end well."""
 
     exit_code: int | None
     reason: str
     ended_s: float
+    lost_nodes: tuple[NodeName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

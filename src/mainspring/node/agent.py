@@ -1,9 +1,10 @@
-"""The agent: registers, brings the code, follows the lead (or is it), and leaves nothing behind."""
+"""The agent: registers, probes its node, brings the code, follows the lead (or is it), and leaves nothing behind."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
+import contextlib
+import hmac
 import signal
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
@@ -15,22 +16,37 @@ from mainspring.domain.errors import MainspringError, StorageFull, Unavailable
 from mainspring.domain.fleet import AgentExit, AgentOrder
 from mainspring.domain.life import AttemptState
 from mainspring.domain.ports import Clock, Dice
+from mainspring.node.arena import Arena
 from mainspring.node.code import unpack_code
 from mainspring.node.controller import Controller
-from mainspring.node.crew import STOP_GRACE_S, Crew
+from mainspring.node.copies import Copies
+from mainspring.node.crew import Crew
+from mainspring.node.keeper import Keeper
 from mainspring.node.lead_host import LeadHost
-from mainspring.node.links import Line, host_port, own_address
+from mainspring.node.limits import Limits, find_limits
+from mainspring.node.links import Line, address_of, host_port, own_address
+from mainspring.node.peers import Peers
+from mainspring.node.probe import probe
+from mainspring.node.rank_server import Desk
 from mainspring.node.stores import Stores
 from mainspring.objects import ObjectStore, open_store
 
 REGISTER_WAIT_S = 0.1  # The first; orders are ready as soon as the attempt's last agent has registered.
 REGISTER_WAIT_S_MAX = 10.0  # 12,000 agents of a controller that was away come back within seconds of it, spread out.
+RELEAD_WAIT_S_MAX = 1.0  # While another lead is being named, which takes the controller about a lease.
 JOIN_LIMIT_S = 600.0  # As long as the lead waits for its agents.
+LEAD_UP_LEASES = 2.0  # A new lead learns of it within one lease; no rank runs meanwhile.
+FIRST_MESSAGE_LIMIT_S = 10.0
 CONNECT_LIMIT_S = 5.0
 RECONNECT_WAIT_S = 0.2
 FLUSH_LIMIT_S = 5.0
-STOP_LINGER_S = 60.0  # Once its ranks have saved and gone, how long an agent waits for the lead to say good-bye.
-ROOM_BYTES_MIN = 64 << 20  # Logs and sockets; less than this is a disk that is as good as full.
+BRING_TRIES_MAX = 8  # Of the probe and the code; with the waits between, four minutes of a store that is away.
+BRING_WAIT_S = 2.0  # Doubles.
+STOP_GRACE_S = 20.0  # Where the engine does not say: Kubernetes ends agents by force after 30 s.
+STOP_GRACE_S_MAX = 24 * 3600.0
+STOP_PATIENCE = 0.25  # Of the grace; without a word from the lead by then, ranks are told to save what they have.
+STOP_LINGER_S = 60.0  # Once the grace is over, how long an agent waits for the lead to say good-bye.
+GRACE_FILE = "grace"  # In the agent's folder, seconds as text, written by the engine before SIGTERM.
 
 
 @final
@@ -50,12 +66,16 @@ class Agent:
         self._clock = clock
         self._dice = dice
         self._work = Path(order.work_dir)
-        self._address = own_address(urlsplit(order.controller).hostname or "127.0.0.1")
-        self._controller = Controller(order.controller, order.token)
+        self._host = own_address(urlsplit(order.controller).hostname or "127.0.0.1")
+        self._address = ""
+        self._controller = Controller(order.controller, order.token, clock)
         self._stopping = asyncio.Event()
-        self._hosting = asyncio.Event()
-        self._host: LeadHost | None = None
+        self._stop_by_s = 0.0
+        self._leading = asyncio.Event()
+        self._lead: LeadHost | None = None
+        self._peers: Peers | None = None
         self._line: Line | None = None
+        self._ended: asyncio.Future[AgentExit] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> AgentExit:
@@ -67,10 +87,11 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        server = await asyncio.start_server(self._accept, self._address, 0)
+        server = await asyncio.start_server(self._accept, self._host, 0)
         port = server.sockets[0].getsockname()[1]
+        self._address = address_of(self._host, port)
         try:
-            registering = asyncio.create_task(self._register(f"{self._address}:{port}"))
+            registering = asyncio.create_task(self._register())
             if not await self._first(registering):
                 return AgentExit(exit_code=0, reason="stopped before it had orders")
             return await self._serve(registering.result())
@@ -87,89 +108,166 @@ class Agent:
             task.cancel()
         return task.done()
 
-    async def _register(self, address: str) -> wire.Orders:
-        message = wire.Register(allocation=self._order.allocation, node=self._order.node, address=address)
-        wait_s = REGISTER_WAIT_S
+    async def _register(self, lost_epoch: int = 0) -> wire.Orders:
+        message = wire.Register(
+            allocation=self._order.allocation, node=self._order.node, address=self._address, lost_epoch=lost_epoch
+        )
+        wait_s, wait_s_max = REGISTER_WAIT_S, RELEAD_WAIT_S_MAX if lost_epoch else REGISTER_WAIT_S_MAX
         while True:
             try:
                 orders = await self._controller.register(message)
                 if orders.ready:
                     return orders
             except Unavailable:
-                pass  # However long the controller is away: the work it granted is still wanted.
+                wait_s_max = REGISTER_WAIT_S_MAX  # However long it is away: the work it granted is still wanted.
             await asyncio.sleep(wait_s * (0.5 + self._dice.bits(16) / 65_536))
-            wait_s = min(wait_s * 1.5, REGISTER_WAIT_S_MAX)
+            wait_s = min(wait_s * 1.5, wait_s_max)
 
     # ------------------------------------------------------------ service
 
     async def _serve(self, orders: wire.Orders) -> AgentExit:
-        if shutil.disk_usage(self._work).free < ROOM_BYTES_MIN:
-            raise StorageFull("start an agent", on=str(self._work), wanted=f"{ROOM_BYTES_MIN} bytes free")
         store = await asyncio.to_thread(open_store, orders.objects_url)
         stores = Stores(store, orders.job)
         try:
             async with asyncio.TaskGroup() as group:
-                leading = self._lead(orders, stores, group) if orders.lead else None
-                crew = await self._muster(orders, store, stores)
+                if orders.lead:
+                    self._begin_to_lead(orders, stores, group)
+                crew, keeper = await self._muster(orders, store, stores)
                 try:
-                    return await self._follow_to_the_end(orders, crew, leading, group)
+                    following = group.create_task(self._follow_to_the_end(orders, crew, keeper, stores, group))
+                    stopping = group.create_task(self._stop(crew))
+                    ended = await self._ended
+                    following.cancel()
+                    stopping.cancel()
+                    return ended
                 finally:
-                    await crew.close()
-                    for task in self._tasks:
+                    for task in list(self._tasks):
                         task.cancel()
+                    await crew.close()
+                    await keeper.close()
         finally:
             stores.close()
 
-    def _lead(self, orders: wire.Orders, stores: Stores, group: asyncio.TaskGroup) -> asyncio.Task[None]:
-        self._host = LeadHost(
+    async def _muster(self, orders: wire.Orders, store: ObjectStore, stores: Stores) -> tuple[Crew, Keeper]:
+        mine = [place for place in orders.ranks if place.agent == orders.agent]
+        arenas = {place.rank: Arena(self._work) for place in mine}
+        copies = Copies()
+        self._peers = peers = Peers(
+            attempt=orders.attempt, token=self._order.token, arenas=arenas, copies=copies, tell_lead=self._tell_lead
+        )
+        keeper = Keeper(
+            orders=orders,
+            desks={rank: Desk(rank=rank, arena=arena) for rank, arena in sorted(arenas.items())},
+            copies=copies,
+            peers=peers,
+            stores=stores,
+            tell_lead=self._tell_lead,
+        )
+        crew = Crew(
+            orders=orders,
+            host=self._host,
+            code=await self._bring(orders, mine, store),
+            work=self._work,
+            environment=self._environment,
+            keeper=keeper,
+            limits=find_limits() if any(role.memory_mib for role in orders.roles) else Limits(None),
+            tell_lead=self._tell_lead,
+            clock=self._clock,
+        )
+        return crew, keeper
+
+    async def _bring(self, orders: wire.Orders, mine: list[wire.RankPlace], store: ObjectStore) -> Path:
+        """Returns the folder of the job's code, once the node has proved fit; a store that is away is waited for."""
+
+        def work() -> Path:
+            ahead_s = self._controller.clock_ahead_s
+            probe(self._work, store, roles=orders.roles, places=mine, clock_ahead_s=ahead_s)
+            return unpack_code(store, orders.code, self._work)
+
+        for wait_s in [BRING_WAIT_S * 2**number for number in range(BRING_TRIES_MAX - 1)]:
+            try:
+                return await asyncio.to_thread(work)
+            except StorageFull:
+                raise  # Room does not come back by waiting.
+            except Unavailable:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await self._stopping.wait()
+        return await asyncio.to_thread(work)
+
+    # ------------------------------------------------------------ leading
+
+    def _begin_to_lead(self, orders: wire.Orders, stores: Stores, group: asyncio.TaskGroup) -> None:
+        self._lead = LeadHost(
             orders=orders,
             token=self._order.token,
-            host=self._address,
+            host=self._host,
             controller=self._controller,
             stores=stores,
             clock=self._clock,
             group=group,
         )
-        self._hosting.set()
-        return group.create_task(self._host.run())
+        self._leading.set()
+        self._spawn(group, self._lead_to_the_end(self._lead))
 
-    async def _muster(self, orders: wire.Orders, store: ObjectStore, stores: Stores) -> Crew:
-        code = await asyncio.to_thread(unpack_code, store, orders.code, self._work)
-        crew = Crew(
-            orders=orders,
-            host=self._address,
-            code=code,
-            work=self._work,
-            environment=self._environment,
-            stores=stores,
-            tell_lead=self._tell_lead,
-            clock=self._clock,
-        )
-        await crew.listen()
-        return crew
+    async def _lead_to_the_end(self, lead: LeadHost) -> None:
+        await lead.run()
+        well = lead.outcome in (AttemptState.SUCCEEDED, AttemptState.CANCELLED)
+        self._end(0 if well else 1, lead.reason)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves who calls: an agent that reports for duty, or one that wants or brings snapshots."""
+        line = Line(reader, writer)
+        first = await line.receive(FIRST_MESSAGE_LIMIT_S)
+        token = getattr(first, "token", "")
+        if not isinstance(first, wire.AgentJoin | wire.PeerHello) or not self._knows(token):
+            line.close()
+        elif isinstance(first, wire.PeerHello):
+            if self._peers is None:
+                line.close()  # It calls again.
+            else:
+                await self._peers.serve(writer, first)
+        elif await self._leads_soon():
+            assert self._lead is not None
+            await self._lead.serve(line, first)
+        else:
+            line.close()
+
+    def _knows(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), self._order.token.encode())
+
+    async def _leads_soon(self) -> bool:
+        """Returns whether this agent leads, or is told to before long: another may have had its orders before us."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(JOIN_LIMIT_S):
+                await self._leading.wait()
+        return self._leading.is_set()
+
+    # ------------------------------------------------------------ following
 
     async def _follow_to_the_end(
-        self, orders: wire.Orders, crew: Crew, leading: asyncio.Task[None] | None, group: asyncio.TaskGroup
-    ) -> AgentExit:
-        following = group.create_task(self._follow(orders, crew, group))
-        stopping = group.create_task(self._stop(crew, leads=leading is not None))
-        ends = [following, stopping] if leading is None else [leading]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if self._host is not None:
-            following.cancel()
-            well = self._host.outcome in (AttemptState.SUCCEEDED, AttemptState.CANCELLED)
-            return AgentExit(exit_code=0 if well else 1, reason=self._host.reason)
-        if following.done():
-            return following.result()
-        following.cancel()
-        await self._say_goodbye(orders)
-        return AgentExit(exit_code=0, reason="stopped by its engine")
+        self, orders: wire.Orders, crew: Crew, keeper: Keeper, stores: Stores, group: asyncio.TaskGroup
+    ) -> None:
+        """Follows one lead after another, until told to end."""
+        patience_s = JOIN_LIMIT_S
+        while await self._follow(orders, crew, keeper, patience_s, group):
+            await crew.end_running()
+            if self._stopping.is_set():
+                self._end(0, "stopped by its engine")
+                return
+            orders = await self._register(lost_epoch=orders.epoch)
+            crew.adopt(orders)
+            keeper.adopt(orders)
+            if orders.lead and self._lead is None:
+                self._begin_to_lead(orders, stores, group)
+            patience_s = LEAD_UP_LEASES * orders.lease_s
 
-    async def _follow(self, orders: wire.Orders, crew: Crew, group: asyncio.TaskGroup) -> AgentExit:
-        """Does what the lead says, over as many connections as it takes, until told to end or the lead is lost."""
+    async def _follow(
+        self, orders: wire.Orders, crew: Crew, keeper: Keeper, patience_s: float, group: asyncio.TaskGroup
+    ) -> bool:
+        """Does what the lead says, over as many connections as it takes; returns whether the lead is lost."""
         host, port = host_port(orders.lead_address)
-        heard_s, patience_s = self._clock.monotonic_s(), JOIN_LIMIT_S
+        heard_s = self._clock.monotonic_s()
         while True:
             try:
                 async with asyncio.timeout(CONNECT_LIMIT_S):
@@ -177,22 +275,22 @@ class Agent:
             except (OSError, TimeoutError):
                 line = None
             if line is not None:
-                self._join(line, orders, crew)
+                self._join(line, orders, crew, keeper)
                 alive = asyncio.create_task(line.keep_alive(orders.lease_s))
-                async for message in line.messages(orders.lease_s):
-                    heard_s, patience_s = self._clock.monotonic_s(), orders.lease_s
-                    ended = await self._obey(message, orders, crew, group)
-                    if ended is not None:
-                        alive.cancel()
-                        return ended
-                alive.cancel()
-                self._line = None
-            if self._clock.monotonic_s() - heard_s >= patience_s:
-                await crew.end_ranks(grace_s=0.0)
-                return AgentExit(exit_code=1, reason=f"did not hear from the lead for {patience_s:g} s")
+                try:
+                    async for message in line.messages(orders.lease_s):
+                        heard_s, patience_s = self._clock.monotonic_s(), orders.lease_s
+                        if await self._obey(message, crew, keeper, group):
+                            return False
+                finally:
+                    alive.cancel()
+                    line.close()
+                    self._line = None
+            if self._clock.monotonic_s() - heard_s >= patience_s and self._lead is None:
+                return True
             await asyncio.sleep(RECONNECT_WAIT_S)
 
-    def _join(self, line: Line, orders: wire.Orders, crew: Crew) -> None:
+    def _join(self, line: Line, orders: wire.Orders, crew: Crew, keeper: Keeper) -> None:
         line.send(
             wire.AgentJoin(
                 attempt=orders.attempt,
@@ -200,60 +298,88 @@ class Agent:
                 agent=orders.agent,
                 node=self._order.node,
                 token=self._order.token,
-                arena_steps=crew.arena_steps,
+                address=self._address,
+                generation=crew.generation,
+                places=tuple(place for place in orders.ranks if place.agent == orders.agent),
+                holdings=keeper.holdings,
             )
         )
         self._line = line
         crew.retell()
+        if self._stopping.is_set():
+            self._tell_leaving(orders.agent)
 
-    async def _obey(
-        self, message: object, orders: wire.Orders, crew: Crew, group: asyncio.TaskGroup
-    ) -> AgentExit | None:
+    async def _obey(self, message: object, crew: Crew, keeper: Keeper, group: asyncio.TaskGroup) -> bool:
+        """Returns whether this was the last message."""
         match message:
             case wire.PrepareGeneration():
-                if self._stopping.is_set():
-                    await self._say_goodbye(orders)  # This node is going away: no generation may count on it.
-                    return AgentExit(exit_code=0, reason="stopped by its engine") if self._host is None else None
                 self._spawn(group, crew.prepare(message))
             case wire.StartRanks():
-                await crew.start(message)
+                self._spawn(group, crew.start(message))
+            case wire.LeaveAt():
+                self._spawn(group, crew.leave(message))
+            case wire.DumpStacks():
+                self._spawn(group, crew.dump(message))
             case wire.StoreStep():
-                self._spawn(group, crew.store(message.step))
+                self._spawn(group, keeper.store(message))
+            case wire.SnapshotPace():
+                crew.pace(message)
+            case wire.StandbyAllowed():
+                self._spawn(group, crew.stand_by(message))
             case wire.EndAgent():
                 await crew.end_ranks(grace_s=message.grace_s)
-                await self._say_goodbye(orders)
-                return AgentExit(exit_code=0, reason=message.reason)
+                await self._say_goodbye(crew.agent)
+                if self._lead is None:  # Else this agent ends when the attempt's outcome is known.
+                    self._end(0, message.reason)
+                    return True
             case _:
                 pass
-        return None
+        return False
 
-    async def _say_goodbye(self, orders: wire.Orders) -> None:
-        if self._line is not None:
-            self._line.send(wire.AgentDrained(agent=orders.agent))
-            await self._line.flush(FLUSH_LIMIT_S)
+    # ------------------------------------------------------------ ends
 
-    async def _stop(self, crew: Crew, *, leads: bool) -> None:
+    async def _stop(self, crew: Crew) -> None:
+        """Leaves as the engine wants it: the lead decides how; without its word ranks save what they have."""
         await self._stopping.wait()
-        if self._host is not None:
-            self._host.stop(STOP_GRACE_S)
-        await crew.stop()
-        if leads:
-            await asyncio.Event().wait()  # The lead goes when the attempt is over.
-        await asyncio.sleep(STOP_LINGER_S)
+        grace_s = self._grace_s()
+        self._stop_by_s = self._clock.monotonic_s() + grace_s
+        if self._lead is not None:
+            self._lead.stop(grace_s)
+        else:
+            self._tell_leaving(crew.agent)
+        await asyncio.sleep(grace_s * STOP_PATIENCE)
+        if not crew.told_to_leave:
+            rest_s = max(0.0, self._stop_by_s - self._clock.monotonic_s())
+            await crew.leave(wire.LeaveAt(generation=crew.generation, step=-1, grace_s=rest_s, then=wire.Then.EXIT))
+        await asyncio.sleep(max(0.0, self._stop_by_s - self._clock.monotonic_s()))
+        await crew.end_ranks(grace_s=0.0)
+        if self._lead is None:
+            await asyncio.sleep(STOP_LINGER_S)
+            await self._say_goodbye(crew.agent)
+            self._end(0, "stopped by its engine")
+
+    def _tell_leaving(self, agent: int) -> None:
+        left_s = max(0.0, self._stop_by_s - self._clock.monotonic_s())
+        self._tell_lead(wire.AgentLeaving(agent=agent, grace_s=left_s))
+
+    def _grace_s(self) -> float:
+        try:
+            return min(max(0.0, float((self._work / GRACE_FILE).read_text())), STOP_GRACE_S_MAX)
+        except (OSError, ValueError):
+            return STOP_GRACE_S
+
+    def _end(self, exit_code: int, reason: str) -> None:
+        if not self._ended.done():
+            self._ended.set_result(AgentExit(exit_code=exit_code, reason=reason))
+
+    async def _say_goodbye(self, agent: int) -> None:
+        if self._line is not None:
+            self._line.send(wire.AgentDrained(agent=agent))
+            await self._line.flush(FLUSH_LIMIT_S)
 
     def _tell_lead(self, message: object) -> None:
         if self._line is not None:
             self._line.send(message)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(JOIN_LIMIT_S):
-                await self._hosting.wait()  # Another agent may have had its orders before this one.
-        except TimeoutError:
-            writer.close()
-            return
-        assert self._host is not None
-        await self._host.serve(reader, writer)
 
     def _spawn(self, group: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> None:
         task = group.create_task(work)

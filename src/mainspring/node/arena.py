@@ -7,85 +7,184 @@ leaves it behind. Three slots: one being written, the newest whole snapshot, the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import mmap
 import os
-from dataclasses import dataclass, field, replace
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mainspring.checkpoint import crc32c_of
-from mainspring.domain.wire import Detail, Shard, SnapshotCommit, SnapshotSlot
+from mainspring.checkpoint import Sealed, intact, seal
+from mainspring.domain.wire import Detail, Holding, Shard, SnapshotCommit, SnapshotSlot
 
 SLOTS = 3
 SLOT_ROUND_BYTES = 2 << 20  # A huge page.
+SLOT_WAIT_S = 5.0  # Checksums of 60 GB, or a peer that is given up; longer is what skipping a snapshot is for.
 MEMORY_SHARE = 0.5  # Of what the kernel calls available; the program needs the rest.
-GROWTHS_MAX = 16  # A state that keeps growing is a leak in the program; slots it outgrew are not used again.
+GROWTHS_MAX = 64  # Resharding settles after a few sizes; a state that keeps growing is a leak in the program.
 
 
-@dataclass(slots=True)
-class _Slot:
+def memory_file(name: str) -> int:
+    """Returns a descriptor of an empty file in memory that vanishes with its last user.
+
+    Args:
+        name: For people who look into /proc.
+    """
+    return os.memfd_create(name)
+
+
+def path_of(file: int) -> str:
+    """Returns the path under which other processes of this user open one of this process's files.
+
+    Args:
+        file: Its descriptor.
+    """
+    return f"/proc/{os.getpid()}/fd/{file}"
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """Room for one snapshot: a range of a file, mapped here.
+
+    Args:
+        file: The file's descriptor.
+        offset: Where the range begins, a multiple of the page size.
+        size_bytes: Its length.
+        on_free: Called when the last who held it lets go.
+    """
+
+    file: int
     offset: int
     size_bytes: int
-    step: int = -1
-    pins: int = 0
+    on_free: Callable[[], None]
+    holding: Holding | None = None
     shards: tuple[Shard, ...] = ()
     state: Detail = field(default_factory=dict)
-    sealed: bool = False
+    sequence: int = 0
+    pins: int = 0
+    wanted: bool = False
+    room: mmap.mmap = field(init=False)
+    data: NDArray[np.uint8] = field(init=False)
+    sealing: threading.Lock = field(default_factory=threading.Lock)
+    sealed: Sealed | None = None
+
+    def __post_init__(self) -> None:
+        """Maps the range."""
+        self.room = mmap.mmap(self.file, self.size_bytes, offset=self.offset)
+        self.data = np.frombuffer(self.room, dtype=np.uint8)
+
+    def fill(self, holding: Holding, shards: tuple[Shard, ...], state: Detail, sequence: int) -> None:
+        """Says what the bytes are, now that they are whole.
+
+        Args:
+            holding: Whose snapshot of what.
+            shards: Where its blocks lie.
+            state: The program's facts.
+            sequence: Counts what was filled.
+        """
+        self.holding, self.shards, self.state, self.sequence = holding, shards, state, sequence
+
+    def front(self, size_bytes: int) -> memoryview:
+        """Returns the first bytes, to be written.
+
+        Args:
+            size_bytes: How many.
+        """
+        return memoryview(self.room)[:size_bytes]
+
+    def clear(self) -> None:
+        """Forgets what the bytes were."""
+        self.holding, self.shards, self.state, self.sealed, self.wanted = None, (), {}, None, False
+
+    def free_memory(self) -> None:
+        """Gives the memory back to the system, where its kind of file can; the file keeps its length."""
+        with contextlib.suppress(OSError):
+            self.room.madvise(mmap.MADV_REMOVE)
 
 
 @final
 class Held:
-    """A whole snapshot nobody may overwrite until it is released. Its methods are slow: for a worker thread.
+    """A whole snapshot nobody may overwrite until it is released.
 
     Args:
-        slot: The slot.
-        data: Its bytes.
+        slot: Where it lies.
     """
 
-    def __init__(self, slot: _Slot, data: NDArray[np.uint8]) -> None:
+    def __init__(self, slot: Slot) -> None:
+        assert slot.holding is not None
         self._slot = slot
-        self._step = slot.step
-        self._data = data
-
-    @property
-    def state(self) -> Detail:
-        """Returns the program's facts."""
-        return self._slot.state
+        self._released = False
+        self.holding = slot.holding
+        self.shards = slot.shards
+        self.state = slot.state
+        slot.pins += 1
 
     @property
     def current(self) -> bool:
         """Returns whether the attempt still counts on it: it was neither given up nor replaced since it was held."""
-        return self._slot.step == self._step
+        return self._slot.holding is self.holding
 
-    def sealed(self) -> tuple[Shard, ...]:
-        """Returns the shards with their checksums, computed the first time."""
-        if not self._slot.sealed:
-            self._slot.shards = tuple(
-                replace(shard, crc32c=crc32c_of(_part(self._data, shard))) for shard in self._slot.shards
-            )
-            self._slot.sealed = True
-        return self._slot.shards
+    @property
+    def wanted(self) -> bool:
+        """Returns whether training waits for its slot: whoever can do without should let go."""
+        return self._slot.wanted
+
+    @property
+    def file(self) -> int:
+        """Returns the descriptor of the file it lies in."""
+        return self._slot.file
+
+    @property
+    def path(self) -> str:
+        """Returns the path under which ranks open that file."""
+        return path_of(self._slot.file)
+
+    @property
+    def offset(self) -> int:
+        """Returns where its bytes begin in the file."""
+        return self._slot.offset
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """Returns its bytes, and what room is left after them."""
+        return self._slot.data
+
+    def part(self, shard: Shard) -> memoryview:
+        """Returns one block's bytes.
+
+        Args:
+            shard: One of its shards.
+        """
+        return memoryview(self._slot.room)[shard.offset : shard.offset + shard.size_bytes]
+
+    def sealed(self) -> Sealed:
+        """Returns its checksums, computed the first time: slow, for a worker thread."""
+        with self._slot.sealing:
+            if self._slot.sealed is None:
+                self._slot.sealed = seal(self.data, self.shards)
+            return self._slot.sealed
 
     def intact(self) -> bool:
-        """Returns whether the bytes still match checksums computed earlier."""
-        return all(crc32c_of(_part(self._data, shard)) == shard.crc32c for shard in self.sealed())
-
-    def once_bytes(self) -> NDArray[np.uint8]:
-        """Returns the bytes to make durable: ranks lay out what is saved once at the front of the slot."""
-        end = max((shard.offset + shard.size_bytes for shard in self._slot.shards if shard.once), default=0)
-        return self._data[:end]
+        """Returns whether the bytes still match checksums computed earlier: slow, for a worker thread."""
+        return intact(self.data, self.sealed())
 
     def release(self) -> None:
-        """Lets the slot be overwritten. Called once, on the arena's own thread."""
-        self._slot.pins -= 1
+        """Lets the slot be overwritten. On the event loop's thread; a second call does nothing."""
+        if not self._released:
+            self._released = True
+            self._slot.pins -= 1
+            if not self._slot.pins:
+                self._slot.on_free()
 
 
 @final
 class Arena:
-    """One rank's slots. For one thread; what `hold` returns may be read in another.
+    """One rank's slots. For the event loop's thread; what `hold` returns may be read in another.
 
     Args:
         folder: Where the file lies when memory has no room for it.
@@ -93,56 +192,64 @@ class Arena:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._file = os.memfd_create("mainspring-arena")
-        self._slots: list[_Slot] = []
+        self._file = memory_file("mainspring-arena")
+        self._slots: list[Slot] = []
         self._size_bytes = 0
         self._growths = 0
-        self._newest = -1
+        self._sequence = 0
+        self._beginning = asyncio.Lock()
+        self._freed = asyncio.Event()
 
     @property
     def path(self) -> str:
         """Returns the path under which ranks open the arena."""
-        return f"/proc/{os.getpid()}/fd/{self._file}"
+        return path_of(self._file)
 
     @property
-    def steps(self) -> tuple[int, ...]:
-        """Returns the steps it holds, oldest first."""
-        return tuple(sorted(slot.step for slot in self._slots if slot.step >= 0))
+    def holdings(self) -> tuple[Holding, ...]:
+        """Returns what it holds, oldest first."""
+        return tuple(slot.holding for slot in self._whole() if slot.holding is not None)
 
     async def begin(self, size_bytes: int) -> SnapshotSlot:
         """Returns a slot to write into; what it held is given up. Takes long while memory is reserved the first times.
 
+        Where every slot is held it waits up to `SLOT_WAIT_S`, and lets copies that are under way know.
+
         Args:
             size_bytes: Room the snapshot needs.
         """
-        free = [slot for slot in self._slots if slot.pins == 0 and (slot.step < 0 or slot.step != self._newest)]
-        slot = min(free, key=lambda slot: slot.step, default=None)
-        if slot is not None and (slot.step < 0 or len(self._slots) == SLOTS):
-            if slot.size_bytes >= size_bytes:
-                slot.step, slot.shards, slot.state, slot.sealed = -1, (), {}, False
-                return SnapshotSlot(offset=slot.offset)
-            self._slots.remove(slot)
-        elif len(self._slots) == SLOTS:
-            return SnapshotSlot(offset=-1, reason="every slot is being stored or restored")
-        return await self._grow(size_bytes)
+        async with self._beginning:
+            slot = self._free()
+            if slot is None and len(self._slots) == SLOTS:
+                slot = await self._wait_free()
+                if slot is None:
+                    return SnapshotSlot(offset=-1, reason="every slot is being stored, copied or restored")
+            if slot is not None and (slot.holding is None or len(self._slots) == SLOTS):
+                slot.clear()
+                if slot.size_bytes >= size_bytes:
+                    return SnapshotSlot(offset=slot.offset)
+                self._slots.remove(slot)
+                slot.free_memory()
+            return await self._grow(size_bytes)
 
-    def commit(self, snapshot: SnapshotCommit) -> bool:
+    def commit(self, snapshot: SnapshotCommit, holding: Holding) -> bool:
         """Keeps what was written; returns whether the slot is ours and its shards lie inside it.
 
         Args:
             snapshot: What the rank says it wrote.
+            holding: Who the rank is in this generation.
         """
-        slot = next((slot for slot in self._slots if slot.offset == snapshot.offset and slot.step < 0), None)
-        if slot is None or snapshot.step < 0:
+        mine = (slot for slot in self._slots if slot.offset == snapshot.offset and slot.holding is None)
+        slot = next((slot for slot in mine if not slot.pins), None)
+        if slot is None or snapshot.step < 0 or holding.step != snapshot.step:
             return False
-        for shard in snapshot.shards:
-            if shard.size_bytes < 0 or not 0 <= shard.offset <= slot.size_bytes - shard.size_bytes:
-                return False
+        if not all_inside(snapshot.shards, slot.size_bytes):
+            return False
         for other in self._slots:
-            if other.step == snapshot.step:
-                other.step = -1  # The same step saved again: the newer copy counts.
-        slot.step, slot.shards, slot.state = snapshot.step, snapshot.shards, snapshot.state
-        self._newest = snapshot.step
+            if other.holding is not None and _key(other.holding) == _key(holding):
+                other.clear()  # The same step saved again: the newer one counts.
+        self._sequence += 1
+        slot.fill(holding, snapshot.shards, snapshot.state, self._sequence)
         return True
 
     def discard_after(self, step: int) -> None:
@@ -151,39 +258,66 @@ class Arena:
         Args:
             step: The newest to keep.
         """
+        for slot in self._whole():
+            if slot.holding is not None and slot.holding.step > step:
+                slot.clear()
+
+    def discard(self, held: Held) -> None:
+        """Gives up one snapshot: its bytes are not what they were.
+
+        Args:
+            held: The snapshot.
+        """
         for slot in self._slots:
-            if slot.step > step:
-                slot.step = -1
-        self._newest = max(self.steps, default=-1)
+            if slot.holding is held.holding:
+                slot.clear()
 
-    def hold(self, step: int) -> Held | None:
-        """Returns a step, kept from being overwritten until released; None when it is not there.
+    def hold(self, step: int, taken_in: int) -> Held | None:
+        """Returns a snapshot, kept from being overwritten until released; None when it is not there.
 
         Args:
-            step: The step.
+            step: Its step.
+            taken_in: The generation it was taken in.
         """
-        slot = next((slot for slot in self._slots if slot.step == step and step >= 0), None)
-        if slot is None:
+        for slot in self._whole():
+            if slot.holding is not None and _key(slot.holding) == (step, taken_in):
+                return Held(slot)
+        return None
+
+    def close(self) -> None:
+        """Lets the memory go, once nobody maps it any more."""
+        self._slots.clear()
+        os.close(self._file)
+
+    def _whole(self) -> list[Slot]:
+        return sorted((slot for slot in self._slots if slot.holding is not None), key=lambda slot: slot.sequence)
+
+    def _free(self) -> Slot | None:
+        """Returns the slot to write next: an empty one, else the oldest; never the newest, nor one that is held."""
+        newest = self._whole()[-1:]
+        free = [slot for slot in self._slots if not slot.pins and slot not in newest]
+        return min(free, key=lambda slot: (slot.holding is not None, slot.sequence), default=None)
+
+    async def _wait_free(self) -> Slot | None:
+        for slot in self._slots:
+            slot.wanted = True
+        try:
+            async with asyncio.timeout(SLOT_WAIT_S):
+                while (free := self._free()) is None:
+                    self._freed.clear()
+                    await self._freed.wait()
+                return free
+        except TimeoutError:
             return None
-        slot.pins += 1
-        whole = mmap.mmap(self._file, self._size_bytes, access=mmap.ACCESS_READ)
-        data = np.frombuffer(whole, dtype=np.uint8)[slot.offset : slot.offset + slot.size_bytes]
-        return Held(slot, data)
-
-    def shards_in_file(self, step: int) -> tuple[Shard, ...]:
-        """Returns a step's shards with offsets from the start of the arena's file.
-
-        Args:
-            step: A step it holds.
-        """
-        slot = next(slot for slot in self._slots if slot.step == step)
-        return tuple(replace(shard, file=self.path, offset=slot.offset + shard.offset) for shard in slot.shards)
+        finally:
+            for slot in self._slots:
+                slot.wanted = False
 
     async def _grow(self, size_bytes: int) -> SnapshotSlot:
         if self._growths >= GROWTHS_MAX:
             return SnapshotSlot(offset=-1, reason=f"the arena has grown {GROWTHS_MAX} times already")
-        rounded = -(-size_bytes // SLOT_ROUND_BYTES) * SLOT_ROUND_BYTES
-        if self._size_bytes == 0 and SLOTS * rounded > MEMORY_SHARE * _memory_available_bytes():
+        rounded = max(1, -(-size_bytes // SLOT_ROUND_BYTES)) * SLOT_ROUND_BYTES
+        if self._size_bytes == 0 and SLOTS * rounded > MEMORY_SHARE * memory_available_bytes():
             on_disk = os.open(self._folder, os.O_TMPFILE | os.O_RDWR, 0o600)
             os.dup2(on_disk, self._file)  # Ranks know the arena by this descriptor's number.
             os.close(on_disk)
@@ -192,18 +326,32 @@ class Arena:
         except OSError as error:
             return SnapshotSlot(offset=-1, reason=f"no room for {rounded} bytes: {error.strerror}")
         self._growths += 1
-        slot = _Slot(offset=self._size_bytes, size_bytes=rounded)
+        slot = Slot(file=self._file, offset=self._size_bytes, size_bytes=rounded, on_free=self._freed.set)
         self._slots.append(slot)
         self._size_bytes += rounded
         return SnapshotSlot(offset=slot.offset)
 
 
-def _part(data: NDArray[np.uint8], shard: Shard) -> NDArray[np.uint8]:
-    return data[shard.offset : shard.offset + shard.size_bytes]
+def all_inside(shards: tuple[Shard, ...], size_bytes: int) -> bool:
+    """Returns whether every shard lies inside that many bytes.
+
+    Args:
+        shards: Shards with offsets from the first byte.
+        size_bytes: How many there are.
+    """
+    return all(shard.size_bytes >= 0 and 0 <= shard.offset <= size_bytes - shard.size_bytes for shard in shards)
 
 
-def _memory_available_bytes() -> int:
+def memory_available_bytes() -> int:
+    """Returns how much memory the kernel could still give.
+
+    Source: proc(5), /proc/meminfo, MemAvailable.
+    """
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) << 10
     return 0
+
+
+def _key(holding: Holding) -> tuple[int, int]:
+    return holding.step, holding.generation

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from email.utils import parsedate_to_datetime
 from typing import TypeVar, final
 
 import httpx
 
 from mainspring.domain import codec, wire
 from mainspring.domain.errors import InvalidMessage, NotAllowed, Unavailable
+from mainspring.domain.ports import Clock
 
 CALL_LIMIT_S = 10.0  # A heartbeat of the largest attempt is megabytes; a controller slower than this is away.
 REFUSALS = (400, 401, 403, 404, 409, 410, 422)  # Asking again the same way would be answered the same way.
@@ -22,9 +24,13 @@ class Controller:
     Args:
         url: Where it listens.
         token: The attempt's secret.
+        clock: Time, to compare with the controller's.
     """
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, clock: Clock) -> None:
+        self.clock_ahead_s = 0.0
+        """How far our clock is ahead of the controller's, to the second, as its newest answer's date shows."""
+        self._clock = clock
         self._client = httpx.AsyncClient(
             base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=CALL_LIMIT_S, trust_env=False
         )
@@ -63,6 +69,7 @@ class Controller:
             answer = await self._client.post(
                 path, content=codec.encode(message), headers={"Content-Type": "application/json"}
             )
+            self._compare(answer.headers.get("Date", ""))
             if answer.status_code in REFUSALS:
                 raise NotAllowed(attempted, got=f"{answer.status_code} {answer.text[:500]}")
             if answer.status_code != httpx.codes.OK:
@@ -70,3 +77,9 @@ class Controller:
             return codec.decode(kind, answer.content)
         except (httpx.HTTPError, InvalidMessage) as error:
             raise Unavailable(attempted, got=f"{type(error).__name__}: {error}") from error
+
+    def _compare(self, date: str) -> None:
+        try:
+            self.clock_ahead_s = self._clock.now_s() - parsedate_to_datetime(date).timestamp()
+        except ValueError:
+            return  # No date, or none that can be read: the controller's time is not known.

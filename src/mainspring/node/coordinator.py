@@ -3,29 +3,42 @@
 As a program (`python -m mainspring.node.coordinator HOST PORT RANKS`) it hosts one service, says "ready", and serves
 until it is killed or its parent dies. It imports jaxlib alone, which takes a third of the time of JAX. Private names
 of jaxlib are used here only, and the version is checked first.
+
+A rank that reconnects may still hold a client of an older generation's service, and is aborted when that service goes
+or reports an error. So a service never reports one (agents notice lost ranks, far sooner), and an older one stays
+until nobody is connected to it. Their number is bounded: crews end a process that has reconnected often.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
+import os
+import select
 import signal
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import final
 
-from mainspring.node.links import free_port
+from mainspring.node.links import address_of, free_port
 
 VERSIONS = ("0.10.",)  # Releases whose private names were read and tried.
 READY = b"ready\n"
+OLDER = b"older\n"
 START_LIMIT_S = 20.0  # Importing jaxlib takes 0.2 s on a quiet machine.
 START_TRIES_MAX = 3  # Between choosing a port and using it, somebody else may take it.
+KEPT_MAX = 64  # Older services, each about 40 MB; a process reconnects 16 times at most, so few roles come near.
+LOOK_S = 1.0
+LOOKS_UNUSED = 5  # A client whose line broke is back within its first retries, a second or two.
+NEVER_S = 1_000_000  # The service's own limits on silent ranks: eleven days.
 _PR_SET_PDEATHSIG = 1
+_ESTABLISHED = "01"  # In /proc/net/tcp; see proc(5).
 
 
 @final
 class Coordinators:
-    """The coordination services of one generation at a time.
+    """The coordination services of an attempt: the newest generation's, and older ones somebody still holds.
 
     Args:
         host: The address ranks reach this machine under.
@@ -33,39 +46,48 @@ class Coordinators:
 
     def __init__(self, host: str) -> None:
         self._host = host
-        self._children: list[asyncio.subprocess.Process] = []
+        self._newest: list[asyncio.subprocess.Process] = []
+        self._older: list[asyncio.subprocess.Process] = []
 
     async def start(self, ranks_by_role: Mapping[str, int]) -> Mapping[str, str]:
-        """Ends the older generation's services; returns the new ones' addresses by role.
+        """Starts a generation's services; returns their addresses by role. Older ones end once nobody uses them.
 
         A role of one rank has none; nor has any where jaxlib is missing or of an unknown release.
 
         Args:
             ranks_by_role: How many ranks each role has.
         """
-        await self.stop()
+        for child in self._newest:
+            assert child.stdin is not None
+            child.stdin.write(OLDER)
+        self._older = [child for child in [*self._older, *self._newest] if child.returncode is None]
+        self._newest = []
+        excess, self._older = self._older[:-KEPT_MAX], self._older[-KEPT_MAX:]
+        await _end(excess)
         roles = [role for role, ranks in sorted(ranks_by_role.items()) if ranks > 1]
         found = await asyncio.gather(*(self._start_one(ranks_by_role[role]) for role in roles))
         return {role: address for role, address in zip(roles, found, strict=True) if address}
 
+    @property
+    def living(self) -> int:
+        """Returns how many services run."""
+        return sum(child.returncode is None for child in [*self._older, *self._newest])
+
     async def stop(self) -> None:
         """Ends all services."""
-        children, self._children = self._children, []
-        for child in children:
-            if child.returncode is None:
-                child.kill()
-            await child.wait()
+        children, self._older, self._newest = [*self._older, *self._newest], [], []
+        await _end(children)
 
     async def _start_one(self, ranks: int) -> str:
         for _ in range(START_TRIES_MAX):
             port = free_port(self._host)
             child = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "mainspring.node.coordinator", self._host, str(port), str(ranks)),
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
             )
-            self._children.append(child)
+            self._newest.append(child)
             assert child.stdout is not None
             try:
                 async with asyncio.timeout(START_LIMIT_S):
@@ -73,14 +95,23 @@ class Coordinators:
             except TimeoutError:
                 return ""
             if said == READY:
-                return f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
+                return address_of(self._host, port)
             if await child.wait() == 0:
                 return ""  # No usable jaxlib: plain programs run all the same.
         return ""
 
 
+async def _end(children: list[asyncio.subprocess.Process]) -> None:
+    for child in children:
+        if child.returncode is None:
+            child.kill()
+        await child.wait()
+
+
 def serve(host: str, port: int, ranks: int) -> None:
-    """Hosts one service until killed; returns at once where no usable jaxlib is.
+    """Hosts one service until killed, or until it is an older one (so its input says) that nobody is connected to.
+
+    Returns at once where no usable jaxlib is.
 
     Args:
         host: The address to listen on.
@@ -94,12 +125,34 @@ def serve(host: str, port: int, ranks: int) -> None:
         return
     if not version.__version__.startswith(VERSIONS):
         return
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    service = _jax.get_distributed_runtime_service(address, ranks)
+    service = _jax.get_distributed_runtime_service(
+        address_of(host, port), ranks, heartbeat_timeout=NEVER_S, cluster_register_timeout=NEVER_S
+    )
     sys.stdout.buffer.write(READY)
     sys.stdout.buffer.flush()
-    signal.pause()
-    service.shutdown()
+    while sys.stdin.buffer.readline() != OLDER:
+        signal.pause()  # Nobody tells us: the end of its input, where there is none.
+    unused = 0
+    while unused < LOOKS_UNUSED:
+        select.select([], [], [], LOOK_S)
+        unused = 0 if connections(port) else unused + 1
+    assert service is not None  # Held until here: a service that is collected ends.
+    os._exit(0)  # A shutdown in good order would wait for ranks that are gone.
+
+
+def connections(port: int) -> int:
+    """Returns how many established TCP connections this machine's own end of which is `port` there are.
+
+    Args:
+        port: The local port.
+    """
+    count = 0
+    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        if Path(table).exists():
+            for line in Path(table).read_text().splitlines()[1:]:
+                _, local, _, state, *_ = line.split()
+                count += state == _ESTABLISHED and int(local.rpartition(":")[2], 16) == port
+    return count
 
 
 if __name__ == "__main__":

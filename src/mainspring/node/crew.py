@@ -1,28 +1,30 @@
-"""The ranks of one agent: prepared, started, stopped and answered for, as the lead says."""
+"""The ranks of one agent: prepared, started, watched, stopped and answered for, as the lead says."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import final
 
-from mainspring.checkpoint import Fetched
 from mainspring.domain import wire
 from mainspring.domain.errors import DamagedData, MainspringError, NotFound, Unavailable
+from mainspring.domain.ids import RoleName
 from mainspring.domain.ports import Clock
-from mainspring.node.arena import Arena
-from mainspring.node.links import free_port, host_port
-from mainspring.node.rank_server import Duty, RankDesk, RankServer
+from mainspring.node.guard import SOCKET_VARIABLE
+from mainspring.node.keeper import Keeper
+from mainspring.node.limits import Limits
+from mainspring.node.links import address_of, free_port, host_port
+from mainspring.node.rank_server import Desk, Life
 from mainspring.node.ranks import LOG_BYTES_MAX, Guard, RankLog, RankProcess
-from mainspring.node.stores import Share, Stores
+from mainspring.node.stacks import STUCK, dumped, process_state
+from mainspring.node.standby import Standbys
 
 PROGRESS_EVERY_S = 0.5  # What people and the lead see; the session itself reports up to ten times a second.
 RANKS_AT_FULL_PACE = 1_000  # Beyond, each rank's progress is told less often, so that the lead's load stays the same.
-STOP_GRACE_S = 20.0  # Engines end agents by force after 30 s (Kubernetes' default); the rest is for the last save.
+KILL_LIMIT_S = 30.0  # A process the kernel does not let go within this (a dead disk, a driver) makes the node unfit.
 
 
 @final
@@ -35,7 +37,8 @@ class Crew:
         code: Folder the commands run in.
         work: The agent's own folder.
         environment: The variables ranks start from.
-        stores: The object store.
+        keeper: What outlives ranks.
+        limits: Bounds ranks' memory.
         tell_lead: Sends a message to the lead.
         clock: Time.
     """
@@ -48,256 +51,330 @@ class Crew:
         code: Path,
         work: Path,
         environment: Mapping[str, str],
-        stores: Stores,
+        keeper: Keeper,
+        limits: Limits,
         tell_lead: Callable[[object], None],
         clock: Clock,
     ) -> None:
+        self.tell_lead = tell_lead
+        self.generation = 0
         self._orders = orders
         self._host = host
         self._code = code
         self._work = work
         self._environment = environment
-        self._stores = stores
-        self._tell_lead = tell_lead
+        self._keeper = keeper
+        self._limits = limits
         self._clock = clock
-        self._guard = Guard()
         self._folder = os.open(work, os.O_RDONLY | os.O_DIRECTORY)
-        mine = sorted((place for place in orders.ranks if place.agent == orders.agent), key=lambda place: place.rank)
-        seen: dict[str, int] = {}
-        self._desks: dict[int, RankDesk] = {}
-        for place in mine:
-            local_rank = seen[place.role] = seen.get(place.role, -1) + 1
-            self._desks[place.rank] = RankDesk(place=place, local_rank=local_rank, arena=Arena(work))
-        self._local_sizes = {role: last + 1 for role, last in seen.items()}
-        self._servers: list[RankServer] = []
-        self._living: dict[int, RankProcess] = {}
-        self._watches: dict[int, asyncio.Task[None]] = {}
+        self._guard = Guard(self._socket(""))
+        self._desks = keeper.desks
+        self._seats: dict[int, Life] = {}  # Places that have a living process.
+        self._lives: list[Life] = []
+        self._count = 0
+        self._standbys = Standbys(lambda role: self._begin(role, "", {}))
+        self._allowed: set[RoleName] = set()  # Roles whose program said so here.
         self._exits: dict[int, wire.RankExited] = {}
-        self._generation = 0
-        self._preparing = asyncio.Lock()
+        self._left: dict[int, wire.RankLeft] = {}
+        self._changing = asyncio.Lock()
+        self._order = wire.PrepareGeneration(generation=0, step=-1, source="")
         self._prepared: wire.GenerationPrepared | None = None
         self._started = False
-        self._fetched: Fetched | None = None
-        self._stop_at_s: float | None = None
-        ranks = sum({place.role: place.role_size for place in mine}.values())
-        self._progress_every_s = PROGRESS_EVERY_S * max(1.0, ranks / RANKS_AT_FULL_PACE)
+        self._every = 1
+        self._leave: wire.LeaveAt | None = None
+        self._leave_by_s = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def arena_steps(self) -> Mapping[str, tuple[int, ...]]:
-        """Returns the steps each rank's arena holds."""
-        return {str(rank): desk.arena.steps for rank, desk in self._desks.items()}
+    def agent(self) -> int:
+        """Returns the agent's number."""
+        return self._orders.agent
 
     @property
     def living(self) -> int:
-        """Returns how many ranks live."""
-        return len(self._living)
+        """Returns how many of its places have a living process."""
+        return len(self._seats)
 
-    async def listen(self) -> None:
-        """Opens every rank's socket."""
-        duty = Duty(welcome=self._welcome, stop=self._stop_reply, stepped=self._stepped, tell_lead=self._tell_lead)
-        for rank, desk in self._desks.items():
-            server = RankServer(desk, duty)
-            await server.listen(self._socket(rank))
-            self._servers.append(server)
+    def adopt(self, orders: wire.Orders) -> None:
+        """Follows another lead from now on.
+
+        Args:
+            orders: The attempt's orders under that lead.
+        """
+        self._orders = orders
 
     def retell(self) -> None:
         """Tells the lead again what it may have missed while the line was down."""
         if self._prepared is not None:
-            self._tell_lead(self._prepared)
-        for rank, process in self._living.items():
-            self._tell_lead(wire.RankStarted(generation=self._generation, rank=rank, pid=process.pid))
+            self.tell_lead(self._prepared)
+        for rank, life in self._seats.items():
+            if life.generation == self.generation:
+                self.tell_lead(wire.RankStarted(generation=self.generation, rank=rank, pid=life.process.pid))
+        for role in sorted(self._allowed):
+            self.tell_lead(wire.StandbyAllowed(role=role))
+        for message in [*self._left.values(), *self._exits.values()]:
+            self.tell_lead(message)
         for desk in self._desks.values():
             for result in desk.results:
-                self._tell_lead(result)
-        for exited in self._exits.values():
-            self._tell_lead(exited)
+                self.tell_lead(result)
 
     # ------------------------------------------------------------ generations
 
     async def prepare(self, order: wire.PrepareGeneration) -> None:
         """Ends older ranks, makes the step ready, and tells the lead; repeats its answer when asked again.
 
+        Ranks whose program can go on in the next generation are waited for, and stay when they come in time.
+
         Args:
             order: What the lead wants.
         """
-        if order.generation > self._generation:
-            self._generation, self._prepared, self._started = order.generation, None, False
-            for desk in self._desks.values():
-                desk.generation = order.generation  # What older processes still have under way counts no more.
-        async with self._preparing:
-            if order.generation != self._generation:
+        if order.generation > self.generation:
+            # What older processes still have under way counts no more.
+            self.generation, self._order, self._prepared, self._started = order.generation, order, None, False
+            self._leave = None
+            self._exits, self._left = {}, {}
+        async with self._changing:
+            if order.generation != self.generation:
                 return
             answer = self._prepared or await self._make_ready(order)
-            if order.generation == self._generation:
+            if order.generation == self.generation:
                 self._prepared = answer if answer.ready else None
-                self._tell_lead(answer)
+                self.tell_lead(answer)
+                if answer.ready and not order.places:
+                    self._keeper.copy_resumed(order)  # Others do so once they step: until then it would slow them.
 
     async def _make_ready(self, order: wire.PrepareGeneration) -> wire.GenerationPrepared:
-        await self.end_ranks(grace_s=0.0)
-        self._exits = {}
-        for desk in self._desks.values():
-            self._tell_progress(desk)
-            desk.arena.discard_after(order.step)
+        self._assign(order)
         reason, corrupt = "", False
         try:
-            plans = await self._plans(order)
-            for rank, desk in self._desks.items():
-                desk.restore = plans[rank]
+            await self._leave_older(order)
+            for desk in self._desks.values():
+                self._tell_progress(desk)
+            await self._keeper.prepare(order)
         except (DamagedData, NotFound) as error:
             reason, corrupt = str(error), True
         except (MainspringError, OSError) as error:
             reason = str(error)
-        first = [desk.place.role for desk in self._desks.values() if desk.place.role_rank == 0]
+        first = [place.role for place in order.places if place.role_rank == 0]
         return wire.GenerationPrepared(
             generation=order.generation,
             agent=self._orders.agent,
             ready=not reason,
             reason=reason,
             corrupt=corrupt,
-            masters={role: f"{self._host}:{free_port(self._host)}" for role in first},
+            masters={role: address_of(self._host, free_port(self._host)) for role in first},
         )
 
-    async def _plans(self, order: wire.PrepareGeneration) -> Mapping[int, wire.RestorePlan]:
-        if order.step < 0:
-            return {rank: wire.RestorePlan(step=-1) for rank in self._desks}
-        if order.source == "arena":
-            return {rank: await self._plan_from_arena(desk, order.step) for rank, desk in self._desks.items()}
-        if self._fetched is None or self._fetched.manifest.step != order.step:
-            self._fetched = None
-            self._fetched = await self._stores.fetch(order.step, self._work / "restore")
-        return {rank: self._plan_from_store(desk, self._fetched) for rank, desk in self._desks.items()}
+    def _assign(self, order: wire.PrepareGeneration) -> None:
+        """Gives every place its rank in the generation, or none."""
+        for desk in self._desks.values():
+            desk.place = None
+        for place in order.places:
+            desk = self._desks[place.rank]
+            desk.place, desk.results = place, []
+            desk.served.append(order.generation)
+            desk.local_ranks = tuple(sorted(other.role_rank for other in order.places if other.role == place.role))
+            desk.local_rank = desk.local_ranks.index(place.role_rank)
 
-    async def _plan_from_arena(self, desk: RankDesk, step: int) -> wire.RestorePlan:
-        held = desk.arena.hold(step)
-        if held is None:
-            raise Unavailable("restore from the arena", on=f"rank {desk.place.rank}", got=f"no step {step} in it")
-        try:
-            if not await asyncio.to_thread(held.intact):
-                raise DamagedData("restore from the arena", on=f"rank {desk.place.rank}", got="a crc32c that differs")
-            return wire.RestorePlan(step=step, shards=desk.arena.shards_in_file(step), state=held.state, source="arena")
-        finally:
-            held.release()
+    async def _leave_older(self, order: wire.PrepareGeneration) -> None:
+        """Waits for processes that go on in this generation; ends the others.
 
-    def _plan_from_store(self, desk: RankDesk, fetched: Fetched) -> wire.RestorePlan:
-        prefix = self._prefix(desk)
-        shards = tuple(
-            replace(shard, path=shard.path.removeprefix(prefix), file=str(fetched.files[shard.file]))
-            for shard in fetched.manifest.shards
-            if shard.path.startswith(prefix)
-        )
-        state = {
-            name.removeprefix(prefix): value
-            for name, value in fetched.manifest.state.items()
-            if name.startswith(prefix)
-        }
-        return wire.RestorePlan(step=fetched.manifest.step, shards=shards, state=state, source="store")
+        Raises:
+            Unavailable: A process cannot be ended.
+        """
+        staying: list[Life] = []
+        going: list[Life] = []
+        for rank, life in self._seats.items():
+            wanted = self._desks[rank].place is not None and order.reconnect_s > 0
+            stays = wanted and life.may_reconnect and process_state(life.program) not in STUCK
+            (staying if stays else going).append(life)
+        _signal(going, signal.SIGKILL)
+        if staying:
+            resting = [asyncio.ensure_future(life.resting.wait()) for life in staying]
+            await asyncio.wait(resting, timeout=order.reconnect_s)
+            for waiting in resting:
+                waiting.cancel()
+        await self._kill([*going, *(life for life in staying if not life.rests)])
 
     async def start(self, order: wire.StartRanks) -> None:
-        """Starts this generation's ranks, once.
+        """Starts this generation's ranks, once: in processes that reconnect, in spare ones, else in new ones.
 
         Args:
             order: What the lead wants.
         """
-        if order.generation != self._generation or self._prepared is None or self._started:
-            return
-        self._started = True
-        for rank, desk in self._desks.items():
-            desk.joined, desk.results = False, []
-            desk.coordinator = order.coordinators.get(desk.place.role, "")
-            log = RankLog(self._work / f"rank-{rank}.log", bytes_max=LOG_BYTES_MAX)
-            process = RankProcess(self._guard, log)
-            role = next(role for role in self._orders.roles if role.role == desk.place.role)
-            await process.start(role.command, environment=self._variables(desk, role, order), folder=self._code)
-            self._living[rank] = process
-            self._watches[rank] = asyncio.create_task(self._watch(rank, process, order.generation))
-            if process.pid:
-                self._tell_lead(wire.RankStarted(generation=order.generation, rank=rank, pid=process.pid))
+        async with self._changing:
+            if order.generation != self.generation or self._prepared is None or self._started:
+                return
+            self._started = True
+            self._every = order.snapshot_every
+            for rank, desk in self._desks.items():
+                if desk.place is not None:
+                    desk.coordinator = order.coordinators.get(desk.place.role, "")
+                    await self._start_rank(rank, desk, desk.place, order)
 
-    def _variables(self, desk: RankDesk, role: wire.RoleOrders, order: wire.StartRanks) -> Mapping[str, str]:
-        place = desk.place
-        host, port = host_port(order.masters[place.role])
+    async def _start_rank(self, rank: int, desk: Desk, place: wire.RankPlace, order: wire.StartRanks) -> None:
+        life, how = self._seats.get(rank), "reconnected"
+        if life is None:
+            life, how = self._standbys.take(place.role), "standby"
+            if life is not None:
+                life.process.log.move(self._work / f"rank-{rank}.log")
+        if life is None:
+            how = "started"
+            life = await self._begin(place.role, f"rank-{rank}.log", self._variables(desk, place, order))
+        self._seats[rank] = life
+        life.seat(desk, order.generation)
+        if life.process.pid:
+            self.tell_lead(wire.RankStarted(generation=order.generation, rank=rank, pid=life.process.pid, how=how))
+
+    def _variables(self, desk: Desk, place: wire.RankPlace, order: wire.StartRanks) -> Mapping[str, str]:
+        host, port = host_port(order.masters.get(place.role, address_of(self._host, 0)))
         return {
-            "PYTHONUNBUFFERED": "1",  # So that a rank's last words are in its log when it is killed.
-            **self._environment,
-            **role.environment,
-            "MAINSPRING_SOCKET": self._socket(place.rank),
             "RANK": str(place.role_rank),
             "WORLD_SIZE": str(place.role_size),
             "LOCAL_RANK": str(desk.local_rank),
-            "LOCAL_WORLD_SIZE": str(self._local_sizes[place.role]),
+            "LOCAL_WORLD_SIZE": str(len(desk.local_ranks)),
             "MASTER_ADDR": host,
             "MASTER_PORT": str(port),
         }
 
-    async def _watch(self, rank: int, process: RankProcess, generation: int) -> None:
-        exit_code = await process.ended()
-        del self._living[rank]
-        self._tell_progress(self._desks[rank])
-        if generation == self._generation:
-            self._exits[rank] = wire.RankExited(
-                generation=generation, rank=rank, exit_code=exit_code, last_words=process.last_words
+    # ------------------------------------------------------------ processes
+
+    async def _begin(self, role: RoleName, log: str, variables: Mapping[str, str]) -> Life:
+        """Returns a process of the role's program."""
+        self._count += 1
+        orders = next(orders for orders in self._orders.roles if orders.role == role)
+        socket = self._socket(f"{self._count}.sock")
+        limit = self._limits.limit(orders.memory_mib)
+        file = RankLog(self._work / (log or f"standby-{self._count}.log"), bytes_max=LOG_BYTES_MAX)
+        life = Life(role, RankProcess(self._guard, file, socket, limit), self, self._keeper)
+        self._lives.append(life)
+        await life.listen(socket)
+        environment = {
+            "PYTHONUNBUFFERED": "1",  # So that a rank's last words are in its log when it is killed.
+            **self._environment,
+            **orders.environment,
+            **variables,
+            SOCKET_VARIABLE: socket,
+        }
+        await life.process.start(orders.command, environment=environment, folder=self._code)
+        life.watch = asyncio.create_task(self._watch(life))
+        return life
+
+    async def _watch(self, life: Life) -> None:
+        exit_code = await life.process.ended()
+        life.close()
+        self._lives.remove(life)
+        desk = life.desk
+        if desk is None:
+            self._standbys.lost(life)
+            return
+        if self._seats.get(desk.rank) is life:
+            del self._seats[desk.rank]
+        if self.is_current(life):
+            self._tell_progress(desk)
+            self._exits[desk.rank] = wire.RankExited(
+                generation=life.generation, rank=desk.rank, exit_code=exit_code, last_words=life.process.last_words
             )
-            self._tell_lead(self._exits[rank])
+            self.tell_lead(self._exits[desk.rank])
 
     async def end_ranks(self, *, grace_s: float) -> None:
-        """Ends every rank: asked first when there is a grace, then by force. Returns when none lives.
+        """Ends every process: asked first when there is a grace, then by force.
 
         Args:
             grace_s: How long they may take by themselves.
+
+        Raises:
+            Unavailable: A process cannot be ended.
         """
-        watches = list(self._watches.values())
         if grace_s > 0:
-            self._signal(signal.SIGTERM)
-            await _settled(watches, grace_s)
-        self._signal(signal.SIGKILL)
-        await _settled(watches, None)
-        self._watches = {}
+            lives = list(self._lives)
+            _signal(lives, signal.SIGTERM)
+            await _ended(lives, grace_s)
+        await self._kill(self._lives)
 
-    def _signal(self, number: signal.Signals) -> None:
-        for process in list(self._living.values()):
-            process.signal(number)
+    async def end_running(self) -> None:
+        """Ends by force every process that is a rank now; those that wait for a generation can do no harm and stay.
 
-    async def stop(self) -> None:
-        """Asks programs to save and exit: those that joined by their next step report, others by SIGTERM."""
-        if self._stop_at_s is not None:
-            return
-        self._stop_at_s = self._clock.monotonic_s() + STOP_GRACE_S
-        for rank, process in list(self._living.items()):
-            if not self._desks[rank].joined:
-                process.signal(signal.SIGTERM)
-        await _settled(list(self._watches.values()), STOP_GRACE_S)
-        self._signal(signal.SIGKILL)
+        Raises:
+            Unavailable: A process cannot be ended.
+        """
+        await self._kill([life for life in self._lives if not life.rests])
 
-    # ------------------------------------------------------------ saves
+    async def _kill(self, lives: Iterable[Life]) -> None:
+        mortal = list(lives)
+        _signal(mortal, signal.SIGKILL)
+        await _ended(mortal, KILL_LIMIT_S)
+        alive = [life.process.pid for life in mortal if not life.over]
+        if alive:
+            raise Unavailable("end ranks", on=f"processes {alive[:20]}", got="the kernel does not let them go")
 
-    async def store(self, step: int) -> None:
-        """Makes this agent's shares of a step durable, and tells the lead of each.
+    # ------------------------------------------------------------ leaving
+
+    async def leave(self, order: wire.LeaveAt) -> None:
+        """Tells programs to finish a step, save, and leave; those that never joined get SIGTERM instead.
 
         Args:
-            step: A step every rank's arena holds.
+            order: What the lead wants; a repeated one changes only the bound.
         """
-        for rank, desk in self._desks.items():
-            held = desk.arena.hold(step)
-            if held is None:
-                self._tell_lead(wire.StoreFailed(rank=rank, step=step, reason="no longer in the arena"))
-                continue
-            generation = self._generation
-            name = f"{self._orders.attempt}-{self._orders.epoch}-{generation}-{rank}.bin"
-            share = Share(rank=rank, step=step, file=name, prefix=self._prefix(desk), held=held)
-            try:
-                answer = await self._stores.keep(share)
-                current = held.current
-            finally:
-                held.release()
-            if generation == self._generation or current:
-                self._tell_lead(answer)  # Else the attempt went on from before this step.
+        if order.generation != self.generation:
+            return
+        first = self._leave is None
+        self._leave, self._leave_by_s = order, self._clock.monotonic_s() + order.grace_s
+        lives = list(self._seats.values())
+        if first:
+            _signal([life for life in lives if life.hello is None], signal.SIGTERM)
+        if order.then is wire.Then.EXIT:
+            await _ended(lives, order.grace_s)
+            if self._leave is order:
+                await self._kill([life for life in lives if self.is_current(life)])
 
-    def _prefix(self, desk: RankDesk) -> str:
-        return f"{desk.place.role}/" if len(self._orders.roles) > 1 else ""
+    @property
+    def told_to_leave(self) -> bool:
+        """Returns whether this generation's ranks have been told to leave."""
+        return self._leave is not None
 
-    # ------------------------------------------------------------ what ranks ask
+    async def dump(self, order: wire.DumpStacks) -> None:
+        """Tells the lead where every rank of the generation is.
 
-    def _welcome(self, desk: RankDesk) -> wire.Welcome:
+        Args:
+            order: What the lead wants.
+        """
+        if order.generation == self.generation:
+            lives = [life for life in self._seats.values() if self.is_current(life)]
+            await asyncio.gather(*(self._dump_one(life) for life in lives))
+
+    async def _dump_one(self, life: Life) -> None:
+        assert life.desk is not None
+        seen = await dumped(life.process, life.program)
+        self.tell_lead(
+            wire.StacksDumped(
+                generation=life.generation,
+                rank=life.desk.rank,
+                process_state=seen.process_state,
+                top=seen.top,
+                stacks=seen.text,
+            )
+        )
+
+    def pace(self, order: wire.SnapshotPace) -> None:
+        """Lets ranks snapshot at another pace from now on.
+
+        Args:
+            order: What the lead wants.
+        """
+        self._every = order.every
+
+    # ------------------------------------------------------------ what ranks ask (see `Duty`)
+
+    def is_current(self, life: Life) -> bool:
+        """Returns whether the process belongs to the generation that is running; see `Duty`."""
+        return life.generation == self.generation
+
+    def welcome(self, life: Life) -> wire.Welcome:
+        """Returns who the process is; see `Duty`."""
+        desk = life.desk
+        assert desk is not None
+        assert desk.place is not None
         return wire.Welcome(
             job=self._orders.job,
             attempt=self._orders.attempt,
@@ -305,48 +382,119 @@ class Crew:
             rank=desk.place.role_rank,
             world_size=desk.place.role_size,
             local_rank=desk.local_rank,
-            generation=desk.generation,
+            generation=life.generation,
             coordinator=desk.coordinator,
             arena_path=desk.arena.path,
+            local_ranks=desk.local_ranks,
+            snapshot_every=self._every,
         )
 
-    def _stop_reply(self) -> wire.StepReply:
-        if self._stop_at_s is None:
-            return wire.StepReply()
-        return wire.StepReply(stop=True, grace_s=max(0.0, self._stop_at_s - self._clock.monotonic_s()))
+    def step_reply(self, life: Life) -> wire.StepReply:
+        """Returns whether, when and how programs must leave, and the pace of snapshots; see `Duty`."""
+        if not self.is_current(life):
+            return wire.StepReply(stop=True, then=wire.Then.REJOIN, snapshot_every=self._every)
+        leave = self._leave
+        if leave is None:
+            return wire.StepReply(snapshot_every=self._every)
+        grace_s = max(0.0, self._leave_by_s - self._clock.monotonic_s())
+        return wire.StepReply(
+            stop=True, stop_at=leave.step, grace_s=grace_s, then=leave.then, snapshot_every=self._every
+        )
 
-    def _stepped(self, desk: RankDesk, report: wire.StepReport) -> None:
-        blocked_s = report.snapshot_blocked_s + (desk.progress.snapshot_blocked_s if desk.progress else 0.0)
+    def rests(self, life: Life) -> None:
+        """Tells the lead that a rank has left its generation; see `Duty`."""
+        desk = life.desk
+        if desk is None or not self.is_current(life):
+            return
+        self._tell_progress(desk)
+        words = "" if self._leave is not None else life.process.log.last_words
+        self._left[desk.rank] = wire.RankLeft(generation=life.generation, rank=desk.rank, words=words)
+        self.tell_lead(self._left[desk.rank])
+
+    def stepped(self, desk: Desk, report: wire.StepReport) -> None:
+        """Tells the lead of progress, not more often than it needs; see `Duty`."""
+        untold = desk.progress
+        seconds = dict(untold.seconds) if untold is not None else {}
+        for use, spent_s in report.seconds.items():
+            seconds[use] = seconds.get(use, 0.0) + spent_s
         desk.progress = wire.RankProgress(
-            generation=desk.generation,
-            rank=desk.place.rank,
+            generation=self.generation,
+            rank=desk.rank,
             step=report.step,
             time_s=self._clock.now_s(),
-            metrics=report.metrics or (desk.progress.metrics if desk.progress else {}),
-            snapshot_blocked_s=blocked_s,
+            metrics=report.metrics or (untold.metrics if untold is not None else {}),
+            seconds=seconds,
         )
-        fresh = desk.told_generation != desk.generation
-        if fresh or self._clock.monotonic_s() - desk.told_s >= self._progress_every_s:
+        fresh = desk.stepped_in != self.generation
+        if fresh:
+            desk.stepped_in = self.generation
+            self._generation_steps()
+        if fresh or self._clock.monotonic_s() - desk.told_s >= self._progress_every_s():
             self._tell_progress(desk)
 
-    def _tell_progress(self, desk: RankDesk) -> None:
-        if desk.progress is not None:
-            self._tell_lead(desk.progress)
-            desk.told_s, desk.told_generation = self._clock.monotonic_s(), desk.progress.generation
-            desk.progress = None
+    def _generation_steps(self) -> None:
+        """Once all ranks here step: gives up what was staged, copies what was resumed from, starts spare processes."""
+        desks = [desk for desk in self._desks.values() if desk.place is not None]
+        if any(desk.stepped_in != self.generation for desk in desks):
+            return
+        self._keeper.release()
+        if self._order is not None:
+            self._keeper.copy_resumed(self._order)
+        for desk in desks:
+            life = self._seats.get(desk.rank)
+            if life is not None and life.hello is not None and life.hello.standby:
+                self._allowed.add(life.role)
+        for role in sorted(self._allowed):
+            self.tell_lead(wire.StandbyAllowed(role=role))
+            self._spawn(self._standbys.fill(role))
 
-    def _socket(self, rank: int) -> str:
+    async def stand_by(self, allowed: wire.StandbyAllowed) -> None:
+        """Starts a spare process ahead where a place stands by.
+
+        Args:
+            allowed: What the lead knows from other agents.
+        """
+        idle = [place for place in self._orders.ranks if place.agent == self.agent and place.rank not in self._seats]
+        if any(place.role == allowed.role for place in idle):
+            await self._standbys.fill(allowed.role)
+
+    def _progress_every_s(self) -> float:
+        sizes = {desk.place.role: desk.place.role_size for desk in self._desks.values() if desk.place is not None}
+        return PROGRESS_EVERY_S * max(1.0, sum(sizes.values()) / RANKS_AT_FULL_PACE)
+
+    def _tell_progress(self, desk: Desk) -> None:
+        if desk.progress is not None:
+            self.tell_lead(desk.progress)
+            desk.told_s, desk.progress = self._clock.monotonic_s(), None
+
+    # ------------------------------------------------------------ the rest
+
+    def _socket(self, name: str) -> str:
         # Through our descriptor the path stays short, however deep the folder: Unix sockets allow 107 bytes.
-        return f"/proc/{os.getpid()}/fd/{self._folder}/rank-{rank}.sock"
+        return f"/proc/{os.getpid()}/fd/{self._folder}/{name}"
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
         """Ends what is left: ranks, sockets, the guard."""
-        await self.end_ranks(grace_s=0.0)
-        for server in self._servers:
-            server.close()
-        await asyncio.to_thread(self._guard.close)
+        for task in list(self._tasks):
+            task.cancel()
+        try:
+            await self.end_ranks(grace_s=0.0)
+        finally:
+            await asyncio.to_thread(self._guard.close)
+            os.close(self._folder)
 
 
-async def _settled(tasks: Sequence[asyncio.Task[None]], limit_s: float | None) -> None:
-    if tasks:
-        await asyncio.wait(tasks, timeout=limit_s)
+def _signal(lives: Sequence[Life], number: signal.Signals) -> None:
+    for life in lives:
+        life.process.signal(number)
+
+
+async def _ended(lives: Sequence[Life], limit_s: float) -> None:
+    watches = [life.watch for life in lives if life.watch is not None]
+    if watches:
+        await asyncio.wait(watches, timeout=limit_s)

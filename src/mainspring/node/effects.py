@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from mainspring.domain.ids import NodeName
-from mainspring.domain.wire import Detail, Shard
+from mainspring.domain.wire import Detail, Holding, RankPlace, ShareStored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +33,18 @@ class Joined:
     Args:
         agent: Its number.
         node: Where it is.
-        arena_steps: Steps its arena holds, by rank.
+        address: Where other agents reach it, "" when they cannot.
+        generation: The newest generation it knows.
+        places: Its places.
+        holdings: What its memory holds, all of it.
     """
 
     agent: int
     node: NodeName
-    arena_steps: Mapping[int, tuple[int, ...]]
+    address: str = ""
+    generation: int = 0
+    places: tuple[RankPlace, ...] = ()
+    holdings: tuple[Holding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +89,12 @@ class DurableSeen:
     Args:
         steps: Steps with a manifest; None when the store did not answer.
         reason: Why it did not.
+        begins_from: The checkpoint to begin from while there is no such step, with its step where it has one.
     """
 
     steps: tuple[int, ...] | None
     reason: str = ""
+    begins_from: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +116,7 @@ class ManifestWritten:
 
     Args:
         step: The step.
-        size_bytes: Bytes of all its shards.
+        size_bytes: Bytes of all its shares.
         failure: Why it is not durable after all, "" when it is.
     """
 
@@ -118,11 +126,24 @@ class ManifestWritten:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledged:
+    """The controller has answered a heartbeat, and did not fence this lead.
+
+    Args:
+        sent_s: When that heartbeat was sent, on the monotonic clock.
+    """
+
+    sent_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time has passed."""
 
 
-News: TypeAlias = Joined | Left | Said | StopAsked | DurableSeen | CoordinatorsUp | ManifestWritten | Tick
+News: TypeAlias = (
+    Joined | Left | Said | StopAsked | DurableSeen | CoordinatorsUp | ManifestWritten | Acknowledged | Tick
+)
 
 
 # ---------------------------------------------------------------- effects
@@ -143,18 +164,20 @@ class Tell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindDurable:
-    """List the job's durable steps; answer with `DurableSeen`."""
+    """Claim the job's state for this lead, then list the durable steps; answer with `DurableSeen`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartCoordinators:
-    """End the older generations' coordination services and start this one's; answer with `CoordinatorsUp`.
+    """Start this generation's coordination services; answer with `CoordinatorsUp`.
 
     Args:
         generation: The generation.
+        sizes: How many ranks each role has.
     """
 
     generation: int
+    sizes: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,13 +186,19 @@ class WriteManifest:
 
     Args:
         step: The step.
-        shards: Every rank's shards.
+        generation: The generation its snapshots were taken in.
+        parent_step: The durable step this lead began from, -1 for none of the job's own.
+        begins_from: The checkpoint of another name that it began from, "" for none.
+        shares: Every rank's share, by place.
         state: The program's own facts.
         replace: Whether a manifest already there is known to be damaged.
     """
 
     step: int
-    shards: tuple[Shard, ...]
+    generation: int
+    parent_step: int
+    begins_from: str
+    shares: tuple[ShareStored, ...]
     state: Detail
     replace: bool
 

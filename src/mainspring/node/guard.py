@@ -1,7 +1,9 @@
 """Ends what an agent leaves behind: a tiny child process that outlives a killed agent just long enough.
 
-It reads "+<group>" and "-<group>" lines from the agent. When the pipe closes, however the agent ended, it kills every
-process group still noted. The ranks themselves die with the agent (PR_SET_PDEATHSIG); this catches their children.
+It reads lines from the agent: "+<group>" and "-<group>" for process groups that began and ended, "=<folder>" for a
+folder to remove at the end (a memory limit's). When the pipe closes, however the agent ended, it kills every group
+still noted, then every process that carries the agent's mark in its environment, whatever group it has moved to.
+The ranks themselves die with the agent (PR_SET_PDEATHSIG); this catches their children.
 Run as a file by an isolated interpreter, so that it starts in milliseconds and holds little memory.
 """
 
@@ -9,25 +11,86 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import sys
 
+SOCKET_VARIABLE = "MAINSPRING_SOCKET"
+SWEEPS_MAX = 5  # A process that forks while it is swept has its child caught by the next sweep.
+REMOVALS_MAX = 20
+REMOVE_WAIT_S = 0.05  # Killed processes leave their group within milliseconds.
 
-def main() -> None:
-    """Notes groups until the agent is gone, then kills them."""
+
+def main(mark: str) -> None:
+    """Notes groups and folders until the agent is gone, then kills and removes them.
+
+    Args:
+        mark: What the agent's ranks have at the front of their socket's path.
+    """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()
+    folders: set[str] = set()
     for line in sys.stdin:
-        group = int(line[1:])
-        if line[0] == "+":
-            groups.add(group)
+        what, value = line[0], line[1:].rstrip("\n")
+        if what == "=":
+            folders.add(value)
+        elif what == "+":
+            groups.add(int(value))
         else:
-            groups.discard(group)
+            groups.discard(int(value))
     for group in sorted(groups):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
+    kill_marked(mark)
+    for folder in sorted(folders, reverse=True):
+        remove(folder)
+
+
+def kill_marked(mark: str) -> int:
+    """Kills every process whose environment has a socket path that begins with `mark`; returns how many there were.
+
+    Args:
+        mark: The front of the path, or all of it.
+    """
+    wanted = f"{SOCKET_VARIABLE}={mark}".encode()
+    killed = 0
+    for _ in range(SWEEPS_MAX):
+        found = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _marked(pid, wanted)]
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        killed += len(found)
+        if not found:
+            break
+    return killed
+
+
+def _marked(pid: int, wanted: bytes) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:  # Empty once a process is a zombie.
+            environment = file.read()
+    except OSError:
+        return False  # Gone, or somebody else's.
+    return environment.startswith(wanted) or b"\0" + wanted in environment
+
+
+def remove(folder: str) -> None:
+    """Removes an empty folder, or a limit's once its last process has left it.
+
+    Args:
+        folder: Its path.
+    """
+    for _ in range(REMOVALS_MAX):
+        try:
+            os.rmdir(folder)
+        except FileNotFoundError:
+            return
+        except OSError:
+            select.select([], [], [], REMOVE_WAIT_S)
+        else:
+            return
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

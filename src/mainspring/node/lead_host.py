@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import final
 
-from mainspring.checkpoint import Manifest
+from mainspring.checkpoint import Claim, Lineage, Manifest, ShareEntry
 from mainspring.domain import wire
 from mainspring.domain.errors import MainspringError
 from mainspring.domain.life import AttemptState
@@ -16,6 +16,7 @@ from mainspring.domain.ports import Clock
 from mainspring.node.controller import Controller
 from mainspring.node.coordinator import Coordinators
 from mainspring.node.effects import (
+    Acknowledged,
     CoordinatorsUp,
     DurableSeen,
     Effect,
@@ -37,7 +38,7 @@ from mainspring.node.links import Line
 from mainspring.node.stores import Stores
 
 TICK_S = 0.25  # Fine enough for limits of seconds; a tick costs microseconds a rank.
-JOIN_LIMIT_S = 10.0
+AGENTS_MAX = 1 << 20  # Agents are numbered from 0 as they are added; far more than any attempt sees.
 HEARTBEAT_EVENTS_MAX = 1_000  # About half a megabyte.
 EVENTS_KEPT_MAX = 100_000  # Two weeks of a busy attempt whose controller is away; then the oldest are lost.
 SOON_S = 0.1  # Events that come together travel together.
@@ -76,22 +77,25 @@ class LeadHost:
         self._clock = clock
         self._lead = Lead(orders, self._now())
         self._lines: dict[int, Line] = {}
+        self._standbys: list[wire.StandbyAllowed] = []
         self._group = group
         self._tasks: set[asyncio.Task[None]] = set()
         self._coordinators = Coordinators(host)
         self._unacknowledged: deque[wire.LeadEvent] = deque(maxlen=EVENTS_KEPT_MAX)
         self._eventful = asyncio.Event()
-        self._fenced = False
+        self._claim = Claim(number=orders.number, epoch=orders.epoch)
+        self._starting = asyncio.Lock()
+        self._fenced = asyncio.Event()
 
     @property
     def outcome(self) -> AttemptState | None:
         """Returns the attempt's outcome, None while it is open or when it was fenced."""
-        return None if self._fenced else self._lead.outcome
+        return None if self._fenced.is_set() else self._lead.outcome
 
     @property
     def reason(self) -> str:
         """Returns why it ended, for people."""
-        return "fenced by the controller" if self._fenced else self._lead.reason
+        return "another lead has taken over" if self._fenced.is_set() else self._lead.reason
 
     def stop(self, grace_s: float) -> None:
         """Tells the lead that the engine wants the attempt to stop.
@@ -113,29 +117,40 @@ class LeadHost:
             for line in self._lines.values():
                 line.close()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, line: Line, join: wire.AgentJoin) -> None:
         """Serves one agent's connection.
 
         Args:
-            reader: What the agent says.
-            writer: What it is told.
+            line: The connection.
+            join: The agent's first message on it.
         """
-        line = Line(reader, writer)
-        join = await line.receive(JOIN_LIMIT_S)
-        if not isinstance(join, wire.AgentJoin) or not self._welcome(join):
+        if not self._welcome(join):
             line.close()
             return
         older = self._lines.get(join.agent)
         if older is not None:
             older.close()
         self._lines[join.agent] = line
-        arena = {int(rank): steps for rank, steps in join.arena_steps.items() if rank.isdigit()}
-        self._feed(Joined(agent=join.agent, node=join.node, arena_steps=arena))
+        self._feed(
+            Joined(
+                agent=join.agent,
+                node=join.node,
+                address=join.address,
+                generation=join.generation,
+                places=join.places,
+                holdings=join.holdings,
+            )
+        )
+        for allowed in self._standbys:
+            line.send(allowed)
         alive = asyncio.create_task(line.keep_alive(self._orders.lease_s))
         try:
             async for message in line.messages(self._orders.lease_s):
                 if self._lines.get(join.agent) is not line:
                     return  # The agent has come back on another line; what it says there is newer.
+                if isinstance(message, wire.StandbyAllowed):
+                    self._let_stand_by(message)
+                    continue
                 self._feed(Said(agent=join.agent, message=message))
         finally:
             alive.cancel()
@@ -144,15 +159,24 @@ class LeadHost:
                 del self._lines[join.agent]
                 self._feed(Left(agent=join.agent))
 
+    def _let_stand_by(self, allowed: wire.StandbyAllowed) -> None:
+        """Passes on what a role's program allows: agents without its ranks cannot know."""
+        if allowed not in self._standbys and len(self._standbys) < len(self._orders.roles):
+            self._standbys.append(allowed)
+            for line in self._lines.values():
+                line.send(allowed)
+
     def _welcome(self, join: wire.AgentJoin) -> bool:
         known = hmac.compare_digest(join.token.encode(), self._token.encode())
         mine = (join.attempt, join.epoch) == (self._orders.attempt, self._orders.epoch)
-        return known and mine and 0 <= join.agent < self._orders.agents
+        return known and mine and 0 <= join.agent < AGENTS_MAX and not self._fenced.is_set()
 
     def _now(self) -> Instant:
         return Instant(now_s=self._clock.now_s(), monotonic_s=self._clock.monotonic_s())
 
     def _feed(self, news: News) -> None:
+        if self._fenced.is_set():
+            return
         for effect in self._lead.handle(news, self._now()):
             self._do(effect)
         if self._lead.events:
@@ -169,7 +193,7 @@ class LeadHost:
             case FindDurable():
                 self._spawn(self._find_durable())
             case StartCoordinators():
-                self._spawn(self._start_coordinators(effect.generation))
+                self._spawn(self._start_coordinators(effect))
             case WriteManifest():
                 self._spawn(self._write_manifest(effect))
 
@@ -180,30 +204,72 @@ class LeadHost:
 
     async def _find_durable(self) -> None:
         try:
-            self._feed(DurableSeen(steps=await self._stores.steps()))
+            if not await self._current():
+                return
+            await self._stores.put_claim(self._claim)
+            steps, begins_from = await self._stores.steps(), await self._stores.pinned(self._orders.begins_from)
+            self._feed(DurableSeen(steps=steps, begins_from=begins_from))
         except MainspringError as error:
             self._feed(DurableSeen(steps=None, reason=str(error)))
 
-    async def _start_coordinators(self, generation: int) -> None:
-        sizes: dict[str, int] = {place.role: place.role_size for place in self._orders.ranks}
-        addresses = await self._coordinators.start(sizes)
-        self._feed(CoordinatorsUp(generation=generation, addresses=addresses))
+    async def _current(self) -> bool:
+        """Returns whether no newer lead has claimed the job's checkpoints; fences this one when one has."""
+        newest = await self._stores.newest_claim()
+        if newest is not None and newest > self._claim:
+            self._fence()
+            return False
+        return True
+
+    async def _start_coordinators(self, effect: StartCoordinators) -> None:
+        async with self._starting:  # One generation's after the other's: they share what is to be ended.
+            if effect.generation != self._lead.generation:
+                return
+            addresses = await self._coordinators.start(effect.sizes)
+        self._feed(CoordinatorsUp(generation=effect.generation, addresses=addresses))
 
     async def _write_manifest(self, effect: WriteManifest) -> None:
-        manifest = Manifest(
-            job=self._orders.job,
-            attempt=self._orders.attempt,
-            step=effect.step,
-            created_s=self._clock.now_s(),
-            shards=effect.shards,
-            state=effect.state,
-        )
+        manifest = self._manifest(effect)
         failure = ""
         try:
+            if not await self._current():
+                return
             await self._stores.commit(manifest, replace_damaged=effect.replace)
         except MainspringError as error:
             failure = str(error)
         self._feed(ManifestWritten(step=effect.step, size_bytes=manifest.size_bytes, failure=failure))
+
+    def _manifest(self, effect: WriteManifest) -> Manifest:
+        orders = self._orders
+        parent = f"{orders.job}@{effect.parent_step}" if effect.parent_step >= 0 else effect.begins_from
+        return Manifest(
+            job=orders.job,
+            attempt=orders.attempt,
+            step=effect.step,
+            created_s=self._clock.now_s(),
+            shares=tuple(
+                ShareEntry(
+                    rank=share.rank,
+                    file=share.file,
+                    size_bytes=share.size_bytes,
+                    index_offset=share.index_offset,
+                    index_bytes=share.index_bytes,
+                    index_crc32c=share.index_crc32c,
+                )
+                for share in effect.shares
+                if share.file
+            ),
+            state=effect.state,
+            lineage=Lineage(
+                code=orders.code.tree,
+                commit=orders.code.commit,
+                inputs=orders.inputs,
+                number=orders.number,
+                epoch=orders.epoch,
+                generation=effect.generation,
+                ranks=len(effect.shares),
+                parent=parent,
+            ),
+        )
 
     async def _tick(self) -> None:
         while True:
@@ -214,11 +280,12 @@ class LeadHost:
 
     async def _report(self) -> None:
         over_s: float | None = None
-        while True:
+        while not self._fenced.is_set():
             events = tuple(self._unacknowledged)[:HEARTBEAT_EVENTS_MAX]
             over = self._lead.over
             all_sent = len(events) == len(self._unacknowledged)
             self._eventful.clear()
+            sent_s = self._clock.monotonic_s()
             try:
                 reply = await self._controller.heartbeat(self._heartbeat(events, final=over and all_sent))
             except MainspringError:
@@ -231,6 +298,7 @@ class LeadHost:
                     return
                 if over and all_sent and not self._unacknowledged:
                     return
+                self._feed(Acknowledged(sent_s=sent_s))
                 if over or not all_sent:
                     await asyncio.sleep(SOON_S)
                     continue
@@ -264,9 +332,12 @@ class LeadHost:
             events=events,
             outcome=lead.outcome if final else None,
             reason=lead.reason if final else "",
+            seconds=lead.seconds(self._now()),
         )
 
     def _fence(self) -> None:
-        self._fenced = True
+        """Ends everything at once: another lead goes on with the attempt, or another attempt with the job."""
+        self._fenced.set()
+        self._eventful.set()
         for line in self._lines.values():
             line.send(wire.EndAgent(grace_s=0.0, reason=self.reason))

@@ -130,3 +130,13 @@ def host_port(address: str) -> tuple[str, int]:
     if not host or not port.isdigit():
         raise InvalidMessage("read an address", got=repr(address[:80]), wanted="host:port")
     return host.strip("[]"), int(port)
+
+
+def address_of(host: str, port: int) -> str:
+    """Returns "host:port", an IPv6 host in brackets.
+
+    Args:
+        host: The host's address.
+        port: The port.
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

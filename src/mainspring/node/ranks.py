@@ -1,4 +1,4 @@
-"""Rank processes: started in groups of their own, never orphaned, their output kept within bounds."""
+"""Rank processes: started in groups of their own, never orphaned, their output and memory kept within bounds."""
 
 from __future__ import annotations
 
@@ -9,21 +9,30 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, final
 
+from mainspring.node.guard import kill_marked
+from mainspring.node.limits import Limit
+
 LOG_BYTES_MAX = 256 << 20  # Twice this a rank, with the one rotation: days of a chatty program.
 LAST_WORDS_BYTES = 2_000  # A Python traceback's end; also what fits on a screen.
 EXIT_NOT_STARTED = 127  # What a shell answers for a command it cannot start.
-PIPE_LIMIT_S = 1.0  # A rank's group is killed when the rank ends, so its pipe closes at once.
+PIPE_LIMIT_S = 1.0  # All that carry a rank's mark are killed when it ends, so its pipe closes at once.
+READ_BYTES = 1 << 16  # A pipe's size on Linux.
+OUTPUT_BYTES_PER_S_MAX = (
+    32 << 20
+)  # Faster output waits in its pipe; a disk writes that on the side, whatever floods it.
+HEARD_BYTES_MAX = 256 << 10  # Of output listened to: stacks of a rank, among whatever else it writes.
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @final
 class RankLog:
-    """A rank's output: a file with a size bound and one rotation, and the last words in memory.
+    """A rank's output: a file with a size bound and one rotation, and the last words in memory. For any thread.
 
     Args:
         path: The file; the one before is kept beside it, named after the offset in all output at which it ends.
@@ -33,8 +42,16 @@ class RankLog:
     def __init__(self, path: Path, *, bytes_max: int) -> None:
         self._path = path
         self._bytes_max = bytes_max
-        self._file: IO[bytes] | None = path.open("ab", buffering=0)
+        self._file: IO[bytes] | None = None
         self._tail = b""
+        self._heard: bytearray | None = None
+        self._lock = threading.Lock()
+        self._open()
+
+    @property
+    def last_words(self) -> str:
+        """Returns the end of the output so far."""
+        return self._tail.decode(errors="replace").strip()
 
     def write(self, data: bytes) -> None:
         """Appends output; a full disk loses it, never the rank.
@@ -42,19 +59,47 @@ class RankLog:
         Args:
             data: The output.
         """
-        self._tail = (self._tail + data)[-LAST_WORDS_BYTES:]
-        with contextlib.suppress(OSError):
+        with self._lock, contextlib.suppress(OSError):
+            self._tail = (self._tail + data)[-LAST_WORDS_BYTES:]
+            if self._heard is not None:
+                self._heard += data[: HEARD_BYTES_MAX - len(self._heard)]
             if self._file is not None and self._file.tell() + len(data) > self._bytes_max:
                 self._turn_over(self._file)
             if self._file is None:
                 self._file = self._path.open("ab", buffering=0)
             self._file.write(data)
 
+    def move(self, path: Path) -> None:
+        """Sends further output to another file.
+
+        Args:
+            path: The file.
+        """
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+            self._file, self._path = None, path
+            self._open()
+
+    def listen(self) -> None:
+        """Begins to keep what is written, up to `HEARD_BYTES_MAX`, for `heard`."""
+        with self._lock:
+            self._heard = bytearray()
+
+    def heard(self) -> bytes:
+        """Returns what was written since `listen`."""
+        return bytes(self._heard or b"")
+
     def close(self) -> str:
         """Closes the file; returns the last words."""
-        if self._file is not None:
-            self._file.close()
-        return self._tail.decode(errors="replace").strip()
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+            return self.last_words
+
+    def _open(self) -> None:
+        with contextlib.suppress(OSError):  # Tried again at every write.
+            self._file = self._path.open("ab", buffering=0)
 
     def _turn_over(self, file: IO[bytes]) -> None:
         older = list(self._path.parent.glob(f"{self._path.name}.*"))
@@ -68,11 +113,15 @@ class RankLog:
 
 @final
 class Guard:
-    """The agent's end of `guard.py`."""
+    """The agent's end of `guard.py`.
 
-    def __init__(self) -> None:
+    Args:
+        mark: What the agent's ranks have at the front of their socket's path.
+    """
+
+    def __init__(self, mark: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py"))],
+            [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), mark],
             stdin=subprocess.PIPE,
             start_new_session=True,
             bufsize=0,
@@ -94,6 +143,14 @@ class Guard:
         """
         self._write(f"-{group}\n")
 
+    def note_folder(self, folder: Path) -> None:
+        """Notes a folder to remove at the end, if it is still there.
+
+        Args:
+            folder: A control group's.
+        """
+        self._write(f"={folder}\n")
+
     def close(self) -> None:
         """Lets the guard end, killing what is still noted."""
         assert self._process.stdin is not None
@@ -108,18 +165,24 @@ class Guard:
 
 @final
 class RankProcess:
-    """One life of one rank. `ended` completes with its exit code, negative for a signal.
+    """One process of a rank's program.
 
     Args:
         guard: Told of the process group.
-        log: Where output goes; closed when the rank ends.
+        log: Where output goes; closed when the process ends.
+        socket: Its own socket's path, which is also the mark that all its descendants carry.
+        limit: Its memory's bound, None for none; given back when the process ends.
     """
 
-    def __init__(self, guard: Guard, log: RankLog) -> None:
-        self._guard = guard
-        self._log = log
-        self._process: asyncio.subprocess.Process | None = None
+    def __init__(self, guard: Guard, log: RankLog, socket: str, limit: Limit | None) -> None:
+        self.log = log
         self.last_words = ""
+        self._guard = guard
+        self._socket = socket
+        self._limit = limit
+        self._process: asyncio.subprocess.Process | None = None
+        self._pumped = asyncio.Event()
+        self._hurry = threading.Event()
 
     @property
     def pid(self) -> int:
@@ -135,44 +198,61 @@ class RankProcess:
             folder: Where it runs.
         """
         agent = os.getpid()
+        entry = self._limit.procs if self._limit is not None else -1
 
         def die_with_agent() -> None:
             _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != agent:  # The agent died before the line above took hold.
                 os.kill(os.getpid(), signal.SIGKILL)
+            if entry >= 0:
+                os.write(entry, b"0")  # Us.
 
+        if self._limit is not None:
+            self._guard.note_folder(self._limit.folder)
+        outlet, inlet = os.pipe()
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
+                stdout=inlet,
+                stderr=inlet,
                 cwd=folder,
                 env=dict(environment),
                 start_new_session=True,
                 preexec_fn=die_with_agent,
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            self._log.write(f"could not start {command[0]!r}: {error}\n".encode())
+            self.log.write(f"could not start {command[0]!r}: {error}\n".encode())
+            os.close(outlet)
             return
+        finally:
+            os.close(inlet)
         self._guard.note(self._process.pid)
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._pump, args=(outlet, loop), daemon=True, name="mainspring-output").start()
 
     async def ended(self) -> int:
-        """Returns the exit code once the rank has ended and nothing of its group lives."""
+        """Returns the exit code once the process has ended and nothing it started lives."""
         if self._process is None:
-            self.last_words = self._log.close()
-            return EXIT_NOT_STARTED
-        pump = asyncio.create_task(self._pump())
-        exit_code = await self._process.wait()
-        self.signal(signal.SIGKILL)  # Children the rank left behind.
-        self._guard.forget(self._process.pid)
-        await asyncio.wait([pump], timeout=PIPE_LIMIT_S)
-        pump.cancel()
-        self.last_words = self._log.close()
+            exit_code = EXIT_NOT_STARTED
+        else:
+            exit_code = await self._process.wait()
+            self.signal(signal.SIGKILL)  # Children it left behind in its group,
+            await asyncio.to_thread(kill_marked, self._socket)  # and those that went to a group of their own.
+            self._guard.forget(self._process.pid)
+            self._hurry.set()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PIPE_LIMIT_S):
+                    await self._pumped.wait()
+        self.last_words = self.log.close()
+        if self._limit is not None:
+            if exit_code != 0 and self._limit.passed:
+                self.last_words = f"{self.last_words}\n{self._limit.passed}".strip()
+            await self._limit.close()
         return exit_code
 
     def signal(self, number: int) -> None:
-        """Signals the rank's whole group.
+        """Signals the process's whole group.
 
         Args:
             number: The signal.
@@ -181,8 +261,11 @@ class RankProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
 
-    async def _pump(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        while data := await self._process.stdout.read(1 << 16):
-            self._log.write(data)
+    def _pump(self, outlet: int, loop: asyncio.AbstractEventLoop) -> None:
+        """Brings output to the log, in a thread: neither a flood nor a disk that hangs stops the agent."""
+        with contextlib.closing(open(outlet, "rb", buffering=0)) as output:
+            while data := output.read(READ_BYTES):
+                self.log.write(data)
+                self._hurry.wait(len(data) / OUTPUT_BYTES_PER_S_MAX)
+        with contextlib.suppress(RuntimeError):  # The agent's loop has ended before its ranks' output did.
+            loop.call_soon_threadsafe(self._pumped.set)

@@ -1,26 +1,39 @@
-"""Moves state between this node and the object store, in one worker thread, with bounded retries."""
+"""Moves state between this node and the object store, in worker threads, with bounded retries."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeVar, final
 
-from mainspring.checkpoint import Fetched, Manifest, commit, durable_steps, fetch, prune, share_key
-from mainspring.domain.errors import MainspringError, StorageFull, Unavailable
+from mainspring.checkpoint import (
+    Checkpoint,
+    Claim,
+    Manifest,
+    Sealed,
+    commit,
+    durable_steps,
+    newest_claim,
+    open_checkpoint,
+    prune,
+    put_claim,
+    share_file,
+    write_share,
+)
+from mainspring.domain.errors import MainspringError, NotFound, StorageFull, Unavailable
 from mainspring.domain.ids import JobId
-from mainspring.domain.wire import ShardsStored, StoreFailed
+from mainspring.domain.job import checkpoint_named
+from mainspring.domain.wire import Piece, ShareStored, StoreFailed
 from mainspring.node.arena import Held
 from mainspring.objects import ObjectStore
 
 TRIES_MAX = 4
 FIRST_WAIT_S = 0.5  # Doubles: half a second, one, two; then the lead is told, and tries with a newer step.
+READS_AT_ONCE = 4  # Each reads with several threads of its own; ranks beyond that wait their turn.
 
 Value = TypeVar("Value")
 
@@ -30,23 +43,19 @@ class Share:
     """One rank's part of a step.
 
     Args:
-        rank: The rank.
-        step: The step.
-        file: Name of its data file.
+        claim: Under which it is written.
         prefix: What its paths and facts are prefixed with, so that roles do not collide; "" in a job of one role.
         held: The snapshot.
     """
 
-    rank: int
-    step: int
-    file: str
+    claim: Claim
     prefix: str
     held: Held
 
 
 @final
 class Stores:
-    """This node's traffic with the object store.
+    """This node's traffic with the object store. Shares leave one at a time; reads do not wait for them.
 
     Args:
         store: The object store.
@@ -57,51 +66,109 @@ class Stores:
         self._store = store
         self._job = job
         self._ended = threading.Event()
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mainspring-store")
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="mainspring-store")
+        self._readers = ThreadPoolExecutor(max_workers=READS_AT_ONCE, thread_name_prefix="mainspring-fetch")
 
-    async def keep(self, share: Share) -> ShardsStored | StoreFailed:
-        """Makes one rank's share durable; returns what to tell the lead.
+    async def keep(self, share: Share) -> ShareStored | StoreFailed:
+        """Makes one rank's share durable; returns what to tell the lead. A repeat sends only what has not arrived.
 
         Args:
             share: What to store; released by the caller.
         """
+        holding = share.held.holding
+        file = share_file(share.claim, generation=holding.generation, rank=holding.rank)
 
-        def work() -> ShardsStored:
-            shards = tuple(
-                replace(shard, file=share.file, path=share.prefix + shard.path)
-                for shard in share.held.sealed()
-                if shard.once
-            )
-            if shards:
-                key = share_key(self._job, share.step, share.file)
-                self._tried(lambda: self._store.put(key, share.held.once_bytes().data))
+        def work() -> ShareStored:
+            sealed = share.held.sealed()
             state = {share.prefix + name: value for name, value in share.held.state.items()}
-            return ShardsStored(rank=share.rank, step=share.step, shards=shards, state=state)
+            if not any(shard.once for shard in sealed.shards):
+                return ShareStored(rank=holding.rank, step=holding.step, state=state)
+            named = tuple(replace(shard, path=share.prefix + shard.path) for shard in sealed.shards)
+            entry = self._tried(
+                lambda: write_share(
+                    self._store,
+                    job=self._job,
+                    step=holding.step,
+                    file=file,
+                    rank=holding.rank,
+                    data=share.held.data,
+                    sealed=Sealed(shards=named, pages=sealed.pages),
+                    state=state,
+                )
+            )
+            return ShareStored(
+                rank=holding.rank,
+                step=holding.step,
+                file=entry.file,
+                size_bytes=entry.size_bytes,
+                index_offset=entry.index_offset,
+                index_bytes=entry.index_bytes,
+                index_crc32c=entry.index_crc32c,
+                state=state,
+            )
 
         try:
-            return await self._run(work)
+            return await self._run(self._writer, work)
         except MainspringError as error:
-            return StoreFailed(rank=share.rank, step=share.step, reason=str(error))
+            return StoreFailed(rank=holding.rank, step=holding.step, reason=str(error))
 
-    async def fetch(self, step: int, folder: Path) -> Fetched:
-        """Returns a durable step as verified local files.
+    async def open(self, step: int) -> Checkpoint:
+        """Returns a durable step, opened for reading; none of its data is read.
 
         Args:
             step: The step.
-            folder: Where they go; what was there is removed.
 
         Raises:
-            DamagedData: The step does not hold together.
-            NotFound: The step is gone.
-            Unavailable: The store does not answer, or there is no room here.
+            DamagedData: It does not hold together.
+            NotFound: It is gone.
+            Unavailable: The store does not answer.
         """
+        return await self._read(lambda: open_checkpoint(self._store, self._job, step))
 
-        def work() -> Fetched:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            return self._tried(lambda: fetch(self._store, self._job, step, folder))
+    async def pinned(self, begins_from: str) -> str:
+        """Returns "NAME@STEP" with the newest durable step for "NAME", which stays as it is while it has none.
 
-        return await self._run(work)
+        Args:
+            begins_from: Either of them, or "".
+
+        Raises:
+            Unavailable: The store does not answer.
+        """
+        name, step = checkpoint_named(begins_from)
+        if not name or step is not None:
+            return begins_from
+        steps = await self._read(lambda: durable_steps(self._store, JobId(name)))
+        return f"{name}@{steps[0]}" if steps else name
+
+    async def open_other(self, begins_from: str) -> Checkpoint:
+        """Returns a checkpoint of another job, or one that was imported, opened for reading.
+
+        Args:
+            begins_from: Which, as `pinned` returned it.
+
+        Raises:
+            DamagedData: It does not hold together.
+            NotFound: It is gone, or there never was one.
+            Unavailable: The store does not answer.
+        """
+        name, step = checkpoint_named(begins_from)
+        if step is None:
+            raise NotFound("begin from a checkpoint", on=name, got="no durable step")
+        return await self._read(lambda: open_checkpoint(self._store, JobId(name), step))
+
+    async def read(self, checkpoint: Checkpoint, pieces: Sequence[Piece], into: Sequence[memoryview]) -> None:
+        """Fills memory with verified bytes of a durable step.
+
+        Args:
+            checkpoint: The step.
+            pieces: Which bytes; `shard` is the number in the step's list.
+            into: Where they go.
+
+        Raises:
+            DamagedData: Bytes are not what they were.
+            Unavailable: The store does not answer.
+        """
+        await self._read(lambda: checkpoint.read(pieces, into))
 
     async def steps(self) -> tuple[int, ...]:
         """Returns the job's durable steps.
@@ -109,7 +176,7 @@ class Stores:
         Raises:
             Unavailable: The store does not answer.
         """
-        return await self._run(lambda: durable_steps(self._store, self._job))
+        return await self._read(lambda: durable_steps(self._store, self._job))
 
     async def commit(self, manifest: Manifest, *, replace_damaged: bool) -> None:
         """Makes a step real and lets the oldest go; when those cannot be deleted now, the next commit will.
@@ -127,15 +194,38 @@ class Stores:
             with contextlib.suppress(MainspringError):
                 prune(self._store, self._job)
 
-        await self._run(work)
+        await self._run(self._readers, work)  # Not behind a share that is still being written.
+
+    async def put_claim(self, claim: Claim) -> None:
+        """Tells leads with older claims that they may write no more.
+
+        Args:
+            claim: The new lead's.
+
+        Raises:
+            Unavailable: The store does not answer.
+        """
+        await self._read(lambda: put_claim(self._store, self._job, claim))
+
+    async def newest_claim(self) -> Claim | None:
+        """Returns the newest claim to the job's checkpoints, None before the first.
+
+        Raises:
+            Unavailable: The store does not answer.
+        """
+        return await self._read(lambda: newest_claim(self._store, self._job))
 
     def close(self) -> None:
         """Ends waiting between tries; what is under way ends by itself."""
         self._ended.set()
-        self._worker.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._writer, self._readers):
+            pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _run(self, work: Callable[[], Value]) -> Value:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+    async def _read(self, work: Callable[[], Value]) -> Value:
+        return await self._run(self._readers, lambda: self._tried(work))
+
+    async def _run(self, pool: ThreadPoolExecutor, work: Callable[[], Value]) -> Value:
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
 
     def _tried(self, work: Callable[[], Value]) -> Value:
         for attempt in range(TRIES_MAX):

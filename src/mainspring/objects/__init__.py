@@ -5,6 +5,7 @@ Blobs are objects named by their content, checked whenever they are read.
 """
 
 from mainspring.objects.blobs import Blob, blob_of, blob_of_file, fetch_blob, get_blob, put_blob, put_blob_file
+from mainspring.objects.direct import DIRECT_BYTES, aligned_buffer, is_aligned
 from mainspring.objects.files import reported
 from mainspring.objects.open import open_store
 from mainspring.objects.port import (
@@ -18,6 +19,7 @@ from mainspring.objects.port import (
 )
 
 __all__ = [
+    "DIRECT_BYTES",
     "IN_MEMORY_BYTES_MAX",
     "KEY_LENGTH_MAX",
     "LISTED_MAX",
@@ -25,11 +27,13 @@ __all__ = [
     "Data",
     "ObjectSeen",
     "ObjectStore",
+    "aligned_buffer",
     "blob_of",
     "blob_of_file",
     "checked_key",
     "fetch_blob",
     "get_blob",
+    "is_aligned",
     "open_store",
     "put_blob",
     "put_blob_file",

@@ -2,7 +2,8 @@
 
 A writer fills a hidden temporary file, makes it durable, then renames it over the key (`put`) or links it to the key
 (`put_if_absent`: the kernel lets exactly one link win). While it writes it holds a lock on the temporary file; a file
-without a lock belongs to a writer that was killed, and is swept away when a store is opened.
+without a lock belongs to a writer that was killed, and is swept away when a store is opened. Bytes in memory at a
+page's address go past the page cache, both ways.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from mainspring.domain.errors import DamagedData, InvalidInput, Unavailable
+from mainspring.domain.errors import InvalidInput, Unavailable
+from mainspring.objects.direct import DIRECT_BYTES_MIN, is_aligned, read_into, write_direct
 from mainspring.objects.files import READABLE, reported, whole_file
 from mainspring.objects.port import (
     IN_MEMORY_BYTES_MAX,
@@ -25,6 +27,7 @@ from mainspring.objects.port import (
     ObjectSeen,
     checked_key,
     checked_range,
+    ends_early,
     too_large,
 )
 
@@ -56,7 +59,7 @@ class FolderStore:
     def put(self, key: str, data: Data) -> None:
         """See `ObjectStore.put`."""
         with reported("store an object", key):
-            self._write(key, lambda file: _write_all(file, data))
+            self._write(key, lambda file, path: _write_all(file, path, data))
 
     def put_if_absent(self, key: str, data: Data) -> bool:
         """See `ObjectStore.put_if_absent`."""
@@ -66,8 +69,7 @@ class FolderStore:
                 _sync_folder(target.parent)  # The winner may not have come this far; what we report must last.
                 return False
             with self._temporary() as (file, path):
-                _write_all(file, data)
-                _sync_file(file)
+                _write_all(file, path, data)
                 _make_folder(target.parent)
                 try:
                     os.link(path, target)
@@ -80,7 +82,7 @@ class FolderStore:
     def put_file(self, key: str, path: Path) -> None:
         """See `ObjectStore.put_file`."""
         with reported("store a file", f"{path} as {key}"), open(path, "rb") as source:
-            self._write(key, lambda file: shutil.copyfileobj(source, file, _COPY_BYTES))
+            self._write(key, lambda file, _: _copy_all(file, source))
 
     def get(self, key: str) -> bytes:
         """See `ObjectStore.get`."""
@@ -96,11 +98,22 @@ class FolderStore:
         with reported("read a range", key), open(self._path(key), "rb") as file:
             file.seek(offset)
             data = file.read(size_bytes)
-            if len(data) < size_bytes or offset > os.fstat(file.fileno()).st_size:
-                raise DamagedData(
-                    "read a range", on=key, got=f"{len(data)} bytes at {offset}", wanted=f"{size_bytes} bytes"
-                )
+            length = os.fstat(file.fileno()).st_size
+            if len(data) < size_bytes or offset > length:
+                raise ends_early(key, length=length, offset=offset, size_bytes=size_bytes)
             return data
+
+    def get_into(self, key: str, *, offset: int, into: memoryview) -> None:
+        """See `ObjectStore.get_into`."""
+        checked_range(key, offset=offset, size_bytes=0)
+        path, view = self._path(key), into.cast("B")
+        with reported("read a range", key):
+            got = read_into(path, offset, view)
+            if view and got == len(view):
+                return
+            length = path.stat().st_size
+            if got < len(view) or offset > length:
+                raise ends_early(key, length=length, offset=offset, size_bytes=len(view))
 
     def fetch_file(self, key: str, path: Path) -> None:
         """See `ObjectStore.fetch_file`."""
@@ -144,11 +157,10 @@ class FolderStore:
     def _path(self, key: str) -> Path:
         return self._root / checked_key(key)
 
-    def _write(self, key: str, fill: Callable[[IO[bytes]], None]) -> None:
+    def _write(self, key: str, fill: Callable[[IO[bytes], Path], None]) -> None:
         target = self._path(key)
         with self._temporary() as (file, path):
-            fill(file)
-            _sync_file(file)
+            fill(file, path)
             _make_folder(target.parent)
             os.rename(path, target)
             _sync_folder(target.parent)
@@ -178,8 +190,18 @@ class FolderStore:
                 path.unlink()
 
 
-def _write_all(file: IO[bytes], data: Data) -> None:
-    file.write(memoryview(data).cast("B"))
+def _write_all(file: IO[bytes], path: Path, data: Data) -> None:
+    """Writes bytes and makes them durable."""
+    view = memoryview(data).cast("B")
+    direct = len(view) >= DIRECT_BYTES_MIN and is_aligned(view)
+    if not (direct and write_direct(path, view)):
+        file.write(view)
+        _sync_file(file)
+
+
+def _copy_all(file: IO[bytes], source: IO[bytes]) -> None:
+    shutil.copyfileobj(source, file, _COPY_BYTES)
+    _sync_file(file)
 
 
 def _sync_file(file: IO[bytes]) -> None:

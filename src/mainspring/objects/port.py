@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from mainspring.domain.errors import InvalidInput
+from mainspring.domain.errors import DamagedData, InvalidInput
 
 Data: TypeAlias = bytes | bytearray | memoryview
 
@@ -84,6 +84,19 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def get_into(self, key: str, *, offset: int, into: memoryview) -> None:
+        """Fills `into`, contiguous writable bytes of any length, with the object's bytes from `offset`.
+
+        Past every cache, at the store's own speed; a folder does so where `offset` and the address of `into` are
+        multiples of `DIRECT_BYTES`. After an error `into` holds anything.
+
+        Raises:
+            NotFound: Nothing is stored under the key.
+            DamagedData: The object ends before the range does.
+            InvalidInput: `offset` is negative.
+        """
+        ...
+
     def fetch_file(self, key: str, path: Path) -> None:
         """Copies the object to a local file, in bounded memory; the file appears whole or not at all.
 
@@ -152,6 +165,18 @@ def checked_range(key: str, *, offset: int, size_bytes: int) -> None:
             got=f"{size_bytes} bytes from {offset}",
             wanted=f"0 to {IN_MEMORY_BYTES_MAX} bytes from 0 or later",
         )
+
+
+def ends_early(key: str, *, length: int, offset: int, size_bytes: int) -> DamagedData:
+    """Returns the error for an object that ends before a range of it does.
+
+    Args:
+        key: The object.
+        length: Its length.
+        offset: First byte of the range.
+        size_bytes: Length of the range.
+    """
+    return DamagedData("read a range", on=key, got=f"{length} bytes in all", wanted=f"{size_bytes} bytes at {offset}")
 
 
 def too_large(key: str, size_bytes: int) -> InvalidInput:

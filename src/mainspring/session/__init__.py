@@ -1,10 +1,25 @@
-"""What a rank imports: join the agent, report steps, leave snapshots, restore, give results.
+"""What a rank imports: join the agent, do steps, leave snapshots, restore, give results.
 
-`join()` is the door. Nothing here imports JAX but `jax_state` and `jax_distributed`, which programs import by name.
+`join()` is the door. Nothing here imports JAX or PyTorch but `jax_state`, `jax_distributed` and `torch_state`, which
+programs import by name.
 """
 
-from mainspring.session.blocks import Block, Restored
+from mainspring.domain.goodput import TimeUse
+from mainspring.domain.wire import EXIT_PREEMPTED, Part, Then
+from mainspring.session.blocks import Block
 from mainspring.session.join import join
+from mainspring.session.restore import ArraySpec, Region, Restored
 from mainspring.session.session import Session
 
-__all__ = ["Block", "Restored", "Session", "join"]
+__all__ = [
+    "EXIT_PREEMPTED",
+    "ArraySpec",
+    "Block",
+    "Part",
+    "Region",
+    "Restored",
+    "Session",
+    "Then",
+    "TimeUse",
+    "join",
+]

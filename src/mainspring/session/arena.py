@@ -6,15 +6,19 @@ import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.wire import Shard
-from mainspring.session.blocks import Block
+from mainspring.session.blocks import ALIGNMENT_BYTES, Block
+from mainspring.session.copying import copy_all
 
-ALIGNMENT_BYTES = 64  # A cache line, and what XLA wants of a buffer it may use without a copy.
+PAGE_BYTES = 4_096  # What direct reads of a stored snapshot want, to need no copy.
+PAGED_BYTES_MIN = 512 << 10  # Blocks this large begin on a page: it costs less than a hundredth of them.
+SLOTS_MAPPED_MAX = 3  # The arena has no more slots in use; one it outgrew is unmapped when a fourth shows up.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,16 +35,21 @@ class Layout:
 
 
 def lay_out(blocks: Sequence[Block]) -> Layout:
-    """Returns where each block goes: those marked `once` first, so that one contiguous range holds what must last.
+    """Returns where each block goes.
+
+    Those marked `once` come first, so that one contiguous range holds what must last; of these, those no other node
+    holds come first, so that one contiguous range holds what a peer must copy.
 
     Args:
         blocks: What is to be laid out.
     """
     offsets: dict[int, int] = {}
     end = 0
-    for index in sorted(range(len(blocks)), key=lambda index: not blocks[index].once):
-        offsets[index] = end
-        end += -(-blocks[index].data.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    for index in sorted(range(len(blocks)), key=lambda index: (not blocks[index].once, blocks[index].elsewhere)):
+        size_bytes = blocks[index].data.nbytes
+        aligned = PAGE_BYTES if size_bytes >= PAGED_BYTES_MIN else ALIGNMENT_BYTES
+        offsets[index] = -(-end // aligned) * aligned
+        end = offsets[index] + -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     shards = tuple(
         Shard(
             path=block.path,
@@ -51,14 +60,17 @@ def lay_out(blocks: Sequence[Block]) -> Layout:
             offset=offsets[index],
             size_bytes=block.data.nbytes,
             once=block.once,
+            elsewhere=block.elsewhere,
+            part=block.part,
         )
         for index, block in enumerate(blocks)
     )
     return Layout(shards=shards, size_bytes=max(end, ALIGNMENT_BYTES))
 
 
+@final
 class ArenaMap:
-    """A rank's mapping of its arena, widened when the agent has made the arena larger.
+    """A rank's mapping of its arena, slot by slot. Pages are touched as a slot is mapped, so that copies run at once.
 
     Args:
         path: The arena's path, from the agent's welcome.
@@ -66,7 +78,7 @@ class ArenaMap:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._map: mmap.mmap | None = None
+        self._slots: dict[int, mmap.mmap] = {}  # By offset, the one used longest ago first.
 
     def write(self, blocks: Sequence[Block], layout: Layout, offset: int) -> None:
         """Copies the blocks into the slot at `offset`.
@@ -79,18 +91,27 @@ class ArenaMap:
         Raises:
             Unavailable: The arena cannot be mapped.
         """
-        end = offset + layout.size_bytes
-        if self._map is None or len(self._map) < end:
-            try:
-                with open(self._path, "r+b") as file:
-                    self._map = mmap.mmap(file.fileno(), 0)
-            except (OSError, ValueError) as error:
-                raise Unavailable("map the arena", on=self._path, got=str(error)) from error
-        for block, shard in zip(blocks, layout.shards, strict=True):
-            target: NDArray[np.generic] = np.ndarray(
-                shard.shape, dtype=block.data.dtype, buffer=self._map, offset=offset + shard.offset
+        slot = self._slots.pop(offset, None)
+        inside = offset % mmap.ALLOCATIONGRANULARITY
+        if slot is None or len(slot) < inside + layout.size_bytes:
+            slot = self._map(offset - inside, inside + layout.size_bytes)
+        self._slots[offset] = slot
+        while len(self._slots) > SLOTS_MAPPED_MAX:
+            del self._slots[next(iter(self._slots))]
+        copy_all(
+            (
+                np.ndarray(shard.shape, dtype=block.data.dtype, buffer=slot, offset=inside + shard.offset),
+                block.data,
             )
-            np.copyto(target, block.data)
+            for block, shard in zip(blocks, layout.shards, strict=True)
+        )
+
+    def _map(self, offset: int, size_bytes: int) -> mmap.mmap:
+        try:
+            with open(self._path, "r+b") as file:
+                return mmap.mmap(file.fileno(), size_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, offset=offset)
+        except (OSError, ValueError) as error:
+            raise Unavailable("map the arena", on=self._path, got=str(error)) from error
 
 
 def map_bytes(path: str) -> NDArray[np.uint8]:

@@ -1,19 +1,18 @@
-"""Blocks of arrays as a program hands them over and gets them back."""
+"""Blocks of arrays as a program hands them over."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mainspring.domain.errors import DamagedData, InvalidInput, NotFound
-from mainspring.domain.shards import overlap
-from mainspring.domain.wire import Detail, Shard
+from mainspring.domain.errors import DamagedData, InvalidInput
+from mainspring.domain.wire import Part, Shard
 
+ALIGNMENT_BYTES = 64  # A cache line, and what XLA wants of a buffer it may use without a copy.
 AXES_MAX = 32  # JAX and NumPy stop there or shortly after.
 _PLAIN_KINDS = "biufc"  # NumPy's letters for bool, integers, floats and complex numbers.
 
@@ -47,10 +46,12 @@ class Block:
 
     Args:
         path: The array's place in the program's tree ("params/dense/kernel"); unique in the program.
-        data: The block's numbers. Not copied: it may be a view, and must stay unchanged while it is handed over.
+        data: The block's numbers. Not copied here: it may be a view; `Session.snapshot` copies it before it returns.
         global_shape: Shape of the whole array.
         start: Index of the block's first element in the whole array.
         once: Whether this copy is the one to make durable; replicas on other ranks say False.
+        elsewhere: Whether a rank on another node hands over the same block, so that it needs no copy on a peer.
+        part: What the array is for.
     """
 
     path: str
@@ -58,6 +59,8 @@ class Block:
     global_shape: tuple[int, ...]
     start: tuple[int, ...]
     once: bool = True
+    elsewhere: bool = False
+    part: Part = Part.OTHER
 
     def __post_init__(self) -> None:
         """Checks that the block lies inside its array and holds plain numbers in native byte order.
@@ -87,91 +90,55 @@ class Block:
             )
 
     @classmethod
-    def whole(cls, path: str, data: NDArray[Any], *, once: bool = True) -> Block:
+    def whole(
+        cls, path: str, data: NDArray[Any], *, once: bool = True, elsewhere: bool = False, part: Part = Part.OTHER
+    ) -> Block:
         """Returns a block that is its whole array.
 
         Args:
             path: See `Block`.
             data: See `Block`.
             once: See `Block`.
+            elsewhere: See `Block`.
+            part: See `Block`.
         """
-        return cls(path=path, data=data, global_shape=data.shape, start=(0,) * data.ndim, once=once)
+        start = (0,) * data.ndim
+        return cls(
+            path=path, data=data, global_shape=data.shape, start=start, once=once, elsewhere=elsewhere, part=part
+        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Restored:
-    """The state a generation resumes from.
+def numbers_in(shard: Shard, data: NDArray[np.uint8], offset: int) -> NDArray[Any]:
+    """Returns the numbers a shard describes, as a view into `data`.
 
     Args:
-        step: The step it was taken at.
-        state: The program's own small facts.
-        source: Where it came from ("arena" or "store"), for people.
-        blocks: Read-only views into shared memory, good until the next snapshot; `array` gives a copy.
-    """
-
-    step: int
-    state: Detail
-    source: str
-    blocks: tuple[Block, ...]
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """Returns the paths of all arrays, in order."""
-        return tuple(sorted({block.path for block in self.blocks}))
-
-    def array(self, path: str, start: Sequence[int] = (), shape: Sequence[int] | None = None) -> NDArray[Any]:
-        """Returns a fresh copy of an array, or of one region of it, put together from the blocks.
-
-        Args:
-            path: The array's place in the program's tree.
-            start: The region's first element; () with no shape means the whole array.
-            shape: The region's shape.
-
-        Raises:
-            NotFound: There is no such array.
-            DamagedData: The blocks do not cover the region.
-        """
-        blocks = {(block.start, block.data.shape): block for block in self.blocks if block.path == path}
-        if not blocks:
-            raise NotFound("restore an array", on=path, wanted=f"one of {', '.join(self.paths[:20])}")
-        first = next(iter(blocks.values()))
-        if shape is None:
-            start, shape = (0,) * len(first.global_shape), first.global_shape
-        region = np.empty(tuple(shape), dtype=first.data.dtype)
-        covered = 0
-        for block in blocks.values():
-            common = overlap(start, shape, block.start, block.data.shape)
-            if common is not None:
-                region[common.first] = block.data[common.second]
-                covered += common.items
-        if covered != math.prod(shape):
-            raise DamagedData(
-                "restore an array",
-                on=path,
-                got=f"{covered} elements in blocks",
-                wanted=f"{math.prod(shape)} for shape {tuple(shape)} at {tuple(start)}",
-            )
-        return region
-
-
-def block_in(shard: Shard, data: NDArray[np.uint8]) -> Block:
-    """Returns the block a shard describes, as a view into `data`.
-
-    Args:
-        shard: Its place and type; `offset` counts from the start of `data`.
-        data: The bytes of the slot or file.
+        shard: Its shape and type.
+        data: The bytes of a slot or file.
+        offset: Where the shard's first byte lies in `data`.
 
     Raises:
         DamagedData: The shard lies outside `data`, or its size and shape disagree.
     """
     dtype = dtype_named(shard.dtype)
     size_bytes = math.prod(shard.shape) * dtype.itemsize
-    if min((0, *shard.shape)) < 0 or size_bytes != shard.size_bytes or not 0 <= shard.offset <= len(data) - size_bytes:
+    if min((0, *shard.shape)) < 0 or size_bytes != shard.size_bytes or not 0 <= offset <= len(data) - size_bytes:
         raise DamagedData(
             "read a shard",
             on=shard.path,
-            got=f"{shard.size_bytes} bytes at {shard.offset}",
+            got=f"{shard.size_bytes} bytes at {offset}",
             wanted=f"{size_bytes} bytes within {len(data)}",
         )
-    view = data[shard.offset : shard.offset + size_bytes].view(dtype).reshape(shard.shape)
-    return Block(path=shard.path, data=view, global_shape=shard.global_shape, start=shard.start, once=shard.once)
+    return data[offset : offset + size_bytes].view(dtype).reshape(shard.shape)
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Returns a new array in memory that begins where a cache line does: JAX takes such memory as it is.
+
+    Args:
+        shape: Its shape.
+        dtype: Its type.
+    """
+    size_bytes = math.prod(shape) * dtype.itemsize
+    room = np.empty(size_bytes + ALIGNMENT_BYTES, dtype=np.uint8)
+    begin = -room.ctypes.data % ALIGNMENT_BYTES
+    return room[begin : begin + size_bytes].view(dtype).reshape(shape)

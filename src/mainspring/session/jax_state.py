@@ -2,126 +2,277 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, TypeVar
 
 import jax
+import jax.extend.backend
 import numpy as np
+from jax.sharding import Sharding, SingleDeviceSharding
+from numpy.typing import NDArray
 
-from mainspring.domain.errors import InvalidInput
-from mainspring.session.blocks import Block, Restored
+from mainspring.domain.errors import InvalidInput, NotFound
+from mainspring.domain.wire import Part
+from mainspring.session.blocks import Block, aligned_empty
+from mainspring.session.copying import copy_all
+from mainspring.session.restore import Region, Restored
 from mainspring.session.session import Session
 
+LAYOUTS_MAX = 8  # Trees saved in turns: a program has one or two, and each costs as much as its list of blocks.
+
 Tree = TypeVar("Tree")
+Index = tuple[int, ...]
 
 
-def blocks_of(tree: object, session: Session) -> tuple[Block, ...]:
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """What decides where the parts of an array go. `sharding` is None for what every rank holds whole."""
+
+    shape: tuple[int, ...]
+    item_bytes: int
+    sharding: Sharding | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """One part of an array on this rank: what `Block` says of it."""
+
+    start: Index
+    once: bool
+    elsewhere: bool
+
+
+def blocks_of(tree: object, session: Session, parts: Mapping[str, Part] | None = None) -> tuple[Block, ...]:
     """Returns this rank's blocks of every array in a tree, without copying where the arrays lie in host memory.
 
     Replicas are all included, and exactly one rank's copy of each is marked `once`: the rank with the fewest bytes so
     far. Every rank computes the same answer, because it rests only on what all ranks know of the shardings. An array
     that lives on one process's devices alone, and anything that is not a JAX array, counts as replicated on all ranks.
+    From other devices than CPUs, copies to host memory are all started before the first is waited for.
 
     Args:
         tree: Arrays in any nesting of containers; numbers are taken as arrays.
         session: The rank's session.
+        parts: What arrays are for, by the first word of their paths (`{"weights": Part.WEIGHTS}`).
 
     Raises:
         InvalidInput: An array does not hold plain numbers (typed random keys: save `jax.random.key_data`).
     """
-    bytes_by_rank = [0] * session.world_size
-    blocks: list[Block] = []
-    for key, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        path = _path(key)
-        for start, holders, data, size_bytes in _parts(path, leaf, session):
-            saver = min(holders, key=lambda rank: (bytes_by_rank[rank], rank))
-            bytes_by_rank[saver] += size_bytes
-            if data is not None:
-                blocks.append(
-                    Block(
-                        path=path,
-                        data=np.asarray(data),
-                        global_shape=np.shape(leaf),
-                        start=start,
-                        once=saver == session.rank,
-                    )
-                )
-    return tuple(blocks)
+    paths: list[str] = []
+    leaves: list[_Leaf] = []
+    pieces: list[Mapping[Index, Any]] = []
+    for key, array in jax.tree_util.tree_leaves_with_path(tree):
+        paths.append(_path(key))
+        leaves.append(_leaf(paths[-1], array))
+        pieces.append(_pieces(array))
+    if jax.default_backend() != "cpu":
+        for data in (data for piece in pieces for data in piece.values() if isinstance(data, jax.Array)):
+            data.copy_to_host_async()
+    layout = _layout(tuple(leaves), session.rank, session.world_size, tuple(session.local_ranks))
+    return tuple(
+        Block(
+            path=path,
+            data=np.asarray(piece[share.start]),
+            global_shape=leaf.shape,
+            start=share.start,
+            once=share.once,
+            elsewhere=share.elsewhere,
+            part=(parts or {}).get(path.partition("/")[0], Part.OTHER),
+        )
+        for path, leaf, piece, shares in zip(paths, leaves, pieces, layout, strict=True)
+        for share in shares
+    )
 
 
-def tree_from(restored: Restored, like: Tree) -> Tree:
-    """Returns a tree of `like`'s structure, types and shardings, filled with restored state.
+def tree_from(
+    restored: Restored, like: Tree, *, missing: Literal["error", "keep"] = "error", cast: bool = False
+) -> Tree:
+    """Returns a tree of `like`'s structure and shardings, filled with restored state.
+
+    Only what this rank's devices need is read, all in one turn. What `like` does not name is left where it is: a tree
+    of weights alone drops the optimizer's state.
 
     Args:
         restored: What `Session.restore` gave.
         like: Arrays, `jax.ShapeDtypeStruct`s (with a sharding, or for the default device) or numbers.
+        missing: What to do about an array that was not saved: "error", or "keep" the one in `like`.
+        cast: Whether an array saved with another dtype is converted to the one in `like`.
 
     Raises:
-        InvalidInput: An array was saved with another shape or dtype.
+        InvalidInput: An array was saved with another shape or dtype, or one to keep is only described.
         NotFound: An array was not saved.
-        DamagedData: The saved blocks do not cover an array.
+        DamagedData: What was saved does not cover an array, or is not what it was.
+        Unavailable: What was saved cannot be reached.
     """
-
-    def leaf_from(key: Any, leaf: Any) -> Any:
-        path = _path(key)
-        if isinstance(leaf, (bool, int, float)):
-            return type(leaf)(restored.array(path).item())
-        saved = next(((block.global_shape, block.data.dtype) for block in restored.blocks if block.path == path), None)
-        if saved is not None and saved != (leaf.shape, leaf.dtype):
-            raise InvalidInput(
-                "restore an array", on=path, got=f"{saved[1]} {saved[0]}", wanted=f"{leaf.dtype} {leaf.shape}"
-            )
-        if isinstance(leaf, np.ndarray):
-            return restored.array(path)
-        sharding = leaf.sharding
-        if sharding is None:
-            return jax.numpy.asarray(restored.array(path))
-
-        def region(index: tuple[slice, ...] | None) -> np.ndarray[Any, Any]:
-            assert index is not None  # JAX passes None for tokens only.
-            bounds = [part.indices(size) for part, size in zip(index, leaf.shape, strict=True)]
-            return restored.array(path, [low for low, _, _ in bounds], [high - low for low, high, _ in bounds])
-
-        return jax.make_array_from_callback(leaf.shape, sharding, region)
-
-    filled: Tree = jax.tree_util.tree_map_with_path(leaf_from, like)
+    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
+    wanted = [_wanted(restored, _path(key), leaf, keep=missing == "keep", cast=cast) for key, leaf in leaves]
+    regions = [region for want in wanted for region in want.regions]
+    arrays = restored.arrays(regions, copy=False)
+    if restored.source == "arena":
+        arrays = _kept(arrays)
+    given = iter(arrays)
+    hosts: list[NDArray[Any]] = []
+    targets: list[Sharding] = []
+    for want in wanted:
+        found = {region.start: next(given).astype(want.dtype, copy=False) for region in want.regions}
+        if want.places:
+            hosts += [found[start] for start, _ in want.places]
+            targets += [target for _, target in want.places]
+        else:
+            want.found = next(iter(found.values()), None)
+    placed = iter(jax.device_put(hosts, targets))
+    filled: Tree = jax.tree_util.tree_unflatten(
+        structure, [want.made([next(placed) for _ in want.places]) for want in wanted]
+    )
     return filled
+
+
+def _kept(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Returns arrays with copies in place of views.
+
+    JAX takes aligned host memory for its own, without a copy. What came from the store is this program's for good; the
+    arena is written again by later snapshots, so from there it is copied once, to where JAX need not copy it again.
+    """
+    kept, pairs = [], []
+    for array in arrays:
+        if not array.flags.writeable:
+            target = aligned_empty(array.shape, array.dtype)
+            pairs.append((target, array))
+            array = target
+        kept.append(array)
+    copy_all(pairs)
+    return kept
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Wanted:
+    """A leaf to restore: the regions to read, and the devices to put each on; none for what stays in host memory."""
+
+    like: Any
+    dtype: np.dtype[Any]
+    regions: tuple[Region, ...] = ()
+    places: tuple[tuple[Index, Sharding], ...] = ()
+    found: NDArray[Any] | None = None
+
+    def made(self, placed: list[jax.Array]) -> Any:
+        if not self.regions:
+            return self.like
+        if self.found is not None:
+            number = isinstance(self.like, (bool, int, float))
+            return type(self.like)(self.found.item()) if number else np.array(self.found)
+        sharding = self.like.sharding
+        if sharding is None:
+            return placed[0]
+        return jax.make_array_from_single_device_arrays(self.like.shape, sharding, placed)
+
+
+def _wanted(restored: Restored, path: str, like: Any, *, keep: bool, cast: bool) -> _Wanted:
+    number = isinstance(like, (bool, int, float))
+    dtype = np.asarray(like).dtype if number else np.dtype(like.dtype)
+    try:
+        spec = restored.spec(path)
+    except NotFound:
+        if not keep:
+            raise
+        if isinstance(like, jax.ShapeDtypeStruct):
+            raise InvalidInput(
+                "keep what was not saved", on=path, got="a description", wanted="an array in the tree to fill"
+            ) from None
+        return _Wanted(like=like, dtype=dtype)
+    shape = np.shape(like)
+    if spec.global_shape != shape or not (cast or number or spec.dtype == dtype):
+        raise InvalidInput(
+            "restore an array",
+            on=path,
+            got=f"{spec.dtype} {spec.global_shape}",
+            wanted=f"{dtype} {shape}",
+            next_step="" if spec.global_shape != shape else "pass cast=True to convert it",
+        )
+    if number or isinstance(like, np.ndarray):
+        return _Wanted(like=like, dtype=spec.dtype if number else dtype, regions=(Region(path=path),))
+    if like.sharding is None:
+        here = SingleDeviceSharding(jax.local_devices()[0])
+        start = (0,) * len(shape)
+        return _Wanted(
+            like=like, dtype=dtype, regions=(Region(path=path, start=start, shape=shape),), places=((start, here),)
+        )
+    regions: dict[Index, Region] = {}
+    places = []
+    kind = like.sharding.memory_kind
+    for device, index in like.sharding.addressable_devices_indices_map(shape).items():
+        bounds = [part.indices(size) for part, size in zip(index, shape, strict=True)]
+        start = tuple(low for low, _, _ in bounds)
+        regions[start] = Region(path=path, start=start, shape=tuple(high - low for low, high, _ in bounds))
+        places.append((start, SingleDeviceSharding(device, memory_kind=kind)))
+    return _Wanted(like=like, dtype=dtype, regions=tuple(regions.values()), places=tuple(places))
 
 
 def _path(key: Any) -> str:
     return jax.tree_util.keystr(key, simple=True, separator="/")
 
 
-def _parts(path: str, leaf: Any, session: Session) -> list[tuple[tuple[int, ...], list[int], Any, int]]:
-    """Returns (start, ranks that hold it, the data where this rank does, bytes) of each part, in one order for all."""
-    everywhere = list(range(session.world_size))
-    if not isinstance(leaf, jax.Array):
-        data = np.asarray(leaf)
-        return [((0,) * data.ndim, everywhere, data, data.nbytes)]
-    if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.extended):
-        raise InvalidInput("save an array", on=path, got=str(leaf.dtype), wanted="plain numbers: jax.random.key_data")
-    devices: Any = leaf.sharding.device_set
-    if len({device.process_index for device in devices}) == 1:
-        if leaf.is_fully_replicated:
-            data = leaf.addressable_shards[0].data
-            return [((0,) * leaf.ndim, everywhere, data, leaf.nbytes)]
-        holders_of: Mapping[tuple[int, ...], list[int]] = dict.fromkeys(_starts(leaf), everywhere)
-    else:
-        holders_of = _starts(leaf)
-    local: dict[tuple[int, ...], Any] = {}
-    for shard in leaf.addressable_shards:
-        local.setdefault(_start(shard.index), shard.data)
-    item_bytes = leaf.dtype.itemsize * int(np.prod(leaf.sharding.shard_shape(leaf.shape)))
-    return [(start, holders_of[start], local.get(start), item_bytes) for start in sorted(holders_of)]
+def _leaf(path: str, array: Any) -> _Leaf:
+    if not isinstance(array, jax.Array):
+        data = np.asarray(array)
+        return _Leaf(data.shape, data.dtype.itemsize, None)
+    if jax.numpy.issubdtype(array.dtype, jax.dtypes.extended):
+        raise InvalidInput("save an array", on=path, got=str(array.dtype), wanted="plain numbers: jax.random.key_data")
+    return _Leaf(array.shape, array.dtype.itemsize, array.sharding)
 
 
-def _starts(leaf: jax.Array) -> Mapping[tuple[int, ...], list[int]]:
-    holders: dict[tuple[int, ...], set[int]] = {}
-    places: Mapping[Any, Any] = leaf.sharding.devices_indices_map(leaf.shape)
-    for device, index in places.items():
-        holders.setdefault(_start(index), set()).add(device.process_index)
-    return {start: sorted(ranks) for start, ranks in holders.items()}
+def _pieces(array: Any) -> Mapping[Index, Any]:
+    """Returns what of an array lies on this rank's devices, by the index of its first element."""
+    if not isinstance(array, jax.Array):
+        return {(0,) * np.ndim(array): array}
+    return {_start(shard.index): shard.data for shard in array.addressable_shards}
 
 
-def _start(index: Any) -> tuple[int, ...]:
+@lru_cache(maxsize=LAYOUTS_MAX)
+def _layout(
+    leaves: tuple[_Leaf, ...], rank: int, world_size: int, local_ranks: tuple[int, ...]
+) -> tuple[tuple[_Share, ...], ...]:
+    """Returns this rank's parts of each array; the same for every snapshot of a run, so it is kept."""
+    everywhere = tuple(range(world_size))
+    holders_of: dict[tuple[tuple[int, ...], Sharding], Mapping[Index, tuple[int, ...]]] = {}
+    local = frozenset(local_ranks)
+    stored_bytes = [0] * world_size
+    shares: list[tuple[_Share, ...]] = []
+    for leaf in leaves:
+        if leaf.sharding is None:
+            holders: Mapping[Index, tuple[int, ...]] = {(0,) * len(leaf.shape): everywhere}
+            part_bytes = leaf.item_bytes * math.prod(leaf.shape)
+        else:
+            if (leaf.shape, leaf.sharding) not in holders_of:
+                holders_of[leaf.shape, leaf.sharding] = _holders(leaf.shape, leaf.sharding, everywhere)
+            holders = holders_of[leaf.shape, leaf.sharding]
+            part_bytes = leaf.item_bytes * math.prod(leaf.sharding.shard_shape(leaf.shape))
+        own = []
+        for start, ranks in holders.items():
+            saver = ranks[0] if len(ranks) == 1 else min(ranks, key=stored_bytes.__getitem__)
+            stored_bytes[saver] += part_bytes
+            if rank in ranks:
+                own.append(_Share(start, saver == rank, not local.issuperset(ranks)))
+        shares.append(tuple(own))
+    return tuple(shares)
+
+
+jax.extend.backend.register_backend_cache(_layout, "mainspring layouts")  # Else it would keep an old backend alive.
+
+
+def _holders(
+    shape: tuple[int, ...], sharding: Sharding, everywhere: tuple[int, ...]
+) -> Mapping[Index, tuple[int, ...]]:
+    """Returns which ranks hold each part of an array, in one order for all ranks."""
+    found: dict[Index, set[int]] = {}
+    devices: Mapping[Any, Any] = sharding.devices_indices_map(shape)
+    for device, index in devices.items():
+        found.setdefault(_start(index), set()).add(device.process_index)
+    alone = len(set().union(*found.values())) == 1  # Each rank has one of its own.
+    return {start: everywhere if alone else tuple(sorted(found[start])) for start in sorted(found)}
+
+
+def _start(index: Any) -> Index:
     return tuple(part.start or 0 for part in index)

@@ -1,28 +1,31 @@
-"""A rank's side of the talk with its agent: blocking, one question at a time, safe from several threads."""
+"""One rank's place in its job: who it is, its steps, its snapshots, and the state it resumes from."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-import socket
-import threading
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import TypeVar, final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from mainspring.domain import codec, wire
+from mainspring.domain import wire
 from mainspring.domain.errors import InvalidInput, InvalidMessage, Unavailable
+from mainspring.domain.goodput import TimeUse
 from mainspring.domain.ids import AttemptId, JobId, RoleName
-from mainspring.session.arena import ArenaMap, lay_out, map_bytes
-from mainspring.session.blocks import Block, Restored, block_in
+from mainspring.session.arena import ArenaMap, lay_out
+from mainspring.session.blocks import Block
+from mainspring.session.line import ANSWER_LIMIT_S, CLOSE_LIMIT_S, Line
+from mainspring.session.meter import Meter
+from mainspring.session.reporter import Reporter
+from mainspring.session.restore import Restored, plan_from
 
-REPORT_EVERY_S = 0.1  # Ten reports a second show progress to people and cost a fast loop nothing.
-ANSWER_LIMIT_S = 60.0  # An agent answers in under a millisecond; past this it is stuck, and says so by silence.
 SLOT_LIMIT_S = 600.0  # The agent itself gives up waiting for room earlier.
+BLOCKS_MAX = 10_000  # A commit names them all in one message: about 3 MB.
+FACTS_MAX = 1_000  # Of a snapshot's state, and of a result.
 
-Answer = TypeVar("Answer")
+Item = TypeVar("Item")
 
 ALONE = wire.Welcome(
     job=JobId(""),
@@ -43,33 +46,50 @@ class Session:
 
     Without an agent the session stands alone: rank 0 of 1, reports, snapshots and results go nowhere, nothing restores.
 
+    The agent hears of steps from a thread of the session's own. When the agent is gone, the next call that would
+    speak to it raises `Unavailable`.
+
     Args:
         socket_path: The agent's Unix socket, "" to stand alone.
         pid: This process.
         stopwatch: Seconds that never go back.
+        standby: See `join`.
+        reconnects: See `join`.
 
     Raises:
         Unavailable: The agent does not answer.
     """
 
-    def __init__(self, socket_path: str, *, pid: int, stopwatch: Callable[[], float]) -> None:
-        self._stopwatch = stopwatch
-        self._lock = threading.Lock()
-        self._socket: socket.socket | None = None
+    def __init__(
+        self,
+        socket_path: str,
+        *,
+        pid: int,
+        stopwatch: Callable[[], float],
+        standby: bool = False,
+        reconnects: bool = False,
+    ) -> None:
+        self._pid = pid
+        self._meter = Meter(stopwatch)
+        self._line: Line | None = None
         self._welcome = ALONE
-        self._stop = wire.StepReply()
-        self._waiting: wire.StepReport | None = None
-        self._reported_s = -math.inf
-        self._blocked_s = 0.0
         if socket_path:
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self._socket.settimeout(ANSWER_LIMIT_S)
-            try:
-                self._socket.connect(socket_path)
-            except OSError as error:
-                raise Unavailable("reach the agent", on=socket_path, got=str(error)) from error
-            self._welcome = self._ask(wire.Hello(pid=pid), wire.Welcome)
+            self._line = Line(socket_path)
+            hello = wire.Hello(pid=pid, standby=standby, reconnects=reconnects)
+            limit_s = None if standby else ANSWER_LIMIT_S  # A spare waits for as long as it takes.
+            self._welcome = self._line.ask(hello, wire.Welcome, limit_s=limit_s)
+            self._reporter = Reporter(self._line, self._meter, self._told)
         self._arena = ArenaMap(self._welcome.arena_path)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forgets what belongs to one generation."""
+        self._stop = wire.StepReply()
+        self._every = self._welcome.snapshot_every
+        self._step = -1  # The newest step begun or reported.
+        self._last = -1  # Of those `steps` was asked for.
+        self._unsaved = -1  # The newest step that `snapshot_due` found not worth a snapshot.
+        self._meter.clear()
 
     @property
     def job(self) -> JobId:
@@ -88,12 +108,12 @@ class Session:
 
     @property
     def rank(self) -> int:
-        """Returns this rank's place in its role, from 0."""
+        """Returns this rank's place in its role, from 0; another generation may change it."""
         return self._welcome.rank
 
     @property
     def world_size(self) -> int:
-        """Returns how many ranks the role has."""
+        """Returns how many ranks the role has; another generation may change it."""
         return self._welcome.world_size
 
     @property
@@ -102,8 +122,13 @@ class Session:
         return self._welcome.local_rank
 
     @property
+    def local_ranks(self) -> tuple[int, ...]:
+        """Returns the role's ranks on this node, this one included."""
+        return self._welcome.local_ranks
+
+    @property
     def generation(self) -> int:
-        """Returns which membership of ranks this is; it grows with every restart."""
+        """Returns which membership of ranks this is; it grows with every change."""
         return self._welcome.generation
 
     @property
@@ -112,36 +137,120 @@ class Session:
         return self._welcome.coordinator
 
     @property
-    def stop_requested(self) -> bool:
-        """Returns whether the program should save and exit with `EXIT_PREEMPTED`; learnt with each report sent.
+    def snapshot_every(self) -> int:
+        """Returns the number of steps between snapshots that the lead finds best; it follows what is measured."""
+        return self._every
 
-        Ranks may learn it at different steps: a program whose ranks work in lockstep must agree on the step first.
+    @property
+    def stop_requested(self) -> bool:
+        """Returns whether the step under way (or the last one reported) is the one to save, and to leave after.
+
+        All ranks are told the same step, ahead of time, so ranks in lockstep leave together.
         """
-        return self._stop.stop
+        return self._reached(self._step)
 
     @property
     def grace_s(self) -> float:
         """Returns how long the program has once a stop is requested, from when it was learnt."""
         return self._stop.grace_s
 
+    def steps(self, start: int, stop: int) -> Iterator[int]:
+        """Yields the steps to do: `start` + 1 to `stop`. Reports each once its body is done, if the body did not.
+
+        Ends early after the step to stop at; `left` then says what to do. A rank that learns of a stop too late ends
+        at once; one that works alone first does one more step when it could not save this one.
+
+        Args:
+            start: The last step done before: what `restore` gave, else 0.
+            stop: The last step to do.
+
+        Raises:
+            Unavailable: The agent is gone.
+        """
+        if self._line is None:
+            yield from range(start + 1, stop + 1)
+            return
+        self._last = stop
+        for step in range(start + 1, stop + 1):
+            self._step = step
+            yield step
+            if self._meter.step < step:
+                self.report(step)
+            if self._stop.stop and self._reached(step):
+                in_lockstep = self.world_size > 1 and self._stop.stop_at >= 0
+                if in_lockstep or self._unsaved != step:
+                    return
+
     def report(self, step: int, metrics: Mapping[str, float] | None = None) -> bool:
-        """Reports a finished step; returns `stop_requested`. Cheap enough to call every step: most are not sent.
+        """Reports a finished step; returns `stop_requested`. Takes microseconds: call it every step, from any thread.
 
         Args:
             step: The step just finished, from 0 or 1 as the program likes; it grows.
             metrics: A few numbers for people. Those that are not finite are left out.
+
+        Raises:
+            InvalidInput: There are too many metrics.
+            Unavailable: The agent is gone.
         """
-        finite = {name: float(value) for name, value in (metrics or {}).items() if math.isfinite(value)}
-        with self._lock:
-            self._waiting = wire.StepReport(step=step, metrics=finite)
-        if self._stopwatch() - self._reported_s >= REPORT_EVERY_S:
-            self._send_report()
-        return self.stop_requested
+        if self._line is None:
+            return False
+        if self._meter.report(step, metrics):
+            self._reporter.wake()  # The lead waits for word that the generation steps.
+        if step > self._step:
+            self._step = step
+        if self._reporter.failure is not None:
+            raise self._reporter.failure
+        return self._stop.stop and self._reached(self._step)
+
+    def timed(self, iterator: Iterator[Item]) -> Iterator[Item]:
+        """Returns the iterator's items; the time the program waits for them counts as a data stall.
+
+        Args:
+            iterator: Batches, as the training loop takes them.
+        """
+        return iterator if self._line is None else self._meter.timed(iterator)
+
+    def measured(self, use: TimeUse, seconds: float) -> None:
+        """Notes time that went into something other than steps.
+
+        Args:
+            use: Compiling, waiting for data, a snapshot, or restoring.
+            seconds: How long.
+
+        Raises:
+            InvalidInput: It is another use, or no length of time.
+        """
+        self._meter.add(use, seconds)
+
+    def measure(self, use: TimeUse) -> AbstractContextManager[None]:
+        """Returns a context whose time counts as `use`, less what is measured inside it.
+
+        Args:
+            use: See `measured`.
+        """
+        return self._meter.measure(use)
+
+    def snapshot_due(self, step: int) -> bool:
+        """Returns whether to take a snapshot of a step: at the lead's pace, and of the last step before the loop ends.
+
+        Every rank of the role gets the same answer for the same step, but for the few around a change of pace. Always
+        False when standing alone.
+
+        Args:
+            step: The step under way, its work done.
+        """
+        if self._line is None:
+            return False
+        due = step % self._every == 0 or step == self._last or (self._stop.stop and self._reached(step))
+        if not due:
+            self._unsaved = step
+        return due
 
     def snapshot(self, step: int, blocks: Sequence[Block], state: wire.Detail | None = None) -> bool:
         """Leaves a snapshot in the agent's memory, which outlives this process; returns whether there was room.
 
-        Blocks until the copy is done; writing it to lasting storage happens later, in the agent.
+        Returns once all is copied: the blocks may change then. The agent copies it to a peer and to lasting storage
+        later. The agent counts it a moment after this returns; `left`, `next_generation` and `close` wait for that.
 
         Args:
             step: The step it stands for; every rank of the role saves the same steps.
@@ -149,46 +258,74 @@ class Session:
             state: The program's own small facts (position in the data, seeds).
 
         Raises:
-            InvalidInput: A path appears twice at one place, or a fact is not finite.
+            InvalidInput: A path appears twice at one place, there are too many blocks, or a fact is not finite.
             Unavailable: The agent does not answer.
         """
-        places = {(block.path, block.start) for block in blocks}
-        if len(places) != len(blocks):
+        if len({(block.path, block.start) for block in blocks}) != len(blocks):
             raise InvalidInput("take a snapshot", got="two blocks at one place", wanted="each place once")
+        if len(blocks) > BLOCKS_MAX:
+            raise InvalidInput("take a snapshot", got=f"{len(blocks)} blocks", wanted=f"at most {BLOCKS_MAX}")
         facts = _checked(state or {}, "take a snapshot")
-        if self._socket is None:
+        if self._line is None:
             return True
-        started_s = self._stopwatch()
-        self._send_report()
-        layout = lay_out(blocks)
-        begin = wire.SnapshotBegin(step=step, size_bytes=layout.size_bytes)
-        slot = self._ask(begin, wire.SnapshotSlot, limit_s=SLOT_LIMIT_S)
-        if slot.offset >= 0:
+        with self._meter.measure(TimeUse.SNAPSHOT):
+            layout = lay_out(blocks)
+            begin = wire.SnapshotBegin(step=step, size_bytes=layout.size_bytes)
+            slot = self._line.ask(begin, wire.SnapshotSlot, limit_s=SLOT_LIMIT_S)
+            if slot.offset < 0:
+                return False
             self._arena.write(blocks, layout, slot.offset)
             commit = wire.SnapshotCommit(step=step, offset=slot.offset, shards=layout.shards, state=facts)
-            self._ask(commit, wire.Done)
-        with self._lock:
-            self._blocked_s += self._stopwatch() - started_s
-        return slot.offset >= 0
+            self._line.defer(commit, wire.Done)
+            self._reporter.wake()
+            return True
 
     def restore(self) -> Restored | None:
-        """Returns the state this generation resumes from, or None when it starts fresh.
+        """Returns the state this generation resumes from, or None when it starts fresh. Reads no array yet.
 
         Raises:
             DamagedData: The state does not hold together.
             Unavailable: The agent or the state cannot be reached.
         """
-        if self._socket is None:
+        if self._line is None:
             return None
-        plan = self._ask(wire.RestoreRequest(), wire.RestorePlan)
-        if plan.step < 0:
-            return None
-        files: dict[str, NDArray[np.uint8]] = {}
-        for shard in plan.shards:
-            if shard.file not in files:
-                files[shard.file] = map_bytes(shard.file)
-        blocks = tuple(block_in(shard, files[shard.file]) for shard in plan.shards)
-        return Restored(step=plan.step, state=plan.state, source=plan.source, blocks=blocks)
+        with self._meter.measure(TimeUse.RESTORE):
+            plan = plan_from(self._line.ask, everywhere=False)
+            if plan.step < 0:
+                return None
+            return Restored(plan, self._line.ask, partial(self._meter.measure, TimeUse.RESTORE))
+
+    def left(self) -> wire.Then:
+        """Returns what to do once the loop ended early: exit with `EXIT_PREEMPTED`, or `next_generation`.
+
+        Returns when the agent has all that was reported and saved. `Then.EXIT` when no stop was requested, too.
+
+        Raises:
+            Unavailable: The agent is gone.
+        """
+        if self._line is not None:
+            self._reporter.send(rest=True)
+        return self._stop.then if self.stop_requested else wire.Then.EXIT
+
+    def next_generation(self) -> bool:
+        """Waits for the next generation and takes part in it: rank, world size and all else are then its own.
+
+        For a process that said it reconnects, after it left its generation: as asked, or because a step failed. Returns
+        False when standing alone. A process that is not wanted any more is ended by the agent while it waits.
+
+        Raises:
+            Unavailable: The agent is gone.
+        """
+        if self._line is None:
+            return False
+        with self._line.turn:
+            self._reporter.send(rest=True)
+            question = wire.NextGeneration(after=self.generation)
+            before, self._welcome = self._welcome, self._line.ask(question, wire.Welcome, limit_s=None)
+            if self._welcome.arena_path != before.arena_path:
+                self._arena = ArenaMap(self._welcome.arena_path)
+            self._begin()
+        return True
 
     def result(self, values: wire.Detail) -> None:
         """Keeps facts as the job's result.
@@ -198,63 +335,37 @@ class Session:
 
         Raises:
             InvalidInput: A number is not finite.
+            Unavailable: The agent is gone.
         """
         facts = _checked(values, "keep a result")
-        if self._socket is not None:
-            self._ask(wire.ResultReport(values=facts), wire.Done)
+        if self._line is not None:
+            self._line.ask(wire.ResultReport(values=facts), wire.Done)
 
     def close(self) -> None:
         """Sends the last report and hangs up. May be called again; `join` arranges for it at exit."""
-        if self._socket is None:
+        if self._line is None or os.getpid() != self._pid:  # A forked child shares the line, and must not speak on it.
             return
-        with contextlib.suppress(Unavailable, InvalidMessage):  # The agent may have gone first.
-            self._send_report()
-        self._socket.close()
-        self._socket = None
+        self._reporter.close()
+        if self._line.turn.acquire(timeout=CLOSE_LIMIT_S):
+            with contextlib.suppress(Unavailable, InvalidMessage):  # The agent may have gone first.
+                self._reporter.send(rest=True, limit_s=CLOSE_LIMIT_S)
+            self._line.turn.release()
+        self._line.close()
+        self._line = None
 
-    def _send_report(self) -> None:
-        with self._lock:
-            waiting, self._waiting = self._waiting, None
-            if waiting is None or self._socket is None:
-                return
-            blocked_s, self._blocked_s = self._blocked_s, 0.0
-            self._reported_s = self._stopwatch()
-        report = wire.StepReport(step=waiting.step, metrics=waiting.metrics, snapshot_blocked_s=blocked_s)
-        reply = self._ask(report, wire.StepReply)
+    def _reached(self, step: int) -> bool:
+        return self._stop.stop and step >= self._stop.stop_at
+
+    def _told(self, reply: wire.StepReply) -> None:
+        self._every = max(reply.snapshot_every, 1)
         if reply.stop:
             self._stop = reply
 
-    def _ask(self, message: object, kind: type[Answer], *, limit_s: float = ANSWER_LIMIT_S) -> Answer:
-        line = self._socket
-        assert line is not None
-        with self._lock:
-            try:
-                line.settimeout(limit_s)
-                line.sendall(codec.frame(message))
-                answer = codec.unframe(_read(line, codec.frame_length(_read(line, codec.FRAME_HEADER_BYTES))))
-            except OSError as error:
-                raise Unavailable(
-                    f"ask the agent with {type(message).__name__}", got=str(error) or type(error).__name__
-                ) from error
-        if not isinstance(answer, kind):
-            raise InvalidMessage(
-                f"ask the agent with {type(message).__name__}", got=type(answer).__name__, wanted=kind.__name__
-            )
-        return answer
-
 
 def _checked(facts: wire.Detail, attempted: str) -> wire.Detail:
+    if len(facts) > FACTS_MAX:
+        raise InvalidInput(attempted, got=f"{len(facts)} facts", wanted=f"at most {FACTS_MAX}")
     for name, value in facts.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise InvalidInput(attempted, on=name, got=str(value), wanted="a finite number")
     return dict(facts)
-
-
-def _read(line: socket.socket, count: int) -> bytes:
-    data = bytearray()
-    while len(data) < count:
-        piece = line.recv(min(count - len(data), 1 << 20))
-        if not piece:
-            raise ConnectionResetError("the agent hung up")
-        data += piece
-    return bytes(data)

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 
-from mainspring.control.accounting import KINDS, goodput
-from mainspring.domain.answers import Event, Goodput, JobView
+from mainspring.control.accounting import KINDS, spent
+from mainspring.domain.answers import Event, JobView
 from mainspring.domain.codec import from_plain
 from mainspring.domain.errors import InvalidInput, MainspringError
+from mainspring.domain.goodput import Goodput, TimeUse
 from mainspring.domain.ids import AttemptId, JobId, TeamName
 from mainspring.domain.job import JobSpec, Role, Tier
 from mainspring.domain.life import AttemptState, JobState, ended
@@ -23,6 +24,7 @@ from mainspring.domain.wire import EventKind
 from mainspring.simulator.files import TABLE_BYTES_MAX, read_text
 from mainspring.simulator.workload import TraceJob, Workload
 
+_OF_STEPS = (TimeUse.PRODUCTIVE, TimeUse.DATA, TimeUse.SNAPSHOT, TimeUse.STRAGGLER)
 _KINDS = {kind.value: kind for kind in EventKind}
 _FOLDED = {*KINDS, EventKind.JOB_SUBMITTED, EventKind.JOB_MOVED}
 
@@ -187,13 +189,14 @@ def _job(path: Path, name: JobId, told: _Told) -> TraceJob | str:
     if told.end_s is None:
         return "had not ended"
     if told.view is not None:
-        spent = told.view.goodput
-        attempts = [(each.granted_s, each.ended_s or told.end_s) for each in told.view.attempts]
+        lasted_s = [max(0.0, (each.ended_s or told.end_s) - each.granted_s) for each in told.view.attempts]
+        useful_s = sum(lasted_s) * _useful(told.view.goodput)
     else:
-        spent = goodput(told.events, told.end_s)
         granted = [event.time_s for event in told.events if event.kind is EventKind.ATTEMPT_GRANTED]
-        attempts = [(granted_s, told.end_s) for granted_s in granted]
-    if spent is None or not attempts:
+        lasted_s = [max(0.0, told.end_s - granted_s) for granted_s in granted]
+        folded = spent(told.events, told.end_s)
+        useful_s = folded.productive_s + folded.checkpoint_s if folded is not None else 0.0
+    if not lasted_s:
         return "never started"
     if told.spec is None:
         raise InvalidInput(
@@ -202,14 +205,16 @@ def _job(path: Path, name: JobId, told: _Told) -> TraceJob | str:
             got="no word on what it asks for",
             wanted="its job among the lines too (`ms ps --json`), or roles in its job_submitted event",
         )
-    duration_s = _duration_s(spent, attempts[-1]) if told.work_s is None else told.work_s
+    # How long it runs without a break: its useful time, or what its last attempt took to its end.
+    duration_s = (useful_s or lasted_s[-1]) if told.work_s is None else told.work_s
     return TraceJob(job=name, spec=told.spec, submit_s=told.submit_s, duration_s=duration_s)
 
 
-def _duration_s(spent: Goodput, last: tuple[float, float]) -> float:
-    """Returns how long a job runs without a break: its useful time, or what its last attempt took to its end."""
-    useful_s = spent.productive_s + spent.checkpoint_s
-    return useful_s if useful_s > 0 else max(0.0, last[1] - last[0])
+def _useful(ledger: Goodput | None) -> float:
+    """Returns the part of a job's time that it would take again, were it to run without a break."""
+    if ledger is None or ledger.allocated_s <= 0:
+        return 0.0
+    return sum(ledger.seconds.get(use, 0.0) for use in _OF_STEPS) / ledger.allocated_s
 
 
 def _without_strangers(jobs: tuple[TraceJob, ...]) -> Iterator[TraceJob]:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import final
 
 import sqlalchemy as sa
 
 from mainspring.control import Control
-from mainspring.control.accounting import goodput
-from mainspring.control.records import ALLOCATION_LIVE, ATTEMPT_LIVE, events_since, tenants
+from mainspring.control.holdings import ALLOCATION_LIVE, live_allocations_of, merged, parts
+from mainspring.control.records import ATTEMPT_LIVE, events_since, grants, tenants
 from mainspring.control.schema import allocations, attempts, jobs
-from mainspring.domain.answers import Event
 from mainspring.domain.fleet import LaunchOrder
-from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, TeamName
+from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName, TeamName
 from mainspring.domain.job import MILLI
-from mainspring.domain.life import JobState, ended
-from mainspring.domain.wire import EventKind, LeadEvent
+from mainspring.domain.life import AttemptState, JobState, ended
+from mainspring.domain.wire import EventKind
 from mainspring.simulator.cluster import SimulatedCluster
+from mainspring.simulator.gang import Gang
 
 _EVENTS_MAX = 1_000_000
 _LEAD = (
@@ -32,7 +32,12 @@ _LEAD = (
 )  # Events that leads tell.
 
 _STATES = sa.select(jobs.c.id, jobs.c.state).order_by(jobs.c.ordinal)
-_LIVE_ATTEMPTS = sa.select(attempts.c.id, attempts.c.job_id).where(attempts.c.state.in_(ATTEMPT_LIVE))
+_LIVE_ATTEMPTS = sa.select(attempts.c.id, attempts.c.job_id, attempts.c.state, attempts.c.cluster).where(
+    attempts.c.state.in_(ATTEMPT_LIVE)
+)
+_HELD = sa.select(
+    attempts.c.job_id, sa.func.sum(allocations.c.nodes * (allocations.c.ended_s - allocations.c.granted_s))
+).join(attempts, allocations.c.attempt_id == attempts.c.id)
 _LIVE_ALLOCATIONS = (
     sa.select(
         allocations.c.id,
@@ -91,12 +96,26 @@ class Invariants:
             self._check_jobs(states)
             self._check_attempts(connection, states)
             self._check_engines(connection)
+            self._check_holdings(connection)
 
-    def check_ends(self, told: Mapping[AttemptId, Sequence[LeadEvent]]) -> None:
+    def check_leads(self, gangs: Mapping[AttemptId, Gang]) -> None:
+        """Checks that of the leads of one epoch only one was ever listened to.
+
+        Args:
+            gangs: Every attempt's agents.
+
+        Raises:
+            AssertionError: There were two.
+        """
+        for attempt, gang in gangs.items():
+            for epoch, leads in gang.acknowledged.items():
+                assert len(leads) == 1, f"epoch {epoch} of {attempt} was led by agents {sorted(leads)}"
+
+    def check_ends(self, gangs: Mapping[AttemptId, Gang]) -> None:
         """Checks what holds once every job has ended: nothing runs, reports are kept once, time and money add up.
 
         Args:
-            told: What each attempt's lead told, in order; the last of it may never have arrived.
+            gangs: Every attempt's agents; the last that a lead told may never have arrived.
 
         Raises:
             AssertionError: Something does not.
@@ -108,12 +127,17 @@ class Invariants:
             everything = events_since(connection, since=0, limit=_EVENTS_MAX)
             sequences = [event.sequence for event in everything]
             assert sequences == sorted(set(sequences)), "events are out of order"
-            for attempt, reports in told.items():
+            for attempt, gang in gangs.items():
                 kept = [(one.kind, one.detail) for one in everything if one.attempt == attempt and one.kind in _LEAD]
-                wanted = [(one.kind, one.detail) for one in reports]
-                assert kept == wanted[: len(kept)], f"of {len(wanted)} reports of {attempt}, {len(kept)} are kept"
-            for job in self._submitted:
-                _check_account(self._control, job, [event for event in everything if event.job == job], now_s)
+                for reports in gang.told:
+                    wanted = [(one.kind, one.detail) for one in reports]
+                    own = [one for one in kept if wanted and one[1]["epoch"] == wanted[0][1]["epoch"]]
+                    assert own == wanted[: len(own)], f"of {len(wanted)} reports of {attempt}, {len(own)} are kept"
+                epochs = [int(one[1]["epoch"]) for one in kept]
+                assert epochs == sorted(epochs), f"{attempt} listened to a lead after its successor"
+            held_s = {row[0]: row[1] for row in connection.execute(_HELD.group_by(attempts.c.job_id))}
+        for job in self._submitted:
+            _check_account(self._control, job, held_s.get(job, 0.0), now_s)
 
     def _check_jobs(self, states: Mapping[JobId, JobState]) -> None:
         assert sorted(states) == sorted(self._submitted), "jobs were lost, or came from nowhere"
@@ -156,6 +180,28 @@ class Invariants:
                 most = team.chips_max * MILLI
                 assert sum(own) <= most, f"{team.name} may hold {team.chips_max} chips and holds {sum(own)}"
 
+    def _check_holdings(self, connection: sa.Connection) -> None:
+        """Checks that what attempts are said to hold is what their allocations do, and fits the nodes."""
+        rows = connection.execute(_LIVE_ATTEMPTS).all()
+        live = [AttemptId(row.id) for row in rows]
+        granted = grants(connection, live)
+        own: dict[AttemptId, list[AllocationId]] = {attempt: [] for attempt in live}
+        for one in sorted(live_allocations_of(connection, live), key=lambda one: (one.attempt, one.place)):
+            own[one.attempt].append(one.id)
+        held = parts(connection, [allocation for some in own.values() for allocation in some])
+        used: dict[tuple[ClusterName, NodeName], int] = {}
+        for row in rows:
+            of = merged(held[allocation] for allocation in own[row.id])
+            settled = row.state == AttemptState.STOPPING.value or of == granted[row.id]
+            assert settled, f"{row.id} is said to hold {granted[row.id]} and holds {of}"
+            for grant in of:
+                for node, milli in zip(grant.nodes, grant.chip_milli, strict=True):
+                    key = (ClusterName(row.cluster), node)
+                    used[key] = used.get(key, 0) + milli
+        for (name, node), milli in used.items():
+            chips = {each.name: each.chips * MILLI for each in self._clusters[name].inner.inventory().nodes}
+            assert milli <= chips[node], f"{node} of {name} has {chips[node]} and is granted {milli} times"
+
 
 def _states(connection: sa.Connection) -> Mapping[JobId, JobState]:
     return {JobId(row.id): JobState(row.state) for row in connection.execute(_STATES)}
@@ -165,22 +211,16 @@ def _milli(orders: Mapping[AllocationId, LaunchOrder], allocation: AllocationId)
     return sum(orders[allocation].chip_milli)
 
 
-def _check_account(control: Control, job: JobId, own: list[Event], now_s: float) -> None:
-    """Checks that an ended job's seconds and dollars add up, and that no report was written twice."""
+def _check_account(control: Control, job: JobId, held_s: float, now_s: float) -> None:
+    """Checks that an ended job's node-seconds and dollars add up."""
     view = control.job(job)
-    spent = goodput(own, now_s)
-    assert (spent is None) == (not view.attempts), f"{job} has {len(view.attempts)} attempts and account {spent}"
-    if spent is None:
+    told = view.goodput
+    assert (told is None) == (not view.attempts), f"{job} has {len(view.attempts)} attempts and account {told}"
+    if told is None:
         return
-    parts = (
-        spent.startup_s
-        + spent.productive_s
-        + spent.checkpoint_s
-        + spent.repeated_s
-        + spent.recovery_s
-        + spent.wind_down_s
-    )
-    assert parts == spent.allocated_s, f"{job}: parts of {parts} s, allocated {spent.allocated_s} s"
-    lives = sum(max(0.0, (attempt.ended_s or now_s) - attempt.granted_s) for attempt in view.attempts)
-    assert abs(lives - spent.allocated_s) < 1e-3, f"{job}: attempts of {lives} s, allocated {spent.allocated_s} s"
+    parts_s = sum(told.seconds.values())
+    assert abs(parts_s - told.allocated_s) < 1e-3, f"{job}: parts of {parts_s} s, allocated {told.allocated_s} s"
+    assert min(told.seconds.values()) >= 0, f"{job}: {told.seconds}"
+    assert abs(held_s - told.allocated_s) < 1e-3, f"{job}: held {held_s} s, allocated {told.allocated_s} s"
+    assert told.waited_s >= 0, f"{job}: waited {told.waited_s} s"
     assert all(attempt.dollars >= 0 for attempt in view.attempts)

@@ -127,6 +127,7 @@ class _World:
             dice=SeededDice(seed, "control"),
             controller_url="http://127.0.0.1:1",
             objects_url="file:///objects",
+            key=f"key {seed}",
             settings=Settings(),
             policy=_POLICY,
         )
@@ -159,6 +160,7 @@ class _World:
             self._step_controller()
         self._advance_gangs(rates.gangs)
         self.invariants.check()
+        self.invariants.check_leads(self.gangs)
         self.clock.advance(0.1 + pick(self.luck, 10) / 10)
         for name in self.clusters:
             if self._silent_until_s.get(name, 0.0) <= self.clock.monotonic_s():
@@ -196,6 +198,7 @@ class _World:
                         clock=self.clock,
                         dice=luck,
                         steps=2 + pick(luck, 30),
+                        lease_s=self.control.settings.lease_s,
                     )
         running = {name: cluster.running() for name, cluster in self.clusters.items()}
         unheard = replace(faults, call_lost=1.0)
@@ -290,7 +293,7 @@ class _World:
         for ticks in range(_SETTLE_TICKS_MAX):
             running = any(cluster.running() for cluster in self.clusters.values())
             if not running and all(ended(state) for state in self.invariants.states().values()):
-                self.invariants.check_ends({attempt: gang.told for attempt, gang in self.gangs.items()})
+                self.invariants.check_ends(self.gangs)
                 self._say_ends()
                 return ticks
             self._step_whole_tick()
@@ -339,6 +342,7 @@ def _draw_rates(dice: SeededDice) -> Rates:
             reply_lost=rate(0.3),
             held_back=rate(0.2),
             program_fails=rate(0.01),
+            lead_cut=rate(0.1),
         ),
         crash=rate(0.05),
         stale=rate(1.0),
@@ -366,9 +370,10 @@ def _draw_inventories(dice: SeededDice) -> dict[ClusterName, Inventory]:
 def _draw_spec(dice: SeededDice, number: int, before: list[JobId]) -> JobSpec:
     team = (LAB, TeamName("vision"), TeamName("control"))[pick(dice, 3)]
     replicas = 1 + pick(dice, 4)
-    least = 1 + pick(dice, replicas) if chance(dice, 0.2) else replicas
+    least = 1 + pick(dice, replicas) if chance(dice, 0.4) else replicas
+    spares = pick(dice, least) if chance(dice, 0.3) else 0
     option = Option(chip=_CHIP, replicas=replicas, replicas_min=least, chips=(0.5, 1.0, 2.0)[pick(dice, 3)])
-    roles = [Role(command=("train",), options=(option,))]
+    roles = [Role(command=("train",), options=(option,), spares=spares)]
     if chance(dice, 0.3):
         helper = Option(chip=_CHIP, chips=option.chips)
         roles.append(Role(name=RoleName("helper"), command=("help",), options=(helper,)))

@@ -311,4 +311,9 @@ def _seen(name: AllocationId, allocation: _Allocation) -> AllocationSeen:
         exit_code=gone[0].exit_code if phase is AllocationPhase.ENDED else None,
         reason=gone[0].reason if gone else "",
         agent_lost=bool(gone) and gone[0].exit_code != 0,
+        lost_nodes=tuple(
+            node
+            for node, agent in zip(allocation.order.nodes, allocation.agents, strict=True)
+            if agent.ended and agent.exit_code != 0
+        ),
     )

@@ -15,8 +15,6 @@ from mainspring.data import View, gather
 from mainspring.domain.codec import decode
 from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.domain.wire import Detail
-from mainspring.session import Block, Restored
-from mainspring.session.jax_state import tree_from
 from mainspring.train.feed import fitted
 from mainspring.train.policy import (
     Arrays,
@@ -85,10 +83,18 @@ def policy_from(state: Detail, arrays: Mapping[str, NDArray[Any]]) -> TrainedPol
         )
     recipe, signature = decode(Recipe, recipe_text.encode()), decode(Signature, signature_text.encode())
     weights = jax.eval_shape(lambda: initial_weights(jax.random.key(0), recipe.policy, signature))
-    blocks = tuple(Block.whole(path, array) for path, array in arrays.items())
-    restored = Restored(step=0, state=state, source="store", blocks=blocks)
+
+    def found(key: Any, leaf: Any) -> jax.Array:
+        path = jax.tree_util.keystr(key, simple=True, separator="/")
+        array = arrays.get(path)
+        if array is None or (array.shape, array.dtype) != (leaf.shape, leaf.dtype):
+            got = "none" if array is None else f"{array.dtype} {array.shape}"
+            raise InvalidInput("load a policy", on=path, got=got, wanted=f"{leaf.dtype} {leaf.shape}")
+        return jax.numpy.asarray(array)
+
     like = {"weights": weights, "statistics": unit_statistics(recipe.policy, signature)}
-    return TrainedPolicy(recipe=recipe, signature=signature, **tree_from(restored, like))
+    tree: dict[str, Any] = jax.tree_util.tree_map_with_path(found, like)
+    return TrainedPolicy(recipe=recipe, signature=signature, **tree)
 
 
 def make_actor(policy: TrainedPolicy, *, seed: int) -> Callable[[NDArray[np.float32], int], NDArray[np.float32]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,8 +18,7 @@ import optax
 from mainspring.data import Loader, View, gather
 from mainspring.domain.codec import encode
 from mainspring.domain.errors import InvalidInput
-from mainspring.session import Session
-from mainspring.session.jax_distributed import initialize
+from mainspring.session import Part, Session
 from mainspring.session.jax_state import blocks_of, tree_from
 from mainspring.train.feed import fitted
 from mainspring.train.policy import (
@@ -37,8 +35,8 @@ from mainspring.train.recipe import OptimizerRecipe, Recipe
 from mainspring.train.sharding import BATCH, DATA, make_mesh, mean_over_ranks, place_batch, sharding, spec
 
 STATISTICS_BATCHES = 32  # At the recipes' batch sizes some thousands of chunks: a deviation good to about 1 %.
-STOP = "stop"  # Travels with the batch, so that all ranks learn of a stop at the same step.
-Update = Callable[["TrainState", Mapping[str, jax.Array], Any], tuple["TrainState", dict[str, jax.Array]]]
+PARTS = {"weights": Part.WEIGHTS, "optimizer": Part.OPTIMIZER}  # By the fields of `TrainState`.
+Update = Callable[["TrainState", Mapping[str, jax.Array], Any], tuple["TrainState", jax.Array]]
 
 
 @jax.tree_util.register_dataclass
@@ -57,44 +55,22 @@ class Outcome:
 
     Args:
         state: The state after the last step.
-        step: Steps done.
+        step: Steps done; fewer than the recipe's when it was asked to leave, and then the last snapshot is of it.
         loss: Loss of the last step; None when there was nothing left to do.
-        preempted: Whether it ended early because it was asked to; its last snapshot is of `step`.
     """
 
     state: TrainState
     step: int
     loss: float | None
-    preempted: bool
 
 
-def connect(session: Session, cache: Path) -> None:
-    """Connects JAX to the other ranks, and keeps what it compiles, so that a restarted rank starts at once.
-
-    Args:
-        session: This rank's session.
-        cache: Folder of compiled programs; made when missing.
-
-    Raises:
-        Unavailable: The coordination service does not answer.
-    """
-    for option, value in (
-        ("jax_compilation_cache_dir", str(cache)),
-        ("jax_persistent_cache_min_compile_time_secs", 0.0),
-        ("jax_persistent_cache_min_entry_size_bytes", -1),
-    ):
-        jax.config.update(option, value)  # type: ignore[no-untyped-call]
-    initialize(session)
-
-
-def train(session: Session, recipe: Recipe, view: View, *, snapshot_every: int, facts: Mapping[str, str]) -> Outcome:
-    """Trains until the recipe's last step, or until the session asks to stop; leaves snapshots on the way.
+def train(session: Session, recipe: Recipe, view: View, *, facts: Mapping[str, str]) -> Outcome:
+    """Trains until the recipe's last step, or until the session asks to leave; leaves snapshots on the way.
 
     Args:
-        session: This rank's session; `connect` has been called.
+        session: This rank's session; JAX is connected (`jax_distributed.run`).
         recipe: What to learn, and how.
         view: What to learn from.
-        snapshot_every: Steps between snapshots; there is always one at the end.
         facts: Kept with every snapshot, beside what is needed to use the policy.
 
     Raises:
@@ -114,25 +90,21 @@ def train(session: Session, recipe: Recipe, view: View, *, snapshot_every: int, 
         start, state = restored.step, tree_from(restored, abstract_state(recipe, signature, mesh))
     facts = {**facts, "recipe": encode(recipe).decode(), "signature": encode(signature).decode()}
     update = make_update(recipe, mesh)
-    step, stop = start, False
-    done: Mapping[str, jax.Array] = {}  # Metrics of the step before: reading them leaves one step under way.
-    with loader.stream(start) as batches:
-        for step in range(start + 1, recipe.steps + 1):
+    step = start
+    loss: jax.Array | None = None  # Of the step before: reading it leaves one step under way.
+    with loader.stream(start) as stream:
+        batches = session.timed(stream)
+        for step in session.steps(start, recipe.steps):
             arrays = fitted(next(batches), partial(loader.rows, step - 1), view, recipe.policy)
-            arrays[STOP] = np.full(jax.local_device_count(), session.stop_requested, np.float32)
-            state, metrics = update(state, place_batch(mesh, arrays), np.int32(step))
-            if done:
-                stop = bool(done[STOP])
-                session.report(step - 1, {"loss": float(done["loss"]), "steps": recipe.steps})
-            done = metrics
-            if step % snapshot_every == 0 or step == recipe.steps or stop:
-                session.snapshot(step, blocks_of(state, session), facts)
-            if stop:
-                break
-    loss = float(done["loss"]) if done else None
+            state, newest = update(state, place_batch(mesh, arrays), np.int32(step))
+            if loss is not None:
+                session.report(step - 1, {"loss": float(loss), "steps": recipe.steps})
+            loss = newest
+            if session.snapshot_due(step):
+                session.snapshot(step, blocks_of(state, session, PARTS), facts)
     if loss is not None:
-        session.report(step, {"loss": loss, "steps": recipe.steps})
-    return Outcome(state=state, step=step, loss=loss, preempted=step < recipe.steps)
+        session.report(step, {"loss": float(loss), "steps": recipe.steps})
+    return Outcome(state=state, step=step, loss=None if loss is None else float(loss))
 
 
 def open_loader(view: View, recipe: Recipe, *, rank: int, world_size: int) -> Loader:
@@ -225,7 +197,7 @@ def _fresh_state(recipe: Recipe, signature: Signature) -> Callable[[Statistics],
 
 
 def make_update(recipe: Recipe, mesh: jax.sharding.Mesh) -> Update:
-    """Returns the compiled function of one step: (state, global batch, step) -> (state, metrics); the state is donated.
+    """Returns the compiled function of one step: (state, global batch, step) -> (state, loss); the state is donated.
 
     Args:
         recipe: What to learn, and how.
@@ -237,16 +209,16 @@ def make_update(recipe: Recipe, mesh: jax.sharding.Mesh) -> Update:
         key = jax.random.fold_in(jax.random.key(recipe.seed), step)
         key = jax.random.fold_in(key, jax.lax.axis_index(DATA))
         loss, gradient = jax.value_and_grad(flow_loss)(weights, statistics, recipe.policy, batch, key)
-        return mean_over_ranks((gradient, {"loss": loss, STOP: batch[STOP].max()}), mesh)
+        return mean_over_ranks((gradient, loss), mesh)
 
     over_ranks = jax.shard_map(
         local, mesh=mesh, in_specs=(spec(), spec(), spec(BATCH), spec()), out_specs=spec(), check_vma=False
     )
 
     def update(state: TrainState, batch: Mapping[str, jax.Array], step: jax.Array) -> Any:
-        gradient, metrics = over_ranks(state.weights, state.statistics, batch, step)
+        gradient, loss = over_ranks(state.weights, state.statistics, batch, step)
         changes, moved = optimizer.update(gradient, state.optimizer, state.weights)
         weights = optax.apply_updates(state.weights, changes)
-        return TrainState(weights=weights, statistics=state.statistics, optimizer=moved), metrics
+        return TrainState(weights=weights, statistics=state.statistics, optimizer=moved), loss
 
     return jax.jit(update, donate_argnums=0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 from mainspring.checkpoint import load
@@ -16,9 +17,9 @@ from mainspring.domain.ids import JobId
 from mainspring.objects import open_store
 from mainspring.robots.arm import ACTION_NAMES, STATE_NAMES, Purpose, draw_start
 from mainspring.robots.closed_loop import drive
-from mainspring.session import Session, join
+from mainspring.session import Session
+from mainspring.session.jax_distributed import run
 from mainspring.train.evaluate import SAMPLES, TrainedPolicy, held_out_error, make_actor, policy_from
-from mainspring.train.trainer import connect
 
 
 def main() -> int:
@@ -32,8 +33,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the starts and of the policy's noise")
     words = parser.parse_args()
 
-    session = join()
-    connect(session, words.cache / "compiled")
+    run(partial(_evaluate, words), standby=False, cache=words.cache / "compiled")
+    return 0
+
+
+def _evaluate(words: argparse.Namespace, session: Session) -> None:
     store, views = open_store(words.objects), words.cache / "views"
     checkpoint = load(store, JobId(words.job))
     policy = policy_from(checkpoint.state, checkpoint.arrays)
@@ -53,7 +57,6 @@ def main() -> int:
     facts["checkpoint_step"] = checkpoint.step
     session.result(facts)
     print(json.dumps(facts))
-    return 0
 
 
 def _drive_both(

@@ -1,6 +1,7 @@
 """One rank of a training job: `python -m mainspring.app.programs.train`, alone or under an agent.
 
-A failure leaves as a traceback: the agent quotes its last words, and JAX then does not wait for the other ranks.
+A failure leaves as a traceback: the agent quotes its last words. What may be done before the rank is known (imports,
+the view) is done first, so that a spare process waits with all of it behind it.
 """
 
 from __future__ import annotations
@@ -8,14 +9,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
-from mainspring.data import open_view
-from mainspring.domain.wire import EXIT_PREEMPTED
+from mainspring.data import View, open_view
 from mainspring.objects import open_store
-from mainspring.session import join
+from mainspring.session import Session
+from mainspring.session.jax_distributed import run
 from mainspring.train.recipe import RECIPES, Recipe, changed, recipe_named
-from mainspring.train.trainer import connect, train
+from mainspring.train.trainer import train
 
 
 def main() -> int:
@@ -27,30 +29,22 @@ def main() -> int:
     parser.add_argument("--recipe", required=True, help=f"one of {', '.join(RECIPES)}")
     parser.add_argument("--steps", type=int, help="in place of the recipe's own number")
     parser.add_argument("--changes", type=json.loads, default={}, help="JSON of recipe fields to replace")
-    snapshots = parser.add_mutually_exclusive_group()
-    snapshots.add_argument("--snapshots", type=int, default=20, help="snapshots in the whole run")
-    snapshots.add_argument("--snapshot-every", type=int, help="steps between snapshots")
     words = parser.parse_args()
 
-    session = join()
-    connect(session, words.cache / "compiled")
     recipe = _recipe(words)
-    outcome = train(
-        session,
-        recipe,
-        open_view(open_store(words.objects), words.view, words.cache / "views", "train"),
-        snapshot_every=words.snapshot_every or -(-recipe.steps // words.snapshots),
-        facts={"view": words.view},
-    )
-    if outcome.preempted:
-        return EXIT_PREEMPTED
-    if session.rank == 0:
+    view = open_view(open_store(words.objects), words.view, words.cache / "views", "train")
+    run(partial(_rank, recipe=recipe, view=view), cache=words.cache / "compiled")
+    return 0
+
+
+def _rank(session: Session, *, recipe: Recipe, view: View) -> None:
+    outcome = train(session, recipe, view, facts={"view": view.manifest.id})
+    if session.rank == 0 and outcome.step == recipe.steps:
         facts: dict[str, float] = {"steps": outcome.step}
         if outcome.loss is not None:  # A rank killed after the last snapshot finds nothing left to do.
             facts["loss"] = outcome.loss
         session.result(facts)
         print(json.dumps(facts))
-    return 0
 
 
 def _recipe(words: argparse.Namespace) -> Recipe:

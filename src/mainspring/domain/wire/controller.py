@@ -1,0 +1,123 @@
+"""What agents and leads say to the controller, over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from mainspring.domain.codec import message
+from mainspring.domain.ids import AllocationId, AttemptId, JobId, NodeName, RoleName
+from mainspring.domain.job import Code
+from mainspring.domain.life import AttemptState
+from mainspring.domain.wire.facts import Detail, EventKind
+from mainspring.domain.wire.node import RankPlace
+
+
+@message
+class Register:
+    """An agent's first call: which allocation and node it serves, and where a lead on it would listen.
+
+    `lost_epoch` is the epoch whose lead the agent has lost, 0 when it has not: the controller may name another.
+    """
+
+    allocation: AllocationId
+    node: NodeName
+    address: str
+    lost_epoch: int = 0
+
+
+@message
+class RoleOrders:
+    """What one role's ranks run, and how few or many of its places may run it.
+
+    `spares` places stand by; the role runs with at least `ranks_min` ranks, in multiples of `group` (0: any number).
+    `memory_mib` bounds each rank's memory where the node can (0: no bound).
+    """
+
+    role: RoleName
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    spares: int = 0
+    ranks_min: int = 0
+    group: int = 0
+    memory_mib: int = 0
+
+
+@message
+class Orders:
+    """What the attempt is and who leads it. `ready` is false while agents are missing: ask again.
+
+    `ranks` are all places for the lead, its own for any other agent. Earlier attempts came to `furthest_step`, -1 for
+    none; this is attempt number `number` of its job. `hang_s` is the longest silence between two steps, 0 to learn it.
+    `begins_from` is the checkpoint ("NAME@STEP", or "NAME" for its newest) to begin from while the job has none, or "".
+    """
+
+    ready: bool
+    attempt: AttemptId
+    job: JobId
+    epoch: int
+    agent: int
+    agents: int
+    lead: bool
+    lead_address: str
+    ranks: tuple[RankPlace, ...]
+    roles: tuple[RoleOrders, ...]
+    code: Code
+    objects_url: str
+    restarts_max: int
+    lease_s: float
+    heartbeat_s: float
+    furthest_step: int = -1
+    number: int = 1
+    hang_s: float = 0.0
+    inputs: tuple[str, ...] = ()
+    begins_from: str = ""
+
+
+@message
+class LeadEvent:
+    """An event as the lead saw it; `sequence` counts from 1 within the attempt and epoch, so repeats are dropped."""
+
+    sequence: int
+    time_s: float
+    kind: EventKind
+    detail: Detail = field(default_factory=dict)
+
+
+@message
+class RankStatus:
+    """One rank, as last seen."""
+
+    rank: int
+    node: NodeName
+    pid: int
+    alive: bool
+    step: int
+
+
+@message
+class Heartbeat:
+    """The lead's report on the whole attempt, every `heartbeat_s`; events repeat until acknowledged.
+
+    `seconds` is the lead's ledger since it began to lead: node-seconds by `goodput.TimeUse`, which add up to its time
+    with its nodes.
+    """
+
+    attempt: AttemptId
+    epoch: int
+    generation: int
+    step: int
+    metrics: Mapping[str, float]
+    ranks: tuple[RankStatus, ...]
+    events: tuple[LeadEvent, ...]
+    outcome: AttemptState | None = None
+    reason: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+@message
+class HeartbeatReply:
+    """The controller's answer. `fenced`: this attempt or epoch is over; end everything at once."""
+
+    acknowledged: int
+    fenced: bool = False

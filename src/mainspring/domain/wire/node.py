@@ -1,0 +1,355 @@
+"""What agents say to their lead and to each other, over TCP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from mainspring.domain.codec import message
+from mainspring.domain.ids import AttemptId, NodeName, RoleName
+from mainspring.domain.wire.facts import Detail
+from mainspring.domain.wire.rank import Shard, Then
+
+
+@message
+class RankPlace:
+    """Where one rank lives. `rank` numbers the place: unique in the attempt, and the place's for its whole life.
+
+    `role_rank` and `role_size` are what its program sees in one generation (in `Orders`: in the first one, as if no
+    place stood by).
+    """
+
+    rank: int
+    role: RoleName
+    role_rank: int
+    role_size: int
+    agent: int
+
+
+@message
+class Holding:
+    """One rank's snapshot in some agent's memory: the rank's own agent's, or a peer's copy.
+
+    A copy holds the blocks no other node's snapshot of the step has; an empty copy counts. A step of a generation is
+    whole when for every rank from 0 to `role_size` of every role, some agent holds its snapshot or its copy.
+    """
+
+    step: int
+    generation: int
+    rank: int
+    role: RoleName
+    role_rank: int
+    role_size: int
+    copied: bool = False
+
+
+@message
+class AgentJoin:
+    """An agent reports for duty: its places (an agent that was added brings new ones), and what its memory holds.
+
+    `address` is where other agents reach it, `generation` the newest it knows.
+    """
+
+    attempt: AttemptId
+    epoch: int
+    agent: int
+    node: NodeName
+    token: str = field(repr=False)
+    address: str = ""
+    generation: int = 0
+    places: tuple[RankPlace, ...] = ()
+    holdings: tuple[Holding, ...] = ()
+
+
+@message
+class Holder:
+    """An agent that holds part of the step to resume from: its address and what it holds of it."""
+
+    agent: int
+    address: str
+    holdings: tuple[Holding, ...]
+
+
+@message
+class PrepareGeneration:
+    """Lead -> agent: leave older generations, and make `step` ready to restore (-1: nothing of this job's own).
+
+    Ranks that reconnect are waited for, for `reconnect_s`, then ended like the others. `source` is "arena" (snapshots
+    of generation `taken_in`, which `holders` hold), "store", or "" for a fresh start. With `begins_from` ("NAME@STEP")
+    ranks are given that checkpoint, of another job or an import. `places` are the agent's ranks in this generation,
+    none for an agent that stands by; `peer` is the address its snapshots are copied to, "" for none.
+    """
+
+    generation: int
+    step: int
+    source: str
+    taken_in: int = 0
+    reconnect_s: float = 0.0
+    places: tuple[RankPlace, ...] = ()
+    holders: tuple[Holder, ...] = field(default=(), metadata={"shared": True})
+    peer: str = ""
+    begins_from: str = ""
+
+
+@message
+class GenerationPrepared:
+    """Agent -> lead: older generations are left here; whether the step is ready, or why not.
+
+    `masters` gives, for each role whose rank 0 lives here, where that rank may listen ("host:port").
+    """
+
+    generation: int
+    agent: int
+    ready: bool
+    reason: str = ""
+    corrupt: bool = False
+    masters: Mapping[str, str] = field(default_factory=dict)
+
+
+@message
+class StartRanks:
+    """Lead -> agent: start your ranks, with each role's JAX service and the place where its rank 0 may listen."""
+
+    generation: int
+    coordinators: Mapping[str, str]
+    masters: Mapping[str, str] = field(default_factory=dict)
+    snapshot_every: int = 1
+
+
+@message
+class StandbyAllowed:
+    """Agent -> lead -> all other agents: a spare process of the role may be started ahead (see `Hello.standby`)."""
+
+    role: RoleName
+
+
+@message
+class RankStarted:
+    """Agent -> lead: a rank's process lives: a new one, one that stood by, or one that reconnected (`how`)."""
+
+    generation: int
+    rank: int
+    pid: int
+    how: str = "started"
+
+
+@message
+class RankExited:
+    """Agent -> lead: a rank's process ended; `exit_code` is negative for a signal. `last_words` quotes its output."""
+
+    generation: int
+    rank: int
+    exit_code: int
+    last_words: str = ""
+
+
+@message
+class RankLeft:
+    """Agent -> lead: a rank that reconnects has left the generation: it failed with `words`, or as asked ("")."""
+
+    generation: int
+    rank: int
+    words: str = ""
+
+
+@message
+class RankProgress:
+    """Agent -> lead: a rank's newest step report, with all it measured since the one told before."""
+
+    generation: int
+    rank: int
+    step: int
+    time_s: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+@message
+class RankResult:
+    """Agent -> lead: a rank's result; `sequence` counts from 1 in the agent's life, so repeats are dropped."""
+
+    rank: int
+    values: Detail
+    sequence: int
+
+
+@message
+class SnapshotTaken:
+    """Agent -> lead: a snapshot, or a peer's copy of one, is whole in this agent's memory."""
+
+    holding: Holding
+
+
+@message
+class SnapshotPace:
+    """Lead -> agent: how many steps there shall be between snapshots from now on."""
+
+    every: int
+
+
+@message
+class LeaveAt:
+    """Lead -> agent: tell every rank to finish step `step`, save, and leave (-1: the step under way)."""
+
+    generation: int
+    step: int
+    grace_s: float
+    then: Then
+
+
+@message
+class AgentLeaving:
+    """Agent -> lead: this node's engine takes it away in `grace_s` seconds."""
+
+    agent: int
+    grace_s: float
+
+
+@message
+class DumpStacks:
+    """Lead -> agent: the generation makes no progress; say where each of its ranks is."""
+
+    generation: int
+
+
+@message
+class StacksDumped:
+    """Agent -> lead: where a rank is: its process state as /proc gives it ("S", "R", "T", "D"; "" when it is gone).
+
+    `top` names the innermost frame of its main thread ("file:line function", "" when unknown); `stacks` all threads.
+    """
+
+    generation: int
+    rank: int
+    process_state: str
+    top: str = ""
+    stacks: str = ""
+
+
+@message
+class StoreStep:
+    """Lead -> agent: the step is whole in memory; make your ranks' shares of it, taken in `taken_in`, durable."""
+
+    step: int
+    taken_in: int = 0
+
+
+@message
+class ShareStored:
+    """Agent -> lead: a rank's share of a step is durable; the lead writes the manifest when it has all.
+
+    `file` has `size_bytes` bytes; its index, `index_bytes` at `index_offset` with checksum `index_crc32c`, lists its
+    shards. A rank with nothing to store has no file ("").
+    """
+
+    rank: int
+    step: int
+    file: str = ""
+    size_bytes: int = 0
+    index_offset: int = 0
+    index_bytes: int = 0
+    index_crc32c: int = 0
+    state: Detail = field(default_factory=dict)
+
+
+@message
+class StoreFailed:
+    """Agent -> lead: a share could not be made durable; training goes on."""
+
+    rank: int
+    step: int
+    reason: str
+
+
+@message
+class RestoreFailed:
+    """Agent -> lead: a rank of the generation cannot have its state; `corrupt` when bytes are not what they were."""
+
+    generation: int
+    rank: int
+    reason: str
+    corrupt: bool
+
+
+@message
+class EndAgent:
+    """Lead -> agent: the attempt is over, or goes on without you: end ranks within the grace, and exit."""
+
+    grace_s: float
+    reason: str
+
+
+@message
+class AgentDrained:
+    """Agent -> lead: no rank lives and nothing waits to be stored."""
+
+    agent: int
+
+
+# ---------------------------------------------------------------- agent <-> agent
+@message
+class PeerHello:
+    """An agent's first message to another: whose attempt, and its secret. After `Done`, requests, one at a time."""
+
+    attempt: AttemptId
+    token: str = field(repr=False)
+
+
+@message
+class CopyBegin:
+    """Offers a copy of a rank's snapshot. After `Done`, `size_bytes` raw bytes; after those, once verified, `Done`."""
+
+    holding: Holding
+    shards: tuple[Shard, ...]
+    size_bytes: int
+    state: Detail = field(default_factory=dict)
+
+
+@message
+class IndexRequest:
+    """Asks for the shards of a step taken in a generation that the other holds; the answer is an `Index`."""
+
+    step: int
+    taken_in: int
+    since: int = 0
+
+
+@message
+class IndexEntry:
+    """One shard in a peer's memory, and whose snapshot it is of; its `offset` counts in that snapshot's bytes."""
+
+    rank: int
+    copied: bool
+    shard: Shard
+
+
+@message
+class Index:
+    """The answer: entries from number `since`, and how many there are in all. `states` are the facts, by place."""
+
+    entries: tuple[IndexEntry, ...]
+    total: int
+    states: Mapping[str, Detail] = field(default_factory=dict)
+
+
+@message
+class BytesRequest:
+    """Asks for bytes of a snapshot; the answer is `BytesFollow` and the raw bytes.
+
+    `checksums` asks for bytes of its table instead: its pages' crc32c, little-endian, shard by shard, 4 bytes a page.
+    """
+
+    step: int
+    taken_in: int
+    rank: int
+    copied: bool
+    offset: int
+    size_bytes: int
+    checksums: bool = False
+
+
+@message
+class BytesFollow:
+    """`size_bytes` raw bytes follow; fewer than asked for when the snapshot is gone."""
+
+    size_bytes: int

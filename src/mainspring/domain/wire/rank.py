@@ -1,0 +1,221 @@
+"""What a rank and its agent say to each other, over a Unix socket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from enum import Enum
+
+from mainspring.domain.codec import message
+from mainspring.domain.ids import AttemptId, JobId, RoleName
+from mainspring.domain.wire.facts import Detail
+
+
+@message
+class Hello:
+    """A process's first message. The answer, `Welcome`, comes when a rank is free for it: a standby waits for one.
+
+    Args:
+        pid: The process that speaks.
+        standby: Whether a spare process of this program may be started ahead: all it does before it joins may be done
+            by a process that is perhaps never needed.
+        reconnects: Whether the process can go on as a rank of another generation (see `NextGeneration`).
+    """
+
+    pid: int
+    standby: bool = False
+    reconnects: bool = False
+
+
+@message
+class Welcome:
+    """Who the rank is. `coordinator` is the JAX coordination service ("host:port"), "" when the world is 1.
+
+    `rank` counts within the role and generation, `local_ranks` are those on this node. `snapshot_every` is the number
+    of steps between snapshots that the lead finds best: every rank saves the steps it divides.
+    """
+
+    job: JobId
+    attempt: AttemptId
+    role: RoleName
+    rank: int
+    world_size: int
+    local_rank: int
+    generation: int
+    coordinator: str
+    arena_path: str
+    local_ranks: tuple[int, ...] = (0,)
+    snapshot_every: int = 1
+
+
+@message
+class StepReport:
+    """Progress: the last step finished, its metrics, and what the time since the last report went into.
+
+    `seconds` holds what the rank itself measured, by `goodput.TimeUse` ("compile", "data", "snapshot", "restore"); the
+    rest of the time since the last report was steps.
+    """
+
+    step: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+class Then(str, Enum):
+    """What a process does once it has saved because it was asked to stop."""
+
+    EXIT = "exit"  # With `EXIT_PREEMPTED`.
+    REJOIN = "rejoin"  # Ask for the `NextGeneration`, where the process can; else as above.
+
+
+@message
+class StepReply:
+    """The agent's answer. `stop`: finish step `stop_at` (-1: the one under way), save it, then leave.
+
+    All ranks are told the same `stop_at`, chosen late enough that none is past it when it learns of it.
+    """
+
+    stop: bool = False
+    stop_at: int = -1
+    grace_s: float = 0.0
+    then: Then = Then.EXIT
+    snapshot_every: int = 1
+
+
+@message
+class NextGeneration:
+    """A process that reconnects has left generation `after` (it failed in it, or was asked to leave).
+
+    The answer is the next generation's `Welcome`, when that starts. A process that is not wanted any more is ended.
+    """
+
+    after: int
+
+
+@message
+class SnapshotBegin:
+    """Asks for room in the arena; the answer (`SnapshotSlot`) waits until there is some."""
+
+    step: int
+    size_bytes: int
+
+
+@message
+class SnapshotSlot:
+    """Where the snapshot may be written. `offset` is -1 when no room came in time or it can never fit."""
+
+    offset: int
+    reason: str = ""
+
+
+class Part(str, Enum):
+    """What an array is for: weights can be published alone, optimizer state can be dropped and rebuilt."""
+
+    WEIGHTS = "weights"
+    OPTIMIZER = "optimizer"
+    OTHER = "other"
+
+
+@message
+class Shard:
+    """One block of one array: `start` and `shape` place it in the array of `global_shape`.
+
+    `file` is "" inside an arena slot; `offset` counts from the start of the slot or file. `crc32c` is -1 until
+    computed: of the shard's bytes where `page_bytes` is 0, else of its pages' crc32c, little-endian, 4 bytes a page.
+    `once` tells that this copy is the one to store (replicas are saved once); `elsewhere` that a rank on another node
+    holds the same block, so that it needs no copy there. `part` says what the array is for.
+    """
+
+    path: str
+    dtype: str
+    global_shape: tuple[int, ...]
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+    offset: int
+    size_bytes: int
+    file: str = ""
+    crc32c: int = -1
+    once: bool = True
+    elsewhere: bool = False
+    part: Part = Part.OTHER
+    page_bytes: int = 0
+
+
+@message
+class SnapshotCommit:
+    """The slot holds a whole snapshot; from here on it outlives the rank. `state` is the program's own small facts."""
+
+    step: int
+    offset: int
+    shards: tuple[Shard, ...]
+    state: Detail = field(default_factory=dict)
+
+
+@message
+class RestoreRequest:
+    """Asks for the state this generation resumes from; the answer is a `RestorePlan` with shards from number `since`.
+
+    `everywhere` asks for what other nodes and the store hold too, where the answer without it does not suffice.
+    """
+
+    everywhere: bool = False
+    since: int = 0
+
+
+@message
+class RestorePlan:
+    """Where the state lies: `step` -1 when there is none.
+
+    A shard's `file` is an absolute path the rank can map, or "": its bytes must be asked for with `FetchPieces`, which
+    names it by its number in the whole list. `total` is that list's length; what did not fit is asked for with `since`.
+    """
+
+    step: int
+    shards: tuple[Shard, ...] = ()
+    state: Detail = field(default_factory=dict)
+    source: str = ""
+    total: int = 0
+
+
+@message
+class Piece:
+    """A run of one shard's bytes: `shard` is its number in the restore plan's list, `offset` counts in the shard."""
+
+    shard: int
+    offset: int
+    size_bytes: int
+
+
+@message
+class FetchPieces:
+    """Asks for bytes other nodes or the store hold; the answer is `PiecesFetched` or `FetchFailed`."""
+
+    pieces: tuple[Piece, ...]
+
+
+@message
+class PiecesFetched:
+    """The bytes, verified, in a file the rank can map: piece by piece, at 64-byte aligned `offsets`."""
+
+    file: str
+    offsets: tuple[int, ...]
+
+
+@message
+class FetchFailed:
+    """The bytes cannot be had, or (`corrupt`) are not what they should be: this generation cannot go on."""
+
+    reason: str
+    corrupt: bool
+
+
+@message
+class ResultReport:
+    """Facts the program wants kept as its job's result."""
+
+    values: Detail
+
+
+@message
+class Done:
+    """Acknowledges a message that has no other answer; between agent and lead, shows on a quiet line that one lives."""

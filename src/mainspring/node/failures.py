@@ -1,0 +1,115 @@
+"""What failures amount to: the ladder from restarting in place, over another node, to giving up with a diagnosis."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import final
+
+from mainspring.domain.life import AttemptState
+
+ALIKE_MAX = 3  # A program that fails the same way three times without a step between will do so again.
+SWAP_AFTER = 2  # One failure may be the program's; two on one node without a step between are likelier the node's.
+FORGIVEN_S = 3_600.0  # 16,384 GPUs fail every three hours (NUMBERS.md); restarts that count are those of a storm.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """How a rank failed.
+
+    Args:
+        rank: Its place.
+        agent: Where that is, -1 when that says nothing.
+        how: What happened, as a clause: "was killed by signal 9".
+        kind: What makes two failures alike: the exit code, or "left", "hang".
+        outside: Whether it came from outside the program: other nodes may do better.
+        words: Its last words.
+    """
+
+    rank: int
+    agent: int
+    how: str
+    kind: int | str
+    outside: bool
+    words: str = ""
+
+
+def exited(*, rank: int, agent: int, exit_code: int, words: str) -> Failure:
+    """Returns the failure of a rank whose process ended.
+
+    Args:
+        rank: Its place.
+        agent: Where that is.
+        exit_code: Negative for a signal, which comes from outside; a code is the program's own word.
+        words: Its last words.
+    """
+    how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"exited with {exit_code}"
+    return Failure(rank=rank, agent=agent, how=how, kind=exit_code, outside=exit_code < 0, words=words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What to do about a failure.
+
+    Args:
+        outcome: How the attempt ends, None to begin another generation.
+        reason: Why, for people.
+    """
+
+    outcome: AttemptState | None
+    reason: str
+
+
+@final
+class Failures:
+    """Counts failures, and knows when another generation is no use.
+
+    Args:
+        restarts_max: How many restarts within `FORGIVEN_S` are allowed.
+    """
+
+    def __init__(self, *, restarts_max: int) -> None:
+        self.suspects: set[int] = set()
+        """Agents whose places run only where others do not suffice."""
+        self._restarts_max = restarts_max
+        self._restarts_s: deque[float] = deque(maxlen=restarts_max + 1)
+        self._alike = 0
+        self._last: tuple[int | str, int] | None = None
+        self._first_words = ""
+        self._step = -1
+        self._by_agent: dict[int, int] = {}
+
+    def another(self, failure: Failure, *, furthest: int, now_s: float) -> Verdict:
+        """Counts a failure; returns what to do about it.
+
+        Args:
+            failure: How a rank failed.
+            furthest: The furthest step so far.
+            now_s: The time, on the monotonic clock.
+        """
+        this = (failure.kind, furthest)
+        self._alike = self._alike + 1 if this == self._last else 1
+        self._last = this
+        if furthest > self._step or not self._first_words:
+            self._first_words = failure.words
+        if furthest > self._step:
+            self._by_agent.clear()
+        self._step = furthest
+        self._by_agent[failure.agent] = self._by_agent.get(failure.agent, 0) + 1
+        if self._by_agent[failure.agent] >= SWAP_AFTER and failure.agent >= 0:
+            self.suspects.add(failure.agent)
+        while self._restarts_s and now_s - self._restarts_s[0] > FORGIVEN_S:
+            self._restarts_s.popleft()
+        return self._verdict(failure, furthest, now_s)
+
+    def _verdict(self, failure: Failure, furthest: int, now_s: float) -> Verdict:
+        how = f"rank {failure.rank} {failure.how}" + (f" at step {furthest}" if furthest >= 0 else "")
+        words = f"; it first said: {self._first_words}" if self._first_words else ""
+        if self._alike >= ALIKE_MAX:
+            reason = f"{how}, {self._alike} times the same way without a step between{words}"
+            return Verdict(outcome=AttemptState.FAILED, reason=reason)
+        if len(self._restarts_s) >= self._restarts_max:
+            outcome = AttemptState.LOST if failure.outside else AttemptState.FAILED
+            return Verdict(outcome=outcome, reason=f"{how}, after {len(self._restarts_s)} restarts in place{words}")
+        self._restarts_s.append(now_s)
+        return Verdict(outcome=None, reason=how)

@@ -1,0 +1,166 @@
+"""How often to snapshot: from what a snapshot costs and how often nodes fail, both as measured.
+
+The best time between snapshots is about sqrt(2 x cost x time between failures). Source: J. W. Young, "A first order
+approximation to the optimum checkpoint interval", CACM 17(9), 1974; J. T. Daly, "A higher order estimate of the
+optimum checkpoint interval for restart dumps", Future Generation Computer Systems 22(3), 2006.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from typing import final
+
+DAY_S = 86_400.0
+PRIOR_FAILURES = 1.0  # What the rate below counts for: as much as one failure seen.
+PRIOR_NODE_DAYS = 250.0  # One in so many: 4.0 per 1,000, between Meta's RSC-2 (2.34) and RSC-1 (6.50), near Llama 3's.
+INTERVAL_S_MIN = 10.0  # Less work than a restart costs; checksums and copies of what was taken need their time too.
+INTERVAL_S_MAX = 600.0  # A rate learned over days is no excuse to lose more.
+EVERY_MAX = 1 << 20
+COSTS_KEPT = 8  # Snapshots the cost is the median of: the first one, which touches fresh memory, is soon forgotten.
+STEPS_KEPT = 32  # Reports the time of a step is the median of.
+NOTCH_SLACK = 1.2  # How far past a notch the best must be before the pace moves, so that it does not swing.
+
+
+@final
+class Pace:
+    """The pace of snapshots of one attempt.
+
+    It moves by one factor of two at a time: ranks hear of it at different steps, and of two neighbouring paces every
+    second snapshot of the faster is one of the slower, so that the newest two of each always have one in common.
+
+    Args:
+        nodes: How many nodes there are.
+        now_s: The time, on the monotonic clock.
+    """
+
+    def __init__(self, *, nodes: int, now_s: float) -> None:
+        self.every = 1
+        """Steps between snapshots."""
+        self._nodes = nodes
+        self._since_s = now_s
+        self._node_s = 0.0
+        self._failures = 0
+        self._costs: deque[float] = deque(maxlen=COSTS_KEPT)
+        self._steps: deque[float] = deque(maxlen=STEPS_KEPT)
+        self._blocked_s = 0.0
+        self._taken = 0
+        self._moved_at = -1
+        self._settled = False
+        self._whole = self._exposed = -1
+        self._behind, self._least = False, 1
+
+    @property
+    def cost_s(self) -> float | None:
+        """Returns how long a snapshot blocks a rank, None before one was measured."""
+        return statistics.median(self._costs) if self._costs else None
+
+    @property
+    def step_s(self) -> float | None:
+        """Returns how long a step takes, None before two were reported."""
+        return statistics.median(self._steps) if self._steps else None
+
+    def have(self, nodes: int, now_s: float) -> None:
+        """Takes note of how many nodes there are from now on.
+
+        Args:
+            nodes: How many.
+            now_s: The time.
+        """
+        self._node_s += self._nodes * max(0.0, now_s - self._since_s)
+        self._since_s, self._nodes = now_s, nodes
+
+    def failed(self) -> None:
+        """Counts a failure that made ranks start again."""
+        self._failures += 1
+
+    def snapshot(self) -> None:
+        """Counts a snapshot of the rank that `stepped` tells of."""
+        self._taken += 1
+
+    def whole(self, step: int, *, safe: bool) -> None:
+        """Takes note that every rank's snapshot of a step is there.
+
+        A step that is whole before the copies of the one before have arrived shows a pace they cannot keep.
+
+        Args:
+            step: The step.
+            safe: Whether copies of all of them are there too.
+        """
+        self._settled = self._settled or step >= self._moved_at
+        if safe:
+            self._exposed = -1 if step >= self._exposed else self._exposed
+            self._behind = False
+        elif step > self._whole:
+            self._behind = self._behind or self._exposed >= 0
+            self._exposed = step
+        self._whole = max(self._whole, step)
+
+    def unsettle(self) -> None:
+        """Takes note of a new generation: its ranks start at the present pace, and nothing is whole in it yet."""
+        self._settled, self._moved_at = False, -1
+        self._whole = self._exposed = -1
+        self._behind, self._least = False, 1
+
+    def stepped(self, *, steps: int, elapsed_s: float, blocked_s: float) -> None:
+        """Counts steps of one rank.
+
+        Args:
+            steps: How many it took since its report before.
+            elapsed_s: In how much time.
+            blocked_s: For how much of it snapshots blocked it.
+        """
+        self._blocked_s += blocked_s
+        if steps > 0 and elapsed_s > 0:
+            self._steps.append(max(0.0, elapsed_s - min(blocked_s, elapsed_s)) / steps)
+        if self._taken:
+            self._costs.append(self._blocked_s / self._taken)
+            self._taken, self._blocked_s = 0, 0.0
+
+    def failures_per_day(self, now_s: float) -> float:
+        """Returns how many failures a day are to be expected of all nodes.
+
+        Args:
+            now_s: The time.
+        """
+        node_s = self._node_s + self._nodes * max(0.0, now_s - self._since_s)
+        rate = (PRIOR_FAILURES + self._failures) / (PRIOR_NODE_DAYS + node_s / DAY_S)
+        return rate * max(1, self._nodes)
+
+    def interval_s(self, now_s: float) -> float | None:
+        """Returns the best time between snapshots, None before a snapshot was measured.
+
+        Args:
+            now_s: The time.
+        """
+        cost_s = self.cost_s
+        if cost_s is None:
+            return None
+        best_s = math.sqrt(2.0 * cost_s * DAY_S / self.failures_per_day(now_s))
+        return min(max(best_s, INTERVAL_S_MIN), INTERVAL_S_MAX)
+
+    def move(self, now_s: float, *, known_from: int) -> bool:
+        """Returns whether `every` has moved by a notch, towards the best.
+
+        That never happens before a step is whole that was taken when all ranks had heard of the last move.
+
+        Args:
+            now_s: The time.
+            known_from: The first step by which all ranks will have heard of a move made now.
+        """
+        interval_s, step_s = self.interval_s(now_s), self.step_s
+        if interval_s is None or not step_s or not self._settled:
+            return False
+        best = min(max(interval_s / step_s, 1.0), float(EVERY_MAX))
+        behind = self._behind and self.every * step_s < INTERVAL_S_MAX
+        if behind or best >= 2 * self.every * NOTCH_SLACK or (self.every == 1 and best >= 2):
+            self.every *= 2
+            self._least = self.every if behind else self._least
+            self._behind = False
+        elif best < self.every / NOTCH_SLACK and self.every > self._least:
+            self.every //= 2
+        else:
+            return False
+        self._settled, self._moved_at = False, known_from
+        return True

@@ -1,0 +1,113 @@
+"""A rank's line to its agent: one question at a time, each with its answer, from any thread."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import TypeVar, final
+
+from mainspring.domain import codec
+from mainspring.domain.errors import InvalidMessage, Unavailable
+
+ANSWER_LIMIT_S = 60.0  # An agent answers in under a millisecond; past this it is stuck, and says so by silence.
+CLOSE_LIMIT_S = 10.0  # For the last words of a program that is done: an agent that is stuck must not keep it.
+_RECEIVE_BYTES_MAX = 1 << 20
+
+Answer = TypeVar("Answer")
+
+
+@final
+class Line:
+    """A connection to the agent. After any failure it is of no use, and every question says so.
+
+    Args:
+        path: The agent's Unix socket.
+
+    Raises:
+        Unavailable: Nobody listens there.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.turn = threading.RLock()
+        self._path = path
+        self._failure = ""
+        self._deferred: list[tuple[object, type[object]]] = []
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.connect(path)
+        except OSError as error:
+            self._socket.close()
+            raise Unavailable("reach the agent", on=path, got=str(error)) from error
+
+    def ask(self, message: object, kind: type[Answer], *, limit_s: float | None = ANSWER_LIMIT_S) -> Answer:
+        """Returns the agent's answer to a message, once those deferred before it are answered.
+
+        Args:
+            message: A message of the wire.
+            kind: What the answer must be.
+            limit_s: How long to wait for it; None for as long as the agent lives.
+
+        Raises:
+            Unavailable: The agent is gone, or does not answer in time.
+            InvalidMessage: It answers something else.
+        """
+        with self.turn:
+            self.settle()
+            return self._exchange(message, kind, limit_s)
+
+    def defer(self, message: object, kind: type[object]) -> None:
+        """Leaves a message to be sent before the next question, by whichever thread asks it.
+
+        Args:
+            message: A message of the wire.
+            kind: What its answer must be.
+        """
+        with self.turn:
+            self._deferred.append((message, kind))
+
+    def settle(self) -> None:
+        """Sends what was deferred.
+
+        Raises:
+            Unavailable: See `ask`.
+            InvalidMessage: See `ask`.
+        """
+        with self.turn:
+            while self._deferred:
+                message, kind = self._deferred.pop(0)
+                self._exchange(message, kind, ANSWER_LIMIT_S)
+
+    def close(self) -> None:
+        """Hangs up; a question under way in another thread fails."""
+        self._failure = self._failure or "the session is closed"
+        with contextlib.suppress(OSError):  # The agent may have hung up first.
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _exchange(self, message: object, kind: type[Answer], limit_s: float | None) -> Answer:
+        attempted = f"ask the agent with {type(message).__name__}"
+        if self._failure:
+            raise Unavailable(attempted, on=self._path, got=self._failure)
+        data = codec.frame(message)
+        try:
+            self._failure = "an earlier question was broken off"  # What comes back would answer that one.
+            self._socket.settimeout(limit_s)
+            self._socket.sendall(data)
+            answer = codec.unframe(self._read(codec.frame_length(self._read(codec.FRAME_HEADER_BYTES))))
+            self._failure = ""
+        except OSError as error:
+            self._failure = str(error) or type(error).__name__
+            raise Unavailable(attempted, on=self._path, got=self._failure) from error
+        if not isinstance(answer, kind):
+            raise InvalidMessage(attempted, got=type(answer).__name__, wanted=kind.__name__)
+        return answer
+
+    def _read(self, count: int) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            piece = self._socket.recv(min(count - len(data), _RECEIVE_BYTES_MAX))
+            if not piece:
+                raise ConnectionResetError("the agent hung up")
+            data += piece
+        return bytes(data)

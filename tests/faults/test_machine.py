@@ -1,0 +1,70 @@
+"""What a machine does to a run: a disk that becomes read-only, a clock that is set while everything runs."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mainspring.domain.life import AttemptState
+from mainspring.domain.wire import EventKind
+from tests.node.rig import Rig
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own, where the attempt keeps its objects."""
+    folder = tmp_path / "objects"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("a read-only disk needs the right to mount a tmpfs: run the tests as root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_disk_that_becomes_read_only_stops_saves_alone_and_they_catch_up(
+    disk: Path, make_rig: Callable[..., Rig]
+) -> None:
+    rig = make_rig(steps=700, how=("reconnects",))
+    rig.wait_event(EventKind.CHECKPOINT_DURABLE)
+
+    def remounted(how: str) -> bool:
+        return subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], capture_output=True).returncode == 0
+
+    rig.wait(lambda: remounted("ro"), "moment in which nothing is being written")
+    failed = rig.wait_event(EventKind.CHECKPOINT_FAILED)
+    assert "Read-only file system" in str(failed["reason"])
+    rig.signal_rank(0, signal.SIGKILL)
+    rig.wait_stepping(2)
+    assert rig.of_kind(EventKind.GENERATION_RESUMED)[-1]["source"] == "arena"
+    assert remounted("rw")
+    assert rig.wait_outcome().outcome is AttemptState.SUCCEEDED
+    rig.check_results(700, ranks=2)
+    assert int(rig.of_kind(EventKind.CHECKPOINT_DURABLE)[-1]["step"]) == 700
+
+
+def test_clock_set_forward_and_back_changes_nothing(make_rig: Callable[..., Rig], tmp_path: Path) -> None:
+    ahead = tmp_path / "ahead"
+    ahead.write_text("0")
+    program = (sys.executable, str(Path(__file__).with_name("adjusted_agent.py")), str(ahead))
+    rig = make_rig(steps=300, how=("reconnects",), lease_s=2.0, program=program)
+    rig.wait_step(50)
+    for ahead_s in (7_200, -86_400, 0):
+        ahead.with_suffix(".new").write_text(str(ahead_s))
+        ahead.with_suffix(".new").replace(ahead)
+        rig.wait_step(rig.heartbeats[-1].step + 50)
+    assert rig.wait_outcome().outcome is AttemptState.SUCCEEDED
+    assert max(event.time_s for event in rig.events) - min(event.time_s for event in rig.events) > 3_000, "no jump"
+    assert len(rig.of_kind(EventKind.GENERATION_RESUMED)) == 1, rig.story()
+    assert not rig.of_kind(EventKind.AGENT_LOST)
+    rig.check_results(300, ranks=2)
+    seconds = rig.heartbeats[-1].seconds
+    assert all(value >= 0 for value in seconds.values())
+    assert sum(seconds.values()) < 2 * 120

@@ -1,0 +1,102 @@
+"""The lead's body against a real store: claims, and who is let in."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from mainspring.checkpoint import Claim, newest_claim, put_claim
+from mainspring.domain import wire
+from mainspring.domain.ids import AttemptId, JobId, NodeName
+from mainspring.node.controller import Controller
+from mainspring.node.lead_host import LeadHost
+from mainspring.node.links import Line
+from mainspring.node.stores import Stores
+from mainspring.objects import ObjectStore, open_store
+from tests.node.lead_agents import orders
+
+TOKEN = "secret"
+JOB = JobId("job-1")
+LIMIT_S = 20.0
+NOBODY = "http://127.0.0.1:1"  # The controller is away: all this must work without it.
+
+
+class RealClock:
+    def now_s(self) -> float:
+        return time.time()
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+
+def _join(token: str = TOKEN, epoch: int = 1) -> wire.AgentJoin:
+    return wire.AgentJoin(attempt=AttemptId("attempt-1"), epoch=epoch, agent=0, node=NodeName("n0"), token=token)
+
+
+async def _answer(store: ObjectStore, join: wire.AgentJoin) -> tuple[object | None, str]:
+    """Returns the first order an agent that joins is given, None when it is hung up on; and the lead's reason."""
+    clock, stores = RealClock(), Stores(store, JOB)
+    controller = Controller(NOBODY, TOKEN, clock)
+    try:
+        async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
+            host = LeadHost(
+                orders=orders(1),
+                token=TOKEN,
+                host="127.0.0.1",
+                controller=controller,
+                stores=stores,
+                clock=clock,
+                group=group,
+            )
+            running = group.create_task(host.run())
+
+            async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                line = Line(reader, writer)
+                first = await line.receive(LIMIT_S)
+                assert isinstance(first, wire.AgentJoin)
+                await host.serve(line, first)
+
+            server = await asyncio.start_server(accept, "127.0.0.1", 0)
+            port = server.sockets[0].getsockname()[1]
+            line = Line(*await asyncio.open_connection("127.0.0.1", port))
+            line.send(join)
+            answer: object | None = wire.Done()
+            while isinstance(answer, wire.Done):
+                answer = await line.receive(LIMIT_S)
+            line.close()
+            server.close()
+            running.cancel()
+            return answer, host.reason
+    finally:
+        await controller.close()
+        stores.close()
+
+
+@pytest.mark.slow
+def test_lead_claims_the_jobs_checkpoints_before_its_first_generation(tmp_path: Path) -> None:
+    store = open_store(tmp_path.as_uri())
+    answer, _ = asyncio.run(_answer(store, _join()))
+    assert isinstance(answer, wire.PrepareGeneration)
+    assert newest_claim(store, JOB) == Claim(number=1, epoch=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("newer", [Claim(number=1, epoch=2), Claim(number=2, epoch=1)])
+def test_lead_that_sees_a_newer_claim_ends_everything_and_writes_nothing(tmp_path: Path, newer: Claim) -> None:
+    store = open_store(tmp_path.as_uri())
+    put_claim(store, JOB, newer)
+    answer, reason = asyncio.run(_answer(store, _join()))
+    assert isinstance(answer, wire.EndAgent)
+    assert answer.grace_s == 0.0
+    assert reason == "another lead has taken over"
+    assert newest_claim(store, JOB) == newer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("join", [_join(token="guess"), _join(epoch=7)])
+def test_lead_lets_no_stranger_in(tmp_path: Path, join: wire.AgentJoin) -> None:
+    answer, _ = asyncio.run(_answer(open_store(tmp_path.as_uri()), join))
+    assert answer is None
