@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,3 +86,15 @@ def test_pace_slows_while_snapshots_come_faster_than_their_copies_and_stays_ther
         pace.whole(step, safe=True)
         pace.move(0.0, known_from=step)
     assert pace.every == 8
+
+
+def test_pace_slows_while_ranks_that_drift_apart_have_no_step_in_common() -> None:
+    pace = Pace(nodes=2, now_s=0.0)
+    _measured(pace, cost_s=0.0, step_s=0.1)
+    seen = []
+    for second in range(12):
+        pace.move(float(second), known_from=0)
+        seen.append(pace.every)
+    assert seen[:3] == [1, 1, 2]
+    assert seen[-1] >= 8
+    assert all(after in (before, 2 * before) for before, after in pairwise(seen))

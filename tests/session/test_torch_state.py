@@ -178,7 +178,8 @@ class Ranks:
     def close(self) -> None:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
-        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]  # It remembers the rank that this process was before.
+        forget: Any = _clear_sharding_prop_cache  # It remembers the rank that this process was before.
+        forget()
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ INTERVAL_S_MAX = 600.0  # A rate learned over days is no excuse to lose more.
 EVERY_MAX = 1 << 20
 COSTS_KEPT = 8  # Snapshots the cost is the median of: the first one, which touches fresh memory, is soon forgotten.
 STEPS_KEPT = 32  # Reports the time of a step is the median of.
+STALLED_S = 2.0  # Word of a move and the next snapshots take less where steps are short.
+STALLED_SNAPSHOTS = 4  # As many of every rank with no step in common: they drift further apart than memory reaches.
 NOTCH_SLACK = 1.2  # How far past a notch the best must be before the pace moves, so that it does not swing.
 
 
@@ -50,6 +52,7 @@ class Pace:
         self._settled = False
         self._whole = self._exposed = -1
         self._behind, self._least = False, 1
+        self._unmoved_s: float | None = None
 
     @property
     def cost_s(self) -> float | None:
@@ -97,11 +100,21 @@ class Pace:
             self._exposed = step
         self._whole = max(self._whole, step)
 
+    def _stalled(self, now_s: float, step_s: float) -> bool:
+        """Returns whether ranks save at this pace and yet no step becomes whole.
+
+        Ranks that do not wait for each other drift apart, and memory keeps the newest two snapshots of each: where
+        these are too close together they never meet.
+        """
+        self._unmoved_s = now_s if self._unmoved_s is None else self._unmoved_s
+        patience_s = max(STALLED_S, STALLED_SNAPSHOTS * self.every * step_s)
+        return not self._settled and now_s - self._unmoved_s >= patience_s and patience_s < INTERVAL_S_MAX
+
     def unsettle(self) -> None:
         """Takes note of a new generation: its ranks start at the present pace, and nothing is whole in it yet."""
         self._settled, self._moved_at = False, -1
         self._whole = self._exposed = -1
-        self._behind, self._least = False, 1
+        self._behind, self._least, self._unmoved_s = False, 1, None
 
     def stepped(self, *, steps: int, elapsed_s: float, blocked_s: float) -> None:
         """Counts steps of one rank.
@@ -150,10 +163,13 @@ class Pace:
             known_from: The first step by which all ranks will have heard of a move made now.
         """
         interval_s, step_s = self.interval_s(now_s), self.step_s
-        if interval_s is None or not step_s or not self._settled:
+        if interval_s is None or not step_s:
+            return False
+        stalled = self._stalled(now_s, step_s)
+        if not self._settled and not stalled:
             return False
         best = min(max(interval_s / step_s, 1.0), float(EVERY_MAX))
-        behind = self._behind and self.every * step_s < INTERVAL_S_MAX
+        behind = stalled or (self._behind and self.every * step_s < INTERVAL_S_MAX)
         if behind or best >= 2 * self.every * NOTCH_SLACK or (self.every == 1 and best >= 2):
             self.every *= 2
             self._least = self.every if behind else self._least
@@ -162,5 +178,5 @@ class Pace:
             self.every //= 2
         else:
             return False
-        self._settled, self._moved_at = False, known_from
+        self._settled, self._moved_at, self._unmoved_s = False, known_from, now_s
         return True

@@ -193,7 +193,7 @@ def _savers(pieces: list[_Piece], world_size: int) -> list[int]:
     return savers
 
 
-def _piece(path: str, tensor: object) -> _Piece:
+def _piece(path: str, tensor: Any) -> _Piece:
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or tensor.is_quantized:
         raise InvalidInput("save a tensor", on=path, got=str(type(tensor)), wanted="a dense tensor of plain numbers")
     tensor = tensor.detach()
