@@ -21,7 +21,6 @@ from mainspring.checkpoint.files import json_file, whole_folder
 from mainspring.checkpoint.format import AXES_MAX, dtype_named
 from mainspring.checkpoint.interop import (
     FACTS_KEY,
-    REGION_BYTES,
     ArraySpec,
     Block,
     Facts,
@@ -48,9 +47,6 @@ _UNFINISHED = ".orbax-checkpoint-tmp"  # In the name of a folder that Orbax has 
 _HANDLER = "orbax.checkpoint._src.handlers.standard_checkpoint_handler.StandardCheckpointHandler"
 _SEQUENCE_KEY, _DICT_KEY = 1, 2  # `KeyType` of Orbax's tree metadata.
 _OPENED_AT_ONCE = 256  # Waits for a disk or a network together, and stays below a process's bound on open files.
-_COMMIT_BYTES = (
-    4 * REGION_BYTES
-)  # TensorStore keeps a transaction in memory; one for each array would be one fsync each.
 _CACHE_BYTES_MAX = 8 << 30  # What one array's chunks may take while they are read across: Orbax's are whole shards.
 _STEP_DIGITS_MAX = 12  # As many as a checkpoint's key holds.
 _STRINGS_MAX = 10_000  # They become facts of the program, which are few and small.
