@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mainspring.data.permutation import Permutation
+from mainspring.data.loader.permutation import Permutation
 
 RUNS = 5
 HUGE = 10_000_000_000  # Ten billion rows: 80 GB as an array, so only ours runs here.

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mainspring.data.catalog import Version
-from mainspring.data.intake import ingest
+from mainspring.data.catalog.versions import Version
+from mainspring.data.ingest.intake import ingest
 from mainspring.data.recording import EpisodeWriter
 from mainspring.objects import ObjectStore
 

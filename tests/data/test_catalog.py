@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.data.catalog import datasets, episode_rows, newest_versions, query, resolve, versions
-from mainspring.data.intake import ingest
+from mainspring.data.catalog.versions import datasets, episode_rows, newest_versions, query, resolve, versions
+from mainspring.data.ingest.intake import ingest
 from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.objects import ObjectStore, open_store
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from mcap.writer import Writer
 
-from mainspring.data.catalog import episode_rows
-from mainspring.data.intake import PROCESSES_PAY_BYTES, IngestProgress, ingest
+from mainspring.data.catalog.versions import episode_rows
+from mainspring.data.ingest.intake import PROCESSES_PAY_BYTES, IngestProgress, ingest
 from mainspring.domain.errors import DamagedData, InvalidInput, MainspringError, NotFound
 from mainspring.objects import ObjectStore, get_blob, open_store
 

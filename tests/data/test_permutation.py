@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.data.permutation import COUNT_MAX, Permutation
+from mainspring.data.loader.permutation import COUNT_MAX, Permutation
 from mainspring.domain.errors import InvalidInput
 
 GOLDEN = [64419, 204130, 907504, 297188, 5133]

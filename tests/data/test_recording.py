@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mcap.writer import Writer
 
-from mainspring.data.mcap_source import McapRecording
+from mainspring.data.readers.mcap_episode import McapRecording
 from mainspring.data.recording import EpisodeWriter
 from mainspring.domain.errors import DamagedData, InvalidInput
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from mainspring.data import Loader, Statistics, View, ViewRecipe, gather, open_view
-from mainspring.data.catalog import Version, episode_rows
-from mainspring.data.moments import Moments
-from mainspring.data.view_build import ViewProgress, build_view
+from mainspring.data.catalog.versions import Version, episode_rows
+from mainspring.data.views.build import ViewProgress, build_view
+from mainspring.data.views.moments import Moments
 from mainspring.domain.errors import DamagedData, InvalidInput, NotFound
 from mainspring.objects import ObjectStore, open_store
 

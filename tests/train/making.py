@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from mainspring.data import EpisodeWriter, View, ViewRecipe, build_view, ingest, open_view
-from mainspring.data.view import Split
+from mainspring.data.views.view import Split
 from mainspring.domain import wire
 from mainspring.objects import open_store
 from mainspring.session import Session

@@ -9,17 +9,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mainspring.data.catalog import Version, datasets, episode_rows, newest_versions, query, resolve, versions
+    from mainspring.data.catalog.versions import (
+        Version,
+        datasets,
+        episode_rows,
+        newest_versions,
+        query,
+        resolve,
+        versions,
+    )
     from mainspring.data.episode import Camera, EpisodeRow, Features
-    from mainspring.data.intake import IngestProgress, IngestReport, LeftOut, ingest
-    from mainspring.data.loader import Batch, BatchStream, Loader, gather
-    from mainspring.data.moments import Statistics
+    from mainspring.data.ingest.intake import IngestProgress, IngestReport, LeftOut, ingest
+    from mainspring.data.loader.loader import Batch, BatchStream, Loader, gather
     from mainspring.data.recording import EpisodeWriter
-    from mainspring.data.view import Split, View, ViewManifest, ViewRecipe, open_view
-    from mainspring.data.view_build import ViewProgress, build_view
+    from mainspring.data.views.build import ViewProgress, build_view
+    from mainspring.data.views.moments import Statistics
+    from mainspring.data.views.view import Split, View, ViewManifest, ViewRecipe, open_view
 
 _MODULES = {
-    "catalog": (
+    "catalog.versions": (
         "Version",
         "datasets",
         "episode_rows",
@@ -33,28 +41,28 @@ _MODULES = {
         "EpisodeRow",
         "Features",
     ),
-    "intake": (
+    "ingest.intake": (
         "IngestProgress",
         "IngestReport",
         "LeftOut",
         "ingest",
     ),
-    "loader": (
+    "loader.loader": (
         "Batch",
         "BatchStream",
         "Loader",
         "gather",
     ),
-    "moments": ("Statistics",),
+    "views.moments": ("Statistics",),
     "recording": ("EpisodeWriter",),
-    "view": (
+    "views.view": (
         "Split",
         "View",
         "ViewManifest",
         "ViewRecipe",
         "open_view",
     ),
-    "view_build": (
+    "views.build": (
         "ViewProgress",
         "build_view",
     ),

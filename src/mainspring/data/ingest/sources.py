@@ -7,8 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from mainspring.data.episode import Recording, Unreadable
-from mainspring.data.lerobot_source import lerobot_recordings
-from mainspring.data.mcap_source import McapRecording
+from mainspring.data.readers.lerobot import lerobot_recordings
+from mainspring.data.readers.mcap_episode import McapRecording
 from mainspring.domain.errors import InvalidInput, NotFound
 
 RECORDINGS_MAX = 1_000_000

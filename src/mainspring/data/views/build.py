@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from mainspring.data.catalog import Version, episode_rows
+from mainspring.data.catalog.versions import Version, episode_rows
 from mainspring.data.episode import EpisodeRow, Features, column_from_table
-from mainspring.data.moments import Moments
 from mainspring.data.pool import mapped
-from mainspring.data.video import read_frames
-from mainspring.data.view import Shard, Split, SplitManifest, ViewManifest, ViewRecipe, view_key, view_manifest
+from mainspring.data.video.frames import read_frames
+from mainspring.data.views.moments import Moments
+from mainspring.data.views.view import Shard, Split, SplitManifest, ViewManifest, ViewRecipe, view_key, view_manifest
 from mainspring.domain.codec import encode, to_plain
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.ids import EpisodeId

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mainspring.data.permutation import Permutation
-from mainspring.data.view import View
+from mainspring.data.loader.permutation import Permutation
+from mainspring.data.views.view import View
 from mainspring.domain.errors import InvalidInput
 
 BATCH_SIZE_MAX = 1 << 20

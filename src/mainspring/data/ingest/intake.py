@@ -15,8 +15,7 @@ from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 
-from mainspring.data.catalog import Version, extend, newest_version
-from mainspring.data.doctor import problems
+from mainspring.data.catalog.versions import Version, extend, newest_version
 from mainspring.data.episode import (
     NANOSECONDS,
     EpisodeRow,
@@ -27,8 +26,9 @@ from mainspring.data.episode import (
     columns_to_parquet,
     episode_id,
 )
+from mainspring.data.gates.doctor import problems
+from mainspring.data.ingest.sources import recordings_in
 from mainspring.data.pool import mapped
-from mainspring.data.sources import recordings_in
 from mainspring.domain.errors import InvalidInput, NotFound, Unavailable
 from mainspring.domain.ids import checked_name
 from mainspring.objects import Blob, ObjectStore, blob_of, blob_of_file, put_blob, put_blob_file

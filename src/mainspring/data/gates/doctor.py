@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mainspring.data.episode import NANOSECONDS, Episode
-from mainspring.data.video import check_video
+from mainspring.data.video.frames import check_video
 from mainspring.domain.errors import DamagedData
 
 FRAMES_MIN = 2  # One step has no duration, so its rate cannot be checked.

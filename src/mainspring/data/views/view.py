@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from mainspring.data.episode import Features
-from mainspring.data.moments import Statistics
+from mainspring.data.views.moments import Statistics
 from mainspring.domain.codec import decode
 from mainspring.domain.errors import DamagedData, InvalidInput, NotFound
 from mainspring.domain.ids import VersionId

@@ -1,0 +1,1 @@
+"""Datasets and their versions, and everything that is asked of them."""

@@ -1,0 +1,1 @@
+"""Immutable sets of derived columns on episodes."""

@@ -1,0 +1,1 @@
+"""Batches in an order that is a pure function of the step."""

@@ -1,0 +1,1 @@
+"""Readers of what robots write: logs by topic, and datasets by episode."""

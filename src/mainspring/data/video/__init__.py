@@ -1,0 +1,1 @@
+"""Video as packets with an explicit index."""

@@ -1,0 +1,1 @@
+"""Training-ready products of versions."""
