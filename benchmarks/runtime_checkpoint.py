@@ -1,8 +1,9 @@
 """A checkpoint of 580 leaves, 1.05 GB, of one host: ours and Orbax's, in turns.
 
 Run as `python -m benchmarks.runtime_checkpoint [--quick]`. Lost is the time by which the 20 steps from the save on take
-longer than the 20 before it; durable is until all is fsynced (for Orbax, by this benchmark); restore reads from a cold
-disk and uses every byte, beside a plain read of as many bytes past the page cache. Ours is a rank under a real agent.
+longer than the 20 before it; durable is until all is fsynced (for Orbax, by this benchmark), beside a plain write of as
+many bytes past the page cache with nothing else running: what the disk can do. Restore reads from a cold disk and uses
+every byte, beside a plain read of as many bytes past the page cache. Ours is a rank under a real agent.
 Orbax runs at its default (zstd) and uncompressed, both asynchronously; the ratios are to its best.
 """
 
@@ -130,6 +131,23 @@ def plain_read(path: Path) -> float:
     return elapsed_s
 
 
+def plain_write(path: Path, size_bytes: int) -> float:
+    """Returns how long so many bytes take to be written past the page cache, in one thread, and made durable."""
+    buffer = mmap.mmap(-1, CHUNK_BYTES)
+    buffer[:] = os.urandom(CHUNK_BYTES)
+    started_s = time.perf_counter()
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
+    os.posix_fallocate(file, 0, size_bytes)
+    for at in range(0, size_bytes - size_bytes % mmap.PAGESIZE, CHUNK_BYTES):
+        left_bytes = size_bytes - size_bytes % mmap.PAGESIZE - at
+        os.pwrite(file, memoryview(buffer)[:left_bytes], at)
+    os.fsync(file)
+    elapsed_s = time.perf_counter() - started_s
+    os.close(file)
+    path.unlink()
+    return elapsed_s
+
+
 def write_plain(path: Path, size_bytes: int) -> None:
     noise = os.urandom(CHUNK_BYTES)
     with path.open("wb") as file:
@@ -139,17 +157,21 @@ def write_plain(path: Path, size_bytes: int) -> None:
 
 
 def measure_saves(folder: Path, size: str, rounds: int) -> dict[str, list[Result]]:
-    found: dict[str, list[Result]] = {kind: [] for kind in KINDS}
-    ended_s, durable_s = 0.0, 0.0
+    found: dict[str, list[Result]] = {kind: [] for kind in (*KINDS, "plain")}
+    ended_s, durable_s, size_bytes = 0.0, 0.0, 0
     with open_ranks(folder, "save", size, KINDS) as ranks:
         for number in range(rounds + 1):
             for kind, rank in ranks.items():
                 if kind == "ours":
+                    if number:
+                        found["plain"].append({"durable_s": plain_write(folder / "plain", size_bytes)})
                     time.sleep(max(0.0, ended_s + max(REST_S_MIN, REST_PARTS * durable_s) - time.monotonic()))
                 result = rank.turn()
                 if kind == "ours":
                     ended_s, durable_s = time.monotonic(), result["durable_s"]
+                    size_bytes = int(result["bytes"])
                 shown = " ".join(f"{name} {value:.3f}" for name, value in result.items() if name != "bytes")
+                shown += f"; plain write {found['plain'][-1]['durable_s']:.3f}" if kind == "ours" and number else ""
                 print(f"save {number} {kind:14} {shown}{'' if number else ' (not counted)'}", flush=True)
                 if number:  # The first one touches fresh memory and starts threads, in all of them.
                     found[kind].append(result)
@@ -193,7 +215,9 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
     figures: dict[str, Any] = {"bytes": size_bytes}
     for name in ("lost_s", "durable_s", "blocked_s", "quiet_s"):
-        figures |= {f"{kind}_{name}": middle(results, name) for kind, results in saved.items()}
+        figures |= {f"{kind}_{name}": middle(saved[kind], name) for kind in KINDS}
+    figures["plain_durable_s"] = middle(saved["plain"], "durable_s")
+    figures["durable_of_disk"] = figures["plain_durable_s"] / figures["ours_durable_s"]
     figures |= {f"{kind}_restore_s": middle(results, "restore_s") for kind, results in restored.items()}
     for name in ("lost", "durable", "restore"):
         best_s = min(figures[f"{kind}_{name}_s"] for kind in PEERS)

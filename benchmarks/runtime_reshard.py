@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,8 @@ def save(store: ObjectStore, arrays: dict[str, NDArray[Any]]) -> float:
                 file=share_file(Claim(number=1, epoch=1), generation=1, rank=rank),
                 rank=rank,
                 data=data,
-                sealed=seal(data, shards),
+                shards=shards,
+                sealed=partial(seal, data, shards),
                 state={},
             )
         )

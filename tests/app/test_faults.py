@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,23 @@ def test_job_with_a_killed_agent_goes_on_in_a_new_attempt(lab: Lab, gate: Path, 
     assert _resumed(lab, view.id)[-1] > 0
     assert _spent(lab, view.id).repeated_steps == 30 - _resumed(lab, view.id)[-1]
     assert all(not _lives(rank.pid) for rank in before.attempts[-1].ranks)
+
+
+def test_elastic_job_with_a_killed_agent_goes_on_without_it_long_before_its_lease(lab: Lab, gate: Path) -> None:
+    spec = counting(gate, 30)
+    (role,) = spec.roles
+    options = tuple(replace(option, replicas_min=1) for option in role.options)
+    view = lab.run(replace(spec, roles=(replace(role, options=options),)))
+    before = halted(lab, view.id, gate, 30)
+    killed_s = time.time()
+    kill(_agent_of(before.attempts[-1].ranks[1].pid))
+    until(lambda: len(_resumed(lab, view.id)) == 2, "the second generation")
+    resumed = [event for event in lab.events(view.id) if event.kind is EventKind.GENERATION_RESUMED]
+    assert resumed[1].time_s - killed_s < LEASE_S / 2, "its cluster saw the agent go, and the lead was told"
+    (gate / "go-30").touch()
+    ended = lab.wait(view.id, timeout_s=60)
+    assert (ended.state, len(ended.attempts)) == (JobState.SUCCEEDED, 1)
+    assert not _lives(before.attempts[-1].ranks[1].pid)
 
 
 def test_job_outlives_a_killed_controller_and_starts_nothing_twice(lab: Lab, gate: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -80,8 +81,19 @@ def save(
             shards.append(shard)
             data += block.tobytes() + b"\0" * (-block.nbytes % 64)
         raw = np.frombuffer(data, dtype=np.uint8)
-        name, sealed = share_file(claim, generation=1, rank=rank), seal(raw, shards)
-        entries.append(write_share(store, job=job, step=step, file=name, rank=rank, data=raw, sealed=sealed, state={}))
+        entries.append(
+            write_share(
+                store,
+                job=job,
+                step=step,
+                file=share_file(claim, generation=1, rank=rank),
+                rank=rank,
+                data=raw,
+                shards=shards,
+                sealed=partial(seal, raw, shards),
+                state={},
+            )
+        )
     manifest = Manifest(
         job=job,
         attempt=AttemptId("attempt-1"),

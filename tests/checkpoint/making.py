@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +118,8 @@ def save_shares(
             file=share_file(claim, generation=1, rank=rank),
             rank=rank,
             data=memory,
-            sealed=sealed,
+            shards=sealed.shards,
+            sealed=partial(replace, sealed),
             state={"rank": rank},
             segment_bytes=segment_bytes,
         )

@@ -18,6 +18,7 @@ from mainspring.domain.job import MAIN, Option, Role, Tier
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.plan import Grant
 from mainspring.domain.wire import EventKind
+from mainspring.planner import Policy
 
 if TYPE_CHECKING:
     from tests.control.conftest import World
@@ -30,9 +31,9 @@ def _kinds(world: World, job: JobId) -> list[EventKind]:
     return [event.kind for event in world.control.events(reference=job)]
 
 
-def _elastic(world: World) -> JobId:
+def _elastic(world: World, policy: Policy = SWIFT) -> JobId:
     """A running job of 2 to 4 replicas, on all four nodes of west."""
-    world.restart(policy=SWIFT)
+    world.restart(policy=policy)
     job = world.submit(world.spec("wide", replicas=4, replicas_min=2, tier=Tier.OPPORTUNISTIC))
     world.tick()
     world.submit(world.spec("east", replicas=4, tier=Tier.CRITICAL))
@@ -133,6 +134,27 @@ def test_elastic_job_grows_into_room_that_comes_free_and_late_agents_learn_of_th
     assert places == {0: (0, 0, 4), 1: (1, 1, 4), 4: (4, 2, 4), 5: (5, 3, 4)}
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_elastic_job_that_was_resized_is_left_alone_before_it_grows_again(world: World, *, restarts: bool) -> None:
+    policy = replace(SWIFT, runtime_min_s=20.0)
+    job = _elastic(world, policy)
+    world.tick(21)
+    narrow = world.submit(world.spec("narrow", replicas=2, tier=Tier.CRITICAL, duration_s=60.0))
+    world.tick(4)
+    begin(world, narrow)
+    world.succeed(narrow)
+    if restarts:
+        world.restart(policy=policy)
+        world.clock.advance(Settings().leader_lease_s)
+    resized_s = [e.time_s for e in world.control.events(reference=job) if e.kind is EventKind.ATTEMPT_RESIZED][-1]
+    while world.clock.now_s() < resized_s + 18.0:
+        world.beat(job, step=9)
+        world.tick()
+    assert len(live(world, job)) == 1
+    world.tick(2 + int(Settings().plan_s))
+    assert len(live(world, job)) == 3
+
+
 def test_shrink_that_would_end_the_lead_is_a_new_start_at_the_other_size(world: World) -> None:
     job = _elastic(world)
     last = list(live(world, job).items())[-1]
@@ -198,6 +220,35 @@ def test_attempt_with_a_spare_leaves_the_loss_of_one_node_to_its_lead_and_ends_w
     world.west.inner.end_agent(name, 1, exit_code=-9)
     world.tick()
     assert world.job(job).attempts[0].state is AttemptState.STOPPING
+
+
+def test_lead_is_told_of_agents_its_engine_has_seen_end_and_of_no_others(world: World) -> None:
+    job = world.submit(world.spec(replicas=4, spares=2))
+    begin(world, job)
+    (name,) = world.orders_of(job)
+    assert world.beat(job, step=1).gone == ()
+    for place in (3, 1):
+        world.west.inner.end_agent(name, place, exit_code=-9)
+        world.tick()
+    assert world.beat(job, step=2).gone == (1, 3)
+    world.restart()
+    world.tick(8)
+    assert world.beat(job, step=3).gone == (1, 3), "whichever controller is asked"
+
+
+def test_lead_is_told_of_agents_that_are_gone_with_their_allocations(
+    world: World,
+) -> None:
+    job = _elastic(world)
+    *_, (name, order) = live(world, job).items()
+    world.west.inner.end_agent(name, 0, exit_code=-9)
+    world.west.inner.node_down(order.nodes[0])
+    world.tick(2)
+    assert world.beat(job, step=2).gone == (3,)
+    world.tick(8)
+    world.submit(world.spec("narrow", replicas=1, tier=Tier.CRITICAL))
+    world.tick(4)
+    assert world.beat(job, step=3).gone == (2, 3), "stopped as planned, and seen to be over"
 
 
 def test_attempt_that_lost_an_agent_and_of_whose_lead_nothing_is_heard_is_lost(world: World) -> None:

@@ -46,10 +46,13 @@ class Cluster:
         self.sent_s: dict[tuple[int, int], float] = {}
         self.durable: dict[int, int] = {}  # Step -> generation it was taken in.
         self.store_up = self.controller_up = True
+        self.engine_sees = False  # Whether the controller is told of agents that have ended.
         self.events: list[wire.LeadEvent] = []
         self.manifests: list[effects.WriteManifest] = []
         self.promises = Promises()
         self.leave_orders: list[wire.LeaveAt] = []
+        self.store_orders: list[wire.StoreStep] = []
+        self.silent_stores = False  # Whether agents never answer them.
         self.trace: list[str] = []
         self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._numbered = 0
@@ -141,8 +144,9 @@ class Cluster:
         seconds = sum(self.lead.seconds(self.instant).values())
         assert seconds <= (self.now_s - 1_000.0) * len(self.agents) * (1 + 1e-9), "the ledger never books too much"
         sent_s = self.now_s
+        gone = tuple(agent.number for agent in self.agents.values() if self.engine_sees and not agent.alive)
         if self.controller_up:
-            self.after(self.delay(), lambda: self.feed(effects.Acknowledged(sent_s=sent_s)))
+            self.after(self.delay(), lambda: self.feed(effects.Acknowledged(sent_s=sent_s, gone=gone)))
 
     # ------------------------------------------------------------ lines
 
@@ -301,6 +305,9 @@ class Cluster:
         assert living <= {generation}, f"ranks of generations {sorted(living)} live at once"
 
     def _store(self, agent: Agent, message: wire.StoreStep) -> None:
+        self.store_orders.append(message)
+        if self.silent_stores:
+            return
         for rank, kept in sorted(agent.own.items()):
             mine = [one for one in kept if (one.step, one.generation) == (message.step, message.taken_in)]
             if not mine:

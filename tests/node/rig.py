@@ -42,7 +42,8 @@ def gone(pid: int) -> bool:
 class Rig:
     """An attempt's controller and its agents. Agent `n` serves node `n<n>`, with `ranks_each` places.
 
-    The controller is `away` for everybody, or `deaf` to heartbeats alone.
+    The controller is `away` for everybody, or `deaf` to heartbeats alone. With `sees` an engine tells it of agents that
+    have ended.
     """
 
     folder: Path
@@ -65,11 +66,12 @@ class Rig:
     within: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # What runs an agent's command, by agent.
     away: bool = False
     deaf: bool = False
+    sees: bool = False
     fenced: bool = False
+    formed: bool = False
     epoch: int = 1
     lead: int = 0
     heard_s: float = 0.0
-    lost_s: float = 0.0
     addresses: dict[int, str] = field(default_factory=dict)
     heartbeats: list[wire.Heartbeat] = field(default_factory=list)
     events: list[wire.LeadEvent] = field(default_factory=list)
@@ -91,8 +93,9 @@ class Rig:
                 with rig.changed:
                     reply = None if rig.away else rig.answer(self.path, body)
                     rig.changed.notify_all()
-                data = codec.encode(reply) if reply is not None else b""
-                self.send_response(200 if reply is not None else 503)
+                refused = rig.fenced and isinstance(reply, wire.Orders)
+                data = codec.encode(reply) if reply is not None and not refused else b"the attempt is over"
+                self.send_response(409 if refused else 200 if reply is not None else 503)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
@@ -159,7 +162,8 @@ class Rig:
             register = codec.decode(wire.Register, body)
             agent = int(register.node[1:])
             self.addresses[agent] = register.address
-            return self.orders(agent, ready=not register.lost_epoch or self.has_lead(agent, register.lost_epoch))
+            self.name(agent, register.lost_epoch)
+            return self.orders(agent)
         if self.deaf:
             return None
         heartbeat = codec.decode(wire.Heartbeat, body)
@@ -171,22 +175,18 @@ class Rig:
         self.events += fresh
         self.seen[heartbeat.epoch] = seen + len(fresh)
         fenced = self.fenced or heartbeat.epoch != self.epoch
-        return wire.HeartbeatReply(acknowledged=self.seen[heartbeat.epoch], fenced=fenced)
+        ended = [agent for agent, process in enumerate(self.processes) if process.poll() is not None]
+        gone = tuple(ended) if self.sees else ()
+        return wire.HeartbeatReply(acknowledged=self.seen[heartbeat.epoch], fenced=fenced, gone=gone)
 
-    def has_lead(self, agent: int, lost_epoch: int) -> bool:
-        """Names another lead once this one is silent for a lease; says whether the asking agent may follow one."""
-        if lost_epoch < self.epoch:
-            return True
-        self.lost_s = self.lost_s or time.monotonic()
-        if self.heard_s > self.lost_s:
-            self.lost_s = 0.0
-            return True
-        if time.monotonic() - self.heard_s > self.lease_s:
-            self.epoch, self.lead, self.lost_s = self.epoch + 1, agent, 0.0
-            return True
-        return False
+    def name(self, agent: int, lost_epoch: int) -> None:
+        """Names the first lead once all have come, and another when this one has been silent for a lease."""
+        if not self.formed and all(number in self.addresses for number in range(self.first)):
+            self.formed, self.heard_s = True, time.monotonic()
+        if lost_epoch == self.epoch and time.monotonic() - self.heard_s >= self.lease_s:
+            self.name_lead(agent)
 
-    def orders(self, agent: int, *, ready: bool) -> wire.Orders:
+    def orders(self, agent: int) -> wire.Orders:
         size = self.agents * self.ranks_each
         places = tuple(
             wire.RankPlace(rank=rank, role=MAIN, role_rank=rank, role_size=size, agent=rank // self.ranks_each)
@@ -194,7 +194,7 @@ class Rig:
         )
         leads = agent == self.lead
         return wire.Orders(
-            ready=ready and all(number in self.addresses for number in range(self.first)),
+            ready=self.formed,
             attempt=self.attempt,
             job=self.job,
             epoch=self.epoch,
@@ -225,7 +225,7 @@ class Rig:
     def name_lead(self, agent: int) -> None:
         """Names another lead, whatever has become of the one before."""
         with self.changed:
-            self.epoch, self.lead, self.lost_s = self.epoch + 1, agent, 0.0
+            self.epoch, self.lead, self.heard_s = self.epoch + 1, agent, time.monotonic()
 
     # ------------------------------------------------------------ what tests do
 

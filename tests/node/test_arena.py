@@ -183,6 +183,40 @@ def test_arena_whose_state_grows_gives_the_memory_of_outgrown_slots_back(tmp_pat
         asyncio.run(scenario(arena))
 
 
+def test_slots_yet_to_come_are_there_before_they_are_asked_for(tmp_path: Path) -> None:
+    async def scenario(arena: Arena) -> None:
+        size_bytes = 34 << 20
+        await save(arena, ME, [block(1, size_bytes)], step=1)
+        await until(lambda: os.stat(arena.path).st_blocks * 512 == SLOTS * size_bytes)
+        offsets = []
+        for step in (2, 3):
+            offsets.append((await arena.begin(size_bytes)).offset)
+            await save(arena, ME, [block(step, size_bytes)], step=step)
+        assert sorted(offsets) == [size_bytes, 2 * size_bytes]
+        for step in (1, 2, 3):
+            held = arena.hold(step, 1)
+            assert held is not None
+            assert set(held.data[:size_bytes:4096]) == {step}
+            held.release()
+        assert os.stat(arena.path).st_blocks * 512 == SLOTS * size_bytes
+
+    with arena_in(tmp_path) as arena:
+        asyncio.run(scenario(arena))
+
+
+def test_snapshot_written_while_its_memory_is_made_is_what_was_written(tmp_path: Path) -> None:
+    async def scenario(arena: Arena) -> None:
+        for step in range(1, 7):
+            await save(arena, ME, [block(step, 40 << 20)], step=step)
+            held = arena.hold(step, 1)
+            assert held is not None
+            assert set(held.data[: 40 << 20 : 4096]) == {step}
+            held.release()
+
+    with arena_in(tmp_path) as arena:
+        asyncio.run(scenario(arena))
+
+
 def test_snapshot_larger_than_any_memory_is_told_why_it_has_no_room(tmp_path: Path) -> None:
     with arena_in(tmp_path) as arena:
         answer = asyncio.run(arena.begin(1 << 60))

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.checkpoint.format import manifest_key
+from mainspring.control import Settings
 from mainspring.domain import wire
 from mainspring.domain.ids import AttemptId
 from mainspring.domain.life import AttemptState
@@ -140,6 +141,22 @@ def test_attempt_with_an_agent_killed_shrinks_and_grows_again_when_a_node_joins(
     rig.check_results(600, ranks=3)
 
 
+def test_attempt_whose_engine_sees_an_agent_end_goes_on_without_it_long_before_its_lease(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig(steps=600, agents=3, ranks_min=1, how=("reconnects",), lease_s=Settings().lease_s, sees=True)
+    rig.wait_step(30)
+    rig.signal_agent(2, signal.SIGKILL)
+    killed_s = time.time()
+    rig.wait_resumed(ranks=2)
+    resumed = [event for event in rig.events if event.kind is EventKind.GENERATION_RESUMED][-1]
+    assert resumed.time_s - killed_s < rig.lease_s / 2
+    assert rig.of_kind(EventKind.AGENT_LOST) == [{"agent": 2, "node": "n2"}]
+    last = rig.wait_outcome()
+    assert last.outcome is AttemptState.SUCCEEDED, last.reason
+    rig.check_results(600, ranks=2)
+
+
 def test_growth_repeats_no_step(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(steps=400, ranks_min=1, how=("reconnects",))
     rig.wait_step(20)
@@ -201,6 +218,33 @@ def test_attempt_whose_lead_is_killed_gets_another_and_goes_on(make_rig: Callabl
     assert resumed[-1]["source"] == "arena"
     assert int(resumed[-1]["step"]) >= 20
     rig.check_results(200, ranks=2)
+
+
+def test_attempt_whose_first_lead_is_killed_before_it_spoke_gets_another(
+    make_rig: Callable[..., Rig], tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    late = ("sh", "-c", f'while [ ! -e {gate} ]; do sleep 0.05; done; exec "$@"', "sh")
+    rig = make_rig(agents=3, ranks_min=1, how=("reconnects",), within={1: late, 2: late})
+    rig.wait(lambda: 0 in rig.addresses, "first lead's address")
+    rig.signal_agent(0, signal.SIGKILL)
+    rig.processes[0].wait()
+    gate.touch()
+    last = rig.wait_outcome()
+    assert (last.outcome, last.epoch) == (AttemptState.SUCCEEDED, 2), last.reason
+    rig.check_results(60, ranks=2)
+
+
+def test_agents_told_to_go_back_to_a_lead_that_is_dead_soon_ask_for_another(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(steps=2_000, agents=3, ranks_min=1, lease_s=3.0)
+    rig.wait_step(5)
+    rig.signal_agent(0, signal.SIGKILL)
+    rig.processes[0].wait()
+    with rig.changed:
+        killed_s = time.monotonic()
+        rig.heard_s = killed_s + 0.5  # Later than its agents, who lose it while the controller still waits.
+    rig.wait(lambda: rig.epoch == 2, "second lead")
+    assert time.monotonic() - killed_s < 2.5 * rig.lease_s
 
 
 def test_attempt_cut_off_from_its_controller_does_not_go_on_without_an_agent_it_lost(
@@ -298,8 +342,26 @@ def test_attempt_fenced_by_its_controller_ends_at_once(make_rig: Callable[..., R
     with rig.changed:
         rig.fenced = True
     assert "another lead" in rig.exit_of(0).reason
-    assert "another lead" in rig.exit_of(1).reason
+    assert "the attempt is over" in rig.exit_of(1).reason
     assert all(gone(pid) for pid in pids)
+
+
+def test_attempt_whose_lead_is_fenced_by_another_goes_on_under_that_with_the_agents_it_had(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig(steps=400, agents=3, ranks_min=1, how=("reconnects",), lease_s=Settings().lease_s, sees=True)
+    rig.wait_step(30)
+    named_s = time.time()
+    rig.name_lead(1)
+    rig.wait(lambda: rig.heartbeats[-1].epoch == 2 and len(rig.of_kind(EventKind.GENERATION_RESUMED)) > 1, "new lead")
+    resumed = [event for event in rig.events if event.kind is EventKind.GENERATION_RESUMED][-1]
+    assert (resumed.detail["source"], resumed.detail["ranks"]) == ("arena", 2)
+    assert resumed.time_s - named_s < rig.lease_s / 2
+    assert "another lead" in rig.exit_of(0).reason
+    last = rig.wait_outcome()
+    assert last.outcome is AttemptState.SUCCEEDED, last.reason
+    rig.check_results(400, ranks=2)
+    assert [rig.exit_of(agent).exit_code for agent in (1, 2)] == [0, 0]
 
 
 def test_attempt_of_a_plain_program_that_fails_alike_fails_with_its_last_words(make_rig: Callable[..., Rig]) -> None:

@@ -459,7 +459,7 @@ def test_share_of_a_step_is_stored_and_one_that_is_gone_is_said_to_be(tmp_path: 
             (stored,) = post.of(wire.ShareStored)
             assert (stored.rank, stored.step, stored.file != "") == (0, 3, True)
             await post.keeper.store(wire.StoreStep(step=4, taken_in=1))
-            assert [(failed.rank, failed.step) for failed in post.of(wire.StoreFailed)] == [(0, 4)]
+            assert post.of(wire.StoreFailed) == [wire.StoreFailed(rank=0, step=4, reason=wire.NO_LONGER_HELD)]
             line.close()
 
     asyncio.run(life())

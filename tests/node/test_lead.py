@@ -295,6 +295,19 @@ def test_lead_told_that_a_node_is_taken_away_moves_its_ranks_with_nothing_repeat
     assert not cluster.agents[1].alive
 
 
+def test_lead_shows_no_place_whose_node_was_taken_away_and_still_shows_one_that_was_lost() -> None:
+    cluster = _stepping(Cluster(1, orders(4, ranks_min=1)))
+    cluster.leave(cluster.agents[1], 30.0)
+    cluster.run(0.1)
+    assert [status.rank for status in cluster.lead.rank_status] == [0, 1, 2, 3], "it has not left yet"
+    cluster.until(EventKind.GENERATION_RESUMED, 60.0, count=2)
+    assert [(status.rank, status.alive) for status in cluster.lead.rank_status if status.rank == 1] == []
+    cluster.run(40.0)
+    cluster.lose(cluster.agents[2])
+    cluster.until(EventKind.CAUGHT_UP, 120.0, count=2)
+    assert [(status.rank, status.alive) for status in cluster.lead.rank_status] == [(0, True), (2, False), (3, True)]
+
+
 def test_lead_asks_ranks_to_leave_at_a_step_none_of_them_is_past() -> None:
     cluster = _stepping(Cluster(3, orders(4, spares=1)))
     cluster.leave(cluster.agents[1], 30.0)

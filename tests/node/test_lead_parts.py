@@ -362,6 +362,18 @@ def test_failures_alike_three_times_without_a_step_quote_the_first_words() -> No
     assert "KeyError: 'gripper'" in verdict.reason
 
 
+def test_failures_that_are_followed_by_a_restart_say_which_rung_of_the_ladder_it_is() -> None:
+    failures = Failures(restarts_max=8)
+    told = [
+        failures.another(exited(rank=3, agent=4, exit_code=code, words=""), furthest=5, now_s=0.0).reason
+        for code in (-9, -11)
+    ]
+    assert told == [
+        "rank 3 was killed by signal 9 at step 5 (restart 1 of 8)",
+        "rank 3 was killed by signal 11 at step 5 (restart 2 of 8, on agent 4 only where others do not suffice)",
+    ]
+
+
 def test_failures_with_progress_between_go_on_to_the_limit() -> None:
     failures = Failures(restarts_max=4)
     assert [_fail(failures, -9, furthest=step) for step in range(5)] == [None] * 4 + [AttemptState.LOST]

@@ -15,7 +15,8 @@ import pytest
 
 from mainspring.domain import wire
 from mainspring.domain.life import AttemptState
-from tests.node.lead_agents import Agent, orders
+from mainspring.domain.wire import EventKind
+from tests.node.lead_agents import LEASE_S, Agent, orders
 from tests.node.lead_cluster import Cluster
 
 SEEDS = 40
@@ -86,6 +87,7 @@ def prove(seed: int) -> Cluster:
     dice = np.random.default_rng([seed, 1])
     repeats = float(dice.choice([0.0, 0.3]))
     cluster = Cluster(seed, _order(dice), reconnects=bool(dice.integers(0, 2)), repeats=repeats)
+    cluster.engine_sees = bool(dice.integers(0, 2))
     rate = float(dice.uniform(0.005, 0.2))
     end_s = cluster.now_s + STORM_S
     cluster.run(float(dice.uniform(0.0, 30.0)))
@@ -99,6 +101,15 @@ def prove(seed: int) -> Cluster:
     cluster.last = cluster.lead.step + 50
     cluster.run(CALM_S, until=lambda: cluster.lead.over)
     return cluster
+
+
+def test_lead_with_an_agent_missing_that_it_can_do_without_begins_within_leases_and_grows_when_it_comes() -> None:
+    cluster = Cluster(1, orders(3, ranks_min=1))
+    cluster.cut_off(cluster.agents[1], 20 * LEASE_S)
+    cluster.until(EventKind.GENERATION_RESUMED, 5 * LEASE_S)
+    assert cluster.resumed[0][2] == 2
+    cluster.until(EventKind.GENERATION_RESUMED, 20 * LEASE_S, count=2)
+    assert cluster.resumed[1][2] == 3
 
 
 @pytest.mark.slow

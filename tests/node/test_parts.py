@@ -185,6 +185,26 @@ def test_rank_whose_program_does_not_exist_ends_with_the_shells_code_and_says_so
     asyncio.run(life())
 
 
+@pytest.mark.parametrize("lasting", [True, False])
+def test_rank_that_a_signal_ends_is_known_to_be_doomed_as_it_then_ends(
+    guard: Guard, tmp_path: Path, lasting: bool
+) -> None:
+    script = "echo words; exec sleep 1000" if lasting else "echo words; exit 7"
+
+    async def life() -> None:
+        process = await started(guard, tmp_path, "sh", "-c", script)
+        doomed = asyncio.create_task(process.doomed())
+        await until(lambda: process.log.last_words == "words")
+        assert not lasting or not doomed.done()
+        process.signal(signal.SIGSTOP)
+        process.signal(signal.SIGKILL)
+        exit_code = await process.ended()
+        assert (await doomed) in ((None, exit_code) if lasting else (None,))
+        assert process.last_words == "words"
+
+    asyncio.run(life())
+
+
 @pytest.mark.slow
 def test_rank_that_floods_its_output_is_slowed_and_the_agent_is_not(guard: Guard, tmp_path: Path) -> None:
     program = "import os\nwhile True: os.write(1, b'x' * 65536)"
@@ -367,5 +387,31 @@ def test_coordinator_of_an_older_generation_stays_while_somebody_is_connected_an
         finally:
             await services.stop()
         assert services.living == 0
+
+    asyncio.run(life())
+
+
+@pytest.mark.slow
+def test_coordinator_of_the_next_generation_is_a_process_that_was_started_ahead() -> None:
+    pytest.importorskip("jaxlib", reason="the train extra is not installed")
+
+    async def life() -> None:
+        services = Coordinators("127.0.0.1")
+        try:
+            await services.start({"main": 2})
+            await until(lambda: services.ahead == 1)
+            before = children()
+            host, _, port = (await services.start({"main": 2}))["main"].rpartition(":")
+            assert children() <= before
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.close()
+        finally:
+            await services.stop()
+        assert not children()
+
+    def children() -> set[str]:
+        found = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
+        mine = {pid for pids in found for pid in pids}
+        return {pid for pid in mine if b"coordinator" in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
     asyncio.run(life())

@@ -116,6 +116,7 @@ class Lab:
         of: JobSpec,
         *grants: Grant,
         granted_s: float = 0.0,
+        resized_s: float = -inf,
         durable_s: float | None = None,
         stopping: bool = False,
     ) -> Lab:
@@ -130,6 +131,7 @@ class Lab:
                 grants=grants,
                 submitted_s=self.submitted_s[job],
                 granted_s=granted_s,
+                resized_s=resized_s,
                 durable_s=durable_s,
                 stopping=stopping,
             )

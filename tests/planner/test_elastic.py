@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from tests.planner.making import H100, Lab, cluster, grant, spec
 
@@ -24,9 +25,10 @@ def elastic(replicas: int = 16, **more: object) -> JobSpec:
     return spec(replace(Option(chip=H100, replicas=replicas, replicas_min=2), **more))  # type: ignore[arg-type]
 
 
-def running(of: JobSpec, nodes: dict[str, int], *, granted_s: float = 0.0) -> Lab:
+def running(of: JobSpec, nodes: dict[str, int], *, granted_s: float = 0.0, resized_s: float = -inf) -> Lab:
     """Returns a fleet of four nodes in two racks with one elastic job."""
-    return Lab(now_s=NOW_S).clusters(cluster("alpha")).live("job", of, grant("alpha", nodes), granted_s=granted_s)
+    world = Lab(now_s=NOW_S).clusters(cluster("alpha"))
+    return world.live("job", of, grant("alpha", nodes), granted_s=granted_s, resized_s=resized_s)
 
 
 def grown(
@@ -81,6 +83,11 @@ def test_elastic_role_does_not_grow_where_others_wait_or_it_ends_or_it_started_o
     assert grown(world, crowded=(0,)) == ()
     assert grown(world, ending=("attempt-job",)) == ()
     assert grown(running(elastic(), {"n000": 4}, granted_s=NOW_S - 60.0)) == ()
+
+
+def test_elastic_role_that_changed_its_size_is_left_alone_as_long_as_one_that_started() -> None:
+    assert grown(running(elastic(), {"n000": 4}, resized_s=NOW_S - 60.0)) == ()
+    assert len(grown(running(elastic(), {"n000": 4}, resized_s=NOW_S - Policy().runtime_min_s))) == 1
 
 
 def test_elastic_role_does_not_grow_for_less_than_the_restart_costs() -> None:

@@ -8,6 +8,7 @@ from mainspring.domain.fleet import Replica
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.job import ANY_CHIP, Option, Tier
 from mainspring.domain.plan import Limit
+from mainspring.planner import Policy
 
 from .making import H100, NOW_S, Lab, cluster, grant, only_wait, spec
 
@@ -58,3 +59,16 @@ def test_node_that_leaves_is_counted_where_too_few_nodes_stay() -> None:
     lab = Lab().clusters(replace(inventory, nodes=nodes)).pend("job", spec(Option(chip=H100, replicas=16)))
     reason = only_wait(lab.plan()).reason
     assert reason == "alpha: needs 16 h100, but 1 of 2 nodes with h100 is not ready or about to leave"
+
+
+def test_job_of_one_role_that_waits_for_room_promised_to_another_is_told_of_that() -> None:
+    lab = Lab(policy=Policy(preempt=False)).clusters(cluster("alpha", nodes=1))
+    half = Option(chip=H100, chips=4)
+    lab.live("runs", spec(half, duration_s=7_200.0), grant("alpha", {"n000": 4}), granted_s=NOW_S - 3_600.0)
+    lab.pend("first", spec(Option(chip=H100, chips=8), duration_s=3_600.0), 1.0)
+    lab.pend("second", spec(half, duration_s=36_000.0), 2.0)
+    answer = lab.plan()
+    assert [reservation.job for reservation in answer.reservations] == ["first", "second"]
+    wait = next(wait for wait in answer.waits if wait.jobs == ("second",))
+    assert wait.reason == "alpha: needs 1 x 4 h100, 4 free of 8 (4 kept for jobs before it)"
+    assert [(each.fits, each.verdict) for each in wait.considered] == [(False, wait.reason.removeprefix("alpha: "))]

@@ -130,6 +130,15 @@ def check_arrays_from_the_arena_outlive_its_next_snapshots(folder: Path) -> None
     same(back, state)
 
 
+def check_arrays_from_the_arena_are_worked_in_by_a_step_that_takes_them(folder: Path) -> None:
+    state = {"w": placed(jnp.arange(4096.0), "a")}
+    back = tree_from(restored_by(saved(Keeper(folder), state)), state)
+    before = [shard.data.unsafe_buffer_pointer() for shard in back["w"].addressable_shards]
+    doubled = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf * 2, tree), donate_argnums=0)(back)
+    same(doubled, jax.tree.map(lambda leaf: leaf * 2, state))
+    assert [shard.data.unsafe_buffer_pointer() for shard in doubled["w"].addressable_shards] == before
+
+
 def check_arrays_from_the_store_are_fetched_and_can_be_donated(folder: Path) -> None:
     agent, state = Keeper(folder), {"w": placed(jnp.arange(4096.0), "a"), "b": placed(jnp.arange(64.0))}
     session = saved(agent, state)

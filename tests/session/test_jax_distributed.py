@@ -91,13 +91,17 @@ class Ring:
     def service(self, ranks: int) -> str:
         port = free_port("127.0.0.1")
         child = subprocess.Popen(
-            [sys.executable, "-m", "mainspring.node.coordinator", "127.0.0.1", str(port), str(ranks)],
+            [sys.executable, "-m", "mainspring.node.coordinator"],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=ENVIRONMENT,
         )
         self.services.append(child)
+        assert child.stdin is not None
         assert child.stdout is not None
+        child.stdin.write(f"127.0.0.1 {port} {ranks}\n".encode())
+        child.stdin.flush()
         assert child.stdout.readline() == b"ready\n"
         return f"127.0.0.1:{port}"
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from mainspring.domain import wire
 from mainspring.domain.errors import InvalidInput
 from mainspring.session import TimeUse
-from mainspring.session.meter import MEASURED, Meter
+from mainspring.session.meter import MEASURED, WAIT_NOTED_S, Meter
 
 
 class Watch:
@@ -37,6 +38,51 @@ def test_meter_waiting_for_data_counts_and_work_does_not() -> None:
     report = meter.take()
     assert report is not None
     assert report.seconds == {"data": 6.0}
+
+
+@pytest.mark.parametrize("wait_s", [1e-5, 4e-4, 3e-3])
+def test_meter_waits_too_short_to_note_add_up(wait_s: float) -> None:
+    watch = Watch()
+    meter = Meter(watch)
+    found = 0.0
+
+    def batches() -> Iterator[int]:
+        for batch in range(1000):
+            watch.now_s += wait_s
+            yield batch
+
+    for batch in meter.timed(batches()):
+        meter.report(batch, None)
+        if batch % 7 == 0:
+            report = meter.take()
+            assert report is not None
+            found += report.seconds.get("data", 0.0)
+            assert found <= watch.now_s + 1e-9
+            assert watch.now_s - found <= WAIT_NOTED_S + 7 * wait_s + 1e-9
+    rest = meter.take(rest=True)
+    assert rest is not None
+    assert found + rest.seconds["data"] == pytest.approx(1000 * wait_s)
+
+
+def test_meter_of_steps_that_come_while_it_is_read_loses_no_metric() -> None:
+    meter = Meter(Watch())
+    found: dict[str, float] = {}
+    steps = 20_000
+
+    def train() -> None:
+        for step in range(steps):
+            meter.report(step, {"loss": float(step), f"every-{step % 50}": float(step)})
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    while trainer.is_alive():
+        if (report := meter.take()) is not None:
+            assert all(value >= found.get(name, 0.0) for name, value in report.metrics.items())
+            found.update(report.metrics)
+    trainer.join()
+    if (report := meter.take()) is not None:
+        found.update(report.metrics)
+    assert found == {"loss": steps - 1.0, **{f"every-{step % 50}": float(step) for step in range(steps - 50, steps)}}
 
 
 def test_meter_takes_what_is_measured_inside_off_what_is_around_it() -> None:

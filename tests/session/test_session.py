@@ -195,6 +195,21 @@ def test_a_rank_alone_that_could_not_save_does_one_more_step_and_saves_that(agen
     session.close()
 
 
+@pytest.mark.parametrize("then", list(Then))
+def test_a_rank_asked_to_stop_at_its_last_step_has_done_all_and_need_not_leave(agent: Agent, then: Then) -> None:
+    session = agent.session(welcome(world_size=2, every=1000))
+    agent.reply = wire.StepReply(stop=True, stop_at=3, then=then, snapshot_every=1000)
+    session.report(1)
+    until(lambda: session.snapshot_due(5))
+    agent.reply = wire.StepReply(stop=True, stop_at=6, then=then, snapshot_every=1000)
+    session.report(2)
+    until(lambda: not session.snapshot_due(5))
+    assert [step for step in session.steps(0, 6) if session.snapshot_due(step)] == [6]
+    assert not session.stop_requested
+    assert session.left() is Then.EXIT
+    session.close()
+
+
 def test_snapshots_are_due_at_the_pace_of_the_lead_and_at_the_end(agent: Agent) -> None:
     session = agent.session(welcome(every=4))
     assert [step for step in session.steps(2, 15) if session.snapshot_due(step)] == [4, 8, 12, 15]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from mainspring.app.output import Listing, gist
 from mainspring.domain.answers import Event
@@ -105,7 +106,7 @@ def _resumed(facts: _Facts) -> str:
 
 
 def _ended(facts: _Facts) -> str:
-    return f"its lead ended it at {_step(facts)}: {facts['outcome']}, {facts['reason']}"
+    return f"its lead ended it at {_step(facts)}: {facts['outcome']}{facts.clause('reason', ', {}')}"
 
 
 def _counted(number: str, what: str) -> str:
@@ -119,11 +120,11 @@ def _granted(facts: _Facts) -> str:
 
 _WORDS: Mapping[EventKind, Callable[[_Facts], str]] = {
     EventKind.JOB_SUBMITTED: lambda facts: f"submitted for team {facts['team']}",
-    EventKind.JOB_MOVED: lambda facts: f"{facts['before']} -> {facts['after']}: {facts['reason']}",
+    EventKind.JOB_MOVED: lambda facts: f"{facts['before']} -> {facts['after']}{facts.clause('reason', ': {}')}",
     EventKind.ATTEMPT_GRANTED: _granted,
     EventKind.ATTEMPT_RESIZED: _resized,
-    EventKind.ATTEMPT_ENDED: lambda facts: f"the attempt is over: {facts['outcome']}, {facts['reason']}",
-    EventKind.ATTEMPT_STOPPING: lambda facts: f"the attempt is asked to end: {facts['reason']}",
+    EventKind.ATTEMPT_ENDED: lambda facts: f"the attempt is over: {facts['outcome']}{facts.clause('reason', ', {}')}",
+    EventKind.ATTEMPT_STOPPING: lambda facts: f"the attempt is asked to end{facts.clause('reason', ': {}')}",
     EventKind.STOP_REQUESTED: lambda facts: f"asked to stop by {facts['by']}{_for(facts)}",
     EventKind.MOVE_WANTED: lambda facts: (
         f"{facts['what']} is to be brought from {facts['source']} to {facts['target']}"
@@ -169,7 +170,7 @@ def event_words(event: Event) -> str:
 
 
 def events_table(events: Sequence[Event], *, most: int = SHOWN_MAX) -> Listing:
-    """Returns the newest events; of durable checkpoints and paces the newest alone.
+    """Returns the newest events; of durable checkpoints and paces the newest alone, and each reason once.
 
     Args:
         events: Oldest first.
@@ -179,9 +180,26 @@ def events_table(events: Sequence[Event], *, most: int = SHOWN_MAX) -> Listing:
     start_s = events[0].time_s if events else 0.0
     newest = {kind: event for event in events if (kind := event.kind) in _OFTEN}
     shown = [event for event in events if event.kind not in _OFTEN or newest[event.kind] is event]
-    for event in shown[-most:]:
+    for event in _each_reason_once(shown[-most:]):
         made.add_row(f"+{event.time_s - start_s:.1f} s", event.kind.value, event_words(event))
     return made
+
+
+def _each_reason_once(events: Sequence[Event]) -> Iterator[Event]:
+    """Yields events, ends without the reason that an earlier one of the same attempt has told."""
+    said: dict[str, None] = {}
+    for event in events:
+        if event.kind is EventKind.ATTEMPT_GRANTED:
+            said = {}
+        if event.kind not in _ENDS:
+            yield event
+            continue
+        reason = str(event.detail.get("reason", ""))
+        left = "" if reason in said else reason
+        for known in said:
+            left = left.replace(f" ({known})", "")
+        said[reason] = None
+        yield replace(event, detail={**event.detail, "reason": left})
 
 
 def notable(events: Sequence[Event]) -> list[Event]:
@@ -194,3 +212,4 @@ def notable(events: Sequence[Event]) -> list[Event]:
 
 
 _OFTEN = (EventKind.CHECKPOINT_DURABLE, EventKind.SNAPSHOT_PACE)
+_ENDS = (EventKind.LEAD_ENDED, EventKind.ATTEMPT_STOPPING, EventKind.ATTEMPT_ENDED, EventKind.JOB_MOVED)

@@ -1,8 +1,8 @@
 """Durable state of jobs: one share a rank and one manifest a step, written last, that makes it real.
 
 Writing:  seal(data, shards) -> Sealed; intact(data, sealed) -> bool
-          write_share(store, job=, step=, file=share_file(claim, generation=, rank=), rank=, data=, sealed=, state=)
-              -> ShareEntry        (a repeat sends only what has not arrived)
+          write_share(store, job=, step=, file=share_file(claim, generation=, rank=), rank=, data=, shards=, sealed=,
+                      state=) -> ShareEntry    (`sealed` is called while data is on its way; a repeat sends the rest)
           commit(store, manifest, replace=) -> bool
 Fencing:  put_claim(store, job, claim); newest_claim(store, job) -> Claim | None   (claims compare)
 Reading:  open_checkpoint(store, job, step) -> Checkpoint

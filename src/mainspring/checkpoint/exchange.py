@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 
@@ -192,7 +193,8 @@ class _Shares:
             file=share_file(self._claim, generation=1, rank=rank),
             rank=rank,
             data=self._buffer,
-            sealed=seal(self._buffer, self._shards),
+            shards=self._shards,
+            sealed=partial(seal, self._buffer, self._shards),
             state={},
         )
         self._entries.append(entry)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import google_crc32c
@@ -100,13 +101,24 @@ def seal(data: NDArray[np.uint8], shards: Sequence[Shard]) -> Sealed:
         block = data[shard.offset : shard.offset + shard.size_bytes]
         page_bytes = page_bytes_of(shard.size_bytes)
         if page_bytes:
-            sums = [google_crc32c.extend(0, block[at : at + page_bytes]) for at in range(0, len(block), page_bytes)]
+            sums = _page_sums(block, page_bytes)
             pages += sums
             crc32c = table_crc32c(np.array(sums, dtype=np.uint32))
         else:
             crc32c = crc32c_of(block)
         sealed.append(replace(shard, crc32c=crc32c, page_bytes=page_bytes))
     return Sealed(shards=tuple(sealed), pages=np.array(pages, dtype=np.uint32))
+
+
+def _page_sums(block: NDArray[np.uint8], page_bytes: int) -> list[int]:
+    """Returns the crc32c of every page. Pages are small: what Python does for each counts as much as the checksum."""
+    sums: list[int] = []
+    whole = len(block) - len(block) % page_bytes
+    for start in range(0, whole, _CRC_BYTES):
+        sums.extend(map(google_crc32c.value, block[start : min(start + _CRC_BYTES, whole)].reshape(-1, page_bytes)))
+    if whole < len(block):
+        sums.append(google_crc32c.value(block[whole:]))
+    return sums
 
 
 def intact(data: NDArray[np.uint8], sealed: Sealed) -> bool:
@@ -128,13 +140,15 @@ def write_share(
     file: str,
     rank: int,
     data: NDArray[np.uint8],
-    sealed: Sealed,
+    shards: Sequence[Shard],
+    sealed: Callable[[], Sealed],
     state: Detail,
     segment_bytes: int = SEGMENT_BYTES,
 ) -> ShareEntry:
     """Stores the shards of a snapshot that are `once`, and returns what the manifest says of them.
 
-    Called again after a failure, with the same name and bytes, it sends only segments that have not arrived.
+    Checksums are computed while data is on its way, so that the disk does not wait for the processor. Called again
+    after a failure, with the same name and bytes, it sends only what has not arrived.
 
     Args:
         store: The object store.
@@ -143,7 +157,8 @@ def write_share(
         file: The share's name, see `share_file`.
         rank: The place that took the snapshot.
         data: The snapshot's bytes; those of `once` shards lie at the front. Fastest at a page's address.
-        sealed: The snapshot's shards and checksums.
+        shards: The snapshot's shards.
+        sealed: Returns them with their checksums; another thread calls it, once or more.
         state: The rank's own small facts.
         segment_bytes: How much at most is sent again after a failure; a multiple of `DIRECT_BYTES`.
 
@@ -151,38 +166,56 @@ def write_share(
         StorageFull: No room; what was stored of this share is deleted again, because room is what is wanted.
         Unavailable: The store does not answer; another try may go on from here.
     """
-    ends = np.cumsum([page_count(shard) for shard in sealed.shards], dtype=np.int64)
-    kept = [(shard, end) for shard, end in zip(sealed.shards, ends.tolist(), strict=True) if shard.once]
-    shards = [shard for shard, _ in kept]
-    tables = [sealed.pages[end - page_count(shard) : end] for shard, end in kept]
-    index = index_bytes(shards, state)
-    tail = index + b"".join(table.astype("<u4", copy=False).tobytes() for table in tables)
-    data_bytes = max((shard.offset + shard.size_bytes for shard in shards), default=0)
+    data_bytes = max((shard.offset + shard.size_bytes for shard in shards if shard.once), default=0)
     front = data[:data_bytes].data
+    tails: list[_Tail] = []
 
-    def put(start: int) -> None:
-        segment = front[start : start + segment_bytes]
-        key = segment_key(job, step, file, start // segment_bytes)
-        if store.size(key) != len(segment):  # Objects appear whole, and this name is given to these bytes alone.
-            store.put(key, segment)
+    def put(key: str, data: bytes | memoryview) -> None:
+        if store.size(key) != len(data):  # Objects appear whole, and this name is given to these bytes alone.
+            store.put(key, data)
+
+    def put_tail() -> None:
+        tails.append(_tail_of(sealed(), state))
+        put(tail_key(job, step, file), tails[0].data)
+
+    def put_segment(start: int) -> None:
+        put(segment_key(job, step, file, start // segment_bytes), front[start : start + segment_bytes])
 
     starts = range(0, data_bytes, segment_bytes)
     try:
-        each(put, starts, threads=_WRITES_AT_ONCE)
-        store.put(tail_key(job, step, file), tail)
+        works: list[Callable[[], None]] = [put_tail, *(partial(put_segment, start) for start in starts)]
+        each(lambda work: work(), works, threads=1 + _WRITES_AT_ONCE)
     except StorageFull:
         for start in starts:
             store.delete(segment_key(job, step, file, start // segment_bytes))
+        store.delete(tail_key(job, step, file))
         raise
+    (tail,) = tails
     return ShareEntry(
         rank=rank,
         file=file,
-        size_bytes=data_bytes + len(tail),
+        size_bytes=data_bytes + len(tail.data),
         index_offset=data_bytes,
-        index_bytes=len(index),
-        index_crc32c=google_crc32c.value(index),
+        index_bytes=tail.index_bytes,
+        index_crc32c=google_crc32c.value(tail.data[: tail.index_bytes]),
         segment_bytes=segment_bytes,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """An index, and after so many bytes the checksums of pages."""
+
+    data: bytes
+    index_bytes: int
+
+
+def _tail_of(sealed: Sealed, state: Detail) -> _Tail:
+    ends = np.cumsum([page_count(shard) for shard in sealed.shards], dtype=np.int64)
+    kept = [(shard, end) for shard, end in zip(sealed.shards, ends.tolist(), strict=True) if shard.once]
+    index = index_bytes([shard for shard, _ in kept], state)
+    tables = [sealed.pages[end - page_count(shard) : end] for shard, end in kept]
+    return _Tail(index + b"".join(table.astype("<u4", copy=False).tobytes() for table in tables), len(index))
 
 
 def each(work: Callable[[Item], object], items: Iterable[Item], *, threads: int) -> None:

@@ -346,7 +346,12 @@ def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> Heart
         current = attempt_by_id(connection, attempt.id)
         assert current is not None
         ledger.stop_attempt(current, StopCause.OUTCOME, beat.reason or f"its lead reported {beat.outcome.value}")
-    return HeartbeatReply(acknowledged=seen)
+    return HeartbeatReply(acknowledged=seen, gone=_gone(connection, attempt))
+
+
+def _gone(connection: sa.Connection, attempt: AttemptRecord) -> tuple[int, ...]:
+    own = (agents.c.attempt_id == attempt.id, agents.c.gone)
+    return tuple(connection.execute(sa.select(agents.c.agent).where(*own).order_by(agents.c.agent)).scalars())
 
 
 def _began_s(connection: sa.Connection, attempt: AttemptRecord, told_s: float, now_s: float) -> float:

@@ -22,12 +22,14 @@ class Loss:
         well: Whether its agents ended as they should, only before anybody said so.
         whole: Whether nothing of it is left to go on.
         nodes: Those lost of what is left.
+        ended: Those of them that the engine names: there nothing lives.
     """
 
     reason: str
     well: bool = False
     whole: bool = True
     nodes: tuple[NodeName, ...] = ()
+    ended: tuple[NodeName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +59,8 @@ def judge(allocation: AllocationRecord, seen: AllocationSeen | None, *, now_s: f
             return Judgement(after=AllocationState.GONE, loss=Loss(reason=_ending(seen), well=well))
         case AllocationState.GRANTED | AllocationState.LAUNCHED if seen is not None and seen.agent_lost:
             # An engine that cannot tell which node it was has lost one at least.
-            lost = seen.lost_nodes or seen.nodes[-1:]
-            return Judgement(loss=Loss(reason=f"an agent is gone: {seen.reason}", whole=False, nodes=lost))
+            lost, reason = seen.lost_nodes or seen.nodes[-1:], f"an agent is gone: {seen.reason}"
+            return Judgement(loss=Loss(reason=reason, whole=False, nodes=lost, ended=seen.lost_nodes))
         case AllocationState.GRANTED:
             return Judgement(after=AllocationState.LAUNCHED) if seen is not None else Judgement()
         case AllocationState.LAUNCHED:

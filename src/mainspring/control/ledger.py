@@ -6,7 +6,7 @@ job; when to move what is decided by `loop`, `agents` and `control`, and what a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -283,6 +283,20 @@ class Ledger:
         if after is AllocationState.GONE and allocation.ended_s is None:
             columns["ended_s"] = max(self.now_s, allocation.granted_s)
         self.connection.execute(sa.update(allocations).where(allocations.c.id == allocation.id).values(columns))
+        if after is AllocationState.GONE:
+            self.note_gone(allocation, range(allocation.nodes))
+
+    def note_gone(self, allocation: AllocationRecord, places: Iterable[int]) -> None:
+        """Notes that agents of an allocation are gone: their lead, told so, need not wait until they must be.
+
+        Args:
+            allocation: Whose, while it may still be stopping or go on with others.
+            places: Theirs, among its nodes.
+        """
+        for some in chunks(places):
+            numbers = [allocation.agent_first + place for place in some]
+            own = (agents.c.attempt_id == allocation.attempt, agents.c.agent.in_(numbers))
+            self.connection.execute(sa.update(agents).where(*own, sa.not_(agents.c.gone)).values(gone=True))
 
     def lose_allocation(self, allocation: AllocationRecord) -> None:
         """Notes that an agent of an allocation ended otherwise than well.
@@ -353,7 +367,7 @@ class Ledger:
         detail = {"outcome": end.attempt.value, "reason": reason}
         self.event(EventKind.ATTEMPT_ENDED, job=job.id, attempt=attempt.id, detail=detail)
         errors = [row.reason for row in lost] + [reason]
-        self.move_job(job, end.job, _verdict(end, errors, attempt))
+        self.move_job(job, end.job, _verdict(end, errors, attempt, attempts_max))
 
     def _first_error(self, attempt: AttemptRecord) -> str:
         """Returns the first bad exit of a rank that its lead told of, "" when there was none."""
@@ -378,11 +392,12 @@ class Ledger:
         self.connection.execute(sa.update(attempts).where(attempts.c.id == attempt).values(**columns))
 
 
-def _verdict(end: Conclusion, errors: Sequence[str], attempt: AttemptRecord) -> str:
+def _verdict(end: Conclusion, errors: Sequence[str], attempt: AttemptRecord, attempts_max: int) -> str:
     """Returns the words on a job whose attempt has ended."""
     match end.job:
         case JobState.QUEUED if end.attempt is AttemptState.LOST:
-            return f"attempt {attempt.number} was lost ({errors[-1]}); waiting to start again"
+            counted = "" if attempt.stop_cause == StopCause.FENCED else f" (loss {len(errors)} of {attempts_max})"
+            return f"attempt {attempt.number} was lost ({errors[-1]}); waiting to start again{counted}"
         case JobState.QUEUED:
             return f"attempt {attempt.number} gave up its place ({errors[-1]}); waiting to start again"
         case JobState.FAILED if end.attempt is AttemptState.LOST:

@@ -35,6 +35,9 @@ def lose(ledger: Ledger, mirror: Mirror, attempt_id: AttemptId, losses: Mapping[
         return
     for one in held:
         loss = losses.get(one.id)
+        if loss is not None and loss.ended:
+            nodes = mirror.parts[one.id].nodes
+            ledger.note_gone(one, [nodes.index(node) for node in loss.ended if node in nodes])
         if loss is None or (one.lost and not loss.whole):
             continue
         mirror.touch(attempt_id)

@@ -56,7 +56,8 @@ _ATTEMPT_EVENTS = (
 )
 _DURABLE = EventKind.CHECKPOINT_DURABLE.value
 _READ = (*_JOB_EVENTS, *_ATTEMPT_EVENTS, _DURABLE)
-_FOR_OTHERS = (events.c.kind == EventKind.ATTEMPT_RESIZED.value, events.c.detail.contains('"for_job"'))
+_RESIZED = (events.c.kind == EventKind.ATTEMPT_RESIZED.value,)
+_FOR_OTHERS = (*_RESIZED, events.c.detail.contains('"for_job"'))
 _STRAY = "work of an attempt that was given up may still run here"
 
 
@@ -94,6 +95,7 @@ class Mirror:
         self._attempt_of: dict[JobId, AttemptId] = {}
         self._pasts: dict[JobId, Past] = {}
         self._durable_s: dict[AttemptId, float] = {}
+        self._resized_s: dict[AttemptId, float] = {}
         self._shrunk_s: dict[AttemptId, float] = {}
         self._shown: dict[AttemptId, tuple[Grant, ...]] = {}
         self._team_rows: list[tuple[str, str]] | None = None
@@ -185,6 +187,7 @@ class Mirror:
         for some in chunks(dict.fromkeys(attempt.job for attempt in live)):
             own = events.c.job_id.in_(some)
             self._durable_s.update(_newest_times(connection, own, events.c.kind == _DURABLE))
+            self._resized_s.update(_newest_times(connection, own, *_RESIZED))
             self._shrunk_s.update(_newest_times(connection, own, *_FOR_OTHERS))
         self._take_jobs(connection, {job.id: job for job in live_jobs(connection)})
         self._take_allocations(connection, (), live_allocations(connection))
@@ -199,7 +202,9 @@ class Mirror:
         self._touched = {}
         self._durable_s.update(news.durable_s)
         if news.attempts:
-            self._shrunk_s.update(_newest_times(connection, *_FOR_OTHERS, events.c.sequence > self._event_seen))
+            since = events.c.sequence > self._event_seen
+            self._resized_s.update(_newest_times(connection, *_RESIZED, since))
+            self._shrunk_s.update(_newest_times(connection, *_FOR_OTHERS, since))
         changed = sorted(attempts_by_id(connection, touched), key=lambda attempt: attempt.id)
         self._take_allocations(connection, touched, live_allocations_of(connection, touched))
         over = [attempt for attempt in changed if ended(attempt.state)]
@@ -329,6 +334,7 @@ class Mirror:
             grants=held,
             submitted_s=self.jobs[attempt.job].submitted_s,
             granted_s=attempt.granted_s,
+            resized_s=self._resized_s.get(attempt.id, -inf),
             attained_chip_s=past.attained_chip_s,
             durable_s=self._durable_s.get(attempt.id),
             evicted_s=max(past.evicted_s, self._shrunk_s.get(attempt.id, -inf)),
@@ -342,7 +348,7 @@ class Mirror:
         self.version += 1
         self.builder.remove_live(attempt.id)
         self.builder.remove_live(_going(attempt.id))
-        for times in (self._durable_s, self._shrunk_s):
+        for times in (self._durable_s, self._resized_s, self._shrunk_s):
             times.pop(attempt.id, None)
         self._shown.pop(attempt.id, None)
         self.bereaved.pop(attempt.id, None)

@@ -122,6 +122,7 @@ agents = Table(
     Column("attempt_id", String(ID_LENGTH_MAX), ForeignKey("attempts.id"), primary_key=True),
     Column("agent", Integer, primary_key=True, autoincrement=False),
     Column("address", String(255), nullable=False),
+    Column("gone", Boolean, nullable=False, default=False),  # Whether its engine has seen it end.
 )
 
 events = Table(

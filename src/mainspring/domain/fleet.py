@@ -172,7 +172,8 @@ class AllocationSeen:
         exit_code: Of the first agent that failed, 0 when all ended well, None while any lives or when unknown.
         reason: The engine's own words, for people.
         agent_lost: Whether one of its agents ended otherwise than well.
-        lost_nodes: Where those agents were, as far as the engine can tell.
+        lost_nodes: Where those agents were, as far as the engine can tell. They are over, not merely silent, and with
+            them their ranks; none is started again. Others go on without them at once.
     """
 
     allocation: AllocationId

@@ -24,7 +24,7 @@ from mainspring.node.crew import Crew
 from mainspring.node.keeper import Keeper
 from mainspring.node.lead_host import LeadHost
 from mainspring.node.limits import Limits, find_limits
-from mainspring.node.links import Line, address_of, host_port, own_address
+from mainspring.node.links import QUIET_PARTS, Line, address_of, host_port, own_address
 from mainspring.node.peers import Peers
 from mainspring.node.probe import probe
 from mainspring.node.rank_server import Desk
@@ -33,9 +33,9 @@ from mainspring.objects import ObjectStore, open_store
 
 REGISTER_WAIT_S = 0.1  # The first; orders are ready as soon as the attempt's last agent has registered.
 REGISTER_WAIT_S_MAX = 10.0  # 12,000 agents of a controller that was away come back within seconds of it, spread out.
-RELEAD_WAIT_S_MAX = 1.0  # While another lead is being named, which takes the controller about a lease.
 JOIN_LIMIT_S = 600.0  # As long as the lead waits for its agents.
-LEAD_UP_LEASES = 2.0  # A new lead learns of it within one lease; no rank runs meanwhile.
+LEAD_UP_LEASES = 2.0  # A lead just named learns of it within one lease; no rank runs meanwhile.
+ASK_AGAIN_LEASES = 1 / QUIET_PARTS  # So much later than us, at most, the controller last heard of a lead that is gone.
 FIRST_MESSAGE_LIMIT_S = 10.0
 CONNECT_LIMIT_S = 5.0
 RECONNECT_WAIT_S = 0.2
@@ -112,16 +112,16 @@ class Agent:
         message = wire.Register(
             allocation=self._order.allocation, node=self._order.node, address=self._address, lost_epoch=lost_epoch
         )
-        wait_s, wait_s_max = REGISTER_WAIT_S, RELEAD_WAIT_S_MAX if lost_epoch else REGISTER_WAIT_S_MAX
+        wait_s = REGISTER_WAIT_S
         while True:
             try:
                 orders = await self._controller.register(message)
                 if orders.ready:
                     return orders
             except Unavailable:
-                wait_s_max = REGISTER_WAIT_S_MAX  # However long it is away: the work it granted is still wanted.
+                pass  # However long it is away: the work it granted is still wanted.
             await asyncio.sleep(wait_s * (0.5 + self._dice.bits(16) / 65_536))
-            wait_s = min(wait_s * 1.5, wait_s_max)
+            wait_s = min(wait_s * 1.5, REGISTER_WAIT_S_MAX)
 
     # ------------------------------------------------------------ service
 
@@ -249,18 +249,20 @@ class Agent:
         self, orders: wire.Orders, crew: Crew, keeper: Keeper, stores: Stores, group: asyncio.TaskGroup
     ) -> None:
         """Follows one lead after another, until told to end."""
-        patience_s = JOIN_LIMIT_S
+        patience_s = LEAD_UP_LEASES * orders.lease_s
         while await self._follow(orders, crew, keeper, patience_s, group):
             await crew.end_running()
             if self._stopping.is_set():
                 self._end(0, "stopped by its engine")
                 return
-            orders = await self._register(lost_epoch=orders.epoch)
+            lost_epoch = orders.epoch
+            orders = await self._register(lost_epoch)
             crew.adopt(orders)
             keeper.adopt(orders)
             if orders.lead and self._lead is None:
                 self._begin_to_lead(orders, stores, group)
-            patience_s = LEAD_UP_LEASES * orders.lease_s
+            leases = LEAD_UP_LEASES if orders.epoch > lost_epoch else ASK_AGAIN_LEASES
+            patience_s = leases * orders.lease_s
 
     async def _follow(
         self, orders: wire.Orders, crew: Crew, keeper: Keeper, patience_s: float, group: asyncio.TaskGroup
@@ -280,6 +282,8 @@ class Agent:
                 try:
                     async for message in line.messages(orders.lease_s):
                         heard_s, patience_s = self._clock.monotonic_s(), orders.lease_s
+                        if isinstance(message, wire.EndAgent) and message.fenced and self._lead is None:
+                            return True
                         if await self._obey(message, crew, keeper, group):
                             return False
                 finally:

@@ -1,7 +1,8 @@
 """Keeps one rank's snapshots in shared memory that outlives the rank and dies with the agent.
 
 The memory is a file without a name, reached by ranks through this process's descriptor, so that no crash of anybody
-leaves it behind. Three slots: one being written, the newest whole snapshot, the one before.
+leaves it behind. Three slots: one being written, the newest whole snapshot, the one before. The first snapshot tells
+how large they are; the other two are made ready while training goes on, so that no later snapshot waits for memory.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import mmap
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
@@ -26,6 +28,8 @@ SLOTS = 3
 SLOT_ROUND_BYTES = 2 << 20  # A huge page.
 SLOT_WAIT_S = 5.0  # Checksums of 60 GB, or a peer that is given up; longer is what skipping a snapshot is for.
 MEMORY_SHARE = 0.5  # Of what the kernel calls available; the program needs the rest.
+TOUCH_BYTES = 16 << 20  # 15 ms of work at most; after each part it is asked whether the slot is still wanted.
+TOUCH_NICENESS = 10  # A tenth of a core where training wants all of it; idle cores give more.
 GROWTHS_MAX = 64  # Resharding settles after a few sizes; a state that keeps growing is a leak in the program.
 
 
@@ -68,6 +72,8 @@ class Slot:
     sequence: int = 0
     pins: int = 0
     wanted: bool = False
+    wants_memory: bool = True
+    touching: threading.Lock = field(default_factory=threading.Lock)
     room: mmap.mmap = field(init=False)
     data: NDArray[np.uint8] = field(init=False)
     sealing: threading.Lock = field(default_factory=threading.Lock)
@@ -101,9 +107,19 @@ class Slot:
         """Forgets what the bytes were."""
         self.holding, self.shards, self.state, self.sealed, self.wanted = None, (), {}, None, False
 
+    def touch(self) -> None:
+        """Has the system make the memory now; slow, for a thread of its own. It only reads: anybody may write."""
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), TOUCH_NICENESS)
+        for start in range(0, self.size_bytes, TOUCH_BYTES):
+            with self.touching:
+                if not self.wants_memory:
+                    return
+                self.data[start : start + TOUCH_BYTES : mmap.PAGESIZE].max()  # Lets other threads run meanwhile.
+
     def free_memory(self) -> None:
         """Gives the memory back to the system, where its kind of file can; the file keeps its length."""
-        with contextlib.suppress(OSError):
+        with self.touching, contextlib.suppress(OSError):
+            self.wants_memory = False
             self.room.madvise(mmap.MADV_REMOVE)
 
 
@@ -197,7 +213,9 @@ class Arena:
         self._size_bytes = 0
         self._growths = 0
         self._sequence = 0
+        self._in_memory = True
         self._beginning = asyncio.Lock()
+        self._ahead: asyncio.Task[None] | None = None
         self._freed = asyncio.Event()
 
     @property
@@ -250,6 +268,8 @@ class Arena:
                 other.clear()  # The same step saved again: the newer one counts.
         self._sequence += 1
         slot.fill(holding, snapshot.shards, snapshot.state, self._sequence)
+        if self._ahead is None:
+            self._ahead = asyncio.create_task(self._make_ready(slot.size_bytes))
         return True
 
     def discard_after(self, step: int) -> None:
@@ -286,6 +306,11 @@ class Arena:
 
     def close(self) -> None:
         """Lets the memory go, once nobody maps it any more."""
+        if self._ahead is not None:
+            self._ahead.cancel()
+            self._ahead = None
+        for slot in self._slots:
+            slot.wants_memory = False
         self._slots.clear()
         os.close(self._file)
 
@@ -313,6 +338,23 @@ class Arena:
             for slot in self._slots:
                 slot.wanted = False
 
+    async def _make_ready(self, size_bytes: int) -> None:
+        """Adds the slots that are yet to come, and has their memory made. When that fails, `begin` tries again."""
+        toucher = ThreadPoolExecutor(1, "mainspring-touch")  # Its thread is slow for good.
+        try:
+            while True:
+                async with self._beginning:
+                    if len(self._slots) == SLOTS or (await self._grow(size_bytes)).offset < 0:
+                        return
+                    slot = self._slots[-1]
+                if self._in_memory:
+                    try:
+                        await asyncio.get_running_loop().run_in_executor(toucher, slot.touch)
+                    finally:
+                        slot.wants_memory = False
+        finally:
+            toucher.shutdown(wait=False)
+
     async def _grow(self, size_bytes: int) -> SnapshotSlot:
         if self._growths >= GROWTHS_MAX:
             return SnapshotSlot(offset=-1, reason=f"the arena has grown {GROWTHS_MAX} times already")
@@ -321,6 +363,7 @@ class Arena:
             on_disk = os.open(self._folder, os.O_TMPFILE | os.O_RDWR, 0o600)
             os.dup2(on_disk, self._file)  # Ranks know the arena by this descriptor's number.
             os.close(on_disk)
+            self._in_memory = False
         try:
             await asyncio.to_thread(os.posix_fallocate, self._file, self._size_bytes, rounded)
         except OSError as error:

@@ -261,20 +261,21 @@ class Crew:
         return life
 
     async def _watch(self, life: Life) -> None:
+        self._tell_exit(life, await life.process.doomed())
         exit_code = await life.process.ended()
         life.close()
         self._lives.remove(life)
-        desk = life.desk
-        if desk is None:
+        if life.desk is None:
             self._standbys.lost(life)
-            return
-        if self._seats.get(desk.rank) is life:
-            del self._seats[desk.rank]
-        if self.is_current(life):
+        elif self._seats.get(life.desk.rank) is life:
+            del self._seats[life.desk.rank]
+        self._tell_exit(life, exit_code)
+
+    def _tell_exit(self, life: Life, exit_code: int | None) -> None:
+        desk = life.desk
+        if exit_code is not None and desk is not None and self.is_current(life) and desk.rank not in self._exits:
             self._tell_progress(desk)
-            self._exits[desk.rank] = wire.RankExited(
-                generation=life.generation, rank=desk.rank, exit_code=exit_code, last_words=life.process.last_words
-            )
+            self._exits[desk.rank] = life.exited(exit_code)
             self.tell_lead(self._exits[desk.rank])
 
     async def end_ranks(self, *, grace_s: float) -> None:
@@ -438,8 +439,7 @@ class Crew:
         if any(desk.stepped_in != self.generation for desk in desks):
             return
         self._keeper.release()
-        if self._order is not None:
-            self._keeper.copy_resumed(self._order)
+        self._keeper.copy_resumed(self._order)
         for desk in desks:
             life = self._seats.get(desk.rank)
             if life is not None and life.hello is not None and life.hello.standby:

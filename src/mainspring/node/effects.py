@@ -131,9 +131,11 @@ class Acknowledged:
 
     Args:
         sent_s: When that heartbeat was sent, on the monotonic clock.
+        gone: Agents that an engine has seen end, and their ranks with them.
     """
 
     sent_s: float
+    gone: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,4 +112,8 @@ class Failures:
             outcome = AttemptState.LOST if failure.outside else AttemptState.FAILED
             return Verdict(outcome=outcome, reason=f"{how}, after {len(self._restarts_s)} restarts in place{words}")
         self._restarts_s.append(now_s)
-        return Verdict(outcome=None, reason=how)
+        swapped = (
+            f", on agent {failure.agent} only where others do not suffice" if failure.agent in self.suspects else ""
+        )
+        rung = f"restart {len(self._restarts_s)} of {self._restarts_max}{swapped}"
+        return Verdict(outcome=None, reason=f"{how} ({rung})")

@@ -141,17 +141,18 @@ class Gang:
 
     @property
     def status(self) -> tuple[wire.RankStatus, ...]:
-        """Returns every place as last seen."""
+        """Returns every place as last seen, but those whose nodes were taken away and that have left."""
+        agents = self._roster
         return tuple(
             wire.RankStatus(
                 rank=rank,
-                node=NodeName(self._roster[place.agent].node),
+                node=NodeName(agents[place.agent].node),
                 pid=self.ranks[rank].pid,
                 alive=rank in self._members.active and self.ranks[rank].pid > 0 and self.ranks[rank].exit_code is None,
                 step=self.ranks[rank].step,
             )
             for rank, place in self._members.places.items()
-            if rank in self.ranks
+            if rank in self.ranks and (rank in self._members.active or agents[place.agent].leaving_s is None)
         )
 
     def runs(self, agent: int, rank: int) -> bool:

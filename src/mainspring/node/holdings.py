@@ -144,6 +144,16 @@ class Holdings:
 
     # ------------------------------------------------------------ answers
 
+    def overtaken(self, agent: int, rank: int, step: int) -> bool:
+        """Returns whether an agent holds a newer snapshot of its own place than this step's.
+
+        Args:
+            agent: The agent.
+            rank: The place.
+            step: The step.
+        """
+        return any(holding.step > step for holding in self._of_agent.get(agent, {}).get((rank, False), ()))
+
     def newest(self) -> Taken | None:
         """Returns the newest whole step, None when there is none."""
         return max((taken for taken in self._steps if self._whole(taken)), default=None)

@@ -29,7 +29,7 @@ from mainspring.node.roster import Roster
 from mainspring.node.saves import Saving
 
 GATHER_LIMIT_S = 600.0  # Engines start all agents or none; past ten minutes one of them is not coming.
-REGATHER_LEASES = 4.0  # Agents of a lead that is lost register anew within a lease or two; late ones join later.
+GATHER_LEASES = 4.0  # Agents have their orders within a lease or two of the lead; those that take longer join later.
 PREPARE_LIMIT_S = 1_800.0  # A node's share of a large checkpoint, 500 GB at 500 MB/s, takes 1,000 s.
 STORE_LIMIT_S = 900.0  # The last save of an attempt: as above, with a margin, halved because a share is smaller.
 DRAIN_LIMIT_S = 60.0  # Killing ranks takes at most the grace; hanging up takes none.
@@ -113,7 +113,7 @@ class Lead:
 
     @property
     def rank_status(self) -> tuple[wire.RankStatus, ...]:
-        """Returns every place as last seen."""
+        """Returns every place as last seen, but those whose nodes were taken away and that have left."""
         return self._gang.status
 
     def seconds(self, now: effects.Instant) -> Mapping[str, float]:
@@ -154,6 +154,7 @@ class Lead:
             case effects.ManifestWritten():
                 self._saving.written(news)
             case effects.Acknowledged():
+                self._watch_agents(news.gone)
                 self._without(self._roster.acknowledged(news.sent_s))
             case effects.Tick():
                 self._tick()
@@ -188,7 +189,7 @@ class Lead:
             case wire.ShareStored() if self._members.of(agent, message.rank):
                 self._saving.saves.share(message)
             case wire.StoreFailed() if self._members.of(agent, message.rank):
-                self._saving.failed(message)
+                self._saving.failed(agent, message)
             case wire.AgentLeaving():
                 self._changing.leaving(agent, message.grace_s)
             case wire.AgentDrained():
@@ -247,25 +248,25 @@ class Lead:
         self._holdings.drop(agent)
         self._without((agent,))
 
-    def _watch_agents(self) -> None:
-        """Notices agents that are silent for too long; going on without them takes the controller's word."""
+    def _watch_agents(self, gone: tuple[int, ...] = ()) -> None:
+        """Notices agents that are gone, or silent for too long; going on without them takes the controller's word."""
         if self.phase in (Phase.DRAINING, Phase.OVER):
             return
         patience_s = self._orders.lease_s * LOST_AFTER_LEASES
         reason = f"not heard of for {patience_s:g} s"
         if self.phase is Phase.GATHERING:
-            soon = self._orders.epoch > 1 and not self._members.propose(self._roster.connected).lacking
-            patience_s = self._orders.lease_s * REGATHER_LEASES if soon else GATHER_LIMIT_S
+            lacking = self._members.propose(self._roster.connected).lacking
+            patience_s = GATHER_LIMIT_S if lacking else self._orders.lease_s * GATHER_LEASES
             reason = "never joined"
-        noticed = self._roster.notice(self._outbox.now_s, patience_s)
+        noticed = self._roster.notice(self._outbox.now_s, patience_s, gone)
         for agent in noticed:
             self._outbox.event(EventKind.AGENT_LOST, agent=agent, node=self._roster[agent].node)
         if noticed and self.outcome is not None:
             self._drain()  # The outcome stands; only the last save is lost.
         elif noticed:
-            left = set(self._roster.lasting) - set(self._roster.doubtful)
-            lacking = self._members.propose(left).lacking
+            lacking = self._members.propose(set(self._roster.lasting) - set(self._roster.doubtful)).lacking
             if lacking:
+                reason = "gone" if all(self._roster[agent].gone for agent in noticed) else reason
                 reason = f"agents {_names(noticed)} {reason}; {lacking}"
                 self._end(Ending(outcome=AttemptState.LOST, reason=reason, save=False))
 

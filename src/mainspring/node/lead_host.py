@@ -298,7 +298,7 @@ class LeadHost:
                     return
                 if over and all_sent and not self._unacknowledged:
                     return
-                self._feed(Acknowledged(sent_s=sent_s))
+                self._feed(Acknowledged(sent_s=sent_s, gone=reply.gone))
                 if over or not all_sent:
                     await asyncio.sleep(SOON_S)
                     continue
@@ -336,8 +336,8 @@ class LeadHost:
         )
 
     def _fence(self) -> None:
-        """Ends everything at once: another lead goes on with the attempt, or another attempt with the job."""
+        """Ends all ranks at once: another lead goes on with the attempt, or another attempt with the job."""
         self._fenced.set()
         self._eventful.set()
         for line in self._lines.values():
-            line.send(wire.EndAgent(grace_s=0.0, reason=self.reason))
+            line.send(wire.EndAgent(grace_s=0.0, reason=self.reason, fenced=True))

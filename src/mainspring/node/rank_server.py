@@ -181,6 +181,16 @@ class Life:
         welcomed, self._welcomed = self._welcomed, asyncio.Event()
         welcomed.set()
 
+    def exited(self, exit_code: int) -> wire.RankExited:
+        """Returns what the lead is told of its end in a place.
+
+        Args:
+            exit_code: How it ended.
+        """
+        assert self.desk is not None
+        words = self.process.last_words
+        return wire.RankExited(generation=self.generation, rank=self.desk.rank, exit_code=exit_code, last_words=words)
+
     def close(self) -> None:
         """Ends its conversations: the process is gone."""
         self.over = True

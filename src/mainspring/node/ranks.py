@@ -26,6 +26,9 @@ OUTPUT_BYTES_PER_S_MAX = (
     32 << 20
 )  # Faster output waits in its pipe; a disk writes that on the side, whatever floods it.
 HEARD_BYTES_MAX = 256 << 10  # Of output listened to: stacks of a rank, among whatever else it writes.
+LOOK_S = 0.05  # A tenth of what it takes to take a process of a few gigabytes apart; a look takes 20 us.
+_PF_EXITING = 0x4  # See `include/linux/sched.h`, and proc(5) for the places of the two numbers read here.
+_FLAGS, _EXIT_CODE = 6, 49
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -231,6 +234,20 @@ class RankProcess:
         loop = asyncio.get_running_loop()
         threading.Thread(target=self._pump, args=(outlet, loop), daemon=True, name="mainspring-output").start()
 
+    async def doomed(self) -> int | None:
+        """Returns the exit code of a process that a signal ends, as soon as it is bound to end; None for others.
+
+        It does nothing any more, but its memory may take the kernel a second, and only then is it waited for.
+        """
+        while self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(OSError):
+                number = _ended_by(self._process.pid)
+                if number:
+                    self.last_words = self._words(self.log.last_words)
+                    return -number
+            await asyncio.sleep(LOOK_S)
+        return None
+
     async def ended(self) -> int:
         """Returns the exit code once the process has ended and nothing it started lives."""
         if self._process is None:
@@ -244,12 +261,15 @@ class RankProcess:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PIPE_LIMIT_S):
                     await self._pumped.wait()
-        self.last_words = self.log.close()
+        words = self.log.close()
+        self.last_words = self._words(words) if exit_code != 0 else words
         if self._limit is not None:
-            if exit_code != 0 and self._limit.passed:
-                self.last_words = f"{self.last_words}\n{self._limit.passed}".strip()
             await self._limit.close()
         return exit_code
+
+    def _words(self, last: str) -> str:
+        passed = self._limit.passed if self._limit is not None else ""
+        return f"{last}\n{passed}".strip() if passed else last
 
     def signal(self, number: int) -> None:
         """Signals the process's whole group.
@@ -269,3 +289,10 @@ class RankProcess:
                 self._hurry.wait(len(data) / OUTPUT_BYTES_PER_S_MAX)
         with contextlib.suppress(RuntimeError):  # The agent's loop has ended before its ranks' output did.
             loop.call_soon_threadsafe(self._pumped.set)
+
+
+def _ended_by(pid: int) -> int:
+    """Returns the signal that ends a process which does nothing any more, 0 for others."""
+    numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    number = int(numbers[_EXIT_CODE]) & 0x7F  # The rest tells of a core dump, or of an exit by itself.
+    return number if int(numbers[_FLAGS]) & _PF_EXITING else 0

@@ -16,7 +16,8 @@ class AgentSeen:
     Args:
         left_s: When its line went, while it is down.
         busy: Whether ranks may live there that the lead has not seen end.
-        noticed_s: When it was noticed to be silent for too long, None while it is not.
+        gone: Whether its engine has seen it end since its line went: nothing of it lives.
+        noticed_s: When it was noticed to be gone, or silent for too long, None while it is not.
         lost: Whether the lead goes on without it.
         leaving_s: When its engine takes it away, None while that is not announced.
     """
@@ -26,6 +27,7 @@ class AgentSeen:
     node: str = ""
     address: str = ""
     connected: bool = False
+    gone: bool = False
     noticed_s: float | None = None
     lost: bool = False
     leaving_s: float | None = None
@@ -106,7 +108,7 @@ class Roster:
         """
         fresh = news.agent not in self._agents or self._agents[news.agent].lost
         seen = self._agents.setdefault(news.agent, AgentSeen(left_s=now_s))
-        seen.connected, seen.lost, seen.drained, seen.noticed_s = True, False, False, None
+        seen.connected, seen.gone, seen.lost, seen.drained, seen.noticed_s = True, False, False, False, None
         seen.node, seen.address = news.node, news.address
         if fresh:
             seen.leaving_s = None
@@ -121,17 +123,20 @@ class Roster:
         """
         self._agents[agent].connected, self._agents[agent].left_s = False, now_s
 
-    def notice(self, now_s: float, patience_s: float) -> tuple[int, ...]:
-        """Returns the agents whose silence has just become too long.
+    def notice(self, now_s: float, patience_s: float, gone: Collection[int] = ()) -> tuple[int, ...]:
+        """Returns the agents of which it has just become known that they are gone, or silent for too long.
 
         Args:
             now_s: The time.
             patience_s: How long one may be silent.
+            gone: Those that an engine has seen end; of one whose line is up, the line knows better.
         """
         found = []
         for agent, seen in self._agents.items():
-            silent = not seen.connected and not seen.lost and seen.noticed_s is None
-            if silent and now_s - seen.left_s > patience_s:
+            if seen.connected or seen.lost:
+                continue
+            seen.gone = seen.gone or agent in gone
+            if seen.noticed_s is None and (seen.gone or now_s - seen.left_s > patience_s):
                 seen.noticed_s = now_s
                 found.append(agent)
         return tuple(found)
@@ -139,10 +144,13 @@ class Roster:
     def acknowledged(self, sent_s: float) -> tuple[int, ...]:
         """Returns the agents the lead may go on without now: the controller, heard after, still holds with this lead.
 
+        Of one that is gone it has said so in that very answer.
+
         Args:
             sent_s: When the heartbeat was sent that the controller answered.
         """
-        found = [agent for agent in self.doubtful if (self._agents[agent].noticed_s or 0.0) <= sent_s]
+        seen = self._agents
+        found = [agent for agent in self.doubtful if seen[agent].gone or (seen[agent].noticed_s or 0.0) <= sent_s]
         for agent in found:
             self.lose(agent)
         return tuple(found)

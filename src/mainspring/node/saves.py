@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import final
 
-from mainspring.domain.wire import Detail, EventKind, ShareStored, StoreFailed, StoreStep
+from mainspring.domain.wire import NO_LONGER_HELD, Detail, EventKind, ShareStored, StoreFailed, StoreStep
 from mainspring.node.effects import ManifestWritten, WriteManifest
 from mainspring.node.holdings import Holdings, Taken
 from mainspring.node.outbox import Outbox
@@ -17,6 +17,7 @@ STORE_EVERY_S = 10.0  # The most work an attempt can lose with all its nodes, be
 REST_PARTS = 3.0  # A save that took long is followed by three times as long a rest: disk and network are training's.
 TRIES_MAX = 8  # Of one step: with the waits between, three minutes of a store that is full or does not answer.
 WAIT_S_MAX = 60.0
+OVERTAKEN_WAIT_S = 1.0  # Snapshots that overtake saves come many times a second: the next one will do as well.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,16 @@ class Saves:
                 self._again_s = monotonic_s + min(2.0 ** (self._tries - 1), WAIT_S_MAX)
         return news
 
+    def overtaken(self, step: int, monotonic_s: float) -> None:
+        """Ends the save under way if it is one of `step`, for the sake of a newer one, which may start soon.
+
+        Args:
+            step: The step that is not to be had any more.
+            monotonic_s: The time.
+        """
+        if self.taken is not None and self.taken.step == step and not self.writing:
+            self.taken, self._due_s, self._again_s = None, -math.inf, monotonic_s + OVERTAKEN_WAIT_S
+
     def written(self, monotonic_s: float) -> None:
         """Takes note that the save under way is durable; the next one waits the longer, the longer this one took.
 
@@ -187,13 +198,17 @@ class Saving:
             mine = [agent for agent in agents if agent in self._agents]
             self._outbox.tell(mine, StoreStep(step=taken.step, taken_in=taken.generation))
 
-    def failed(self, message: StoreFailed) -> None:
-        """Takes note that a share could not be made durable.
+    def failed(self, agent: int, message: StoreFailed) -> None:
+        """Takes note that a share could not be made durable; one that newer snapshots have overwritten is no failure.
 
         Args:
+            agent: Where.
             message: Which, and why.
         """
-        self._fail(message.step, message.reason)
+        if message.reason == NO_LONGER_HELD and self._holdings.overtaken(agent, message.rank, message.step):
+            self.saves.overtaken(message.step, self._outbox.now_s)
+        else:
+            self._fail(message.step, message.reason)
 
     def began(self, source: Source) -> None:
         """Takes note of where a generation resumes: the first tells what checkpoint this lead began from.

@@ -52,6 +52,14 @@ class Share:
     prefix: str
     held: Held
 
+    def sealed(self) -> Sealed:
+        """Returns the snapshot's checksums, its paths as they are called in the store: slow, for a worker thread."""
+        sealed = self.held.sealed()
+        if not self.prefix:
+            return sealed
+        named = tuple(replace(shard, path=self.prefix + shard.path) for shard in sealed.shards)
+        return Sealed(shards=named, pages=sealed.pages)
+
 
 @final
 class Stores:
@@ -79,11 +87,9 @@ class Stores:
         file = share_file(share.claim, generation=holding.generation, rank=holding.rank)
 
         def work() -> ShareStored:
-            sealed = share.held.sealed()
             state = {share.prefix + name: value for name, value in share.held.state.items()}
-            if not any(shard.once for shard in sealed.shards):
+            if not any(shard.once for shard in share.held.shards):
                 return ShareStored(rank=holding.rank, step=holding.step, state=state)
-            named = tuple(replace(shard, path=share.prefix + shard.path) for shard in sealed.shards)
             entry = self._tried(
                 lambda: write_share(
                     self._store,
@@ -92,7 +98,8 @@ class Stores:
                     file=file,
                     rank=holding.rank,
                     data=share.held.data,
-                    sealed=Sealed(shards=named, pages=sealed.pages),
+                    shards=share.held.shards,
+                    sealed=share.sealed,
                     state=state,
                 )
             )

@@ -19,8 +19,9 @@ from mainspring.planner.snapshot import NONE, Flags, Floats, Integers, Live, sea
 PREDICTED_AGAIN_S = 600.0  # What ends meanwhile teaches something about those that still run.
 _COLUMNS = {
     "shape": np.int64, "team": np.int64, "tier": np.int64, "submitted_s": np.float64, "granted_s": np.float64,
-    "attained_chip_s": np.float64, "durable_s": np.float64, "evicted_s": np.float64, "ends_s": np.float64,
-    "ends_safe_s": np.float64, "predicted_s": np.float64, "stopping": np.bool_, "chip_milli": np.int64,
+    "resized_s": np.float64, "attained_chip_s": np.float64, "durable_s": np.float64, "evicted_s": np.float64,
+    "ends_s": np.float64, "ends_safe_s": np.float64, "predicted_s": np.float64, "stopping": np.bool_,
+    "chip_milli": np.int64,
 }  # fmt: skip
 
 
@@ -35,6 +36,7 @@ class LiveAttempt:
         grants: What it was granted.
         submitted_s: When its job was submitted.
         granted_s: When it was granted.
+        resized_s: When it was last given more or fewer nodes, minus infinity for never.
         attained_chip_s: Chip-seconds its job's earlier attempts had.
         durable_s: When its newest durable checkpoint was taken; None before the first.
         evicted_s: When an attempt of its job was last evicted.
@@ -47,6 +49,7 @@ class LiveAttempt:
     grants: tuple[Grant, ...]
     submitted_s: float
     granted_s: float
+    resized_s: float = -inf
     attained_chip_s: float = 0.0
     durable_s: float | None = None
     evicted_s: float = -inf
@@ -95,6 +98,7 @@ class Attempts:
                 "tier": attempt.spec.tier.rank,
                 "submitted_s": attempt.submitted_s,
                 "granted_s": attempt.granted_s,
+                "resized_s": attempt.resized_s,
                 "attained_chip_s": attempt.attained_chip_s,
                 "durable_s": durable_s,
                 "evicted_s": attempt.evicted_s,
@@ -176,6 +180,7 @@ class Attempts:
             cluster=sealed(cluster),
             submitted_s=cast(Floats, column("submitted_s", rows)),
             granted_s=cast(Floats, column("granted_s", rows)),
+            resized_s=cast(Floats, column("resized_s", rows)),
             attained_chip_s=sealed(had),
             durable_s=cast(Floats, column("durable_s", rows)),
             evicted_s=cast(Floats, column("evicted_s", rows)),

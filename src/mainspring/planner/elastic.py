@@ -237,7 +237,8 @@ def grow(
     open_ = clusters.answering & ~clusters.delegated
     for cluster in crowded:
         open_[cluster] = False
-    calm = ~live.stopping & (now_s - live.granted_s >= policy.runtime_min_s) & (live.cluster != NONE)
+    left_alone = now_s - np.maximum(live.granted_s, live.resized_s) >= policy.runtime_min_s
+    calm = left_alone & ~live.stopping & (live.cluster != NONE)
     if not calm.any():
         return ()
     rows = np.flatnonzero(calm & open_[live.cluster])

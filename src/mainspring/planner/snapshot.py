@@ -177,6 +177,7 @@ class Live:
         cluster: Index of its cluster, or `NONE` when the cluster is not known.
         submitted_s: When its job was submitted.
         granted_s: When it was granted.
+        resized_s: When it was last given more or fewer nodes, minus infinity for never.
         attained_chip_s: Chip-seconds its job has had until now, earlier attempts included.
         durable_s: When its newest durable checkpoint was taken, or it was granted: what came after would be lost.
         evicted_s: When an attempt of its job was last evicted, minus infinity for never.
@@ -202,6 +203,7 @@ class Live:
     cluster: Integers
     submitted_s: Floats
     granted_s: Floats
+    resized_s: Floats
     attained_chip_s: Floats
     durable_s: Floats
     evicted_s: Floats

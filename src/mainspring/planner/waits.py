@@ -237,7 +237,10 @@ class Waiting:
                 bar = self._entitlement.bar(cause.team, with_it.charge) if with_it else None
             if bar is None and (index == 0 or self._looks < CLOSE_LOOKS_MAX):
                 self._looks += 1
-                bar = room_bar(self._room, choice, self._ahead(choice, cause.code), keeps=cause.keeps)
+                ahead_milli = self._ahead(choice, cause.code)
+                bar = room_bar(self._room, choice, ahead_milli, keeps=cause.keeps)
+                if bar is None and cause.keeps and len(cause.menu.shape.roles) == 1:
+                    bar = room_bar(self._room, choice, ahead_milli)  # All that keeps it waiting is kept for others.
             bars.append(bar)
         return bars
 
@@ -265,7 +268,8 @@ class Waiting:
                 if bar is not None:
                     return bar
         if menu.sites:
-            text = "each role would fit by itself, but not beside the job's other roles"
+            several = len(menu.shape.roles) > 1
+            text = "each role would fit by itself, but not beside the job's other roles" if several else "no room now"
             where = self._snapshot.clusters.names[menu.sites[0].cluster]
             return Bar(limit=Limit.CAPACITY, where=where, short_by=0.0, text=text)
         worst: dict[int, Bar] = {}

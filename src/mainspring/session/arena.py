@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.wire import Shard
 from mainspring.session.blocks import ALIGNMENT_BYTES, Block
-from mainspring.session.copying import copy_all
+from mainspring.session.copying import copy_all, touch
 
 PAGE_BYTES = 4_096  # What direct reads of a stored snapshot want, to need no copy.
 PAGED_BYTES_MIN = 512 << 10  # Blocks this large begin on a page: it costs less than a hundredth of them.
@@ -109,9 +109,11 @@ class ArenaMap:
     def _map(self, offset: int, size_bytes: int) -> mmap.mmap:
         try:
             with open(self._path, "r+b") as file:
-                return mmap.mmap(file.fileno(), size_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, offset=offset)
+                slot = mmap.mmap(file.fileno(), size_bytes, offset=offset)
         except (OSError, ValueError) as error:
             raise Unavailable("map the arena", on=self._path, got=str(error)) from error
+        touch(np.frombuffer(slot, dtype=np.uint8))  # MAP_POPULATE does it in one thread, and holds up all others.
+        return slot
 
 
 def map_bytes(path: str) -> NDArray[np.uint8]:

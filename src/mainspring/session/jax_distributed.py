@@ -65,6 +65,8 @@ def run(main: Callable[[Session], Result], *, standby: bool = True, cache: Path 
         Unavailable: The agent does not answer, or hosts no coordination service.
     """
     reconnects = _can_reconnect()
+    if reconnects:
+        gc.freeze()  # What imports made: it stays, and to look through it takes most of a collection's time.
     session = join(standby=standby, reconnects=reconnects)
     _keep_compiled(cache)
     compiling = _Compiling(session)
@@ -132,7 +134,7 @@ def _keep_compiled(cache: Path | None) -> None:
     """Makes JAX keep what it compiles, however small: a restarted rank finds all of it."""
     folder = cache or jax.config.values["jax_compilation_cache_dir"] or Path.home() / ".cache" / "mainspring" / "jax"
     for option, value in (
-        ("jax_compilation_cache_dir", str(folder)),
+        ("jax_compilation_cache_dir", str(Path(folder).resolve())),  # Its path is part of what programs are found by.
         ("jax_persistent_cache_min_compile_time_secs", 0.0),
         ("jax_persistent_cache_min_entry_size_bytes", -1),
     ):

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.domain.wire import Part
-from mainspring.session.blocks import Block, aligned_empty
-from mainspring.session.copying import copy_all
+from mainspring.session.blocks import Block
 from mainspring.session.restore import Region, Restored
 from mainspring.session.session import Session
 
@@ -110,12 +109,9 @@ def tree_from(
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
     wanted = [_wanted(restored, _path(key), leaf, keep=missing == "keep", cast=cast) for key, leaf in leaves]
     regions = [region for want in wanted for region in want.regions]
-    arrays = restored.arrays(regions, copy=False)
-    if restored.source == "arena":
-        arrays = _kept(arrays)
-    given = iter(arrays)
+    given = iter(restored.arrays(regions, copy=False))
     hosts: list[NDArray[Any]] = []
-    targets: list[Sharding] = []
+    targets: list[SingleDeviceSharding] = []
     for want in wanted:
         found = {region.start: next(given).astype(want.dtype, copy=False) for region in want.regions}
         if want.places:
@@ -123,28 +119,29 @@ def tree_from(
             targets += [target for _, target in want.places]
         else:
             want.found = next(iter(found.values()), None)
-    placed = iter(jax.device_put(hosts, targets))
+    placed = iter(_placed(hosts, targets))
     filled: Tree = jax.tree_util.tree_unflatten(
         structure, [want.made([next(placed) for _ in want.places]) for want in wanted]
     )
     return filled
 
 
-def _kept(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Returns arrays with copies in place of views.
+def _placed(hosts: list[NDArray[Any]], targets: list[SingleDeviceSharding]) -> list[jax.Array]:
+    """Returns arrays on their devices.
 
-    JAX takes aligned host memory for its own, without a copy. What came from the store is this program's for good; the
-    arena is written again by later snapshots, so from there it is copied once, to where JAX need not copy it again.
+    JAX on CPUs takes aligned host memory for its own, without a copy. Memory made for this program is its own for good;
+    a view of the arena is written again by later snapshots. So of a view JAX makes a copy of its own, in which a step
+    that is given the array for good works in place: for memory that is not JAX's own it would make room anew.
     """
-    kept, pairs = [], []
-    for array in arrays:
-        if not array.flags.writeable:
-            target = aligned_empty(array.shape, array.dtype)
-            pairs.append((target, array))
-            array = target
-        kept.append(array)
-    copy_all(pairs)
-    return kept
+    placed: list[jax.Array] = jax.device_put(hosts, targets)
+    views = [number for number, host in enumerate(hosts) if not host.flags.writeable]
+    devices: list[Any] = [next(iter(target.device_set)) for target in targets]  # Untyped in JAX.
+    here = [number for number in views if devices[number].platform == "cpu"]
+    own = jax.device_put([placed[number] for number in here], [targets[number] for number in here], may_alias=False)
+    for number, array in zip(here, own, strict=True):
+        placed[number] = array
+    jax.block_until_ready([placed[number] for number in views])  # type: ignore[no-untyped-call]
+    return placed
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -154,7 +151,7 @@ class _Wanted:
     like: Any
     dtype: np.dtype[Any]
     regions: tuple[Region, ...] = ()
-    places: tuple[tuple[Index, Sharding], ...] = ()
+    places: tuple[tuple[Index, SingleDeviceSharding], ...] = ()
     found: NDArray[Any] | None = None
 
     def made(self, placed: list[jax.Array]) -> Any:

@@ -157,8 +157,8 @@ class Session:
     def steps(self, start: int, stop: int) -> Iterator[int]:
         """Yields the steps to do: `start` + 1 to `stop`. Reports each once its body is done, if the body did not.
 
-        Ends early after the step to stop at; `left` then says what to do. A rank that learns of a stop too late ends
-        at once; one that works alone first does one more step when it could not save this one.
+        Ends early after the step to stop at, unless that is the last; `left` then says what to do. A rank that learns
+        of a stop too late ends at once; one that works alone first does one more step when it could not save this one.
 
         Args:
             start: The last step done before: what `restore` gave, else 0.
@@ -170,7 +170,7 @@ class Session:
         if self._line is None:
             yield from range(start + 1, stop + 1)
             return
-        self._last = stop
+        self._step, self._last = max(self._step, start), stop
         for step in range(start + 1, stop + 1):
             self._step = step
             yield step
@@ -354,7 +354,8 @@ class Session:
         self._line = None
 
     def _reached(self, step: int) -> bool:
-        return self._stop.stop and step >= self._stop.stop_at
+        """Returns whether to leave after a step; never after the last: whoever has done all of them is done."""
+        return self._stop.stop and step >= self._stop.stop_at and (self._last < 0 or step < self._last)
 
     def _told(self, reply: wire.StepReply) -> None:
         self._every = max(reply.snapshot_every, 1)

@@ -206,6 +206,7 @@ class Lives:
                 grants=run.grants,
                 submitted_s=job.trace.submit_s,
                 granted_s=run.granted_s,
+                resized_s=run.course.from_s,
                 attained_chip_s=job.attained_chip_s,
                 durable_s=run.course.steps_s,  # `_snapshot` counts checkpoints from here.
                 evicted_s=job.evicted_s,

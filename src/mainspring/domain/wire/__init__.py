@@ -16,6 +16,7 @@ from mainspring.domain.wire.controller import RankStatus as RankStatus
 from mainspring.domain.wire.controller import Register as Register
 from mainspring.domain.wire.controller import RoleOrders as RoleOrders
 from mainspring.domain.wire.facts import EXIT_PREEMPTED as EXIT_PREEMPTED
+from mainspring.domain.wire.facts import NO_LONGER_HELD as NO_LONGER_HELD
 from mainspring.domain.wire.facts import Detail as Detail
 from mainspring.domain.wire.facts import EventKind as EventKind
 from mainspring.domain.wire.node import AgentDrained as AgentDrained

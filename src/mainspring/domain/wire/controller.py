@@ -117,7 +117,11 @@ class Heartbeat:
 
 @message
 class HeartbeatReply:
-    """The controller's answer. `fenced`: this attempt or epoch is over; end everything at once."""
+    """The controller's answer. `fenced`: this attempt or epoch is over; end everything at once.
+
+    `gone` are agents that an engine has seen end, and their ranks with them: nobody need wait for their leases.
+    """
 
     acknowledged: int
     fenced: bool = False
+    gone: tuple[int, ...] = ()

@@ -7,6 +7,7 @@ from enum import Enum
 
 Detail = Mapping[str, str | int | float | bool]
 
+NO_LONGER_HELD = "no longer in the arena"  # Why a share is not stored whose snapshot newer ones have overwritten.
 EXIT_PREEMPTED = 75  # EX_TEMPFAIL of sysexits.h: "I was asked to stop and have saved; run me again".
 
 

@@ -273,10 +273,14 @@ class RestoreFailed:
 
 @message
 class EndAgent:
-    """Lead -> agent: the attempt is over, or goes on without you: end ranks within the grace, and exit."""
+    """Lead -> agent: the attempt is over, or goes on without you: end ranks within the grace, and exit.
+
+    With `fenced` it is this lead that is over: end ranks at once, and register anew; there may be another lead.
+    """
 
     grace_s: float
     reason: str
+    fenced: bool = False
 
 
 @message

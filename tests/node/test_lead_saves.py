@@ -1,0 +1,46 @@
+"""Saves of a job that is faster than they are: a snapshot that newer ones have overwritten is no failure."""
+
+from __future__ import annotations
+
+from mainspring.domain import wire
+from mainspring.domain.wire import EventKind
+from mainspring.node.effects import Said
+from tests.node.lead_agents import orders
+from tests.node.lead_cluster import Cluster
+
+
+def _saving() -> tuple[Cluster, wire.StoreStep]:
+    """Returns a cluster whose agents have been told to store a step, and do not answer; and that order."""
+    cluster = Cluster(1, orders(2))
+    cluster.silent_stores = True
+    assert cluster.run(60.0, until=lambda: bool(cluster.store_orders))
+    return cluster, cluster.store_orders[-1]
+
+
+def _failed(cluster: Cluster, step: int, reason: str) -> None:
+    for rank in range(2):
+        cluster.feed(Said(agent=rank, message=wire.StoreFailed(rank=rank, step=step, reason=reason)))
+
+
+def test_save_that_newer_snapshots_have_overtaken_is_no_failure_and_a_newer_one_is_saved_soon() -> None:
+    cluster, order = _saving()
+    cluster.run(5.0)  # Meanwhile there are newer snapshots.
+    cluster.silent_stores = False
+    _failed(cluster, order.step, wire.NO_LONGER_HELD)
+    cluster.until(EventKind.CHECKPOINT_DURABLE, 3.0)
+    assert int(cluster.of_kind(EventKind.CHECKPOINT_DURABLE)[0]["step"]) > order.step
+    assert cluster.of_kind(EventKind.CHECKPOINT_FAILED) == []
+
+
+def test_save_of_the_newest_snapshot_that_is_gone_is_a_failure() -> None:
+    cluster, order = _saving()
+    _failed(cluster, order.step, wire.NO_LONGER_HELD)
+    assert cluster.of_kind(EventKind.CHECKPOINT_FAILED) == [{"step": order.step, "reason": wire.NO_LONGER_HELD}]
+
+
+def test_save_that_failed_while_newer_snapshots_came_is_a_failure_all_the_same() -> None:
+    reason = "No space left on device"
+    cluster, order = _saving()
+    cluster.run(5.0)
+    _failed(cluster, order.step, reason)
+    assert cluster.of_kind(EventKind.CHECKPOINT_FAILED) == [{"step": order.step, "reason": reason}]
