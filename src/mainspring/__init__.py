@@ -22,8 +22,8 @@ _WHERE = {
 }
 
 _VERBS = (
-    *("again", "datasets", "down", "fleet", "ingest", "logs", "plan", "ps", "run", "set_team", "status", "stop"),
-    *("teams", "up", "wait", "what_if", "why"),
+    *("again", "down", "fleet", "logs", "plan", "ps", "run", "set_team", "status", "stop", "teams", "up"),
+    *("wait", "what_if", "why"),
 )
 
 __all__ = ["Lab", "MainspringError", "Session", "job", "join"]

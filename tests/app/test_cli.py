@@ -391,9 +391,9 @@ def test_a_policy_is_read_strictly_kept_and_not_taken_by_a_running_server(tmp_pa
 
 
 def test_a_verb_that_needs_an_extra_says_what_to_install(tmp_path: Path) -> None:
-    code = "import sys; sys.modules['duckdb'] = None; from mainspring.app.cli import main; main()"
+    code = "import sys; sys.modules['pyarrow'] = None; from mainspring.app.cli import main; main()"
     words = [sys.executable, "-c", code, "--home", str(tmp_path), "data", "ls"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 6
-    assert "no package 'duckdb'" in done.stderr
+    assert "no package 'pyarrow'" in done.stderr
     assert "mainspring[all]" in done.stderr

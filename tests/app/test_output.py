@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -177,6 +178,32 @@ def test_events_shown_leave_out_all_but_the_newest_of_those_that_come_often() ->
     assert shown.count("checkpoint_durable") == 1
     assert "step 2 is durable" in shown
     assert [event.kind for event in notable(events)] == [EventKind.HANG]
+
+
+def test_events_shown_tell_the_reason_of_one_failure_once_and_of_the_next_attempts_again() -> None:
+    reason = "rank 0 exited with 1, after 8 restarts in place"
+    again = f"attempt 1 was lost ({reason}); waiting to start again (loss 1 of 4)"
+    failure: list[tuple[EventKind, Detail]] = [
+        (EventKind.LEAD_ENDED, {"outcome": "lost", "reason": reason, "step": 7}),
+        (EventKind.ATTEMPT_STOPPING, {"cause": "outcome", "reason": reason}),
+        (EventKind.ATTEMPT_ENDED, {"outcome": "lost", "reason": reason}),
+        (EventKind.JOB_MOVED, {"before": "running", "after": "queued", "reason": again}),
+        (EventKind.CHECKPOINT_FAILED, {"step": 7, "reason": "disk full"}),
+        (EventKind.CHECKPOINT_FAILED, {"step": 8, "reason": "disk full"}),
+    ]
+    granted: tuple[EventKind, Detail] = (EventKind.ATTEMPT_GRANTED, {"number": 2})
+    told = [*failure, granted, *failure]
+    events = [Event(sequence=n, time_s=float(n), kind=kind, detail=detail) for n, (kind, detail) in enumerate(told)]
+    lines = _drawn(events_table(events), columns=200).splitlines()[1:]
+    said = [re.split(r"\s{2,}", line.strip())[-1] for line in lines]
+    assert said[:4] == [
+        f"its lead ended it at step 7: lost, {reason}",
+        "the attempt is asked to end",
+        "the attempt is over: lost",
+        "running -> queued: attempt 1 was lost; waiting to start again (loss 1 of 4)",
+    ]
+    assert said[7:] == said[:6]
+    assert said[5] == "step 8 could not be made durable: disk full"
 
 
 @pytest.mark.parametrize(

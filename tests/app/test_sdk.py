@@ -13,7 +13,7 @@ def test_package_verbs_speak_of_the_default_home(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("MAINSPRING_HOME", str(tmp_path / "default"))
     with pytest.raises(ms.MainspringError, match=r"default.*ms up"):
         ms.ps()
-    assert ms.datasets() == ()
+    assert ms.Lab().data.datasets() == ()
     assert ms.down() is False
 
 

@@ -13,6 +13,7 @@ from mainspring.checkpoint import Loaded, load
 from mainspring.data import EpisodeWriter, ViewRecipe, build_view, ingest
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import JobState
+from mainspring.testing.time_and_chance import FakeClock
 from tests.app.conftest import kill
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -32,7 +33,7 @@ def _view(lab: Lab, tmp_path: Path) -> str:
                 state = dice.normal(size=5)
                 writer.write(step * 20_000_000, state, np.tanh(state[:2]))
             writer.finish(success=True)
-    report = ingest(tmp_path / "recordings", lab.objects(), "wave")
+    report = ingest(tmp_path / "recordings", lab.objects(), "wave", clock=FakeClock())
     assert report.version is not None
     return build_view(lab.objects(), report.version, ViewRecipe(holdout_fraction=0.0), scratch_dir=tmp_path).id
 

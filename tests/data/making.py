@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mainspring.data.catalog.versions import Version
-from mainspring.data.ingest.intake import ingest
+from mainspring.data.intake.ingest import ingest
 from mainspring.data.recording import EpisodeWriter
 from mainspring.objects import ObjectStore
+from mainspring.testing.time_and_chance import FakeClock
 
 ROBOTS = Path(__file__).parents[3] / "shared" / "robots"
 RATE_HZ = 20
@@ -25,13 +26,21 @@ HEIGHT, WIDTH = 48, 64
 
 
 def record(
-    path: Path, *, steps: int = 30, seed: int = 0, state_dims: int = 5, action_dims: int = 3, task: str = "pick"
+    path: Path,
+    *,
+    steps: int = 30,
+    seed: int = 0,
+    state_dims: int = 5,
+    action_dims: int = 3,
+    task: str = "pick",
+    scale: float = 1.0,
 ) -> Path:
     """Writes one MCAP recording whose values follow from the seed."""
     values = np.random.default_rng(seed)
     with EpisodeWriter(path, task=task, robot="arm", rate_hz=RATE_HZ) as writer:
         for step in range(steps):
-            writer.write(step * PERIOD_NS, values.normal(size=state_dims), values.normal(size=action_dims))
+            state, action = values.normal(size=state_dims), values.normal(size=action_dims)
+            writer.write(step * PERIOD_NS, scale * state, scale * action)
         writer.finish(success=seed % 2 == 0)
     return path
 
@@ -45,7 +54,7 @@ def record_many(folder: Path, count: int, *, first_seed: int = 0) -> Path:
 
 def version_of(store: ObjectStore, source: Path, dataset: str = "pick") -> Version:
     """Ingests a source and returns the version."""
-    version = ingest(source, store, dataset).version
+    version = ingest(source, store, dataset, clock=FakeClock()).version
     assert version is not None
     return version
 
@@ -66,7 +75,7 @@ def write_video(path: Path, grays: Iterable[int]) -> None:
 
 def gray_of(episode: int, frame: int) -> int:
     """Returns the gray of a frame, so that a test can tell which one it sees."""
-    return 40 + 50 * episode + 4 * frame
+    return (40 + 50 * episode + 4 * frame) % 256
 
 
 def _info(version: str, lengths: list[int], *, video: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 import mainspring.data
 
 
-@pytest.mark.parametrize("name", mainspring.data.__all__)
+@pytest.mark.parametrize("name", dir(mainspring.data))
 def test_public_name_is_found_where_it_is_said_to_be(name: str) -> None:
     assert getattr(mainspring.data, name) is not None
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mcap.writer import Writer
+from mcap.reader import SeekingReader
+from mcap.writer import CompressionType, Writer
 
 from mainspring.data.readers.mcap_episode import McapRecording
 from mainspring.data.recording import EpisodeWriter
@@ -29,12 +31,12 @@ def test_episode_written_reads_back_exactly(tmp_path: Path) -> None:
             writer.write(7 + step * PERIOD_NS, states[step], actions[step])
         writer.finish(success=True)
     episode = open_recording(path).read()
-    assert np.array_equal(episode.state, states)
-    assert np.array_equal(episode.action, actions)
+    assert np.array_equal(episode.columns["state"], states)
+    assert np.array_equal(episode.columns["action"], actions)
     assert episode.time_ns.tolist() == [7 + step * PERIOD_NS for step in range(40)]
     assert (episode.task, episode.robot, episode.success, episode.rate_hz) == ("lift", "arm", True, 20.0)
-    assert episode.features.state_names == tuple("abcde")
-    assert episode.features.action_names == ("l", "r")
+    assert episode.features.names("state") == tuple("abcde")
+    assert episode.features.names("action") == ("l", "r")
 
 
 @pytest.mark.parametrize("success", [True, False, None])
@@ -88,7 +90,7 @@ def test_recording_with_any_byte_changed_reads_or_is_damaged(tmp_path: Path, dat
         episode = open_recording(tmp_path / "changed.mcap").read()
     except DamagedData:
         return
-    assert episode.state.shape == (5, 5)
+    assert episode.columns["state"].shape == (5, 5)
 
 
 def foreign(path: Path, *, state: list[bytes], action: list[bytes], metadata: bool = True) -> Path:
@@ -132,8 +134,37 @@ def test_recording_of_another_writer_with_a_flaw_is_damaged(
 
 def test_recording_of_another_writer_without_flaw_is_read(tmp_path: Path) -> None:
     episode = open_recording(foreign(tmp_path / "a.mcap", state=[ONE, ONE], action=[ONE, ONE])).read()
-    assert episode.features.state_names == ("state_0",)
+    assert episode.features.names("state") == ("state_0",)
     assert episode.success is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compression", [CompressionType.ZSTD, CompressionType.LZ4])
+def test_recording_whose_chunk_swells_is_damaged_and_does_not_take_the_memory(
+    tmp_path: Path, compression: CompressionType
+) -> None:
+    path = tmp_path / "a.mcap"
+    with open(path, "wb") as file:
+        writer = Writer(file, compression=compression, chunk_size=1 << 30, enable_crcs=False)
+        writer.start()
+        schema = writer.register_schema("vector", "jsonschema", b"{}")
+        for topic in ("/observation/state", "/action"):
+            writer.add_message(writer.register_channel(topic, "json", schema), 0, ONE + b" " * (1 << 27), 0)
+        writer.add_metadata("episode", {"task": "t", "robot": "r", "rate_hz": "20.0"})
+        writer.finish()  # type: ignore[no-untyped-call]
+    with open(path, "rb") as file:
+        summary = SeekingReader(file).get_summary()
+    assert summary is not None
+    (chunk,) = summary.chunk_indexes
+    true, told = (size.to_bytes(8, "little") for size in (chunk.uncompressed_size, 1_000))
+    path.write_bytes(path.read_bytes().replace(true, told))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DamagedData):
+            open_recording(path).read()
+        assert tracemalloc.get_traced_memory()[1] < 1 << 26
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.skipif(not ROBOTS.exists(), reason="the shared robot recordings are not here")

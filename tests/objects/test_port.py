@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +23,6 @@ from mainspring.objects import (
     DIRECT_BYTES,
     LISTED_MAX,
     Blob,
-    ObjectSeen,
     ObjectStore,
     aligned_buffer,
     blob_of,
@@ -39,6 +39,7 @@ from mainspring.objects.remote import RemoteStore
 
 WAIT_S = 20.0
 TICK_S = 0.005
+CLOCK_STEP_S = 1.1  # A store may tell whole seconds.
 LARGE = bytes(range(256)) * 4_099 * 2 + b"end"  # Two megabytes, and no multiple of a page.
 
 
@@ -178,11 +179,27 @@ def test_folder_on_a_file_system_in_memory_keeps_the_promises_too() -> None:
         assert bytes(into) == bytes(data)[DIRECT_BYTES:]
 
 
+def test_list_says_when_each_object_was_last_stored(store: ObjectStore) -> None:
+    before_s = time.time()
+    store.put_if_absent("a", b"one")
+    assert before_s - CLOCK_STEP_S <= store.list("")[0].modified_s <= time.time() + CLOCK_STEP_S
+    first_s = store.list("")[0].modified_s
+
+    def stored_again() -> bool:
+        store.put("a", b"two")
+        return store.list("")[0].modified_s > first_s
+
+    wait_until(stored_again)
+    last_s = store.list("")[0].modified_s
+    assert not store.put_if_absent("a", b"three")
+    assert store.list("")[0].modified_s == last_s
+
+
 def test_list_gives_the_folder_below_a_prefix_in_key_order(store: ObjectStore) -> None:
     for key in ("b/2", "b/10", "b-c/1", "a", "bc/1", "b/d/e"):
         store.put(key, key.encode())
     assert [entry.key for entry in store.list("b")] == ["b/10", "b/2", "b/d/e"]
-    assert store.list("bc") == (ObjectSeen(key="bc/1", size_bytes=4),)
+    assert [(entry.key, entry.size_bytes) for entry in store.list("bc")] == [("bc/1", 4)]
     assert [entry.key for entry in store.list("")] == ["a", "b-c/1", "b/10", "b/2", "b/d/e", "bc/1"]
     assert store.list("zebra") == ()
     assert LISTED_MAX > 6

@@ -12,6 +12,7 @@ from mainspring.domain.errors import InvalidInput
 from mainspring.objects import open_store
 from mainspring.robots.arm import ACTION_NAMES, STATE_NAMES, Arm, Purpose, draw_start
 from mainspring.robots.recorder import record_episode, record_episodes
+from mainspring.testing.time_and_chance import FakeClock
 
 
 @pytest.mark.slow
@@ -21,11 +22,11 @@ def test_recorded_episodes_are_read_back_as_the_expert_drove_them(tmp_path: Path
     assert finished == [1, 2, 3]
     assert all(episode.success for episode in recorded)
     store = open_store(str(tmp_path / "objects"))
-    report = ingest(tmp_path / "in", store, "arm")
+    report = ingest(tmp_path / "in", store, "arm", clock=FakeClock())
     assert report.version is not None
     assert (report.left_out, report.episodes) == ((), 3)
-    assert report.version.features.state_names == STATE_NAMES
-    assert report.version.features.action_names == ACTION_NAMES
+    assert report.version.features.names("state") == STATE_NAMES
+    assert report.version.features.names("action") == ACTION_NAMES
     rows = episode_rows(store, report.version)
     assert sorted(row.frames for row in rows) == sorted(episode.steps for episode in recorded)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.data import View
-from mainspring.data.views.view import Split
+from mainspring.data.views.manifest import Split
 
 from .making import make_views
 

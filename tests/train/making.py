@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from mainspring.data import EpisodeWriter, View, ViewRecipe, build_view, ingest, open_view
-from mainspring.data.views.view import Split
+from mainspring.data.views.manifest import Split
 from mainspring.domain import wire
 from mainspring.objects import open_store
 from mainspring.session import Session
+from mainspring.testing.time_and_chance import FakeClock
 from mainspring.train.recipe import OptimizerRecipe, PolicyRecipe, Recipe
 from tests.session.agent import WAIT_LIMIT_S, Agent, welcome
 
@@ -43,7 +44,7 @@ def make_views(folder: Path, *, episodes: int = 8) -> dict[Split, View]:
                 writer.write(step * PERIOD_NS, joints[step], joints[step + 1])
             writer.finish(success=True)
     store = open_store(str(folder / "objects"))
-    version = ingest(folder / "in", store, "swing").version
+    version = ingest(folder / "in", store, "swing", clock=FakeClock()).version
     assert version is not None
     manifest = build_view(store, version, ViewRecipe(holdout_fraction=0.25), scratch_dir=folder / "scratch")
     return {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mainspring.data import View
-from mainspring.data.views.view import Split
+from mainspring.data.views.manifest import Split
 from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.session import Restored, Session
 from mainspring.train.evaluate import TrainedPolicy, held_out_error, make_actor, policy_from

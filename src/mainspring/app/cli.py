@@ -62,13 +62,17 @@ app.command("goodput")(cli_goodput.goodput)
 EXTRA_PACKAGES = (
     "av",
     "duckdb",
+    "google",  # Protobuf's.
     "jax",
+    "lz4",
     "mcap",
     "metaworld",
     "ml_dtypes",
     "mujoco",
     "optax",
     "pyarrow",
+    "ray",
+    "rosbags",
     "tensorstore",
     "zstandard",
 )

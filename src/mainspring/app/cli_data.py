@@ -1,176 +1,299 @@
-"""`ms data`: take recordings in, list and show datasets, make training views."""
+"""`ms data`: recordings come in, datasets and their versions are looked at, training views are made.
+
+What is done with versions is in `cli_data_catalog`, what is computed in `cli_data_layers`; their verbs join this group.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Group, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from mainspring import data  # Loads its names when they are used, so that other verbs start fast.
-from mainspring.app.output import ERRORS, Listing, ago, facts_grid, framed, show
+from mainspring.app import cli_data_catalog, cli_data_layers
+from mainspring.app import output_data as look
+from mainspring.app.cli_data_catalog import BRING_IN, LOOK, MAKE
+from mainspring.app.output import ERRORS, progress_bar, show
+from mainspring.app.output_checkpoint import size_text
 from mainspring.app.sdk import Lab
-from mainspring.objects import ObjectStore
+from mainspring.domain.answers import ArrivalView, Standing
+from mainspring.domain.codec import to_plain
+from mainspring.domain.errors import Conflict
 
-app = typer.Typer(help="Take recordings in, list and show datasets, make training views.", no_args_is_help=True)
+app = typer.Typer(help="Recordings in, versions, training views out.", no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-_REASONS_SHOWN = 20
+Name = Annotated[str, typer.Argument(help="A dataset, or one version of it such as pick@3.", metavar="DATASET[@N]")]
+Dataset = Annotated[str, typer.Option(help="Name of the dataset they join.", metavar="NAME")]
+Recipe = Annotated[
+    Path | None, typer.Option(help="How the topics of logs become episodes; see ms data inspect.", metavar="FILE")
+]
+_UPLOAD_WAIT_S = 3_600.0
 
 
-def progress_bar() -> Progress:
-    """Returns a progress bar on standard error, which leaves standard output to the answer."""
-    return Progress(
-        TextColumn("{task.description:<10}"),
-        BarColumn(bar_width=40),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[note]}"),
-        console=ERRORS,
-    )
-
-
-def ingest_with_progress(source: Path, store: ObjectStore, dataset: str) -> data.IngestReport:
-    """Takes a source in, showing how far it is.
+def ingest_with_progress(
+    lab: Lab, sources: Sequence[Path], dataset: str, recipe: Path | None = None
+) -> data.IngestReport:
+    """Takes sources in, showing how far it is.
 
     Args:
-        source: Recordings on disk.
-        store: Where they go.
+        lab: Where they go.
+        sources: Recordings on disk.
         dataset: Name of the dataset they join.
+        recipe: How the topics of logs become episodes.
     """
+    begun_s, refused = time.monotonic(), 0
     with progress_bar() as bar:
         task = bar.add_task("ingest", total=None, note="")
 
         def advanced(progress: data.IngestProgress) -> None:
-            bar.update(task, completed=progress.done, total=progress.total)
+            nonlocal refused
+            refused += bool(progress.reason)
+            seconds = time.monotonic() - begun_s
+            left_out = f", {refused} left out" if refused else ""
+            note = f"{progress.done / seconds:.3g}/s, {size_text(progress.done_bytes / seconds)}/s{left_out}"
+            bar.update(task, completed=progress.done, total=progress.total, note=note)
 
-        return data.ingest(source, store, dataset, progress=advanced)
+        try:
+            return lab.data.ingest(*sources, dataset=dataset, recipe=recipe, progress=advanced)
+        except KeyboardInterrupt:
+            bar.console.print("What was read is kept: the same command does the rest.")
+            raise
 
 
-def view_with_progress(
-    store: ObjectStore, version: data.Version, recipe: data.ViewRecipe, scratch: Path
-) -> data.ViewManifest:
+def view_with_progress(lab: Lab, name: str, recipe: data.ViewRecipe) -> data.ViewManifest:
     """Makes a training view, showing how far it is.
 
     Args:
-        store: Where the version lies and the view goes.
-        version: What it is a view of.
+        lab: Where the version lies and the view goes.
+        name: What it is a view of.
         recipe: What it is made like.
-        scratch: Local folder for files on their way.
     """
-    scratch.mkdir(parents=True, exist_ok=True)
+    begun_s = time.monotonic()
     with progress_bar() as bar:
-        task = bar.add_task("view", total=version.episodes, note="")
+        task = bar.add_task("view", total=None, note="")
 
         def advanced(progress: data.ViewProgress) -> None:
-            bar.update(task, completed=progress.done, total=progress.total)
+            made = progress.done - progress.reused
+            reused = f", {progress.reused} made before" if progress.reused else ""
+            note = f"{made / (time.monotonic() - begun_s):.3g}/s{reused}"
+            bar.update(task, completed=progress.done, total=progress.total, note=note)
 
-        return data.build_view(store, version, recipe, scratch_dir=scratch, progress=advanced)
+        return lab.data.view(name, recipe, progress=advanced)
 
 
-@app.command("ingest")
+@app.command("ingest", rich_help_panel=BRING_IN)
 def ingest_command(
     context: typer.Context,
-    source: Annotated[
-        Path, typer.Argument(help="A folder of MCAP files, one such file, or a LeRobot dataset.", metavar="SOURCE")
+    sources: Annotated[
+        list[Path],
+        typer.Argument(help="LeRobot datasets, MCAP files, ROS bags, ULog; folders of any of them.", metavar="SOURCE"),
     ],
-    dataset: Annotated[str, typer.Option(help="Name of the dataset they join.")],
+    dataset: Dataset,
+    recipe: Recipe = None,
     as_json: Json = False,
 ) -> None:
-    """Validate recordings, keep the sound ones as episodes, and freeze a version. Exit 1 when none was sound."""
-    lab: Lab = context.obj
-    report = ingest_with_progress(source, lab.objects(), dataset)
-    show(report, as_json=as_json, look=lambda: report_panel(report))
+    """Take recordings in: keep the sound ones as episodes, say what is wrong with the rest, freeze a version.
+
+    The same again only does what is missing, after a kill too. Exit 1 when nothing was sound.
+
+    Example: ms data ingest recordings/ more.mcap --dataset pick --recipe pick.yaml
+    """
+    report = ingest_with_progress(context.obj, sources, dataset, recipe)
+    show(report, as_json=as_json, look=lambda: look.report_panel(report))
     if report.version is None:
         raise typer.Exit(1)
 
 
-def report_panel(report: data.IngestReport) -> RenderableType:
-    """Returns what came of an ingest.
+@app.command("watch", rich_help_panel=BRING_IN)
+def watch_command(
+    context: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="What to watch, at any depth.", metavar="FOLDER")],
+    dataset: Dataset,
+    recipe: Recipe = None,
+    moved: Annotated[
+        Path | None, typer.Option(help="Move recordings here once they are read.", metavar="FOLDER")
+    ] = None,
+    settle: Annotated[
+        float, typer.Option(min=0.1, help="Read files that have not changed for so long.", metavar="SECONDS")
+    ] = 10.0,
+    as_json: Json = False,
+) -> None:
+    """Take in whatever arrives in a folder, until interrupted; a report for each round.
 
-    Args:
-        report: The report.
+    Example: ms data watch /data/robot-7 --dataset pick --moved /data/robot-7-done
     """
-    frozen = report.version.name if report.version else "nothing: no recording was sound"
-    lines = [
-        f"frozen    {frozen}",
-        f"sound     {report.episodes} episodes, {report.frames} steps ({report.added} new)",
-        f"left out  {len(report.left_out)}",
-        *(f"  {left.source}: {left.reason}" for left in report.left_out[:_REASONS_SHOWN]),
-    ]
-    if len(report.left_out) > _REASONS_SHOWN:
-        lines.append(f"  and {len(report.left_out) - _REASONS_SHOWN} more: --json lists them all")
-    return framed("\n".join(lines), f"dataset {report.dataset}")
+    lab: Lab = context.obj
+    rounds = lab.data.watch(folder, dataset, recipe=recipe, moved=moved, settle_s=settle, kept_back=ERRORS.print)
+    ERRORS.print(f"Watching {folder} for {dataset}; end with Ctrl-C.")
+    for report in rounds:
+        if as_json:
+            sys.stdout.write(json.dumps(to_plain(report)) + "\n")
+            sys.stdout.flush()
+        else:
+            show(look.round_line(report))
 
 
-@app.command("ls")
+@app.command("inspect", rich_help_panel=BRING_IN)
+def inspect_command(
+    context: typer.Context,
+    path: Annotated[Path, typer.Argument(help="MCAP, ROS 1 or ROS 2 bag, ULog.", metavar="FILE")],
+    write: Annotated[Path | None, typer.Option(help="Write the recipe to this file.", metavar="RECIPE.yaml")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show a log's topics, rates and gaps, and a recipe by which it could be taken in.
+
+    Example: ms data inspect run.bag --write pick.yaml
+    """
+    lab: Lab = context.obj
+    proposal = lab.data.inspect(path)
+    if write is not None:
+        try:
+            with open(write, "x", encoding="utf-8") as file:
+                file.write(proposal.text)
+        except FileExistsError as error:
+            raise Conflict("write a recipe", on=str(write), got="a file", wanted="a new name") from error
+        ERRORS.print(f"Wrote {write}. Read it through, then: ms data ingest {path} --dataset NAME --recipe {write}")
+    show(proposal, as_json=as_json, look=lambda: look.proposal_look(proposal))
+
+
+@app.command("upload", rich_help_panel=BRING_IN)
+def upload_command(
+    context: typer.Context,
+    files: Annotated[list[Path], typer.Argument(help="Recordings: .mcap, .bag, .db3, .ulg.", metavar="FILE")],
+    dataset: Dataset,
+    recipe: Recipe = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until each was read; exit 1 when any is refused.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Send recordings to the server, which takes them in. After a break, the same command goes on where it was.
+
+    Example: ms data upload run-0412.mcap --dataset pick --wait
+    """
+    lab: Lab = context.obj
+    if recipe is not None:
+        lab.data.send_recipe(recipe, dataset)
+    sizes = {path: path.stat().st_size for path in files}
+    columns = (BarColumn(bar_width=40), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    found: dict[str, ArrivalView] = {}
+    with Progress(TextColumn("{task.description:<10}"), *columns, console=ERRORS) as bar:
+        task, done = bar.add_task("upload", total=sum(sizes.values())), 0
+        for path in files:
+
+            def advanced(here: int, before: int = done) -> None:
+                bar.update(task, completed=before + here)
+
+            found[str(path)] = lab.data.upload(path, dataset, progress=advanced)
+            done += sizes[path]
+    if wait:
+        found = {str(path): lab.data.upload(path, dataset, wait_s=_UPLOAD_WAIT_S) for path in files}
+    show(found, as_json=as_json, look=lambda: look.arrivals_table(found))
+    if any(view.standing is Standing.REFUSED for view in found.values()):
+        raise typer.Exit(1)
+
+
+@app.command("ls", rich_help_panel=LOOK)
 def list_command(context: typer.Context, as_json: Json = False) -> None:
     """List datasets with their newest versions."""
-    store = context.obj.objects()
-    newest = tuple(data.resolve(store, name) for name in data.datasets(store))
-
-    def look() -> RenderableType:
-        if not newest:
-            return "No datasets yet. Try: ms data ingest SOURCE --dataset NAME"
-        made = Listing("DATASET", ">VERSION", ">EPISODES", ">STEPS", "?>TIME", "?>MIB", "~FEATURES")
-        for each in newest:
-            counts = (str(each.number), str(each.episodes), str(each.frames), ago(each.seconds))
-            made.add_row(each.dataset, *counts, f"{each.size_bytes / 2**20:.1f}", str(each.features))
-        return made
-
-    show(newest, as_json=as_json, look=look)
+    newest = context.obj.data.datasets()
+    none = "No datasets yet. Try: ms data ingest SOURCE --dataset NAME"
+    show(newest, as_json=as_json, look=lambda: look.versions_table(newest) if newest else none)
 
 
-@app.command("show")
+@app.command("show", rich_help_panel=LOOK)
 def show_command(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="A dataset, or one version of it such as pick@3.", metavar="DATASET[@N]")],
+    name: Name,
+    episode: Annotated[str, typer.Argument(help="One episode: its id, or how it begins.", metavar="EPISODE")] = "",
+    png: Annotated[
+        Path | None, typer.Option(help="Draw the episode's pictures and curves into this file.", metavar="FILE")
+    ] = None,
     episodes: Annotated[int, typer.Option(min=0, max=10_000, help="How many episodes to list.")] = 10,
     as_json: Json = False,
 ) -> None:
-    """Show one version: features, tasks, history and its first episodes."""
-    store = context.obj.objects()
-    version = data.resolve(store, name)
-    rows = data.episode_rows(store, version)[:episodes]
-    facts = {
-        "version": version,
-        "episodes": rows,
-        "history": tuple(each.name for each in data.versions(store, version.dataset)),
-    }
-    show(facts, as_json=as_json, look=lambda: _version_look(version, rows))
+    """Show a version and its first episodes; or one episode, and its contact sheet.
+
+    Example: ms data show pick 3f2a --png episode.png
+    """
+    lab: Lab = context.obj
+    version = lab.data.version(name)
+    if png is not None and not episode:
+        episode = lab.data.episodes(version.name, limit=1)[0].id
+    if episode:
+        row = lab.data.sheet(version.name, episode, png) if png else lab.data.episode(version.name, episode)
+        if png:
+            ERRORS.print(f"Drew {png}")
+        show(row, as_json=as_json, look=lambda: look.episode_panel(row, version.features))
+        return
+    rows = lab.data.episodes(version.name, limit=episodes)
+    fresh, pins = data.freshness(lab.data.store, version), data.pins(lab.data.store, version.name)
+    facts = {"version": version, "episodes": rows, "freshness": fresh, "pins": pins}
+    show(facts, as_json=as_json, look=lambda: look.version_panel(version, rows, fresh, pins))
 
 
-def _version_look(version: data.Version, rows: tuple[data.EpisodeRow, ...]) -> RenderableType:
-    facts = facts_grid(
-        {
-            "episodes": f"{version.episodes} ({version.frames} steps, {ago(version.seconds)})",
-            "size": f"{version.size_bytes / 2**20:.1f} MiB",
-            "features": str(version.features),
-            "tasks": "; ".join(version.tasks),
-            "id": version.id,
-        }
-    )
-    listed = Listing("EPISODE", "SOURCE", "?>HZ", "?SUCCESS", ">STEPS", ">TIME", "~TASK")
-    for row in rows:
-        success = "-" if row.success is None else "yes" if row.success else "no"
-        numbers = (f"{row.rate_hz:g}", success, str(row.frames), f"{row.seconds:.1f} s")
-        listed.add_row(row.id[:12], row.source, *numbers, row.task)
-    return Group(framed(facts, version.name), listed) if rows else framed(facts, version.name)
-
-
-@app.command("view")
+@app.command("view", rich_help_panel=MAKE)
 def view_command(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="A dataset, or one version of it.", metavar="DATASET[@N]")],
-    image_size: Annotated[int, typer.Option(min=8, max=1_024, help="Height and width of images, in pixels.")] = 64,
-    holdout: Annotated[float, typer.Option(min=0, max=0.9, help="Share of episodes kept apart for evaluation.")] = 0.1,
+    name: Name,
+    image_size: Annotated[
+        int | None, typer.Option(help="Height and width of images, in pixels, even.", show_default="64")
+    ] = None,
+    codec: Annotated[
+        str | None,
+        typer.Option(help="raw keeps pixels, h264 video: smaller, and decoded when read.", show_default="raw"),
+    ] = None,
+    gop: Annotated[int | None, typer.Option(help="h264: frames that are decoded together.", show_default="10")] = None,
+    quality: Annotated[int | None, typer.Option(help="h264: 0 is lossless, 51 the worst.", show_default="26")] = None,
+    rate: Annotated[
+        float | None, typer.Option("--rate", help="Rows a second.", metavar="HZ", show_default="every step")
+    ] = None,
+    camera: Annotated[
+        list[str] | None, typer.Option(help="Repeat for more.", metavar="NAME", show_default="all")
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="Repeat for more.", metavar="NAME", show_default="action, state")
+    ] = None,
+    layer: Annotated[
+        list[str] | None, typer.Option(help="A layer that columns come from; repeat for more.", metavar="ID")
+    ] = None,
+    holdout: Annotated[
+        float | None, typer.Option(help="Share of episodes kept apart for evaluation.", show_default="0.1")
+    ] = None,
+    holdout_by: Annotated[
+        str | None, typer.Option(help="SQL for what episodes share that must stay on one side.", show_default="id")
+    ] = None,
+    shard_mib: Annotated[int | None, typer.Option(help="Size of its files.", show_default="128")] = None,
     as_json: Json = False,
 ) -> None:
-    """Make the training view of a version: frames decoded once, statistics, a held-out share. Made once, then found."""
-    lab: Lab = context.obj
-    store = lab.objects()
-    recipe = data.ViewRecipe(image_size=image_size, holdout_fraction=holdout)
-    manifest = view_with_progress(store, data.resolve(store, name), recipe, lab.home.cache / "scratch")
-    splits = {name: f"{split.episodes} episodes, {split.rows} steps" for name, split in sorted(manifest.splits.items())}
-    show(manifest, as_json=as_json, look=lambda: facts_grid({"view": manifest.id, **splits}))
+    """Make the training view of a version: frames resized, statistics, a held-out share. Made once, then found.
+
+    A version that has grown takes over what was made for the one before.
+
+    Example: ms data view pick --image-size 224 --codec h264 --holdout-by "metadata['session']"
+    """
+    given: dict[str, Any] = {
+        "image_size": image_size,
+        "codec": codec,
+        "gop": gop,
+        "quality": quality,
+        "rate_hz": rate,
+        "cameras": tuple(sorted(camera)) if camera else None,
+        "columns": tuple(sorted(column)) if column else None,
+        "layers": tuple(data.find_layer(context.obj.objects(), id).id for id in layer) if layer else None,
+        "holdout_fraction": holdout,
+        "holdout_group": holdout_by,
+        "shard_bytes": shard_mib and shard_mib << 20,
+    }
+    recipe = replace(data.ViewRecipe(), **{field: value for field, value in given.items() if value is not None})
+    manifest = view_with_progress(context.obj, name, recipe)
+    show(manifest, as_json=as_json, look=lambda: look.view_look(manifest))
+
+
+app.add_typer(cli_data_catalog.app)  # Without a name: its verbs are verbs of this group.
+app.add_typer(cli_data_layers.app)

@@ -13,8 +13,7 @@ from rich.console import RenderableType
 from rich.progress import Progress, TaskID
 
 from mainspring import simulator  # Loads its names when they are used, so that other verbs start fast.
-from mainspring.app.cli_data import progress_bar
-from mainspring.app.output import show
+from mainspring.app.output import progress_bar, show
 from mainspring.app.output_simulate import comparison_panel, replay_panel
 from mainspring.app.specs import DURATION_FORM, duration_from, read_policy
 from mainspring.domain.answers import Event

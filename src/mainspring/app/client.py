@@ -13,6 +13,7 @@ import httpx
 
 from mainspring.domain import errors
 from mainspring.domain.answers import (
+    ArrivalView,
     ClusterView,
     Event,
     GoodputReport,
@@ -31,6 +32,7 @@ from mainspring.domain.fleet import LogChunk
 from mainspring.domain.goodput import Goodput
 from mainspring.domain.job import JobSpec
 from mainspring.domain.team import Team
+from mainspring.objects import Blob
 
 TIMEOUT_S = 30.0
 ASK_S = 300.0  # What makes whole plans, or a hundred thousand jobs, takes a while on a large fleet.
@@ -146,6 +148,23 @@ class Client:
         response = self._send("GET", f"{_path(job)}/logs", params=params)
         return LogChunk(data=response.content, next_offset=int(response.headers["X-Next-Offset"]))
 
+    def arrival(self, dataset: str, name: str, blob: Blob) -> ArrivalView:
+        """Returns where a recording that is sent to a dataset stands."""
+        params = {"id": blob.id, "size": str(blob.size_bytes)}
+        return decode(ArrivalView, self._send("GET", _arrival_path(dataset, name), params=params).content)
+
+    def send(self, dataset: str, name: str, blob: Blob, *, offset: int, body: Iterator[bytes]) -> ArrivalView:
+        """Adds bytes to a recording, from `offset` on, and returns where it stands then."""
+        params = {"id": blob.id, "size": str(blob.size_bytes), "offset": str(offset)}
+        return decode(
+            ArrivalView,
+            self._send("PUT", _arrival_path(dataset, name), content=body, params=params, timeout_s=ASK_S).content,
+        )
+
+    def set_recipe(self, dataset: str, text: bytes) -> None:
+        """Sets the recipe by which recordings sent to a dataset are read from now on."""
+        self._send("PUT", f"/v1/datasets/{quote(dataset, safe='')}/recipe", content=text)
+
     def _one(
         self,
         kind: type[Value],
@@ -168,7 +187,7 @@ class Client:
         method: str,
         path: str,
         *,
-        content: bytes | None = None,
+        content: bytes | Iterator[bytes] | None = None,
         params: Mapping[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> httpx.Response:
@@ -193,6 +212,10 @@ def _path(job: str) -> str:
     if job in ("", ".", "..") or "/" in job:
         raise NotFound("find a job", on=repr(job), next_step="ms ps")
     return f"/v1/jobs/{quote(job, safe='')}"
+
+
+def _arrival_path(dataset: str, name: str) -> str:
+    return f"/v1/datasets/{quote(dataset, safe='')}/arrivals/{quote(name, safe='')}"
 
 
 def _each(kind: type[Value], plain: list[object]) -> Iterator[Value]:

@@ -19,9 +19,10 @@ from pathlib import Path
 from rich.panel import Panel
 from rich.text import Text
 
-from mainspring.app.cli_data import ingest_with_progress, progress_bar, report_panel, view_with_progress
+from mainspring.app.cli_data import ingest_with_progress, view_with_progress
 from mainspring.app.home import Config
-from mainspring.app.output import ERRORS, facts_grid, framed, where
+from mainspring.app.output import ERRORS, facts_grid, framed, progress_bar, where
+from mainspring.app.output_data import report_panel
 from mainspring.app.output_goodput import goodput_text
 from mainspring.app.output_plan import why_panel
 from mainspring.app.sdk import Lab, job
@@ -40,6 +41,7 @@ from mainspring.train.recipe import recipe_named
 MARKER = "demo"  # A home folder with this file in it was made by the demo, and may be made anew.
 REPLICAS = 2
 ON = ("h100@1.0", "v5e@0.45")  # Relative speed of one chip at this job: what makes the dearer chip the cheaper choice.
+ARM_VIEW = ViewRecipe(holdout_fraction=0.0)  # It is evaluated by driving the arm from starts it never saw.
 JOB_S_MAX = 1_200.0
 PLACED_S_MAX = 10.0
 END_S_MAX = 30.0
@@ -110,16 +112,15 @@ class Demo:
         try:
             source = self.options.data or self._record()
             with self._step("ingest"):
-                report = ingest_with_progress(source, self.lab.objects(), self.dataset)
+                report = ingest_with_progress(self.lab, [source], self.dataset)
                 if report.left_out:
                     ERRORS.print(report_panel(report))
                 if report.version is None:
                     raise InvalidInput(
                         "train on these recordings", on=str(source), got="none that is sound", wanted="at least one"
                     )
-                recipe = ViewRecipe(holdout_fraction=0.125 if self.options.data else 0.0)
-                scratch = self.lab.home.cache / "scratch"
-                view = view_with_progress(self.lab.objects(), report.version, recipe, scratch)
+                recipe = ViewRecipe(codec="h264", holdout_fraction=0.125) if self.options.data else ARM_VIEW
+                view = view_with_progress(self.lab, report.version.name, recipe)
             with self._step("submit"):
                 self.lab.up(port=0)
                 spec = self._spec("train", view, report.version.name, *self._train_words())
@@ -185,7 +186,7 @@ class Demo:
         command = [
             *("python", "-m", f"mainspring.app.programs.{program}"),
             *("--objects", lab.home.objects_url(lab.home.config())),
-            *("--view", view.id, "--cache", str(lab.home.cache), *words),
+            *("--view", view.id, "--version", version, "--cache", str(lab.home.cache), *words),
         ]
         kind = "train" if program == "train" else "batch"
         return job(f"{self.dataset}-{program}", command, on=ON, replicas=replicas, kind=kind, inputs=[version])
@@ -248,7 +249,7 @@ class Demo:
             home=str(self.lab.home.path),
             version=report.version.name,
             episodes=report.episodes,
-            left_out=len(report.left_out),
+            left_out=report.refused,
             train_job=trained.id,
             evaluate_job=evaluated.id,
             cluster=where(attempt),
@@ -316,7 +317,7 @@ def summary(report: DemoReport) -> Panel:
         f"ms status {report.train_job}",
         f"ms why {report.train_job}",
         f"ms logs {report.train_job} --rank 1",
-        f"ms data show {report.version}; ms fleet; ms down",
+        f"ms data show {report.version}; ms data lineage {report.version}; ms down",
     )
     facts = {
         "data": f"{report.version}: {report.episodes} episodes, {report.left_out} left out",

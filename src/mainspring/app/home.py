@@ -6,6 +6,7 @@ token          the administrator's secret, readable by its owner alone
 server.json    where the running server listens, and its process
 server.log     what it said          lock      held while it is being started
 state.db       the embedded store      objects/  the embedded object store      engines/  allocations
+arrivals/      recordings that were sent and not yet read
 """
 
 from __future__ import annotations
@@ -134,6 +135,11 @@ class Home:
     def cache(self) -> Path:
         """Returns the folder of files that can be made again."""
         return self.path / "cache"
+
+    @property
+    def arrivals(self) -> Path:
+        """Returns the folder of recordings that were sent and not yet read."""
+        return self.path / "arrivals"
 
     @property
     def engines(self) -> Path:

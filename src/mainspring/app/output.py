@@ -12,6 +12,7 @@ from typing import TextIO
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -56,6 +57,18 @@ def show(value: object, *, as_json: bool = False, look: Callable[[], RenderableT
     else:
         drawn = look() if look else str(value)
         CONSOLE.print(drawn, crop=False, soft_wrap=isinstance(drawn, str))
+
+
+def progress_bar() -> Progress:
+    """Returns a progress bar on standard error, which leaves standard output to the answer."""
+    return Progress(
+        TextColumn("{task.description:<10}"),
+        BarColumn(bar_width=40),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=ERRORS,
+    )
 
 
 class Listing:

@@ -15,13 +15,12 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from mainspring import data  # Loads its names when they are used, so that other verbs start fast.
 from mainspring.app import daemon
 from mainspring.app.client import Client
 from mainspring.app.code import record_environment, snapshot_code
 from mainspring.app.home import Home, ServerRecord
+from mainspring.app.sdk_data import DataVerbs
 from mainspring.app.shelf import Shelf
 from mainspring.app.specs import option_from, spec_from
 from mainspring.domain.answers import (
@@ -43,9 +42,6 @@ from mainspring.domain.job import LAB, JobSpec
 from mainspring.domain.life import ended
 from mainspring.domain.team import Team
 from mainspring.objects import ObjectStore, open_store
-
-if TYPE_CHECKING:
-    from mainspring.data import IngestReport, Version
 
 WAIT_S_MAX = 30 * 86_400.0
 _POLL_S = 0.2
@@ -92,7 +88,7 @@ def job(
 
 
 class Lab:
-    """One Mainspring, seen from one home folder.
+    """One Mainspring, seen from one home folder. What can be done with its data is `lab.data`.
 
     Args:
         home: The home folder; None for `MAINSPRING_HOME`, else `~/.mainspring`.
@@ -100,6 +96,7 @@ class Lab:
 
     def __init__(self, home: Path | str | None = None) -> None:
         self.home = Home.find(Path(home) if home is not None else None)
+        self.data = DataVerbs(self)
 
     def up(self, *, port: int | None = None, policy: Path | str | None = None) -> ServerRecord:
         """Starts the server when it is not running, and returns where it listens.
@@ -116,19 +113,6 @@ class Lab:
     def down(self) -> bool:
         """Stops the server and returns whether it was running. Jobs go on."""
         return daemon.down(self.home)
-
-    def ingest(self, source: Path | str, dataset: str) -> IngestReport:
-        """Takes a source's sound recordings into a dataset, and returns what came of it.
-
-        Args:
-            source: A folder of MCAP files, one such file, or a LeRobot dataset.
-            dataset: Name of the dataset they join.
-        """
-        return data.ingest(Path(source), self.objects(), dataset)
-
-    def datasets(self) -> tuple[Version, ...]:
-        """Returns the newest version of every dataset, in order of name."""
-        return data.newest_versions(self.objects())
 
     def client(self) -> Client:
         """Returns a client of this lab's server: that of `MAINSPRING_URL` when set, else the home's own.

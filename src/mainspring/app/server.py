@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from mainspring.app.arrivals import Inboxes, Reader
 from mainspring.app.home import Home, url_of
 from mainspring.app.system import SystemClock, SystemDice
 from mainspring.control import Caller, Control, TokenRole, open_store
@@ -74,11 +75,15 @@ def serve(home: Home, listener: socket.socket) -> None:
     except NotFound:
         control.set_team(Team(name=LAB), Caller(role=TokenRole.ADMIN, team=LAB))
         home.write_token(control.issue_token(role=TokenRole.ADMIN, team=LAB))
-    server = Server(control, listener)
+    inboxes = Inboxes(home.arrivals)
+    reader = Reader(inboxes, home.objects_url(config))
+    server = Server(control, listener, arrivals=inboxes)
     server.start()
+    reader.start()
     try:
         server.wait()
     finally:
+        reader.stop()
         server.stop()
         control.store.close()
 

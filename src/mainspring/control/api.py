@@ -10,6 +10,7 @@ from fastapi.responses import Response, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from mainspring.control.api_arrivals import Arrivals, received
 from mainspring.control.api_logs import Followers, follow
 from mainspring.control.api_schema import documented, problems, publish
 from mainspring.control.control import LIST_MAX, LOG_BYTES_MAX, Control
@@ -30,6 +31,7 @@ from mainspring.domain.goodput import Goodput
 from mainspring.domain.ids import ClusterName, TeamName
 from mainspring.domain.life import JobState
 from mainspring.domain.team import Team
+from mainspring.objects import Blob
 
 _STATUSES: tuple[tuple[type[MainspringError], int], ...] = (
     (InvalidInput, 400),
@@ -43,14 +45,16 @@ _bearer = HTTPBearer(auto_error=False)
 _router = APIRouter(prefix="/v1")
 
 
-def create_app(control: Control) -> FastAPI:
+def create_app(control: Control, arrivals: Arrivals | None = None) -> FastAPI:
     """Returns the application that serves one controller.
 
     Args:
         control: The controller.
+        arrivals: Where recordings that are sent arrive; None for a server that takes none.
     """
     app = FastAPI(title="Mainspring", version="1", docs_url=None, redoc_url=None)
     app.state.control = control
+    app.state.arrivals = arrivals
     app.state.followers = Followers()
     app.include_router(_router)
     app.add_exception_handler(MainspringError, _tell_error)
@@ -64,6 +68,13 @@ def _control(request: Request) -> Control:
     return cast(Control, request.app.state.control)
 
 
+def _arrivals(request: Request) -> Arrivals:
+    arrivals = cast("Arrivals | None", request.app.state.arrivals)
+    if arrivals is None:
+        raise NotFound("receive recordings", got="a server that takes none", wanted="one started by ms up")
+    return arrivals
+
+
 def _caller(
     control: Annotated[Control, Depends(_control)],
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
@@ -72,6 +83,11 @@ def _caller(
         return control.caller(credentials.credentials if credentials else "")
     except NotAllowed as error:
         raise HTTPException(401, detail=_problem(error), headers={"WWW-Authenticate": "Bearer"}) from error
+
+
+def _sender(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
+    caller.require(TokenRole.MEMBER, "send recordings")
+    return caller
 
 
 def _viewer(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
@@ -97,7 +113,10 @@ def _answer(value: object, status: int = 200) -> Response:
 Controlled = Annotated[Control, Depends(_control)]
 Called = Annotated[Caller, Depends(_caller)]
 Seen = Annotated[Caller, Depends(_viewer)]
+Sender = Annotated[Caller, Depends(_sender)]
+Sent = Annotated[Arrivals, Depends(_arrivals)]
 Body = Annotated[bytes, Depends(_body)]
+ContentId = Annotated[str, Query(pattern="^[0-9a-f]{64}$")]
 Since = Annotated[int, Query(ge=0, le=WHOLE_MAX)]
 Limit = Annotated[int, Query(ge=1, le=LIST_MAX)]
 Rank = Annotated[int, Query(ge=0, le=WHOLE_MAX)]
@@ -253,6 +272,38 @@ def set_team(control: Controlled, caller: Called, name: str, body: Body) -> Resp
     if team.name != name:
         raise InvalidInput("change a team", on=f"team {name[:80]!r}", got=f"a body for {team.name!r}")
     return _answer(control.set_team(team, caller))
+
+
+@_router.get("/datasets/{dataset}/arrivals/{name}", **documented(answer=answers.ArrivalView))
+def show_arrival(_: Seen, arrivals: Sent, dataset: str, name: str, id: ContentId, size: Since) -> Response:
+    """Tells how much of a recording is here, named by its content, and what became of it."""
+    return _answer(arrivals.view(dataset, name, Blob(id=id, size_bytes=size)))
+
+
+_FILE = {"requestBody": {"required": True, "content": {"application/octet-stream": {}}}}
+
+
+@_router.put("/datasets/{dataset}/arrivals/{name}", **documented(answer=answers.ArrivalView) | {"openapi_extra": _FILE})
+async def receive_arrival(
+    request: Request,
+    _: Sender,
+    arrivals: Sent,
+    dataset: str,
+    name: str,
+    id: ContentId,
+    size: Since,
+    offset: Since = 0,
+) -> Response:
+    """Adds a body of any length to a recording, named by its content; with its last byte the recording has arrived."""
+    blob = Blob(id=id, size_bytes=size)
+    return _answer(await received(arrivals, request.stream(), dataset=dataset, name=name, blob=blob, offset=offset))
+
+
+@_router.put("/datasets/{dataset}/recipe", responses=problems(), status_code=204, openapi_extra=_FILE)
+def set_recipe(_: Sender, arrivals: Sent, dataset: str, body: Body) -> Response:
+    """Keeps the recipe (YAML) by which recordings sent to a dataset are read from now on."""
+    arrivals.set_recipe(dataset, body)
+    return Response(status_code=204)
 
 
 @_router.post("/agents/register", **documented(body=wire.Register, answer=wire.Orders))

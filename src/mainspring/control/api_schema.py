@@ -26,6 +26,7 @@ _KINDS: dict[str, Any] = {
     "PlanView": answers.PlanView,
     "WhatIf": answers.WhatIf,
     "WhatIfAnswer": answers.WhatIfAnswer,
+    "ArrivalView": answers.ArrivalView,
     "Register": wire.Register,
     "Orders": wire.Orders,
     "Heartbeat": wire.Heartbeat,

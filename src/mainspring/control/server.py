@@ -15,6 +15,7 @@ from typing import final
 import uvicorn
 
 from mainspring.control.api import create_app
+from mainspring.control.api_arrivals import Arrivals
 from mainspring.control.control import Control
 from mainspring.control.loop import Step
 from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, Unavailable
@@ -90,16 +91,24 @@ class Server:
         control: What it serves.
         listener: From `listen`; closed when the server stops.
         tls: What encrypts it.
+        arrivals: Where recordings that are sent arrive; None for a server that takes none.
     """
 
-    def __init__(self, control: Control, listener: socket.socket, *, tls: Tls | None = None) -> None:
+    def __init__(
+        self,
+        control: Control,
+        listener: socket.socket,
+        *,
+        tls: Tls | None = None,
+        arrivals: Arrivals | None = None,
+    ) -> None:
         self._control = control
         self._listener = listener
         self._stopping = Event()
         self._leading = Event()
         self._ticked = Event()
         config = uvicorn.Config(
-            create_app(control),
+            create_app(control, arrivals),
             log_level="warning",
             access_log=False,
             lifespan="off",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -14,55 +15,43 @@ import pyarrow.parquet as pq
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from mainspring.data.features import Features
+from mainspring.data.packs import Piece
 from mainspring.domain.codec import to_plain
 from mainspring.domain.errors import DamagedData
 from mainspring.domain.ids import EpisodeId
 from mainspring.objects import Blob
 
+if TYPE_CHECKING:  # Decoders are heavy, and a rank that reads batches needs none.
+    from mainspring.data.video.packets import PacketIndex
+
 FRAMES_MAX = 10_000_000  # A day at 100 Hz; bounds what one recording may ask of memory.
 NANOSECONDS = 1_000_000_000
+SHOWN = "camera:"  # Before a camera's name: the column of the frames its steps show, where that is not the step's own.
 _ID_LETTERS = 32  # 128 bits: no collision among 10^12 episodes.
 
 Integers: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Camera:
-    """One camera: its name and its frames' size in pixels."""
-
-    name: str
-    height: int
-    width: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Features:
-    """What each step holds; the same for every episode of a dataset.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class VideoFile:
+    """A camera's frames inside a local file: one for each step, from `first_frame` on.
 
     Args:
-        state_names: One name for each dimension of the state.
-        action_names: One name for each dimension of the action.
-        cameras: In name order.
+        camera: Its name.
+        path: A video file of the source, or bare packets made from its messages.
+        first_frame: The frame of the first step, in a video file.
+        index: Where the frames are, when the file is bare packets; `first_frame` then means nothing.
+        shown: [T] int32, the frame of the track that each step shows, when that is not the step's own number: packets
+            that depend on each other cannot be left out or repeated.
     """
-
-    state_names: tuple[str, ...]
-    action_names: tuple[str, ...]
-    cameras: tuple[Camera, ...] = ()
-
-    def __str__(self) -> str:
-        """Returns one clause for people."""
-        cameras = ", ".join(f"{camera.name} {camera.width}x{camera.height}" for camera in self.cameras)
-        return f"state {len(self.state_names)}, action {len(self.action_names)}, cameras {cameras or 'none'}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VideoFile:
-    """A camera's frames inside a file of the source: one for each step, from `first_frame` on."""
 
     camera: str
     path: Path
-    first_frame: int
+    first_frame: int = 0
+    index: PacketIndex | None = None
+    shown: NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +71,12 @@ class Episode:
         robot: Kind of robot.
         success: Whether it was done; None when nobody knows.
         rate_hz: Steps per second, as declared.
-        features: Names of the dimensions, and cameras.
-        time_ns: [T] integer nanoseconds.
-        state: [T, S].
-        action: [T, A].
+        features: Its columns and cameras.
+        time_ns: [T] integer nanoseconds; absolute where the source knows, else from 0.
+        columns: By name, [T, D] each.
         videos: One for each camera, in the features' order.
         files: Every file it was read from.
+        metadata: What else is known of the whole of it, in words: operator, site, ...
     """
 
     task: str
@@ -96,17 +85,18 @@ class Episode:
     rate_hz: float
     features: Features
     time_ns: Integers
-    state: Floats
-    action: Floats
+    columns: Mapping[str, Floats]
     videos: tuple[VideoFile, ...] = ()
     files: tuple[SourceFile, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Checks that the columns agree in length and width."""
         steps = len(self.time_ns)
-        assert self.state.shape == (steps, len(self.features.state_names)), self.state.shape
-        assert self.action.shape == (steps, len(self.features.action_names)), self.action.shape
+        wanted = {column.name: (steps, len(column.names)) for column in self.features.columns}
+        assert {name: values.shape for name, values in self.columns.items()} == wanted, wanted
         assert [video.camera for video in self.videos] == [camera.name for camera in self.features.cameras]
+        assert all(video.shown is None or len(video.shown) == steps for video in self.videos)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +109,11 @@ class RawFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoTrack:
-    """A camera's frames inside a stored file: one for each step, from `first_frame` on."""
+    """A camera's frames, one for each step: packets inside a blob, found by an index (`PacketIndex`, Parquet)."""
 
     camera: str
     blob: Blob
-    first_frame: int
+    index: Piece
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +129,10 @@ class EpisodeRow:
         rate_hz: Steps per second.
         frames: How many steps.
         seconds: How long, from the first step to the last.
-        columns: Parquet with time_ns, frame, state and action.
+        started_ns: Time of the first step.
+        arrived_ns: When its last byte had arrived here.
+        metadata: What else is known of the whole of it, in words.
+        columns: Parquet with time_ns, frame, and the features' columns as vectors of doubles.
         videos: One for each camera.
         raw: Every file of the source it was read from.
     """
@@ -152,7 +145,10 @@ class EpisodeRow:
     rate_hz: float
     frames: int
     seconds: float
-    columns: Blob
+    started_ns: int
+    arrived_ns: int
+    metadata: Mapping[str, str]
+    columns: Piece
     videos: tuple[VideoTrack, ...]
     raw: tuple[RawFile, ...] = field(default=())
 
@@ -193,13 +189,15 @@ class Unreadable:
         raise DamagedData("read a recording", on=self.name, got=self.reason)
 
 
-def episode_id(episode: Episode, videos: tuple[VideoTrack, ...]) -> EpisodeId:
+def episode_id(episode: Episode, blobs: tuple[Blob, ...], indexes: tuple[PacketIndex, ...]) -> EpisodeId:
     """Returns the hash of everything an episode says, whichever files said it.
 
     Args:
         episode: The episode.
-        videos: Its tracks in stored files.
+        blobs: The content of the files its videos are in.
+        indexes: Where in them each video's frames are.
     """
+    videos = zip(episode.videos, blobs, indexes, strict=True)
     facts = {
         "format": 1,
         "task": episode.task,
@@ -207,13 +205,18 @@ def episode_id(episode: Episode, videos: tuple[VideoTrack, ...]) -> EpisodeId:
         "success": episode.success,
         "rate_hz": episode.rate_hz,
         "features": to_plain(episode.features),
-        "videos": to_plain(videos),
+        "videos": [(video.camera, blob.id, index.id) for video, blob, index in videos],
+        "metadata": dict(sorted(episode.metadata.items())),
         "steps": len(episode.time_ns),
     }
     hasher = blake3(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode())
     hasher.update(np.ascontiguousarray(episode.time_ns, dtype="<i8").data.cast("B"))
-    for values in (episode.state, episode.action):
+    for _, values in sorted(episode.columns.items()):
         hasher.update(np.ascontiguousarray(values, dtype="<f8").data.cast("B"))
+    for video in episode.videos:
+        if video.shown is not None:
+            hasher.update(b"shown " + video.camera.encode() + b"\0")
+            hasher.update(np.ascontiguousarray(video.shown, dtype="<i4").data.cast("B"))
     return EpisodeId(hasher.hexdigest()[:_ID_LETTERS])
 
 
@@ -228,8 +231,8 @@ def columns_to_parquet(episode: Episode) -> bytes:
         {
             "time_ns": pa.array(episode.time_ns),
             "frame": pa.array(np.arange(steps, dtype=np.int64)),
-            "state": _vectors(episode.state),
-            "action": _vectors(episode.action),
+            **{name: _vectors(values) for name, values in sorted(episode.columns.items())},
+            **{SHOWN + video.camera: video.shown for video in episode.videos if video.shown is not None},
         }
     )
     sink = io.BytesIO()

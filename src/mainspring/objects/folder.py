@@ -138,8 +138,8 @@ class FolderStore:
         folder = self._path(prefix) if prefix else self._root
         seen: list[ObjectSeen] = []
         with reported("list objects", prefix):
-            for path, size_bytes in _files_below(folder):
-                seen.append(ObjectSeen(key=path.relative_to(self._root).as_posix(), size_bytes=size_bytes))
+            for one in _files_below(str(folder), f"{prefix}/" if prefix else ""):
+                seen.append(one)
                 if len(seen) > LISTED_MAX:
                     raise InvalidInput("list objects", on=prefix, got=f"over {LISTED_MAX}", wanted="a narrower folder")
         return tuple(sorted(seen, key=lambda entry: entry.key))
@@ -226,7 +226,7 @@ def _make_folder(folder: Path) -> None:
         _sync_folder(parent.parent)
 
 
-def _files_below(folder: Path) -> Iterator[tuple[Path, int]]:
+def _files_below(folder: str, prefix: str) -> Iterator[ObjectSeen]:
     try:
         entries = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -235,7 +235,8 @@ def _files_below(folder: Path) -> Iterator[tuple[Path, int]]:
         if entry.name.startswith("."):
             continue
         if entry.is_dir(follow_symlinks=False):
-            yield from _files_below(Path(entry.path))
+            yield from _files_below(entry.path, f"{prefix}{entry.name}/")
         else:
             with contextlib.suppress(FileNotFoundError):  # Deleted since the folder was read.
-                yield Path(entry.path), entry.stat().st_size
+                status = entry.stat()
+                yield ObjectSeen(key=prefix + entry.name, size_bytes=status.st_size, modified_s=status.st_mtime)

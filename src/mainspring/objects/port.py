@@ -25,10 +25,13 @@ class ObjectSeen:
     Args:
         key: Its key.
         size_bytes: Its length.
+        modified_s: When it was last stored, by the store's own clock, in seconds since the Unix epoch; some stores
+            round it down to a whole second.
     """
 
     key: str
     size_bytes: int
+    modified_s: float
 
 
 class ObjectStore(Protocol):

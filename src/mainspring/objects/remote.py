@@ -136,7 +136,12 @@ class RemoteStore:
         seen: list[ObjectSeen] = []
         with _reported("list objects", checked_key(prefix) if prefix else ""):
             for part in obstore.list(self._backend, prefix or None):
-                seen.extend(ObjectSeen(key=entry["path"], size_bytes=entry["size"]) for entry in part)
+                seen.extend(
+                    ObjectSeen(
+                        key=entry["path"], size_bytes=entry["size"], modified_s=entry["last_modified"].timestamp()
+                    )
+                    for entry in part
+                )
                 if len(seen) > LISTED_MAX:
                     raise InvalidInput("list objects", on=prefix, got=f"over {LISTED_MAX}", wanted="a narrower folder")
         return tuple(sorted(seen, key=lambda entry: entry.key))

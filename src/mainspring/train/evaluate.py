@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from mainspring.data import View, gather
 from mainspring.domain.codec import decode
 from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.domain.wire import Detail
-from mainspring.train.feed import fitted
+from mainspring.train.feed import fitted, history_of
 from mainspring.train.policy import (
     Arrays,
     Signature,
@@ -130,7 +130,8 @@ def held_out_error(policy: TrainedPolicy, view: View, *, seed: int) -> HeldOutEr
         InvalidInput: The view does not fit the policy, or its states and actions cannot be compared.
     """
     shape = policy.recipe.policy
-    signature = signature_of(gather(view, np.arange(1), horizon=shape.horizon), shape)
+    history = history_of(shape)
+    signature = signature_of(fitted(gather(view, np.arange(1), horizon=shape.horizon, history=history), shape), shape)
     if signature != policy.signature or signature.state_dim != signature.action_dim:
         raise InvalidInput(
             "measure an error beside holding the last state",
@@ -143,7 +144,7 @@ def held_out_error(policy: TrainedPolicy, view: View, *, seed: int) -> HeldOutEr
     for first in range(0, len(rows), ROWS_A_CALL):
         wanted = rows[first : first + ROWS_A_CALL]
         padded = np.pad(wanted, (0, ROWS_A_CALL - len(wanted)), mode="edge")  # One shape: compiled once.
-        batch = fitted(gather(view, padded, horizon=shape.horizon), partial(np.asarray, padded), view, shape)
+        batch = fitted(gather(view, padded, horizon=shape.horizon, history=history), shape)
         seen = {name: array for name, array in batch.items() if name not in ("actions", "valid")}
         keys = [jax.random.fold_in(jax.random.key(seed), first * SAMPLES + sample) for sample in range(SAMPLES)]
         predicted_BTA = np.mean([np.asarray(sampler(seen, key), np.float64) for key in keys], axis=0)

@@ -1,32 +1,34 @@
-"""From a loader's batch to what a policy sees: adds the step before, leaves out images that nobody looks at."""
+"""From a loader's batch to what a policy sees: the step before, and no images that nobody looks at."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from mainspring.data import Batch, View
+from mainspring.data import Batch
 from mainspring.train.recipe import PolicyRecipe
 
 
-def fitted(
-    batch: Batch, rows: Callable[[], NDArray[np.int64]], view: View, policy: PolicyRecipe
-) -> dict[str, NDArray[Any]]:
+def history_of(policy: PolicyRecipe) -> int:
+    """Returns how many steps of state a policy sees.
+
+    Args:
+        policy: Says what the policy sees.
+    """
+    return 2 if policy.motion else 1
+
+
+def fitted(batch: Batch, policy: PolicyRecipe) -> dict[str, NDArray[Any]]:
     """Returns a batch with what the policy sees, and nothing else.
 
     Args:
-        batch: From the loader, or `gather`.
-        rows: Gives the batch's row numbers in the view, [B]; asked only where they are needed.
-        view: The view it was read from.
+        batch: From the loader, or `gather`, with `history_of` steps of state.
         policy: Says what the policy sees.
     """
-    arrays = {name: array for name, array in batch.items() if name != "images" or policy.image is not None}
-    if policy.motion:
-        wanted = rows()
-        episodes = np.searchsorted(view.episode_ends, wanted, side="right")
-        starts = np.concatenate([[0], view.episode_ends[:-1]])[episodes]
-        arrays["before"] = view.take("state", np.maximum(wanted - 1, starts))  # An episode starts at rest.
+    arrays = {name: batch[name] for name in ("state", "actions", "valid")}
+    if policy.motion:  # An episode starts at rest: its first step is the one before it, too.
+        arrays["before"], arrays["state"] = batch["state"][:, 0], batch["state"][:, 1]
+    if policy.image is not None:
+        arrays["images"] = batch["images"]
     return arrays

@@ -7,20 +7,21 @@ was interrupted and went on from a snapshot ends, on the same number of ranks, w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 import optax
+from numpy.typing import NDArray
 
-from mainspring.data import Loader, View, gather
+from mainspring.data import Loader, Sampling, View, gather
 from mainspring.domain.codec import encode
 from mainspring.domain.errors import InvalidInput
 from mainspring.session import Part, Session
 from mainspring.session.jax_state import blocks_of, tree_from
-from mainspring.train.feed import fitted
+from mainspring.train.feed import fitted, history_of
 from mainspring.train.policy import (
     Signature,
     Statistics,
@@ -31,7 +32,7 @@ from mainspring.train.policy import (
     signature_of,
     unit_statistics,
 )
-from mainspring.train.recipe import OptimizerRecipe, Recipe
+from mainspring.train.recipe import OptimizerRecipe, PolicyRecipe, Recipe
 from mainspring.train.sharding import BATCH, DATA, make_mesh, mean_over_ranks, place_batch, sharding, spec
 
 STATISTICS_BATCHES = 32  # At the recipes' batch sizes some thousands of chunks: a deviation good to about 1 %.
@@ -82,7 +83,7 @@ def train(session: Session, recipe: Recipe, view: View, *, facts: Mapping[str, s
             "share a batch", got=f"{recipe.batch_size} chunks, {mesh.size} devices", wanted="a multiple", on=recipe.name
         )
     loader = open_loader(view, recipe, rank=session.rank, world_size=session.world_size)
-    signature = signature_of(gather(view, np.arange(1), horizon=recipe.policy.horizon), recipe.policy)
+    signature = signature_of(_looked_at(view, np.arange(1), recipe.policy), recipe.policy)
     restored = session.restore()
     if restored is None:
         start, state = 0, initial_state(recipe, signature, statistics_of(view, recipe), mesh)
@@ -95,7 +96,7 @@ def train(session: Session, recipe: Recipe, view: View, *, facts: Mapping[str, s
     with loader.stream(start) as stream:
         batches = session.timed(stream)
         for step in session.steps(start, recipe.steps):
-            arrays = fitted(next(batches), partial(loader.rows, step - 1), view, recipe.policy)
+            arrays = fitted(next(batches), recipe.policy)
             state, newest = update(state, place_batch(mesh, arrays), np.int32(step))
             if loss is not None:
                 session.report(step - 1, {"loss": float(loss), "steps": recipe.steps})
@@ -119,14 +120,13 @@ def open_loader(view: View, recipe: Recipe, *, rank: int, world_size: int) -> Lo
     Raises:
         InvalidInput: The batch cannot be shared equally.
     """
-    return Loader(
-        view,
+    sampling = Sampling(
         batch_size=recipe.batch_size,
         seed=recipe.seed,
         horizon=recipe.policy.horizon,
-        rank=rank,
-        world_size=world_size,
+        history=history_of(recipe.policy),
     )
+    return Loader(view, sampling, rank=rank, world_size=world_size)
 
 
 def statistics_of(view: View, recipe: Recipe) -> Statistics:
@@ -137,11 +137,13 @@ def statistics_of(view: View, recipe: Recipe) -> Statistics:
         recipe: Says what the policy learns.
     """
     loader = open_loader(view, recipe, rank=0, world_size=1)
-    sample = (
-        fitted(loader.batch(step), partial(loader.rows, step), view, recipe.policy)
-        for step in range(STATISTICS_BATCHES)
-    )
-    return measure_statistics(sample, recipe.policy)
+    policy = replace(recipe.policy, image=None)  # Pixels have no statistics here; theirs would cost decoding.
+    sample = (_looked_at(view, loader.rows(step), policy) for step in range(STATISTICS_BATCHES))
+    return measure_statistics(sample, policy)
+
+
+def _looked_at(view: View, rows: NDArray[np.int64], policy: PolicyRecipe) -> dict[str, NDArray[Any]]:
+    return fitted(gather(view, rows, horizon=policy.horizon, history=history_of(policy)), policy)
 
 
 def make_optimizer(optimizer: OptimizerRecipe, steps: int) -> optax.GradientTransformation:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from mainspring.checkpoint import load
-from mainspring.data import open_view
+from mainspring.data import open_view, record_use
 from mainspring.domain.ids import JobId
 from mainspring.objects import open_store
 from mainspring.robots.arm import ACTION_NAMES, STATE_NAMES, Purpose, draw_start
@@ -27,6 +27,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Evaluates the newest checkpoint of a training job.")
     parser.add_argument("--objects", required=True, help="URL of the object store")
     parser.add_argument("--view", required=True, help="id of the view it was trained on")
+    parser.add_argument("--version", default="", help="name of the version it is a view of, for its lineage")
     parser.add_argument("--cache", type=Path, required=True, help="folder for the view's bytes and compiled programs")
     parser.add_argument("--job", required=True, help="id of the training job")
     parser.add_argument("--starts", type=int, default=100, help="unseen starts, for the simulated arm")
@@ -39,11 +40,13 @@ def main() -> int:
 
 def _evaluate(words: argparse.Namespace, session: Session) -> None:
     store, views = open_store(words.objects), words.cache / "views"
+    if words.version and session.job:
+        record_use(store, words.version, "run", session.job)
     checkpoint = load(store, JobId(words.job))
     policy = policy_from(checkpoint.state, checkpoint.arrays)
     features = open_view(store, words.view, views, "train").manifest.features
     facts: dict[str, str | int | float | bool]
-    if (features.state_names, features.action_names) == (STATE_NAMES, ACTION_NAMES):
+    if (features.names("state"), features.names("action")) == (STATE_NAMES, ACTION_NAMES):
         facts = _drive_both(session, policy, starts=words.starts, seed=words.seed)
     else:
         error = held_out_error(policy, open_view(store, words.view, views, "holdout"), seed=words.seed)

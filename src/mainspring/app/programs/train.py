@@ -12,8 +12,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from mainspring.data import View, open_view
-from mainspring.objects import open_store
+from mainspring.data import View, open_view, record_use
+from mainspring.objects import ObjectStore, open_store
 from mainspring.session import Session
 from mainspring.session.jax_distributed import run
 from mainspring.train.recipe import RECIPES, Recipe, changed, recipe_named
@@ -25,6 +25,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Trains a policy on a view.")
     parser.add_argument("--objects", required=True, help="URL of the object store")
     parser.add_argument("--view", required=True, help="id of the training view")
+    parser.add_argument("--version", default="", help="name of the version it is a view of, for its lineage")
     parser.add_argument("--cache", type=Path, required=True, help="folder for the view's bytes and compiled programs")
     parser.add_argument("--recipe", required=True, help=f"one of {', '.join(RECIPES)}")
     parser.add_argument("--steps", type=int, help="in place of the recipe's own number")
@@ -32,12 +33,15 @@ def main() -> int:
     words = parser.parse_args()
 
     recipe = _recipe(words)
-    view = open_view(open_store(words.objects), words.view, words.cache / "views", "train")
-    run(partial(_rank, recipe=recipe, view=view), cache=words.cache / "compiled")
+    store = open_store(words.objects)
+    view = open_view(store, words.view, words.cache / "views", "train")
+    run(partial(_rank, recipe=recipe, view=view, store=store, version=words.version), cache=words.cache / "compiled")
     return 0
 
 
-def _rank(session: Session, *, recipe: Recipe, view: View) -> None:
+def _rank(session: Session, *, recipe: Recipe, view: View, store: ObjectStore, version: str) -> None:
+    if version and session.job and session.rank == 0:
+        record_use(store, version, "run", session.job)
     outcome = train(session, recipe, view, facts={"view": view.manifest.id})
     if session.rank == 0 and outcome.step == recipe.steps:
         facts: dict[str, float] = {"steps": outcome.step}

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator
+from dataclasses import dataclass
+from zlib import crc32
 
-from mainspring.data.episode import NANOSECONDS, Episode
-from mainspring.data.video.frames import check_video
+import numpy as np
+from numpy.typing import NDArray
+
+from mainspring.data.episode import NANOSECONDS, Episode, Floats, VideoFile
+from mainspring.data.features import ACTION, STATE, Camera
+from mainspring.data.video.frames import frames_in
+from mainspring.data.video.packets import index_of_video
 from mainspring.domain.errors import DamagedData
 
 FRAMES_MIN = 2  # One step has no duration, so its rate cannot be checked.
 RATE_DRIFT_MAX = 0.10  # Robots of one kind differ by a few percent; a tenth is another rate or lost steps.
 GAP_PERIODS_MAX = 10  # A third of a second at 30 Hz: beyond it the next state is no consequence of the last action.
+FROZEN_S_MAX = 2.0  # Noise alone changes a living sensor's last bits many times a second.
+MOVES = 0.05  # Of a dimension's whole range: less may be a robot that waits.
+LAG_S_MAX = 0.5  # Arms follow within 0.1 to 0.2 s; beyond half a second two clocks were mixed up.
+LAG_FIT_MIN = 0.95  # Correlation at the lag, and how much better than without one: lower may be chance.
+LAG_GAIN_MIN = 0.2
 
 
 def problems(episode: Episode) -> tuple[str, ...]:
@@ -20,19 +32,91 @@ def problems(episode: Episode) -> tuple[str, ...]:
         episode: The episode, read. Its videos are decoded from end to end.
     """
     found = [*_time_problems(episode), *_value_problems(episode)]
+    if not found:  # What follows needs times and values that can be trusted.
+        found = [*_frozen_state(episode), *_lag(episode)]
     for video, camera in zip(episode.videos, episode.features.cameras, strict=True):
         try:
-            check_video(
-                video.path,
-                first_frame=video.first_frame,
-                frames=len(episode.time_ns),
-                rate_hz=episode.rate_hz,
-                height=camera.height,
-                width=camera.width,
-            )
+            found += [f"camera {camera.name}: {problem}" for problem in _video_problems(episode, video, camera)]
         except DamagedData as error:
             found.append(f"camera {camera.name}: {error}")
     return tuple(found)
+
+
+def _video_problems(episode: Episode, video: VideoFile, camera: Camera) -> Iterator[str]:
+    index = index_of_video(video, len(episode.time_ns))
+    if (index.height, index.width) != (camera.height, camera.width):
+        yield f"{index.width}x{index.height}, declared {camera.width}x{camera.height}"
+    pictures = np.array([crc32(frame.planes[0]) for frame in frames_in(video.path, index)], np.int64)
+    shown = pictures if video.shown is None else pictures[video.shown]
+    still = _longest(np.diff(shown) == 0)
+    state = episode.columns.get(STATE)
+    lasts_s = still.seconds(episode)
+    if lasts_s > FROZEN_S_MAX and state is not None and _moves(state, still):
+        yield f"one picture for {lasts_s:.1f} s from step {still.first} on, while the state moves"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Still:
+    """Steps from `first` to `last` that are all alike."""
+
+    first: int
+    last: int
+
+    def seconds(self, episode: Episode) -> float:
+        return float(episode.time_ns[self.last] - episode.time_ns[self.first]) / NANOSECONDS
+
+
+def _longest(same: NDArray[np.bool_]) -> _Still:
+    """Returns the longest stretch of steps that are the same as the one before."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]])))
+    if len(edges) == 0:
+        return _Still(first=0, last=0)
+    begins, ends = edges[::2], edges[1::2]
+    longest = int(np.argmax(ends - begins))
+    return _Still(first=int(begins[longest]), last=int(ends[longest]))
+
+
+def _moves(values: Floats, still: _Still) -> bool:
+    whole = np.ptp(values, axis=0)
+    return bool((np.ptp(values[still.first : still.last + 1], axis=0) > MOVES * whole)[whole > 0].any())
+
+
+def _frozen_state(episode: Episode) -> Iterator[str]:
+    state, action = episode.columns.get(STATE), episode.columns.get(ACTION)
+    if state is None or action is None:
+        return
+    still = _longest((np.diff(state, axis=0) == 0).all(axis=1))
+    if still.seconds(episode) > FROZEN_S_MAX and _moves(action, still):
+        yield f"the same state for {still.seconds(episode):.1f} s from step {still.first} on, while the action moves"
+
+
+def _lag(episode: Episode) -> Iterator[str]:
+    """Tells of a state that follows the action too late, or comes before it: by dimensions of one name."""
+    if not {STATE, ACTION} <= episode.columns.keys():
+        return
+    names = {name: [*episode.features.names(name)] for name in (STATE, ACTION)}
+    shared = [name for name in names[STATE] if name in names[ACTION]]
+    pairs = [
+        (episode.columns[STATE][:, names[STATE].index(name)], episode.columns[ACTION][:, names[ACTION].index(name)])
+        for name in shared
+    ]
+    steps = round(2 * LAG_S_MAX * episode.rate_hz)
+    moving = [(state, action) for state, action in pairs if np.ptp(state) > 0 and np.ptp(action) > 0]
+    if not moving or len(episode.time_ns) < 4 * steps:
+        return
+    fits = {lag: float(np.median([_fit(*pair, lag) for pair in moving])) for lag in range(-steps, steps + 1)}
+    best = max(fits, key=lambda lag: fits[lag])
+    late_s = best / episode.rate_hz
+    if abs(late_s) > LAG_S_MAX and fits[best] > LAG_FIT_MIN and fits[best] - fits[0] > LAG_GAIN_MIN:
+        yield f"the state follows the action by {late_s:.2f} s, wanted at most {LAG_S_MAX} s"
+
+
+def _fit(state: Floats, action: Floats, lag: int) -> float:
+    """Returns the correlation of the action with the state `lag` steps later."""
+    early, late = (action, state) if lag >= 0 else (state, action)
+    early, late = early[: len(early) - abs(lag)], late[abs(lag) :]
+    spread = early.std() * late.std()
+    return float(((early - early.mean()) * (late - late.mean())).mean() / spread) if spread > 0 else 0.0
 
 
 def _time_problems(episode: Episode) -> list[str]:
@@ -54,7 +138,7 @@ def _time_problems(episode: Episode) -> list[str]:
 
 def _value_problems(episode: Episode) -> list[str]:
     found = []
-    for name, values in (("state", episode.state), ("action", episode.action)):
+    for name, values in sorted(episode.columns.items()):
         bad = np.argwhere(~np.isfinite(values))
         if len(bad):
             found.append(f"{len(bad)} {name} values are not finite, first at step {bad[0][0]}, dimension {bad[0][1]}")

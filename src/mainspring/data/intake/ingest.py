@@ -1,97 +1,69 @@
 """Takes a source of recordings in: judge each, keep the sound ones, report the rest, freeze a version.
 
-Idempotent by content: the same bytes make the same blobs, episodes and version, however often they come.
+Idempotent by content: the same bytes make the same blobs, episodes and version, however often they come. What is judged
+is stored and journaled in batches, so that an ingest that was killed goes on where it was; only at the end, when
+everything is there, episodes become a version.
 """
 
 from __future__ import annotations
 
-import os
-from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from multiprocessing import get_context
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
-from mainspring.data.catalog.versions import Version, extend, newest_version
-from mainspring.data.episode import (
-    NANOSECONDS,
-    EpisodeRow,
-    Features,
-    RawFile,
-    Recording,
-    VideoTrack,
-    columns_to_parquet,
-    episode_id,
-)
-from mainspring.data.gates.doctor import problems
-from mainspring.data.ingest.sources import recordings_in
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mainspring.data.catalog.fragments import FRAGMENT_ROWS_MAX
+from mainspring.data.catalog.log import Candidate, Origin, Version, newest_version
+from mainspring.data.catalog.versions import episode_table, prepare
+from mainspring.data.catalog.versions import publish as publish_plainly
+from mainspring.data.features import Features
+from mainspring.data.intake.batch import Batch
+from mainspring.data.intake.journal import Journal, Keys, hash_of, keys_from
+from mainspring.data.intake.judge import Verdict, cleared, content_of, judged
+from mainspring.data.intake.recipe import MappingRecipe
+from mainspring.data.intake.report import NAMED_MAX, IngestProgress, IngestReport, LeftOut, Noted
+from mainspring.data.intake.sources import NATIVE, Survey, Unit, key_of, mark_of, survey_of, units_in
+from mainspring.data.intake.workers import PROCESSES_PAY_BYTES, Workers, cores, scratch_folder
 from mainspring.data.pool import mapped
-from mainspring.domain.errors import InvalidInput, NotFound, Unavailable
+from mainspring.domain.errors import Conflict, InvalidInput, NotFound
 from mainspring.domain.ids import checked_name
-from mainspring.objects import Blob, ObjectStore, blob_of, blob_of_file, put_blob, put_blob_file
+from mainspring.domain.ports import Clock
+from mainspring.objects import Blob, ObjectStore, blob_of_file, put_blob_file
 
-PROCESSES_PAY_BYTES = 64 << 20  # Python parses about 20 MB/s; below three seconds of that, starting workers costs more.
 THREADS_MIN = 8  # A remote store answers in tens of milliseconds, so several calls must be under way.
-AHEAD = 2  # Recordings in hand for each worker: bounds memory, and hides one slow store behind the next recording.
+AHEAD = 2  # Units in hand for each thread: bounds memory, and hides one slow store behind the next unit.
+BATCH_LINES_MAX = 4_096  # Of the journal: about 4 MB, written at once.
+BATCH_BYTES_MAX = 64 << 20  # One pack.
+BATCH_SECONDS_MAX = 30.0  # What a kill loses at most, besides the unit under way.
+_NANOSECONDS = 1_000_000_000
+
+Publish: TypeAlias = Callable[[ObjectStore, Candidate], Version]
+Progress: TypeAlias = Callable[[IngestProgress], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
-    """A recording that is not in the version, and why, for people."""
-
-    source: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestProgress:
-    """Where an ingest stands.
+class _Taken:
+    """A unit in hand.
 
     Args:
-        done: Recordings judged.
-        total: Recordings found.
-        source: The one judged last.
-        reason: Why it is left out, "" when it is sound.
+        unit: The unit.
+        size_bytes: Of its files.
+        mark: How they look.
+        key: What decides its episodes; "" when that is not known, so that it must be read again next time.
+        verdicts: What was found in it; none when that is known from before.
     """
 
-    done: int
-    total: int
-    source: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestReport:
-    """What came of an ingest.
-
-    Args:
-        dataset: The dataset.
-        version: The version that holds every sound episode; None when there was none to hold.
-        episodes: Sound episodes in the source.
-        added: How many of them the dataset did not hold before.
-        frames: Steps in the sound episodes.
-        left_out: Every other recording, in source order.
-    """
-
-    dataset: str
-    version: Version | None
-    episodes: int
-    added: int
-    frames: int
-    left_out: tuple[LeftOut, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sound:
-    """An episode judged sound, with what must be stored for it."""
-
-    row: EpisodeRow
-    features: Features
-    columns: bytes
-    files: tuple[tuple[Path, Blob], ...]
+    unit: Unit
+    size_bytes: int
+    mark: int
+    key: str
+    verdicts: tuple[Verdict, ...]
 
 
 def ingest(
@@ -99,129 +71,276 @@ def ingest(
     store: ObjectStore,
     dataset: str,
     *,
-    progress: Callable[[IngestProgress], None] | None = None,
+    clock: Clock,
+    recipe: MappingRecipe | None = None,
+    progress: Progress | None = None,
+    publish: Publish = publish_plainly,
 ) -> IngestReport:
     """Adds a source's sound recordings to a dataset.
 
-    Large sources that Python must parse are read by worker processes; a program that calls this must then be
-    importable, with its own start under `if __name__ == "__main__"`.
+    May be killed at any point and run again: it then does only the rest. Large sources that Python must parse are read
+    by worker processes; a program that calls this must then be importable, with its own start under
+    `if __name__ == "__main__"`.
 
     Args:
-        source: A folder of MCAP files, one MCAP file, or a LeRobot dataset's folder.
+        source: A file, or a folder of any depth with LeRobot datasets, MCAP files, ROS bags and ULog files.
         store: Where bytes, episodes and catalog go.
         dataset: Name of the dataset, which begins to exist with its first version.
+        clock: Says when episodes arrived, and how long it takes.
+        recipe: How the topics of logs become episodes; not needed for LeRobot datasets and files of our own recorder.
         progress: Called in the caller's thread after each recording.
+        publish: Turns a candidate into a version, or raises: the place for gates.
 
     Raises:
         NotFound: There is nothing at `source`.
         InvalidInput: It holds no recordings of a kind that is read, or the dataset's name cannot be a name.
-        DamagedData: What describes the whole dataset does not hold together.
-        StorageFull: The store is full. What was stored stays, and is used by the next try.
+        DamagedData: What describes the whole of a LeRobot dataset does not hold together.
+        StorageFull: There is no room. What was stored stays, and is used by the next try; nothing was published.
     """
     checked_name(dataset, "dataset")
-    recordings = recordings_in(source)
-    judged: list[_Sound | LeftOut] = []
-    threads = max(THREADS_MIN, _cores())
+    survey = survey_of(source, recipe)
+    return ingest_units(
+        units_in(source, recipe),
+        survey,
+        store,
+        dataset,
+        clock=clock,
+        recipe=recipe,
+        progress=progress,
+        publish=publish,
+    )
+
+
+def ingest_units(
+    units: Iterable[Unit],
+    survey: Survey,
+    store: ObjectStore,
+    dataset: str,
+    *,
+    clock: Clock,
+    recipe: MappingRecipe | None,
+    progress: Progress | None = None,
+    publish: Publish = publish_plainly,
+    arrived_ns: Callable[[Unit], int] | None = None,
+) -> IngestReport:
+    """Adds units to a dataset; see `ingest`.
+
+    Args:
+        units: What is read.
+        survey: How much that is.
+        store: Where to.
+        dataset: The dataset.
+        clock: See `ingest`.
+        recipe: What the units' logs are read by.
+        progress: See `ingest`.
+        publish: See `ingest`.
+        arrived_ns: When each unit's last byte had arrived; by default, when it is taken in hand.
+    """
+    started_s = clock.monotonic_s()
+    newest = newest_version(store, dataset)
+    features = newest.features if newest else None
+    journal = Journal(store, dataset, recipe.id if recipe else NATIVE, held=_held(store, newest), features=features)
+    intake = _Intake(store, journal, clock, arrived_ns)
     with ExitStack() as stack:
-        workers = _workers(recordings, stack)
+        intake.run(units, survey, progress, stack)
+    keys = keys_from(intake.keys)
+    lines = journal.lines(keys)
+    origin = Origin(kind="ingest", detail=f"recipe {recipe.id}" if recipe else NATIVE)
+    version = _published(store, dataset, journal, keys, lines, lambda ready: publish(store, ready), origin)
+    journal.fold(_held(store, version), version.features if version else None)
+    return _reported(dataset, version, journal, lines, intake, newest, seconds=clock.monotonic_s() - started_s)
+
+
+class _Intake:
+    """One pass over units: reads, judges, stores, journals."""
+
+    def __init__(
+        self, store: ObjectStore, journal: Journal, clock: Clock, arrived_ns: Callable[[Unit], int] | None
+    ) -> None:
+        self.keys = bytearray()  # 32 letters each: of a million units, 32 MB.
+        self.unstable: list[LeftOut] = []
+        self.units = self.known = self.read_bytes = 0
+        self._done_bytes = 0
+        self._store, self._journal, self._clock = store, journal, clock
+        self._arrived_ns = arrived_ns or (lambda _: int(clock.now_s() * _NANOSECONDS))
+        self._folders = itertools.count()
+
+    def run(self, units: Iterable[Unit], survey: Survey, progress: Progress | None, stack: ExitStack) -> None:
+        """Takes every unit in hand; when this returns all are in the journal."""
+        scratch = stack.enter_context(scratch_folder())
+        pays = survey.parse_bytes >= PROCESSES_PAY_BYTES
+        workers = stack.enter_context(Workers(cores())) if pays else None
+        threads = max(THREADS_MIN, cores())
         pool = stack.enter_context(ThreadPoolExecutor(threads, thread_name_prefix="ingest"))
-        results = stack.enter_context(
-            closing(mapped(pool, lambda item: _take(item, store, workers), recordings, ahead=AHEAD * threads))
+        results: Iterator[_Taken] = stack.enter_context(
+            closing(mapped(pool, lambda unit: self._take(unit, scratch, workers), units, ahead=AHEAD * threads))
         )
-        for recording, result in zip(recordings, results, strict=True):
-            judged.append(result)
+        batch, since_s = Batch(self._store), self._clock.monotonic_s()
+        for taken in results:
+            self._count(taken)
+            if taken.key:
+                batch.add(taken.key, taken.mark, taken.verdicts)
             if progress:
-                reason = result.reason if isinstance(result, LeftOut) else ""
-                progress(IngestProgress(done=len(judged), total=len(recordings), source=recording.name, reason=reason))
-    return _reported(store, dataset, judged)
+                progress(self._standing(taken, survey))
+            late = self._clock.monotonic_s() - since_s >= BATCH_SECONDS_MAX
+            if late or batch.line_count >= BATCH_LINES_MAX or batch.size_bytes >= BATCH_BYTES_MAX:
+                self._write(batch)
+                batch, since_s = Batch(self._store), self._clock.monotonic_s()
+        self._write(batch)
 
+    def _write(self, batch: Batch) -> None:
+        if batch.line_count:
+            self._journal.add(batch.stored())
 
-def _workers(recordings: tuple[Recording, ...], stack: ExitStack) -> Executor | None:
-    if sum(recording.parse_bytes for recording in recordings) < PROCESSES_PAY_BYTES:
-        return None
-    return stack.enter_context(ProcessPoolExecutor(_cores(), mp_context=get_context("spawn")))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
-
-
-def _take(recording: Recording, store: ObjectStore, workers: Executor | None) -> _Sound | LeftOut:
-    """Judges one recording, in a worker process when there are any, and stores what a sound one needs."""
-    try:
-        result = workers.submit(_judged, recording).result() if workers else _judged(recording)
-    except BrokenExecutor as error:
-        raise Unavailable("ingest", on=recording.name, got="a worker process died, perhaps for lack of memory") from (
-            error
+    def _standing(self, taken: _Taken, survey: Survey) -> IngestProgress:
+        return IngestProgress(
+            done=self.units,
+            total=max(survey.units, self.units),  # Files may have come since the survey.
+            source=taken.unit.name,
+            reason=next((verdict.reason for verdict in taken.verdicts if verdict.reason), ""),
+            done_bytes=self._done_bytes,
+            total_bytes=max(survey.size_bytes, self._done_bytes),
         )
-    if isinstance(result, _Sound):
-        put_blob(store, result.columns)
-        for path, blob in result.files:
-            put_blob_file(store, path, blob)
-        result = replace(result, columns=b"", files=())  # Stored; what is kept of 100,000 episodes must be small.
-    return result
+
+    def _count(self, taken: _Taken) -> None:
+        self.units += 1
+        self._done_bytes += taken.size_bytes
+        self.keys += taken.key.encode()
+        if not taken.verdicts:
+            self.known += 1
+            return
+        self.read_bytes += taken.size_bytes
+        if not taken.key and len(self.unstable) < NAMED_MAX:
+            self.unstable += [LeftOut(source=verdict.name, reason=verdict.reason) for verdict in taken.verdicts]
+
+    def _take(self, unit: Unit, scratch: Path, workers: Workers | None) -> _Taken:
+        """Judges one unit unless it is known, and stores the files of what is sound in it."""
+        mark = mark_of(unit)
+        there = [file.path for file in unit.files if file.path.is_file()]
+        folder = scratch / f"{next(self._folders):08d}"
+        verdicts: tuple[Verdict, ...] = ()
+        size_bytes = 0
+        try:
+            size_bytes = sum(path.stat().st_size for path in there)
+            key = self._journal.key_of(mark)
+            if key is None or not self._journal.done(key):
+                blobs = {path: content_of(path) for path in there}
+                key = key_of(unit, blobs)
+                if not self._journal.done(key):
+                    verdicts = self._judged(unit, blobs, folder, workers)
+                    self._store_files(unit, mark, verdicts, folder)
+        except (InvalidInput, NotFound, Conflict) as error:  # What is wrong with its content, a verdict says.
+            key, verdicts = "", (Verdict(name=unit.name, reason=f"{error}; it is read again next time"),)
+        finally:
+            cleared(folder)
+        return _Taken(unit=unit, size_bytes=size_bytes, mark=mark, key=key, verdicts=verdicts)
+
+    def _judged(
+        self, unit: Unit, blobs: Mapping[Path, Blob], folder: Path, workers: Workers | None
+    ) -> tuple[Verdict, ...]:
+        arrived_ns = self._arrived_ns(unit)
+        if workers is None:
+            return judged(unit, blobs, folder, arrived_ns)
+        return workers.run(unit.name, judged, unit, blobs, folder, arrived_ns)
+
+    def _store_files(self, unit: Unit, mark: int, verdicts: tuple[Verdict, ...], folder: Path) -> None:
+        """Stores the files of sound episodes; nothing may stay under a name of other bytes when one has changed."""
+        files = {path: blob for verdict in verdicts if verdict.draft for path, blob in verdict.draft.files}
+        changed = mark_of(unit) != mark
+        for path, blob in files.items():
+            if not changed:
+                put_blob_file(self._store, path, blob)
+        if not changed and mark_of(unit) != mark:
+            changed = True
+            for blob in files.values():
+                self._store.fetch_file(blob.key, folder / "stored")
+                if blob_of_file(folder / "stored") != blob:
+                    self._store.delete(blob.key)
+        if changed:
+            raise Conflict("read a recording", on=unit.name, got="a file that changed while it was read")
 
 
-def _judged(recording: Recording) -> _Sound | LeftOut:
-    try:
-        episode = recording.read()
-        if reasons := problems(episode):
-            return LeftOut(source=recording.name, reason="; ".join(reasons))
-        files = {file.path: _named(file.path) for file in episode.files}
-    except (InvalidInput, NotFound) as error:
-        return LeftOut(source=recording.name, reason=str(error))
-    videos = tuple(
-        VideoTrack(camera=video.camera, blob=files[video.path], first_frame=video.first_frame)
-        for video in episode.videos
-    )
-    columns = columns_to_parquet(episode)
-    row = EpisodeRow(
-        id=episode_id(episode, videos),
-        source=recording.name,
-        task=episode.task,
-        robot=episode.robot,
-        success=episode.success,
-        rate_hz=episode.rate_hz,
-        frames=len(episode.time_ns),
-        seconds=float(episode.time_ns[-1] - episode.time_ns[0]) / NANOSECONDS,
-        columns=blob_of(columns),
-        videos=videos,
-        raw=tuple(RawFile(name=file.name, blob=files[file.path]) for file in episode.files),
-    )
-    return _Sound(row=row, features=episode.features, columns=columns, files=tuple(files.items()))
+def _held(store: ObjectStore, version: Version | None) -> pa.Array:
+    """Returns the ids a version holds."""
+    empty = pa.array([], pa.string())
+    return pa.concat_arrays([empty, *episode_table(store, version, ["id"])["id"].chunks]) if version else empty
 
 
-def _named(path: Path) -> Blob:
-    """Returns a file's content name; many episodes may share a file, which is then hashed once."""
-    status = path.stat()
-    return _hashed(path, status.st_size, status.st_mtime_ns)
-
-
-@lru_cache(maxsize=4_096)
-def _hashed(path: Path, size_bytes: int, mtime_ns: int) -> Blob:
-    return blob_of_file(path)
-
-
-def _reported(store: ObjectStore, dataset: str, judged: list[_Sound | LeftOut]) -> IngestReport:
+def _published(
+    store: ObjectStore,
+    dataset: str,
+    journal: Journal,
+    keys: Keys,
+    lines: pa.Table,
+    publish: Callable[[Candidate], Version],
+    origin: Origin,
+) -> Version | None:
     """Freezes the sound episodes that share the dataset's features, or the most common ones of a new dataset."""
     newest = newest_version(store, dataset)
-    sound = [result for result in judged if isinstance(result, _Sound)]
-    common = Counter(result.features for result in sound).most_common(1)
-    features = newest.features if newest else common[0][0] if common else None
-    kept = {result.row.id: result.row for result in reversed(sound) if result.features == features}
+    said = hash_of(newest.features) if newest else _most_common(lines)
+    if not said:
+        return None
+    pending: list[pa.Table] = []
+    for table in journal.rows(keys, said, held=_held(store, newest)):
+        pending.append(table)
+        if sum(part.num_rows for part in pending) >= FRAGMENT_ROWS_MAX:  # A million rows at once would be a GiB.
+            newest = _frozen(store, dataset, pending, journal.features(said), publish, origin)
+            pending = []
+    return _frozen(store, dataset, pending, journal.features(said), publish, origin) if pending else newest
+
+
+def _frozen(
+    store: ObjectStore,
+    dataset: str,
+    tables: list[pa.Table],
+    features: Features,
+    publish: Callable[[Candidate], Version],
+    origin: Origin,
+) -> Version:
+    return publish(prepare(store, dataset, pa.concat_tables(tables), features, origin))
+
+
+def _most_common(lines: pa.Table) -> str:
+    """Returns the features that most sound episodes have, "" when none is sound; whichever order they come in."""
+    said = pc.value_counts(lines["features"].filter(pc.equal(lines["reason"], ""))).to_pylist()
+    return max(((entry["counts"], entry["values"]) for entry in said), default=(0, ""))[1]
+
+
+def _reported(
+    dataset: str,
+    version: Version | None,
+    journal: Journal,
+    lines: pa.Table,
+    intake: _Intake,
+    before: Version | None,
+    *,
+    seconds: float,
+) -> IngestReport:
+    said = hash_of(version.features) if version else ""
+    sound = pc.equal(lines["reason"], "")
+    fits = pc.and_(sound, pc.equal(lines["features"], said))
+    kept = lines.filter(fits).group_by("episode").aggregate([("frames", "min")])
+    others = lines.filter(pc.invert(fits)).sort_by("name")
     left_out = [
-        result
-        if isinstance(result, LeftOut)
-        else LeftOut(source=result.row.source, reason=f"it has {result.features}; the dataset has {features}")
-        for result in judged
-        if isinstance(result, LeftOut) or result.features != features
+        LeftOut(source=line["name"], reason=line["reason"] or _unfit(journal, line["features"], version))
+        for line in others.slice(0, NAMED_MAX).to_pylist()
     ]
-    version = extend(store, dataset, tuple(kept.values()), features) if kept and features else newest
+    noted = lines.filter(pc.and_(fits, pc.not_equal(lines["note"], ""))).sort_by("name")
     return IngestReport(
         dataset=dataset,
         version=version,
-        episodes=len(kept),
-        added=(version.episodes - (newest.episodes if newest else 0)) if version else 0,
-        frames=sum(row.frames for row in kept.values()),
-        left_out=tuple(left_out),
+        episodes=kept.num_rows,
+        added=(version.episodes if version else 0) - (before.episodes if before else 0),
+        frames=pc.sum(kept["frames_min"]).as_py() or 0,
+        refused=others.num_rows + len(intake.unstable),
+        left_out=tuple(sorted([*left_out, *intake.unstable], key=lambda entry: entry.source)),
+        noted=tuple(Noted(source=line["name"], note=line["note"]) for line in noted.slice(0, NAMED_MAX).to_pylist()),
+        recordings=intake.units,
+        known=intake.known,
+        read_bytes=intake.read_bytes,
+        seconds=seconds,
     )
+
+
+def _unfit(journal: Journal, said: str, version: Version | None) -> str:
+    return f"it has {journal.features(said)}; the dataset has {version.features if version else 'none'}"

@@ -1,35 +1,171 @@
-"""Which reader a path is for."""
+"""Finds what a source holds: logs, and datasets of episodes, at any depth and mixed as they come."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
+from typing import Protocol
 
-from mainspring.data.episode import Recording, Unreadable
-from mainspring.data.readers.lerobot import lerobot_recordings
+from blake3 import blake3
+
+from mainspring.data.episode import Recording, SourceFile, Unreadable
+from mainspring.data.intake.logs import said_by
+from mainspring.data.intake.mapping import Mapped, mapped_episodes
+from mainspring.data.intake.recipe import MappingRecipe
+from mainspring.data.readers.lerobot import LeRobotRecording, lerobot_recordings
+from mainspring.data.readers.log import LOG_SUFFIXES, open_log
 from mainspring.data.readers.mcap_episode import McapRecording
-from mainspring.domain.errors import InvalidInput, NotFound
+from mainspring.domain.errors import InvalidInput, MainspringError, NotFound
+from mainspring.objects import Blob
 
-RECORDINGS_MAX = 1_000_000
-_READ = "MCAP files with JSON state and action, or a LeRobot v2.1 or v3.0 dataset"
-_NOT_YET: Mapping[str, str] = MappingProxyType(
-    {
-        ".bag": "ROS 1 bags",
-        ".db3": "ROS 2 SQLite bags",
-        ".ulg": "PX4 ULog files",
-        ".h5": "HDF5 files",
-        ".hdf5": "HDF5 files",
-        ".tfrecord": "RLDS records",
-    }
-)
+UNITS_MAX = 10_000_000
+DEPTH_MAX = 64
+NATIVE = "native"  # What stands for a recipe where the files say themselves what their episodes are.
+_READ = "LeRobot v2.1 or v3.0 datasets, MCAP, ROS 1 and ROS 2 bags, ULog"
+_BAG = "metadata.yaml"
+_NOT_YET: Mapping[str, str] = MappingProxyType({".h5": "HDF5", ".hdf5": "HDF5", ".tfrecord": "RLDS"})
+_KEY_LETTERS = 32
 
 
-def recordings_in(source: Path) -> tuple[Recording, ...]:
-    """Returns the recordings of a source, in name order, unread.
+class Unit(Protocol):
+    """What is read at once: a log, or an episode of a dataset. Values: they travel to worker processes."""
+
+    @property
+    def name(self) -> str:
+        """Returns its name inside the source."""
+        ...
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """Returns the files that decide what its episodes are."""
+        ...
+
+    @property
+    def parse_bytes(self) -> int:
+        """Returns how many bytes must be parsed in Python, which one process does one at a time."""
+        ...
+
+    @property
+    def movable(self) -> Path | None:
+        """Returns the file or folder that is all of it, and may be moved; None when others share its files."""
+        ...
+
+    @property
+    def part(self) -> str:
+        """Returns what else decides it: which part of the files it is, and what is said of it elsewhere."""
+        ...
+
+    def read(self, folder: Path) -> Iterator[Mapped]:
+        """Yields its episodes.
+
+        Args:
+            folder: Where it may put files of packets, which are the caller's to remove.
+
+        Raises:
+            DamagedData: Its bytes do not hold together.
+            InvalidInput: It is of a kind that is not read.
+            StorageFull: There is no room in the folder.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeUnit:
+    """A recording that is an episode.
 
     Args:
-        source: A folder of MCAP files (at any depth), one MCAP file, or a LeRobot dataset's folder.
+        name: See `Unit`.
+        recording: The recording.
+        files: See `Unit`.
+        movable: See `Unit`.
+    """
+
+    name: str
+    recording: Recording
+    files: tuple[SourceFile, ...]
+    movable: Path | None = None
+
+    @property
+    def parse_bytes(self) -> int:
+        """See `Unit.parse_bytes`."""
+        return self.recording.parse_bytes
+
+    @property
+    def part(self) -> str:
+        """See `Unit.part`."""
+        match self.recording:
+            case LeRobotRecording():  # The dataset's description grows with it; only what it says of this one counts.
+                said = [field.name for field in fields(self.recording) if field.name not in ("root", "meta_paths")]
+                return " ".join(f"{name}={getattr(self.recording, name)!r}" for name in said)
+            case Unreadable():
+                return f"{self.recording.name} {self.recording.reason}"
+            case _:
+                return ""
+
+    def read(self, folder: Path) -> Iterator[Mapped]:
+        """See `Unit.read`."""
+        yield Mapped(name=self.name, episode=self.recording.read())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogUnit:
+    """A log whose topics a recipe makes episodes of.
+
+    Args:
+        name: See `Unit`.
+        path: The file or folder.
+        files: See `Unit`.
+        recipe: The recipe.
+        parse_bytes: See `Unit`.
+    """
+
+    name: str
+    path: Path
+    files: tuple[SourceFile, ...]
+    recipe: MappingRecipe
+    parse_bytes: int
+
+    @property
+    def movable(self) -> Path | None:
+        """See `Unit.movable`."""
+        return self.path
+
+    @property
+    def part(self) -> str:
+        """See `Unit.part`."""
+        return ""
+
+    def read(self, folder: Path) -> Iterator[Mapped]:
+        """See `Unit.read`."""
+        log = open_log(self.path)
+        said = said_by(self.path)
+        yield from mapped_episodes(log, self.recipe, name=self.name, files=self.files, said=said, folder=folder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What a source holds, before anything is read.
+
+    Args:
+        units: How many.
+        size_bytes: Bytes in their files.
+        parse_bytes: Bytes that must be parsed in Python.
+    """
+
+    units: int
+    size_bytes: int
+    parse_bytes: int
+
+
+def survey_of(source: Path, recipe: MappingRecipe | None) -> Survey:
+    """Returns what a source holds.
+
+    Args:
+        source: A file or folder.
+        recipe: How its logs are read.
 
     Raises:
         NotFound: Nothing is there.
@@ -38,22 +174,171 @@ def recordings_in(source: Path) -> tuple[Recording, ...]:
     """
     if not source.exists():
         raise NotFound("read a source", on=str(source), got="nothing there", wanted=_READ)
-    if (source / "meta" / "info.json").exists():
-        return lerobot_recordings(source)
-    paths = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
-    found = [_recording(path, source) for path in paths if path.suffix == ".mcap" or path.suffix in _NOT_YET]
-    if source.is_file() and source.suffix in _NOT_YET:
-        raise InvalidInput(
-            "read a source", on=str(source), got=f"{_NOT_YET[source.suffix]}, not yet read", wanted=_READ
-        )
-    if not found or len(found) > RECORDINGS_MAX:
-        got = f"{len(found)} recordings among {len(paths)} files"
-        raise InvalidInput("read a source", on=str(source), got=got, wanted=_READ)
-    return tuple(found)
+    units = size_bytes = parse_bytes = 0
+    for unit in units_in(source, recipe):
+        units += 1
+        parse_bytes += unit.parse_bytes
+        size_bytes += sum(size_of(file.path) for file in unit.files)
+        if units > UNITS_MAX:
+            raise InvalidInput("read a source", on=str(source), got=f"over {UNITS_MAX} recordings", wanted="fewer")
+    if not units:
+        raise InvalidInput("read a source", on=str(source), got="no recording", wanted=_READ)
+    return Survey(units=units, size_bytes=size_bytes, parse_bytes=parse_bytes)
 
 
-def _recording(path: Path, source: Path) -> Recording:
-    name = path.name if path == source else path.relative_to(source).as_posix()
-    if path.suffix == ".mcap":
-        return McapRecording(name=name, path=path, parse_bytes=path.stat().st_size)
-    return Unreadable(name=name, reason=f"{_NOT_YET[path.suffix]} are not yet read; {_READ} are")
+def units_in(source: Path, recipe: MappingRecipe | None) -> Iterator[Unit]:
+    """Yields what a source holds, in name order within each folder, unread.
+
+    Args:
+        source: A file, or a folder: a LeRobot dataset, a ROS 2 bag, or any tree of these and of files.
+        recipe: How logs are read; without one, only the files of our own recorder are.
+
+    Raises:
+        DamagedData: The source is a LeRobot dataset whose description does not hold together.
+        InvalidInput: The same, of a format that is not read.
+    """
+    if source.is_file():
+        yield from _units_at(source, source.name, recipe)
+    elif is_lerobot(source):
+        yield from _lerobot(source, "")
+    elif is_bag(source):
+        yield from _bag_units(source, source.name, recipe)
+    else:
+        yield from _below(source, "", recipe, DEPTH_MAX)
+
+
+def is_lerobot(folder: Path) -> bool:
+    """Returns whether a folder is a LeRobot dataset.
+
+    Args:
+        folder: The folder.
+    """
+    return (folder / "meta" / "info.json").is_file()
+
+
+def is_bag(folder: Path) -> bool:
+    """Returns whether a folder is a ROS 2 bag.
+
+    Args:
+        folder: The folder.
+    """
+    try:
+        with open(folder / _BAG, "rb") as file:
+            return b"rosbag2" in file.read(4_096)
+    except OSError:
+        return False
+
+
+def key_of(unit: Unit, blobs: Mapping[Path, Blob]) -> str:
+    """Returns the hash of everything that decides what a unit's episodes are, but for the recipe.
+
+    Args:
+        unit: The unit.
+        blobs: Content of its files; those that are missing are not in it.
+    """
+    hasher = blake3(unit.part.encode("utf-8", "replace"))
+    for file in unit.files:
+        hasher.update(f"\0{blobs[file.path].id if file.path in blobs else 'missing'}".encode())
+    return hasher.hexdigest()[:_KEY_LETTERS]
+
+
+def mark_of(unit: Unit) -> int:
+    """Returns a number for how a unit's files look on disk: another one as soon as somebody writes to one of them.
+
+    Args:
+        unit: The unit.
+    """
+    hasher = blake3(unit.part.encode("utf-8", "replace"))
+    for file in unit.files:
+        try:
+            seen = file.path.stat()
+            look: tuple[object, ...] = (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+        except OSError:
+            look = ("missing",)
+        hasher.update(os.fsencode(file.path.absolute()) + repr(look).encode())
+    return int.from_bytes(hasher.digest(8), "big")
+
+
+def size_of(path: Path) -> int:
+    """Returns a file's length; 0 when it has vanished since it was listed.
+
+    Args:
+        path: The file.
+    """
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _below(folder: Path, prefix: str, recipe: MappingRecipe | None, depth: int) -> Iterator[Unit]:
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:
+        yield _unreadable(prefix.rstrip("/") or folder.name, "a folder that cannot be listed")
+        return
+    for entry in entries:
+        name, path = prefix + _printable(entry.name), Path(entry.path)
+        if entry.name.startswith("."):
+            continue
+        if not entry.is_dir(follow_symlinks=False):
+            if path.is_file():  # A link that leads to itself is none; `entry` would raise.
+                yield from _units_at(path, name, recipe)
+        elif is_lerobot(path):
+            try:
+                yield from _lerobot(path, f"{name}/")
+            except MainspringError as error:
+                yield _unreadable(name, str(error))
+        elif is_bag(path):
+            yield from _bag_units(path, name, recipe)
+        elif depth:
+            yield from _below(path, f"{name}/", recipe, depth - 1)
+        else:
+            yield _unreadable(name, f"a folder {DEPTH_MAX} deep")
+
+
+def _units_at(path: Path, name: str, recipe: MappingRecipe | None) -> Iterator[Unit]:
+    suffix = path.suffix.lower()  # Cameras' cards and Windows write capitals.
+    if suffix in _NOT_YET:
+        yield _unreadable(name, f"{_NOT_YET[suffix]} files are not read yet; {_READ} are")
+    elif suffix in LOG_SUFFIXES:
+        files = (SourceFile(name=name, path=path),)
+        parse_bytes = size_of(path)
+        if recipe:
+            yield LogUnit(name=name, path=path, files=files, recipe=recipe, parse_bytes=parse_bytes)
+        elif suffix == ".mcap":
+            recording = McapRecording(name=name, path=path, parse_bytes=parse_bytes)
+            yield EpisodeUnit(name=name, recording=recording, files=files, movable=path)
+        else:
+            yield _unmapped(name)
+
+
+def _bag_units(folder: Path, name: str, recipe: MappingRecipe | None) -> Iterator[Unit]:
+    if recipe is None:
+        yield _unmapped(name)
+        return
+    paths = sorted(path for path in folder.iterdir() if path.is_file())
+    files = tuple(SourceFile(name=f"{name}/{_printable(path.name)}", path=path) for path in paths)
+    size_bytes = sum(map(size_of, paths))
+    yield LogUnit(name=name, path=folder, files=files, recipe=recipe, parse_bytes=size_bytes)
+
+
+def _lerobot(root: Path, prefix: str) -> Iterator[Unit]:
+    for recording in lerobot_recordings(root):
+        names: list[str] = []
+        if isinstance(recording, LeRobotRecording):
+            names = [recording.data_path, *dict.fromkeys(path for path, _ in recording.videos)]
+        files = tuple(SourceFile(name=name, path=root / name) for name in names)
+        yield EpisodeUnit(name=prefix + recording.name, recording=recording, files=files)
+
+
+def _unmapped(name: str) -> Unit:
+    return _unreadable(name, "a log of topics: a recipe must say what they mean, and `ms data inspect` proposes one")
+
+
+def _unreadable(name: str, reason: str) -> Unit:
+    return EpisodeUnit(name=name, recording=Unreadable(name=name, reason=reason), files=())
+
+
+def _printable(name: str) -> str:
+    return os.fsencode(name).decode("utf-8", "replace")

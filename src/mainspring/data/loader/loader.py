@@ -1,119 +1,169 @@
-"""Batches in an order that is a pure function of (view, seed, step): a loader has no state to save.
+"""Batches in an order that is a pure function of (views, seed, step): a loader has no state to save.
 
-Every epoch is a permutation of all rows; batches run on across the border of epochs, so each row comes once an epoch
-and no batch is short. Rank r of W takes rows [r*B/W, (r+1)*B/W) of the global batch: the shares in rank order are the
-same global batch for any W. Values are in the data's own units, because a policy must carry its normalisation to the
-robot; the view's manifest has the statistics.
+The global batch of step s is positions [s * B, (s + 1) * B) of the order; rank r of W has those p with p % W == r. So
+any W gives the same global batches. Values are in the data's own units, because a policy must carry its normalisation
+to the robot; the view's manifest has the statistics.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
-import weakref
-from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+import pyarrow as pa
+import pyarrow.compute as pc
+from blake3 import blake3
 
-from mainspring.data.loader.permutation import Permutation
+from mainspring.data.loader.batches import columns_of
+from mainspring.data.loader.decoding import Layout
+from mainspring.data.loader.making import RingMaker, Share
+from mainspring.data.loader.order import LANES, Blocks, Integers, Order, Runs
+from mainspring.data.loader.ring import Batch
+from mainspring.data.loader.stream import BatchStream
 from mainspring.data.views.view import View
 from mainspring.domain.errors import InvalidInput
+from mainspring.domain.ids import EpisodeId
 
 BATCH_SIZE_MAX = 1 << 20
 HORIZON_MAX = 4_096
-AHEAD = 4  # Batches ready before they are asked for: hides a page fault, and is small beside a step's own memory.
-_STOP_CHECK_S = 0.02  # How soon a reader notices that nobody wants its batches any more.
+WORKERS_MAX = 256
+
+Shuffle: TypeAlias = Literal["blocks", "global"]
 
 
-Batch: TypeAlias = dict[str, NDArray[Any]]
-"""One rank's share of one step, B rows:
-
-state [B, S] float32; actions [B, H, A] float32, from the row's own action on, the episode's last one repeated;
-valid [B, H] bool, whether the action lies inside the episode; images [B, V, H, W, 3] uint8 when the view has them.
-"""
-
-
-def gather(view: View, rows: NDArray[np.int64], *, horizon: int) -> Batch:
-    """Returns rows of a view as a batch.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """What a sample is, and in which order samples come.
 
     Args:
-        view: An open view.
-        rows: [B] row numbers.
-        horizon: Actions a row.
-    """
-    ends = view.episode_ends[np.searchsorted(view.episode_ends, rows, side="right")]
-    ahead = rows[:, None] + np.arange(horizon)
-    batch: Batch = {
-        "state": view.take("state", rows),
-        "actions": view.take("action", np.minimum(ahead, ends[:, None] - 1)),
-        "valid": ahead < ends[:, None],
-    }
-    if view.has_images:
-        batch["images"] = view.take("images", rows)
-    return batch
-
-
-class Loader:
-    """Batches of one split of a view, for one rank.
-
-    Args:
-        view: An open view.
-        batch_size: Rows of the global batch; a multiple of the world size.
+        batch_size: Samples of the global batch; a multiple of the number of ranks.
         seed: Chooses the order.
-        horizon: Actions a row.
-        rank: Which share this is.
-        world_size: How many shares there are.
+        horizon: Actions a sample.
+        history: Steps of state a sample, its own included.
+        pixels: Decoded frames as "rgb" or as "yuv" (4:2:0 planes, half the bytes).
+        shuffle: "blocks" decodes each frame once; "global" is a permutation of all rows, for comparison: a frame costs
+            the decoding of its group of pictures up to it. Views without video always have the latter.
+        lanes: Groups of pictures read side by side; see `order`. A multiple of the number of ranks decodes each frame
+            on one rank only. A rank's ring holds 2 * lanes * gop / ranks samples.
 
     Raises:
         InvalidInput: A number is out of its range.
     """
 
+    batch_size: int
+    seed: int
+    horizon: int
+    history: int = 1
+    pixels: Layout = "rgb"
+    shuffle: Shuffle = "blocks"
+    lanes: int = LANES
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        sizes = 1 <= self.batch_size <= BATCH_SIZE_MAX
+        if not (sizes and 1 <= self.horizon <= HORIZON_MAX and 1 <= self.history <= HORIZON_MAX):
+            got = f"batch_size {self.batch_size}, horizon {self.horizon}, history {self.history}"
+            raise InvalidInput("load batches", got=got, wanted="each over 0, and in bounds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """One view of a mixture.
+
+    Args:
+        view: It.
+        weight: How often a sample is of it; any scale, the same for all of the mixture.
+        keep: Ids of the episodes to read; None for all. The order is over what is kept: a filter costs nothing later.
+
+    Raises:
+        InvalidInput: The view has none of these episodes.
+    """
+
+    view: View
+    weight: float = 1.0
+    keep: tuple[EpisodeId, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """Returns what chooses its order, beside the seed: the view, its split, and what is kept of it."""
+        kept = "" if self.keep is None else blake3("\n".join(sorted(self.keep)).encode()).hexdigest()
+        return f"{self.view.manifest.id}/{self.view.split}/{kept}"
+
+    def runs(self) -> Runs:
+        """Returns the rows that are read: one run an episode."""
+        view = self.view
+        kept = np.ones(len(view.episode_ends), np.bool_)
+        if self.keep is not None:
+            kept = pc.is_in(view.episodes["id"], value_set=pa.array(self.keep, pa.string())).to_numpy()
+        starts = view.episode_starts[kept]
+        if len(starts) == 0:
+            raise InvalidInput("filter a view", on=self.name, got="no episode", wanted="at least one")
+        lengths = view.episode_ends[kept] - starts
+        return Runs(starts=starts, lengths=lengths, phases=np.zeros_like(starts))
+
+
+class Loader:
+    """Batches of a split of a view, or of a mixture, for one rank.
+
+    Args:
+        source: A view, or the components of a mixture: views of the same features and groups of pictures.
+        sampling: What a sample is, and the order.
+        rank: Which share this is.
+        world_size: How many shares there are.
+        workers: Processes that decode; 0 decodes in a thread. Of no influence on the batches.
+
+    Raises:
+        InvalidInput: A number is out of its range, or the components differ.
+    """
+
     def __init__(
-        self, view: View, *, batch_size: int, seed: int, horizon: int, rank: int = 0, world_size: int = 1
+        self,
+        source: View | Sequence[Component],
+        sampling: Sampling,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        workers: int = 0,
     ) -> None:
-        if not (1 <= batch_size <= BATCH_SIZE_MAX and 1 <= horizon <= HORIZON_MAX):
-            raise InvalidInput("load batches", got=f"batch_size {batch_size}, horizon {horizon}", wanted="over 0")
-        if not 0 <= rank < world_size or batch_size % world_size:
+        if not 0 <= rank < world_size or sampling.batch_size % world_size or not 0 <= workers <= WORKERS_MAX:
             raise InvalidInput(
                 "load batches",
-                got=f"batch_size {batch_size}, rank {rank} of {world_size}",
-                wanted="a rank below the world size, and a batch size that the world size divides",
+                got=f"batch_size {sampling.batch_size}, rank {rank} of {world_size}, {workers} workers",
+                wanted=f"rank below the world size, which divides the batch size; 0 to {WORKERS_MAX} workers",
             )
-        self._view = view
-        self._batch_size = batch_size
-        self._seed = seed
-        self._horizon = horizon
-        self._share = batch_size // world_size
-        self._offset = rank * self._share
+        components = (Component(view=source),) if isinstance(source, View) else tuple(source)
+        self._views = tuple(component.view for component in components)
+        _check_alike(self._views)
+        size = self._views[0].gop if sampling.shuffle == "blocks" else 1
+        self._order = Order(
+            [Blocks(component.runs(), size) for component in components],
+            [component.name for component in components],
+            [component.weight for component in components],
+            seed=sampling.seed,
+            lanes=sampling.lanes,
+        )
+        self._sampling = sampling
+        self._share = Share(rank=rank, world_size=world_size, samples=sampling.batch_size // world_size)
+        self._workers = workers
 
-    def rows(self, step: int) -> NDArray[np.int64]:
-        """Returns the row numbers of this rank's share of a step.
+    def rows(self, step: int) -> Integers:
+        """Returns the row numbers of this rank's share of a step, each in its component's view.
 
         Args:
             step: From 0; any step, in any order.
         """
-        assert step >= 0
-        count = self._view.rows
-        first = step * self._batch_size + self._offset
-        positions = np.arange(first, first + self._share, dtype=np.int64)
-        epochs = positions // count
-        out = np.empty(self._share, dtype=np.int64)
-        for epoch in range(int(epochs[0]), int(epochs[-1]) + 1):
-            here = epochs == epoch
-            order = Permutation(count, self._view.manifest.id, self._view.split, self._seed, epoch)
-            out[here] = order(positions[here] - epoch * count)
-        return out
+        return self._order.samples(self._share.positions(step)).row
 
     def batch(self, step: int) -> Batch:
-        """Returns this rank's share of a step.
+        """Returns this rank's share of a step, made for it alone: for a look, not for training.
 
         Args:
             step: From 0; any step, in any order.
         """
-        return gather(self._view, self.rows(step), horizon=self._horizon)
+        with self.stream(step) as stream:
+            return {name: array.copy() for name, array in next(stream).items()}
 
     def stream(self, start_step: int) -> BatchStream:
         """Returns batches from a step on, without end, prepared ahead of their use.
@@ -121,77 +171,33 @@ class Loader:
         Args:
             start_step: The first step.
         """
-        return BatchStream(self, start_step)
+        assert start_step >= 0
+        return BatchStream(self._maker(start_step))
+
+    def _maker(self, start_step: int) -> Callable[[], RingMaker]:
+        # Not a method of the stream's: what is bound here must not keep a stream alive.
+        views, order, share, sampling, workers = self._views, self._order, self._share, self._sampling, self._workers
+
+        def columns(component: int, rows: Integers) -> Batch:
+            return columns_of(views[component], rows, horizon=sampling.horizon, history=sampling.history)
+
+        return lambda: RingMaker(
+            views, order, share, columns, start_step=start_step, pixels=sampling.pixels, workers=workers
+        )
 
 
-class BatchStream:
-    """An endless iterator over a loader's batches, made by a thread that runs at most `AHEAD` batches ahead.
-
-    The thread ends with `close`, or when nobody holds the stream any more.
-
-    Args:
-        loader: Whose batches.
-        start_step: The first step.
-    """
-
-    def __init__(self, loader: Loader, start_step: int) -> None:
-        self._ready: queue.Queue[Batch | Exception] = queue.Queue(AHEAD)
-        self._stopped = threading.Event()
-        work = (loader, start_step, self._ready, self._stopped)  # Not `self`, which must be free to be collected.
-        thread = threading.Thread(target=_prepare, args=work, name="batches", daemon=True)
-        self._end = weakref.finalize(self, _end, self._stopped, thread)
-        thread.start()
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Returns the stream itself."""
-        return self
-
-    def __next__(self) -> Batch:
-        """Returns the next batch, waiting for it, or raises the error its making met."""
-        while not self._stopped.is_set():
-            try:
-                item = self._ready.get(timeout=_STOP_CHECK_S)
-            except queue.Empty:
-                continue
-            if isinstance(item, Exception):
-                self.close()
-                raise item
-            return item
-        raise StopIteration
-
-    def close(self) -> None:
-        """Ends the thread; the stream gives nothing more."""
-        self._end()
-
-    def __enter__(self) -> BatchStream:
-        """Returns the stream itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Ends the thread."""
-        self.close()
+def _check_alike(views: Sequence[View]) -> None:
+    if not views:
+        raise InvalidInput("mix views", got="none", wanted="at least one")
+    first = views[0]
+    for view in views:
+        if (got := _shapes(view)) != (wanted := _shapes(first)):
+            raise InvalidInput(
+                "mix views", on=view.manifest.id, got=got, wanted=wanted, next_step="make their views by one recipe"
+            )
 
 
-def _prepare(loader: Loader, step: int, ready: queue.Queue[Batch | Exception], stopped: threading.Event) -> None:
-    while not stopped.is_set():
-        item: Batch | Exception
-        try:
-            item = loader.batch(step)
-        except Exception as error:  # noqa: BLE001 - raised again where the batch is asked for.
-            item = error
-        while not stopped.is_set():
-            try:
-                ready.put(item, timeout=_STOP_CHECK_S)
-                break
-            except queue.Full:
-                continue
-        if isinstance(item, Exception):
-            return
-        step += 1
-
-
-def _end(stopped: threading.Event, thread: threading.Thread) -> None:
-    stopped.set()
-    thread.join()
+def _shapes(view: View) -> str:
+    columns = ", ".join(f"{column.name} {len(column.names)}" for column in view.manifest.features.columns)
+    recipe = view.manifest.recipe
+    return f"{columns}, {len(view.cameras)} cameras of {recipe.image_size} ({recipe.codec}), groups of {view.gop}"

@@ -10,32 +10,26 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from pathlib import Path, PurePosixPath
-from typing import TypeVar
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+from pathlib import Path
+from typing import Any, TypeVar
 
 from mainspring.data.episode import (
     FRAMES_MAX,
-    NANOSECONDS,
-    Camera,
-    Episode,
-    Features,
-    Floats,
     Recording,
-    SourceFile,
     Unreadable,
-    VideoFile,
-    column_from_table,
 )
+from mainspring.data.features import ACTION, STATE, Camera, Column, Features
+from mainspring.data.readers.lerobot_episode import LeRobotRecording, inside, parquet, rows_in
 from mainspring.data.recording import RATE_HZ_MAX
 from mainspring.domain.codec import from_plain, loads
 from mainspring.domain.errors import DamagedData, InvalidInput, InvalidMessage
 
-STATE = "observation.state"
-ACTION = "action"
+__all__ = ["EPISODES_MAX", "READ_VERSIONS", "LeRobotRecording", "lerobot_recordings"]
+
+_STATE = "observation.state"
+_KEPT_ELSEWHERE = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+_NUMBERS = re.compile(r"(u?int(8|16|32|64)|float(16|32|64)|bool)")
+_DIMS_MAX = 4_096
 READ_VERSIONS = ("v2.1", "v3.0")
 EPISODES_MAX = 1_000_000
 LINE_BYTES_MAX = 1 << 20
@@ -66,98 +60,11 @@ class _Info:
     robot_type: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeRobotRecording:
-    """One episode of a LeRobot dataset, not yet read.
-
-    Args:
-        name: "episode_000007".
-        root: The dataset's folder.
-        index: The episode's number.
-        task: Its task, in words.
-        robot: Kind of robot.
-        rate: Frames per second, exact.
-        steps: How many rows it must have.
-        features: Names of the dimensions, and cameras.
-        data_path: Its Parquet file, inside the root.
-        videos: For each camera, its file inside the root and its first frame there.
-        meta_paths: The dataset's own description, kept with every episode.
-        parse_bytes: None: Parquet and video are parsed outside Python.
-    """
-
-    name: str
-    root: Path
-    index: int
-    task: str
-    robot: str
-    rate: Fraction
-    steps: int
-    features: Features
-    data_path: str
-    videos: tuple[tuple[str, int], ...]
-    meta_paths: tuple[str, ...]
-    parse_bytes: int = 0
-
-    def read(self) -> Episode:
-        """See `Recording.read`."""
-        paths = [self.data_path, *dict.fromkeys(path for path, _ in self.videos), *self.meta_paths]
-        files = self._files(paths)
-        table = self._table(files[self.data_path])
-        frame = column_from_table(table, "frame_index")[:, 0].astype(np.int64)
-        if not np.array_equal(frame, np.arange(self.steps)):
-            raise DamagedData(
-                "read a LeRobot episode",
-                on=self.name,
-                got=f"{len(frame)} rows, frames {frame[:3].tolist()}...",
-                wanted=f"frames 0 to {self.steps - 1}, each once and in order",
-            )
-        drift_s = np.abs(column_from_table(table, "timestamp")[:, 0] - frame / float(self.rate))
-        if not drift_s.max(initial=0.0) <= 0.5 / float(self.rate):  # Written so that a NaN fails too.
-            raise DamagedData(
-                "read a LeRobot episode",
-                on=self.name,
-                got=f"timestamps up to {drift_s.max():.3f} s off their frame numbers",
-                wanted=f"at most half a frame at {float(self.rate):g} Hz",
-            )
-        return Episode(
-            task=self.task,
-            robot=self.robot,
-            success=None,
-            rate_hz=float(self.rate),
-            features=self.features,
-            time_ns=frame * (NANOSECONDS * self.rate.denominator) // self.rate.numerator,
-            state=self._vectors(table, STATE, len(self.features.state_names)),
-            action=self._vectors(table, ACTION, len(self.features.action_names)),
-            videos=tuple(
-                VideoFile(camera=camera.name, path=files[path], first_frame=first)
-                for camera, (path, first) in zip(self.features.cameras, self.videos, strict=True)
-            ),
-            files=tuple(SourceFile(name=path, path=files[path]) for path in paths),
-        )
-
-    def _files(self, paths: list[str]) -> dict[str, Path]:
-        files = {path: _inside(self.root, path) for path in paths}
-        missing = [f"no file {path}" for path in paths if not files[path].is_file()]
-        empty = [f"an empty file {path}" for path in paths if files[path].is_file() and not files[path].stat().st_size]
-        if missing or empty:
-            raise DamagedData("read a LeRobot episode", on=self.name, got=", ".join(missing + empty))
-        return files
-
-    def _table(self, path: Path) -> pa.Table:
-        columns = [STATE, ACTION, "timestamp", "frame_index"]
-        return _parquet(path, columns=columns, filters=[("episode_index", "==", self.index)])
-
-    def _vectors(self, table: pa.Table, name: str, dims: int) -> Floats:
-        values = column_from_table(table, name)
-        if values.shape != (self.steps, dims):
-            raise DamagedData(
-                "read a LeRobot episode", on=f"{self.name} {name}", got=f"{values.shape}", wanted=f"{self.steps, dims}"
-            )
-        return values
-
-
 def lerobot_recordings(root: Path) -> tuple[Recording, ...]:
-    """Returns every episode a LeRobot dataset says it has, in number order.
+    """Returns every episode a LeRobot dataset says it has, in number order, then what lies in it beside them.
+
+    The columns of an episode are its state, its action, and every other feature that is a vector of numbers at each
+    step. What is described or counted but damaged, and data that belongs to no episode, is there as `Unreadable`.
 
     Args:
         root: The folder that holds `meta/info.json`.
@@ -173,14 +80,23 @@ def lerobot_recordings(root: Path) -> tuple[Recording, ...]:
     rate = Fraction(info.fps).limit_denominator(_RATE_DENOMINATOR_MAX)
     listed = _episodes_v2(root, info) if info.codebase_version == "v2.1" else _episodes_v3(root, info, features, rate)
     found: dict[int, Recording] = {}
+    beside: list[Recording] = []
+    rows_needed: dict[str, int] = {}
     meta_paths = tuple(
         sorted(path.relative_to(root).as_posix() for path in (root / "meta").rglob("*") if path.is_file())
     )
     for entry in listed:
+        if isinstance(entry, Unreadable):
+            beside.append(entry)
+            continue
         if entry.index in found or not (0 <= entry.index < EPISODES_MAX and 0 < entry.length <= FRAMES_MAX):
             raise _bad_info(root, f"episode {entry.index} of {entry.length} frames", "each episode once, with frames")
         for path in (entry.data_path, *(path for path, _ in entry.videos)):
-            _inside(root, path)
+            inside(root, path)
+        rows_needed[entry.data_path] = rows_needed.get(entry.data_path, 0) + entry.length
+        if entry.problem:
+            found[entry.index] = Unreadable(name=_name(entry.index), reason=entry.problem)
+            continue
         found[entry.index] = LeRobotRecording(
             name=_name(entry.index),
             root=root,
@@ -191,15 +107,35 @@ def lerobot_recordings(root: Path) -> tuple[Recording, ...]:
             steps=entry.length,
             features=features,
             data_path=entry.data_path,
+            sources=tuple((column.name, _source_of(column.name)) for column in features.columns),
+            shared=info.codebase_version != "v2.1",
             videos=entry.videos,
             meta_paths=meta_paths,
         )
     for index in range(min(info.total_episodes, EPISODES_MAX)):
-        found.setdefault(
-            index,
-            Unreadable(name=_name(index), reason="counted by meta/info.json, not described under meta/episodes"),
-        )
-    return tuple(found[index] for index in sorted(found))
+        if index not in found:
+            reason = "counted by meta/info.json, not described under meta/episodes"
+            found[index] = Unreadable(name=_name(index), reason=reason)
+            if info.codebase_version == "v2.1":
+                rows_needed[_filled(info.data_path, _fields_v2(index, info))] = 0
+    beside += _orphans(root, rows_needed, info)
+    return (*(found[index] for index in sorted(found)), *beside)
+
+
+def _orphans(root: Path, rows_needed: Mapping[str, int], info: _Info) -> Iterator[Unreadable]:
+    """Yields the files, and the rows of shared files, that belong to no episode."""
+    for path in sorted((root / "data").rglob("*.parquet")):
+        name = path.relative_to(root).as_posix()
+        if name not in rows_needed:
+            yield Unreadable(name=name, reason="rows of no episode: nothing under meta describes this file")
+        elif info.codebase_version != "v2.1" and path.is_file() and path.stat().st_size:
+            try:
+                rows = rows_in(path)
+            except DamagedData:
+                continue  # Each episode in it says so when it is read.
+            if rows > rows_needed[name]:
+                reason = f"{rows - rows_needed[name]} of its {rows} rows belong to no episode"
+                yield Unreadable(name=name, reason=reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,16 +145,20 @@ class _Listed:
     tasks: tuple[str, ...]
     data_path: str
     videos: tuple[tuple[str, int], ...]
+    problem: str = ""
 
 
-def _episodes_v2(root: Path, info: _Info) -> Iterator[_Listed]:
+def _episodes_v2(root: Path, info: _Info) -> Iterator[_Listed | Unreadable]:
     cameras = _cameras(info)
-    for entry in _json_lines(root / "meta" / "episodes.jsonl"):
-        episode = _read(_EpisodeV2, entry, root / "meta" / "episodes.jsonl")
-        fields: dict[str, int | str] = {
-            "episode_index": episode.episode_index,
-            "episode_chunk": episode.episode_index // info.chunks_size,
-        }
+    path = root / "meta" / "episodes.jsonl"
+    for number, line in _lines(path):
+        try:
+            episode = _read(_EpisodeV2, json.loads(line), path)
+        except (ValueError, RecursionError, DamagedData) as error:
+            name = f"meta/episodes.jsonl line {number}"
+            yield Unreadable(name=name, reason=f"describes no episode: {str(error)[:200]}")
+            continue
+        fields = _fields_v2(episode.episode_index, info)
         yield _Listed(
             index=episode.episode_index,
             length=episode.length,
@@ -228,6 +168,10 @@ def _episodes_v2(root: Path, info: _Info) -> Iterator[_Listed]:
         )
 
 
+def _fields_v2(index: int, info: _Info) -> dict[str, int | str]:
+    return {"episode_index": index, "episode_chunk": index // info.chunks_size}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EpisodeV2:
     episode_index: int
@@ -235,7 +179,7 @@ class _EpisodeV2:
     tasks: tuple[str, ...] = field(default=())
 
 
-def _episodes_v3(root: Path, info: _Info, features: Features, rate: Fraction) -> Iterator[_Listed]:
+def _episodes_v3(root: Path, info: _Info, features: Features, rate: Fraction) -> Iterator[_Listed | Unreadable]:
     paths = sorted((root / "meta" / "episodes").rglob("*.parquet"))
     if not paths:
         raise _bad_info(root, "no file under meta/episodes", "Parquet files that list the episodes")
@@ -246,7 +190,8 @@ def _episodes_v3(root: Path, info: _Info, features: Features, rate: Fraction) ->
         kinds |= {f"videos/{key}/{part}": int for part in ("chunk_index", "file_index")}
         kinds |= {f"videos/{key}/from_timestamp": float}
     for path in paths:
-        for row in _parquet(path, columns=list(kinds)).to_pylist():
+        told = [f"videos/{key}/to_timestamp" for key in keys] + ["dataset_from_index", "dataset_to_index"]
+        for row in parquet(path, columns=[*kinds, *told], rows_max=EPISODES_MAX + 1).to_pylist():
             if bad := [name for name, kind in kinds.items() if not isinstance(row.get(name), kind)]:
                 raise DamagedData("read a LeRobot dataset", on=str(path), got=f"no usable {', '.join(bad)}"[:300])
             videos = []
@@ -261,7 +206,22 @@ def _episodes_v3(root: Path, info: _Info, features: Features, rate: Fraction) ->
                 tasks=tuple(map(str, row["tasks"])),
                 data_path=_filled(info.data_path, place),
                 videos=tuple(videos),
+                problem=_disagreement(row, keys, float(rate)),
             )
+
+
+def _disagreement(row: Mapping[str, Any], keys: list[str], rate_hz: float) -> str:
+    """Returns where what is said of an episode disagrees with its length; "" when nothing does."""
+    first, last = row.get("dataset_from_index"), row.get("dataset_to_index")
+    if isinstance(first, int) and isinstance(last, int) and last - first != row["length"]:
+        return f"rows {first} to {last} of the dataset, but {row['length']} frames"
+    for key in keys:
+        end = row.get(f"videos/{key}/to_timestamp")
+        if isinstance(end, float):
+            frames = (end - row[f"videos/{key}/from_timestamp"]) * rate_hz
+            if not abs(frames - row["length"]) < 1.0:  # Written so that a NaN fails too.
+                return f"{frames:.1f} frames of {key}, but {row['length']} frames"
+    return ""
 
 
 def _info(root: Path) -> _Info:
@@ -282,9 +242,9 @@ def _info(root: Path) -> _Info:
 
 
 def _features(root: Path, info: _Info) -> Features:
-    for name in (STATE, ACTION):
+    for name in (_STATE, ACTION):
         feature = info.features.get(name)
-        if feature is None or len(feature.shape) != 1 or not 0 < feature.shape[0] <= 4_096:
+        if feature is None or len(feature.shape) != 1 or not 0 < feature.shape[0] <= _DIMS_MAX:
             raise _bad_info(root, f"features {', '.join(sorted(info.features))[:200]}", f"a vector {name!r}")
     if stills := [name for name, feature in info.features.items() if feature.dtype == "image"]:
         raise InvalidInput(
@@ -293,9 +253,13 @@ def _features(root: Path, info: _Info) -> Features:
     cameras = _cameras(info)
     if cameras and not info.video_path:
         raise _bad_info(root, "cameras without video_path", "a video_path")
+    columns = [Column(name=STATE, names=_dimension_names(info.features[_STATE], STATE))]
+    for name, feature in info.features.items():
+        numbers = _NUMBERS.fullmatch(feature.dtype) and len(feature.shape) == 1 and 0 < feature.shape[0] <= _DIMS_MAX
+        if numbers and name not in (_STATE, STATE, *_KEPT_ELSEWHERE):
+            columns.append(Column(name=name, names=_dimension_names(feature, name)))
     return Features(
-        state_names=_dimension_names(info.features[STATE], "state"),
-        action_names=_dimension_names(info.features[ACTION], "action"),
+        columns=tuple(sorted(columns, key=lambda column: column.name)),
         cameras=tuple(_camera(root, key, info.features[key]) for key in cameras),
     )
 
@@ -342,33 +306,16 @@ def _filled(template: str, fields: Mapping[str, int | str]) -> str:
     return path
 
 
-def _inside(root: Path, relative: str) -> Path:
-    """Returns the path, checked against escape; a Hugging Face cache keeps the files of a snapshot in its `blobs`."""
-    path = root / relative
-    resolved, base = path.resolve(), root.resolve()
-    homes = (base, base.parent.parent / "blobs") if base.parent.name == "snapshots" else (base,)
-    if ".." in PurePosixPath(relative).parts or not any(resolved.is_relative_to(home) for home in homes):
-        raise InvalidInput(
-            "read a LeRobot dataset", on=str(root), got=f"path {relative[:_NAME_MAX]!r}", wanted="a path inside it"
-        )
-    return path
-
-
-def _json_lines(path: Path) -> Iterator[object]:
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with open(path, "rb") as file:
+            number = 0
             while line := file.readline(LINE_BYTES_MAX):
+                number += 1
                 if line.strip():
-                    yield json.loads(line)
-    except (OSError, ValueError, RecursionError) as error:
+                    yield number, line
+    except OSError as error:
         raise DamagedData("read a LeRobot dataset", on=str(path), got=str(error)[:200], wanted="JSON lines") from error
-
-
-def _parquet(path: Path, *, columns: list[str], filters: list[tuple[str, str, int]] | None = None) -> pa.Table:
-    try:
-        return pq.read_table(path, columns=columns, filters=filters, partitioning=None)
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        raise DamagedData("read a Parquet file", on=path.name, got=str(error)[:200]) from error
 
 
 def _read(kind: type[Value], plain: object, path: Path) -> Value:
@@ -386,3 +333,8 @@ def _bad_info(root: Path, got: str, wanted: str) -> DamagedData:
 
 def _name(index: int) -> str:
     return f"episode_{index:06d}"
+
+
+def _source_of(column: str) -> str:
+    """Returns the dataset's name of a column."""
+    return _STATE if column == STATE else column

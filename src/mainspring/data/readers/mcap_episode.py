@@ -14,11 +14,15 @@ from mcap.exceptions import McapError
 from mcap.reader import McapReader, SeekingReader
 from mcap.summary import Summary
 
-from mainspring.data.episode import FRAMES_MAX, Episode, Features, SourceFile
+from mainspring.data.episode import FRAMES_MAX, Episode, Floats, Integers, SourceFile
+from mainspring.data.features import ACTION, STATE, Column, Features
+from mainspring.data.readers.mcap_log import McapContainer
+from mainspring.data.readers.messages import RECORD_BYTES_MAX
+from mainspring.data.readers.topics import TopicLog
 from mainspring.data.recording import ACTION_TOPIC, DIMS_MAX, METADATA_NAME, RATE_HZ_MAX, STATE_TOPIC
-from mainspring.domain.errors import DamagedData, MainspringError
+from mainspring.domain.errors import DamagedData, InvalidInput
 
-RECORD_BYTES_MAX = 256 << 20  # Chunks of robots are 1 to 16 MiB; a length field that lies must not take the memory.
+VALUES_BYTES_MAX = 2 << 30  # Of one file's states and actions: 8 hours of 1,000 numbers at 100 Hz.
 _TOPICS = (STATE_TOPIC, ACTION_TOPIC)
 _BROKEN = (  # Everything the reader and its decompressors raise on bytes that are not what they claim.
     McapError,
@@ -57,9 +61,9 @@ class McapRecording:
                 raise DamagedData("read an MCAP recording", on=self.name, got="an empty file")
             with open(self.path, "rb") as file:
                 return self._read(SeekingReader(file, validate_crcs=True, record_size_limit=RECORD_BYTES_MAX))
-        except MainspringError:
+        except DamagedData:
             raise
-        except _BROKEN as error:
+        except (InvalidInput, *_BROKEN) as error:
             got = str(error)[:200] or type(error).__name__
             raise DamagedData("read an MCAP recording", on=self.name, got=f"a damaged file: {got}") from error
 
@@ -71,31 +75,28 @@ class McapRecording:
         facts = next((record.metadata for record in reader.iter_metadata() if record.name == METADATA_NAME), None)
         if facts is None:
             raise DamagedData("read an MCAP recording", on=self.name, wanted=f"a metadata record {METADATA_NAME!r}")
-        times: dict[str, list[int]] = {topic: [] for topic in _TOPICS}
-        values: dict[str, list[Any]] = {topic: [] for topic in _TOPICS}
-        for _, channel, message in reader.iter_messages(topics=_TOPICS, log_time_order=False):
-            times[channel.topic].append(message.log_time)
-            values[channel.topic].append(json.loads(message.data)["values"])
-        if times[STATE_TOPIC] != times[ACTION_TOPIC]:
+        read = self._columns()
+        (time_ns, state), (action_ns, action) = read[STATE_TOPIC], read[ACTION_TOPIC]
+        if not np.array_equal(time_ns, action_ns):
             raise DamagedData(
                 "read an MCAP recording",
                 on=self.name,
-                got=f"{len(times[STATE_TOPIC])} states and {len(times[ACTION_TOPIC])} actions",
+                got=f"{len(time_ns)} states and {len(action_ns)} actions",
                 wanted="a state and an action at each time",
             )
-        state, action = (self._vectors(topic, values[topic]) for topic in _TOPICS)
         return Episode(
             task=facts.get("task", ""),
             robot=facts.get("robot", ""),
             success={"true": True, "false": False}.get(facts.get("success", "")),
             rate_hz=self._rate_hz(facts.get("rate_hz", "")),
             features=Features(
-                state_names=self._names(summary, STATE_TOPIC, state.shape[1], "state"),
-                action_names=self._names(summary, ACTION_TOPIC, action.shape[1], "action"),
+                columns=(
+                    Column(name=ACTION, names=self._names(summary, ACTION_TOPIC, action.shape[1], ACTION)),
+                    Column(name=STATE, names=self._names(summary, STATE_TOPIC, state.shape[1], STATE)),
+                )
             ),
-            time_ns=np.array(times[STATE_TOPIC], dtype=np.int64),
-            state=state,
-            action=action,
+            time_ns=time_ns,
+            columns={STATE: state, ACTION: action},
             files=(SourceFile(name=self.name, path=self.path),),
         )
 
@@ -114,10 +115,26 @@ class McapRecording:
         if max(counts.values(), default=0) > FRAMES_MAX or largest > RECORD_BYTES_MAX:
             raise DamagedData("read an MCAP recording", on=self.name, got="too many messages or too large a chunk")
 
-    def _vectors(self, topic: str, values: list[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    def _columns(self) -> dict[str, tuple[Integers, Floats]]:
+        """Returns the times and vectors of each topic; read as any log is, so that no chunk takes more than it says."""
+        times: dict[str, list[Integers]] = {topic: [] for topic in _TOPICS}
+        values: dict[str, list[Any]] = {topic: [] for topic in _TOPICS}
+        log = TopicLog(self.path, McapContainer(self.path))
+        size_bytes = 0
+        for messages in log.batches(dict.fromkeys(_TOPICS, ("values",))):
+            times[messages.topic].append(messages.time_ns)
+            values[messages.topic].append(messages.fields["values"])
+            size_bytes += getattr(values[messages.topic][-1], "nbytes", 0) + messages.time_ns.nbytes
+            if size_bytes > VALUES_BYTES_MAX:
+                raise DamagedData("read an MCAP recording", on=self.name, got=f"over {VALUES_BYTES_MAX} bytes")
+        if log.damage:
+            raise DamagedData("read an MCAP recording", on=self.name, got=f"a damaged file: {log.damage[:300]}")
+        return {topic: (_joined(times[topic]), self._vectors(topic, values[topic])) for topic in _TOPICS}
+
+    def _vectors(self, topic: str, values: list[Any]) -> Floats:
         if not values:
             raise DamagedData("read an MCAP recording", on=self.name, got=f"no message on {topic}")
-        array = np.array(values, dtype=np.float64)  # Raises ValueError when lengths differ.
+        array: Floats = np.concatenate(values).astype(np.float64, copy=False)  # Raises ValueError when lengths differ.
         if array.ndim != 2 or not 0 < array.shape[1] <= DIMS_MAX:
             raise DamagedData("read an MCAP recording", on=f"{self.name} {topic}", got=f"shape {array.shape}")
         return array
@@ -138,3 +155,7 @@ class McapRecording:
                     )
                 return names
         return tuple(f"{prefix}_{dim}" for dim in range(dims))
+
+
+def _joined(times: list[Integers]) -> Integers:
+    return np.concatenate([*times, np.empty(0, np.int64)])

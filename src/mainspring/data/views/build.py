@@ -1,93 +1,66 @@
-"""Makes a training view: columns gathered, statistics in the same pass, each frame decoded and resized once."""
+"""Makes a training view: columns gathered, each frame decoded, resized and encoded once, statistics on the way."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass
-from functools import reduce
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from types import TracebackType
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 from blake3 import blake3
-from numpy.typing import NDArray
 
-from mainspring.data.catalog.versions import Version, episode_rows
-from mainspring.data.episode import EpisodeRow, Features, column_from_table
-from mainspring.data.pool import mapped
-from mainspring.data.video.frames import read_frames
-from mainspring.data.views.moments import Moments
-from mainspring.data.views.view import Shard, Split, SplitManifest, ViewManifest, ViewRecipe, view_key, view_manifest
-from mainspring.domain.codec import encode, to_plain
+from mainspring.data.catalog.condemned import confirm
+from mainspring.data.catalog.lineage import record_use
+from mainspring.data.catalog.log import Version
+from mainspring.data.catalog.splits import split
+from mainspring.data.catalog.versions import episode_table
+from mainspring.data.episode import EpisodeRow
+from mainspring.data.features import Features
+from mainspring.data.layers.layer import features_with, find_layer, layer_pieces
+from mainspring.data.packs import Piece
+from mainspring.data.views.manifest import (
+    Shard,
+    SplitManifest,
+    ViewManifest,
+    ViewRecipe,
+    view_key,
+    view_manifest,
+)
+from mainspring.data.views.ready import Maker, ReadyEpisode
+from mainspring.data.views.shards import Records, ShardRecord, ShardWriter, held_episodes, shard_blobs
+from mainspring.data.views.summary import Summary, summary_from_bytes
+from mainspring.domain.codec import encode, from_plain, to_plain
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.ids import EpisodeId
-from mainspring.objects import ObjectStore, blob_of_file, fetch_blob, get_blob, put_blob, put_blob_file, reported
+from mainspring.objects import Blob, ObjectStore, fetch_blob, get_blob, put_blob
 
-PRODUCER = 1  # Raised by any change here or in `video` that changes a view's bytes.
-AHEAD = 8  # Episodes in hand at once: bounds the memory of their columns.
+PRODUCER = 2  # Raised by any change here or in `video`, PyAV's own included, that changes a view's bytes.
+AHEAD_MIN = 8  # Episodes in hand at once: bounds the memory of their columns and the room of their frames.
 THREADS_MIN = 4  # Decoding leaves the interpreter; beyond the cores, threads only hide the store's latency.
+LOOKED_FOR_MAX = 16  # New episodes in a row before those of a shard that was made; beyond them it is made again.
 _ID_LETTERS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewProgress:
-    """Where the making of a view stands: episodes done, and how many there are."""
+    """Where the making of a view stands.
+
+    Args:
+        done: Episodes done.
+        total: How many there are.
+        reused: How many of those done had been made ready before.
+    """
 
     done: int
     total: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
-    """What every part of a build needs."""
-
-    store: ObjectStore
-    features: Features
-    recipe: ViewRecipe
-    folder: Path
-    pool: ThreadPoolExecutor
-    advanced: Callable[[], None]
-
-    @property
-    def rows_max(self) -> int:
-        images = len(self.features.cameras) * self.recipe.image_size**2 * 3
-        row_bytes = 4 * (len(self.features.state_names) + len(self.features.action_names)) + images
-        return max(1, self.recipe.shard_bytes // row_bytes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Part:
-    """One episode of a shard, and where its columns go."""
-
-    row: EpisodeRow
-    out: dict[str, NDArray[Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _PartMoments:
-    """The moments of some episodes."""
-
-    state: Moments
-    action: Moments
-
-    def merged(self, other: _PartMoments) -> _PartMoments:
-        return _PartMoments(state=self.state.merged(other.state), action=self.action.merged(other.action))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Built:
-    """A split, with the moments of its columns; None when it has no rows."""
-
-    manifest: SplitManifest
-    moments: _PartMoments | None
+    reused: int
 
 
 def build_view(
@@ -100,155 +73,325 @@ def build_view(
 ) -> ViewManifest:
     """Returns the view of a version by a recipe, making it unless it was made before.
 
+    What another build by the recipe made of the same episodes is taken over, also when that build was for another
+    version, or was killed: the result is the same, byte for byte. See `shards`.
+
     Args:
         store: Where the version lies and the view goes.
         version: The version.
         recipe: What it is made like.
-        scratch_dir: Local folder with room for one shard and its videos.
-        progress: Called in the caller's thread after each episode.
+        scratch_dir: Local folder with room for three shards, and some episodes and their videos.
+        progress: Called in the caller's thread, after each episode or each shard that was found.
 
     Raises:
+        InvalidInput: The version and the recipe's layers lack a column or camera of the recipe.
+        NotFound: There is no such layer, or it lacks an episode of the version.
         DamagedData: A stored episode is not what the catalog says.
         StorageFull: There is no room in the scratch folder or the store.
     """
+    layers = [find_layer(store, id) for id in recipe.layers]
+    features = recipe.features(features_with(version.features, layers))
     view_id = _view_id(version, recipe)
     if made := view_manifest(store, view_id):
         return made
-    rows = episode_rows(store, version)
-    sides = {row.id: side for row, side in zip(rows, _sides([row.id for row in rows], recipe), strict=True)}
-    done = 0
-
-    def advanced() -> None:
-        nonlocal done
-        done += 1
-        if progress:
-            progress(ViewProgress(done=done, total=len(rows)))
-
+    listed = _listed(store, version)
+    held_out = pc.is_in(listed["id"], value_set=_held_out(store, version, recipe))
     scratch_dir.mkdir(parents=True, exist_ok=True)
     threads = max(THREADS_MIN, len(os.sched_getaffinity(0)))
+    ids = listed["id"].to_pylist()
+    pieces = tuple(layer_pieces(store, spec.id, ids) for spec in layers if spec.columns)
+    told = _Told(total=version.episodes, progress=progress)
     with tempfile.TemporaryDirectory(dir=scratch_dir) as folder, ThreadPoolExecutor(threads, "view") as pool:
-        work = _Work(
-            store=store,
-            features=version.features,
-            recipe=recipe,
-            folder=Path(folder),
-            pool=pool,
-            advanced=advanced,
-        )
-        built = {side: _built(work, [row for row in rows if sides[row.id] == side]) for side in ("train", "holdout")}
-    train = built["train"].moments
+        builder = _Builder(store, recipe, features, pieces, Path(folder), pool, threads, told)
+        built: dict[str, _Side] = {
+            "train": builder.side(_Episodes(listed.filter(pc.invert(held_out)))),
+            "holdout": builder.side(_Episodes(listed.filter(held_out))),
+        }
+    train = built["train"].summary
     assert train is not None, "one episode always trains"
     manifest = ViewManifest(
         id=view_id,
         version=version.id,
         recipe=recipe,
         producer=PRODUCER,
-        features=version.features,
-        state=train.state.statistics(),
-        action=train.action.statistics(),
+        features=features,
+        statistics=train.statistics(features),
         splits={side: part.manifest for side, part in built.items()},
     )
-    store.put_if_absent(view_key(view_id), encode(manifest))
+    _publish(store, version, manifest)
     winner = view_manifest(store, view_id)
     if winner is None:
         raise Unavailable("build a view", on=view_id, got="nothing where its manifest was just stored")
     return winner
 
 
+def _publish(store: ObjectStore, version: Version, manifest: ViewManifest) -> None:
+    """Stores a view's manifest, unless a garbage collection took what it names."""
+    shards = [shard for part in manifest.splits.values() for shard in part.shards]
+    blobs = [blob for shard in shards for blob in shard_blobs(shard)]
+    blobs += [part.episode_table for part in manifest.splits.values()]
+    record_use(store, version.name, "view", manifest.id)
+    store.put_if_absent(view_key(manifest.id), encode(manifest))
+    try:
+        confirm(store, [blob.id for blob in blobs])
+    except Unavailable:
+        store.delete(view_key(manifest.id))
+        raise
+
+
 def _view_id(version: Version, recipe: ViewRecipe) -> str:
-    facts = {"version": version.id, "recipe": to_plain(recipe), "producer": PRODUCER}
+    return _hash({"version": version.id, "recipe": to_plain(recipe), "producer": PRODUCER})
+
+
+def _shard_id(recipe: ViewRecipe, features: Features) -> str:
+    """Returns the hash of all that a shard follows from, but its episodes."""
+    apart = replace(recipe, holdout_fraction=0.0, holdout_group="id")  # Says which episodes, not what becomes of them.
+    return _hash({"features": to_plain(features), "recipe": to_plain(apart), "producer": PRODUCER})
+
+
+def _hash(facts: Mapping[str, object]) -> str:
     return blake3(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:_ID_LETTERS]
 
 
-def _sides(episodes: Sequence[EpisodeId], recipe: ViewRecipe) -> list[Split]:
-    """Returns each episode's side. The lowest hash is held out when no other is, and one episode always trains."""
-    draws = [int.from_bytes(blake3(episode.encode()).digest(length=8)) / 2**64 for episode in episodes]
-    lowest, *others = sorted(draws)
-    limit = 0.0
-    if others and recipe.holdout_fraction > 0.0:
-        limit = others[0] if lowest >= recipe.holdout_fraction else min(recipe.holdout_fraction, others[-1])
-    return ["holdout" if draw < limit else "train" for draw in draws]
+def _listed(store: ObjectStore, version: Version) -> pa.Table:
+    """Returns a version's episodes in the order of a view: what was recorded later comes later."""
+    names = [field.name for field in fields(EpisodeRow) if field.name not in ("metadata", "raw")]
+    table = episode_table(store, version, names)
+    return table.take(pc.sort_indices(table, sort_keys=[("started_ns", "ascending"), ("id", "ascending")]))
 
 
-def _built(work: _Work, rows: list[EpisodeRow]) -> _Built:
-    shards: list[Shard] = []
-    moments: list[_PartMoments] = []
-    for group in _groups(rows, work.rows_max):
-        shards.append(_shard(work, group, moments))
-    table = pa.table(
-        {
-            "id": pa.array([row.id for row in rows], pa.string()),
-            "task": pa.array([row.task for row in rows], pa.string()),
-            "frames": pa.array([row.frames for row in rows], pa.int64()),
-        }
-    )
-    sink = io.BytesIO()
-    pq.write_table(table, sink, compression="zstd")
-    return _Built(
-        manifest=SplitManifest(
-            rows=sum(row.frames for row in rows),
-            episodes=len(rows),
+def _held_out(store: ObjectStore, version: Version, recipe: ViewRecipe) -> pa.StringArray:
+    """Returns the episodes that are held out. One group always trains, and one is held out if there are two."""
+    if recipe.holdout_fraction == 0.0:
+        return pa.array([], pa.string())
+    sides = split(store, version, recipe.holdout_fraction, group=recipe.holdout_group).episodes
+    groups = sorted(pc.unique(sides["group"]).to_pylist(), key=lambda group: blake3(group.encode()).digest())
+    count = len(pc.unique(sides.filter(sides["held_out"])["group"]))
+    chosen = groups[: min(max(1, count), len(groups) - 1)]  # The lowest hashes, as `split` chooses.
+    held = sides.filter(pc.is_in(sides["group"], value_set=pa.array(chosen, pa.string())))
+    return held["id"].combine_chunks()
+
+
+class _Episodes:
+    """Episodes of one side, in order; each becomes a value only when it is asked for."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+        self.ids: list[str] = table["id"].to_pylist()
+        self.tasks = table["task"]
+
+    def row(self, at: int) -> EpisodeRow:
+        (plain,) = self._table.slice(at, 1).to_pylist()
+        return from_plain(EpisodeRow, {**plain, "metadata": {}})
+
+
+class _Told:
+    """Tells the caller how far the build is."""
+
+    def __init__(self, *, total: int, progress: Callable[[ViewProgress], None] | None) -> None:
+        self._total = total
+        self._progress = progress
+        self._done = self._reused = 0
+
+    def advanced(self, episodes: int, reused: int) -> None:
+        self._done += episodes
+        self._reused += reused
+        if self._progress:
+            self._progress(ViewProgress(done=self._done, total=self._total, reused=self._reused))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    """A split, with the summary of its columns; None when it has no rows."""
+
+    manifest: SplitManifest
+    summary: Summary | None
+
+
+class _Builder:
+    """Makes the sides of one view."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        recipe: ViewRecipe,
+        features: Features,
+        layers: tuple[Mapping[EpisodeId, Piece], ...],
+        folder: Path,
+        pool: ThreadPoolExecutor,
+        threads: int,
+        told: _Told,
+    ) -> None:
+        self._store = store
+        self._recipe = recipe
+        self._features = features
+        self._records = Records(store, _shard_id(recipe, features))
+        self._folder = folder
+        self._pool = pool
+        self._ahead = max(AHEAD_MIN, 2 * threads)
+        self._told = told
+        self._videos = _Videos(store, folder / "videos")
+        self._make = Maker(
+            store=store, recipe=recipe, features=features, layers=layers, folder=folder, video=self._videos.fetch
+        )
+
+    def side(self, side: _Episodes) -> _Side:
+        """Returns one side of the view.
+
+        Args:
+            side: Its episodes.
+        """
+        episodes = side.ids
+        shards: list[Shard] = []
+        lengths: list[int] = []
+        summary: Summary | None = None
+        with _Window(self._pool, self._make, self._videos, side, self._ahead) as window:
+            while len(lengths) < len(episodes):
+                record = self._shard(window, episodes, len(lengths))
+                shards.append(record.shard)
+                lengths += record.rows
+                part = summary_from_bytes(get_blob(self._store, record.shard.summary), self._features)
+                summary = summary.merged(part) if summary else part
+        table = pa.table(
+            {
+                "id": pa.array(episodes, pa.string()),
+                "task": side.tasks,
+                "frames": pa.array(lengths, pa.int64()),
+            }
+        )
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, table.schema) as file:  # Not compressed: readers map it.
+            file.write_table(table)
+        manifest = SplitManifest(
+            rows=sum(lengths),
+            episodes=len(episodes),
             shards=tuple(shards),
-            episode_table=put_blob(work.store, sink.getvalue()),
-        ),
-        moments=reduce(_PartMoments.merged, moments) if rows else None,
-    )
+            episode_table=put_blob(self._store, memoryview(sink.getvalue())),
+        )
+        return _Side(manifest=manifest, summary=summary)
+
+    def _shard(self, window: _Window, episodes: Sequence[str], at: int) -> ShardRecord:
+        """Returns the shard that begins with an episode, found or made."""
+        known = self._records.at(episodes[at])
+        for record in known:
+            if record.serves(episodes, at):
+                self._told.advanced(len(record.episodes), len(record.episodes))
+                return record
+        for later in episodes[at + 1 : at + 1 + LOOKED_FOR_MAX]:
+            known = known or self._records.at(later)  # What is new came before the first of a shard that was made.
+        with tempfile.TemporaryDirectory(dir=self._folder) as name:
+            window.held = self._held(known, episodes[at:], Path(name))
+            writer = ShardWriter(Path(name), self._recipe.shard_bytes)
+            closed = False
+            while at < len(episodes) and not closed:
+                closed = writer.add(episodes[at], window.take(at))
+                self._told.advanced(1, int(episodes[at] in window.held))
+                at += 1
+            record = writer.store(self._store, closed=closed)
+            window.held = {}
+        self._records.keep(record)
+        return record
+
+    def _held(self, known: Sequence[ShardRecord], episodes: Sequence[str], folder: Path) -> dict[str, ReadyEpisode]:
+        """Returns those of the episodes that the most useful of some shards has ready."""
+        span = LOOKED_FOR_MAX + 2 * max((len(record.episodes) for record in known), default=0)
+        wanted = set(episodes[:span])  # What comes later lies in another shard.
+        best = max(known, key=lambda record: len(wanted.intersection(record.episodes)), default=None)
+        if best is None:
+            return {}
+        local = {blob.id: fetch_blob(self._store, blob, folder) for blob in best.blobs}
+        return {episode: ready for episode, ready in held_episodes(best, local).items() if episode in wanted}
 
 
-def _groups(rows: list[EpisodeRow], rows_max: int) -> Iterator[list[EpisodeRow]]:
-    group: list[EpisodeRow] = []
-    for row in rows:
-        if group and sum(held.frames for held in group) + row.frames > rows_max:
-            yield group
-            group = []
-        group.append(row)
-    if group:
-        yield group
+class _Videos:
+    """Blobs with packets, on this machine while somebody waits for what is made of them."""
+
+    def __init__(self, store: ObjectStore, folder: Path) -> None:
+        self._store = store
+        self._folder = folder
+        self._users: dict[str, int] = {}
+
+    def fetch(self, blob: Blob) -> Path:
+        """Returns where a blob lies now."""
+        return fetch_blob(self._store, blob, self._folder)
+
+    def want(self, row: EpisodeRow) -> None:
+        """Keeps an episode's videos once they are fetched."""
+        for track in row.videos:
+            self._users[track.blob.id] = self._users.get(track.blob.id, 0) + 1
+
+    def release(self, row: EpisodeRow) -> None:
+        """Removes those of an episode's videos that nobody else waits for."""
+        for track in row.videos:
+            self._users[track.blob.id] -= 1
+            if not self._users[track.blob.id]:
+                del self._users[track.blob.id]
+                (self._folder / track.blob.id).unlink(missing_ok=True)
 
 
-def _shard(work: _Work, group: list[EpisodeRow], moments: list[_PartMoments]) -> Shard:
-    frames = sum(row.frames for row in group)
-    size, cameras = work.recipe.image_size, len(work.features.cameras)
-    shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
-        "state": (np.float32, (len(work.features.state_names),)),
-        "action": (np.float32, (len(work.features.action_names),)),
-    }
-    if cameras:
-        shapes["images"] = (np.uint8, (cameras, size, size, 3))
-    with tempfile.TemporaryDirectory(dir=work.folder) as name, reported("build a view", name):
-        folder = Path(name)
-        arrays = {column: _allocated(folder / column, frames, *shapes[column]) for column in shapes}
-        starts = np.cumsum([0, *(row.frames for row in group)])[:-1].tolist()
-        parts = [
-            _Part(row=row, out={column: array[start : start + row.frames] for column, array in arrays.items()})
-            for row, start in zip(group, starts, strict=True)
-        ]
-        with closing(mapped(work.pool, lambda part: _fill(work, part, folder), parts, ahead=AHEAD)) as filled:
-            for part in filled:
-                moments.append(part)
-                work.advanced()
-        columns = {}
-        for column, array in arrays.items():
-            array.flush()
-            columns[column] = blob_of_file(folder / column)
-            put_blob_file(work.store, folder / column, columns[column])
-    return Shard(rows=frames, columns=columns)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Pending:
+    """An episode being made ready: its place on its side."""
+
+    at: int
+    row: EpisodeRow
+    future: Future[ReadyEpisode]
 
 
-def _allocated(path: Path, rows: int, dtype: Any, shape: tuple[int, ...]) -> np.memmap[Any, Any]:
-    """Returns a mapped `.npy` file with its room on disk taken: a map over a full disk would kill the process."""
-    array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(rows, *shape))
-    with open(path, "r+b") as file:
-        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-    return array
+class _Window:
+    """Episodes made ready in a pool, some of them before they are taken."""
 
+    def __init__(
+        self,
+        pool: ThreadPoolExecutor,
+        make: Callable[[EpisodeRow], ReadyEpisode],
+        videos: _Videos,
+        side: _Episodes,
+        ahead: int,
+    ) -> None:
+        self.held: Mapping[str, ReadyEpisode] = {}  # These need not be made.
+        self._pool = pool
+        self._make = make
+        self._videos = videos
+        self._side = side
+        self._ahead = ahead
+        self._next = 0
+        self._pending: deque[_Pending] = deque()
 
-def _fill(work: _Work, part: _Part, folder: Path) -> _PartMoments:
-    table = pq.read_table(io.BytesIO(get_blob(work.store, part.row.columns)))
-    state, action = column_from_table(table, "state"), column_from_table(table, "action")
-    part.out["state"][:] = state
-    part.out["action"][:] = action
-    for view, track in enumerate(part.row.videos):
-        path = fetch_blob(work.store, track.blob, folder / "videos")
-        read_frames(path, part.out["images"][:, view], first_frame=track.first_frame, rate_hz=part.row.rate_hz)
-    return _PartMoments(state=Moments.of(state), action=Moments.of(action))
+    def __enter__(self) -> _Window:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pending in self._pending:
+            pending.future.cancel()
+        wait([pending.future for pending in self._pending])  # What still runs uses the folder that is about to go.
+
+    def take(self, at: int) -> ReadyEpisode:
+        """Returns an episode; each call asks for a later one."""
+        if ready := self.held.get(self._side.ids[at]):
+            return ready
+        while self._pending and self._pending[0].at < at:
+            self._let_go()
+        if not self._pending or self._pending[0].at != at:
+            self._pending.appendleft(self._submitted(at))
+            self._next = max(self._next, at + 1)
+        while len(self._pending) <= self._ahead and self._next < len(self._side.ids):
+            if self._side.ids[self._next] not in self.held:
+                self._pending.append(self._submitted(self._next))
+            self._next += 1
+        ready = self._pending[0].future.result()
+        self._let_go()
+        return ready
+
+    def _submitted(self, at: int) -> _Pending:
+        row = self._side.row(at)
+        self._videos.want(row)
+        return _Pending(at=at, row=row, future=self._pool.submit(self._make, row))
+
+    def _let_go(self) -> None:
+        pending = self._pending.popleft()
+        pending.future.cancel()
+        wait([pending.future])
+        self._videos.release(pending.row)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mainspring.data.episode import Floats
 
+QUANTILES = (0.01, 0.02, 0.1, 0.5, 0.9, 0.98, 0.99)  # What recipes of robot policies clip and scale by.
 STD_MIN = 1e-6  # A dimension that varies less is constant: dividing by its spread would amplify rounding.
 
 
@@ -27,6 +28,7 @@ class Statistics:
         std: For each dimension; of the population.
         min: For each dimension.
         max: For each dimension.
+        quantiles: For each of `QUANTILES`, for each dimension.
     """
 
     count: int
@@ -34,6 +36,7 @@ class Statistics:
     std: tuple[float, ...]
     min: tuple[float, ...]
     max: tuple[float, ...]
+    quantiles: tuple[tuple[float, ...], ...] = ()
 
     @property
     def scale(self) -> NDArray[np.float32]:
@@ -103,14 +106,4 @@ class Moments:
             squares=self.squares + other.squares + np.square(apart) * (self.count * other.count / count),
             min=np.minimum(self.min, other.min),
             max=np.maximum(self.max, other.max),
-        )
-
-    def statistics(self) -> Statistics:
-        """Returns what the rows look like."""
-        return Statistics(
-            count=self.count,
-            mean=tuple(self.mean.tolist()),
-            std=tuple(np.sqrt(self.squares / self.count).tolist()),
-            min=tuple(self.min.tolist()),
-            max=tuple(self.max.tolist()),
         )

@@ -1,0 +1,74 @@
+"""Recordings that are sent over HTTP, in any number of requests: each goes on where the one before it broke off."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from anyio import to_thread
+from starlette.requests import ClientDisconnect
+
+from mainspring.domain.answers import ArrivalView
+from mainspring.objects import Blob, Data
+
+PIECE_BYTES = 1 << 20  # What is handed on at once: bounds the memory of a connection, and what a broken one loses.
+
+
+class Arrivals(Protocol):
+    """Where recordings arrive, dataset by dataset. Calls come from many threads; all may be repeated."""
+
+    def view(self, dataset: str, name: str, blob: Blob) -> ArrivalView:
+        """Returns where a recording stands.
+
+        Raises:
+            InvalidInput: The dataset's or the recording's name cannot be one, or its size is out of bounds.
+            Unavailable: This server takes no recordings.
+        """
+        ...
+
+    def append(self, dataset: str, name: str, blob: Blob, offset: int, body: Data) -> ArrivalView:
+        """Adds bytes to a recording; with the last of them it has arrived. Bytes that are here change nothing.
+
+        Raises:
+            InvalidInput: As for `view`, or the bytes go past the recording's end.
+            Conflict: What is here ends elsewhere than `offset`, or somebody else is sending it now.
+            DamagedData: It is whole, and not what its id says.
+            StorageFull: There is no room for the rest of it.
+            Unavailable: This server takes no recordings, or too many are on their way.
+        """
+        ...
+
+    def set_recipe(self, dataset: str, text: bytes) -> None:
+        """Keeps the recipe by which a dataset's recordings are read from now on.
+
+        Raises:
+            InvalidInput: It is no recipe, or the dataset's name cannot be one.
+            Unavailable: This server takes no recordings.
+        """
+        ...
+
+
+async def received(
+    arrivals: Arrivals, parts: AsyncIterator[bytes], *, dataset: str, name: str, blob: Blob, offset: int
+) -> ArrivalView:
+    """Returns where a recording stands after a request's body was added to it; of a broken one, what came of it.
+
+    Args:
+        arrivals: Where it goes.
+        parts: The body.
+        dataset: The dataset it is sent to.
+        name: Its file name.
+        blob: Its whole content.
+        offset: Where in it the body begins.
+    """
+    held = bytearray()
+    try:
+        async for part in parts:
+            held += part
+            if len(held) >= PIECE_BYTES:
+                await to_thread.run_sync(arrivals.append, dataset, name, blob, offset, bytes(held))
+                offset += len(held)
+                held.clear()
+    except ClientDisconnect:  # Nobody reads the answer; what came is kept for the next request.
+        pass
+    return await to_thread.run_sync(arrivals.append, dataset, name, blob, offset, bytes(held))

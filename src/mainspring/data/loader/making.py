@@ -1,0 +1,247 @@
+"""Makes a rank's batches in a ring: columns as they are asked for, frames by rounds of the order's lanes.
+
+A round is one block of every lane. Its frames belong to the batches of the whole round, so a batch is ready when the
+rounds it lies in are decoded; the ring has room for two, so that the next is decoded while one is consumed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+
+from mainspring.data.loader.decoding import IMAGES, Bundle, Decoders, Here, Layout, Processes, frame_shape
+from mainspring.data.loader.order import Integers, Order, Samples
+from mainspring.data.loader.ring import Batch, Field, Ring
+from mainspring.data.loader.stream import HOLD
+from mainspring.data.views.view import View
+
+AHEAD = 4  # Batches ready before they are asked for: hides a page fault, and is small beside a step's own memory.
+BUNDLE_BLOCKS = 4  # Blocks a decoder is given at once: a few milliseconds of work, a hundred times what giving costs.
+SAMPLES_AT_ONCE = 1_024  # Where they lie is found together: arrays so long cost a tenth as much for each sample.
+WAIT_S = 0.02  # How soon a stream that waits for its decoders notices that nobody wants its batches any more.
+
+Columns: TypeAlias = Callable[[int, Integers], Batch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A rank's part of each global batch: the positions p with p % world_size == rank."""
+
+    rank: int
+    world_size: int
+    samples: int
+
+    def positions(self, step: int) -> Integers:
+        """Returns the positions of a step's samples, in order.
+
+        Args:
+            step: From 0.
+        """
+        first = step * self.samples
+        return np.arange(first, first + self.samples, dtype=np.int64) * self.world_size + self.rank
+
+
+class RingMaker:
+    """Makes batches from a step on. See `stream.Maker`.
+
+    Args:
+        views: The components.
+        order: Which samples come when.
+        share: Which of them are this rank's.
+        columns: Gathers what need not be decoded, of rows of a component.
+        start_step: The first step.
+        pixels: As what frames are decoded.
+        workers: Processes that decode.
+    """
+
+    def __init__(
+        self,
+        views: Sequence[View],
+        order: Order,
+        share: Share,
+        columns: Columns,
+        *,
+        start_step: int,
+        pixels: Layout,
+        workers: int,
+    ) -> None:
+        self._views, self._order, self._share, self._columns = views, order, share, columns
+        self._start = start_step
+        self._round_rows = order.lanes * order.block_size
+        video = views[0].has_packets
+        fields = {
+            name: Field(shape=array.shape[1:], dtype=array.dtype.str)
+            for name, array in columns(0, np.zeros(1, np.int64)).items()
+        }
+        capacity = AHEAD + HOLD + 1
+        if video:
+            shape = frame_shape(views[0].manifest.recipe.image_size, pixels)
+            fields[IMAGES] = Field(shape=(len(views[0].cameras), *shape), dtype="|u1")
+            capacity += -(-2 * self._round_rows // (share.world_size * share.samples)) + 1
+        self._ring = Ring(fields, capacity * share.samples)
+        self._decoders: Decoders | None = None
+        if video:
+            some = workers and Processes(self._ring, fields, workers)
+            self._decoders = some or Here(self._ring)
+        self._round = start_step * share.samples * share.world_size // self._round_rows
+        self._decoded = self._round  # Rounds before this one are decoded, or were before the start.
+        self._waiting: deque[tuple[Bundle, int]] = deque()
+        self._left: dict[int, int] = {}  # Bundles not done, by round.
+        self._number = 0
+        self._rounds_given: dict[int, int] = {}  # Rounds of the bundles under way, by their number.
+        self._known: dict[int, Samples] = {}
+        self._ready = 0
+        self.stuck = False
+
+    # ------------------------------------------------------------ stream.Maker
+
+    def advance(self, released: int) -> int:
+        """See `stream.Maker.advance`."""
+        self.stuck = True
+        limit = (self._start + released) * self._share.samples + self._ring.capacity
+        if self._decoders is not None:
+            self._feed(self._decoders, limit)
+        step = self._start + self._ready
+        end = (step + 1) * self._share.samples
+        if end <= limit and (
+            self._decoders is None or self._decoded * self._round_rows >= end * self._share.world_size
+        ):
+            self._fill(step)
+            self._ready += 1
+            self.stuck = False
+        return self._ready
+
+    def take(self, number: int) -> Batch:
+        """See `stream.Maker.take`."""
+        return self._ring.batch((self._start + number) * self._share.samples, self._share.samples)
+
+    def close(self) -> None:
+        """See `stream.Maker.close`."""
+        if self._decoders is not None:
+            self._decoders.close()
+        self._ring.close()
+
+    # ------------------------------------------------------------ columns
+
+    def _fill(self, step: int) -> None:
+        samples = self._samples(step)
+        out = self._ring.batch(step * self._share.samples, self._share.samples)
+        for component in np.unique(samples.component):
+            here = np.flatnonzero(samples.component == component)
+            for name, values in self._columns(int(component), samples.row[here]).items():
+                out[name][here] = values
+
+    def _samples(self, step: int) -> Samples:
+        """Returns a step's samples; those of several are found at once, which costs little more than one's."""
+        share = self._share
+        if step not in self._known:
+            count = -(-SAMPLES_AT_ONCE // share.samples)
+            found = self._order.samples(np.concatenate([share.positions(step + ahead) for ahead in range(count)]))
+            for ahead in range(count):
+                here = slice(ahead * share.samples, (ahead + 1) * share.samples)
+                self._known[step + ahead] = Samples(component=found.component[here], row=found.row[here])
+        return self._known.pop(step)
+
+    # ------------------------------------------------------------ frames
+
+    def _feed(self, decoders: Decoders, limit: int) -> None:
+        """Begins the next round when there is room for it, gives decoders work, and takes what is done."""
+        last = ((self._round + 1) * self._round_rows - 1) // self._share.world_size
+        if not self._waiting and last < limit:
+            bundles = list(self._bundles(self._round))
+            self._left[self._round] = len(bundles)
+            self._waiting.extend((bundle, self._round) for bundle in bundles)
+            self._round += 1
+        while self._waiting and decoders.free():
+            bundle, of = self._waiting.popleft()
+            decoders.give(self._number, bundle)
+            self._rounds_given[self._number] = of
+            self._number += 1
+        if self._rounds_given:
+            self.stuck = False
+            for number in decoders.done(WAIT_S):
+                self._left[self._rounds_given.pop(number)] -= 1
+        while self._left.get(self._decoded) == 0:
+            del self._left[self._decoded]
+            self._decoded += 1
+            self.stuck = False
+
+    def _bundles(self, number: int) -> Iterator[Bundle]:
+        """Yields a round's groups with their packets, but for what other ranks own or came before the start."""
+        lanes, size, share = self._order.lanes, self._order.block_size, self._share
+        lane, turn = np.divmod(np.arange(self._round_rows, dtype=np.int64), size)
+        position = (number * size + turn) * lanes + lane
+        sample = position // share.world_size
+        own = (position % share.world_size == share.rank) & (sample >= self._start * share.samples)
+        lane, turn, slot = lane[own], turn[own], sample[own] % self._ring.capacity
+        samples = self._order.samples_of(number * lanes + lane, turn)
+        bundle = lane // BUNDLE_BLOCKS
+        sort = np.lexsort((samples.row, samples.component, bundle))
+        bundle, component, row, slot = bundle[sort], samples.component[sort], samples.row[sort], slot[sort]
+        first = row.copy()
+        for each, view in enumerate(self._views):
+            here = component == each
+            first[here] -= view.phases(row[here])
+        changes = (np.diff(bundle) != 0) | (np.diff(component) != 0) | (np.diff(first) != 0)
+        begins = np.flatnonzero(np.concatenate([[True], changes])) if len(row) else np.zeros(0, np.int64)
+        groups: list[_Group] = []
+        for begin, end in pairwise([*begins.tolist(), len(row)]):
+            if groups and bundle[begin] != bundle[begin - 1]:
+                yield self._bundle(groups)
+                groups = []
+            groups += _groups(int(component[begin]), int(first[begin]), row[begin:end], slot[begin:end])
+        if groups:
+            yield self._bundle(groups)
+
+    def _bundle(self, groups: Sequence[_Group]) -> Bundle:
+        """Returns groups of pictures of every camera, with the packets that lead to the frames."""
+        data: list[memoryview] = []
+        ends: list[Integers] = []
+        places: list[Integers] = []
+        parts: list[tuple[View, str, int]] = []
+        starts: list[int] = []
+        size_bytes = frames = 0
+        for group in groups:
+            view = self._views[group.component]
+            for camera, name in enumerate(view.cameras):
+                coded = view.packets(name, group.first, len(group.slots))
+                data.append(coded.data)
+                ends.append(coded.ends + size_bytes)
+                size_bytes += len(coded.data)
+                places.append(np.where(group.slots < 0, -1, group.slots * len(view.cameras) + camera))
+                parts.append((view, name, group.first))
+                starts.append(frames)
+                frames += len(group.slots)
+
+        def name_of(frame: int) -> str:
+            part = bisect_right(starts, frame) - 1
+            view, camera, first = parts[part]
+            return f"{camera}, {view.where(first + frame - starts[part])}"
+
+        both = np.stack([np.concatenate(ends), np.concatenate(places)])
+        return Bundle(data=b"".join(data), frames=both, name=name_of)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Group:
+    """Consecutive rows of a component, and the slot each goes to; -1 where it is only decoded on the way."""
+
+    component: int
+    first: int
+    slots: Integers
+
+
+def _groups(component: int, first: int, rows: Integers, slots: Integers) -> Iterator[_Group]:
+    """Yields a group of pictures; once more for each time that a frame is wanted again, which is nearly never."""
+    while len(rows):
+        again = np.concatenate([[False], np.diff(rows) == 0])
+        out = np.full(int(rows[-1]) + 1 - first, -1, np.int64)
+        out[rows[~again] - first] = slots[~again]
+        yield _Group(component=component, first=first, slots=out)
+        rows, slots = rows[again], slots[again]

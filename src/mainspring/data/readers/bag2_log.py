@@ -1,0 +1,247 @@
+"""Reads ROS 2 bags: SQLite files, and folders of files that `metadata.yaml` lists.
+
+Source: github.com/ros2/rosbag2, storage formats of its versions Dashing to Lyrical.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import quote
+
+import yaml
+
+from mainspring.data.readers.definitions import ros_type
+from mainspring.data.readers.layout import LayoutDecoder
+from mainspring.data.readers.messages import RECORD_BYTES_MAX, Decoder, Log, Messages, Topic
+from mainspring.data.readers.topics import Channel, Notes, readable
+from mainspring.domain.errors import DamagedData, InvalidInput
+
+METADATA = "metadata.yaml"
+MAGIC = b"SQLite format 3\0"
+_METADATA_BYTES_MAX = 16 << 20
+_FILES_MAX = 10_000
+_ROW_BYTES_MIN = 6  # Of a table with three columns, in its page.
+_UNSIGNED = 2**64 - 1  # As all containers give times, also those before 1970.
+_STEPS_BLOCK = 1_000_000  # SQLite's own steps between two looks at their budget.
+_STEPS_PER_BYTE = 64  # No scan of a sound file needs as many; one through pages that damage has knotted would not end.
+
+
+class SqliteContainer:
+    """One SQLite file of a ROS 2 bag; see `Container`.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def channels(self, notes: Notes) -> tuple[Channel, ...]:
+        """See `Container.channels`."""
+        try:
+            with closing(self._open()) as database:
+                topics = database.execute("SELECT id, name, type, serialization_format FROM topics").fetchmany(100_000)
+                definitions = self._definitions(database)
+        except (sqlite3.Error, ValueError, OverflowError) as error:
+            raise self._damaged(error) from error
+        with open(self._path, "rb") as file:
+            head = file.read(32)  # Page size and count. Source: sqlite.org/fileformat2.html, 1.3.
+        page_bytes = int.from_bytes(head[16:18], "big")
+        told_bytes = (65_536 if page_bytes == 1 else page_bytes) * int.from_bytes(head[28:32], "big")
+        if self._path.stat().st_size < told_bytes:
+            notes.add(f"the database is damaged: it was cut off, {told_bytes:,} bytes long once")
+        counts = self._counts(notes)
+        channels = []
+        for row in topics:
+            if not (isinstance(row[0], int) and all(isinstance(word, str) for word in row[1:])):
+                raise self._damaged(ValueError("a topic that is not four words"))
+            number, name, kind, encoding = row
+            language, text = definitions.get(kind, ("ros2msg", ""))
+            channels.append(
+                Channel(
+                    id=number,
+                    topic=name,
+                    type=kind,
+                    encoding=encoding,
+                    definition=text.encode("utf-8", "replace"),
+                    decoder=partial(_decoder, name, kind, encoding, language, text),
+                    count=None if counts is None else counts.get(number, 0),
+                )
+            )
+        return tuple(channels)
+
+    def messages(self, wanted: frozenset[int], notes: Notes) -> Iterator[tuple[int, int, bytes]]:
+        """See `Container.messages`."""
+        read, rows_max = 0, self._path.stat().st_size // _ROW_BYTES_MIN
+        try:
+            with closing(self._open()) as database:
+                for number, time_ns, data in database.execute(
+                    "SELECT topic_id, timestamp, data FROM messages ORDER BY id"
+                ):
+                    read += 1
+                    if read > rows_max:
+                        raise ValueError("more messages than its bytes can hold")
+                    if number in wanted and isinstance(time_ns, int) and isinstance(data, bytes):
+                        yield number, time_ns & _UNSIGNED, data
+        except (sqlite3.Error, ValueError, OverflowError) as error:
+            notes.add(f"the database is damaged ({str(error)[:80]}): recovered up to message {read:,}")
+
+    def _open(self) -> sqlite3.Connection:
+        # Without a write-ahead log beside it the file is read as it lies, and no lock or file is made next to it.
+        crashed = self._path.with_name(self._path.name + "-wal").exists()
+        mode = "mode=ro" if crashed else "mode=ro&immutable=1"
+        database = sqlite3.connect(f"file:{quote(str(self._path.resolve()))}?{mode}", uri=True)
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, RECORD_BYTES_MAX)
+        database.execute("PRAGMA trusted_schema = OFF")
+        database.execute("PRAGMA cell_size_check = ON")
+        database.execute("PRAGMA writable_schema = ON")  # Else a file that was cut off is not opened at all.
+        blocks = iter(range(10 + self._path.stat().st_size * _STEPS_PER_BYTE // _STEPS_BLOCK))
+        database.set_progress_handler(lambda: next(blocks, None) is None, _STEPS_BLOCK)
+        kinds = dict(database.execute("SELECT name, type FROM sqlite_master WHERE name IN ('messages', 'topics')"))
+        if kinds != {"messages": "table", "topics": "table"}:
+            database.close()
+            raise ValueError("no tables `topics` and `messages`")
+        return database
+
+    def _definitions(self, database: sqlite3.Connection) -> Mapping[str, tuple[str, str]]:
+        query = "SELECT topic_type, encoding, encoded_message_definition FROM message_definitions"
+        try:
+            rows = database.execute(query).fetchmany(100_000)
+        except sqlite3.OperationalError:
+            return {}  # Bags older than Iron have no such table; ROS's own types are known without.
+        return {str(kind): (str(language), str(text)) for kind, language, text in rows}
+
+    def _counts(self, notes: Notes) -> dict[int, int] | None:
+        try:
+            with closing(self._open()) as database:
+                return dict(database.execute("SELECT topic_id, count(*) FROM messages GROUP BY topic_id").fetchall())
+        except (sqlite3.Error, ValueError, OverflowError) as error:
+            notes.add(f"the database is damaged: {str(error)[:80]}")
+            return None
+
+    def _damaged(self, error: Exception) -> DamagedData:
+        return DamagedData("read a ROS 2 bag", on=self._path.name, got=str(error)[:200], wanted="a whole SQLite file")
+
+
+def _decoder(topic: str, kind: str, encoding: str, language: str, text: str) -> Decoder:
+    if encoding != "cdr" or language not in ("ros2msg", "ros2idl"):
+        got = f"{encoding or 'no encoding'} described by {language or 'nothing'}"[:200]
+        raise InvalidInput("decode messages", on=topic, got=got, wanted="cdr by ros2msg or ros2idl")
+    return LayoutDecoder(root=ros_type(kind, text, language, "cdr"), format="cdr")
+
+
+class JoinedLog:
+    """Logs that follow one another, as one; see `Log`.
+
+    Args:
+        name: Of the whole.
+        logs: In their order.
+        missing: What is known to be missing.
+    """
+
+    def __init__(self, name: str, logs: tuple[Log, ...], missing: tuple[str, ...] = ()) -> None:
+        self._name = name
+        self._logs = logs
+        self._notes = list(missing)
+        self._topics: tuple[Topic, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """See `Log.name`."""
+        return self._name
+
+    @property
+    def damage(self) -> str:
+        """See `Log.damage`."""
+        return "; ".join([*self._notes, *(f"{log.name}: {log.damage}" for log in self._logs if log.damage)])
+
+    def topics(self) -> tuple[Topic, ...]:
+        """See `Log.topics`."""
+        if self._topics is None:
+            found: dict[str, list[Topic]] = {}
+            sound = []
+            for log in self._logs:
+                try:
+                    topics = log.topics()
+                except DamagedData as error:
+                    if len(self._logs) == 1:
+                        raise
+                    self._notes.append(str(error)[:300])
+                    continue
+                sound.append(log)
+                for topic in topics:
+                    found.setdefault(topic.name, []).append(topic)
+            self._logs = tuple(sound)
+            self._topics = tuple(_merged(topics) for _, topics in sorted(found.items()))
+        return self._topics
+
+    def batches(self, wanted: Mapping[str, tuple[str, ...]]) -> Iterator[Messages]:
+        """See `Log.batches`."""
+        known = {topic.name: topic for topic in self.topics()}
+        for name in wanted:
+            readable(self.name, name, known)
+        parts = []
+        for log in self._logs:
+            here = {topic.name for topic in log.topics()}
+            parts.append(log.batches({name: paths for name, paths in wanted.items() if name in here}))
+        return (messages for part in parts for messages in part)
+
+
+def _merged(topics: list[Topic]) -> Topic:
+    first = next((topic for topic in topics if topic.count), topics[0])
+    counts = [topic.count for topic in topics if topic.count is not None]
+    problem = next((topic.problem for topic in topics if topic.problem), "")
+    kinds = sorted({f"{topic.type} in {topic.encoding}" for topic in topics})
+    shapes = {tuple(field.path for field in topic.fields) for topic in topics if topic.encoding == "cdr"}
+    if len(kinds) > 1 or (not problem and len(shapes) > 1):
+        problem = f"its files define it differently: {', '.join(kinds)}"[:400]
+    return Topic(
+        name=first.name,
+        type=first.type,
+        encoding=first.encoding,
+        count=sum(counts) if len(counts) == len(topics) else None,
+        fields=() if problem else first.fields,
+        problem=problem,
+    )
+
+
+def bag_files(folder: Path) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Returns the files of a ROS 2 bag in their order, and which are missing, in words.
+
+    Args:
+        folder: With a `metadata.yaml`.
+
+    Raises:
+        DamagedData: The metadata cannot be read, or none of its files is there.
+        InvalidInput: The bag is compressed as a whole, or a path leaves the folder.
+    """
+    path = folder / METADATA
+    try:
+        with open(path, "rb") as file:
+            plain: Any = yaml.safe_load(file.read(_METADATA_BYTES_MAX))
+        facts = plain["rosbag2_bagfile_information"]
+        names = [str(name) for name in facts["relative_file_paths"]]
+        compression = str(facts.get("compression_mode") or "")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, yaml.YAMLError) as error:
+        raise DamagedData(
+            "read a ROS 2 bag", on=str(path), got=str(error)[:200], wanted="rosbag2's metadata"
+        ) from error
+    if compression.upper() not in ("", "NONE"):
+        next_step = "decompress it with `ros2 bag convert`"
+        got = f"a bag with {compression[:40]} compression"
+        raise InvalidInput("read a ROS 2 bag", on=str(folder), got=got, wanted="none", next_step=next_step)
+    if any(".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute() for name in names):
+        raise InvalidInput("read a ROS 2 bag", on=str(path), got="a path that leaves the folder", wanted="one inside")
+    # Early versions wrote the bag's own folder in front of each name.
+    found = [(folder / name if (folder / name).exists() else folder / PurePosixPath(name).name) for name in names]
+    here = tuple(path for path in found[:_FILES_MAX] if path.is_file() and path.stat().st_size)
+    missing = ", ".join(path.name for path in found if path not in here)
+    if not here:
+        got = f"no file {missing}" if missing else "no files"
+        raise DamagedData("read a ROS 2 bag", on=str(folder), got=got[:300], wanted="the files its metadata lists")
+    return here, (f"missing or empty: {missing}"[:300],) if missing else ()

@@ -1,0 +1,211 @@
+"""Reads PX4 ULog files forward, also those with appended data, up to where they are whole.
+
+pyulog, the library for them, holds the whole file in memory, so only its tests' role is left to it.
+Source: docs.px4.io, "ULog File Format", version 1.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from mainspring.data.readers.definitions import NUMBERS
+from mainspring.data.readers.layout import LayoutDecoder
+from mainspring.data.readers.messages import DEPTH_MAX, Decoder
+from mainspring.data.readers.topics import Channel, Notes
+from mainspring.data.readers.types import Node
+from mainspring.domain.errors import DamagedData, InvalidInput
+
+MAGIC = b"ULog\x01\x12\x35"
+_HEADER_BYTES = 16
+_MESSAGE = struct.Struct("<HB")
+_SYNC = b"\x08\x00S\x2f\x73\x13\x20\x25\x0c\xbb\x12"
+_SYNC_BLOCK_BYTES = 1 << 20
+_KNOWN = frozenset(b"BFIMPQARDLCSO")
+_FORMATS_MAX = 65_536
+_FORMAT = re.compile(r"([\w-]+):(.*)", re.DOTALL)
+_FIELD = re.compile(r"([\w-]+)(?:\[(\d{1,6})\])?\s+(\w+)")
+_TYPES = {
+    "bool": "bool",
+    "char": "char",
+    "int8_t": "int8",
+    "uint8_t": "uint8",
+    "int16_t": "int16",
+    "uint16_t": "uint16",
+    "int32_t": "int32",
+    "uint32_t": "uint32",
+    "int64_t": "int64",
+    "uint64_t": "uint64",
+    "float": "float32",
+    "double": "float64",
+}
+_TIME = struct.Struct("<Q")
+_MICROSECOND_NS = 1_000
+_TIME_MAX = 2**63 // _MICROSECOND_NS  # Microseconds that still fit as nanoseconds.
+
+
+@dataclass(slots=True)
+class _Found:
+    """Formats by name, subscriptions by number, and how many messages each has."""
+
+    formats: dict[str, str] = field(default_factory=dict)
+    subscribed: dict[int, tuple[str, int]] = field(default_factory=dict)
+    counts: dict[int, int] = field(default_factory=dict)
+
+
+class UlogContainer:
+    """One ULog file; see `Container`.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def channels(self, notes: Notes) -> tuple[Channel, ...]:
+        """See `Container.channels`."""
+        found = _Found()
+        for kind, body in self._records(notes):
+            if kind == ord("D") and len(body) >= 2:
+                number = int.from_bytes(body[:2], "little")
+                found.counts[number] = found.counts.get(number, 0) + 1
+            elif kind == ord("F") and len(found.formats) < _FORMATS_MAX:
+                if match := _FORMAT.fullmatch(body.decode("utf-8", "replace")):
+                    found.formats.setdefault(match.group(1), match.group(2))
+            elif kind == ord("A") and len(body) >= 3:
+                name = body[3:].decode("utf-8", "replace")
+                found.subscribed.setdefault(int.from_bytes(body[1:3], "little"), (name, body[0]))
+        return tuple(_channel(number, found) for number in sorted(found.subscribed))
+
+    def messages(self, wanted: frozenset[int], notes: Notes) -> Iterator[tuple[int, int, bytes]]:
+        """See `Container.messages`."""
+        places: dict[int, int] = {}
+        formats: dict[str, str] = {}
+        for kind, body in self._records(notes):
+            if kind == ord("D"):
+                number = int.from_bytes(body[:2], "little")
+                place = places.get(number)
+                if place is None:
+                    continue
+                if len(body) < place + 8:
+                    notes.add("a message is shorter than its time")
+                    continue
+                (time_us,) = _TIME.unpack_from(body, place)
+                yield number, min(time_us, _TIME_MAX) * _MICROSECOND_NS, body[2:]
+            elif kind == ord("F") and len(formats) < _FORMATS_MAX:
+                if match := _FORMAT.fullmatch(body.decode("utf-8", "replace")):
+                    formats.setdefault(match.group(1), match.group(2))
+            elif kind == ord("A") and len(body) >= 3:
+                number = int.from_bytes(body[1:3], "little")
+                if number in wanted and number not in places:
+                    place = _time_place(body[3:].decode("utf-8", "replace"), formats)
+                    if place is not None:
+                        places[number] = 2 + place
+
+    def _records(self, notes: Notes) -> Iterator[tuple[int, bytes]]:
+        """Yields the type and content of each message of the file."""
+        with open(self._path, "rb") as file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            if not file.read(_HEADER_BYTES).startswith(MAGIC) or size < _HEADER_BYTES:
+                raise DamagedData("read a ULog file", on=self._path.name, wanted="a file that begins as one")
+            ends = [size]
+            at = _HEADER_BYTES
+            while at < size:
+                end = next(end for end in ends if end > at)  # Appended data begins anew at each of them.
+                head = file.read(_MESSAGE.size)
+                length, kind = _MESSAGE.unpack(head) if len(head) == _MESSAGE.size else (size, 0)
+                if kind in _KNOWN and at + _MESSAGE.size + length <= end:
+                    body = file.read(length)
+                    at += _MESSAGE.size + length
+                    if kind == ord("B") and ends == [size]:
+                        ends = sorted({*_appended(body, at, size), size})
+                    yield kind, body
+                    continue
+                found = _synchronised(file, at, end) if kind not in _KNOWN else end
+                cut = "the log was cut off" if found == size else "a part of the log cannot be read"
+                notes.add(f"{cut}: bytes {at:,} to {found:,} of {size:,} were left out")
+                at = file.seek(found)
+
+
+def _appended(body: bytes, at: int, size: int) -> list[int]:
+    """Returns where data was appended after a crash: three places, 0 where there is none."""
+    places = struct.unpack_from("<3Q", body, 16) if len(body) >= 40 and body[8] & 1 else ()
+    return [place for place in places if at < place < size]
+
+
+def _synchronised(file: BinaryIO, at: int, end: int) -> int:
+    """Returns where the next synchronisation message begins, after bytes that are no message; the end without one."""
+    at += 1
+    while at < end:
+        file.seek(at)
+        block = file.read(min(_SYNC_BLOCK_BYTES, end - at))
+        found = block.find(_SYNC)
+        if found >= 0:
+            return at + found
+        at += max(len(block) - len(_SYNC) + 1, 1) if at + len(block) < end else end
+    return end
+
+
+def _fields(text: str) -> list[tuple[str, int | None, str]]:
+    """Returns type, count and name of each field of a format."""
+    found = []
+    for part in text.split(";"):
+        if match := _FIELD.fullmatch(part.strip()):
+            found.append((match.group(1), int(match.group(2)) if match.group(2) else None, match.group(3)))
+    return found
+
+
+def _time_place(name: str, formats: dict[str, str]) -> int | None:
+    """Returns how many bytes lie before a message's time; None when it has none."""
+    place = 0
+    for kind, count, field_name in _fields(formats.get(name, "")):
+        if field_name == "timestamp" and kind == "uint64_t" and count is None:
+            return place
+        try:
+            size = _node(kind, formats, 0).fixed
+        except InvalidInput:
+            return None
+        place += (size or 0) * (1 if count is None else count)
+    return None
+
+
+def _node(name: str, formats: dict[str, str], depth: int) -> Node:
+    if name in _TYPES:
+        return NUMBERS[_TYPES[name]]
+    if name not in formats or depth > DEPTH_MAX:
+        got = "a type without a format" if depth <= DEPTH_MAX else f"types nested deeper than {DEPTH_MAX}"
+        raise InvalidInput("read a message definition", on=name[:200], got=got, wanted="a format in the log")
+    fields = []
+    for kind, count, field_name in _fields(formats[name]):
+        inner = _node(kind, formats, depth + 1)
+        fields.append((field_name, inner if count is None else Node(kind="row", element=inner, count=count)))
+    if depth == 0 and fields and fields[-1][0].startswith("_padding"):
+        fields.pop()  # Writers leave the last padding out of their messages.
+    return Node(kind="struct", fields=tuple(fields))
+
+
+def _channel(number: int, found: _Found) -> Channel:
+    name, instance = found.subscribed[number]
+    return Channel(
+        id=number,
+        topic=f"{name}/{instance}" if instance else name,
+        type=name,
+        encoding="ulog",
+        definition=found.formats.get(name, "").encode(),
+        decoder=partial(_decoder, name, found.formats),
+        count=found.counts.get(number, 0),
+    )
+
+
+def _decoder(name: str, formats: dict[str, str]) -> Decoder:
+    root = _node(name, formats, 0)
+    if _time_place(name, formats) is None:
+        raise InvalidInput("decode messages", on=name, got="a format without a time", wanted="uint64_t timestamp")
+    return LayoutDecoder(root=root, format="ulog")

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.data.intake.making import IMAGE_NS, JOINT_NS, JOINTS, START_NS, arm, images, joints, said, write_log
+
+from mainspring.data.catalog.versions import episode_rows
+from mainspring.data.intake.ingest import ingest
+from mainspring.data.intake.propose import propose
+from mainspring.data.intake.recipe import Align, CutBy, recipe_from_yaml
+from mainspring.domain.errors import InvalidInput, NotFound
+from mainspring.objects import open_store
+from mainspring.testing.time_and_chance import FakeClock
+
+
+def test_proposal_of_a_usual_robot_can_be_run_at_once(tmp_path: Path) -> None:
+    flag = [said("/recording", START_NS, True), said("/recording", START_NS + 150 * JOINT_NS, False)]
+    sent = [*arm(2.0), *images(50), said("/task", START_NS, "pour"), *flag, said("/success", START_NS + 10**9, True)]
+    log = write_log(tmp_path / "raw" / "a.mcap", sent)
+    found = propose(log)
+    assert found.recipe is not None
+    (state,), (action,) = found.recipe.columns["state"], found.recipe.columns["action"]
+    assert (state.topic, state.field, state.keys, state.names) == ("/joint_states", "position", "name", JOINTS)
+    assert (action.topic, action.align) == ("/arm/command", Align.HOLD)
+    assert (found.recipe.rate_hz, list(found.recipe.cameras), found.recipe.task.topic) == (25.0, ["camera"], "/task")
+    (tmp_path / "recipe.yaml").write_text(found.text)
+    assert recipe_from_yaml(tmp_path / "recipe.yaml") == found.recipe
+    store = open_store("memory://")
+    report = ingest(tmp_path / "raw", store, "pour", clock=FakeClock(), recipe=found.recipe)
+    assert report.left_out == ()
+    assert report.version is not None
+    assert {row.task for row in episode_rows(store, report.version)} == {"pour"}
+
+
+def test_proposal_tells_rates_gaps_and_jumps_of_each_topic(tmp_path: Path) -> None:
+    sent = [*arm(1.0), *images(25), joints(START_NS + 300 * JOINT_NS, 3.0)]
+    found = propose(write_log(tmp_path / "a.mcap", sent))
+    seen = {one.topic.name: one for one in found.topics}
+    assert seen["/joint_states"].rate_hz == pytest.approx(100)
+    assert seen["/camera/compressed"].rate_hz == pytest.approx(1e9 / IMAGE_NS)
+    assert seen["/joint_states"].gap_s == pytest.approx(2.01)
+    assert found.seconds == pytest.approx(3.0)
+    assert (found.whole, found.damage) == (True, "")
+    assert any("/joint_states pauses for 2.01 s" in doubt for doubt in found.doubts)
+
+
+def test_proposal_without_a_sound_guess_asks_and_proposes_nothing_to_run(tmp_path: Path) -> None:
+    found = propose(write_log(tmp_path / "a.mcap", [*images(25), said("/start", START_NS, 1)]))
+    assert found.recipe is None
+    assert "# ? state: no topic is known" in found.text
+    assert "CHOOSE" in found.text
+    assert found.doubts
+
+
+def test_flag_in_a_log_is_proposed_to_cut_it(tmp_path: Path) -> None:
+    sent = [*arm(1.0), said("/recording", START_NS, True)]
+    found = propose(write_log(tmp_path / "a.mcap", sent))
+    assert found.recipe is not None
+    assert found.recipe.cut.by is CutBy.FLAG
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [(topic, START_NS + number, data) for number, (topic, _, data) in enumerate(arm(1.0))],
+        [*arm(1.0), said("/arm/command", START_NS + 200_000 * 10**9, [1, 2])],
+    ],
+)
+def test_log_with_an_absurd_clock_is_shown_with_a_recipe_that_may_be_written(
+    tmp_path: Path, sent: list[tuple[str, int, bytes]]
+) -> None:
+    found = propose(write_log(tmp_path / "a.mcap", sent))
+    assert found.recipe is not None
+    (tmp_path / "recipe.yaml").write_text(found.text)
+    assert recipe_from_yaml(tmp_path / "recipe.yaml") == found.recipe
+
+
+def test_path_that_is_no_log_has_no_proposal(tmp_path: Path) -> None:
+    (tmp_path / "a.mcap").write_bytes(b"nothing of the kind")
+    with pytest.raises(InvalidInput):
+        propose(tmp_path / "a.mcap")
+    with pytest.raises(NotFound):
+        propose(tmp_path / "b.mcap")
