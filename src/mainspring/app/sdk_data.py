@@ -19,7 +19,7 @@ from mainspring.domain.answers import ArrivalView
 from mainspring.domain.codec import from_plain
 from mainspring.domain.errors import Conflict, InvalidInput, NotFound
 from mainspring.domain.ids import checked_name
-from mainspring.objects import ObjectStore, blob_of_file
+from mainspring.objects import ObjectStore, blob_of_file, check_clock
 
 if TYPE_CHECKING:
     from mainspring.app.sdk import Lab
@@ -415,6 +415,7 @@ class DataVerbs:
             dry_run: Whether only to tell what would go.
             extra_roots: Ids of more blobs to keep.
         """
+        check_clock(self.store, self._clock)
         grace = {} if grace_s is None else {"grace_s": grace_s}
         return data.gc(self.store, clock=self._clock, dry_run=dry_run, extra_roots=extra_roots, **grace)
 

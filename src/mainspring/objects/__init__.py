@@ -5,6 +5,7 @@ Blobs are objects named by their content, checked whenever they are read.
 """
 
 from mainspring.objects.blobs import Blob, blob_of, blob_of_file, fetch_blob, get_blob, put_blob, put_blob_file
+from mainspring.objects.clocks import check_clock
 from mainspring.objects.direct import DIRECT_BYTES, aligned_buffer, is_aligned
 from mainspring.objects.files import reported
 from mainspring.objects.open import open_store
@@ -30,6 +31,7 @@ __all__ = [
     "aligned_buffer",
     "blob_of",
     "blob_of_file",
+    "check_clock",
     "checked_key",
     "fetch_blob",
     "get_blob",
