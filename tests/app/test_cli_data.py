@@ -130,7 +130,7 @@ def test_what_a_gate_keeps_back_is_listed_and_published_with_a_name_and_a_reason
         ms.data("publish", "pick", id, "--waive", "distribution", "--by", "ada")
     words = ("--waive", "distribution", "--by", "ada", "--reason", "other units")
     assert "pick@2" in ms.data("publish", "pick", id, *words)
-    assert "other units" in ms.data("log", "pick")
+    assert ms.json("log", "pick")[0]["waivers"][0]["reason"] == "other units"
     assert ms.json("candidates", "pick") == []
 
 

@@ -29,6 +29,6 @@ def fitted(batch: Batch, policy: PolicyRecipe) -> dict[str, NDArray[Any]]:
     arrays = {name: batch[name] for name in ("state", "actions", "valid")}
     if policy.motion:  # An episode starts at rest: its first step is the one before it, too.
         arrays["before"], arrays["state"] = batch["state"][:, 0], batch["state"][:, 1]
-    if policy.image is not None:
+    if policy.image is not None and "images" in batch:  # Whoever needs images says that there are none.
         arrays["images"] = batch["images"]
     return arrays

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from itertools import islice
@@ -153,11 +154,15 @@ def test_loader_of_damaged_packets_names_camera_and_episode(store: ObjectStore, 
             damaged[200:] = bytes(len(damaged) - 200)
             path.write_bytes(damaged)
     view = open_view(store, coded.manifest.id, tmp_path / "cache", "train")
+    told = []
     for workers in (0, 1):
         with Loader(view, sampling(), workers=workers).stream(0) as stream, pytest.raises(DamagedData) as caught:
             list(islice(stream, 100))
-        assert "observation.images.front" in str(caught.value)
-        assert "episode" in str(caught.value)
+        told.append(str(caught.value))
+    assert told[0] == told[1]
+    (found,) = re.findall(r"observation.images.front, episode (\w+), row (\d+) of it", told[0])
+    assert found[0] in view.episode_ids
+    assert int(found[1]) < LENGTHS[view.episode_ids.index(found[0])]
 
 
 def test_loader_that_keeps_some_episodes_reads_no_other(plain: View) -> None:

@@ -84,7 +84,7 @@ class RingMaker:
             shape = frame_shape(views[0].manifest.recipe.image_size, pixels)
             fields[IMAGES] = Field(shape=(len(views[0].cameras), *shape), dtype="|u1")
             capacity += -(-2 * self._round_rows // (share.world_size * share.samples)) + 1
-        self._ring = Ring(fields, capacity * share.samples)
+        self._ring = Ring(fields, capacity * share.samples, alone=not workers)
         self._decoders: Decoders | None = None
         if video:
             some = workers and Processes(self._ring, fields, workers)
