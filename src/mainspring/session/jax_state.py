@@ -119,22 +119,22 @@ def tree_from(
             targets += [target for _, target in want.places]
         else:
             want.found = next(iter(found.values()), None)
-    placed = iter(_placed(hosts, targets))
+    placed = iter(_placed(hosts, targets, shared=restored.source == "arena"))
     filled: Tree = jax.tree_util.tree_unflatten(
         structure, [want.made([next(placed) for _ in want.places]) for want in wanted]
     )
     return filled
 
 
-def _placed(hosts: list[NDArray[Any]], targets: list[SingleDeviceSharding]) -> list[jax.Array]:
+def _placed(hosts: list[NDArray[Any]], targets: list[SingleDeviceSharding], *, shared: bool) -> list[jax.Array]:
     """Returns arrays on their devices.
 
-    JAX on CPUs takes aligned host memory for its own, without a copy. Memory made for this program is its own for good;
-    a view of the arena is written again by later snapshots. So of a view JAX makes a copy of its own, in which a step
-    that is given the array for good works in place: for memory that is not JAX's own it would make room anew.
+    JAX on CPUs takes aligned host memory for its own, without a copy. What came from the store is this program's for
+    good; a view of the arena (`shared`) is written again by later snapshots. So of that JAX makes a copy of its own, in
+    which a step that is given the array for good works in place: for memory not JAX's own it would make room anew.
     """
     placed: list[jax.Array] = jax.device_put(hosts, targets)
-    views = [number for number, host in enumerate(hosts) if not host.flags.writeable]
+    views = [number for number, host in enumerate(hosts) if shared and not host.flags.writeable]
     devices: list[Any] = [next(iter(target.device_set)) for target in targets]  # Untyped in JAX.
     here = [number for number in views if devices[number].platform == "cpu"]
     own = jax.device_put([placed[number] for number in here], [targets[number] for number in here], may_alias=False)
