@@ -266,5 +266,19 @@ def column_from_table(table: pa.Table, name: str) -> Floats:
     return flat.reshape(table.num_rows, -1) if table.num_rows else flat.reshape(0, 1)
 
 
+def shown_at(table: pa.Table, camera: str) -> Integers:
+    """Returns which frame of a camera's track each step of an episode shows.
+
+    Args:
+        table: The episode's columns; "camera:<name>" tells it where steps and frames differ.
+        camera: The camera.
+    """
+    name = SHOWN + camera
+    if name not in table.column_names:
+        return np.arange(table.num_rows, dtype=np.int64)
+    shown: Integers = np.asarray(table[name].to_numpy(), np.int64)
+    return shown
+
+
 def _vectors(values: Floats) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from mainspring.data.episode import NANOSECONDS, SHOWN, EpisodeRow, VideoTrack, column_from_table
+from mainspring.data.episode import NANOSECONDS, EpisodeRow, VideoTrack, column_from_table, shown_at
 from mainspring.data.features import Features
 from mainspring.data.packs import read_piece
 from mainspring.data.video.frames import frames_shown
@@ -77,10 +77,9 @@ def _pictures(
     store: ObjectStore, track: VideoTrack, table: pa.Table, steps: NDArray[np.int64], cache_dir: Path
 ) -> list[NDArray[np.uint8]]:
     index = index_from_parquet(read_piece(store, track.index))
-    name = SHOWN + track.camera
-    wanted = table[name].to_numpy()[steps].astype(np.int64) if name in table.column_names else steps
     video = fetch_blob(store, track.blob, cache_dir)
-    return [frame.to_ndarray(format="rgb24") for frame in frames_shown(video, index, wanted)]
+    shown = shown_at(table, track.camera)[steps]
+    return [frame.to_ndarray(format="rgb24") for frame in frames_shown(video, index, shown)]
 
 
 def _draw_pictures(

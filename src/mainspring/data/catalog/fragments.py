@@ -31,7 +31,7 @@ READERS = 4  # Fragments read side by side: hides a remote store's latency, and 
 EPISODE_LETTERS = 32
 BLOB_LETTERS = 64
 _BLOB = pa.struct([("id", pa.string()), ("size_bytes", pa.int64())])
-_PIECE = pa.struct([("blob", _BLOB), ("offset", pa.int64()), ("size_bytes", pa.int64()), ("check", pa.string())])
+PIECE = pa.struct([("blob", _BLOB), ("offset", pa.int64()), ("size_bytes", pa.int64()), ("check", pa.string())])
 ROWS = pa.schema(
     [
         ("id", pa.string()),
@@ -45,8 +45,8 @@ ROWS = pa.schema(
         ("started_ns", pa.int64()),
         ("arrived_ns", pa.int64()),
         ("metadata", pa.map_(pa.string(), pa.string())),
-        ("columns", _PIECE),
-        ("videos", pa.list_(pa.struct([("camera", pa.string()), ("blob", _BLOB), ("index", _PIECE)]))),
+        ("columns", PIECE),
+        ("videos", pa.list_(pa.struct([("camera", pa.string()), ("blob", _BLOB), ("index", PIECE)]))),
         ("raw", pa.list_(pa.struct([("name", pa.string()), ("blob", _BLOB)]))),
     ]
 )

@@ -6,14 +6,13 @@ import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from mainspring.data.episode import SHOWN, EpisodeRow, Floats, Integers, column_from_table
+from mainspring.data.episode import SHOWN, EpisodeRow, Floats, Integers, column_from_table, shown_at
 from mainspring.data.packs import Piece, read_piece
 from mainspring.data.video.frames import frames_shown
 from mainspring.data.video.packets import index_from_parquet
@@ -60,10 +59,8 @@ class Recorded:
             have = ", ".join(track.camera for track in self.row.videos) or "none"
             raise InvalidInput("look at a camera", on=self.row.id, got=repr(camera[:80]), wanted=have[:300])
         index = index_from_parquet(read_piece(self.store, track.index))
-        name = SHOWN + camera
-        shown: Any = self.table[name].to_numpy() if name in self.table.column_names else np.arange(self.row.frames)
         path = fetch_blob(self.store, track.blob, self.folder)
-        for frame in frames_shown(path, index, shown.astype(np.int64)):
+        for frame in frames_shown(path, index, shown_at(self.table, camera)):
             yield frame.to_ndarray(format="rgb24")
 
 

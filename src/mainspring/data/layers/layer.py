@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from blake3 import blake3
 
 from mainspring.data.catalog.condemned import confirm
+from mainspring.data.catalog.fragments import PIECE
 from mainspring.data.features import Column, Features
 from mainspring.data.layers.making import Result
 from mainspring.data.layers.producer import LayerSpec
@@ -28,9 +29,7 @@ from mainspring.domain.ids import EpisodeId
 from mainspring.objects import Blob, ObjectStore, get_blob, put_blob
 
 _LETTERS = 32
-_BLOB = pa.struct([("id", pa.string()), ("size_bytes", pa.int64())])
-_PIECE = pa.struct([("blob", _BLOB), ("offset", pa.int64()), ("size_bytes", pa.int64()), ("check", pa.string())])
-_ROWS = pa.schema([("id", pa.string()), ("columns", _PIECE), ("facts", pa.string())])
+_ROWS = pa.schema([("id", pa.string()), ("columns", PIECE), ("facts", pa.string())])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from mainspring.data.episode import NANOSECONDS, SHOWN, EpisodeRow, Integers, VideoTrack, column_from_table
+from mainspring.data.episode import NANOSECONDS, EpisodeRow, Integers, VideoTrack, column_from_table, shown_at
 from mainspring.data.features import Features
 from mainspring.data.packs import Piece, read_piece
 from mainspring.data.video.coded import Coded
@@ -159,20 +159,6 @@ def steps_at(time_ns: Integers, rate_hz: float | None) -> Integers:
     nearer = wanted - time_ns[before] <= time_ns[after.clip(max=len(time_ns) - 1)] - wanted
     steps: Integers = np.where(nearer, before, after)
     return steps.astype(np.int64)
-
-
-def shown_at(table: pa.Table, camera: str) -> Integers:
-    """Returns which frame of a camera's track each step of an episode shows.
-
-    Args:
-        table: The episode's columns; "camera:<name>" tells it where steps and frames differ.
-        camera: The camera.
-    """
-    name = SHOWN + camera
-    if name not in table.column_names:
-        return np.arange(table.num_rows, dtype=np.int64)
-    shown: Integers = np.asarray(table[name].to_numpy(), np.int64)
-    return shown
 
 
 def _pixels(folder: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
