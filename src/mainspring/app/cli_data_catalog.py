@@ -53,7 +53,7 @@ def merge(
     into: As,
     as_json: Json = False,
 ) -> None:
-    """Freeze the episodes of several versions into one, each once.
+    """Freeze the episodes of several versions into one, each once, past the gates.
 
     Example: ms data merge pick place@2 --as pick-and-place
     """

@@ -99,7 +99,7 @@ def check_command(
     view: Annotated[str, typer.Argument(help="A view's id, as ms data view prints it.", metavar="VIEW")],
     as_json: Json = False,
 ) -> None:
-    """Check that a view's first batches are what they were when this was first asked. Exit 1 when they are not."""
+    """Check that a view's first batches are what they were when it was made, or first trained on. Exit 2 if not."""
     lab: Lab = context.obj
     opened = data.open_view(lab.objects(), view, lab.home.cache / "views", "train")
     golden = data.check_golden(lab.objects(), opened)

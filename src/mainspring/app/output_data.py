@@ -86,7 +86,7 @@ def history_table(versions: Sequence[data.Version]) -> Listing:
     made = Listing("VERSION", ">EPISODES", ">STEPS", "?>SIZE", "BY", "~OF", "?~WAIVED")
     for each in reversed(versions):
         inputs = ", ".join(dict.fromkeys(name for name in (each.parent, *each.origin.inputs) if name))
-        of = f"{inputs}: {each.origin.detail}" if inputs and each.origin.kind == "filter" else inputs
+        of = f"{inputs}: {each.origin.detail}" if inputs and each.origin.kind in ("filter", "split") else inputs
         waived = "; ".join(f"{waiver.gate} by {waiver.by}: {waiver.reason}" for waiver in each.waivers)
         made.add_row(
             each.name, str(each.episodes), str(each.frames), size_text(each.size_bytes), each.origin.kind, of, waived

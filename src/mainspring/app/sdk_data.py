@@ -274,13 +274,13 @@ class DataVerbs:
         return data.select(self.store, self.version(name), where, dataset=dataset, joined=joined)
 
     def merge(self, names: Sequence[str], dataset: str) -> data.Version:
-        """Returns the version that holds the episodes of several, each once.
+        """Returns the version that holds the episodes of several, each once; judged as `ingest` does.
 
         Args:
             names: NAMEs, two or more.
             dataset: The dataset it becomes a version of.
         """
-        return data.merge(self.store, names, dataset=dataset)
+        return self._publish(self.store, data.merged(self.store, names, dataset=dataset))
 
     def split(self, name: str, fraction: float, *, by: str = "id", dataset: str = "") -> SplitReport:
         """Returns how a version falls into episodes that train and episodes held out.
@@ -302,9 +302,9 @@ class DataVerbs:
             return report
         joined = {"side": sides.episodes.select(["id", "held_out"])}
 
-        def frozen(condition: str, suffix: str) -> data.Version:
-            where = f"{condition} -- {fraction:g} held out, by {by}"
-            return data.select(self.store, version, where, dataset=f"{dataset}-{suffix}", joined=joined)
+        def frozen(where: str, side: str) -> data.Version:
+            made = data.Origin(kind="split", detail=f"{side}: {fraction:g} held out, by {by}")
+            return data.select(self.store, version, where, dataset=f"{dataset}-{side}", joined=joined, origin=made)
 
         train, holdout = frozen("NOT side.held_out", "train"), frozen("side.held_out", "holdout")
         return replace(report, train=train, holdout=holdout)
@@ -432,9 +432,13 @@ class DataVerbs:
             name: NAME.
             recipe: What it is made like.
             progress: Called after each episode.
+
+        Raises:
+            DamagedData: Its first batches are not what they were when it was made.
         """
-        version = self.version(name)
-        return data.build_view(self.store, version, recipe, scratch_dir=self.scratch, progress=progress)
+        manifest = data.build_view(self.store, self.version(name), recipe, scratch_dir=self.scratch, progress=progress)
+        data.guard_made(self.store, manifest, self._lab.home.cache / "views")
+        return manifest
 
     def candidates(self, dataset: str) -> tuple[data.Candidate, ...]:
         """Returns what waits to become a version of a dataset, because a gate keeps it back.

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mainspring.data.catalog.mixtures import mixtures as mixtures
     from mainspring.data.catalog.selections import choose as choose
     from mainspring.data.catalog.selections import merge as merge
+    from mainspring.data.catalog.selections import merged as merged
     from mainspring.data.catalog.selections import select as select
     from mainspring.data.catalog.splits import Sides as Sides
     from mainspring.data.catalog.splits import split as split
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
     from mainspring.data.gates.freshness import freshness as freshness
     from mainspring.data.gates.golden import Golden as Golden
     from mainspring.data.gates.golden import check_golden as check_golden
+    from mainspring.data.gates.golden import guard as guard
+    from mainspring.data.gates.golden import guard_made as guard_made
     from mainspring.data.gates.publishing import Finding as Finding
     from mainspring.data.gates.publishing import Judgement as Judgement
     from mainspring.data.gates.publishing import judge as judge

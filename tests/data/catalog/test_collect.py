@@ -175,6 +175,7 @@ def test_layers_journals_and_extra_roots_keep_what_they_name(store: ObjectStore,
 
 def test_collection_deletes_nothing_when_it_cannot_tell_what_is_alive(store: ObjectStore, clock: FakeClock) -> None:
     version = version_of(store, range(3))
+    select(store, version, "frames > 20", dataset="good")
     stray = put_blob(store, b"stray")
     clock.advance(2 * GRACE_S)
     table = version.fragments[0].table
@@ -182,8 +183,10 @@ def test_collection_deletes_nothing_when_it_cannot_tell_what_is_alive(store: Obj
     with pytest.raises(DamagedData):
         collected(store, clock)
     store.delete(table.key)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFound, match=r"on good@1 \(fragment 1 of 1\), pick@1 \(fragment 1 of 1\);") as caught:
         collected(store, clock)
+    assert table.key in caught.value.got
+    assert "ms data rm" in caught.value.next_step
     assert store.size(stray.key) is not None
     with pytest.raises(InvalidInput, match="grace"):
         gc(store, clock=clock, grace_s=GRACE_S_MIN - 1)

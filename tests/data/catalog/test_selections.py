@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mainspring.data.catalog.compare import diff
 from mainspring.data.catalog.fragments import mask_of
+from mainspring.data.catalog.log import Origin
 from mainspring.data.catalog.selections import choose, merge, select
 from mainspring.data.catalog.splits import split, split_of
 from mainspring.data.catalog.versions import (
@@ -145,6 +146,12 @@ def test_selection_by_joined_values_sees_them_as_columns(store: ObjectStore) -> 
     for name, table in (("quality", twice), ("frames", scores), ("quality", scores.drop(["id"])), ("a b", scores)):
         with pytest.raises(InvalidInput):
             select(store, version, "true", dataset="good", joined={name: table})
+
+
+def test_selection_made_by_something_else_than_its_condition_says_by_what(store: ObjectStore) -> None:
+    origin = Origin(kind="split", detail="train: 0.1 held out, by id")
+    chosen = select(store, version_of(store, range(6)), "frames > 22", dataset="good", origin=origin)
+    assert chosen.origin == origin
 
 
 def test_merge_holds_each_episode_once(store: ObjectStore) -> None:

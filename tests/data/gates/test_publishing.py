@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mainspring.data.catalog.log import Version, Waiver
+from mainspring.data.catalog.selections import merged
 from mainspring.data.catalog.versions import candidates, newest_version
 from mainspring.data.gates.freshness import freshness
 from mainspring.data.gates.publishing import DISTRIBUTION, judgements, publish_judged
@@ -31,7 +32,12 @@ def plain(values: Any) -> Any:
 
 
 def take_in(
-    store: ObjectStore, folder: Path, seed: int, change: Callable[[Any], Any] = plain, waivers: tuple[Waiver, ...] = ()
+    store: ObjectStore,
+    folder: Path,
+    seed: int,
+    change: Callable[[Any], Any] = plain,
+    waivers: tuple[Waiver, ...] = (),
+    dataset: str = "swing",
 ) -> Version | None:
     """Ingests some episodes of an arm that swings, past the gates."""
     for episode in range(EPISODES):
@@ -49,7 +55,7 @@ def take_in(
     return ingest(
         folder,
         store,
-        "swing",
+        dataset,
         clock=clock,
         publish=lambda store, candidate: publish_judged(store, candidate, clock=clock, waivers=waivers),
     ).version
@@ -131,3 +137,19 @@ def test_freshness_counts_the_episodes_that_a_version_brought(store: ObjectStore
     fresh = freshness(store, second)
     assert (fresh.version, fresh.episodes) == ("swing@2", EPISODES)
     assert 0 < fresh.median_s <= fresh.late_s <= fresh.max_s
+
+
+@pytest.mark.slow
+def test_merge_of_unlike_datasets_is_kept_back_and_of_like_ones_is_not(store: ObjectStore, tmp_path: Path) -> None:
+    for dataset, seed, change in (("swing", 1, plain), ("like", 2, plain), ("unlike", 3, degrees)):
+        take_in(store, tmp_path / dataset, seed, change, dataset=dataset)
+    clock = FakeClock()
+    both = publish_judged(store, merged(store, ["swing", "like"], dataset="swing"), clock=clock)
+    assert (both.name, both.episodes) == ("swing@2", 2 * EPISODES)
+    mixed = merged(store, ["swing", "unlike"], dataset="all")
+    with pytest.raises(Conflict, match="state shoulder"):
+        publish_judged(store, mixed, clock=clock)
+    assert candidates(store, "all") == (mixed.id,)
+    waiver = Waiver(gate=DISTRIBUTION, by="ada", reason="two units are meant")
+    forced = publish_judged(store, mixed, clock=clock, waivers=(waiver,))
+    assert (forced.episodes, forced.waivers) == (3 * EPISODES, (waiver,))

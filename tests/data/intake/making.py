@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import av
@@ -146,10 +147,12 @@ def arm(seconds: float = 2.0, *, begin_ns: int = START_NS) -> list[Sent]:
     return sent
 
 
-def write_log(path: Path, sent: Sequence[Sent], **options: Any) -> Path:
+def write_log(
+    path: Path, sent: Sequence[Sent], more: Mapping[str, Kind] = MappingProxyType({}), **options: Any
+) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     topics = {topic for topic, _, _ in sent}
-    kinds = {topic: kind for topic, kind in KINDS.items() if topic in topics}
+    kinds = {topic: kind for topic, kind in {**KINDS, **more}.items() if topic in topics}
     return write_mcap(path, kinds, sorted(sent, key=lambda one: one[1]), **options)
 
 

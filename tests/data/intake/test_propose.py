@@ -3,7 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.data.intake.making import IMAGE_NS, JOINT_NS, JOINTS, START_NS, arm, images, joints, said, write_log
+from tests.data.intake.making import IMAGE_NS, JOINT_NS, JOINTS, KINDS, START_NS, arm, images, joints, said, write_log
+from tests.data.making import ROBOTS
 
 from mainspring.data.catalog.versions import episode_rows
 from mainspring.data.intake.ingest import ingest
@@ -51,6 +52,35 @@ def test_proposal_without_a_sound_guess_asks_and_proposes_nothing_to_run(tmp_pat
     assert "# ? state: no topic is known" in found.text
     assert "CHOOSE" in found.text
     assert found.doubts
+
+
+def test_cameras_whose_topics_differ_only_in_their_endings_keep_names_of_their_own(tmp_path: Path) -> None:
+    topics = (
+        "/camera/compressed",
+        "/camera/image_raw/compressed",
+        "/wrist/image/compressed",
+        "/wrist.image.compressed",
+    )
+    sent = [
+        *arm(1.0),
+        *((topic, time_ns, data) for topic in topics for _, time_ns, data in images(25)),
+    ]
+    found = propose(write_log(tmp_path / "a.mcap", sent, dict.fromkeys(topics, KINDS["/camera/compressed"])))
+    assert found.recipe is not None
+    assert {name: part.topic for name, part in found.recipe.cameras.items()} == {
+        "camera.compressed": "/camera/compressed",
+        "camera.image_raw.compressed": "/camera/image_raw/compressed",
+        "wrist.image.compressed": "/wrist.image.compressed",
+        "wrist.image.compressed_": "/wrist/image/compressed",
+    }
+
+
+@pytest.mark.skipif(not ROBOTS.exists(), reason="the shared robot recordings are not here")
+def test_proposal_for_a_flight_log_has_the_rate_of_the_state_it_takes() -> None:
+    found = propose(ROBOTS / "logs" / "sample_log_small.ulg")
+    assert found.recipe is not None
+    assert found.recipe.columns["state"][0].topic == "vehicle_attitude"
+    assert found.recipe.rate_hz == pytest.approx(204.58, rel=0.005)
 
 
 def test_flag_in_a_log_is_proposed_to_cut_it(tmp_path: Path) -> None:

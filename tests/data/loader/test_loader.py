@@ -85,6 +85,65 @@ def test_loader_of_video_gives_the_frames_of_its_rows(coded: View, layout: Any, 
             assert_same(batch, gather(coded, loader.rows(step), horizon=4, layout=layout))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["rgb", "yuv"])
+@pytest.mark.parametrize(("shuffle", "image_history"), [("blocks", 2), ("blocks", 4), ("global", 3), ("blocks", 9)])
+def test_loader_with_image_history_gives_the_frames_before_its_rows(
+    coded: View, layout: Any, shuffle: Any, image_history: int
+) -> None:
+    loader = Loader(coded, sampling(pixels=layout, shuffle=shuffle, image_history=image_history, history=2))
+    now = Loader(coded, sampling(pixels=layout, shuffle=shuffle, history=2))
+    every = gather(coded, np.arange(coded.rows), horizon=1, layout=layout)["images"]  # Each decoded by itself.
+    starts = coded.episode_starts[coded.episode_of(np.arange(coded.rows))]
+    with loader.stream(0) as stream:
+        for step, batch in zip(range(25), stream, strict=False):
+            rows = loader.rows(step)
+            assert np.array_equal(rows, now.rows(step))
+            wanted = [[max(row - back, starts[row]) for back in reversed(range(image_history))] for row in rows]
+            assert_same(batch, {**gather(coded, rows, horizon=4, history=2), "images": every[np.array(wanted)]})
+            assert_same(batch, gather(coded, rows, horizon=4, history=2, image_history=image_history, layout=layout))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_loader_with_image_history_resumes_at_every_step_in_any_world(coded: View, world_size: int) -> None:
+    wished = sampling(batch_size=12, image_history=3)
+    with Loader(coded, wished).stream(0) as stream:
+        wanted = [copied(batch) for _, batch in zip(range(16), stream, strict=False)]
+    for start in range(14):
+        for rank in range(world_size):
+            workers = 2 if start == 5 else 0  # Once is enough: they start Python anew.
+            loader = Loader(coded, wished, rank=rank, world_size=world_size, workers=workers)
+            with loader.stream(start) as stream:
+                for step, batch in zip(range(start, start + 2), stream, strict=False):
+                    assert_same(batch, {name: array[rank::world_size] for name, array in wanted[step].items()})
+
+
+def test_loader_with_image_history_decodes_a_frame_once_for_all_who_show_it(coded: View) -> None:
+    maker = Loader(coded, sampling(image_history=4))._maker(0)()
+    try:
+        bundles = list(maker._bundles(0))
+    finally:
+        maker.close()
+    told = [[bundle.name(frame) for frame in range(bundle.frames.shape[1])] for bundle in bundles]
+    assert all(len(set(names)) == len(names) for names in told)
+    places = [np.concatenate([bundle.frames[1][bundle.frames[1] >= 0], bundle.copies[1]]) for bundle in bundles]
+    assert sorted(np.concatenate(places)) == list(range(6 * coded.gop * 4))
+
+
+@pytest.mark.slow
+def test_raw_view_with_image_history_repeats_an_episodes_first_image_before_it(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    version = version_of(store, write_lerobot_v2(tmp_path / "raw", [9, 12], video=True), "stack")
+    view = opened(store, version, tmp_path, ViewRecipe(holdout_fraction=0.0, image_size=16))
+    loader = Loader(view, sampling(image_history=2))
+    images, rows = view.take("images", np.arange(view.rows)), loader.rows(3)
+    starts = view.episode_starts[view.episode_of(rows)]
+    wanted = np.stack([images[np.maximum(rows - 1, starts)], images[rows]], axis=1)
+    assert np.array_equal(loader.batch(3)["images"], wanted)
+
+
 def test_loader_of_video_decodes_each_frame_once_an_epoch(coded: View) -> None:
     loader = Loader(coded, sampling(batch_size=6))
     seen = np.concatenate([loader.rows(step) for step in range(coded.rows // 6)])
@@ -236,6 +295,7 @@ def test_loader_larger_than_its_data_runs_through_epochs(store: ObjectStore, tmp
         {"batch_size": 0},
         {"horizon": 0},
         {"history": 0},
+        {"image_history": 0},
         {"lanes": 0},
         {"rank": 2, "world_size": 2},
         {"rank": -1},

@@ -24,6 +24,8 @@ from .logs import (
     image,
     joint_state,
     positions,
+    protobuf_descriptors,
+    protobuf_message,
     read,
     robot_bag1,
     robot_bag2,
@@ -233,6 +235,19 @@ def test_topic_that_cannot_be_decoded_says_why(tmp_path: Path, kind: Kind, reaso
     found = topics(path)
     assert reason in found["/a"].problem
     assert found["/j"].problem == ""
+
+
+@pytest.mark.parametrize(("old", "new"), [(b"seconds", b"secandz"), (b"nanos", b"namos")])
+def test_protobuf_time_that_is_described_without_its_fields_is_a_group_like_any_other(
+    tmp_path: Path, old: bytes, new: bytes
+) -> None:
+    descriptors = protobuf_descriptors().replace(old, new)
+    kind = ("robot.Pressure", "protobuf", "protobuf", descriptors)
+    path = write_mcap(tmp_path / "a.mcap", {"/a": kind}, [("/a", 0, protobuf_message(5, [1.0]))])
+    (topic,) = open_log(path).topics()
+    assert {field.path for field in topic.fields} >= {"cells", f"stamp.{new.decode()}"}
+    (batch,) = read(path, {"/a": ("cells", f"stamp.{new.decode()}")})
+    assert np.array_equal(batch.fields["cells"], [[1.0]])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from mainspring.data import View, open_view, record_use
+from mainspring.data import View, guard, open_view, record_use
 from mainspring.objects import ObjectStore, open_store
 from mainspring.session import Session
 from mainspring.session.jax_distributed import run
@@ -42,6 +42,8 @@ def main() -> int:
 def _rank(session: Session, *, recipe: Recipe, view: View, store: ObjectStore, version: str) -> None:
     if version and session.job and session.rank == 0:
         record_use(store, version, "run", session.job)
+    if session.rank == 0 and session.generation <= 1:  # Once: a rank that comes back must not pay for it.
+        guard(store, view)
     outcome = train(session, recipe, view, facts={"view": view.manifest.id})
     if session.rank == 0 and outcome.step == recipe.steps:
         facts: dict[str, float] = {"steps": outcome.step}

@@ -141,11 +141,16 @@ def grave_of(store: ObjectStore, place: Place) -> Deleted | None:
 
 
 def _check_unkept(store: ObjectStore, name: str) -> None:
-    keepers = [f"{one.owner} ({one.reason})"[:100] for one in pins(store, name)]
-    keepers += [f"mixture {one}" for one in mixtures_with(store, name)]
+    pinned, mixed = pins(store, name), mixtures_with(store, name)
+    keepers = [f"{one.owner} ({one.reason})"[:100] for one in pinned] + [f"mixture {one}" for one in mixed]
+    steps = [f"ms data unpin {name} --by {pinned[0].owner}"] if pinned else []
+    steps += [f"ms data rm {mixed[0]}, or ms data mix it anew without this version"] if mixed else []
     if keepers:
         raise Conflict(
-            "delete a version", on=name, got=f"kept by {', '.join(keepers)[:300]}", next_step="unpin it first"
+            "delete a version",
+            on=name,
+            got=f"kept by {', '.join(keepers)[:300]}",
+            next_step="first " + "; ".join(steps),
         )
 
 

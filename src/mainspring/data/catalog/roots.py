@@ -39,11 +39,12 @@ from mainspring.data.catalog.log import (
 )
 from mainspring.data.catalog.mixtures import mixture, mixtures
 from mainspring.domain.codec import decode
-from mainspring.domain.errors import NotFound
+from mainspring.domain.errors import DamagedData, NotFound
 from mainspring.objects import Blob, ObjectSeen, ObjectStore
 
 _ID = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _PARQUET = b"PAR1"
+NAMED_MAX = 10  # Versions in a message; a fragment is often a whole line of versions'.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -136,7 +137,17 @@ class Walk:
     def _marked(self, documents: list[bytes], drafts: list[bytes]) -> Prefixes:
         found = [prefixes_of(pa.array(self.extra, pa.string())), *(_ids_in(data) for data in documents + drafts)]
         with ThreadPoolExecutor(READERS, "roots") as pool:
-            found += pool.map(self._named_in, _tables_in(documents))
+            try:
+                found += pool.map(self._named_in, _tables_in(documents))
+            except (NotFound, DamagedData) as error:
+                raise type(error)(
+                    "find what is alive",
+                    on=_holders_of(documents, error.on),
+                    got=f"{error.on}: {error.got or 'nothing there'}",
+                    wanted="the table of its episodes, which says what it keeps; nothing was deleted",
+                    next_step="put the object back from a copy of the store, or delete (ms data rm) every version that "
+                    "names it: once their grace is over they are not asked any more",
+                ) from error
             found += pool.map(self._named_in_draft, _tables_in(drafts))
         return _distinct(found)
 
@@ -219,6 +230,24 @@ def _tables_in(documents: Iterable[bytes]) -> list[_Table]:
                 mask = Blob(id=keep["id"], size_bytes=keep["size_bytes"]) if keep else None
                 found.setdefault(blob.id, (blob, one.get("rows", 0), set()))[2].add(mask)
     return [_Table(blob=blob, rows=rows, keeps=frozenset(keeps)) for blob, rows, keeps in found.values()]
+
+
+def _holders_of(documents: Iterable[bytes], key: str) -> str:
+    """Returns which fragments of which versions, or what else, name the object that lies at a key, for people."""
+    id = key.rpartition("/")[2].encode()
+    named = []
+    for data in documents:
+        if id not in data:
+            continue
+        plain = json.loads(data)
+        fragments = plain.get("fragments")
+        if not fragments:
+            named.append(f"a layer by {plain.get('producer', '?')}")
+            continue
+        at = next(at for at, fragment in enumerate(fragments, 1) if id.decode() in json.dumps(fragment))
+        named.append(f"{plain['dataset']}@{plain['number']} (fragment {at} of {len(fragments)})")
+    more = f" and {len(named) - NAMED_MAX} more" if len(named) > NAMED_MAX else ""
+    return ", ".join(named[:NAMED_MAX]) + more
 
 
 def _holders(plain: object) -> Iterator[dict[str, Any]]:

@@ -21,7 +21,13 @@ _NOTHING: Mapping[str, pa.Table] = MappingProxyType({})
 
 
 def choose(
-    store: ObjectStore, version: Version, where: str, *, dataset: str, joined: Mapping[str, pa.Table] = _NOTHING
+    store: ObjectStore,
+    version: Version,
+    where: str,
+    *,
+    dataset: str,
+    joined: Mapping[str, pa.Table] = _NOTHING,
+    origin: Origin | None = None,
 ) -> Candidate:
     """Returns the episodes for which a condition holds, as a candidate. No row is written again, only which stay.
 
@@ -31,6 +37,7 @@ def choose(
         where: SQL over the columns of an episode; see `queries.matching`.
         dataset: The dataset it is for: another, or the version's own when that is its newest.
         joined: More columns by name; see `queries.matching`.
+        origin: How it came to be, if not by this condition.
 
     Raises:
         InvalidInput: The condition is not one, or holds for no episode.
@@ -43,12 +50,18 @@ def choose(
         ]
     if not kept:
         raise InvalidInput("choose episodes", on=where[:200], got="none", wanted=f"some of {version.name}")
-    origin = Origin(kind="filter", detail=where)
+    origin = origin or Origin(kind="filter", detail=where)
     return prepare_whole(store, dataset, kept, version.features, parent=version.name, origin=origin)
 
 
 def select(
-    store: ObjectStore, version: Version, where: str, *, dataset: str, joined: Mapping[str, pa.Table] = _NOTHING
+    store: ObjectStore,
+    version: Version,
+    where: str,
+    *,
+    dataset: str,
+    joined: Mapping[str, pa.Table] = _NOTHING,
+    origin: Origin | None = None,
 ) -> Version:
     """Returns the version that holds the episodes for which a condition holds, freezing it if it is new.
 
@@ -58,16 +71,33 @@ def select(
         where: SQL over the columns of an episode; see `queries.matching`.
         dataset: The dataset it is for.
         joined: More columns by name; see `queries.matching`.
+        origin: How it came to be, if not by this condition.
 
     Raises:
         InvalidInput: The condition is not one, or holds for no episode.
         Conflict: It is for the version's own dataset, which has a newer version.
     """
-    return publish(store, choose(store, version, where, dataset=dataset, joined=joined))
+    return publish(store, choose(store, version, where, dataset=dataset, joined=joined, origin=origin))
 
 
 def merge(store: ObjectStore, names: Sequence[str], *, dataset: str) -> Version:
     """Returns the version that holds the episodes of several, each once, freezing it if it is new.
+
+    Args:
+        store: Where the catalog lies.
+        names: See `merged`.
+        dataset: The dataset it is for.
+
+    Raises:
+        InvalidInput: See `merged`.
+        NotFound: See `merged`.
+        Conflict: One of them is of the same dataset, and is not its newest.
+    """
+    return publish(store, merged(store, names, dataset=dataset))
+
+
+def merged(store: ObjectStore, names: Sequence[str], *, dataset: str) -> Candidate:
+    """Returns the episodes of several versions, each once, as a candidate.
 
     Args:
         store: Where the catalog lies.
@@ -77,7 +107,6 @@ def merge(store: ObjectStore, names: Sequence[str], *, dataset: str) -> Version:
     Raises:
         InvalidInput: There are fewer than two, or their episodes have different features.
         NotFound: There is no such version.
-        Conflict: One of them is of the same dataset, and is not its newest.
     """
     inputs = [resolve(store, name) for name in names]
     if len({version.name for version in inputs}) < 2:
@@ -92,8 +121,7 @@ def merge(store: ObjectStore, names: Sequence[str], *, dataset: str) -> Version:
     own = [version.name for version in inputs if place_of(version.name).dataset == dataset]
     parent = own[0] if own else inputs[0].name
     origin = Origin(kind="merge", inputs=tuple(version.name for version in inputs))
-    candidate = prepare_whole(store, dataset, fragments, features, parent=parent, origin=origin)
-    return publish(store, candidate)
+    return prepare_whole(store, dataset, fragments, features, parent=parent, origin=origin)
 
 
 def _unheld(store: ObjectStore, held: list[Fragment], version: Version) -> list[Fragment]:

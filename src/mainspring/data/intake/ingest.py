@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,7 +30,13 @@ from mainspring.data.intake.judge import Verdict, cleared, content_of, judged
 from mainspring.data.intake.recipe import MappingRecipe
 from mainspring.data.intake.report import NAMED_MAX, IngestProgress, IngestReport, LeftOut, Noted
 from mainspring.data.intake.sources import NATIVE, Survey, Unit, key_of, mark_of, survey_of, units_in
-from mainspring.data.intake.workers import PROCESSES_PAY_BYTES, Workers, cores, scratch_folder
+from mainspring.data.intake.workers import (
+    PROCESSES_PAY_BYTES,
+    PROCESSES_PAY_UNIT_BYTES,
+    Workers,
+    cores,
+    scratch_folder,
+)
 from mainspring.data.pool import mapped
 from mainspring.domain.errors import Conflict, InvalidInput, NotFound
 from mainspring.domain.ids import checked_name
@@ -158,7 +165,8 @@ class _Intake:
         self, store: ObjectStore, journal: Journal, clock: Clock, arrived_ns: Callable[[Unit], int] | None
     ) -> None:
         self.keys = bytearray()  # 32 letters each: of a million units, 32 MB.
-        self.unstable: list[LeftOut] = []
+        self.unstable: list[LeftOut] = []  # The first of those that are in no line of the journal.
+        self.unstable_count = 0
         self.units = self.known = self.read_bytes = 0
         self._done_bytes = 0
         self._store, self._journal, self._clock = store, journal, clock
@@ -168,7 +176,7 @@ class _Intake:
     def run(self, units: Iterable[Unit], survey: Survey, progress: Progress | None, stack: ExitStack) -> None:
         """Takes every unit in hand; when this returns all are in the journal."""
         scratch = stack.enter_context(scratch_folder())
-        pays = survey.parse_bytes >= PROCESSES_PAY_BYTES
+        pays = survey.parse_bytes >= max(PROCESSES_PAY_BYTES, PROCESSES_PAY_UNIT_BYTES * survey.units)
         workers = stack.enter_context(Workers(cores())) if pays else None
         threads = max(THREADS_MIN, cores())
         pool = stack.enter_context(ThreadPoolExecutor(threads, thread_name_prefix="ingest"))
@@ -210,8 +218,10 @@ class _Intake:
             self.known += 1
             return
         self.read_bytes += taken.size_bytes
-        if not taken.key and len(self.unstable) < NAMED_MAX:
-            self.unstable += [LeftOut(source=verdict.name, reason=verdict.reason) for verdict in taken.verdicts]
+        if not taken.key:
+            self.unstable_count += len(taken.verdicts)
+            if len(self.unstable) < NAMED_MAX:
+                self.unstable += [LeftOut(source=verdict.name, reason=verdict.reason) for verdict in taken.verdicts]
 
     def _take(self, unit: Unit, scratch: Path, workers: Workers | None) -> _Taken:
         """Judges one unit unless it is known, and stores the files of what is sound in it."""
@@ -332,7 +342,7 @@ def _reported(
         episodes=kept.num_rows,
         added=(version.episodes if version else 0) - (before.episodes if before else 0),
         frames=pc.sum(kept["frames_min"]).as_py() or 0,
-        refused=others.num_rows + len(intake.unstable),
+        refused=_times(others, keys_from(intake.keys)) + intake.unstable_count,
         left_out=tuple(sorted([*left_out, *intake.unstable], key=lambda entry: entry.source)),
         noted=tuple(Noted(source=line["name"], note=line["note"]) for line in noted.slice(0, NAMED_MAX).to_pylist()),
         recordings=intake.units,
@@ -340,6 +350,15 @@ def _reported(
         read_bytes=intake.read_bytes,
         seconds=seconds,
     )
+
+
+def _times(lines: pa.Table, keys: Keys) -> int:
+    """Returns how many lines there would be if equal units were not journaled as one."""
+    units, times = np.unique(keys, return_counts=True)
+    found = lines.group_by("key").aggregate([("mark", "count"), ("mark", "count_distinct")])
+    each = found["mark_count"].to_numpy() // found["mark_count_distinct"].to_numpy()
+    at = np.searchsorted(units, np.array(found["key"].to_pylist(), units.dtype))
+    return int((times[at] * each).sum())
 
 
 def _unfit(journal: Journal, said: str, version: Version | None) -> str:

@@ -41,7 +41,7 @@ _TASK = re.compile(r"(task|instruction|language|prompt)", re.IGNORECASE)
 _SUCCESS = re.compile(r"(success|outcome|result)", re.IGNORECASE)
 _FLAG = re.compile(r"(recording|episode|is_active|teleop_enabled)", re.IGNORECASE)
 _PREFERRED = ("position", "data", "values")  # Vectors that say where a robot is, or should go, before how fast.
-_EVERY_CAMERA = ("compressed", "image_raw", "image", "image_compressed", "image_rect", "video")
+_EVERY_CAMERA = re.compile(r"(\.(compressed|image_raw|image|image_compressed|image_rect|video))+$")
 _CHOOSE = "CHOOSE"
 _NAMED_MAX = 12
 _PAUSE_PERIODS = 10  # As the doctor's limit: less is jitter.
@@ -157,7 +157,7 @@ def _guessed(log: Log, seen: list[TopicSeen]) -> _Guess:
     actions = [one for one in numeric if _COMMAND.search(one.topic.name)]
     states = [one for one in numeric if one not in actions and (_is_joints(one.topic) or _STATE.search(one.topic.name))]
     states.sort(key=lambda one: (not _is_joints(one.topic), -one.rate_hz, one.topic.name))
-    rate_hz = min(max(_rate(images or states or numeric), RATE_HZ_MIN), RATE_HZ_MAX)  # Broken clocks give any.
+    rate_hz = min(max(_rate(images or states[:1] or numeric), RATE_HZ_MIN), RATE_HZ_MAX)  # Broken clocks give any.
     found = {STATE: states, ACTION: actions}
     columns = {
         column: _parts(log, ones[0], rate_hz, Align.HOLD if column == ACTION else Align.NEAREST)
@@ -169,10 +169,8 @@ def _guessed(log: Log, seen: list[TopicSeen]) -> _Guess:
         rate_hz=rate_hz,
         columns=columns or {STATE: (Part(topic=_CHOOSE, field=_CHOOSE, tolerance_ms=float(np.ceil(1_000 / rate_hz))),)},
         cameras={
-            _short(one.topic.name): CameraPart(
-                topic=one.topic.name, tolerance_ms=_tolerance_ms(one, rate_hz, Align.NEAREST)
-            )
-            for one in images
+            name: CameraPart(topic=one.topic.name, tolerance_ms=_tolerance_ms(one, rate_hz, Align.NEAREST))
+            for name, one in zip(_camera_names([one.topic.name for one in images]), images, strict=True)
         },
         cut=_cut(seen),
         task=task,
@@ -298,19 +296,17 @@ def _cut(seen: list[TopicSeen]) -> Cut:
     return Cut()
 
 
-def _short(topic: str) -> str:
-    """Returns a camera's name: its topic without what every camera's topic ends with."""
-    parts = [part for part in topic.replace(":", "_").split("/") if part]
-    while len(parts) > 1 and parts[-1] in (
-        "compressed",
-        "image_raw",
-        "image",
-        "image_compressed",
-        "image_rect",
-        "video",
-    ):
-        parts.pop()
-    return ".".join(parts) or "camera"
+def _camera_names(topics: list[str]) -> list[str]:
+    """Returns a name of its own for each camera: its topic, without what most cameras' end with if that leaves one."""
+    spelt = [".".join(part for part in topic.replace(":", "_").split("/") if part) or "camera" for topic in topics]
+    short = [_EVERY_CAMERA.sub("", name) for name in spelt]
+    names: list[str] = []
+    for brief, whole in zip(short, spelt, strict=True):
+        name = brief if short.count(brief) == 1 else whole
+        while name in names:
+            name += "_"
+        names.append(name)
+    return names
 
 
 def recipe_to_yaml(recipe: MappingRecipe, doubts: Iterable[str] = ()) -> str:

@@ -27,6 +27,7 @@ NATIVE = "native"  # What stands for a recipe where the files say themselves wha
 _READ = "LeRobot v2.1 or v3.0 datasets, MCAP, ROS 1 and ROS 2 bags, ULog"
 _BAG = "metadata.yaml"
 _NOT_YET: Mapping[str, str] = MappingProxyType({".h5": "HDF5", ".hdf5": "HDF5", ".tfrecord": "RLDS"})
+_LINK = "a link that leads out of the source: name the folder it leads to as a source of its own"
 _KEY_LETTERS = 32
 
 
@@ -202,9 +203,9 @@ def units_in(source: Path, recipe: MappingRecipe | None) -> Iterator[Unit]:
     elif is_lerobot(source):
         yield from _lerobot(source, "")
     elif is_bag(source):
-        yield from _bag_units(source, source.name, recipe)
+        yield from _bag_units(source, source.name, recipe, source)
     else:
-        yield from _below(source, "", recipe, DEPTH_MAX)
+        yield from _below(source, "", recipe, DEPTH_MAX, source)
 
 
 def is_lerobot(folder: Path) -> bool:
@@ -271,7 +272,7 @@ def size_of(path: Path) -> int:
         return 0
 
 
-def _below(folder: Path, prefix: str, recipe: MappingRecipe | None, depth: int) -> Iterator[Unit]:
+def _below(folder: Path, prefix: str, recipe: MappingRecipe | None, depth: int, root: Path) -> Iterator[Unit]:
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:
@@ -281,7 +282,9 @@ def _below(folder: Path, prefix: str, recipe: MappingRecipe | None, depth: int) 
         name, path = prefix + _printable(entry.name), Path(entry.path)
         if entry.name.startswith("."):
             continue
-        if not entry.is_dir(follow_symlinks=False):
+        if entry.is_symlink() and (path.is_dir() or _is_read(path)) and _leaves(path, root):
+            yield _unreadable(name, _LINK)
+        elif not entry.is_dir(follow_symlinks=False):
             if path.is_file():  # A link that leads to itself is none; `entry` would raise.
                 yield from _units_at(path, name, recipe)
         elif is_lerobot(path):
@@ -290,11 +293,15 @@ def _below(folder: Path, prefix: str, recipe: MappingRecipe | None, depth: int) 
             except MainspringError as error:
                 yield _unreadable(name, str(error))
         elif is_bag(path):
-            yield from _bag_units(path, name, recipe)
+            yield from _bag_units(path, name, recipe, root)
         elif depth:
-            yield from _below(path, f"{name}/", recipe, depth - 1)
+            yield from _below(path, f"{name}/", recipe, depth - 1, root)
         else:
             yield _unreadable(name, f"a folder {DEPTH_MAX} deep")
+
+
+def _is_read(path: Path) -> bool:
+    return path.suffix.lower() in (*LOG_SUFFIXES, *_NOT_YET)
 
 
 def _units_at(path: Path, name: str, recipe: MappingRecipe | None) -> Iterator[Unit]:
@@ -313,11 +320,22 @@ def _units_at(path: Path, name: str, recipe: MappingRecipe | None) -> Iterator[U
             yield _unmapped(name)
 
 
-def _bag_units(folder: Path, name: str, recipe: MappingRecipe | None) -> Iterator[Unit]:
+def _leaves(path: Path, root: Path) -> bool:
+    """Returns whether a link leads out of a source: whoever sends recordings must not have other files read."""
+    try:
+        return not path.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError):
+        return False  # It leads to itself, and so nowhere.
+
+
+def _bag_units(folder: Path, name: str, recipe: MappingRecipe | None, root: Path) -> Iterator[Unit]:
     if recipe is None:
         yield _unmapped(name)
         return
     paths = sorted(path for path in folder.iterdir() if path.is_file())
+    if any(path.is_symlink() and _leaves(path, root) for path in paths):
+        yield _unreadable(name, _LINK)
+        return
     files = tuple(SourceFile(name=f"{name}/{_printable(path.name)}", path=path) for path in paths)
     size_bytes = sum(map(size_of, paths))
     yield LogUnit(name=name, path=folder, files=files, recipe=recipe, parse_bytes=size_bytes)

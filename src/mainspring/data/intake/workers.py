@@ -18,6 +18,7 @@ from mainspring.domain.errors import DamagedData, Unavailable
 from mainspring.objects.files import reported
 
 PROCESSES_PAY_BYTES = 64 << 20  # Python parses about 20 MB/s; below three seconds of that, starting workers costs more.
+PROCESSES_PAY_UNIT_BYTES = 20_000  # A recording; handing a smaller one over costs more than the 1 ms of parsing it.
 _PREFIX = "mainspring-intake-"
 _LOCK = ".lock"
 _TRIES_MAX = 8  # A try fails only when a sweep runs between two system calls of ours.

@@ -12,7 +12,9 @@ from mainspring.data.video.gop import GopDecoder
 from mainspring.data.views.view import View
 
 
-def gather(view: View, rows: Integers, *, horizon: int, history: int = 1, layout: Layout = "rgb") -> Batch:
+def gather(
+    view: View, rows: Integers, *, horizon: int, history: int = 1, image_history: int = 1, layout: Layout = "rgb"
+) -> Batch:
     """Returns rows of a view as a batch, for a look: each frame costs the decoding of its group up to it.
 
     Args:
@@ -20,46 +22,71 @@ def gather(view: View, rows: Integers, *, horizon: int, history: int = 1, layout
         rows: [B] row numbers.
         horizon: See `columns_of`.
         history: See `columns_of`.
+        image_history: See `columns_of`.
         layout: As what frames are decoded: [B, V, H, W, 3], or [B, V, H*3/2, W].
     """
-    batch = columns_of(view, rows, horizon=horizon, history=history)
+    batch = columns_of(view, rows, horizon=horizon, history=history, image_history=image_history)
     if not view.has_packets:
         return batch
-    shape = frame_shape(view.manifest.recipe.image_size, layout)
-    images = np.empty((len(rows), len(view.cameras), *shape), np.uint8)
+    images = np.empty((len(rows), *images_shape(view, layout, image_history)), np.uint8)
+    shown = history_rows(view, rows, image_history).ravel()
+    places = images.reshape(len(shown), len(view.cameras), *frame_shape(view.manifest.recipe.image_size, layout))
     decoder = GopDecoder()
-    for place, (row, phase) in enumerate(zip(rows.tolist(), view.phases(rows).tolist(), strict=True)):
+    for place, (row, phase) in enumerate(zip(shown.tolist(), view.phases(shown).tolist(), strict=True)):
         for camera, name in enumerate(view.cameras):
-            out = [*[None] * phase, images[place, camera]]
+            out = [*[None] * phase, places[place, camera]]
             decoder.decode(view.packets(name, row - phase, phase + 1), out, on=f"{name}, {view.where(row - phase)}")
     return {**batch, IMAGES: images}
 
 
-def columns_of(view: View, rows: Integers, *, horizon: int, history: int = 1) -> Batch:
+def images_shape(view: View, layout: Layout, image_history: int) -> tuple[int, ...]:
+    """Returns the shape of a sample's images: [V, ...], or [K, V, ...] with a history of K moments.
+
+    Args:
+        view: An open view.
+        layout: As what frames are decoded.
+        image_history: Moments a sample.
+    """
+    moments = (image_history,) if image_history > 1 else ()
+    return (*moments, len(view.cameras), *frame_shape(view.manifest.recipe.image_size, layout))
+
+
+def history_rows(view: View, rows: Integers, history: int) -> Integers:
+    """Returns rows with those before them, [B, history], the row's own last; an episode's first for any earlier.
+
+    Args:
+        view: An open view.
+        rows: [B] row numbers.
+        history: How many for each, its own included.
+    """
+    starts = view.episode_starts[view.episode_of(rows)]
+    back: Integers = np.maximum(rows[:, None] + np.arange(1 - history, 1), starts[:, None])
+    return back
+
+
+def columns_of(view: View, rows: Integers, *, horizon: int, history: int = 1, image_history: int = 1) -> Batch:
     """Returns what need not be decoded of rows of a view, B of them.
 
     state [B, S] float32, and every other column but the action under its name; with a history of K steps [B, K, S],
     the row's own last, an episode's first one repeated before it. actions [B, H, A] float32, from the row's own on, an
     episode's last one repeated behind it; valid [B, H] bool, whether the action lies inside the episode; images
-    [B, V, H, W, 3] uint8 when the view keeps pixels.
+    [B, V, H, W, 3] uint8 when the view keeps pixels, [B, K, V, H, W, 3] with an image history of K, padded likewise.
 
     Args:
         view: An open view.
         rows: [B] row numbers.
         horizon: Actions a row.
         history: Steps a row, its own included.
+        image_history: Moments of images a row, its own included.
     """
-    episodes = view.episode_of(rows)
-    ends = view.episode_ends[episodes][:, None]
+    ends = view.episode_ends[view.episode_of(rows)][:, None]
     ahead = rows[:, None] + np.arange(horizon)
-    back = rows
-    if history > 1:
-        back = np.maximum(rows[:, None] + np.arange(1 - history, 1), view.episode_starts[episodes][:, None])
+    back = history_rows(view, rows, history) if history > 1 else rows
     names = [column.name for column in view.manifest.features.columns]
     batch = {name: view.take(name, back) for name in names if name != ACTION}
     if ACTION in names:
         batch["actions"] = view.take(ACTION, np.minimum(ahead, ends - 1))
         batch["valid"] = ahead < ends
     if view.has_images:
-        batch[IMAGES] = view.take(IMAGES, rows)
+        batch[IMAGES] = view.take(IMAGES, history_rows(view, rows, image_history) if image_history > 1 else rows)
     return batch

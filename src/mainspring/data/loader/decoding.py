@@ -51,13 +51,16 @@ class Bundle:
 
     Args:
         data: Their packets, one behind the other; each group's first is a key frame.
-        frames: [2, F] int64: where each packet ends; and where its frame goes, slot * cameras + camera of the ring, or
+        frames: [2, F] int64: where each packet ends; and where its frame goes, a place among all frames of the ring, or
             -1 when it is only decoded on the way.
+        copies: [2, C] int64: from which such place to which other a frame is copied in the end, because it is shown
+            more than once: a sample's history is what others show.
         name: Says what a frame is, by its number.
     """
 
     data: bytes
     frames: Integers
+    copies: Integers
     name: Name
 
 
@@ -68,6 +71,7 @@ class Setting:
     ring: str
     fields: Mapping[str, Field]
     capacity: int
+    frame: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +117,11 @@ class Here:
 
     Args:
         ring: Where frames go.
+        frame: Shape of one.
     """
 
-    def __init__(self, ring: Ring) -> None:
-        self._images = ring.arrays[IMAGES]
+    def __init__(self, ring: Ring, frame: tuple[int, ...]) -> None:
+        self._images = _frames(ring, frame)
         self._decoder = GopDecoder()
         self._done: list[int] = []
 
@@ -126,7 +131,7 @@ class Here:
 
     def give(self, number: int, bundle: Bundle) -> None:
         """See `Decoders.give`."""
-        decode_bundle(self._decoder, self._images, bundle.data, bundle.frames, bundle.name)
+        decode_bundle(self._decoder, self._images, bundle)
         self._done.append(number)
 
     def done(self, timeout_s: float) -> list[int]:
@@ -138,24 +143,26 @@ class Here:
         """See `Decoders.close`."""
 
 
-def decode_bundle(
-    decoder: GopDecoder, images: NDArray[Any], data: bytes | memoryview, frames: Integers, name: Name
-) -> None:
+def _frames(ring: Ring, frame: tuple[int, ...]) -> NDArray[Any]:
+    """Returns a ring's images one after the other, [N, *frame]."""
+    return ring.arrays[IMAGES].reshape(-1, *frame)
+
+
+def decode_bundle(decoder: GopDecoder, images: NDArray[Any], bundle: Bundle) -> None:
     """Decodes a bundle's packets into a ring's images.
 
     Args:
         decoder: Decodes.
-        images: [capacity, V, ...].
-        data: See `Bundle`.
-        frames: See `Bundle`.
-        name: See `Bundle`.
+        images: The ring's frames.
+        bundle: What to decode.
 
     Raises:
         DamagedData: A packet is not what it should be.
     """
-    places = images.reshape(-1, *images.shape[2:])
-    out = [places[place] if place >= 0 else None for place in frames[1].tolist()]
-    decoder.decode(Coded(data=memoryview(data), ends=frames[0]), out, on=name)
+    out = [images[place] if place >= 0 else None for place in bundle.frames[1].tolist()]
+    decoder.decode(Coded(data=memoryview(bundle.data), ends=bundle.frames[0]), out, on=bundle.name)
+    for source, place in bundle.copies.T.tolist():
+        images[place] = images[source]
 
 
 class _Worker:
@@ -172,8 +179,8 @@ class _Worker:
     def give(self, number: int, bundle: Bundle) -> None:
         self.given.append((number, bundle))
         with contextlib.suppress(OSError):  # It died: `done` sees that, and gives its work to another.
-            self.connection.send_bytes(bundle.frames.data)
-            self.connection.send_bytes(bundle.data)
+            for part in (bundle.frames.tobytes(), bundle.copies.tobytes(), bundle.data):
+                self.connection.send_bytes(part)
 
     def close(self) -> None:
         self.connection.close()
@@ -187,11 +194,12 @@ class Processes:
     Args:
         ring: Where frames go.
         fields: The ring's.
+        frame: Shape of a frame.
         count: How many processes.
     """
 
-    def __init__(self, ring: Ring, fields: Mapping[str, Field], count: int) -> None:
-        self._setting = Setting(ring=ring.place, fields=fields, capacity=ring.capacity)
+    def __init__(self, ring: Ring, fields: Mapping[str, Field], frame: tuple[int, ...], count: int) -> None:
+        self._setting = Setting(ring=ring.place, fields=fields, capacity=ring.capacity, frame=frame)
         self._workers = [_Worker(self._setting) for _ in range(count)]
         self._replaced = 0
 
@@ -253,13 +261,14 @@ def serve(connection: Connection[Any, Any]) -> None:
     """
     with contextlib.suppress(EOFError, OSError):
         setting = decode(Setting, connection.recv_bytes())
-        images = Ring(setting.fields, setting.capacity, setting.ring).arrays[IMAGES]
+        images = _frames(Ring(setting.fields, setting.capacity, setting.ring), setting.frame)
         decoder = GopDecoder()
         while True:
-            frames = np.frombuffer(connection.recv_bytes(), np.int64).reshape(2, -1)
+            frames, copies = (np.frombuffer(connection.recv_bytes(), np.int64).reshape(2, -1) for _ in range(2))
+            bundle = Bundle(data=connection.recv_bytes(), frames=frames, copies=copies, name=str)
             answer = b""
             try:
-                decode_bundle(decoder, images, connection.recv_bytes(), frames, str)
+                decode_bundle(decoder, images, bundle)
             except DamagedData as error:
                 answer = encode(Damage(frame=int(error.on), got=error.got))
             connection.send_bytes(answer)

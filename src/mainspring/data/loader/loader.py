@@ -42,6 +42,8 @@ class Sampling:
         seed: Chooses the order.
         horizon: Actions a sample.
         history: Steps of state a sample, its own included.
+        image_history: Moments of images a sample, its own included. Memory grows with it; and what comes before a
+            block's first rows lies in the group before, which is decoded for them once more.
         pixels: Decoded frames as "rgb" or as "yuv" (4:2:0 planes, half the bytes).
         shuffle: "blocks" decodes each frame once; "global" is a permutation of all rows, for comparison: a frame costs
             the decoding of its group of pictures up to it. Views without video always have the latter.
@@ -56,6 +58,7 @@ class Sampling:
     seed: int
     horizon: int
     history: int = 1
+    image_history: int = 1
     pixels: Layout = "rgb"
     shuffle: Shuffle = "blocks"
     lanes: int = LANES
@@ -63,8 +66,9 @@ class Sampling:
     def __post_init__(self) -> None:
         """Checks the ranges."""
         sizes = 1 <= self.batch_size <= BATCH_SIZE_MAX
-        if not (sizes and 1 <= self.horizon <= HORIZON_MAX and 1 <= self.history <= HORIZON_MAX):
-            got = f"batch_size {self.batch_size}, horizon {self.horizon}, history {self.history}"
+        lengths = {"horizon": self.horizon, "history": self.history, "image_history": self.image_history}
+        if not sizes or not all(1 <= length <= HORIZON_MAX for length in lengths.values()):
+            got = f"batch_size {self.batch_size}, " + ", ".join(f"{name} {length}" for name, length in lengths.items())
             raise InvalidInput("load batches", got=got, wanted="each over 0, and in bounds")
 
 
@@ -179,10 +183,23 @@ class Loader:
         views, order, share, sampling, workers = self._views, self._order, self._share, self._sampling, self._workers
 
         def columns(component: int, rows: Integers) -> Batch:
-            return columns_of(views[component], rows, horizon=sampling.horizon, history=sampling.history)
+            return columns_of(
+                views[component],
+                rows,
+                horizon=sampling.horizon,
+                history=sampling.history,
+                image_history=sampling.image_history,
+            )
 
         return lambda: RingMaker(
-            views, order, share, columns, start_step=start_step, pixels=sampling.pixels, workers=workers
+            views,
+            order,
+            share,
+            columns,
+            start_step=start_step,
+            pixels=sampling.pixels,
+            image_history=sampling.image_history,
+            workers=workers,
         )
 
 

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from mainspring.data.loader.batches import history_rows, images_shape
 from mainspring.data.loader.decoding import IMAGES, Bundle, Decoders, Here, Layout, Processes, frame_shape
 from mainspring.data.loader.order import Integers, Order, Samples
 from mainspring.data.loader.ring import Batch, Field, Ring
@@ -57,6 +58,7 @@ class RingMaker:
         columns: Gathers what need not be decoded, of rows of a component.
         start_step: The first step.
         pixels: As what frames are decoded.
+        image_history: Moments of images a sample.
         workers: Processes that decode.
     """
 
@@ -69,10 +71,11 @@ class RingMaker:
         *,
         start_step: int,
         pixels: Layout,
+        image_history: int,
         workers: int,
     ) -> None:
         self._views, self._order, self._share, self._columns = views, order, share, columns
-        self._start = start_step
+        self._start, self._moments = start_step, image_history
         self._round_rows = order.lanes * order.block_size
         video = views[0].has_packets
         fields = {
@@ -81,14 +84,14 @@ class RingMaker:
         }
         capacity = AHEAD + HOLD + 1
         if video:
-            shape = frame_shape(views[0].manifest.recipe.image_size, pixels)
-            fields[IMAGES] = Field(shape=(len(views[0].cameras), *shape), dtype="|u1")
+            fields[IMAGES] = Field(shape=images_shape(views[0], pixels, image_history), dtype="|u1")
             capacity += -(-2 * self._round_rows // (share.world_size * share.samples)) + 1
         self._ring = Ring(fields, capacity * share.samples, alone=not workers)
         self._decoders: Decoders | None = None
         if video:
-            some = workers and Processes(self._ring, fields, workers)
-            self._decoders = some or Here(self._ring)
+            frame = frame_shape(views[0].manifest.recipe.image_size, pixels)
+            some = workers and Processes(self._ring, fields, frame, workers)
+            self._decoders = some or Here(self._ring, frame)
         self._round = start_step * share.samples * share.world_size // self._round_rows
         self._decoded = self._round  # Rounds before this one are decoded, or were before the start.
         self._waiting: deque[tuple[Bundle, int]] = deque()
@@ -181,43 +184,50 @@ class RingMaker:
         own = (position % share.world_size == share.rank) & (sample >= self._start * share.samples)
         lane, turn, slot = lane[own], turn[own], sample[own] % self._ring.capacity
         samples = self._order.samples_of(number * lanes + lane, turn)
-        bundle = lane // BUNDLE_BLOCKS
-        sort = np.lexsort((samples.row, samples.component, bundle))
-        bundle, component, row, slot = bundle[sort], samples.component[sort], samples.row[sort], slot[sort]
-        first = row.copy()
+        bundle = np.repeat(lane // BUNDLE_BLOCKS, self._moments)
+        component = np.repeat(samples.component, self._moments)
+        row = np.empty((len(slot), self._moments), np.int64)
+        first = np.empty_like(row)
         for each, view in enumerate(self._views):
-            here = component == each
-            first[here] -= view.phases(row[here])
-        changes = (np.diff(bundle) != 0) | (np.diff(component) != 0) | (np.diff(first) != 0)
-        begins = np.flatnonzero(np.concatenate([[True], changes])) if len(row) else np.zeros(0, np.int64)
-        groups: list[_Group] = []
-        for begin, end in pairwise([*begins.tolist(), len(row)]):
-            if groups and bundle[begin] != bundle[begin - 1]:
-                yield self._bundle(groups)
-                groups = []
-            groups += _groups(int(component[begin]), int(first[begin]), row[begin:end], slot[begin:end])
-        if groups:
-            yield self._bundle(groups)
+            here = samples.component == each
+            row[here] = history_rows(view, samples.row[here], self._moments)
+            first[here] = row[here] - view.phases(row[here])
+        place = (slot[:, None] * self._moments + np.arange(self._moments)).ravel()
+        sort = np.lexsort((row.ravel(), component, bundle))
+        shown = np.stack([bundle, component, first.ravel(), row.ravel(), place])[:, sort]
+        for begin, end in _runs(shown[0]):
+            yield self._bundle(shown[1:, begin:end])
 
-    def _bundle(self, groups: Sequence[_Group]) -> Bundle:
-        """Returns groups of pictures of every camera, with the packets that lead to the frames."""
+    def _bundle(self, shown: Integers) -> Bundle:
+        """Returns groups of pictures of every camera, with the packets that lead to the frames.
+
+        Args:
+            shown: [4, N] component, first row of the group, row, and place of a moment's images; in this order.
+        """
+        again = np.concatenate([[False], (np.diff(shown[[0, 2]]) == 0).all(axis=0)])
+        once = shown[:, ~again]
+        source = once[3][np.cumsum(~again) - 1]
         data: list[memoryview] = []
         ends: list[Integers] = []
         places: list[Integers] = []
         parts: list[tuple[View, str, int]] = []
         starts: list[int] = []
+        cameras = len(self._views[0].cameras)
         size_bytes = frames = 0
-        for group in groups:
-            view = self._views[group.component]
+        for begin, end in _runs(once[:2]):
+            component, first = once[:2, begin].tolist()
+            view = self._views[component]
+            out = np.full(int(once[2, end - 1]) + 1 - first, -1, np.int64)  # -1: only decoded on the way.
+            out[once[2, begin:end] - first] = once[3, begin:end]
             for camera, name in enumerate(view.cameras):
-                coded = view.packets(name, group.first, len(group.slots))
+                coded = view.packets(name, first, len(out))
                 data.append(coded.data)
                 ends.append(coded.ends + size_bytes)
                 size_bytes += len(coded.data)
-                places.append(np.where(group.slots < 0, -1, group.slots * len(view.cameras) + camera))
-                parts.append((view, name, group.first))
+                places.append(np.where(out < 0, -1, out * cameras + camera))
+                parts.append((view, name, first))
                 starts.append(frames)
-                frames += len(group.slots)
+                frames += len(out)
 
         def name_of(frame: int) -> str:
             part = bisect_right(starts, frame) - 1
@@ -225,23 +235,12 @@ class RingMaker:
             return f"{camera}, {view.where(first + frame - starts[part])}"
 
         both = np.stack([np.concatenate(ends), np.concatenate(places)])
-        return Bundle(data=b"".join(data), frames=both, name=name_of)
+        moments = np.stack([source[again], shown[3, again]])[:, :, None] * cameras + np.arange(cameras)
+        return Bundle(data=b"".join(data), frames=both, copies=moments.reshape(2, -1), name=name_of)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Group:
-    """Consecutive rows of a component, and the slot each goes to; -1 where it is only decoded on the way."""
-
-    component: int
-    first: int
-    slots: Integers
-
-
-def _groups(component: int, first: int, rows: Integers, slots: Integers) -> Iterator[_Group]:
-    """Yields a group of pictures; once more for each time that a frame is wanted again, which is nearly never."""
-    while len(rows):
-        again = np.concatenate([[False], np.diff(rows) == 0])
-        out = np.full(int(rows[-1]) + 1 - first, -1, np.int64)
-        out[rows[~again] - first] = slots[~again]
-        yield _Group(component=component, first=first, slots=out)
-        rows, slots = rows[again], slots[again]
+def _runs(keys: Integers) -> Iterator[tuple[int, int]]:
+    """Yields where each run of equal keys ([N], or columns of [D, N]) begins and ends."""
+    if keys.size:
+        changes = np.atleast_2d(np.diff(keys) != 0).any(axis=0)
+        yield from pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), keys.shape[-1]])

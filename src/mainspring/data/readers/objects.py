@@ -30,6 +30,7 @@ from mainspring.domain.errors import InvalidInput
 _SECOND_NS = 1_000_000_000
 _FRACTIONS = ("nsec", "nanosec", "nanos", "nsecs")
 _TIMES = ("google.protobuf.Timestamp", "google.protobuf.Duration")
+_INTEGERS = (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64)
 _JSON_BYTES_MAX = 8 << 20  # Of one message: as Python objects it takes up to 30 times that.
 
 
@@ -259,13 +260,21 @@ def _list_protobuf(descriptor: Descriptor, path: str, depth: int, found: list[Fi
         inner = field.message_type
         if inner is not None and inner.GetOptions().map_entry:
             continue
-        if inner is not None and inner.full_name not in _TIMES:
+        if inner is not None and not _is_time(inner):
             _list_protobuf(inner, f"{name}[0]" if field.is_repeated else name, depth + 1, found)
         elif inner is None or not field.is_repeated:
             kind = _kind(field)
             dims = None if field.is_repeated else ()
             if kind != "bytes" or not field.is_repeated:
                 found.append(Field(path=name, kind=kind, dims=dims))
+
+
+def _is_time(descriptor: Descriptor) -> bool:
+    """Returns whether a type is one of protobuf's own for times, also by its fields: a damaged log may say anything."""
+    fields = [descriptor.fields_by_name.get(name) for name in ("seconds", "nanos")]
+    return descriptor.full_name in _TIMES and all(
+        field is not None and not field.is_repeated and field.cpp_type in _INTEGERS for field in fields
+    )
 
 
 def _kind(field: FieldDescriptor) -> Kind:
@@ -303,7 +312,7 @@ def _leaf(descriptor: Descriptor, path: str) -> FieldDescriptor:
         field = here.fields_by_name[step.name]
         whole, here = field.is_repeated, field.message_type
     assert field is not None
-    if here is not None and (whole or here.full_name not in _TIMES):
+    if here is not None and (whole or not _is_time(here)):
         raise InvalidInput("read a field", on=path, got="a group of fields", wanted="one of them")
     if whole and field.type == FieldDescriptor.TYPE_BYTES:
         raise InvalidInput("read a field", on=path, got="repeated bytes", wanted="one of them, by index")
