@@ -1,4 +1,7 @@
-"""The promise of the `Engine` port, held by every adapter and the fake."""
+"""The promise of the `Engine` port, held by every adapter and the fake.
+
+Nothing here knows how long a cluster takes: what is promised to come about is waited for, within a bound.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,35 @@ import os
 import signal
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
-from mainspring.domain.codec import decode
 from mainspring.domain.errors import Conflict, NotFound
 from mainspring.domain.fleet import AllocationPhase, AllocationSeen, Inventory, LaunchOrder, Node, NodeCondition
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, NodeName, RoleName
 from mainspring.domain.ports import Engine
 from mainspring.engines import LocalCluster, LocalEngine
-from mainspring.engines.processes import alive
-from mainspring.engines.records import Launched
+from mainspring.engines.behind import Behind
+from mainspring.engines.slurm import SlurmCluster, SlurmEngine
 from mainspring.testing import FakeClock, FakeEngine
+from mainspring.testing.slurm import SlurmNodes, SlurmServer, slurm_missing
 
 # An agent that says hello in its rank's log, and ends well when asked to.
 AGENT = """
 import json, os, signal, sys
 with open(sys.argv[sys.argv.index("--order") + 1]) as file:
     order = json.load(file)
-os.chdir(order["work_dir"])
+os.chdir(order.get("report_dir") or order["work_dir"])
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 with open(os.environ["STARTS"], "a") as file:
     file.write(order["node"] + "\\n")
+with open("pid", "w") as file:
+    file.write(str(os.getpid()))
 with open("draft", "w") as file:
     file.write("hello from rank %d" % order["index"])
 os.rename("draft", "rank-%d.log" % order["index"])
@@ -38,14 +45,17 @@ signal.sigwait([signal.SIGTERM])
 with open("exit.json", "w") as file:
     json.dump({"exit_code": 0, "reason": "stopped"}, file)
 """
-WAITS_MAX = 500
+WAITS_MAX = 1_000
 WAIT_S = 0.02
+NODES = 4
+COMMAND_S_MAX = 60.0  # A machine that runs all tests at once is slow.
 
 
 class Harness(Protocol):
     """One engine under test."""
 
     clock: FakeClock
+    nodes: tuple[str, ...]
 
     def engine(self) -> Engine:
         """Returns a new adapter to the same cluster, as after a restart of the controller."""
@@ -60,7 +70,7 @@ class Harness(Protocol):
         ...
 
     def end_agent(self, allocation: AllocationId, index: int, *, well: bool) -> None:
-        """Ends one agent, well or by force; returns when it is gone."""
+        """Ends one agent, well or by force."""
         ...
 
     def until(self, condition: Callable[[], bool]) -> None:
@@ -68,36 +78,29 @@ class Harness(Protocol):
         ...
 
 
-class LocalHarness:
-    def __init__(self, root: Path) -> None:
+class ProcessHarness(ABC):
+    """An engine whose agents are processes of this machine, with their folders below one folder."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
         self.clock = FakeClock()
-        self._root = root
+        self._folder = folder
         self._starts = root / "starts"
         self._program = root / "agent.py"
         self._program.write_text(AGENT)
 
-    def engine(self) -> Engine:
-        return LocalEngine(
-            LocalCluster(
-                name=ClusterName("alpha"), chip=ChipName("h100"), chips_per_node=8, nodes=3, dollars_per_chip_hour=2.0
-            ),
-            root=self._root / "alpha",
-            agent_command=(sys.executable, "-S", "-E", str(self._program)),
-            environment={"STARTS": str(self._starts)},
-            clock=self.clock,
-        )
+    @abstractmethod
+    def engine(self) -> Engine: ...
 
     def starts(self) -> int:
         return len(self._starts.read_text().splitlines()) if self._starts.exists() else 0
 
     def speak(self, allocation: AllocationId, ranks: int) -> None:
         pattern = f"{allocation}/node-*/rank-*.log"
-        self.until(lambda: len(list((self._root / "alpha").glob(pattern))) == ranks)
+        self.until(lambda: len(list(self._folder.glob(pattern))) == ranks)
 
     def end_agent(self, allocation: AllocationId, index: int, *, well: bool) -> None:
-        agents = decode(Launched, (self._root / "alpha" / allocation / "launched.json").read_bytes()).agents
-        os.kill(agents[index].pid, signal.SIGTERM if well else signal.SIGKILL)
-        self.until(lambda: not alive(agents[index]))
+        pid = int((self._folder / allocation / f"node-{index}" / "pid").read_text())
+        os.kill(pid, signal.SIGTERM if well else signal.SIGKILL)
 
     def until(self, condition: Callable[[], bool]) -> None:
         pause = threading.Event()
@@ -109,10 +112,85 @@ class LocalHarness:
         raise AssertionError("waited too long")
 
 
+class LocalHarness(ProcessHarness):
+    nodes = tuple(f"alpha-{index}" for index in range(NODES))
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, root / "alpha")
+
+    def engine(self) -> Engine:
+        return LocalEngine(
+            LocalCluster(
+                name=ClusterName("alpha"),
+                chip=ChipName("h100"),
+                chips_per_node=8,
+                nodes=NODES,
+                dollars_per_chip_hour=2.0,
+            ),
+            root=self._folder,
+            agent_command=(sys.executable, "-S", "-E", str(self._program)),
+            environment={"STARTS": str(self._starts)},
+            clock=self.clock,
+        )
+
+
+class BehindHarness(LocalHarness):
+    """The local engine, called by threads of its own."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.made: list[Behind] = []
+
+    def engine(self) -> Engine:
+        name = ClusterName("alpha")
+        made = Behind(
+            super().engine(),
+            name=name,
+            clock=self.clock,
+            inventory_s=0.0,
+            observe_s=0.0,
+            stale_s=COMMAND_S_MAX,
+            moment_s=COMMAND_S_MAX,  # So that no call is broken off as too slow.
+        )
+        self.made.append(made)
+        return made
+
+
+class SlurmHarness(ProcessHarness):
+    """Several tests share the cluster, never the folder."""
+
+    def __init__(self, root: Path, server: SlurmServer) -> None:
+        super().__init__(root, root / "shared")
+        self._server = server
+        self._scratch = root / "scratch"
+        self._scratch.mkdir()
+        self.nodes = server.node_names
+
+    def engine(self) -> Engine:
+        cluster = SlurmCluster(
+            name=ClusterName("alpha"),
+            partitions=("main",),
+            shared=str(self._folder),
+            scratch=str(self._scratch),
+            dollars_per_chip_hour={ChipName("h100"): 2.0},
+            simulated=True,
+            command_s_max=COMMAND_S_MAX,
+            refresh_s=0.0,
+        )
+        return SlurmEngine(
+            cluster,
+            agent_command=(sys.executable, "-S", "-E", str(self._program)),
+            environment={**os.environ, **self._server.environment, "STARTS": str(self._starts)},
+            clock=self.clock,
+        )
+
+
 class FakeHarness:
+    nodes = tuple(f"alpha-{index}" for index in range(NODES))
+
     def __init__(self) -> None:
         self.clock = FakeClock()
-        nodes = tuple(Node(name=NodeName(f"alpha-{index}"), chip=ChipName("h100"), chips=8) for index in range(3))
+        nodes = tuple(Node(name=NodeName(name), chip=ChipName("h100"), chips=8) for name in self.nodes)
         inventory = Inventory(
             cluster=ClusterName("alpha"),
             engine="fake",
@@ -143,24 +221,41 @@ class FakeHarness:
         raise AssertionError("waited too long")
 
 
-@pytest.fixture(params=["local", "fake"])
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmServer]:
+    """A real Slurm of nodes that are ours alone, started where a test first needs it."""
+    if missing := slurm_missing():
+        pytest.skip(missing)
+    with SlurmServer(tmp_path_factory.mktemp("slurm"), nodes=[SlurmNodes(count=NODES, prefix="alpha-")]) as server:
+        yield server
+
+
+@pytest.fixture(params=["local", "fake", "behind", pytest.param("slurm", marks=pytest.mark.slow)])
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     """Each engine in turn; whatever it started is gone afterwards."""
-    made: Harness = LocalHarness(tmp_path) if request.param == "local" else FakeHarness()
+    made: Harness
+    if request.param == "slurm":
+        made = SlurmHarness(tmp_path, request.getfixturevalue("slurm"))
+    elif request.param == "behind":
+        made = BehindHarness(tmp_path)
+    else:
+        made = LocalHarness(tmp_path) if request.param == "local" else FakeHarness()
     yield made
     engine = made.engine()
     for allocation in engine.observe():
         engine.stop(allocation.allocation, grace_s=0.0)
     made.until(lambda: all(allocation.phase is AllocationPhase.ENDED for allocation in engine.observe()))
+    for behind in getattr(made, "made", ()):
+        behind.close()
 
 
-def order(name: str = "allocation-1", nodes: tuple[str, ...] = ("alpha-0", "alpha-2")) -> LaunchOrder:
+def order(harness: Harness, name: str = "allocation-1", places: tuple[int, ...] = (0, 2)) -> LaunchOrder:
     return LaunchOrder(
         allocation=AllocationId(name),
         attempt=AttemptId("attempt-1"),
         role=RoleName("main"),
-        nodes=tuple(NodeName(node) for node in nodes),
-        chip_milli=(4_000,) * len(nodes),
+        nodes=tuple(NodeName(harness.nodes[place]) for place in places),
+        chip_milli=(4_000,) * len(places),
         controller="http://127.0.0.1:1",
         token="a-secret",
     )
@@ -185,7 +280,7 @@ def stopped(harness: Harness, engine: Engine, name: str = "allocation-1") -> All
 
 def test_inventory_lists_every_node_in_name_order(harness: Harness) -> None:
     inventory = harness.engine().inventory()
-    assert [node.name for node in inventory.nodes] == ["alpha-0", "alpha-1", "alpha-2"]
+    assert tuple(node.name for node in inventory.nodes) == harness.nodes
     assert {(node.chip, node.chips, node.condition) for node in inventory.nodes} == {("h100", 8, NodeCondition.READY)}
     assert inventory.simulated
     assert inventory.dollars_per_chip_hour == {"h100": 2.0}
@@ -193,23 +288,24 @@ def test_inventory_lists_every_node_in_name_order(harness: Harness) -> None:
 
 def test_launch_repeated_starts_each_agent_once(harness: Harness) -> None:
     engine = harness.engine()
-    engine.launch(order())
-    engine.launch(order())
-    harness.engine().launch(order())
+    engine.launch(order(harness))
+    engine.launch(order(harness))
+    harness.engine().launch(order(harness))
     harness.until(lambda: harness.starts() >= 2)
     found = seen(engine)
     assert found is not None
-    assert (found.phase, found.nodes, found.exit_code) == (AllocationPhase.RUNNING, ("alpha-0", "alpha-2"), None)
+    assert (found.phase, found.exit_code) == (AllocationPhase.RUNNING, None)
+    assert found.nodes == (harness.nodes[0], harness.nodes[2])
     stopped(harness, engine)
     assert harness.starts() == 2
 
 
 def test_launch_after_it_ended_starts_nothing(harness: Harness) -> None:
     engine = harness.engine()
-    engine.launch(order())
+    engine.launch(order(harness))
     harness.speak(AllocationId("allocation-1"), 2)
     assert stopped(harness, engine).exit_code == 0
-    engine.launch(order())
+    engine.launch(order(harness))
     assert phase(engine) is AllocationPhase.ENDED
     assert harness.starts() == 2
 
@@ -217,23 +313,24 @@ def test_launch_after_it_ended_starts_nothing(harness: Harness) -> None:
 def test_launch_after_stop_of_an_unknown_id_starts_nothing(harness: Harness) -> None:
     engine = harness.engine()
     engine.stop(AllocationId("allocation-1"), grace_s=1.0)
-    engine.launch(order())
-    harness.engine().launch(order())
+    engine.launch(order(harness))
+    harness.engine().launch(order(harness))
     assert seen(engine) is None
     assert harness.starts() == 0
 
 
 def test_launch_on_an_unknown_node_starts_nothing(harness: Harness) -> None:
     engine = harness.engine()
+    unknown = replace(order(harness), nodes=(NodeName(harness.nodes[0]), NodeName("beta-0")))
     with pytest.raises(NotFound):
-        engine.launch(order(nodes=("alpha-0", "beta-0")))
+        engine.launch(unknown)
     assert engine.observe() == ()
     assert harness.starts() == 0
 
 
 def test_stop_repeated_is_the_same_as_once(harness: Harness) -> None:
     engine = harness.engine()
-    engine.launch(order())
+    engine.launch(order(harness))
     harness.speak(AllocationId("allocation-1"), 2)
     engine.stop(AllocationId("allocation-1"), grace_s=60.0)
     engine.stop(AllocationId("allocation-1"), grace_s=60.0)
@@ -244,13 +341,13 @@ def test_stop_repeated_is_the_same_as_once(harness: Harness) -> None:
 
 def test_observe_after_a_restart_of_the_controller_sees_everything(harness: Harness) -> None:
     engine = harness.engine()
-    engine.launch(order("allocation-2"))
-    engine.launch(order("allocation-1", nodes=("alpha-1",)))
+    engine.launch(order(harness, "allocation-2"))
+    engine.launch(order(harness, "allocation-1", places=(1,)))
     again = harness.engine()
-    found = again.observe()
-    assert [(each.allocation, each.phase, each.nodes) for each in found] == [
-        ("allocation-1", AllocationPhase.RUNNING, ("alpha-1",)),
-        ("allocation-2", AllocationPhase.RUNNING, ("alpha-0", "alpha-2")),
+    harness.until(lambda: {each.phase for each in again.observe()} == {AllocationPhase.RUNNING})
+    assert [(each.allocation, each.nodes) for each in again.observe()] == [
+        ("allocation-1", (harness.nodes[1],)),
+        ("allocation-2", (harness.nodes[0], harness.nodes[2])),
     ]
     stopped(harness, again, "allocation-2")
     assert phase(again, "allocation-1") is AllocationPhase.RUNNING
@@ -258,36 +355,40 @@ def test_observe_after_a_restart_of_the_controller_sees_everything(harness: Harn
 
 def test_ended_allocations_stay_visible_for_an_hour(harness: Harness) -> None:
     engine = harness.engine()
-    engine.launch(order())
+    engine.launch(order(harness))
     stopped(harness, engine)
     harness.clock.advance(3_500.0)
     assert phase(harness.engine()) is AllocationPhase.ENDED
     harness.clock.advance(3_700.0)
     assert seen(harness.engine()) is None
-    engine.launch(order())
+    engine.launch(order(harness))
     assert seen(engine) is None, "pruned, but never forgotten by launch"
 
 
 def test_observe_tells_when_one_agent_is_lost_and_when_one_ended_well(harness: Harness) -> None:
     engine = harness.engine()
-    engine.launch(order("allocation-1"))
-    engine.launch(order("allocation-2"))
+    engine.launch(order(harness, "allocation-1"))
+    engine.launch(order(harness, "allocation-2"))
     for name in ("allocation-1", "allocation-2"):
         harness.speak(AllocationId(name), 2)
     harness.end_agent(AllocationId("allocation-1"), 1, well=False)
     harness.end_agent(AllocationId("allocation-2"), 1, well=True)
+    wanted = {
+        "allocation-1": (AllocationPhase.RUNNING, True, (harness.nodes[2],)),
+        "allocation-2": (AllocationPhase.RUNNING, False, ()),
+    }
     for each in (engine, harness.engine()):
-        found = {seen.allocation: (seen.phase, seen.agent_lost, seen.lost_nodes) for seen in each.observe()}
-        assert found == {
-            "allocation-1": (AllocationPhase.RUNNING, True, ("alpha-2",)),
-            "allocation-2": (AllocationPhase.RUNNING, False, ()),
-        }
+
+        def found(each: Engine = each) -> object:
+            return {seen.allocation: (seen.phase, seen.agent_lost, seen.lost_nodes) for seen in each.observe()}
+
+        harness.until(lambda: found() == wanted)
 
 
 def test_logs_continue_from_any_offset(harness: Harness) -> None:
     engine = harness.engine()
     name = AllocationId("allocation-1")
-    engine.launch(order())
+    engine.launch(order(harness))
     harness.speak(name, 2)
     start = engine.logs(name, rank=1, since=0, limit=5)
     assert (start.data, start.next_offset) == (b"hello", 5)
@@ -300,13 +401,13 @@ def test_logs_continue_from_any_offset(harness: Harness) -> None:
 @pytest.mark.parametrize(("name", "rank"), [("allocation-1", 7), ("allocation-9", 0)])
 def test_logs_of_what_never_wrote_are_not_found(harness: Harness, name: str, rank: int) -> None:
     engine = harness.engine()
-    engine.launch(order())
+    engine.launch(order(harness))
     with pytest.raises(NotFound):
         engine.logs(AllocationId(name), rank=rank, since=0, limit=10)
 
 
 def test_cordon_belongs_to_its_owner(harness: Harness) -> None:
-    engine, node = harness.engine(), NodeName("alpha-1")
+    engine, node = harness.engine(), NodeName(harness.nodes[1])
     engine.cordon(node, owner="ada", reason="noisy fan")
     engine.cordon(node, owner="ada", reason="dead fan")
     with pytest.raises(Conflict):
@@ -324,8 +425,9 @@ def test_cordon_belongs_to_its_owner(harness: Harness) -> None:
 
 def test_cordon_keeps_what_runs(harness: Harness) -> None:
     engine = harness.engine()
-    engine.launch(order())
-    engine.cordon(NodeName("alpha-0"), owner="ada", reason="noisy fan")
+    engine.launch(order(harness))
+    harness.until(lambda: phase(engine) is AllocationPhase.RUNNING)
+    engine.cordon(NodeName(harness.nodes[0]), owner="ada", reason="noisy fan")
     assert phase(engine) is AllocationPhase.RUNNING
 
 

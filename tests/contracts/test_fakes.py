@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.domain.errors import Unavailable
+from mainspring.domain.errors import Conflict, Unavailable
 from mainspring.domain.fleet import AllocationPhase, Inventory, LaunchOrder, Node, NodeCondition
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, JobId, NodeName, RoleName, draw_id
 from mainspring.testing import FakeClock, FakeEngine, SeededDice
@@ -53,6 +53,59 @@ def test_launch_whose_reply_is_dropped_has_acted(engine: FakeEngine) -> None:
     with pytest.raises(Unavailable):
         engine.launch(ORDER)
     assert engine.used_chip_milli() == {"n0": 500, "n1": 1_000}
+
+
+def test_allocation_taken_back_ends_within_its_grace_and_says_so_only_then(
+    engine: FakeEngine, clock: FakeClock
+) -> None:
+    engine.launch(ORDER)
+    engine.take_back(NAME, "preempted", grace_s=2.0)
+    (seen,) = engine.observe()
+    assert (seen.phase, seen.taken) == (AllocationPhase.STOPPING, False)
+    clock.advance(2.0)
+    (seen,) = engine.observe()
+    assert (seen.phase, seen.taken, seen.reason) == (AllocationPhase.ENDED, True, "preempted")
+
+
+def test_allocation_that_was_stopped_is_not_taken_back_after_that(engine: FakeEngine, clock: FakeClock) -> None:
+    engine.launch(ORDER)
+    engine.stop(NAME, grace_s=10.0)
+    engine.take_back(NAME, "preempted")
+    clock.advance(5.0)
+    (seen,) = engine.observe()
+    assert (seen.phase, seen.taken) == (AllocationPhase.ENDED, False)
+
+
+def test_queueing_engine_holds_what_is_launched_until_it_is_let_start(clock: FakeClock) -> None:
+    nodes = tuple(Node(name=NodeName(f"n{index}"), chip=ChipName("h100"), chips=8) for index in range(2))
+    engine = FakeEngine(
+        Inventory(cluster=ClusterName("queue"), engine="fake", simulated=True, nodes=nodes, delegated=True), clock
+    )
+    engine.queueing = True
+    engine.launch(ORDER)
+    engine.launch(ORDER)
+    (seen,) = engine.observe()
+    assert (seen.phase, seen.hosts, engine.waiting()) == (AllocationPhase.PENDING, (), (NAME,))
+    assert (engine.agents_started, engine.used_chip_milli()) == (0, {})
+    engine.let_start(NAME)
+    (seen,) = engine.observe()
+    assert (seen.phase, seen.hosts) == (AllocationPhase.RUNNING, ("host-of-n0", "host-of-n1"))
+    assert engine.agents_started == 2
+    with pytest.raises(Conflict):
+        engine.cordon(NodeName("n0"), owner="us", reason="slow")
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_allocation_stopped_or_taken_back_in_the_queue_never_starts(engine: FakeEngine, *, taken: bool) -> None:
+    engine.queueing = True
+    engine.launch(ORDER)
+    if taken:
+        engine.take_back(NAME, "held for ever")
+    else:
+        engine.stop(NAME, grace_s=10.0)
+    (seen,) = engine.observe()
+    assert (seen.phase, seen.taken, engine.waiting()) == (AllocationPhase.ENDED, taken, ())
+    assert engine.agents_started == 0
 
 
 def test_engine_that_does_not_answer_fails_every_call(engine: FakeEngine) -> None:

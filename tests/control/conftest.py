@@ -23,13 +23,14 @@ GPU = ChipName("gpu")
 ADMIN = Caller(role=TokenRole.ADMIN, team=LAB)
 
 
-def inventory(name: str, *, nodes: int, chips: int, dollars: float) -> Inventory:
+def inventory(name: str, *, nodes: int, chips: int, dollars: float, delegated: bool = False) -> Inventory:
     return Inventory(
         cluster=ClusterName(name),
         engine="fake",
         simulated=True,
         dollars_per_chip_hour={GPU: dollars},
         nodes=tuple(Node(name=NodeName(f"{name}-{index}"), chip=GPU, chips=chips) for index in range(nodes)),
+        delegated=delegated,
     )
 
 
@@ -38,18 +39,19 @@ class World:
 
     admin = ADMIN
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, delegated: bool = False) -> None:
         self.url = f"sqlite:///{folder / 'store.db'}"
         self.clock = FakeClock()
         inventories = [
             inventory("east", nodes=2, chips=2, dollars=3.0),
-            inventory("west", nodes=4, chips=1, dollars=1.0),
+            inventory("west", nodes=4, chips=1, dollars=1.0, delegated=delegated),
         ]
         self.clusters = {
             one.cluster: SimulatedCluster(FakeEngine(one, self.clock), SeededDice(1, one.cluster))
             for one in inventories
         }
         self.east, self.west = self.clusters[ClusterName("east")], self.clusters[ClusterName("west")]
+        self.west.inner.queueing = delegated
         self.sequences: dict[AttemptId, int] = {}
         self.epochs: dict[AttemptId, int] = {}
         self.starts = 0

@@ -56,6 +56,8 @@ def _held(grants: tuple[Grant, ...]) -> list[tuple[AllocationRecord, Grant]]:
             came_s=None,
             ended_s=None,
             lost=False,
+            queued=None,
+            hosts_text="[]",
         )
         held.append((record, grant))
         agent, rank = agent + len(grant.nodes), rank + sum(grant.ranks)

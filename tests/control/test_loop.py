@@ -182,12 +182,15 @@ def test_attempt_that_its_lead_calls_failed_fails_the_job_at_once(world: World) 
     assert "no such file" in view.reason
 
 
-def test_attempt_that_ended_by_itself_as_cancelled_is_tried_again(world: World) -> None:
-    job = world.submit()
+def test_attempt_that_its_lead_ends_because_its_machines_are_taken_is_tried_again_and_not_counted(world: World) -> None:
+    job = world.submit(world.spec(attempts_max=1))
     world.run(job)
     world.beat(job, outcome=AttemptState.CANCELLED, reason="the machine was asked to stop")
     world.tick(3)
-    assert [attempt.state for attempt in world.job(job).attempts] == [AttemptState.LOST, AttemptState.GRANTED]
+    first, second = world.job(job).attempts
+    assert (first.state, second.state) == (AttemptState.CANCELLED, AttemptState.GRANTED)
+    assert first.reason == "cluster west took it back: the machine was asked to stop"
+    assert second.cluster == "east"
 
 
 def test_launch_whose_answer_is_lost_starts_nothing_twice(world: World) -> None:

@@ -192,6 +192,21 @@ def test_nodes_added_whose_agents_never_come_are_given_back(world: World) -> Non
 # ---------------------------------------------------------------- losses
 
 
+def test_nodes_added_whose_agents_have_come_are_kept(world: World) -> None:
+    job = _elastic(world)
+    *_, name = live(world, job)
+    world.west.inner.end_agent(name, 0, exit_code=-9)
+    world.tick(3)
+    assert len(world.job(job).attempts[0].nodes) == 4, "it grows back"
+    come(world, job)
+    held = sorted(live(world, job))
+    for _ in range(5):
+        world.clock.advance(world.control.settings.start_s_max / 3)
+        world.beat(job, step=3)
+        world.tick()
+    assert sorted(live(world, job)) == held
+
+
 def test_attempt_that_can_do_without_a_node_goes_on_without_it_and_stops_paying_for_it(world: World) -> None:
     job = _elastic(world)
     *_, (name, order) = live(world, job).items()

@@ -67,6 +67,7 @@ class Rig:
     away: bool = False
     deaf: bool = False
     sees: bool = False
+    apart: bool = False  # Agents report in a folder of its own, as where engines read a shared disk.
     fenced: bool = False
     formed: bool = False
     epoch: int = 1
@@ -134,6 +135,7 @@ class Rig:
             controller=f"http://{self.host}:{self.server.server_port}",
             token=TOKEN,
             work_dir=str(work),
+            report_dir=str(self.reports(index)) if self.apart else "",
         )
         (work / "order.json").write_bytes(codec.encode(order))
         with (work / "agent.log").open("wb") as log:
@@ -240,7 +242,7 @@ class Rig:
 
     def preempt(self, agent: int, grace_s: float) -> None:
         """Takes a node away as engines do: the grace in a file, then SIGTERM."""
-        (self.work(agent) / "grace").write_text(str(grace_s))
+        (self.reports(agent) / "grace").write_text(str(grace_s))
         self.signal_agent(agent, signal.SIGTERM)
 
     def pids(self) -> list[int]:
@@ -250,6 +252,9 @@ class Rig:
 
     def work(self, agent: int) -> Path:
         return self.folder / self.attempt / f"agent-{agent}"
+
+    def reports(self, agent: int) -> Path:
+        return self.folder / "reports" / f"node-{agent}" if self.apart else self.work(agent)
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         until_s = time.monotonic() + LIMIT_S
@@ -297,7 +302,7 @@ class Rig:
 
     def exit_of(self, agent: int) -> AgentExit:
         self.processes[agent].wait(timeout=LIMIT_S)
-        return codec.decode(AgentExit, (self.work(agent) / "exit.json").read_bytes())
+        return codec.decode(AgentExit, (self.reports(agent) / "exit.json").read_bytes())
 
     def check_results(self, steps: int, *, ranks: int) -> None:
         """Checks that the end is bitwise what an undisturbed run comes to."""

@@ -63,7 +63,7 @@ def test_attempt_with_two_ranks_killed_at_once_goes_on_as_one_generation(make_ri
 
 
 def test_attempt_whose_ranks_reconnect_keeps_the_survivors_processes(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(steps=100, how=("reconnects", "standby"))
+    rig = make_rig(steps=100, how=("reconnects", "standby"), apart=True)
     rig.wait_step(30)
     before = rig.pids()
     rig.signal_rank(0, signal.SIGKILL)
@@ -73,9 +73,9 @@ def test_attempt_whose_ranks_reconnect_keeps_the_survivors_processes(make_rig: C
     assert after[0] != before[0]
     assert rig.wait_outcome().outcome is AttemptState.SUCCEEDED
     rig.check_results(100, ranks=2)
-    log = rig.work(0) / "rank-0.log"
-    assert log.exists()
-    assert list(rig.work(0).glob("standby-*.log"))
+    assert (rig.reports(0) / "rank-0.log").exists()
+    assert list(rig.reports(0).glob("standby-*.log"))
+    assert not list(rig.work(0).glob("rank-*.log*")) + list(rig.work(0).glob("standby-*.log"))
 
 
 def test_attempt_with_an_agent_killed_and_nothing_spare_is_lost_and_leaves_no_process(
@@ -282,7 +282,7 @@ def test_preemption_of_one_node_with_five_seconds_repeats_no_step(make_rig: Call
 def test_preemption_of_every_node_with_five_seconds_saves_the_last_step(
     make_rig: Callable[..., Rig], how: tuple[str, ...]
 ) -> None:
-    rig = make_rig(steps=100_000, how=how)
+    rig = make_rig(steps=100_000, how=how, apart=True)
     rig.wait_step(20)
     for agent in range(2):
         rig.preempt(agent, 5.0)
@@ -291,8 +291,11 @@ def test_preemption_of_every_node_with_five_seconds_saves_the_last_step(
     assert {exited["exit_code"] for exited in rig.of_kind(EventKind.RANK_EXITED)} <= {wire.EXIT_PREEMPTED}
     durable = rig.of_kind(EventKind.CHECKPOINT_DURABLE)[-1]
     assert int(durable["step"]) >= last.step - 1
-    for process in rig.processes:
+    for agent, process in enumerate(rig.processes):
         process.wait(timeout=LIMIT_S)
+        left = {path.name for path in rig.reports(agent).iterdir()}
+        assert left >= {"exit.json", "grace", f"rank-{agent}.log"}
+        assert not left & {path.name for path in rig.work(agent).iterdir()}
 
 
 def test_attempt_whose_ranks_flood_their_output_goes_on(make_rig: Callable[..., Rig]) -> None:

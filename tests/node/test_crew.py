@@ -149,6 +149,7 @@ async def posted(
         host="127.0.0.1",
         code=work,
         work=work,
+        reports=work,
         environment={"PATH": "/usr/bin:/bin"},
         keeper=keeper,
         limits=Limits(None),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from mainspring.node.coordinator import Coordinators, connections
 from mainspring.node.guard import SOCKET_VARIABLE
 from mainspring.node.limits import find_limits
 from mainspring.node.probe import PROBE_FILE, probe
-from mainspring.node.ranks import EXIT_NOT_STARTED, LAST_WORDS_BYTES, Guard, RankLog, RankProcess
+from mainspring.node.ranks import EXIT_NOT_STARTED, LAST_WORDS_BYTES, WRITE_LIMIT_S, Guard, RankLog, RankProcess
 from mainspring.node.stacks import dumped, process_state, stacks_in
 from mainspring.objects import ObjectStore, open_store
 from mainspring.objects.folder import FolderStore
@@ -144,6 +145,25 @@ def test_rank_log_moved_to_another_file_goes_on_there(tmp_path: Path) -> None:
     assert log.close() == "imports\nsteps"
     assert (tmp_path / "standby-7.log").read_bytes() == b"imports\n"
     assert (tmp_path / "rank-3.log").read_bytes() == b"steps\n"
+
+
+@pytest.mark.slow
+def test_rank_log_on_a_disk_that_hangs_makes_the_rank_wait_once_and_says_what_it_lost(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rank-0.log")  # Opening one for writing hangs until somebody reads.
+    log = RankLog(tmp_path / "rank-0.log", bytes_max=1 << 30)
+    piece = b"x" * (1 << 20)
+    began_s = time.monotonic()
+    for _ in range(10):
+        log.write(piece)
+    log.move(tmp_path / "rank-1.log")
+    assert log.last_words.endswith("xxx")
+    assert time.monotonic() - began_s < WRITE_LIMIT_S + 2.0
+    reader = os.open(tmp_path / "rank-0.log", os.O_RDONLY | os.O_NONBLOCK)
+    log.write(b"after\n")
+    assert log.close().endswith("after")
+    os.close(reader)
+    # The last line is lost too if it comes before the disk has caught up.
+    assert re.search(rb"\[62914(56|62) bytes of output lost", (tmp_path / "rank-1.log").read_bytes())
 
 
 # ---------------------------------------------------------------- processes

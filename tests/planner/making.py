@@ -30,6 +30,7 @@ def cluster(
     foreign: dict[int, int] | None = None,
     unready: tuple[int, ...] = (),
     delegated: bool = False,
+    divides: bool = True,
 ) -> Inventory:
     """Returns one cluster of equal nodes, `rack_size` of them in each rack, two racks in each block."""
     rows = tuple(
@@ -42,6 +43,7 @@ def cluster(
             foreign_chip_milli=(foreign or {}).get(index, 0),
             cpus=cpus,
             memory_gib=memory_gib,
+            divides=divides,
         )
         for index in range(nodes)
     )
@@ -104,10 +106,20 @@ class Lab:
         self.builder.set_teams(teams)
         return self
 
-    def pend(self, job: str, of: JobSpec, submitted_s: float = 0.0, *, evicted_s: float = -inf) -> Lab:
+    def pend(
+        self,
+        job: str,
+        of: JobSpec,
+        submitted_s: float = 0.0,
+        *,
+        evicted_s: float = -inf,
+        avoid: dict[ClusterName, float] | None = None,
+    ) -> Lab:
         """Adds a pending job."""
         self.specs[job], self.submitted_s[job] = of, submitted_s
-        self.builder.add_pending(PendingJob(job=JobId(job), spec=of, submitted_s=submitted_s, evicted_s=evicted_s))
+        self.builder.add_pending(
+            PendingJob(job=JobId(job), spec=of, submitted_s=submitted_s, evicted_s=evicted_s, avoid=avoid or {})
+        )
         return self
 
     def live(

@@ -182,17 +182,6 @@ def test_replica_larger_than_a_node_counts_as_whole_nodes() -> None:
     assert best(fragmentation, Need(whole=1), free(8), free(7)) == free(7)
 
 
-def test_bucket_of_a_delegated_cluster_does_not_pass_for_a_node() -> None:
-    builder = SnapshotBuilder()
-    builder.set_inventory(cluster("alpha"), answering=True)
-    builder.set_inventory(cluster("beta", nodes=1, chips=1_000, delegated=True), answering=True)
-    for index, option in enumerate((Option(chip=H100, chips=64), Option(chip=H100))):
-        builder.add_pending(PendingJob(job=JobId(f"job-{index}"), spec=spec(option), submitted_s=0.0))
-    fragmentation = Fragmentation(builder.build())
-    assert best(fragmentation, Need(whole=2), free(4, chip=0), free(8, chip=0)) == free(4, chip=0)
-    assert best(fragmentation, Need(whole=1), free(8, chip=0), free(7, chip=0)) == free(7, chip=0)
-
-
 def test_mix_follows_what_comes_most() -> None:
     thirds = [Option(chip=H100, chips=0.33)] * 30
     fragmentation = Fragmentation(snapshot(*thirds, Option(chip=H100, chips=0.5)))

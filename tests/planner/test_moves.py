@@ -44,7 +44,7 @@ def test_attempt_on_a_node_that_leaves_soon_is_moved() -> None:
     (evict,) = evicted(two(with_first_node(cluster("alpha"), leaves_s=NOW_S + 60.0)))
     assert evict.job == "first"
     assert evict.cause is Limit.HEALTH
-    assert evict.reason == "a node of it on alpha leaves in 60 s"
+    assert evict.reason == "node n000 of alpha leaves in 60 s"
     assert evict.for_job is None
     assert evict.price_chip_s == 100.0 + Policy().restart_s
 

@@ -14,12 +14,13 @@ from mainspring.domain import codec
 from mainspring.domain.fleet import AgentExit, AgentOrder
 from mainspring.domain.ports import Clock
 from mainspring.node.agent import run_agent
+from mainspring.node.trust import CERTIFICATE_VARIABLE
 
 EXIT_FILE = "exit.json"
 
 
 def main(clock: Clock) -> int:
-    """Runs one agent to its end; leaves `exit.json` in its folder as its last act. Returns the exit code.
+    """Runs one agent to its end; leaves `exit.json` in its report folder as its last act. Returns the exit code.
 
     Args:
         clock: Time.
@@ -27,16 +28,24 @@ def main(clock: Clock) -> int:
     parser = argparse.ArgumentParser(description="Runs one agent, as its engine ordered.")
     parser.add_argument("--order", type=Path, required=True, help="file that holds the order")
     order = codec.decode(AgentOrder, parser.parse_args().order.read_bytes())
-    work = Path(order.work_dir)
-    work.mkdir(parents=True, exist_ok=True)
+    reports = Path(order.report_dir or order.work_dir)
+    for folder in (Path(order.work_dir), reports):
+        folder.mkdir(parents=True, exist_ok=True)
+    environment = dict(os.environ)
+    certificate = environment.pop(CERTIFICATE_VARIABLE, "")
     try:
-        ended = asyncio.run(run_agent(order, environment=dict(os.environ), clock=clock, dice=SystemDice()))
+        ended = asyncio.run(
+            run_agent(order, environment=environment, clock=clock, dice=SystemDice(), certificate=certificate)
+        )
     except Exception as error:  # noqa: BLE001  (the last word of a process that ends either way)
         traceback.print_exc()
         ended = AgentExit(exit_code=1, reason=f"fault in the agent: {error!r}")
-    partial = work / (EXIT_FILE + ".partial")
-    partial.write_bytes(codec.encode(ended))
-    partial.replace(work / EXIT_FILE)
+    try:
+        partial = reports / (EXIT_FILE + ".partial")
+        partial.write_bytes(codec.encode(ended))
+        partial.replace(reports / EXIT_FILE)
+    except OSError:
+        traceback.print_exc()  # The exit code alone has to say it.
     return ended.exit_code
 
 

@@ -17,6 +17,7 @@ import typer
 
 from mainspring.app import (
     cli_checkpoint,
+    cli_cluster,
     cli_data,
     cli_demo,
     cli_goodput,
@@ -53,6 +54,7 @@ app = typer.Typer(
 app.add_typer(cli_data.app, name="data")
 app.add_typer(cli_checkpoint.app, name="checkpoint")
 app.add_typer(cli_team.app, name="team")
+app.add_typer(cli_cluster.app, name="cluster")
 app.command("demo")(cli_demo.demo)
 app.command("simulate")(cli_simulate.simulate)
 app.command("plan")(cli_plan.plan)

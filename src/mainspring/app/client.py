@@ -27,11 +27,12 @@ from mainspring.domain.answers import (
     Why,
 )
 from mainspring.domain.codec import decode, encode, from_plain, loads
-from mainspring.domain.errors import InvalidInput, InvalidMessage, MainspringError, NotFound, Unavailable
+from mainspring.domain.errors import InvalidInput, InvalidMessage, MainspringError, NotAllowed, NotFound, Unavailable
 from mainspring.domain.fleet import LogChunk
 from mainspring.domain.goodput import Goodput
 from mainspring.domain.job import JobSpec
 from mainspring.domain.team import Team
+from mainspring.node.trust import trust
 from mainspring.objects import Blob
 
 TIMEOUT_S = 30.0
@@ -40,6 +41,7 @@ RECONNECT_S_MAX = 30.0  # A server that is started anew takes a few seconds.
 EVENTS_PAGE = 1_000  # What the server lists at once.
 EVENTS_MAX = 20_000  # Newest ones of a job that are worth holding: a month of an attempt with much trouble.
 _POLL_S = 0.2
+_DISTRUST = "CERTIFICATE_VERIFY_FAILED"  # OpenSSL's own word for it.
 Value = TypeVar("Value")
 
 
@@ -49,13 +51,16 @@ class Client:
     Args:
         url: Where it listens.
         token: Secret of somebody it knows.
+        certificate: PEM text to trust besides the system's authorities.
     """
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, *, certificate: str = "") -> None:
         self.url = url
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
-            self._http = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=False)
+            self._http = httpx.Client(
+                base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=False, verify=trust(url, certificate)
+            )
         except (httpx.InvalidURL, UnicodeError) as error:
             raise InvalidInput(
                 "reach the Mainspring server", on=url, got=str(error), wanted="a URL and a token"
@@ -73,10 +78,16 @@ class Client:
         self._http.close()
 
     def healthy(self) -> bool:
-        """Returns whether a Mainspring server answers there."""
+        """Returns whether a Mainspring server answers there.
+
+        Raises:
+            NotAllowed: What answers shows a certificate that is not trusted.
+        """
         try:
             return self._http.get("/v1/health", timeout=2.0).status_code == 200
-        except httpx.HTTPError:
+        except httpx.HTTPError as error:
+            if _DISTRUST in str(error):
+                raise self._distrusted(error) from error
             return False
 
     def submit(self, spec: JobSpec, *, key: str = "", count: int = 1) -> JobView:
@@ -196,10 +207,16 @@ class Client:
             try:
                 return self._answer(self._http.request(method, path, content=content, params=params, timeout=timeout_s))
             except httpx.HTTPError as error:
+                if _DISTRUST in str(error):
+                    raise self._distrusted(error) from error
                 if time.monotonic() >= deadline:
                     got = str(error) or type(error).__name__
                     raise Unavailable("reach the Mainspring server", on=self.url, got=got, next_step="ms up") from error
                 time.sleep(_POLL_S)
+
+    def _distrusted(self, error: httpx.HTTPError) -> NotAllowed:
+        advice = "the URL must have a name that the certificate holds; SSL_CERT_FILE names one to trust (PEM)"
+        return NotAllowed("trust the Mainspring server", on=self.url, got=str(error), next_step=advice)
 
     def _answer(self, response: httpx.Response) -> httpx.Response:
         self._answered = True

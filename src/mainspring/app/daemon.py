@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mainspring.app.client import Client
 from mainspring.app.home import Config, Home, ServerRecord, url_of
-from mainspring.domain.errors import Conflict, Unavailable
+from mainspring.domain.errors import Conflict, NotAllowed, Unavailable
 from mainspring.objects import open_store
 
 START_S_MAX = 60.0
@@ -54,9 +54,10 @@ def _up(home: Home, config: Config, port: int | None) -> ServerRecord:
         return record
     if port is None:
         port = int(record.url.rpartition(":")[2]) if record is not None else config.port
-    with _listen(config.host, port) as listener, home.log.open("ab") as log:
+    certificate = home.certificate(config)
+    with _listen(config, port) as listener, home.log.open("ab") as log:
         # The server inherits the open socket, so that nobody can take the port in between.
-        url = url_of(listener)
+        url = url_of(listener, config)
         begun = log.tell()
         server = subprocess.Popen(
             [sys.executable, "-m", "mainspring.app.server", "--home", home.path, "--socket", str(listener.fileno())],
@@ -68,8 +69,8 @@ def _up(home: Home, config: Config, port: int | None) -> ServerRecord:
         )
     home.write_server(ServerRecord(url=url, pid=server.pid))
     deadline = time.monotonic() + START_S_MAX
-    with Client(url, token="") as client:
-        while not client.healthy():
+    with Client(url, token="", certificate=certificate) as client:
+        while not _healthy(client, server):
             if server.poll() is not None or time.monotonic() > deadline:
                 server.kill()
                 raise Unavailable(
@@ -118,14 +119,25 @@ def running(record: ServerRecord) -> bool:
     return b"mainspring.app.server" in words and state != "Z"
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """Returns a socket on the port; the threads of a server that was just killed may hold it for a moment longer."""
-    from mainspring.control.server import listen  # The server's libraries take half a second that no other verb needs.
+def _healthy(client: Client, server: subprocess.Popen[bytes]) -> bool:
+    try:
+        return client.healthy()
+    except NotAllowed:  # Nobody could use a server whose certificate does not hold its name.
+        server.kill()
+        server.wait()
+        raise
 
+
+def _listen(config: Config, port: int) -> socket.socket:
+    """Returns a socket on the port; the threads of a server that was just killed may hold it for a moment longer."""
+    # The server's libraries take half a second that no other verb needs.
+    from mainspring.control.server import Tls, listen
+
+    tls = Tls(certificate=Path(config.certificate), key=Path(config.key)) if config.certificate else None
     deadline = time.monotonic() + RELEASE_S_MAX
     while True:
         try:
-            return listen(host, port)
+            return listen(config.host, port, tls=tls)
         except Conflict as error:
             if time.monotonic() > deadline:
                 advice = "ms up --port 0 takes any free port"

@@ -11,8 +11,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,17 +86,44 @@ class DemoReport:
     wall_s: Mapping[str, float] = field(default_factory=dict)
 
 
+@contextmanager
+def pretended(home: Path) -> Iterator[Config]:
+    """Gives two pretended clusters with different chips and prices.
+
+    Args:
+        home: The demo's home folder.
+    """
+    h100 = LocalCluster(
+        name=ClusterName("alpha"), chip=ChipName("h100"), chips_per_node=1, nodes=4, dollars_per_chip_hour=2.4
+    )
+    yield Config(clusters=(h100, v5e_beside()))
+
+
+def v5e_beside() -> LocalCluster:
+    """Returns the cluster with the chips that are cheaper by the hour and dearer by the work they do."""
+    return LocalCluster(
+        name=ClusterName("beta"), chip=ChipName("v5e"), chips_per_node=1, nodes=4, dollars_per_chip_hour=1.2
+    )
+
+
 class Demo:
     """One run of the demo in one lab.
 
     Args:
         lab: Whose home folder is made anew.
         options: What a user may change.
+        clusters: Gives the configuration to run with, and keeps what its clusters need running meanwhile.
     """
 
-    def __init__(self, lab: Lab, options: DemoOptions) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        options: DemoOptions,
+        clusters: Callable[[Path], AbstractContextManager[Config]] = pretended,
+    ) -> None:
         self.lab = lab
         self.options = options
+        self.clusters = clusters
         self.recipe = "video" if options.data else "arm"
         self.dataset = "demo-recordings" if options.data else "pick-place"
         self.wall_s: dict[str, float] = {}
@@ -109,30 +136,36 @@ class Demo:
             Unavailable: A job did not end as it should.
         """
         self._fresh_home()
-        try:
-            source = self.options.data or self._record()
-            with self._step("ingest"):
-                report = ingest_with_progress(self.lab, [source], self.dataset)
-                if report.left_out:
-                    ERRORS.print(report_panel(report))
-                if report.version is None:
-                    raise InvalidInput(
-                        "train on these recordings", on=str(source), got="none that is sound", wanted="at least one"
-                    )
-                recipe = ViewRecipe(codec="h264", holdout_fraction=0.125) if self.options.data else ARM_VIEW
-                view = view_with_progress(self.lab, report.version.name, recipe)
-            with self._step("submit"):
-                self.lab.up(port=0)
-                spec = self._spec("train", view, report.version.name, *self._train_words())
-                submitted = self.lab.run(spec)
-                self._show_why(submitted)
-            with self._step("train"):
-                trained = self._train_through_a_kill(submitted, self.options.steps or recipe_named(self.recipe).steps)
-            with self._step("evaluate"):
-                evaluated = self._evaluate(trained, view, report)
-            return self._report(report, trained, evaluated)
-        finally:
-            self._end()
+        with self.clusters(self.lab.home.path) as config:
+            self.lab.home.write_config(config)
+            try:
+                return self._run()
+            finally:
+                self._end()
+
+    def _run(self) -> DemoReport:
+        source = self.options.data or self._record()
+        with self._step("ingest"):
+            report = ingest_with_progress(self.lab, [source], self.dataset)
+            if report.left_out:
+                ERRORS.print(report_panel(report))
+            if report.version is None:
+                raise InvalidInput(
+                    "train on these recordings", on=str(source), got="none that is sound", wanted="at least one"
+                )
+            recipe = ViewRecipe(codec="h264", holdout_fraction=0.125) if self.options.data else ARM_VIEW
+            view = view_with_progress(self.lab, report.version.name, recipe)
+        with self._step("submit"):
+            self.lab.up(port=0)
+            self.lab.clusters.wait()  # The plan is to weigh them all.
+            spec = self._spec("train", view, report.version.name, *self._train_words())
+            submitted = self.lab.run(spec)
+            self._show_why(submitted)
+        with self._step("train"):
+            trained = self._train_through_a_kill(submitted, self.options.steps or recipe_named(self.recipe).steps)
+        with self._step("evaluate"):
+            evaluated = self._evaluate(trained, view, report)
+        return self._report(report, trained, evaluated)
 
     def _end(self) -> None:
         """Ends what still runs, as after an interrupt: jobs, then the server. Nothing is left behind."""
@@ -159,7 +192,7 @@ class Demo:
                 )
             self._end()
             shutil.rmtree(path)
-        self.lab.home.write_config(Config(clusters=demo_clusters()))
+        path.mkdir(parents=True, exist_ok=True)
         (path / MARKER).touch()
 
     @contextmanager
@@ -272,24 +305,6 @@ def _succeeded(view: JobView) -> JobView:
             next_step=f"ms logs {view.id}",
         )
     return view
-
-
-def _shown(home: str) -> str:
-    """Returns the home as a shell reads it, short when it lies below this folder."""
-    path = Path(home)
-    return f"$PWD/{path.relative_to(Path.cwd())}" if path.is_relative_to(Path.cwd()) else home
-
-
-def demo_clusters() -> tuple[LocalCluster, ...]:
-    """Returns two pretended clusters with different chips and prices."""
-    return (
-        LocalCluster(
-            name=ClusterName("alpha"), chip=ChipName("h100"), chips_per_node=1, nodes=4, dollars_per_chip_hour=2.4
-        ),
-        LocalCluster(
-            name=ClusterName("beta"), chip=ChipName("v5e"), chips_per_node=1, nodes=4, dollars_per_chip_hour=1.2
-        ),
-    )
 
 
 def _below_here(path: Path) -> str:

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -27,11 +29,13 @@ from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, 
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.ports import Dice
 from mainspring.engines.local import LocalCluster
+from mainspring.engines.slurm import SlurmCluster
 from mainspring.planner import Policy
 
 PORT = 7077
 PORT_MAX = 65_535
 _KEY_BITS = 256
+_CERTIFICATES = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _CONFIG_HEAD = "# Mainspring's configuration; every field may be left out. `ms up` reads it when the server starts.\n"
 
 
@@ -54,18 +58,27 @@ class Config:
     """What an operator may set.
 
     Args:
-        host: Address the server binds to.
+        host: Address the server binds to; any but a loopback one wants a certificate and its key.
         port: Port it listens on.
+        certificate: Absolute path of a PEM file: the server's certificate, then the chain above it; "" for no TLS.
+        key: Absolute path of the PEM file with the certificate's private key.
+        public_url: Where agents on other machines reach the server, when that is not where it listens: a proxy in front
+            of it, or the name in its certificate; "" for where it listens.
         database: SQLAlchemy URL; "" for SQLite in the home folder.
         objects: Object store URL; "" for a folder in the home folder.
         clusters: Clusters of the local engine.
+        slurm: Clusters that Slurm runs.
     """
 
     host: str = "127.0.0.1"
     port: int = PORT
+    certificate: str = ""
+    key: str = ""
+    public_url: str = ""
     database: str = ""
     objects: str = ""
     clusters: tuple[LocalCluster, ...] = field(default_factory=default_clusters)
+    slurm: tuple[SlurmCluster, ...] = ()
 
     def __post_init__(self) -> None:
         """Checks what no cluster can check alone.
@@ -73,14 +86,36 @@ class Config:
         Raises:
             InvalidSpec: A field is out of its range.
         """
-        names = [cluster.name for cluster in self.clusters]
+        names = [cluster.name for cluster in self.clusters] + [cluster.name for cluster in self.slurm]
+        files = (self.certificate, self.key)
+        everywhere = self.host in ("", "0.0.0.0", "::")
         wrong = {
             "port": (not 0 <= self.port <= PORT_MAX, str(self.port), f"0 to {PORT_MAX}"),
-            "clusters": (len(set(names)) < len(names), ", ".join(names), "names that differ"),
+            "certificate": (
+                any(files) and not all(file.startswith("/") for file in files),
+                f"{self.certificate!r} with key {self.key!r}",
+                "the absolute paths of a certificate and of its key, or neither",
+            ),
+            "public_url": (
+                not _is_base_url(self.public_url) if self.public_url else everywhere,
+                repr(self.public_url),
+                f"http(s)://host[:port]{', as the server listens on every address' if everywhere else ''}",
+            ),
+            "clusters": (len(set(names)) < len(names), ", ".join(names), "names that differ, also from Slurm's"),
         }
         for name, (bad, got, wanted) in wrong.items():
             if bad:
                 raise InvalidSpec("accept a configuration", on=f"field {name!r}", got=got, wanted=wanted)
+
+
+def _is_base_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    bare = f"{parts.scheme}://{parts.netloc}" == url and "@" not in parts.netloc
+    return bare and parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +123,7 @@ class ServerRecord:
     """Where a running server is.
 
     Args:
-        url: Its address.
+        url: Its address, for whoever shares its home.
         pid: Its process.
     """
 
@@ -96,14 +131,18 @@ class ServerRecord:
     pid: int
 
 
-def url_of(listener: socket.socket) -> str:
-    """Returns the URL of what listens on a socket.
+def url_of(listener: socket.socket, config: Config) -> str:
+    """Returns the URL at which whoever shares the home reaches what listens on a socket.
 
     Args:
         listener: The socket.
+        config: With TLS the name must be one that the certificate holds: that of the public URL, else the host's.
     """
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    if config.certificate:
+        host = urlsplit(config.public_url).hostname or config.host
+    scheme = "https" if config.certificate else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +256,27 @@ class Home:
             config: May name another.
         """
         return config.database or f"sqlite:///{self.path / 'state.db'}"
+
+    def certificate(self, config: Config) -> str:
+        """Returns what clients are to trust, as PEM text: the server's certificate and the chain above it, or "".
+
+        Args:
+            config: Says where it is.
+
+        Raises:
+            InvalidSpec: There is no certificate in that file, or none that can be read.
+        """
+        if not config.certificate:
+            return ""
+        attempted, wanted = "read the server's certificate", "a PEM file"
+        try:
+            text = Path(config.certificate).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidSpec(attempted, on=config.certificate, got=str(error), wanted=wanted) from error
+        found = _CERTIFICATES.findall(text)  # A key that is in the same file stays here.
+        if not found:
+            raise InvalidSpec(attempted, on=config.certificate, got="no certificate", wanted=wanted)
+        return "\n".join(found) + "\n"
 
     def objects_url(self, config: Config) -> str:
         """Returns the URL of the object store.

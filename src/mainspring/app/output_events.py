@@ -14,6 +14,7 @@ NOTED_MAX = 5
 # What says how a run fares, shown wherever one asks about a job.
 NOTABLE = (
     EventKind.ATTEMPT_RESIZED,
+    EventKind.ALLOCATION_TAKEN,
     EventKind.RANK_EXITED,
     EventKind.RANK_LEFT,
     EventKind.RANK_SLOW,
@@ -123,6 +124,9 @@ _WORDS: Mapping[EventKind, Callable[[_Facts], str]] = {
     EventKind.JOB_MOVED: lambda facts: f"{facts['before']} -> {facts['after']}{facts.clause('reason', ': {}')}",
     EventKind.ATTEMPT_GRANTED: _granted,
     EventKind.ATTEMPT_RESIZED: _resized,
+    EventKind.ALLOCATION_QUEUED: lambda facts: f"waits in the queue of {facts['cluster']} itself: {facts['reason']}",
+    EventKind.ALLOCATION_PLACED: lambda facts: f"{facts['allocation']} has left the queue of its cluster",
+    EventKind.ALLOCATION_TAKEN: lambda facts: f"{facts['allocation']} is over: {facts['reason']}",
     EventKind.ATTEMPT_ENDED: lambda facts: f"the attempt is over: {facts['outcome']}{facts.clause('reason', ', {}')}",
     EventKind.ATTEMPT_STOPPING: lambda facts: f"the attempt is asked to end{facts.clause('reason', ': {}')}",
     EventKind.STOP_REQUESTED: lambda facts: f"asked to stop by {facts['by']}{_for(facts)}",

@@ -82,7 +82,9 @@ def attempts_table(attempts: Sequence[AttemptView], *, now_s: float) -> Renderab
     made = Listing("ATTEMPT", "STATE", "?>GENERATION", "?>RANKS", "?NODES", "?>RAN", "?>COST", "?WHERE", "~REASON")
     for attempt in attempts:
         ran = (attempt.ended_s if attempt.ended_s is not None else now_s) - attempt.granted_s
-        nodes = ", ".join(attempt.nodes[:4]) + (f" and {len(attempt.nodes) - 4} more" if len(attempt.nodes) > 4 else "")
+        nodes = ", ".join(attempt.hosts.get(node, node) for node in attempt.nodes[:4]) + (
+            f" and {len(attempt.nodes) - 4} more" if len(attempt.nodes) > 4 else ""
+        )
         alive = sum(rank.alive for rank in attempt.ranks)
         ranks = f"{alive}/{len(attempt.ranks)}" if attempt.ranks else "-"
         counts = (str(attempt.generation), ranks, nodes, ago(ran), f"${attempt.dollars:.4f}")

@@ -20,6 +20,7 @@ from mainspring.app import daemon
 from mainspring.app.client import Client
 from mainspring.app.code import record_environment, snapshot_code
 from mainspring.app.home import Home, ServerRecord
+from mainspring.app.sdk_cluster import ClusterVerbs
 from mainspring.app.sdk_data import DataVerbs
 from mainspring.app.shelf import Shelf
 from mainspring.app.specs import option_from, spec_from
@@ -88,7 +89,7 @@ def job(
 
 
 class Lab:
-    """One Mainspring, seen from one home folder. What can be done with its data is `lab.data`.
+    """One Mainspring, seen from one home folder. Its data is `lab.data`, its clusters `lab.clusters`.
 
     Args:
         home: The home folder; None for `MAINSPRING_HOME`, else `~/.mainspring`.
@@ -97,6 +98,7 @@ class Lab:
     def __init__(self, home: Path | str | None = None) -> None:
         self.home = Home.find(Path(home) if home is not None else None)
         self.data = DataVerbs(self)
+        self.clusters = ClusterVerbs(self)
 
     def up(self, *, port: int | None = None, policy: Path | str | None = None) -> ServerRecord:
         """Starts the server when it is not running, and returns where it listens.
@@ -126,7 +128,7 @@ class Lab:
         record = self.home.server()
         if record is None:
             raise Unavailable("reach the Mainspring server", on=str(self.home.path), got="none", next_step="ms up")
-        return Client(record.url, self.home.token())
+        return Client(record.url, self.home.token(), certificate=self.home.certificate(self.home.config()))
 
     def objects(self) -> ObjectStore:
         """Returns this lab's object store."""

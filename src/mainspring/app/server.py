@@ -9,20 +9,17 @@ import argparse
 import os
 import socket
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from mainspring.app.arrivals import Inboxes, Reader
+from mainspring.app.engines import Engines
 from mainspring.app.home import Home, url_of
 from mainspring.app.system import SystemClock, SystemDice
 from mainspring.control import Caller, Control, TokenRole, open_store
-from mainspring.control.server import Server
+from mainspring.control.server import Server, Tls
 from mainspring.domain.errors import MainspringError, NotFound
 from mainspring.domain.job import LAB
 from mainspring.domain.team import Team
-from mainspring.engines.local import LocalCluster, LocalEngine
-
-AGENT_COMMAND = (sys.executable, "-m", "mainspring.app.agent")
 
 
 def main() -> int:
@@ -51,21 +48,13 @@ def serve(home: Home, listener: socket.socket) -> None:
     """
     config = home.config()
     clock = SystemClock()
+    engines = Engines(config, home, environment=os.environ, clock=clock)
     control = Control(
         store=open_store(home.database_url(config)),
-        engines={
-            cluster.name: LocalEngine(
-                cluster,
-                root=home.engines / cluster.name,
-                agent_command=AGENT_COMMAND,
-                environment=agent_environment(os.environ, cluster),
-                clock=clock,
-            )
-            for cluster in config.clusters
-        },
+        engines=engines.by_name,
         clock=clock,
         dice=SystemDice(),
-        controller_url=url_of(listener),
+        controller_url=config.public_url or url_of(listener, config),
         objects_url=home.objects_url(config),
         key=home.key(SystemDice()),
         policy=home.policy(),
@@ -77,7 +66,8 @@ def serve(home: Home, listener: socket.socket) -> None:
         home.write_token(control.issue_token(role=TokenRole.ADMIN, team=LAB))
     inboxes = Inboxes(home.arrivals)
     reader = Reader(inboxes, home.objects_url(config))
-    server = Server(control, listener, arrivals=inboxes)
+    tls = Tls(certificate=Path(config.certificate), key=Path(config.key)) if config.certificate else None
+    server = Server(control, listener, tls=tls, arrivals=inboxes)
     server.start()
     reader.start()
     try:
@@ -85,25 +75,8 @@ def serve(home: Home, listener: socket.socket) -> None:
     finally:
         reader.stop()
         server.stop()
+        engines.close()
         control.store.close()
-
-
-def agent_environment(environment: Mapping[str, str], cluster: LocalCluster) -> dict[str, str]:
-    """Returns what agents of a local cluster get of the server's environment.
-
-    Args:
-        environment: The server's own.
-        cluster: The cluster; where chips are pretended, JAX runs on the processors.
-    """
-    kept = {name: value for name, value in environment.items() if not name.startswith("MAINSPRING_")}
-    own = str(Path(sys.executable).parent)
-    kept["PATH"] = os.pathsep.join([own, kept.get("PATH", os.defpath)])  # `python` is the one that runs Mainspring.
-    if cluster.simulated or cluster.chip == "cpu":
-        kept["JAX_PLATFORMS"] = "cpu"
-        # Ranks share this machine's processors: XLA's threads (it reads NPROC) get each chip's share of them, no more.
-        chips = cluster.nodes * cluster.chips_per_node
-        kept.setdefault("NPROC", str(max(1, (os.cpu_count() or 1) // chips)))
-    return kept
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import final
 import sqlalchemy as sa
 
 from mainspring.control.fold import Loss
-from mainspring.control.holdings import AllocationRecord, allocation_by_id
+from mainspring.control.holdings import AllocationRecord, allocation_by_id, ranks_per_replica
 from mainspring.control.ledger import Ledger, StopCause
 from mainspring.control.losses import lose
 from mainspring.control.mirror import Mirror
@@ -144,12 +144,13 @@ class Actor:
 
     def _order(self, connection: sa.Connection, allocation: AllocationRecord, now_s: float) -> LaunchOrder:
         attempt = self._mirror.attempts[allocation.attempt]
-        part = self._mirror.parts[allocation.id]
+        part, spec = self._mirror.parts[allocation.id], self._mirror.specs[attempt.job]
+        option = next(role for role in spec.roles if role.name == part.role).options[part.option]
+        each = ranks_per_replica(part, option)  # Cores and memory are spread like the chips.
         if attempt.id not in self._secrets:
             # Agents of one attempt know each other by it, so a controller that starts anew must give the same.
             self._secrets[attempt.id] = attempt_secret(self._key, attempt.id)
-            team = self._mirror.specs[attempt.job].team
-            caller = Caller(role=TokenRole.ATTEMPT, team=team, attempt=attempt.id)
+            caller = Caller(role=TokenRole.ATTEMPT, team=spec.team, attempt=attempt.id)
             save_token(connection, self._secrets[attempt.id], caller, now_s=now_s)
         return LaunchOrder(
             allocation=allocation.id,
@@ -157,6 +158,12 @@ class Actor:
             role=part.role,
             nodes=part.nodes,
             chip_milli=part.chip_milli,
+            cpu_milli=tuple(round(option.cpu_milli * ranks / each) for ranks in part.ranks),
+            memory_mib=tuple(round(option.memory_mib * ranks / each) for ranks in part.ranks),
             controller=self._controller_url,
             token=self._secrets[attempt.id],
+            job=self._mirror.jobs[attempt.job].name,
+            team=spec.team,
+            tier=spec.tier,
+            duration_s=spec.duration_s or None,
         )

@@ -171,8 +171,11 @@ def register(connection: sa.Connection, call: Register, *, rules: Rules, known: 
     fresh = _address(connection, attempt, agent) != call.address
     formed = attempt.epoch == 0 and _all_came(connection, attempt, gang, agent)
     leads = not formed and _succeeds(attempt, call, rules)
-    if known and (fresh or formed or leads):
+    waited = bool(where.allocation.queued)
+    if known and (fresh or formed or leads or waited):
         return None
+    if waited:
+        Ledger(connection, rules.now_s).leave_queue(where.allocation)
     if fresh:
         connection.execute(sa.delete(agents).where(agents.c.attempt_id == attempt.id, agents.c.agent == agent))
         connection.execute(sa.insert(agents).values(attempt_id=attempt.id, agent=agent, address=call.address))
@@ -345,7 +348,11 @@ def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> Heart
     if beat.outcome is not None:
         current = attempt_by_id(connection, attempt.id)
         assert current is not None
-        ledger.stop_attempt(current, StopCause.OUTCOME, beat.reason or f"its lead reported {beat.outcome.value}")
+        # A lead ends so only when its engine asks it to: nobody here has, unless the attempt is stopping already.
+        taken = beat.outcome is AttemptState.CANCELLED
+        cause = StopCause.TAKEN if taken else StopCause.OUTCOME
+        reason = beat.reason or f"its lead reported {beat.outcome.value}"
+        ledger.stop_attempt(current, cause, f"cluster {attempt.cluster} took it back: {reason}" if taken else reason)
     return HeartbeatReply(acknowledged=seen, gone=_gone(connection, attempt))
 
 

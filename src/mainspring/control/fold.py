@@ -23,6 +23,7 @@ class Loss:
         whole: Whether nothing of it is left to go on.
         nodes: Those lost of what is left.
         ended: Those of them that the engine names: there nothing lives.
+        taken: Whether its cluster took it back, so that nobody is to blame.
     """
 
     reason: str
@@ -30,6 +31,7 @@ class Loss:
     whole: bool = True
     nodes: tuple[NodeName, ...] = ()
     ended: tuple[NodeName, ...] = ()
+    taken: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,8 @@ def judge(allocation: AllocationRecord, seen: AllocationSeen | None, *, now_s: f
     """
     over = seen is not None and seen.phase is AllocationPhase.ENDED
     match allocation.state:
+        case AllocationState.GRANTED | AllocationState.LAUNCHED if seen is not None and over and seen.taken:
+            return Judgement(after=AllocationState.GONE, loss=Loss(reason=taken_words(allocation, seen), taken=True))
         case AllocationState.GRANTED | AllocationState.LAUNCHED if seen is not None and over:
             well = seen.exit_code == 0 and not seen.agent_lost
             return Judgement(after=AllocationState.GONE, loss=Loss(reason=_ending(seen), well=well))
@@ -105,6 +109,16 @@ def fatal(
         left[part.role] = left.get(part.role, 0) + (alive if kept else 0)
     short = [role for role, ranks in left.items() if ranks < needed[role]]
     return "" if not short or all(loss.well for loss in losses.values()) else first
+
+
+def taken_words(allocation: AllocationRecord, seen: AllocationSeen) -> str:
+    """Returns why an allocation is over that its cluster took back.
+
+    Args:
+        allocation: As the store has it.
+        seen: As its engine sees it.
+    """
+    return f"cluster {allocation.cluster} took it back{': ' if seen.reason else ''}{seen.reason}"
 
 
 def _ending(seen: AllocationSeen) -> str:

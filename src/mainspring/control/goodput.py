@@ -88,7 +88,8 @@ def goodput_of(connection: sa.Connection, job: JobRecord, *, now_s: float, lease
     queued_s = job.submitted_s
     accounts: list[Goodput] = []
     for attempt in own:
-        waited_s = max(0.0, attempt.granted_s - queued_s)
+        granted_s = now_s if _queued(held.get(attempt.id, ())) else attempt.granted_s
+        waited_s = max(0.0, granted_s - queued_s)
         part = account(attempt, held.get(attempt.id, ()), waited_s=waited_s, now_s=now_s, lease_s=lease_s)
         accounts.append(part)
         queued_s = now_s if attempt.ended_s is None else attempt.ended_s
@@ -140,7 +141,8 @@ def goodput_report(
     by_team: dict[str, list[Goodput]] = {}
     by_cluster: dict[str, list[Goodput]] = {}
     for row in counted:
-        waited_s = max(0.0, row.granted_s - (row.submitted_s if row.before_s is None else row.before_s))
+        granted_s = now_s if _queued(held.get(row.id, ())) else row.granted_s
+        waited_s = max(0.0, granted_s - (row.submitted_s if row.before_s is None else row.before_s))
         part = account(attempt_of(row), held.get(row.id, ()), waited_s=waited_s, now_s=now_s, lease_s=lease_s)
         by_team.setdefault(row.team, []).append(part)
         by_cluster.setdefault(row.cluster, []).append(part)
@@ -153,6 +155,11 @@ def goodput_report(
     )
 
 
+def _queued(held: Sequence[AllocationRecord]) -> bool:
+    """Returns whether an attempt waits in its cluster's own queue, and nothing of it was ever elsewhere."""
+    return bool(held) and all(one.queued for one in held)
+
+
 class _Span:
     """An allocation's time, in node-seconds.
 
@@ -163,7 +170,9 @@ class _Span:
 
     def __init__(self, one: AllocationRecord, until_s: float) -> None:
         self._one = one
-        self._end_s = max(one.granted_s, until_s if one.ended_s is None else min(one.ended_s, until_s))
+        end_s = until_s if one.ended_s is None else min(one.ended_s, until_s)
+        # What waits in its cluster's own queue holds nothing yet.
+        self._end_s = one.granted_s if one.queued else max(one.granted_s, end_s)
 
     def within(self, from_s: float, to_s: float) -> float:
         """Returns what lies between two times."""

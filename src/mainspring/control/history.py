@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from mainspring.control.accounting import dollars
 from mainspring.control.records import ATTEMPT_LIVE, JOB_LIVE, AttemptRecord, attempts_of, chunks, read_text, specs
 from mainspring.control.schema import allocations, attempts, jobs
-from mainspring.domain.ids import AttemptId, ChipName, JobId, TeamName
+from mainspring.domain.ids import AttemptId, ChipName, ClusterName, JobId, TeamName
 from mainspring.domain.job import MILLI, JobSpec
 from mainspring.domain.life import JobState
 from mainspring.domain.team import Team
@@ -23,6 +23,9 @@ from mainspring.planner.builder import CHIP_VALUES, USAGE_HALF_LIFE_S
 
 HALF_LIVES = 6  # What was used longer ago weighs under a sixty-fourth.
 SUCCESSES_MAX = 2_000  # Newest ones learned from; each group of `planner.durations` remembers 64.
+AVOIDED_S = 60.0  # After a cluster took a job back at once: as long as engines keep nodes that refuse work off plans.
+AVOIDED_S_MAX = 1_800.0  # It doubles each time, up to what a queue takes to change much.
+STAYED_S = 600.0  # An attempt that had its nodes for longer was not in vain: the next may follow at once.
 RAN_S_MIN = 1.0  # What ran for less, by clocks that were set back, teaches plans that its nodes are free at once.
 _HOUR_S = 3_600.0
 _DAY_HOURS = 24
@@ -49,12 +52,24 @@ _LIVE = (
     sa.select(jobs.c.team, allocations.c.chips, allocations.c.granted_s)
     .join(attempts, allocations.c.attempt_id == attempts.c.id)
     .join(jobs, attempts.c.job_id == jobs.c.id)
-    .where(attempts.c.state.in_(ATTEMPT_LIVE), allocations.c.ended_s.is_(None))
+    .where(
+        attempts.c.state.in_(ATTEMPT_LIVE),
+        allocations.c.ended_s.is_(None),
+        sa.func.coalesce(allocations.c.queued, "") == "",
+    )
 )
 _PASTS = (
-    sa.select(attempts.c.id, attempts.c.job_id, attempts.c.granted_s, attempts.c.ended_s, attempts.c.stop_cause)
+    sa.select(
+        attempts.c.id,
+        attempts.c.job_id,
+        attempts.c.cluster,
+        attempts.c.granted_s,
+        attempts.c.ended_s,
+        attempts.c.stop_cause,
+    )
     .join(jobs, attempts.c.job_id == jobs.c.id)
     .where(jobs.c.state.in_(JOB_LIVE), attempts.c.ended_s.is_not(None))
+    .order_by(attempts.c.number)
 )
 _CHIPS = sa.select(allocations.c.attempt_id, allocations.c.chips, allocations.c.granted_s, allocations.c.ended_s).where(
     allocations.c.ended_s.is_not(None)
@@ -68,33 +83,60 @@ _SUCCEEDED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Avoided:
+    """A cluster that took a job back, how many times running, and until when the job is not to be placed there."""
+
+    cluster: ClusterName
+    times: int
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
     """What a job's ended attempts amount to.
 
     Args:
         attained_chip_s: Chip-seconds they had.
         ran_s: Seconds they lasted.
-        evicted_s: When the last of them that a plan ended was over; minus infinity for none.
+        evicted_s: When the last of them that a plan or a cluster ended was over; minus infinity for none.
+        avoided: Clusters that took it back, in no particular order.
     """
 
     attained_chip_s: float = 0.0
     ran_s: float = 0.0
     evicted_s: float = -inf
+    avoided: tuple[Avoided, ...] = ()
 
-    def with_attempt(self, *, chip_s: float, granted_s: float, ended_s: float, displaced: bool) -> Past:
+    @property
+    def avoid(self) -> Mapping[ClusterName, float]:
+        """Returns until when it is not to be placed on some clusters."""
+        return {one.cluster: one.until_s for one in self.avoided}
+
+    def with_attempt(
+        self, *, chip_s: float, granted_s: float, ended_s: float, displaced: bool, taken_by: ClusterName | None = None
+    ) -> Past:
         """Returns the past with one more attempt.
 
         Args:
             chip_s: Chip-seconds it had.
             granted_s: When it began.
             ended_s: When it was over.
-            displaced: Whether a plan ended it.
+            displaced: Whether a plan or its cluster ended it.
+            taken_by: The cluster that took it back, if one did.
         """
         lasted_s = max(0.0, ended_s - granted_s)
+        avoided = self.avoided
+        if taken_by is not None:
+            before = next((one.times for one in avoided if one.cluster == taken_by), 0)
+            times = 1 if lasted_s > STAYED_S else before + 1
+            until_s = ended_s + min(AVOIDED_S * 2.0 ** min(times - 1, 16), AVOIDED_S_MAX)
+            others = tuple(one for one in avoided if one.cluster != taken_by)
+            avoided = (*others, Avoided(cluster=taken_by, times=times, until_s=until_s))
         return Past(
             attained_chip_s=self.attained_chip_s + chip_s,
             ran_s=self.ran_s + lasted_s,
             evicted_s=max(self.evicted_s, ended_s) if displaced else self.evicted_s,
+            avoided=avoided,
         )
 
 
@@ -106,12 +148,13 @@ class Success:
     ran_s: float
 
 
-def pasts(connection: sa.Connection, displacing: Iterable[str]) -> dict[JobId, Past]:
+def pasts(connection: sa.Connection, displacing: Iterable[str], *, taken: str) -> dict[JobId, Past]:
     """Returns the past of every job that has not ended and had an attempt before.
 
     Args:
         connection: Where to read.
-        displacing: Causes of stops that were a plan's.
+        displacing: Causes of stops that were a plan's or a cluster's.
+        taken: That of a cluster's.
     """
     found: dict[JobId, Past] = {}
     causes = tuple(displacing)
@@ -124,6 +167,7 @@ def pasts(connection: sa.Connection, displacing: Iterable[str]) -> dict[JobId, P
             granted_s=row.granted_s,
             ended_s=row.ended_s,
             displaced=row.stop_cause in causes,
+            taken_by=ClusterName(row.cluster) if row.stop_cause == taken else None,
         )
     return found
 

@@ -32,7 +32,8 @@ class AllocationRecord:
 
     `place` counts the attempt's allocations, `agent_first` and `rank_first` are numbers in the attempt. `came_s` is
     when the last of its agents came, `ended_s` until when it is counted, None while it is; `lost` tells that an agent
-    of it ended otherwise than well.
+    of it ended otherwise than well. `queued` is what it waits for in its cluster's own queue, "" once it has left that,
+    None when it never was there; `hosts_text` names the machines behind its nodes, where its cluster chose them.
     """
 
     id: AllocationId
@@ -50,6 +51,13 @@ class AllocationRecord:
     came_s: float | None
     ended_s: float | None
     lost: bool
+    queued: str | None
+    hosts_text: str
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Returns the machines behind its nodes, () where those are its nodes."""
+        return read_text(tuple[str, ...], self.hosts_text)
 
 
 _COLUMNS = [column for column in allocations.c if column.name not in ("part", "chips")]
@@ -79,6 +87,8 @@ def allocation_of(row: sa.Row[Any]) -> AllocationRecord:
         came_s=row.came_s,
         ended_s=row.ended_s,
         lost=row.lost,
+        queued=row.queued,
+        hosts_text=row.hosts,
     )
 
 

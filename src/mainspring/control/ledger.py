@@ -40,10 +40,13 @@ class StopCause(str, Enum):
     EVICT = "evict"
     RESIZE = "resize"  # To run again with more or fewer replicas.
     LOST = "lost"
+    TAKEN = "taken"  # Its cluster took it back.
     FENCED = "fenced"  # Its cluster was given up; what may still run there no longer counts.
 
 
-DISPLACED = (StopCause.EVICT, StopCause.RESIZE)  # By a plan: the job is queued again, and nothing is held against it.
+# By a plan, or by the cluster: the job is queued again, and nothing is held against it.
+DISPLACED = (StopCause.EVICT, StopCause.RESIZE, StopCause.TAKEN)
+_OWN_END = (AttemptState.LOST, AttemptState.CANCELLED)  # Outcomes by which a lead may tell of a cluster's doing.
 _ASKED = (StopCause.CANCEL, *DISPLACED)
 _NOTHING: Mapping[str, str] = {}
 
@@ -280,8 +283,11 @@ class Ledger:
         moved(ALLOCATION_MOVES, before, after, allocation.id)
         if after is AllocationState.LAUNCHED:
             columns["launched_s"] = self.now_s
+        if after is AllocationState.GONE and allocation.queued:
+            self.leave_queue(allocation)
         if after is AllocationState.GONE and allocation.ended_s is None:
-            columns["ended_s"] = max(self.now_s, allocation.granted_s)
+            began_s = self.now_s if allocation.queued else allocation.granted_s  # Out of a queue it was nowhere.
+            columns["ended_s"] = max(self.now_s, began_s)
         self.connection.execute(sa.update(allocations).where(allocations.c.id == allocation.id).values(columns))
         if after is AllocationState.GONE:
             self.note_gone(allocation, range(allocation.nodes))
@@ -297,6 +303,69 @@ class Ledger:
             numbers = [allocation.agent_first + place for place in some]
             own = (agents.c.attempt_id == allocation.attempt, agents.c.agent.in_(numbers))
             self.connection.execute(sa.update(agents).where(*own, sa.not_(agents.c.gone)).values(gone=True))
+
+    def wait_in_queue(self, allocation: AllocationRecord, reason: str) -> None:
+        """Notes what an allocation waits for in its cluster's own queue; nothing of it is held yet.
+
+        Args:
+            allocation: Which.
+            reason: The cluster's words, not "".
+        """
+        own = allocations.c.id == allocation.id
+        self.connection.execute(sa.update(allocations).where(own).values(queued=reason))
+        if not allocation.queued:
+            detail = {"allocation": allocation.id, "cluster": allocation.cluster, "reason": reason}
+            self._tell_of(allocation, EventKind.ALLOCATION_QUEUED, detail)
+
+    def leave_queue(self, allocation: AllocationRecord) -> None:
+        """Notes that an allocation waits in its cluster's queue no longer: from now on it is counted as granted.
+
+        Args:
+            allocation: Which; nothing happens when it does not wait.
+        """
+        own = allocations.c.id == allocation.id
+        left = sa.update(allocations).values(queued="", granted_s=self.now_s)
+        if not self.connection.execute(left.where(own, allocations.c.queued != "")).rowcount:
+            return
+        held = (allocations.c.attempt_id == allocation.attempt, sa.func.coalesce(allocations.c.queued, "") == "")
+        first_s = self.connection.execute(sa.select(sa.func.min(allocations.c.granted_s)).where(*held)).scalar_one()
+        unled = (attempts.c.id == allocation.attempt, attempts.c.epoch == 0)
+        self.connection.execute(sa.update(attempts).where(*unled).values(granted_s=first_s))
+        self._tell_of(allocation, EventKind.ALLOCATION_PLACED, {"allocation": allocation.id})
+
+    def note_hosts(self, allocation: AllocationRecord, hosts: Sequence[str]) -> None:
+        """Notes the machines behind an allocation's nodes.
+
+        Args:
+            allocation: Which.
+            hosts: The machines, in the order of the nodes.
+        """
+        own = allocations.c.id == allocation.id
+        self.connection.execute(sa.update(allocations).where(own).values(hosts=text_of(tuple(hosts))))
+
+    def _tell_of(self, allocation: AllocationRecord, kind: EventKind, detail: Detail) -> None:
+        of = attempts.c.id == allocation.attempt
+        job = self.connection.execute(sa.select(attempts.c.job_id).where(of)).scalar_one()
+        self.event(kind, job=JobId(job), attempt=allocation.attempt, detail=detail)
+
+    def take_back(self, allocation: AllocationRecord, reason: str) -> None:
+        """Notes that its cluster took an allocation back; an attempt that ended of that has not failed.
+
+        Args:
+            allocation: Which.
+            reason: The cluster's words.
+        """
+        detail = {"allocation": allocation.id, "cluster": allocation.cluster, "reason": reason}
+        self._tell_of(allocation, EventKind.ALLOCATION_TAKEN, detail)
+        lost = attempts.c.stop_cause.in_([StopCause.LOST.value, StopCause.TAKEN.value])
+        told = attempts.c.outcome.in_([outcome.value for outcome in _OWN_END])
+        ended_of_it = (
+            attempts.c.id == allocation.attempt,
+            attempts.c.state == AttemptState.STOPPING.value,
+            lost | (attempts.c.stop_cause == StopCause.OUTCOME.value) & told,
+        )
+        columns = {"stop_cause": StopCause.TAKEN.value, "reason": clipped(reason)}
+        self.connection.execute(sa.update(attempts).where(*ended_of_it).values(columns))
 
     def lose_allocation(self, allocation: AllocationRecord) -> None:
         """Notes that an agent of an allocation ended otherwise than well.
@@ -358,6 +427,9 @@ class Ledger:
         moved(ATTEMPT_MOVES, attempt.state, end.attempt, attempt.id)
         ended_s = max(self.now_s, attempt.granted_s)
         self._update_attempt(attempt.id, state=end.attempt.value, ended_s=ended_s, reason=clipped(reason))
+        for allocation in live_allocations_of(self.connection, [attempt.id]):
+            if allocation.queued:
+                self.leave_queue(allocation)  # Of a cluster that was given up.
         self.connection.execute(
             sa.update(allocations)
             .where(allocations.c.attempt_id == attempt.id, allocations.c.ended_s.is_(None))

@@ -16,11 +16,12 @@ from mainspring.control.acts import Actor, Seen, Told, tell
 from mainspring.control.commit import Committer
 from mainspring.control.failover import Silence, given_up
 from mainspring.control.fleet import Fleet
-from mainspring.control.fold import Loss, judge
+from mainspring.control.fold import Loss, judge, taken_words
 from mainspring.control.ledger import Ledger, StopCause
 from mainspring.control.losses import drop_late, end_leaderless, lose
 from mainspring.control.mirror import Mirror
 from mainspring.control.picture import Picture, Pictures
+from mainspring.control.queues import follow_queue
 from mainspring.control.records import attempt_by_id, attempts_by_id, jobs_by_id
 from mainspring.control.schema import agents
 from mainspring.control.settings import Settings
@@ -220,15 +221,19 @@ class Loop:
         mirror.refresh(connection, now_s)
         losses: dict[AttemptId, dict[AllocationId, Loss]] = {}
         dropped: dict[AttemptId, None] = {}
+        delegated = {cluster: one.inventory.delegated for cluster, one in self._fleet.seen().items()}
         for allocation in mirror.allocations:
             if allocation.cluster in seen:
                 found = seen[allocation.cluster].get(allocation.id)
+                follow_queue(ledger, mirror, allocation, found, delegated=delegated[allocation.cluster])
                 judgement = judge(allocation, found, now_s=now_s, absent_s=self._settings.absent_s)
                 if judgement.after is not None:
                     ledger.move_allocation(allocation, judgement.after)
                     mirror.touch(allocation.attempt)
                     if judgement.loss is None and judgement.after is AllocationState.GONE:
                         dropped[allocation.attempt] = None
+                        if found is not None and found.taken:
+                            ledger.take_back(allocation, taken_words(allocation, found))
                 if judgement.loss is not None:
                     losses.setdefault(allocation.attempt, {})[allocation.id] = judgement.loss
         for attempt_id, own in losses.items():
@@ -236,6 +241,7 @@ class Loop:
         for attempt_id in dropped:
             if attempt_id in mirror.attempts and mirror.attempts[attempt_id].state is not AttemptState.STOPPING:
                 ledger.settle_grants(attempt_id)
+        mirror.refresh(connection, now_s)  # What is in a queue by now is not late.
         self._stop_late_starts(connection, ledger)
         # While this controller did not lead, agents had nowhere to register, and leads nobody to tell.
         for limit_s, end in ((self._settings.start_s_max, drop_late), (self._settings.leaderless_s, end_leaderless)):
@@ -263,15 +269,10 @@ class Loop:
     def _stop_late_starts(self, connection: sa.Connection, ledger: Ledger) -> None:
         """Stops attempts whose agents have not all come within the time a start may take.
 
-        The time counts from when this controller began to lead: while none led, agents had nowhere to register.
+        The time counts from when this controller began to lead: while none led, agents had nowhere to register; and
+        from when the last of its allocations left its cluster's own queue.
         """
-        late = [
-            attempt.id
-            for attempt in self._mirror.attempts.values()
-            if attempt.state is AttemptState.GRANTED
-            and ledger.now_s - max(attempt.granted_s, self._led_since_s) > self._settings.start_s_max
-        ]
-        for attempt_id in late:
+        for attempt_id in [attempt for attempt in self._mirror.attempts if self._starts_late(attempt, ledger.now_s)]:
             attempt = attempt_by_id(connection, attempt_id)
             if attempt is None or attempt.state is not AttemptState.GRANTED:
                 continue
@@ -284,6 +285,13 @@ class Loop:
                 StopCause.LOST,
                 f"{came} of {wanted} agents came and no lead spoke within {self._settings.start_s_max:.0f} s",
             )
+
+    def _starts_late(self, attempt_id: AttemptId, now_s: float) -> bool:
+        attempt, own = self._mirror.attempts[attempt_id], self._mirror.allocations_of(attempt_id)
+        if attempt.state is not AttemptState.GRANTED or any(one.queued for one in own):
+            return False
+        since_s = max((attempt.granted_s, self._led_since_s, *(one.granted_s for one in own)))
+        return now_s - since_s > self._settings.start_s_max
 
     def _give_up_silent(self, connection: sa.Connection, ledger: Ledger, seen: Seen) -> None:
         """Fences and ends attempts whose cluster and lead have both been silent for too long; see `failover`."""

@@ -28,9 +28,13 @@ def lose(ledger: Ledger, mirror: Mirror, attempt_id: AttemptId, losses: Mapping[
     if attempt is None or attempt.state not in LIVE:
         return
     held = {one: mirror.parts[one.id] for one in mirror.allocations_of(attempt_id)}
+    taken = {one: losses[one.id].reason for one in held if one.id in losses and losses[one.id].taken}
     reason = fatal(held, losses, mirror.specs[attempt.job], led=attempt.epoch > 0)
+    for one, words in taken.items():
+        ledger.take_back(one, words)
     if reason:
-        ledger.stop_attempt(attempt, StopCause.LOST, reason)
+        cause = StopCause.TAKEN if taken else StopCause.LOST
+        ledger.stop_attempt(attempt, cause, next(iter(taken.values()), reason))
         mirror.touch(attempt_id)
         return
     for one in held:
@@ -54,13 +58,13 @@ def drop_late(ledger: Ledger, mirror: Mirror, *, before_s: float) -> None:
     Args:
         ledger: Of the transaction.
         mirror: Shows what has not ended.
-        before_s: Those granted before are late.
+        before_s: Those granted before, or out of their cluster's queue before, are late.
     """
     late: dict[AttemptId, dict[AllocationId, Loss]] = {}
     for one in mirror.allocations:
-        if one.state in KEPT and one.came_s is None and one.granted_s < before_s:
+        if one.state in KEPT and one.came_s is None and not one.queued and one.granted_s < before_s:
             attempt = mirror.attempts.get(one.attempt)
-            if attempt is not None and attempt.state is AttemptState.RUNNING:
+            if attempt is not None and attempt.state is AttemptState.RUNNING and _missing(ledger, one.id):
                 late.setdefault(one.attempt, {})[one.id] = Loss(reason=f"the agents of {one.id} have not come")
     for attempt_id, losses in late.items():
         lose(ledger, mirror, attempt_id, losses)
@@ -81,6 +85,13 @@ def end_leaderless(ledger: Ledger, mirror: Mirror, *, before_s: float) -> None:
             reason = f"an agent was lost, and no lead was heard of for {silent_s:.0f} s"
             ledger.stop_attempt(attempt, StopCause.LOST, reason)
             mirror.touch(attempt.id)
+
+
+def _missing(ledger: Ledger, allocation: AllocationId) -> bool:
+    """Returns whether its agents have not come; the mirror does not hear of that."""
+    current = allocation_by_id(ledger.connection, allocation)
+    assert current is not None
+    return current.came_s is None
 
 
 def _take(ledger: Ledger, allocation: AllocationRecord) -> None:

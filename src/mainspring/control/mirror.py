@@ -25,7 +25,7 @@ from mainspring.control.holdings import (
     merged,
     parts,
 )
-from mainspring.control.ledger import DISPLACED
+from mainspring.control.ledger import DISPLACED, StopCause
 from mainspring.control.records import (
     AttemptRecord,
     JobRecord,
@@ -53,6 +53,9 @@ _ATTEMPT_EVENTS = (
     EventKind.ATTEMPT_STOPPING.value,
     EventKind.ATTEMPT_ENDED.value,
     EventKind.ATTEMPT_RESIZED.value,
+    EventKind.ALLOCATION_QUEUED.value,
+    EventKind.ALLOCATION_PLACED.value,
+    EventKind.ALLOCATION_TAKEN.value,
 )
 _DURABLE = EventKind.CHECKPOINT_DURABLE.value
 _READ = (*_JOB_EVENTS, *_ATTEMPT_EVENTS, _DURABLE)
@@ -171,7 +174,7 @@ class Mirror:
             self._charge(one)
             for attempt in self.attempts
             for one in self.allocations_of(attempt)
-            if one.ended_s is None
+            if one.ended_s is None and not one.queued
         ]
         self.builder.set_spent(self._spending.totals(self._tree, counted, now_s))
 
@@ -182,7 +185,7 @@ class Mirror:
         for success in successes(connection):
             self.builder.durations.observe(success.spec, success.ran_s)
         self.builder.set_usage(usage(connection, now_s), at_s=now_s)
-        self._pasts = pasts(connection, DISPLACED)
+        self._pasts = pasts(connection, DISPLACED, taken=StopCause.TAKEN)
         live = live_attempts(connection)
         for some in chunks(dict.fromkeys(attempt.job for attempt in live)):
             own = events.c.job_id.in_(some)
@@ -280,6 +283,7 @@ class Mirror:
                 attained_chip_s=past.attained_chip_s,
                 evicted_s=past.evicted_s,
                 blocked=says.blocked,
+                avoid=past.avoid,
             )
         )
         self._pending[job.id] = None
@@ -312,7 +316,8 @@ class Mirror:
         own, stopping = self.allocations_of(attempt.id), attempt.state is AttemptState.STOPPING
         kept = merged(self.parts[one.id] for one in own if stopping or one.state in KEPT)
         going = merged(self.parts[one.id] for one in own if not stopping and one.state not in KEPT)
-        if known is None or known.state is not attempt.state or (kept + going) != self._shown.get(attempt.id):
+        news = known is None or (known.state, known.granted_s) != (attempt.state, attempt.granted_s)
+        if news or (kept + going) != self._shown.get(attempt.id):
             self.version += 1
         self._shown[attempt.id] = kept + going
         if kept:
@@ -339,6 +344,7 @@ class Mirror:
             durable_s=self._durable_s.get(attempt.id),
             evicted_s=max(past.evicted_s, self._shrunk_s.get(attempt.id, -inf)),
             stopping=stopping,
+            queued=all(one.queued for one in self.allocations_of(attempt.id)),
         )
 
     def _drop_live(self, attempt: AttemptRecord, chip_s: float) -> None:
@@ -355,7 +361,11 @@ class Mirror:
         self._attempt_of.pop(attempt.job, None)
         ended_s = attempt.granted_s if attempt.ended_s is None else attempt.ended_s
         self._pasts[attempt.job] = self._pasts.get(attempt.job, Past()).with_attempt(
-            chip_s=chip_s, granted_s=attempt.granted_s, ended_s=ended_s, displaced=attempt.stop_cause in DISPLACED
+            chip_s=chip_s,
+            granted_s=attempt.granted_s,
+            ended_s=ended_s,
+            displaced=attempt.stop_cause in DISPLACED,
+            taken_by=attempt.cluster if attempt.stop_cause == StopCause.TAKEN else None,
         )
 
     def _charge(self, allocation: AllocationRecord) -> Charge:

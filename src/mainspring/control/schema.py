@@ -111,6 +111,8 @@ allocations = Table(
     Column("came_s", Double, nullable=True),  # When the last of its agents came.
     Column("ended_s", Double, nullable=True),  # When it was gone, or its attempt given up.
     Column("lost", Boolean, nullable=False, default=False),  # Whether an agent of it ended otherwise than well.
+    Column("queued", Text, nullable=True),  # What it waits for in its cluster's own queue; "" once it has left that.
+    Column("hosts", Text, nullable=False, default="[]"),  # The machines behind its nodes, where its cluster chose them.
     UniqueConstraint("attempt_id", "place", name="allocations_attempt_place"),
     Index("allocations_state", "state"),
     Index("allocations_ended", "ended_s"),

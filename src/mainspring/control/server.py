@@ -7,6 +7,7 @@ import ipaddress
 import logging
 import signal
 import socket
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -51,7 +52,7 @@ def listen(host: str, port: int, *, tls: Tls | None = None) -> socket.socket:
     Raises:
         NotAllowed: A public address without TLS, or a port that needs privileges.
         Conflict: The port is in use.
-        InvalidInput: No such host here.
+        InvalidInput: No such host here, or a certificate and key that cannot be used.
     """
     where = f"{host}:{port}"
     if tls is None and not _is_loopback(host):
@@ -80,6 +81,12 @@ def listen(host: str, port: int, *, tls: Tls | None = None) -> socket.socket:
         if error.errno == errno.EACCES:
             raise NotAllowed("serve the API", on=where, got=str(error), next_step="use a port over 1023") from error
         raise InvalidInput("serve the API", on=where, got=str(error), wanted="an address of this machine") from error
+    if tls is not None:
+        try:
+            _check(tls)
+        except InvalidInput:
+            listener.close()
+            raise
     return listener
 
 
@@ -183,6 +190,19 @@ class Server:
             loop.resign()
         except MainspringError as error:
             _log.warning("could not give up the lead: %s", error)
+
+
+def _check(tls: Tls) -> None:
+    """Raises what uvicorn would find only in its thread; a key that asks for a password finds nobody to give it."""
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tls.certificate, tls.key, password="")
+    except (OSError, ValueError) as error:
+        raise InvalidInput(
+            "encrypt the API",
+            on=f"{tls.certificate} with {tls.key}",
+            got=str(error),
+            wanted="PEM files of a certificate and its key, without a password",
+        ) from error
 
 
 def _is_loopback(host: str) -> bool:

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from mainspring.control.fleet import Fleet
 from mainspring.control.goodput import goodput_of
+from mainspring.control.holdings import ALLOCATION_LIVE
 from mainspring.control.mirror import held
 from mainspring.control.records import (
     AttemptRecord,
@@ -68,11 +69,11 @@ def view_job(connection: sa.Connection, job: JobRecord, *, now_s: float, lease_s
     """
     own = attempts_of(connection, [job.id]).get(job.id, [])
     granted = grants(connection, [attempt.id for attempt in own])
-    cost = _dollars(connection, own, now_s)
+    told = _told(connection, own, now_s)
     view = _job_view(
         job,
         specs(connection, [job.id])[job.id],
-        tuple(_view_attempt(attempt, granted, cost, ranks(connection, attempt.id)) for attempt in own),
+        tuple(_view_attempt(attempt, granted, told, ranks(connection, attempt.id)) for attempt in own),
         _waits(connection, [job]).get(job.id),
         _arrays(connection, [job]),
     )
@@ -116,13 +117,13 @@ def list_jobs(
     wanted = list(shown.values())
     found, written, own = jobs_by_id(connection, wanted), specs(connection, wanted), attempts_of(connection, wanted)
     every = [attempt for some in own.values() for attempt in some]
-    granted, cost = grants(connection, [attempt.id for attempt in every]), _dollars(connection, every, now_s)
+    granted, told = grants(connection, [attempt.id for attempt in every]), _told(connection, every, now_s)
     waits, arrays = _waits(connection, found.values()), _arrays(connection, found.values())
     return tuple(
         _job_view(
             found[job],
             written[job],
-            tuple(_view_attempt(attempt, granted, cost, ()) for attempt in own.get(job, [])),
+            tuple(_view_attempt(attempt, granted, told, ()) for attempt in own.get(job, [])),
             waits.get(job),
             arrays,
         )
@@ -144,13 +145,14 @@ def _job_view(
         place = ArrayView(
             first=job.array, index=job.array_index, count=job.array_count, states=arrays.get(job.array, {})
         )
+    reason = own[-1].reason if job.state is JobState.STARTING and own and own[-1].reason else job.reason
     return JobView(
         id=job.id,
         spec=spec if job.name == spec.name else replace(spec, name=job.name),
         state=job.state,
         submitted_s=job.submitted_s,
         ended_s=job.ended_s,
-        reason=job.reason if wait is None else wait.summary,
+        reason=reason if wait is None else wait.summary,
         step=job.step,
         metrics=job.metrics,
         result=job.result,
@@ -211,11 +213,13 @@ def view_why(connection: sa.Connection, job: JobRecord) -> Why:
     if row is None or not spoken:
         summary = job.reason or "no plan has considered it yet"
         return Why(job=job.id, state=job.state, plan=0, summary=summary, limit=None, candidates=())
+    own = attempts_of(connection, [job.id]).get(job.id, []) if job.state is JobState.STARTING else []
+    queued = _queues(connection, own[-1:]).get(own[-1].id) if own else None
     return Why(
         job=job.id,
         state=job.state,
         plan=row.plan,
-        summary=row.summary,
+        summary=f"{row.summary}; {queued}" if queued else row.summary,
         limit=Limit(row.limit_name) if row.limit_name else None,
         candidates=read_text(tuple[Candidate, ...], row.candidates),
         where=row.whose,
@@ -259,10 +263,50 @@ def nodes_of(granted: Iterable[Grant]) -> tuple[NodeName, ...]:
     return tuple(node for grant in granted for node in grant.nodes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What is told of some attempts from their allocations: dollars, waits in queues, machines by node."""
+
+    cost: Mapping[AttemptId, float]
+    queues: Mapping[AttemptId, str]
+    hosts: Mapping[AttemptId, Mapping[str, str]]
+
+
+def _told(connection: sa.Connection, of: Sequence[AttemptRecord], now_s: float) -> _Told:
+    return _Told(cost=_dollars(connection, of, now_s), queues=_queues(connection, of), hosts=_hosts(connection, of))
+
+
+def _queues(connection: sa.Connection, of: Iterable[AttemptRecord]) -> dict[AttemptId, str]:
+    """Returns what those of some attempts wait for that are in their cluster's own queue, in words."""
+    found: dict[AttemptId, str] = {}
+    for some in chunks([attempt.id for attempt in of if not attempt.stop_cause]):
+        query = sa.select(allocations.c.attempt_id, allocations.c.cluster, allocations.c.queued).where(
+            allocations.c.attempt_id.in_(some), allocations.c.queued != "", allocations.c.state.in_(ALLOCATION_LIVE)
+        )
+        for row in connection.execute(query.order_by(allocations.c.place)):
+            words = f"waits in the queue of {row.cluster} itself: {row.queued}"
+            found.setdefault(AttemptId(row.attempt_id), words)
+    return found
+
+
+def _hosts(connection: sa.Connection, of: Iterable[AttemptRecord]) -> dict[AttemptId, dict[str, str]]:
+    """Returns the machines behind the nodes of some attempts, where their clusters chose them."""
+    found: dict[AttemptId, dict[str, str]] = {}
+    for some in chunks([attempt.id for attempt in of]):
+        query = sa.select(allocations.c.attempt_id, allocations.c.part, allocations.c.hosts).where(
+            allocations.c.attempt_id.in_(some), allocations.c.hosts != "[]"
+        )
+        for row in connection.execute(query.order_by(allocations.c.place)):
+            named = zip(read_text(Grant, row.part).nodes, read_text(tuple[str, ...], row.hosts), strict=False)
+            found.setdefault(AttemptId(row.attempt_id), {}).update(named)
+    return found
+
+
 def _dollars(connection: sa.Connection, of: Iterable[AttemptRecord], now_s: float) -> dict[AttemptId, float]:
     """Returns what some attempts have cost: what each of their allocations did while it was held."""
     until_s = sa.func.coalesce(allocations.c.ended_s, now_s)
-    lasted_s = sa.case((until_s > allocations.c.granted_s, until_s - allocations.c.granted_s), else_=0.0)
+    held = (until_s > allocations.c.granted_s) & (sa.func.coalesce(allocations.c.queued, "") == "")
+    lasted_s = sa.case((held, until_s - allocations.c.granted_s), else_=0.0)
     cost = sa.func.sum(lasted_s * allocations.c.dollars_per_hour / _SECONDS_PER_HOUR)
     found: dict[AttemptId, float] = {}
     for some in chunks([attempt.id for attempt in of]):
@@ -275,7 +319,7 @@ def _dollars(connection: sa.Connection, of: Iterable[AttemptRecord], now_s: floa
 def _view_attempt(
     attempt: AttemptRecord,
     granted: Mapping[AttemptId, tuple[Grant, ...]],
-    cost: Mapping[AttemptId, float],
+    told: _Told,
     reported: Sequence[RankStatus],
 ) -> AttemptView:
     return AttemptView(
@@ -288,7 +332,8 @@ def _view_attempt(
         generation=attempt.generation,
         granted_s=attempt.granted_s,
         ended_s=attempt.ended_s,
-        reason=attempt.reason,
+        reason=attempt.reason or told.queues.get(attempt.id, ""),
         ranks=tuple(reported),
-        dollars=cost.get(attempt.id, 0.0),
+        dollars=told.cost.get(attempt.id, 0.0),
+        hosts=told.hosts.get(attempt.id, {}),
     )

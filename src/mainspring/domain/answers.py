@@ -84,7 +84,7 @@ class GoodputReport:
 
 @message
 class AttemptView:
-    """One attempt, for people."""
+    """One attempt, for people; `hosts` names the machine behind a node where the cluster chose it."""
 
     id: AttemptId
     number: int
@@ -98,6 +98,7 @@ class AttemptView:
     reason: str
     ranks: tuple[RankStatus, ...]
     dollars: float
+    hosts: Mapping[str, str] = field(default_factory=dict)
 
 
 @message

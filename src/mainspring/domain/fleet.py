@@ -7,10 +7,20 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mainspring.domain.errors import InvalidInput
-from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, NodeName, RoleName, checked_name
+from mainspring.domain.ids import (
+    AllocationId,
+    AttemptId,
+    ChipName,
+    ClusterName,
+    NodeName,
+    RoleName,
+    TeamName,
+    checked_name,
+)
+from mainspring.domain.job import LAB, Tier
 
 NODES_MAX = 200_000
-CHIPS_MAX = 1_000_000  # Of one node; a delegated cluster shows a whole bucket of equal nodes as one.
+CHIPS_MAX = 1_000_000  # Of one node; far more than any machine has, and a pool that is shown as one may.
 
 
 class NodeCondition(str, Enum):
@@ -42,7 +52,8 @@ class Node:
         foreign_memory_gib: Host memory in use by work that is not ours.
         taints: Only work that tolerates every one of them comes here.
         slice: Shape of the TPU slice it is a host of ("4x4x4"); all hosts of a slice share their "slice" domain.
-        leaves_s: When it goes away (a spot notice, the end of a reservation), None when nobody knows.
+        leaves_s: When it goes away (a spot notice, a drain, a reservation of others), None when nobody knows.
+        divides: Whether several replicas may share one of its chips; the engine must be able to start them so.
     """
 
     name: NodeName
@@ -60,6 +71,7 @@ class Node:
     taints: tuple[str, ...] = ()
     slice: str = ""
     leaves_s: float | None = None
+    divides: bool = True
 
     def __post_init__(self) -> None:
         """Checks the name and the counts.
@@ -123,8 +135,10 @@ class Inventory:
         engine: Kind of engine ("local", "slurm", ...).
         simulated: Whether the chips are pretended; shown wherever the cluster is shown.
         dollars_per_chip_hour: Price by chip type.
-        nodes: All nodes, ordered by name; buckets of capacity when the cluster is delegated.
-        delegated: Whether the cluster places work by itself: a start names a bucket; its queue may add a wait.
+        nodes: All nodes, ordered by name; slots when the cluster is delegated.
+        delegated: Whether the cluster places work by itself. Its nodes are slots then: each stands for some machine of
+            its kind, which one the cluster decides once its queue lets an allocation start. As many are free as the
+            cluster lets us ask for now, those that will have to wait included.
         offers: Nodes that could be had, ordered by name.
         losses_per_node_hour: How often it takes a node back (spot), on average.
     """
@@ -170,10 +184,13 @@ class AllocationSeen:
         phase: Where it stands; agents of an ENDED one are all gone.
         nodes: Where it is, in rank order.
         exit_code: Of the first agent that failed, 0 when all ended well, None while any lives or when unknown.
-        reason: The engine's own words, for people.
+        reason: The engine's own words, for people; while it is PENDING, what it waits for.
         agent_lost: Whether one of its agents ended otherwise than well.
         lost_nodes: Where those agents were, as far as the engine can tell. They are over, not merely silent, and with
             them their ranks; none is started again. Others go on without them at once.
+        taken: Whether the cluster took it back (preempted, cancelled, out of time, refused by its queue): the job goes
+            back to ours, and nothing is held against it.
+        hosts: The machines behind its nodes, in the same order, where a delegated cluster chose them.
     """
 
     allocation: AllocationId
@@ -183,6 +200,8 @@ class AllocationSeen:
     reason: str = ""
     agent_lost: bool = False
     lost_nodes: tuple[NodeName, ...] = ()
+    taken: bool = False
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,8 +214,14 @@ class LaunchOrder:
         role: The role its nodes serve.
         nodes: Pinned nodes in rank order.
         chip_milli: Thousandths of chips granted on each node.
+        cpu_milli: Thousandths of CPU cores asked for on each node; 0 where nothing particular was.
+        memory_mib: Host memory asked for on each node; 0 where nothing particular was.
         controller: URL the agents register at.
         token: Secret scoped to this attempt. Passed to agents by file or pipe, never in arguments or logs.
+        job: Its job's name, for people who look at the cluster's own tools.
+        team: The team that is charged.
+        tier: How urgent it is.
+        duration_s: How long the job is expected to run, None when nobody can know.
     """
 
     allocation: AllocationId
@@ -204,13 +229,23 @@ class LaunchOrder:
     role: RoleName
     nodes: tuple[NodeName, ...]
     chip_milli: tuple[int, ...]
+    cpu_milli: tuple[int, ...] = ()
+    memory_mib: tuple[int, ...] = ()
     controller: str
     token: str = field(repr=False)
+    job: str = ""
+    team: TeamName = LAB
+    tier: Tier = Tier.STANDARD
+    duration_s: float | None = None
 
     def __post_init__(self) -> None:
-        """Checks that every node has its grant."""
+        """Checks that every node has its grant, and completes what was not asked for."""
+        nothing = (0,) * len(self.nodes)
+        for column in ("cpu_milli", "memory_mib"):
+            object.__setattr__(self, column, getattr(self, column) or nothing)
         assert self.nodes
         assert len(self.nodes) == len(self.chip_milli) == len(set(self.nodes))
+        assert len(self.nodes) == len(self.cpu_milli) == len(self.memory_mib)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,10 +264,11 @@ class AgentOrder:
         chip_milli: Thousandths of chips granted on the node.
         controller: URL it registers at.
         token: Secret scoped to the attempt.
-        work_dir: Absolute folder of its own: `rank-<rank>.log`, and `exit.json`, an `AgentExit`, as its last act.
-            Before the engine asks it to end, it writes there how long it has, in seconds: `grace`.
-            When a log is turned over, the part before becomes `rank-<rank>.log.<end>`: the offset in all of the rank's
-            output at which it ends and `rank-<rank>.log` begins.
+        work_dir: Absolute folder of its own on its node, for code, sockets and state.
+        report_dir: Absolute folder its engine reads: `rank-<rank>.log`, and `exit.json`, an `AgentExit`, as its last
+            act; the work folder when empty. Before the engine asks it to end, it writes there how long it has, in
+            seconds: `grace`. When a log is turned over, the part before becomes `rank-<rank>.log.<end>`: the offset in
+            all of the rank's output at which it ends and `rank-<rank>.log` begins.
     """
 
     allocation: AllocationId
@@ -244,6 +280,7 @@ class AgentOrder:
     controller: str
     token: str = field(repr=False)
     work_dir: str
+    report_dir: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

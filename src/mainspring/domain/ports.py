@@ -36,7 +36,8 @@ class Engine(Protocol):
     """One kind of cluster, behind seven calls. All block, none keeps a transaction open, all may be repeated.
 
     Every call raises `Unavailable` when the cluster does not answer within the adapter's own bound, and has then
-    perhaps acted: callers look again with `observe` before they conclude anything.
+    perhaps acted: callers look again with `observe` before they conclude anything, and repeat a launch or stop until it
+    returns. What is shown may be as old as that bound.
     """
 
     def inventory(self) -> Inventory:
@@ -48,6 +49,8 @@ class Engine(Protocol):
 
         An allocation stays visible after it ended for at least one hour, so that a controller that was away learns
         how it ended. What was never launched (an id that was stopped first can never be), or was forgotten, is absent.
+        Where the cluster's own queue starts it, it is PENDING first, for moments even if its nodes are free; that an
+        agent is gone shows only seconds later where a shared file system has to tell.
         """
         ...
 
@@ -55,7 +58,8 @@ class Engine(Protocol):
         """Starts one agent on each node of the order: all of them, or none.
 
         Idempotent by allocation id: a second launch of the same id does nothing, also after it ended or was stopped,
-        so a stale controller can never start it twice.
+        so a stale controller can never start it twice. On a delegated cluster it may be PENDING for long afterwards.
+        Where the cluster's own queue refuses it, `observe` shows it ENDED and taken, with that queue's words.
 
         Raises:
             NotFound: A node of the order does not exist here.
@@ -66,7 +70,8 @@ class Engine(Protocol):
         """Asks the allocation's agents to end, and ends them by force after `grace_s` seconds.
 
         Returns at once. Idempotent; an unknown id is remembered as stopped, so that a launch still on its way starts
-        nothing. `observe` tells when it is over.
+        nothing. `observe` tells when it is over. Agents that cannot be told directly learn of it within seconds; ones
+        that nobody reaches any more are over once their lease surely is.
         """
         ...
 
@@ -84,9 +89,11 @@ class Engine(Protocol):
     def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
         """Keeps new allocations off a node. Running ones stay. Never overwrites a cordon of another owner.
 
+        A node that the cluster's own operators drain is shown cordoned by the engine's name, and as leaving now.
+
         Raises:
             NotFound: No such node.
-            Conflict: Another owner has cordoned it.
+            Conflict: Another owner has cordoned it, or the cluster is delegated: its slots are no nodes.
         """
         ...
 

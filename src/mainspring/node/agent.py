@@ -46,7 +46,8 @@ STOP_GRACE_S = 20.0  # Where the engine does not say: Kubernetes ends agents by 
 STOP_GRACE_S_MAX = 24 * 3600.0
 STOP_PATIENCE = 0.25  # Of the grace; without a word from the lead by then, ranks are told to save what they have.
 STOP_LINGER_S = 60.0  # Once the grace is over, how long an agent waits for the lead to say good-bye.
-GRACE_FILE = "grace"  # In the agent's folder, seconds as text, written by the engine before SIGTERM.
+GRACE_LOOK_S = 1.0  # A shared folder that answers later costs more of the grace than it could tell.
+GRACE_FILE = "grace"  # In the agent's report folder, seconds as text, written by the engine before SIGTERM.
 
 
 @final
@@ -58,17 +59,21 @@ class Agent:
         environment: The variables ranks start from.
         clock: Time.
         dice: Spreads waits, so that many agents do not call at once.
+        certificate: The controller's, as PEM text, where the system's authorities do not vouch for it.
     """
 
-    def __init__(self, order: AgentOrder, *, environment: Mapping[str, str], clock: Clock, dice: Dice) -> None:
+    def __init__(
+        self, order: AgentOrder, *, environment: Mapping[str, str], clock: Clock, dice: Dice, certificate: str = ""
+    ) -> None:
         self._order = order
         self._environment = environment
         self._clock = clock
         self._dice = dice
         self._work = Path(order.work_dir)
+        self._reports = Path(order.report_dir or order.work_dir)
         self._host = own_address(urlsplit(order.controller).hostname or "127.0.0.1")
         self._address = ""
-        self._controller = Controller(order.controller, order.token, clock)
+        self._controller = Controller(order.controller, order.token, clock, certificate=certificate)
         self._stopping = asyncio.Event()
         self._stop_by_s = 0.0
         self._leading = asyncio.Event()
@@ -168,6 +173,7 @@ class Agent:
             host=self._host,
             code=await self._bring(orders, mine, store),
             work=self._work,
+            reports=self._reports,
             environment=self._environment,
             keeper=keeper,
             limits=find_limits() if any(role.memory_mib for role in orders.roles) else Limits(None),
@@ -345,7 +351,7 @@ class Agent:
     async def _stop(self, crew: Crew) -> None:
         """Leaves as the engine wants it: the lead decides how; without its word ranks save what they have."""
         await self._stopping.wait()
-        grace_s = self._grace_s()
+        grace_s = await self._grace_s()
         self._stop_by_s = self._clock.monotonic_s() + grace_s
         if self._lead is not None:
             self._lead.stop(grace_s)
@@ -366,10 +372,12 @@ class Agent:
         left_s = max(0.0, self._stop_by_s - self._clock.monotonic_s())
         self._tell_lead(wire.AgentLeaving(agent=agent, grace_s=left_s))
 
-    def _grace_s(self) -> float:
+    async def _grace_s(self) -> float:
         try:
-            return min(max(0.0, float((self._work / GRACE_FILE).read_text())), STOP_GRACE_S_MAX)
-        except (OSError, ValueError):
+            async with asyncio.timeout(GRACE_LOOK_S):
+                text = await asyncio.to_thread((self._reports / GRACE_FILE).read_text)
+            return min(max(0.0, float(text)), STOP_GRACE_S_MAX)
+        except (OSError, ValueError):  # A look that takes too long among them.
             return STOP_GRACE_S
 
     def _end(self, exit_code: int, reason: str) -> None:
@@ -391,7 +399,9 @@ class Agent:
         task.add_done_callback(self._tasks.discard)
 
 
-async def run_agent(order: AgentOrder, *, environment: Mapping[str, str], clock: Clock, dice: Dice) -> AgentExit:
+async def run_agent(
+    order: AgentOrder, *, environment: Mapping[str, str], clock: Clock, dice: Dice, certificate: str = ""
+) -> AgentExit:
     """Returns how an agent ended; what the world did to it is told in the reason.
 
     Args:
@@ -399,9 +409,11 @@ async def run_agent(order: AgentOrder, *, environment: Mapping[str, str], clock:
         environment: The variables ranks start from.
         clock: Time.
         dice: Spreads waits.
+        certificate: See `Agent`.
     """
     try:
-        return await Agent(order, environment=environment, clock=clock, dice=dice).run()
+        agent = Agent(order, environment=environment, clock=clock, dice=dice, certificate=certificate)
+        return await agent.run()
     except MainspringError as error:
         return AgentExit(exit_code=1, reason=str(error))
     except BaseExceptionGroup as errors:

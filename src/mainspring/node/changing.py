@@ -113,7 +113,7 @@ class Changing:
                 stop_at=stop_at,
                 deadline_s=deadline_s,
                 cause=f"preempted: {cause}; {lacking}",
-                outcome=AttemptState.LOST,
+                outcome=AttemptState.CANCELLED,  # Nothing failed: whoever owns the nodes wants them back.
             )
             self._ask(generation, change)
             return None

@@ -10,6 +10,7 @@ import httpx
 from mainspring.domain import codec, wire
 from mainspring.domain.errors import InvalidMessage, NotAllowed, Unavailable
 from mainspring.domain.ports import Clock
+from mainspring.node.trust import trust
 
 CALL_LIMIT_S = 10.0  # A heartbeat of the largest attempt is megabytes; a controller slower than this is away.
 REFUSALS = (400, 401, 403, 404, 409, 410, 422)  # Asking again the same way would be answered the same way.
@@ -25,14 +26,19 @@ class Controller:
         url: Where it listens.
         token: The attempt's secret.
         clock: Time, to compare with the controller's.
+        certificate: PEM text to trust besides the system's authorities.
     """
 
-    def __init__(self, url: str, token: str, clock: Clock) -> None:
+    def __init__(self, url: str, token: str, clock: Clock, *, certificate: str = "") -> None:
         self.clock_ahead_s = 0.0
         """How far our clock is ahead of the controller's, to the second, as its newest answer's date shows."""
         self._clock = clock
         self._client = httpx.AsyncClient(
-            base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=CALL_LIMIT_S, trust_env=False
+            base_url=url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=CALL_LIMIT_S,
+            trust_env=False,
+            verify=trust(url, certificate),
         )
 
     async def register(self, message: wire.Register) -> wire.Orders:

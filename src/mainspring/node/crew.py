@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import final
 
@@ -17,7 +17,7 @@ from mainspring.node.guard import SOCKET_VARIABLE
 from mainspring.node.keeper import Keeper
 from mainspring.node.limits import Limits
 from mainspring.node.links import address_of, free_port, host_port
-from mainspring.node.rank_server import Desk, Life
+from mainspring.node.rank_server import Desk, Life, ended_all, signal_all
 from mainspring.node.ranks import LOG_BYTES_MAX, Guard, RankLog, RankProcess
 from mainspring.node.stacks import STUCK, dumped, process_state
 from mainspring.node.standby import Standbys
@@ -36,6 +36,7 @@ class Crew:
         host: The address other agents and ranks reach this machine under.
         code: Folder the commands run in.
         work: The agent's own folder.
+        reports: Where ranks' output goes.
         environment: The variables ranks start from.
         keeper: What outlives ranks.
         limits: Bounds ranks' memory.
@@ -50,6 +51,7 @@ class Crew:
         host: str,
         code: Path,
         work: Path,
+        reports: Path,
         environment: Mapping[str, str],
         keeper: Keeper,
         limits: Limits,
@@ -61,7 +63,7 @@ class Crew:
         self._orders = orders
         self._host = host
         self._code = code
-        self._work = work
+        self._reports = reports
         self._environment = environment
         self._keeper = keeper
         self._limits = limits
@@ -188,7 +190,7 @@ class Crew:
             wanted = self._desks[rank].place is not None and order.reconnect_s > 0
             stays = wanted and life.may_reconnect and process_state(life.program) not in STUCK
             (staying if stays else going).append(life)
-        _signal(going, signal.SIGKILL)
+        signal_all(going, signal.SIGKILL)
         if staying:
             resting = [asyncio.ensure_future(life.resting.wait()) for life in staying]
             await asyncio.wait(resting, timeout=order.reconnect_s)
@@ -217,7 +219,7 @@ class Crew:
         if life is None:
             life, how = self._standbys.take(place.role), "standby"
             if life is not None:
-                life.process.log.move(self._work / f"rank-{rank}.log")
+                life.process.log.move(self._reports / f"rank-{rank}.log")
         if life is None:
             how = "started"
             life = await self._begin(place.role, f"rank-{rank}.log", self._variables(desk, place, order))
@@ -245,7 +247,7 @@ class Crew:
         orders = next(orders for orders in self._orders.roles if orders.role == role)
         socket = self._socket(f"{self._count}.sock")
         limit = self._limits.limit(orders.memory_mib)
-        file = RankLog(self._work / (log or f"standby-{self._count}.log"), bytes_max=LOG_BYTES_MAX)
+        file = RankLog(self._reports / (log or f"standby-{self._count}.log"), bytes_max=LOG_BYTES_MAX)
         life = Life(role, RankProcess(self._guard, file, socket, limit), self, self._keeper)
         self._lives.append(life)
         await life.listen(socket)
@@ -288,9 +290,9 @@ class Crew:
             Unavailable: A process cannot be ended.
         """
         if grace_s > 0:
-            lives = list(self._lives)
-            _signal(lives, signal.SIGTERM)
-            await _ended(lives, grace_s)
+            lives = [life for life in self._lives if not life.rests]  # Those that rest have nothing left to do.
+            signal_all(lives, signal.SIGTERM)
+            await ended_all(lives, grace_s)
         await self._kill(self._lives)
 
     async def end_running(self) -> None:
@@ -303,8 +305,8 @@ class Crew:
 
     async def _kill(self, lives: Iterable[Life]) -> None:
         mortal = list(lives)
-        _signal(mortal, signal.SIGKILL)
-        await _ended(mortal, KILL_LIMIT_S)
+        signal_all(mortal, signal.SIGKILL)
+        await ended_all(mortal, KILL_LIMIT_S)
         alive = [life.process.pid for life in mortal if not life.over]
         if alive:
             raise Unavailable("end ranks", on=f"processes {alive[:20]}", got="the kernel does not let them go")
@@ -323,9 +325,9 @@ class Crew:
         self._leave, self._leave_by_s = order, self._clock.monotonic_s() + order.grace_s
         lives = list(self._seats.values())
         if first:
-            _signal([life for life in lives if life.hello is None], signal.SIGTERM)
+            signal_all([life for life in lives if life.hello is None], signal.SIGTERM)
         if order.then is wire.Then.EXIT:
-            await _ended(lives, order.grace_s)
+            await ended_all(lives, order.grace_s)
             if self._leave is order:
                 await self._kill([life for life in lives if self.is_current(life)])
 
@@ -487,14 +489,3 @@ class Crew:
         finally:
             await asyncio.to_thread(self._guard.close)
             os.close(self._folder)
-
-
-def _signal(lives: Sequence[Life], number: signal.Signals) -> None:
-    for life in lives:
-        life.process.signal(number)
-
-
-async def _ended(lives: Sequence[Life], limit_s: float) -> None:
-    watches = [life.watch for life in lives if life.watch is not None]
-    if watches:
-        await asyncio.wait(watches, timeout=limit_s)

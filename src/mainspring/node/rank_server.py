@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, final
@@ -288,3 +290,26 @@ class Life:
                 return wire.FetchFailed(reason=over, corrupt=False)
             case _:
                 return None
+
+
+def signal_all(lives: Sequence[Life], number: signal.Signals) -> None:
+    """Signals the groups of some processes.
+
+    Args:
+        lives: The processes.
+        number: The signal.
+    """
+    for life in lives:
+        life.process.signal(number)
+
+
+async def ended_all(lives: Sequence[Life], limit_s: float) -> None:
+    """Waits until some processes have ended.
+
+    Args:
+        lives: The processes.
+        limit_s: How long at the most.
+    """
+    watches = [life.watch for life in lives if life.watch is not None]
+    if watches:
+        await asyncio.wait(watches, timeout=limit_s)

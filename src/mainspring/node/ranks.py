@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, final
@@ -25,6 +26,8 @@ READ_BYTES = 1 << 16  # A pipe's size on Linux.
 OUTPUT_BYTES_PER_S_MAX = (
     32 << 20
 )  # Faster output waits in its pipe; a disk writes that on the side, whatever floods it.
+WRITE_LIMIT_S = 1.0  # A disk that takes longer over a piece of output is not waited for again until it has caught up.
+WAITING_BYTES_MAX = 4 << 20  # Output a rank, while its disk hangs; then it is lost.
 HEARD_BYTES_MAX = 256 << 10  # Of output listened to: stacks of a rank, among whatever else it writes.
 LOOK_S = 0.05  # A tenth of what it takes to take a process of a few gigabytes apart; a look takes 20 us.
 _PF_EXITING = 0x4  # See `include/linux/sched.h`, and proc(5) for the places of the two numbers read here.
@@ -37,6 +40,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 class RankLog:
     """A rank's output: a file with a size bound and one rotation, and the last words in memory. For any thread.
 
+    The file may lie on a disk of others: only a thread of its own touches it, and nobody waits for that for long.
+
     Args:
         path: The file; the one before is kept beside it, named after the offset in all output at which it ends.
         bytes_max: Size at which it is turned over.
@@ -48,8 +53,14 @@ class RankLog:
         self._file: IO[bytes] | None = None
         self._tail = b""
         self._heard: bytearray | None = None
-        self._lock = threading.Lock()
-        self._open()
+        self._changed = threading.Condition()
+        self._waiting: deque[bytes | Path] = deque([path])  # Output, and the files that what follows goes to.
+        self._waiting_bytes = 0
+        self._lost_bytes = 0
+        self._slow = False
+        self._closing = False
+        self._writer = threading.Thread(target=self._serve, daemon=True, name="mainspring-log")
+        self._writer.start()
 
     @property
     def last_words(self) -> str:
@@ -57,20 +68,25 @@ class RankLog:
         return self._tail.decode(errors="replace").strip()
 
     def write(self, data: bytes) -> None:
-        """Appends output; a full disk loses it, never the rank.
+        """Appends output; a disk that is full or hangs loses it, never the rank.
+
+        Returns once it is written, so that a disk sets the pace; one that hangs makes it wait `WRITE_LIMIT_S` once.
 
         Args:
             data: The output.
         """
-        with self._lock, contextlib.suppress(OSError):
+        with self._changed:
             self._tail = (self._tail + data)[-LAST_WORDS_BYTES:]
             if self._heard is not None:
                 self._heard += data[: HEARD_BYTES_MAX - len(self._heard)]
-            if self._file is not None and self._file.tell() + len(data) > self._bytes_max:
-                self._turn_over(self._file)
-            if self._file is None:
-                self._file = self._path.open("ab", buffering=0)
-            self._file.write(data)
+            if self._waiting_bytes + len(data) > WAITING_BYTES_MAX or self._closing:
+                self._lost_bytes += len(data)
+                return
+            self._waiting.append(data)
+            self._waiting_bytes += len(data)
+            self._changed.notify_all()
+            if not self._slow:
+                self._slow = not self._changed.wait_for(lambda: not self._waiting_bytes, WRITE_LIMIT_S)
 
     def move(self, path: Path) -> None:
         """Sends further output to another file.
@@ -78,15 +94,13 @@ class RankLog:
         Args:
             path: The file.
         """
-        with self._lock:
-            if self._file is not None:
-                self._file.close()
-            self._file, self._path = None, path
-            self._open()
+        with self._changed:
+            self._waiting.append(path)
+            self._changed.notify_all()
 
     def listen(self) -> None:
         """Begins to keep what is written, up to `HEARD_BYTES_MAX`, for `heard`."""
-        with self._lock:
+        with self._changed:
             self._heard = bytearray()
 
     def heard(self) -> bytes:
@@ -94,15 +108,49 @@ class RankLog:
         return bytes(self._heard or b"")
 
     def close(self) -> str:
-        """Closes the file; returns the last words."""
-        with self._lock:
-            if self._file is not None:
-                self._file.close()
-            return self.last_words
+        """Closes the file, waiting `WRITE_LIMIT_S` for it at the most; returns the last words."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._writer.join(WRITE_LIMIT_S)
+        return self.last_words
 
-    def _open(self) -> None:
-        with contextlib.suppress(OSError):  # Tried again at every write.
+    def _serve(self) -> None:
+        """Writes what waits, in order, until it is closed."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closing)
+                if not self._waiting:
+                    break
+                next_one = self._waiting[0]
+            with contextlib.suppress(OSError):
+                self._open(next_one) if isinstance(next_one, Path) else self._append(next_one)
+            with self._changed:
+                self._waiting.popleft()
+                if isinstance(next_one, bytes):
+                    self._waiting_bytes -= len(next_one)
+                if not self._waiting_bytes:
+                    self._slow = False
+                if self._lost_bytes and not self._waiting_bytes:
+                    words = b"\n[%d bytes of output lost: the disk was too slow]\n" % self._lost_bytes
+                    self._waiting.append(words)
+                    self._waiting_bytes, self._lost_bytes = len(words), 0
+                self._changed.notify_all()
+        if self._file is not None:
+            self._file.close()
+
+    def _open(self, path: Path) -> None:
+        file, self._file, self._path = self._file, None, path
+        if file is not None:
+            file.close()
+        self._file = path.open("ab", buffering=0)
+
+    def _append(self, data: bytes) -> None:
+        if self._file is not None and self._file.tell() + len(data) > self._bytes_max:
+            self._turn_over(self._file)
+        if self._file is None:  # Tried again at every write.
             self._file = self._path.open("ab", buffering=0)
+        self._file.write(data)
 
     def _turn_over(self, file: IO[bytes]) -> None:
         older = list(self._path.parent.glob(f"{self._path.name}.*"))
@@ -225,7 +273,7 @@ class RankProcess:
                 preexec_fn=die_with_agent,
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            self.log.write(f"could not start {command[0]!r}: {error}\n".encode())
+            await asyncio.to_thread(self.log.write, f"could not start {command[0]!r}: {error}\n".encode())
             os.close(outlet)
             return
         finally:
@@ -261,7 +309,7 @@ class RankProcess:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PIPE_LIMIT_S):
                     await self._pumped.wait()
-        words = self.log.close()
+        words = await asyncio.to_thread(self.log.close)
         self.last_words = self._words(words) if exit_code != 0 else words
         if self._limit is not None:
             await self._limit.close()

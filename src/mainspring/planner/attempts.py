@@ -21,7 +21,7 @@ _COLUMNS = {
     "shape": np.int64, "team": np.int64, "tier": np.int64, "submitted_s": np.float64, "granted_s": np.float64,
     "resized_s": np.float64, "attained_chip_s": np.float64, "durable_s": np.float64, "evicted_s": np.float64,
     "ends_s": np.float64, "ends_safe_s": np.float64, "predicted_s": np.float64, "stopping": np.bool_,
-    "chip_milli": np.int64,
+    "queued": np.bool_, "chip_milli": np.int64,
 }  # fmt: skip
 
 
@@ -41,6 +41,7 @@ class LiveAttempt:
         durable_s: When its newest durable checkpoint was taken; None before the first.
         evicted_s: When an attempt of its job was last evicted.
         stopping: Whether it was asked to end already.
+        queued: Whether it waits in its cluster's own queue: it has had nothing yet.
     """
 
     attempt: AttemptId
@@ -54,6 +55,7 @@ class LiveAttempt:
     durable_s: float | None = None
     evicted_s: float = -inf
     stopping: bool = False
+    queued: bool = False
 
 
 class Attempts:
@@ -83,8 +85,11 @@ class Attempts:
         self._attempts[name] = attempt
         durable_s = attempt.granted_s if attempt.durable_s is None else attempt.durable_s
         if known is not None and known.grants == attempt.grants:
-            self._table.set(name, "durable_s", durable_s)
-            self._table.set(name, "stopping", attempt.stopping)
+            if known.granted_s != attempt.granted_s:
+                self._table.set(name, "predicted_s", -inf)
+            changes = {"granted_s": attempt.granted_s, "durable_s": durable_s, "stopping": attempt.stopping}
+            for column, value in {**changes, "queued": attempt.queued}.items():
+                self._table.set(name, column, value)
             return
         if known is not None:
             self._table.drop(name)
@@ -106,6 +111,7 @@ class Attempts:
                 "ends_safe_s": inf,
                 "predicted_s": -inf,
                 "stopping": attempt.stopping,
+                "queued": attempt.queued,
                 "chip_milli": sum(sum(grant.chip_milli) for grant in attempt.grants),
             },
         )
@@ -168,7 +174,8 @@ class Attempts:
         columns = (np.ascontiguousarray(things[:, each]) for each in range(1, HELD_COLUMNS))
         whole, cpu, memory, chip, share = (sealed(each) for each in columns)
         milli = cast(Integers, column("chip_milli", rows))
-        ran_s = np.maximum(now_s - cast(Floats, column("granted_s", rows)), 0.0)
+        granted_s = np.where(column("queued", rows), now_s, cast(Floats, column("granted_s", rows)))
+        ran_s = np.maximum(now_s - granted_s, 0.0)
         had = cast(Floats, column("attained_chip_s", rows)) + ran_s * milli / MILLI
         return Live(
             attempts=tuple(each.attempt for each in own),
@@ -179,7 +186,7 @@ class Attempts:
             tier=cast(Integers, column("tier", rows)),
             cluster=sealed(cluster),
             submitted_s=cast(Floats, column("submitted_s", rows)),
-            granted_s=cast(Floats, column("granted_s", rows)),
+            granted_s=sealed(granted_s),
             resized_s=cast(Floats, column("resized_s", rows)),
             attained_chip_s=sealed(had),
             durable_s=cast(Floats, column("durable_s", rows)),
@@ -205,7 +212,7 @@ class Attempts:
             attempt, row = own[place], int(rows[place])
             chips = int(self._table.column("chip_milli", rows[place : place + 1])[0]) / MILLI
             before_s = attempt.attained_chip_s / chips if chips else 0.0
-            began_s = attempt.granted_s - before_s
+            began_s = (now_s if attempt.queued else attempt.granted_s) - before_s
             duration = self._durations.predict(attempt.spec, elapsed_s=max(0.0, now_s - began_s))
             ends_s = max(now_s, began_s + duration.expected_s)
             self._table.write(row, "ends_s", ends_s)

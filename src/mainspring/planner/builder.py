@@ -56,6 +56,7 @@ class PendingJob:
         attained_chip_s: Chip-seconds its earlier attempts had.
         evicted_s: When an attempt of it was last evicted.
         blocked: Whether a job it comes after has not succeeded yet.
+        avoid: Clusters that took it back: until when it is not to be placed there.
     """
 
     job: JobId
@@ -64,6 +65,7 @@ class PendingJob:
     attained_chip_s: float = 0.0
     evicted_s: float = -inf
     blocked: bool = False
+    avoid: Mapping[ClusterName, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -107,6 +109,7 @@ class SnapshotBuilder:
         self._clusters: dict[ClusterName, _Cluster] = {}
         self._replicas: tuple[Replica, ...] = ()
         self._pending = Table(_PENDING)
+        self._avoid: dict[JobId, Mapping[ClusterName, float]] = {}
         self._shapes: dict[Shape, int] = {}
         self._shape_weight: list[float] = []
         self._shape_of_roles: dict[int, tuple[object, int]] = {}
@@ -206,6 +209,9 @@ class SnapshotBuilder:
                 "blocked": job.blocked,
             },
         )
+        self._avoid.pop(job.job, None)
+        if job.avoid:
+            self._avoid[job.job] = job.avoid
 
     def remove_pending(self, job: JobId) -> None:
         """Forgets a job that no longer waits; does nothing when it is not known.
@@ -215,6 +221,7 @@ class SnapshotBuilder:
         """
         if job in self._pending:
             self._pending.drop(job)
+            self._avoid.pop(job, None)
 
     def add_live(self, attempt: LiveAttempt) -> None:
         """Adds an attempt that holds nodes; one that is known already is replaced.
@@ -279,6 +286,7 @@ class SnapshotBuilder:
                 for offer in cluster.inventory.offers
             ),
             data=data_table(self._replicas, [cluster.inventory.cluster for cluster in clusters]),
+            avoid=dict(self._avoid),
         )
 
     # ---------------------------------------------------------------- parts
@@ -365,7 +373,9 @@ class SnapshotBuilder:
             )
             known = live.held_node != NONE
             milli = (live.held_whole * MILLI + live.held_share_milli)[known]
-            rates = value[chip[live.held_node[known]]] * milli / MILLI
+            # What was granted now, or waits in its cluster's own queue, has used nothing yet.
+            had = live.granted_s[live.held_by[known]] < now_s
+            rates = value[chip[live.held_node[known]]] * milli * had / MILLI
             used += gain_s * np.bincount(live.team[live.held_by[known]], weights=rates, minlength=len(names))
         self._usage = _Usage(value_s=dict(zip(names, used.tolist(), strict=True)), at_s=now_s)
 

@@ -54,6 +54,8 @@ class ClusterColumns:
     taint: Integers
     slice: Integers
     leaves_s: Floats
+    leaving: tuple[str, ...]
+    divides: Flags
     domain: Integers
     foreign_share: tuple[tuple[int, int, int], ...]
 
@@ -100,6 +102,8 @@ def columns_of(inventory: Inventory) -> ClusterColumns:
         taint=integers(taint_row[tuple(sorted(set(node.taints)))] for node in nodes),
         slice=integers(slice_row[node.slice] for node in nodes),
         leaves_s=sealed(np.array([inf if node.leaves_s is None else node.leaves_s for node in nodes])),
+        leaving=tuple("" if node.leaves_s is None else node.condition_reason for node in nodes),
+        divides=sealed(np.array([node.divides for node in nodes], dtype=np.bool_)),
         domain=_domains(inventory, levels),
         # Which chip foreign work shares is not told; the last one stands for it.
         foreign_share=tuple((row, nodes[row].chips - 1, MILLI - used) for row, used in shares if used),

@@ -7,12 +7,13 @@ has none for those after it, and a shape that found none anywhere is closed for 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf, nextafter
 
 import numpy as np
 
+from mainspring.domain.ids import ClusterName
 from mainspring.domain.job import MILLI
 from mainspring.domain.plan import Evict, Grant, Limit, Move, Plan, Reservation, Resize, Start
 from mainspring.planner.backfill import Profile, Reserved
@@ -106,7 +107,8 @@ class _Cycle:
     def _turn(self, turn: Turn) -> None:
         menu = self._menu(turn.shape)
         duration_s = min(float(self.snapshot.pending.duration_safe_s[turn.row]), FOREVER_S)
-        barred: dict[int, Bar] = {}
+        avoided = self._avoided(turn, menu)
+        barred = dict(avoided)
         found = self._best(menu, turn, duration_s, barred)
         if self.spent:
             return
@@ -117,6 +119,10 @@ class _Cycle:
                 self._start(turn, menu, found)
             return
         sites = [site for site in menu.sites if site.index not in barred]
+        if avoided:  # Others of its shape may go where it may not.
+            if not self._make_room(turn, menu, sites):
+                self._wait_for_cluster(turn, menu, avoided)
+            return
         if not sites:
             bar = next(iter(barred.values()), None)
             if bar is None:
@@ -131,6 +137,24 @@ class _Cycle:
                 self.queue.close_for_team(turn.shape, turn.team)
             else:
                 self._close(turn, menu)
+
+    def _avoided(self, turn: Turn, menu: Menu) -> dict[int, Bar]:
+        """Returns, by site, why a job is not placed where it was taken back a moment ago."""
+        until_s = self.snapshot.avoid.get(self.snapshot.pending.jobs[turn.row])
+        if until_s is None:
+            return {}
+        bars: dict[int, Bar] = {}
+        for site in menu.sites:
+            name = self.snapshot.clusters.names[site.cluster]
+            if until_s.get(name, -inf) > self.now_s:
+                text = "took it back, and is not asked again for a while"
+                bars[site.index] = Bar(limit=Limit.HEALTH, where=name, short_by=0.0, text=text)
+        return bars
+
+    def _wait_for_cluster(self, turn: Turn, menu: Menu, avoided: Mapping[int, Bar]) -> None:
+        bar = next(iter(avoided.values()))
+        until_s = self.snapshot.avoid[self.snapshot.pending.jobs[turn.row]][ClusterName(bar.where)]
+        self.waiting.row(turn.row, bar, menu, start_s=until_s, exact=False)
 
     def _close(self, turn: Turn, menu: Menu) -> None:
         """Notes that no job of this shape that runs as long finds room any more."""
@@ -162,6 +186,8 @@ class _Cycle:
             for site in sorted(tied, key=lambda site: menu.costs[site.index]) if len(tied) > 1 else tied:
                 if best is not None and best_cost <= menu.costs[site.index]:
                     break
+                if site.index in barred:
+                    continue
                 bar = self.entitlement.bar(turn.team, self._charge(site.charge, turn.row), tier=tier, level=level)
                 if bar is not None:
                     barred[site.index] = bar

@@ -173,6 +173,8 @@ def node_table(
         taint=sealed(_renumbered([(each.taint, each.taint_sets) for each in clusters], taints)),
         slice=sealed(_renumbered([(each.slice, each.slice_names) for each in clusters], slices)),
         leaves_s=sealed(_joined([cluster.leaves_s for cluster in clusters], np.float64)),
+        leaving=tuple(chain.from_iterable(cluster.leaving for cluster in clusters)),
+        divides=sealed(_joined([cluster.divides for cluster in clusters], np.bool_)),
         domain=sealed(np.concatenate(domain_parts)),
         share_node=sealed(share.node),
         share_chip=sealed(share.chip),

@@ -65,9 +65,7 @@ def demand(snapshot: Snapshot) -> Demand:
     count = len(snapshot.chips)
     largest = np.zeros(count, dtype=np.int64)
     nodes = snapshot.nodes
-    # A delegated cluster shows a whole bucket of nodes as one: nothing is known of where chips lie together there.
-    pinned = ~snapshot.clusters.delegated[nodes.cluster]
-    np.maximum.at(largest, nodes.chip[pinned], nodes.chips[pinned])
+    np.maximum.at(largest, nodes.chip, nodes.chips)
     needs = _needs(snapshot, largest.tolist())
     known = Demand(
         worth=np.zeros((count, MILLI + 1)),

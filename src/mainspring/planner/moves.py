@@ -50,7 +50,7 @@ def forced(snapshot: Snapshot, policy: Policy, now_s: float) -> tuple[Evict, ...
             silent_s = float(clusters.silent_s[live.cluster[row]])
             reason = f"cluster {name} has been silent for {silent_s:.0f} s"
         else:
-            reason = f"a node of it on {name} leaves in {max(0.0, leaves_s[row] - now_s):.0f} s"
+            reason = _leaving(snapshot, row, float(leaves_s[row]), now_s)
         evicts.append(
             Evict(
                 attempt=live.attempts[row],
@@ -61,6 +61,17 @@ def forced(snapshot: Snapshot, policy: Policy, now_s: float) -> tuple[Evict, ...
             )
         )
     return tuple(evicts)
+
+
+def _leaving(snapshot: Snapshot, row: int, leaves_s: float, now_s: float) -> str:
+    """Returns which node of an attempt leaves when, and why, in the words of who takes it."""
+    live, nodes = snapshot.live, snapshot.nodes
+    first, last = np.searchsorted(live.held_by, [row, row + 1]).tolist()
+    held = [node for node in live.held_node[first:last].tolist() if node != NONE]
+    node = next(node for node in held if nodes.leaves_s[node] == leaves_s)
+    when = f"leaves in {leaves_s - now_s:.0f} s" if leaves_s > now_s else "is taken away"
+    words = f": {nodes.leaving[node]}" if nodes.leaving[node] else ""
+    return f"node {nodes.names[node]} of {snapshot.clusters.names[int(live.cluster[row])]} {when}{words}"
 
 
 def consolidate(

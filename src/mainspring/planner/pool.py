@@ -202,7 +202,8 @@ class Pool:
 class Pools:
     """Finds the pool of an option; makes each one once.
 
-    Nodes of one cluster with equal chip type, taints, slice shape and levels of topology make up a block.
+    Nodes of one cluster with equal chip type, taints, slice shape, levels of topology and whether their chips divide
+    make up a block.
 
     Args:
         snapshot: The machines.
@@ -215,7 +216,7 @@ class Pools:
         self._chip = {chip: row for row, chip in enumerate(snapshot.chips)}
         self._slice = {shape: row for row, shape in enumerate(snapshot.slices)}
         levels = (nodes.domain != NONE) @ (1 << np.arange(len(snapshot.levels), dtype=np.int64))
-        columns = np.stack([nodes.cluster, nodes.chip, nodes.taint, nodes.slice, levels])
+        columns = np.stack([nodes.cluster, nodes.chip, nodes.taint, nodes.slice, levels, nodes.divides])
         self.block, first = alike(*columns)
         self._blocks: list[list[int]] = columns[:, first].T.tolist()
         self._areas: dict[tuple[int, ...], Area] = {}
@@ -248,8 +249,9 @@ class Pools:
         chip, shape = self._chip.get(option.chip, NONE), self._slice.get(option.slice, NONE)
         blocks = [
             number
-            for number, (own_cluster, own_chip, taint, own_slice, _) in enumerate(self._blocks)
+            for number, (own_cluster, own_chip, taint, own_slice, _, divides) in enumerate(self._blocks)
             if own_cluster == cluster
+            and (divides or not 0 < option.chip_milli < MILLI)
             and (own_chip == chip or option.chip == ANY_CHIP)
             and own_slice == shape
             and all(each in option.tolerates for each in snapshot.taints[taint])

@@ -237,6 +237,9 @@ def lasting_bar(snapshot: Snapshot, cluster: int, pool: Pool | None, option: Opt
         text = f"has no {what}" + (" that it may use" if there else "")
         if option.chip == ANY_CHIP:
             text = "has no nodes that it may use"
+        divides = snapshot.nodes.divides[snapshot.nodes.cluster == cluster].any()
+        if there and 0 < option.chip_milli < MILLI and not divides:
+            text = "shares no chip between replicas; ask for whole ones"
         return Bar(limit=Limit.IMPOSSIBLE, where=name, short_by=round(fewest * option.chips, 3), text=text)
     if not pool.level_known:
         levels = " or ".join(repr(level) for level in dict.fromkeys((option.within, option.group_within)) if level)

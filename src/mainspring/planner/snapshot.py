@@ -7,6 +7,7 @@ id. So equal facts give equal snapshots, whatever order they came in. Chips and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -57,6 +58,8 @@ class Nodes:
         taint: Index of its set of taints.
         slice: Index of its slice shape.
         leaves_s: When it goes away, infinity when nobody knows.
+        leaving: Why it goes away, "" when nobody says.
+        divides: Whether several replicas may share one of its chips.
         domain: One column a level: id of the node's domain there, unique in its cluster, or `NONE`.
         share_node: For each partly used chip: row of its node.
         share_chip: For each partly used chip: its number on the node.
@@ -77,6 +80,8 @@ class Nodes:
     taint: Integers
     slice: Integers
     leaves_s: Floats
+    leaving: tuple[str, ...]
+    divides: Flags
     domain: Integers
     share_node: Integers
     share_chip: Integers
@@ -92,7 +97,7 @@ class Clusters:
         simulated: Whether the chips are pretended.
         answering: Whether its engine answered last time.
         silent_s: For how long its engine has not answered; 0 when it answers.
-        delegated: Whether it places work by itself, in buckets.
+        delegated: Whether it places work by itself: its nodes are slots, and its own queue may add a wait.
         dollars_per_chip_hour: Rows are clusters, columns chip types; 0 where no price is known.
         losses_per_node_hour: How often it takes a node back.
     """
@@ -176,7 +181,7 @@ class Live:
         tier: Rank of its tier.
         cluster: Index of its cluster, or `NONE` when the cluster is not known.
         submitted_s: When its job was submitted.
-        granted_s: When it was granted.
+        granted_s: When it was granted; now, while it waits in its cluster's own queue.
         resized_s: When it was last given more or fewer nodes, minus infinity for never.
         attained_chip_s: Chip-seconds its job has had until now, earlier attempts included.
         durable_s: When its newest durable checkpoint was taken, or it was granted: what came after would be lost.
@@ -297,6 +302,7 @@ class Snapshot:
         pending: Every pending job.
         offers: What could be had.
         data: Where inputs lie.
+        avoid: Pending jobs that clusters took back: until when they are not to be placed there.
     """
 
     number: int
@@ -314,3 +320,4 @@ class Snapshot:
     pending: Pending
     offers: tuple[ClusterOffer, ...]
     data: Data
+    avoid: Mapping[JobId, Mapping[ClusterName, float]]

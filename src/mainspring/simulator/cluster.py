@@ -66,7 +66,7 @@ class SimulatedCluster:
         self._dice = dice
 
     def running(self) -> Mapping[AllocationId, AllocationSeen]:
-        """Returns every allocation with an agent that lives, as it truly is."""
+        """Returns every allocation with an agent that lives, or may yet come to, as it truly is."""
         return {seen.allocation: seen for seen in self.inner.observe() if seen.phase is not AllocationPhase.ENDED}
 
     def inventory(self) -> Inventory:

@@ -85,7 +85,7 @@ class DescribedCluster:
         nodes: Groups of equal nodes.
         prices: Dollars per chip-hour by chip type.
         price_changes: How they change.
-        delegated: Whether it places work by itself; its nodes are then buckets.
+        delegated: Whether it places work by itself; its nodes are then slots.
         offers: Nodes it could get.
         losses_per_node_hour: How often it takes a node back (spot), on average.
     """

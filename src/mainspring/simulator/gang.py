@@ -174,7 +174,7 @@ class Gang:
         """Learns which agents live."""
         live: dict[tuple[AllocationId, NodeName], _Agent] = {}
         for name, order in sorted(self._cluster.orders.items()):
-            if order.attempt != self.attempt or name not in running:
+            if order.attempt != self.attempt or name not in running or running[name].phase is AllocationPhase.PENDING:
                 continue
             for index, node in enumerate(order.nodes):
                 if node in running[name].lost_nodes or (name, node) in self._gone:
@@ -295,6 +295,8 @@ class Gang:
             self._resume(lead, self._saved if lost else lead.step, "lost" if lost else "left", TimeUse.RECOVERY)
         if lost and self._short(lead):
             self._end(lead, AttemptState.LOST, "an agent was not heard of")
+        elif left and lead.generation > 0 and self._short(lead):
+            self._end(lead, AttemptState.CANCELLED, "nodes it needs are taken away")
         return lead.unsure
 
     def _short(self, lead: _Lead) -> bool:

@@ -70,6 +70,8 @@ class Rates:
         cluster_silent: A cluster stops answering.
         cut_off: When it does, its leads are not heard of either.
         node_down: A node fails.
+        taken: A cluster takes back something that was granted, waiting or running.
+        starts: A cluster with a queue of its own lets something start.
         cancel: Somebody cancels a job.
         clock_jump: The machine's clock is set back or forward.
     """
@@ -81,6 +83,8 @@ class Rates:
     cluster_silent: float = 0.0
     cut_off: float = 0.0
     node_down: float = 0.0
+    taken: float = 0.0
+    starts: float = 1.0
     cancel: float = 0.0
     clock_jump: float = 0.0
 
@@ -120,6 +124,8 @@ class _World:
             name: SimulatedCluster(FakeEngine(inventory, self.clock, obey_s=2.0), SeededDice(seed, f"faults of {name}"))
             for name, inventory in _draw_inventories(self.luck).items()
         }
+        for cluster in self.clusters.values():
+            cluster.inner.queueing = cluster.inner.inventory().delegated
         self.control = Control(
             store=open_store(f"sqlite:///{folder / 'store.db'}"),
             engines=dict(self.clusters),
@@ -232,6 +238,19 @@ class _World:
                 cluster.inner.node_down(node)
                 self._node_up_s[name, node] = self.clock.monotonic_s() + pick(self.luck, 60)
                 self._say(f"{node} of {name} goes down")
+            self._queue(name, cluster)
+
+    def _queue(self, name: ClusterName, cluster: SimulatedCluster) -> None:
+        """Lets a cluster do what its own queue makes it do."""
+        for allocation in cluster.inner.waiting():
+            if chance(self.luck, self.rates.starts):
+                cluster.inner.let_start(allocation)
+                self._say(f"{allocation} leaves the queue of {name}")
+        held = sorted(cluster.running())
+        if held and chance(self.luck, self.rates.taken):
+            allocation = held[pick(self.luck, len(held))]
+            cluster.inner.take_back(allocation, "others come first", grace_s=float(pick(self.luck, 4)))
+            self._say(f"{name} takes back {allocation}")
 
     def _cancel(self) -> None:
         live = [job for job, state in self.invariants.states().items() if not ended(state)]
@@ -287,6 +306,9 @@ class _World:
         self._cut_off.clear()
         for cluster in self.clusters.values():
             cluster.answering, cluster.faults = True, quiet.calls
+            cluster.inner.queueing = False
+            for allocation in cluster.inner.waiting():
+                cluster.inner.let_start(allocation)
             for node in cluster.inner.inventory().nodes:
                 cluster.inner.node_up(node.name)
         self._node_up_s.clear()
@@ -349,6 +371,8 @@ def _draw_rates(dice: SeededDice) -> Rates:
         cluster_silent=rate(0.03),
         cut_off=rate(1.0),
         node_down=rate(0.03),
+        taken=rate(0.05),
+        starts=0.02 + rate(0.3),
         cancel=rate(0.03),
         clock_jump=rate(0.02),
     )
@@ -362,7 +386,12 @@ def _draw_inventories(dice: SeededDice) -> dict[ClusterName, Inventory]:
         nodes = tuple(Node(name=NodeName(f"n{n}"), chip=_CHIP, chips=chips) for n in range(1 + pick(dice, 6)))
         price = 1.0 + pick(dice, 100) / 10
         inventories[name] = Inventory(
-            cluster=name, engine="fake", simulated=True, nodes=nodes, dollars_per_chip_hour={_CHIP: price}
+            cluster=name,
+            engine="fake",
+            simulated=True,
+            nodes=nodes,
+            dollars_per_chip_hour={_CHIP: price},
+            delegated=chance(dice, 0.3),
         )
     return inventories
 

@@ -34,6 +34,8 @@ class _Agent:
 class _Allocation:
     order: LaunchOrder
     agents: list[_Agent]
+    pending: bool = False
+    taken: str | None = None
     stop_at_s: float | None = None
     ended_at_s: float | None = None
 
@@ -46,6 +48,8 @@ class _Faults:
 
 class FakeEngine:
     """The `Engine` port in memory. Agents obey a stop after `obey_s`, or are ended when the grace is over.
+
+    A delegated one chooses machines by itself; what is launched starts at once unless it is `queueing`.
 
     Args:
         inventory: The cluster's nodes at first.
@@ -64,6 +68,7 @@ class FakeEngine:
         self._logs: dict[AllocationId, dict[int, bytes]] = {}
         self._faults = _Faults()
         self.answering = True
+        self.queueing = False  # Whether what is launched waits until it is let start.
         self.agents_started = 0
 
     # ------------------------------------------------------------ faults and facts, for tests
@@ -98,7 +103,7 @@ class FakeEngine:
         self._down[self._known(node, "take down a node").name] = reason
         for allocation in self._allocations.values():
             for name, agent in zip(allocation.order.nodes, allocation.agents, strict=True):
-                if name == node:
+                if name == node and not allocation.pending:
                     _end(agent, -9, reason)
 
     def node_up(self, node: NodeName) -> None:
@@ -120,6 +125,50 @@ class FakeEngine:
         """
         _end(self._allocations[allocation].agents[index], exit_code, reason)
 
+    def drain(self, node: NodeName, reason: str) -> None:
+        """Drains a node, as the cluster's own operators do: it is cordoned by the engine, and leaves now.
+
+        Args:
+            node: The node.
+            reason: Why, for people.
+        """
+        self._nodes[node] = replace(
+            self._known(node, "drain a node"),
+            condition=NodeCondition.CORDONED,
+            condition_owner=self._inventory.engine,
+            condition_reason=reason,
+            leaves_s=self._clock.now_s(),
+        )
+
+    def waiting(self) -> tuple[AllocationId, ...]:
+        """Returns what waits in the cluster's own queue, in order of id."""
+        self._settle()
+        return tuple(sorted(name for name, one in self._allocations.items() if one.pending))
+
+    def let_start(self, allocation: AllocationId) -> None:
+        """Lets an allocation leave the cluster's own queue.
+
+        Args:
+            allocation: One of those `waiting`.
+        """
+        waiting = self._allocations[allocation]
+        assert waiting.pending
+        self._start(waiting)
+
+    def take_back(self, allocation: AllocationId, reason: str, *, grace_s: float = 0.0) -> None:
+        """Takes an allocation back, as clusters do for what comes before it: agents have a grace to end in.
+
+        Args:
+            allocation: One that has not ended and was not stopped.
+            reason: Why, in the cluster's words.
+            grace_s: How long agents have; nothing when it is still in the queue.
+        """
+        known = self._allocations[allocation]
+        if known.stop_at_s is None:
+            known.taken = reason
+            known.stop_at_s = self._clock.monotonic_s() + (0.0 if known.pending else min(self._obey_s, grace_s))
+        self._settle()
+
     def write_log(self, allocation: AllocationId, rank: int, data: bytes) -> None:
         """Adds to a rank's output.
 
@@ -138,7 +187,7 @@ class FakeEngine:
         for allocation in self._allocations.values():
             order = allocation.order
             for name, milli, agent in zip(order.nodes, order.chip_milli, allocation.agents, strict=True):
-                if not agent.ended:
+                if not agent.ended and not allocation.pending:
                     used[name] = used.get(name, 0) + milli
         return used
 
@@ -156,7 +205,7 @@ class FakeEngine:
         with self._call("observe"):
             now_s = self._clock.monotonic_s()
             answer = tuple(
-                _seen(name, allocation)
+                self._seen(name, allocation)
                 for name, allocation in sorted(self._allocations.items())
                 if allocation.ended_at_s is None or now_s - allocation.ended_at_s < ENDED_VISIBLE_S
             )
@@ -175,12 +224,10 @@ class FakeEngine:
             for node in order.nodes:
                 self._known(node, "launch an allocation")
             if order.allocation not in self._allocations and order.allocation not in self._never:
-                self.agents_started += len(order.nodes)
-                agents = [_Agent() for _ in order.nodes]
-                self._allocations[order.allocation] = _Allocation(order=order, agents=agents)
-                for node, agent in zip(order.nodes, agents, strict=True):
-                    if node in self._down:
-                        _end(agent, -9, self._down[node])
+                launched = _Allocation(order=order, agents=[_Agent() for _ in order.nodes], pending=True)
+                self._allocations[order.allocation] = launched
+                if not self.queueing:
+                    self._start(launched)
 
     def stop(self, allocation: AllocationId, *, grace_s: float) -> None:
         """Asks the allocation's agents to end; see `Engine.stop`.
@@ -194,7 +241,7 @@ class FakeEngine:
             if known is None:
                 self._never.add(allocation)
             else:
-                at_s = self._clock.monotonic_s() + min(self._obey_s, grace_s)
+                at_s = self._clock.monotonic_s() + (0.0 if known.pending else min(self._obey_s, grace_s))
                 known.stop_at_s = at_s if known.stop_at_s is None else min(known.stop_at_s, at_s)
 
     def logs(self, allocation: AllocationId, *, rank: int, since: int, limit: int) -> LogChunk:
@@ -226,9 +273,11 @@ class FakeEngine:
 
         Raises:
             NotFound: No such node.
-            Conflict: Another owner has cordoned it.
+            Conflict: Another owner has cordoned it, or the cluster is delegated.
         """
         with self._call("cordon"):
+            if self._inventory.delegated:
+                raise Conflict("cordon a node", on=node, got="a slot", wanted="a cluster where we choose the nodes")
             known = self._owned(node, owner, "cordon a node")
             self._nodes[node] = replace(
                 known, condition=NodeCondition.CORDONED, condition_owner=owner, condition_reason=reason
@@ -265,6 +314,13 @@ class FakeEngine:
             self._faults.drop[call] -= 1
             raise Unavailable(call, on=self._inventory.cluster, got="no reply, though it has acted")
 
+    def _start(self, waiting: _Allocation) -> None:
+        waiting.pending = False
+        self.agents_started += len(waiting.agents)
+        for node, agent in zip(waiting.order.nodes, waiting.agents, strict=True):
+            if node in self._down:
+                _end(agent, -9, self._down[node])
+
     def _settle(self) -> None:
         """Ends what has come to its end by now."""
         now_s = self._clock.monotonic_s()
@@ -273,7 +329,7 @@ class FakeEngine:
                 for agent in allocation.agents:
                     _end(agent, 0, "stopped")
             if allocation.ended_at_s is None and all(agent.ended for agent in allocation.agents):
-                allocation.ended_at_s = now_s
+                allocation.ended_at_s, allocation.pending = now_s, False
 
     def _known(self, node: NodeName, attempted: str) -> Node:
         if node not in self._nodes:
@@ -291,6 +347,14 @@ class FakeEngine:
             return node
         return replace(node, condition=NodeCondition.DOWN, condition_owner="", condition_reason=self._down[node.name])
 
+    def _seen(self, name: AllocationId, allocation: _Allocation) -> AllocationSeen:
+        seen = _seen(name, allocation)
+        if allocation.pending:
+            return replace(seen, reason="those that come before it")
+        if self._inventory.delegated:
+            return replace(seen, hosts=tuple(f"host-of-{node}" for node in allocation.order.nodes))
+        return seen
+
 
 def _end(agent: _Agent, exit_code: int, reason: str) -> None:
     if not agent.ended:
@@ -302,15 +366,19 @@ def _seen(name: AllocationId, allocation: _Allocation) -> AllocationSeen:
     gone.sort(key=lambda agent: agent.exit_code == 0)
     if allocation.ended_at_s is not None:
         phase = AllocationPhase.ENDED
+    elif allocation.pending:
+        phase = AllocationPhase.PENDING
     else:
         phase = AllocationPhase.RUNNING if allocation.stop_at_s is None else AllocationPhase.STOPPING
+    taken = phase is AllocationPhase.ENDED and allocation.taken is not None
     return AllocationSeen(
         allocation=name,
         phase=phase,
         nodes=allocation.order.nodes,
         exit_code=gone[0].exit_code if phase is AllocationPhase.ENDED else None,
-        reason=gone[0].reason if gone else "",
+        reason=(allocation.taken or "") if taken else gone[0].reason if gone else "",
         agent_lost=bool(gone) and gone[0].exit_code != 0,
+        taken=taken,
         lost_nodes=tuple(
             node
             for node, agent in zip(allocation.order.nodes, allocation.agents, strict=True)

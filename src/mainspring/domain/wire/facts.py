@@ -18,6 +18,9 @@ class EventKind(str, Enum):
     JOB_MOVED = "job_moved"  # (before, after, reason)
     ATTEMPT_GRANTED = "attempt_granted"  # (cluster, nodes, plan, number, step): the furthest of earlier attempts
     ATTEMPT_RESIZED = "attempt_resized"  # (role, replicas, reason, for_job): while it goes on
+    ALLOCATION_QUEUED = "allocation_queued"  # (allocation, cluster, reason): it waits in its cluster's own queue
+    ALLOCATION_PLACED = "allocation_placed"  # (allocation): it has left that queue
+    ALLOCATION_TAKEN = "allocation_taken"  # (allocation, cluster, reason): its cluster took it back
     ATTEMPT_ENDED = "attempt_ended"  # (outcome, reason)
     ATTEMPT_STOPPING = "attempt_stopping"  # (cause, reason)
     STOP_REQUESTED = "stop_requested"  # (by, for_job): by a person, or by a plan that needs the room for another job

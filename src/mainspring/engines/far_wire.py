@@ -1,0 +1,124 @@
+"""What travels between `Far` and the host of the engine on the other machine.
+
+The host greets first: one line of text, which is told apart from whatever a login shell prints before it. Then frames
+of `domain.codec`: the opening (which engine to make) and its answer, number 0; then calls, and their answers in any
+order. Long answers come in parts. While nothing is said the host says `FarAlive`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mainspring.domain import errors
+from mainspring.domain.answers import Problem
+from mainspring.domain.codec import MESSAGE_VERSION, message
+from mainspring.domain.errors import MainspringError
+from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder, Node
+from mainspring.domain.ids import AllocationId, NodeName
+
+ALIVE_S = 2.0  # How often the host says that it lives.
+OPEN_S = 30.0  # A log-in over a slow network, and a Python that starts from a shared folder nobody has read today.
+SILENT_S = 15.0  # Seven such words missed: a machine that swaps or a network that heals needs seconds.
+PART_ITEMS_MAX = 1_000  # Nodes or allocations in one message: a node is 30 of the 250,000 items that it may hold.
+LOG_BYTES_MAX = 1 << 20  # As much as a local engine gives at once; a message holds eight times that.
+_GREETING = re.compile(rb"(?m)^mainspring-engine-host ([0-9]{1,9}) ([^ \r\n]{1,64})\r?\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greeting:
+    """What the other machine has installed: its Mainspring, and the version of its messages."""
+
+    mainspring: str
+    messages: int
+
+
+def greeting(mainspring: str) -> bytes:
+    """Returns the host's first line.
+
+    Args:
+        mainspring: The version installed there.
+    """
+    return f"\nmainspring-engine-host {MESSAGE_VERSION} {mainspring}\n".encode()
+
+
+def find_greeting(said: bytes) -> tuple[Greeting, bytes] | None:
+    """Returns the greeting among what a login shell may have printed, and what follows it; None if it is not there yet.
+
+    Args:
+        said: All that came.
+    """
+    found = _GREETING.search(said)
+    if found is None:
+        return None
+    return Greeting(mainspring=found[2].decode("ascii", "replace"), messages=int(found[1])), said[found.end() :]
+
+
+@message
+class FarCall:
+    """One call of the port, by name, with those of the fields that it takes."""
+
+    number: int
+    call: str
+    order: LaunchOrder | None = None
+    allocation: AllocationId = AllocationId("")
+    grace_s: float = 0.0
+    rank: int = 0
+    since: int = 0
+    limit: int = 0
+    node: NodeName = NodeName("")
+    owner: str = ""
+    reason: str = ""
+
+
+@message
+class FarPart:
+    """Nodes or allocations of an answer that is still to come."""
+
+    number: int
+    nodes: tuple[Node, ...] = ()
+    seen: tuple[AllocationSeen, ...] = ()
+
+
+@message
+class FarAnswer:
+    """How a call ended: with an error, or with what it returns. The inventory's nodes came in parts; logs in base64."""
+
+    number: int
+    error: Problem | None = None
+    inventory: Inventory | None = None
+    log: str = ""
+    next_offset: int = 0
+
+
+@message
+class FarAlive:
+    """The host lives, and has nothing to say."""
+
+
+def problem_of(error: MainspringError) -> Problem:
+    """Returns an error as it travels, all its parts kept.
+
+    Args:
+        error: What was raised.
+    """
+    return Problem(
+        error=type(error).__name__,
+        attempted=error.attempted,
+        on=error.on,
+        got=error.got,
+        wanted=error.wanted,
+        next_step=error.next_step,
+    )
+
+
+def error_of(problem: Problem) -> MainspringError:
+    """Returns the error that travelled, of the class it was raised as.
+
+    Args:
+        problem: What came.
+    """
+    kind = getattr(errors, problem.error, None)
+    if not (isinstance(kind, type) and issubclass(kind, MainspringError)):
+        kind = MainspringError
+    return kind(problem.attempted, on=problem.on, got=problem.got, wanted=problem.wanted, next_step=problem.next_step)

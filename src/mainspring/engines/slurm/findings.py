@@ -1,0 +1,68 @@
+"""What looking at a cluster's set-up finds, step by step, and what a job on one of its nodes says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+# In their order; where Slurm's commands are reached over SSH, one more comes before them.
+STEPS = (
+    *("commands", "version", "slurmctld", "partitions", "chips", "prices", "accounts", "submitting", "shared folder"),
+    *("test job", "folder on a node", "Mainspring on a node", "scratch on a node", "clocks", "server from a node"),
+)
+SHOWN_MAX = 8  # Names in one clause; more are counted.
+
+
+class Standing(str, Enum):
+    """How one step of a check came out."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One step of a check.
+
+    Args:
+        name: What was looked at.
+        standing: How it came out; jobs can run unless one failed. A step that waits for one that failed is skipped.
+        found: What was found.
+        fix: What to do about it.
+    """
+
+    name: str
+    standing: Standing
+    found: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAnswer:
+    """What the probe said, in its own names; see `probe`."""
+
+    asked: str
+    node: str
+    python: str
+    version: str
+    agent_error: str
+    scratch_error: str
+    scratch_free_bytes: int
+    server_status: int
+    server_error: str
+    server_ahead_s: float | None
+    time_s: float
+
+
+def in_words(names: Iterable[str]) -> str:
+    """Returns names as a clause, the first few of many.
+
+    Args:
+        names: What to tell.
+    """
+    listed = list(names)
+    shown = ", ".join(listed[:SHOWN_MAX])
+    return f"{shown} and {len(listed) - SHOWN_MAX} more" if len(listed) > SHOWN_MAX else shown

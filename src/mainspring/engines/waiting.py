@@ -1,0 +1,332 @@
+"""Threads that wait for a slow cluster in somebody else's place: for answers to questions, and for acts to be done."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Condition, Thread
+from typing import Generic, TypeVar, final
+
+from mainspring.domain.errors import MainspringError, Unavailable
+from mainspring.domain.ids import AllocationId
+from mainspring.domain.ports import Clock
+
+MOMENT_S = 0.25  # Half the pause between two ticks of a controller: it may be spent on a cluster that answers quickly.
+MOMENT_SHARE = 0.2  # Of the time that passes comes back, so that a thousand short waits are no long one.
+THREADS = 4  # Launches and stops at once. A Slurm controller takes about ten submissions a second, whoever asks.
+ACTS_MAX = 2_048  # Waiting for their turn: several ticks' worth of what a controller tells its engines.
+RESULTS_MAX = 4_096  # Of acts nobody has asked for again. The oldest go first; an act done twice does nothing.
+
+Value = TypeVar("Value")
+_log = logging.getLogger(__name__)
+
+
+@final
+class Patience:
+    """How long one caller may be kept waiting: a moment at once, and a small share of its time in the long run.
+
+    Args:
+        clock: Tells how long it waited.
+        moment_s: How long a moment is.
+    """
+
+    def __init__(self, clock: Clock, moment_s: float) -> None:
+        self._clock = clock
+        self._moment_s = moment_s
+        self._left_s = moment_s
+        self._at_s = clock.monotonic_s()
+
+    def wait(self, changed: Condition, true: Callable[[], bool]) -> None:
+        """Returns once it is true, or patience is at its end.
+
+        Args:
+            changed: Notified whenever that may have changed; held by the caller.
+            true: What is waited for.
+        """
+        now_s = self._clock.monotonic_s()
+        left_s = min(self._moment_s, self._left_s + MOMENT_SHARE * (now_s - self._at_s))
+        changed.wait_for(true, left_s)
+        self._at_s = self._clock.monotonic_s()
+        self._left_s = max(0.0, left_s - (self._at_s - now_s))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer(Generic[Value]):
+    """What came, for a question that was asked when things stood at `mark`."""
+
+    value: Value
+    mark: int
+    asked_s: float
+
+
+@final
+class Newest(Generic[Value]):
+    """The newest answer to one question. A thread of its own asks, whenever somebody wants to know.
+
+    Args:
+        attempted: The question, as errors name it.
+        on: Whom it is put to.
+        ask: Asks; takes as long as it likes.
+        mark: How things stand; grows with every act that may change the answer.
+        clock: Time.
+        patience: The caller's.
+        refresh_s: How old an answer may be before it is asked for again.
+        stale_s: How old it may be, at most.
+    """
+
+    def __init__(
+        self,
+        attempted: str,
+        *,
+        on: str,
+        ask: Callable[[], Value],
+        mark: Callable[[], int],
+        clock: Clock,
+        patience: Patience,
+        refresh_s: float,
+        stale_s: float,
+    ) -> None:
+        self._attempted = attempted
+        self._on = on
+        self._ask = ask
+        self._mark = mark
+        self._clock = clock
+        self._patience = patience
+        self._refresh_s = refresh_s
+        self._stale_s = stale_s
+        self._changed = Condition()
+        self._answer: Answer[Value] | None = None
+        self._error: BaseException | None = None
+        self._wanted = False
+        self._asking = False
+        self._closed = False
+        self._asked_mark = -1
+        self._ended_s = float("-inf")
+        self._thread = Thread(target=self._run, name=f"mainspring-{attempted}-{on}", daemon=True)
+        self._thread.start()
+
+    def want(self) -> None:
+        """Has the question asked when the newest answer, or that under way, is too old. Waits for nothing."""
+        with self._changed:
+            self._want()
+
+    def get(self) -> Answer[Value]:
+        """Returns the newest answer; waits a moment for one that knows of every act so far.
+
+        Raises:
+            Unavailable: There is none that is fresh enough; says why.
+        """
+        mark = self._mark()
+        with self._changed:
+            self._want()
+            if not self._serves(mark):
+                self._patience.wait(self._changed, lambda: not (self._wanted or self._asking) or self._serves(mark))
+            if self._serves(-1):
+                assert self._answer is not None
+                return self._answer
+            raise self._silence()
+
+    def close(self) -> None:
+        """Has the thread end, once it has its answer."""
+        with self._changed:
+            self._closed, self._wanted = True, False
+            self._changed.notify_all()
+
+    def join(self, wait_s: float) -> None:
+        """Returns once the thread has ended, or does not in time.
+
+        Args:
+            wait_s: How long that may take.
+        """
+        self._thread.join(wait_s)
+
+    def _want(self) -> None:
+        aged = not self._asking and self._clock.monotonic_s() - self._ended_s >= self._refresh_s
+        if (aged or self._asked_mark < self._mark()) and not self._closed:
+            self._wanted = True
+            self._changed.notify_all()
+
+    def _serves(self, mark: int) -> bool:
+        known = self._answer
+        if known is None or self._closed:
+            return False
+        return known.mark >= mark and self._clock.monotonic_s() - known.asked_s <= self._stale_s
+
+    def _silence(self) -> Unavailable:
+        error = self._error
+        if self._closed:
+            return Unavailable(self._attempted, on=self._on, got="an engine that was closed")
+        if isinstance(error, MainspringError):
+            parts = {"on": error.on or self._on, "wanted": error.wanted, "next_step": error.next_step}
+            return Unavailable(error.attempted, got=error.got or "no answer", **parts)
+        waited = "no answer yet" if error is None else f"a fault in the engine: {error!r}"
+        return Unavailable(self._attempted, on=self._on, got=waited)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._wanted or self._closed)
+                if self._closed:
+                    return
+                self._wanted, self._asking = False, True
+                self._asked_mark = mark = self._mark()
+            asked_s = self._clock.monotonic_s()
+            answer: Answer[Value] | None = None
+            error: BaseException | None = None
+            try:
+                answer = Answer(value=self._ask(), mark=mark, asked_s=asked_s)
+            except MainspringError as failed:
+                error = failed
+            except Exception as failed:  # noqa: BLE001  (our own fault; the next question may fare better)
+                _log.exception("a fault while asking %s: %s", self._on, self._attempted)
+                error = failed
+            with self._changed:
+                self._answer, self._error = answer or self._answer, error
+                self._asking, self._ended_s = False, self._clock.monotonic_s()
+                self._changed.notify_all()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Act:
+    """One thing to do for an allocation; the same thing when kind and grace are the same.
+
+    Args:
+        allocation: Whose turn it takes.
+        attempted: Its kind, as errors name it.
+        grace_s: Of a stop.
+        run: Does it; takes as long as it likes.
+        done: Whether it has come back.
+        error: What it raised.
+        done_s: When it came back.
+    """
+
+    allocation: AllocationId
+    attempted: str
+    grace_s: float = 0.0
+    run: Callable[[], None]
+    done: bool = False
+    error: BaseException | None = None
+    done_s: float = 0.0
+
+    @property
+    def key(self) -> tuple[AllocationId, str, float]:
+        """Returns what tells it from others."""
+        return self.allocation, self.attempted, self.grace_s
+
+
+@final
+class Turns:
+    """Does acts on a few threads: those of one allocation one after the other, in the order they were first asked for.
+
+    Args:
+        name: Whose they are.
+        clock: Time.
+        patience: The caller's.
+        result_s: How long what came of an act is kept for whoever asks for it again.
+        idle: Called, by a thread of its own, whenever nothing is left to do.
+    """
+
+    def __init__(
+        self, name: str, *, clock: Clock, patience: Patience, result_s: float, idle: Callable[[], None]
+    ) -> None:
+        self._name = name
+        self._clock = clock
+        self._patience = patience
+        self._result_s = result_s
+        self._idle = idle
+        self._changed = Condition()
+        self._lanes: dict[AllocationId, deque[Act]] = {}
+        self._ready: deque[deque[Act]] = deque()
+        self._waiting = 0
+        self._results: OrderedDict[tuple[AllocationId, str, float], Act] = OrderedDict()
+        self._closed = False
+        self._threads = [
+            Thread(target=self._run, name=f"mainspring-acts-{name}-{index}", daemon=True) for index in range(THREADS)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def do(self, act: Act) -> None:
+        """Returns once the act, or the same one asked for before, is done; waits a moment for that.
+
+        Args:
+            act: What to do.
+
+        Raises:
+            Unavailable: It is not done yet: ask again. Or too much waits.
+        """
+        with self._changed:
+            act = self._known(act) or self._queue(act)
+            self._patience.wait(self._changed, lambda: act.done or self._closed)
+            if not act.done:
+                got = "an engine that was closed" if self._closed else "no end of it yet"
+                raise Unavailable(act.attempted, on=f"{act.allocation} of {self._name}", got=got)
+            self._results.pop(act.key, None)
+        if act.error is not None:
+            raise act.error
+
+    def close(self) -> None:
+        """Has the threads end, once they have done what they are at; what waits is not done."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def join(self, wait_s: float) -> None:
+        """Returns once the threads have ended, or do not in time.
+
+        Args:
+            wait_s: How long each may take.
+        """
+        for thread in self._threads:
+            thread.join(wait_s)
+
+    def _known(self, act: Act) -> Act | None:
+        """Returns the act that is the same, done or not, if it was asked for before and is not forgotten."""
+        late_s = self._clock.monotonic_s() - self._result_s
+        while self._results and (
+            len(self._results) > RESULTS_MAX or next(iter(self._results.values())).done_s < late_s
+        ):
+            self._results.popitem(last=False)
+        waiting = self._lanes.get(act.allocation, ())
+        return next((each for each in waiting if each.key == act.key), None) or self._results.get(act.key)
+
+    def _queue(self, act: Act) -> Act:
+        if self._waiting >= ACTS_MAX:
+            got = f"{self._waiting} launches and stops that wait for their turn"
+            raise Unavailable(act.attempted, on=f"{act.allocation} of {self._name}", got=got)
+        lane = self._lanes.setdefault(act.allocation, deque())
+        lane.append(act)
+        self._waiting += 1
+        if len(lane) == 1:
+            self._ready.append(lane)
+            self._changed.notify_all()
+        return act
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._ready or self._closed)
+                if self._closed:
+                    return
+                lane = self._ready.popleft()
+                act = lane[0]
+            error: BaseException | None = None
+            try:
+                act.run()
+            except Exception as failed:  # noqa: BLE001  (raised to whoever asks for the act)
+                error = failed
+            with self._changed:
+                act.done, act.error, act.done_s = True, error, self._clock.monotonic_s()
+                self._results[act.key] = act
+                lane.popleft()
+                self._waiting -= 1
+                if lane:
+                    self._ready.append(lane)
+                else:
+                    del self._lanes[act.allocation]
+                idle = self._waiting == 0
+                self._changed.notify_all()
+            if idle:
+                self._idle()

@@ -1,0 +1,33 @@
+"""Whom a client of the controller trusts: the system's authorities, and the certificate that its lab hands it."""
+
+from __future__ import annotations
+
+import ssl
+
+from mainspring.domain.errors import InvalidInput
+
+CERTIFICATE_VARIABLE = "MAINSPRING_CERTIFICATE"  # Holds PEM text; nothing secret.
+
+
+def trust(url: str, certificate: str) -> ssl.SSLContext | bool:
+    """Returns what httpx takes as `verify`.
+
+    The system's authorities are those OpenSSL finds, so `SSL_CERT_FILE` and `SSL_CERT_DIR` name others.
+
+    Args:
+        url: What will be called; one without TLS needs no trust.
+        certificate: PEM text trusted besides, whoever signed it; "" for none.
+
+    Raises:
+        InvalidInput: The text holds no certificate.
+    """
+    if not url.startswith("https:"):
+        return False
+    context = ssl.create_default_context()
+    if certificate:
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # A server's own certificate is trusted as it stands.
+        try:
+            context.load_verify_locations(cadata=certificate)
+        except (ssl.SSLError, ValueError) as error:
+            raise InvalidInput("trust a certificate", got=str(error), wanted="PEM text") from error
+    return context

@@ -1,0 +1,73 @@
+"""How clusters look to people."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from rich.console import Console, RenderableType
+
+from mainspring.app.output_cluster import cluster_panel, clusters_table, finding_lines
+from mainspring.app.sdk_cluster import ClusterShown
+from mainspring.domain.answers import ClusterView
+from mainspring.domain.fleet import Inventory, Node, NodeCondition
+from mainspring.domain.ids import ChipName, ClusterName, NodeName
+from mainspring.engines.slurm import SlurmCluster
+from mainspring.engines.slurm.findings import Finding, Standing
+
+NOW_S = 1_700_000_000.0
+HALL, H100 = ClusterName("hall"), ChipName("h100")
+
+
+def _drawn(what: RenderableType, *, columns: int = 140) -> list[str]:
+    out = StringIO()
+    Console(file=out, width=columns, color_system=None).print(what)
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def _node(number: int, **fields: object) -> Node:
+    return Node(name=NodeName(f"n{number:04}"), chip=H100, chips=8, **fields)  # type: ignore[arg-type]
+
+
+def _shown(nodes: list[Node], *, used: dict[str, int] | None = None, answering: bool = True) -> ClusterShown:
+    prices = {H100: 2.4}
+    inventory = Inventory(
+        cluster=HALL, engine="slurm", simulated=False, nodes=tuple(nodes), dollars_per_chip_hour=prices
+    )
+    settings = SlurmCluster(
+        name=HALL, partitions=("robots", "more"), shared="/shared", qos={"critical": "high"}, simulated=True
+    )
+    view = ClusterView(inventory=inventory, used_chip_milli=used or {}, answering=answering, seen_s=NOW_S - 120)
+    return ClusterShown(name=HALL, engine="slurm", settings=settings, asked=True, view=view)
+
+
+def test_nodes_that_are_alike_share_a_row_however_many_there_are() -> None:
+    drained = {"condition": NodeCondition.CORDONED, "condition_owner": "slurm", "condition_reason": "fan 3"}
+    nodes = [_node(number) for number in range(1, 5_000)] + [_node(5_000, **drained)]
+    lines = _drawn(cluster_panel(_shown(nodes, used={"n0002": 3_000}), now_s=NOW_S))
+    rows = [line.split() for line in lines if line.startswith("n")]
+    assert [row[:2] for row in rows] == [["n[0001,0003-4999]", "4998"], ["n0002", "1"], ["n5000", "1"]]
+    assert rows[0][4:7] == ["39984", "of", "39984"]
+    assert "3 ours" in " ".join(rows[1])
+    assert "5 of 8" in " ".join(rows[1])
+    assert "0 of 8 cordoned by slurm" in " ".join(rows[2])
+    assert "fan 3" in " ".join(rows[2])
+
+
+def test_a_cluster_tells_its_settings_prices_and_silence() -> None:
+    text = "\n".join(_drawn(cluster_panel(_shown([_node(1)], answering=False), now_s=NOW_S)))
+    for words in ("hall (simulated)", "robots, more", "critical = high", "h100 $2.40", "no, for 2 min", "pinned"):
+        assert words in text
+    silent = ClusterShown(name=HALL, engine="slurm", settings=None, asked=False, view=None)
+    assert "ms up" in "\n".join(_drawn(clusters_table([silent], now_s=NOW_S)))
+
+
+def test_what_others_use_is_not_free() -> None:
+    (row,) = _drawn(clusters_table([_shown([_node(1, foreign_chip_milli=2_000)])], now_s=NOW_S))[1:]
+    assert row.split()[-5:] == ["h100", "6", "h100", "$2.40", "yes"]
+
+
+def test_a_finding_that_wants_something_says_it_below() -> None:
+    wrong = Finding(name="clocks", standing=Standing.FAILED, found="9 s apart", fix="run NTP")
+    first, second = _drawn(finding_lines(wrong))
+    assert first.split() == ["failed", "clocks", "9", "s", "apart"]
+    assert second.split() == ["->", "run", "NTP"]
