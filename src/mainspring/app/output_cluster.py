@@ -106,7 +106,7 @@ def nodes_table(view: ClusterView, *, now_s: float) -> RenderableType:
     for node in view.inventory.nodes:
         alike[_row(view, node, now_s)].append(node)
     name = "SLOTS" if view.inventory.delegated else "NODES"
-    headings = (name, ">COUNT", "EACH", ">FREE", "STATE", "?>CPUS", "?>GIB", "?PLACE", "~NOTE")
+    headings = (name, ">COUNT", "EACH", ">FREE", "STATE", "?>CPUS", "?>GIB", "?PLACE", "?FEATURES", "~NOTE")
     rows: list[tuple[str | Text, ...]] = []
     for (chips, state, *rest), nodes in alike.items():
         free = sum(_free_milli(view, node) for node in nodes) / 1_000
@@ -139,6 +139,7 @@ def _row(view: ClusterView, node: Node, now_s: float) -> tuple[str, ...]:
         "" if node.cpus is None else f"{node.cpus:g}",
         "" if node.memory_gib is None else f"{node.memory_gib:.0f}",
         "/".join(name for _, name in node.domains),
+        ", ".join(node.features),
         "; ".join(why),
     )
 

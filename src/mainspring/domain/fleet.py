@@ -54,6 +54,7 @@ class Node:
         slice: Shape of the TPU slice it is a host of ("4x4x4"); all hosts of a slice share their "slice" domain.
         leaves_s: When it goes away (a spot notice, a drain, a reservation of others), None when nobody knows.
         divides: Whether several replicas may share one of its chips; the engine must be able to start them so.
+        features: The cluster's own words for what it has ("ib", "nvlink"), for people.
     """
 
     name: NodeName
@@ -72,6 +73,7 @@ class Node:
     slice: str = ""
     leaves_s: float | None = None
     divides: bool = True
+    features: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Checks the name and the counts.

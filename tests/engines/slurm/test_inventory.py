@@ -45,6 +45,7 @@ def test_node_of_each_release_is_read_whole(release: str) -> None:
     )
     seen = only(look(slurm(line)))
     assert (seen.name, seen.chip, seen.chips, seen.divides) == ("r1n01", "h100", 8, False)
+    assert seen.features == ("h100", "ib")
     assert (seen.cpus, seen.foreign_cpus, seen.foreign_chip_milli) == (64.0, 8.0, 2_000)
     assert (seen.memory_gib, seen.foreign_memory_gib) == ((512_000 - 8_192) / 1_024, 2.0)
     assert (seen.condition, seen.condition_owner, seen.condition_reason) == (CORDONED, "slurm", "bad ECC (ops)")

@@ -68,6 +68,7 @@ class Machine:
         chips: How many; CPUs on nodes without GPUs, whose chip is "cpu".
         cpus: CPUs that jobs may use.
         memory_mib: Memory that jobs may use; 0 where Slurm does not count it.
+        features: Slurm's words for what it has, in order.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Machine:
     chips: int
     cpus: int
     memory_mib: int
+    features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +153,7 @@ def read_host(line: str, partitions: tuple[str, ...], chips: Mapping[str, ChipNa
         chips=counts[gres_type] if has_gpus else cpus,
         cpus=cpus,
         memory_mib=memory_mib if memory_mib > _MEMORY_UNKNOWN_MIB else 0,
+        features=_features(found.get("ActiveFeatures")),
     )
     used_memory_mib = int(found["AllocMem"])
     used_chips = _used_gpus(gres_type, found.get("GresUsed"), allocated) if has_gpus else used_cpus
@@ -163,6 +166,10 @@ def read_host(line: str, partitions: tuple[str, ...], chips: Mapping[str, ChipNa
         used_cpus=used_cpus,
         used_memory_mib=used_memory_mib,
     )
+
+
+def _features(told_of: str | None) -> tuple[str, ...]:
+    return tuple(sorted({word for word in told(told_of).split(",") if word}))
 
 
 def _explained(standing: Standing, line: str) -> Standing:

@@ -172,6 +172,7 @@ def make_node(
         foreign_memory_gib=foreign.memory_mib / MIB_PER_GIB,
         leaves_s=standing.leaves_s,
         divides=False,
+        features=machine.features,
     )
 
 
@@ -202,6 +203,7 @@ def make_buckets(hosts: Iterable[Host], holdings: Sequence[Holding]) -> tuple[Bu
             chips=chips,
             cpus=min(host.machine.cpus for host in alike),
             memory_mib=min(host.machine.memory_mib for host in alike),
+            features=tuple(sorted(set.intersection(*(set(host.machine.features) for host in alike)))),
         )
         ordered = tuple(sorted(alike, key=lambda host: host.machine.name))
         buckets[name] = Bucket(name=name, machine=machine, hosts=ordered, held=tuple(held.get(name, ())))
