@@ -11,10 +11,11 @@ from tests.control.living import SWIFT, begin, come, live
 
 from mainspring.control.history import AVOIDED_S, AVOIDED_S_MAX, STAYED_S, Past
 from mainspring.domain.fleet import Node, NodeCondition
-from mainspring.domain.ids import AllocationId, ClusterName, JobId, NodeName
-from mainspring.domain.job import MAIN, Option, Role, Tier
+from mainspring.domain.ids import AllocationId, ClusterName, JobId, NodeName, TeamName
+from mainspring.domain.job import LAB, MAIN, Option, Role, Tier
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.plan import Limit
+from mainspring.domain.team import Team
 from mainspring.domain.wire import EventKind
 
 if TYPE_CHECKING:
@@ -60,7 +61,18 @@ def test_order_says_what_its_nodes_must_give_and_whose_it_is(world: World) -> No
     (order,) = world.orders_of(job).values()
     assert order.cpu_milli == (1_500,) * 3
     assert order.memory_mib == (2_048,) * 3
-    assert (order.job, order.team, order.tier, order.duration_s) == ("mine", spec.team, Tier.CRITICAL, 60.0)
+    assert (order.job, order.teams, order.tier, order.duration_s) == ("mine", (spec.team,), Tier.CRITICAL, 60.0)
+
+
+def test_order_names_the_teams_above_its_own_nearest_first(world: World) -> None:
+    vision, arms = TeamName("vision"), TeamName("arms")
+    world.control.set_team(Team(name=LAB), world.admin)
+    world.control.set_team(Team(name=vision, parent=LAB), world.admin)
+    world.control.set_team(Team(name=arms, parent=vision), world.admin)
+    job = world.submit(world.spec(team=arms))
+    world.tick()
+    (order,) = world.orders_of(job).values()
+    assert order.teams == (arms, vision, LAB)
 
 
 def test_order_of_a_replica_larger_than_a_node_spreads_its_cores_like_its_chips(world: World) -> None:

@@ -163,7 +163,7 @@ class Actor:
             controller=self._controller_url,
             token=self._secrets[attempt.id],
             job=self._mirror.jobs[attempt.job].name,
-            team=spec.team,
+            teams=self._mirror.with_those_above(spec.team),
             tier=spec.tier,
             duration_s=spec.duration_s or None,
         )

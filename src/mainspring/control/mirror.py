@@ -39,7 +39,7 @@ from mainspring.control.records import (
 )
 from mainspring.control.schema import events, plans, teams
 from mainspring.domain.fleet import Inventory, NodeCondition
-from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName
+from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName, TeamName
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.plan import Grant
@@ -413,6 +413,18 @@ class Mirror:
             self.version += 1
             self.builder.set_teams(self._tree)
             self._spending.reach(connection, self._tree, now_s)
+
+    def with_those_above(self, team: TeamName) -> tuple[TeamName, ...]:
+        """Returns a team and the teams above it, nearest first.
+
+        Args:
+            team: The team.
+        """
+        above = {known.name: known.parent for known in self._tree}
+        line = [team]
+        while (parent := above.get(line[-1])) is not None and parent not in line:
+            line.append(parent)
+        return tuple(line)
 
 
 def held(granted: tuple[Grant, ...]) -> dict[NodeName, int]:

@@ -221,7 +221,7 @@ class LaunchOrder:
         controller: URL the agents register at.
         token: Secret scoped to this attempt. Passed to agents by file or pipe, never in arguments or logs.
         job: Its job's name, for people who look at the cluster's own tools.
-        team: The team that is charged.
+        teams: The team that is charged, and those above it, nearest first.
         tier: How urgent it is.
         duration_s: How long the job is expected to run, None when nobody can know.
     """
@@ -236,7 +236,7 @@ class LaunchOrder:
     controller: str
     token: str = field(repr=False)
     job: str = ""
-    team: TeamName = LAB
+    teams: tuple[TeamName, ...] = (LAB,)
     tier: Tier = Tier.STANDARD
     duration_s: float | None = None
 

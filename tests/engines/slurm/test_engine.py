@@ -6,13 +6,14 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mainspring.domain.errors import Conflict, Unavailable
 from mainspring.domain.fleet import AllocationPhase, NodeCondition
-from mainspring.domain.ids import AllocationId, NodeName
+from mainspring.domain.ids import AllocationId, NodeName, TeamName
 from mainspring.testing.slurm import SlurmNodes, SlurmPartition, SlurmServer, slurm_missing
 from tests.engines.slurm.rig import Rig, order
 
@@ -69,6 +70,16 @@ def test_a_share_is_of_cores_and_memory_as_of_chips_unless_something_particular_
     assert set(foreign.values()) == {0}, "what is ours is not in use by others"
 
 
+def test_team_without_an_account_runs_under_that_of_the_nearest_team_above(server: SlurmServer, tmp_path: Path) -> None:
+    rig = Rig(tmp_path, server, fields={"accounts": {"vision": "robots", "lab": "everybody"}})
+    line = tuple(TeamName(name) for name in ("arms", "vision", "lab"))
+    rig.running(replace(order("n1"), teams=line))
+    rig.running(replace(order("n2", name="allocation-2"), teams=line[2:]))
+    shown = [rig.slurm("squeue", "-h", f"--name=mainspring.allocation-{n}", "-o", "%a") for n in (1, 2)]
+    rig.clear()
+    assert shown == ["robots", "everybody"]
+
+
 def test_nodes_that_differ_are_one_allocation_with_one_kind_of_share_each(rig: Rig) -> None:
     rig.running(order("c1", "n2", "n1"))
     places = [rig.found(index).environment["SLURMD_NODENAME"] for index in range(3)]
@@ -114,7 +125,7 @@ def test_a_later_stop_with_less_grace_counts(server: SlurmServer, tmp_path: Path
 
 
 def test_a_stop_before_it_begins_ends_it_at_once(rig: Rig) -> None:
-    rig.slurm("sbatch", "--parsable", "--exclusive", "--nodelist=n1", "--wrap=sleep 60")
+    rig.slurm("sbatch", "--parsable", "--output=/dev/null", "--exclusive", "--nodelist=n1", "--wrap=sleep 60")
     rig.engine.launch(order("n1"))
     waiting = rig.until_phase(AllocationPhase.PENDING)
     assert waiting.reason.startswith("Slurm: ")
@@ -153,7 +164,7 @@ def test_a_launch_cut_short_before_sbatch_is_not_shown_and_can_be_repeated(rig: 
 
 
 def test_a_job_nobody_wrote_down_is_found_again(rig: Rig) -> None:
-    rig.slurm("sbatch", "--parsable", "--exclusive", "--nodelist=n1", "--wrap=sleep 60")
+    rig.slurm("sbatch", "--parsable", "--output=/dev/null", "--exclusive", "--nodelist=n1", "--wrap=sleep 60")
     rig.engine.launch(order("n1"))
     (rig.shared / A1 / "job.json").unlink()
     found = rig.another()
@@ -176,7 +187,15 @@ def test_a_job_that_others_cancel_is_taken_and_its_agents_are_told(rig: Rig) -> 
 
 def test_a_job_that_is_preempted_is_told_its_grace_and_is_taken(rig: Rig) -> None:
     rig.running(order("n1", "n2"))
-    rig.slurm("sbatch", "--parsable", "--partition=urgent", "--exclusive", "--nodelist=n1", "--wrap=sleep 1")
+    rig.slurm(
+        "sbatch",
+        "--parsable",
+        "--output=/dev/null",
+        "--partition=urgent",
+        "--exclusive",
+        "--nodelist=n1",
+        "--wrap=sleep 1",
+    )
     ended = rig.until_phase(AllocationPhase.ENDED)
     assert (ended.taken, ended.exit_code) == (True, 0)
     grace_s = float((rig.shared / A1 / "node-1" / "asked").read_text().split()[0])
@@ -184,7 +203,7 @@ def test_a_job_that_is_preempted_is_told_its_grace_and_is_taken(rig: Rig) -> Non
 
 
 def test_a_job_cancelled_while_it_waits_is_taken(rig: Rig) -> None:
-    rig.slurm("sbatch", "--parsable", "--exclusive", "--nodelist=n1", "--wrap=sleep 60")
+    rig.slurm("sbatch", "--parsable", "--output=/dev/null", "--exclusive", "--nodelist=n1", "--wrap=sleep 60")
     rig.engine.launch(order("n1"))
     rig.slurm("scancel", *rig.jobs())
     ended = rig.until_phase(AllocationPhase.ENDED)
@@ -204,7 +223,7 @@ def test_a_job_that_an_operator_puts_back_does_not_begin_again(rig: Rig) -> None
 
 
 def test_a_job_that_an_operator_holds_is_withdrawn_in_the_end(rig: Rig) -> None:
-    rig.slurm("sbatch", "--parsable", "--exclusive", "--nodelist=n1", "--wrap=sleep 60")
+    rig.slurm("sbatch", "--parsable", "--output=/dev/null", "--exclusive", "--nodelist=n1", "--wrap=sleep 60")
     rig.engine.launch(order("n1"))
     rig.slurm("scontrol", "hold", *rig.jobs())
     rig.until(lambda: "holds it" in (rig.until_phase(AllocationPhase.PENDING).reason))
@@ -216,7 +235,7 @@ def test_a_job_that_an_operator_holds_is_withdrawn_in_the_end(rig: Rig) -> None:
 
 
 def test_a_node_drained_after_the_plan_gives_the_allocation_back_soon(rig: Rig) -> None:
-    rig.slurm("sbatch", "--parsable", "--exclusive", "--nodelist=n1", "--wrap=sleep 60")
+    rig.slurm("sbatch", "--parsable", "--output=/dev/null", "--exclusive", "--nodelist=n1", "--wrap=sleep 60")
     rig.engine.launch(order("n1"))
     rig.slurm("scontrol", "update", "node=n1", "state=drain", "reason=fan")
     try:
@@ -243,7 +262,7 @@ def test_a_job_refused_by_slurm_is_taken_and_its_partition_is_left_alone_for_a_w
 
 
 def test_a_job_that_slurm_forgot_is_taken_and_can_never_begin(rig: Rig) -> None:
-    rig.slurm("sbatch", "--parsable", "--exclusive", "--nodelist=n1", "--wrap=sleep 60")
+    rig.slurm("sbatch", "--parsable", "--output=/dev/null", "--exclusive", "--nodelist=n1", "--wrap=sleep 60")
     rig.engine.launch(order("n1"))
     (rig.shared / A1 / "job.json").write_text('{"number": 999999, "at_s": 0.0}')
     number = rig.jobs()[0]

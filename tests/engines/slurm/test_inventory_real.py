@@ -117,7 +117,7 @@ def test_nodes_of_a_real_slurm_are_read_whole(place: Place) -> None:
 
 def test_jobs_of_others_on_a_real_slurm_are_seen_to_the_chip(place: Place) -> None:
     shape = ("-w", "r1n2", "--gres=gpu:h100:3", "-c", "6", "--mem=2G", "-o", "/dev/null")
-    job = place.must("sbatch", "--parsable", *shape, "--wrap", "sleep 60")
+    job = place.must("sbatch", "--parsable", "--output=/dev/null", *shape, "--wrap", "sleep 60")
     place.until(lambda: place.must("squeue", "-h", "-j", job, "-o", "%T") == "RUNNING")
     node = place.nodes()["r1n2"]
     assert (node.foreign_chip_milli, node.foreign_cpus, node.foreign_memory_gib) == (3_000, 6.0, 2.0)

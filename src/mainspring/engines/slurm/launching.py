@@ -95,7 +95,7 @@ class Launching:
             allocation=order.allocation,
             folder=folder,
             job=order.job,
-            account=cluster.accounts.get(order.team, ""),
+            account=next((cluster.accounts[team] for team in order.teams if team in cluster.accounts), ""),
             qos=qos,
             time_s=time_s,
             notice_s=cluster.notice_s if time_s is None else min(cluster.notice_s, time_s * NOTICE_PART_MAX),
