@@ -117,6 +117,7 @@ def test_job_preempted_by_somebody_elses_saves_in_time_and_goes_on_in_another_cl
     assert [attempt.cluster for attempt in view.attempts] == [DELEGATED, BESIDE]
     stopping = next(event for event in slurm.lab.events("preempted") if event.kind is EventKind.ATTEMPT_STOPPING)
     assert stopping.detail["cause"] == "taken"
+    assert "Slurm asked the job to end" in view.attempts[0].reason
     assert slurm.resumed("preempted")[-1] >= 30, "it saved within the grace, and the checkpoint moved along"
     leaving = [event for event in slurm.lab.events("preempted") if event.kind is EventKind.AGENT_LEAVING]
     assert all(0 < float(event.detail["grace_s"]) <= GRACE_S for event in leaving)

@@ -239,7 +239,8 @@ class Watch:
         if one.absent:  # Of those that left no word, the ones on machines that answer were ended by Slurm.
             lost = [index for index in lost if index in gone.codes or one.machines[index] in one.absent]
         stopped = bool(word) and word != KILL_LOST
-        taken = not stopped and (bool(gone.taken) or state.partition(" ")[0] in TAKEN or state == REQUEUED)
+        # A task notes that Slurm asked it to end only where nobody here had done so before.
+        taken = bool(gone.taken) or (not stopped and (state.partition(" ")[0] in TAKEN or state == REQUEUED))
         first = next((index for index in lost if index in gone.codes), None)
         if not lost:
             _listen(one, (0,))
