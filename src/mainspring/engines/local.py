@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mainspring.domain.codec import decode
-from mainspring.domain.errors import Conflict, InvalidInput, InvalidMessage, NotFound, nearest
+from mainspring.domain.errors import InvalidInput, InvalidMessage, NotFound, nearest
 from mainspring.domain.fleet import (
     AgentExit,
     AgentOrder,
@@ -31,11 +31,10 @@ from mainspring.domain.fleet import (
 from mainspring.domain.ids import AllocationId, ChipName, ClusterName, NodeName, checked_name
 from mainspring.domain.ports import Clock
 from mainspring.engines.processes import Process, alive, ask_to_end, identify, kill_all
-from mainspring.engines.records import Claim, Cordon, Cordons, Ended, Launched, Records, StopAsked
-from mainspring.engines.work import read_log, tidy
+from mainspring.engines.records import Claim, Ended, Launched, Records, StopAsked
+from mainspring.engines.work import read_rank, tidy
 
 NODES_MAX = 1_024  # Each is a process of this machine.
-LOG_BYTES_MAX = 1 << 20
 ENDED_VISIBLE_S = 3_600.0  # The port's promise: a controller that was away learns how an allocation ended.
 # Waits for the launcher to let go of the pipe, then goes on only if the launch was recorded.
 _GATE = 'read -r _; [ -e "$1" ] || exit 1; shift; exec "$@" </dev/null'
@@ -143,7 +142,7 @@ class LocalEngine:
     def inventory(self) -> Inventory:
         """Returns every pretended node; see `Engine.inventory`."""
         cluster = self._cluster
-        cordons = self._cordons()
+        cordons = self._records.cordons()
         width = len(str(max(cluster.racks - 1, 0)))
         nodes = []
         for index, name in enumerate(self._names):
@@ -230,15 +229,8 @@ class LocalEngine:
             NotFound: No such allocation, or that rank wrote nothing yet.
             InvalidInput: `since` or `limit` is out of its range.
         """
-        if since < 0 or limit < 1:
-            raise InvalidInput(
-                "read a log", on=allocation, got=f"since {since}, limit {limit}", wanted="at least 0 and at least 1"
-            )
         found = sorted(self._records.folder(allocation).glob(f"node-*/rank-{rank}.log"))
-        chunk = read_log(found[0], since=since, limit=min(limit, LOG_BYTES_MAX)) if found else None
-        if chunk is None:
-            raise NotFound("read a log", on=allocation, got=f"rank {rank}", wanted="a rank that has written something")
-        return chunk
+        return read_rank(found[0] if found else None, allocation, rank=rank, since=since, limit=limit)
 
     def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
         """Keeps new allocations off a node; see `Engine.cordon`.
@@ -253,9 +245,7 @@ class LocalEngine:
             Conflict: Another owner has cordoned it.
         """
         self._check_node(node, "cordon a node")
-        with self._records.locked(f"cordon {node}"):
-            cordons = self._own_cordons(node, owner, "cordon a node")
-            self._write_cordons({**cordons, node: Cordon(owner=owner, reason=reason)})
+        self._records.cordon(node, owner=owner, reason=reason)
 
     def uncordon(self, node: NodeName, *, owner: str) -> None:
         """Takes back our own cordon; see `Engine.uncordon`.
@@ -269,28 +259,11 @@ class LocalEngine:
             Conflict: The cordon belongs to another owner.
         """
         self._check_node(node, "uncordon a node")
-        with self._records.locked(f"uncordon {node}"):
-            cordons = self._own_cordons(node, owner, "uncordon a node")
-            self._write_cordons({name: cordon for name, cordon in cordons.items() if name != node})
+        self._records.uncordon(node, owner=owner)
 
     def _check_node(self, node: NodeName, attempted: str) -> None:
         if node not in self._names:
             raise NotFound(attempted, on=self._cluster.name, got=node, wanted=nearest(node, self._names))
-
-    def _cordons(self) -> Mapping[str, Cordon]:
-        return (self._records.read(Cordons, self._records.root / ".cordons.json") or Cordons()).by_node
-
-    def _own_cordons(self, node: NodeName, owner: str, attempted: str) -> Mapping[str, Cordon]:
-        cordons = self._cordons()
-        known = cordons.get(node)
-        if known and known.owner != owner:
-            raise Conflict(
-                attempted, on=node, got=f"a cordon of {known.owner!r} ({known.reason})", wanted=f"one of {owner!r}"
-            )
-        return cordons
-
-    def _write_cordons(self, by_node: Mapping[str, Cordon]) -> None:
-        self._records.write(self._records.root / ".cordons.json", Cordons(by_node=by_node))
 
     def _spawn(self, order: LaunchOrder) -> None:
         folder = self._records.folder(order.allocation)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mainspring.domain.codec import decode, encode
-from mainspring.domain.errors import DamagedData, InvalidMessage, StorageFull, Unavailable
+from mainspring.domain.errors import Conflict, DamagedData, InvalidMessage, StorageFull, Unavailable
 from mainspring.domain.ids import AllocationId, NodeName, checked_name
 from mainspring.engines.processes import Process
 
@@ -155,6 +155,48 @@ class Records:
             file.flush()
             os.fsync(file.fileno())
         draft.rename(path)
+
+    def cordons(self) -> Mapping[str, Cordon]:
+        """Returns who keeps new allocations off which node."""
+        return (self.read(Cordons, self.root / ".cordons.json") or Cordons()).by_node
+
+    def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
+        """Keeps new allocations off a node.
+
+        Args:
+            node: The node.
+            owner: Who wants it.
+            reason: Why, for people.
+
+        Raises:
+            Conflict: Another owner has cordoned it.
+            Unavailable: The folder cannot be used.
+        """
+        self._change_cordons(node, owner, "cordon a node", Cordon(owner=owner, reason=reason))
+
+    def uncordon(self, node: NodeName, *, owner: str) -> None:
+        """Takes back a cordon; does nothing when there is none.
+
+        Args:
+            node: The node.
+            owner: Who set it.
+
+        Raises:
+            Conflict: The cordon belongs to another owner.
+            Unavailable: The folder cannot be used.
+        """
+        self._change_cordons(node, owner, "uncordon a node", None)
+
+    def _change_cordons(self, node: NodeName, owner: str, attempted: str, after: Cordon | None) -> None:
+        with self.locked(f"{attempted}: {node}"):
+            others = dict(self.cordons())
+            known = others.pop(node, None)
+            if known and known.owner != owner:
+                raise Conflict(
+                    attempted, on=node, got=f"a cordon of {known.owner!r} ({known.reason})", wanted=f"one of {owner!r}"
+                )
+            by_node = {**others, node: after} if after else others
+            self.write(self.root / ".cordons.json", Cordons(by_node=by_node))
 
     @contextmanager
     def locked(self, attempted: str) -> Iterator[None]:

@@ -7,8 +7,11 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.domain.fleet import LogChunk
+from mainspring.domain.ids import AllocationId
 
+LOG_BYTES_MAX = 1 << 20
 _LOOKS_MAX = 8  # A log turns over once in megabytes of output; twice within one look means a disk of wonders.
 
 
@@ -38,6 +41,30 @@ def read_log(path: Path, *, since: int, limit: int) -> LogChunk | None:
                 data = file.read(limit)
             return LogChunk(data=data, next_offset=since + len(data))
     return None
+
+
+def read_rank(path: Path | None, allocation: AllocationId, *, rank: int, since: int, limit: int) -> LogChunk:
+    """Returns a piece of a rank's output, at most `LOG_BYTES_MAX`; see `Engine.logs`.
+
+    Args:
+        path: The newest part; None where there is none.
+        allocation: Whose.
+        rank: The rank's number in its attempt.
+        since: Byte to start from.
+        limit: How many bytes at most.
+
+    Raises:
+        NotFound: That rank wrote nothing yet.
+        InvalidInput: `since` or `limit` is out of its range.
+    """
+    if since < 0 or limit < 1:
+        raise InvalidInput(
+            "read a log", on=allocation, got=f"since {since}, limit {limit}", wanted="at least 0 and at least 1"
+        )
+    chunk = read_log(path, since=since, limit=min(limit, LOG_BYTES_MAX)) if path else None
+    if chunk is None:
+        raise NotFound("read a log", on=allocation, got=f"rank {rank}", wanted="a rank that has written something")
+    return chunk
 
 
 def tidy(work: Path) -> None:

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mainspring.domain.errors import Conflict, InvalidInput, NotFound, Unavailable
+from mainspring.domain.errors import Conflict, Unavailable
 from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder, LogChunk, NodeCondition
 from mainspring.domain.ids import AllocationId, NodeName
 from mainspring.domain.ports import Clock
-from mainspring.engines.records import Claim, Cordon, Cordons
+from mainspring.engines.records import Claim
 from mainspring.engines.slurm.commands import Commands, Refused
 from mainspring.engines.slurm.config import SlurmCluster
 from mainspring.engines.slurm.folder import WITHDRAWN, AllocationFiles, Folder, Over, Submitted
@@ -26,9 +26,8 @@ from mainspring.engines.slurm.launching import Launching, Prepared
 from mainspring.engines.slurm.queue import HISTORY_FORMAT, NAME, QUEUE_FORMAT, Stage, read_history, read_queue, stage_of
 from mainspring.engines.slurm.text import compress_hosts, node_fields
 from mainspring.engines.slurm.watch import KILL_ASKED, Deeds, Watch, Watched
-from mainspring.engines.work import read_log
+from mainspring.engines.work import read_rank
 
-LOG_BYTES_MAX = 1 << 20
 ENDED_VISIBLE_S = 3_600.0  # The port's promise: a controller that was away learns how an allocation ended.
 REFUSAL_PAUSE_S = 60.0  # How long nothing is asked of a partition that refused; longer than a few planning cycles.
 JOBS_AT_ONCE_MAX = 500  # Of one command: 5 KB of words.
@@ -73,7 +72,7 @@ class SlurmEngine:
             self._refused = {name: known for name, known in self._refused.items() if known[0] > now_s}
             refusals = {name: words for name, (_, words) in self._refused.items()}
         with self._folder.records.locked("look at a Slurm cluster"):
-            cordons = self._cordons()
+            cordons = self._folder.records.cordons()
         return self._stock.look(Ours(holdings=holdings, cordons=cordons, refusals=refusals))
 
     def observe(self) -> tuple[AllocationSeen, ...]:
@@ -173,7 +172,7 @@ class SlurmEngine:
                 self._commands.run("scancel", *words, name, str(number), attempted=attempted)
 
     def logs(self, allocation: AllocationId, *, rank: int, since: int, limit: int) -> LogChunk:
-        """Returns a piece of one rank's output, at most `LOG_BYTES_MAX`, from the shared folder; see `Engine.logs`.
+        """Returns a piece of one rank's output, at most a MiB, from the shared folder; see `Engine.logs`.
 
         Args:
             allocation: Its id.
@@ -186,16 +185,9 @@ class SlurmEngine:
             InvalidInput: `since` or `limit` is out of its range.
             Unavailable: The folder cannot be used.
         """
-        if since < 0 or limit < 1:
-            raise InvalidInput(
-                "read a log", on=allocation, got=f"since {since}, limit {limit}", wanted="at least 0 and at least 1"
-            )
         with _as_unavailable("read a log", self._cluster.shared):
             path = self._folder.place(allocation).log(rank)
-            chunk = read_log(path, since=since, limit=min(limit, LOG_BYTES_MAX)) if path else None
-        if chunk is None:
-            raise NotFound("read a log", on=allocation, got=f"rank {rank}", wanted="a rank that has written something")
-        return chunk
+            return read_rank(path, allocation, rank=rank, since=since, limit=limit)
 
     def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
         """Keeps our new allocations off a node; Slurm is not told. See `Engine.cordon`.
@@ -211,9 +203,7 @@ class SlurmEngine:
             Unavailable: Slurm does not answer, or the folder cannot be used.
         """
         self._check_node(node, "cordon a node")
-        with self._folder.records.locked(f"cordon {node}"):
-            cordons = self._own_cordons(node, owner, "cordon a node")
-            self._write_cordons({**cordons, node: Cordon(owner=owner, reason=reason)})
+        self._folder.records.cordon(node, owner=owner, reason=reason)
 
     def uncordon(self, node: NodeName, *, owner: str) -> None:
         """Takes back our own cordon, never a drain by the cluster's operators; see `Engine.uncordon`.
@@ -228,9 +218,7 @@ class SlurmEngine:
             Unavailable: Slurm does not answer, or the folder cannot be used.
         """
         self._check_node(node, "uncordon a node")
-        with self._folder.records.locked(f"uncordon {node}"):
-            cordons = self._own_cordons(node, owner, "uncordon a node")
-            self._write_cordons({name: cordon for name, cordon in cordons.items() if name != node})
+        self._folder.records.uncordon(node, owner=owner)
 
     # ------------------------------------------------------------ cordons
 
@@ -240,23 +228,6 @@ class SlurmEngine:
             raise Conflict(
                 attempted, on=node, got="a slot, which is no machine in particular", wanted="a node of a pinned cluster"
             )
-
-    def _cordons(self) -> Mapping[str, Cordon]:
-        records = self._folder.records
-        return (records.read(Cordons, records.root / ".cordons.json") or Cordons()).by_node
-
-    def _own_cordons(self, node: NodeName, owner: str, attempted: str) -> Mapping[str, Cordon]:
-        cordons = self._cordons()
-        known = cordons.get(node)
-        if known and known.owner != owner:
-            raise Conflict(
-                attempted, on=node, got=f"a cordon of {known.owner!r} ({known.reason})", wanted=f"one of {owner!r}"
-            )
-        return cordons
-
-    def _write_cordons(self, by_node: Mapping[str, Cordon]) -> None:
-        records = self._folder.records
-        records.write(records.root / ".cordons.json", Cordons(by_node=by_node))
 
     # ------------------------------------------------------------ launching
 
