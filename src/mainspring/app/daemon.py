@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -96,12 +97,14 @@ def down(home: Home) -> bool:
     if record is None or not running(record):
         return False
     with suppress(ProcessLookupError):
-        os.kill(record.pid, signal.SIGTERM)
-    deadline = time.monotonic() + STOP_S_MAX
-    while running(record):
-        if time.monotonic() > deadline:
+        process = os.pidfd_open(record.pid)
+        try:
+            os.kill(record.pid, signal.SIGTERM)
+            ends, _, _ = select.select([process], [], [], STOP_S_MAX)
+        finally:
+            os.close(process)
+        if not ends:
             raise Unavailable("stop the server", on=f"process {record.pid}", next_step=f"kill -9 {record.pid}")
-        time.sleep(_POLL_S)
     return True
 
 
