@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mcap.reader import SeekingReader
 from mcap.writer import CompressionType, Writer
 
-from mainspring.data.readers.mcap_episode import McapRecording
+from mainspring.data.readers.episodes.mcap_episode import McapRecording
 from mainspring.data.recording import EpisodeWriter
 from mainspring.domain.errors import DamagedData, InvalidInput
 
@@ -30,7 +30,7 @@ def test_episode_written_reads_back_exactly(tmp_path: Path) -> None:
         for step in range(40):
             writer.write(7 + step * PERIOD_NS, states[step], actions[step])
         writer.finish(success=True)
-    episode = open_recording(path).read()
+    episode = open_recording(path).read(Path())
     assert np.array_equal(episode.columns["state"], states)
     assert np.array_equal(episode.columns["action"], actions)
     assert episode.time_ns.tolist() == [7 + step * PERIOD_NS for step in range(40)]
@@ -44,7 +44,7 @@ def test_episode_success_survives_the_file(tmp_path: Path, success: bool | None)
     with EpisodeWriter(tmp_path / "a.mcap", task="t", robot="r", rate_hz=1.0) as writer:
         writer.write(0, [1.0], [2.0])
         writer.finish(success=success)
-    assert open_recording(tmp_path / "a.mcap").read().success is success
+    assert open_recording(tmp_path / "a.mcap").read(Path()).success is success
 
 
 def test_episode_abandoned_leaves_no_file(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_recording_cut_anywhere_is_damaged(tmp_path: Path) -> None:
     for length in {0, 1, 8, 100, len(whole) // 2, len(whole) - 9, len(whole) - 1}:
         cut.write_bytes(whole[:length])
         with pytest.raises(DamagedData):
-            open_recording(cut).read()
+            open_recording(cut).read(Path())
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_recording_with_any_byte_changed_reads_or_is_damaged(tmp_path: Path, dat
         whole[position] = data.draw(st.integers(0, 255))
     (tmp_path / "changed.mcap").write_bytes(whole)
     try:
-        episode = open_recording(tmp_path / "changed.mcap").read()
+        episode = open_recording(tmp_path / "changed.mcap").read(Path())
     except DamagedData:
         return
     assert episode.columns["state"].shape == (5, 5)
@@ -129,11 +129,11 @@ def test_recording_of_another_writer_with_a_flaw_is_damaged(
     tmp_path: Path, state: list[bytes], action: list[bytes], metadata: bool
 ) -> None:
     with pytest.raises(DamagedData):
-        open_recording(foreign(tmp_path / "a.mcap", state=state, action=action, metadata=metadata)).read()
+        open_recording(foreign(tmp_path / "a.mcap", state=state, action=action, metadata=metadata)).read(Path())
 
 
 def test_recording_of_another_writer_without_flaw_is_read(tmp_path: Path) -> None:
-    episode = open_recording(foreign(tmp_path / "a.mcap", state=[ONE, ONE], action=[ONE, ONE])).read()
+    episode = open_recording(foreign(tmp_path / "a.mcap", state=[ONE, ONE], action=[ONE, ONE])).read(Path())
     assert episode.features.names("state") == ("state_0",)
     assert episode.success is None
 
@@ -161,7 +161,7 @@ def test_recording_whose_chunk_swells_is_damaged_and_does_not_take_the_memory(
     tracemalloc.start()
     try:
         with pytest.raises(DamagedData):
-            open_recording(path).read()
+            open_recording(path).read(Path())
         assert tracemalloc.get_traced_memory()[1] < 1 << 26
     finally:
         tracemalloc.stop()
@@ -170,4 +170,4 @@ def test_recording_whose_chunk_swells_is_damaged_and_does_not_take_the_memory(
 @pytest.mark.skipif(not ROBOTS.exists(), reason="the shared robot recordings are not here")
 def test_recording_of_ros_names_the_topics_it_found() -> None:
     with pytest.raises(DamagedData, match="AAA"):
-        open_recording(ROBOTS / "logs" / "rosbag2_py_test_mcap_wbag_wbag_0.mcap").read()
+        open_recording(ROBOTS / "logs" / "rosbag2_py_test_mcap_wbag_wbag_0.mcap").read(Path())

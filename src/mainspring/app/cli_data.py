@@ -18,6 +18,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from mainspring import data  # Loads its names when they are used, so that other verbs start fast.
 from mainspring.app import cli_data_catalog, cli_data_layers
+from mainspring.app import cli_ingest as said
 from mainspring.app import output_data as look
 from mainspring.app.cli_data_catalog import BRING_IN, LOOK, MAKE
 from mainspring.app.output import ERRORS, progress_bar, show
@@ -38,7 +39,11 @@ _UPLOAD_WAIT_S = 3_600.0
 
 
 def ingest_with_progress(
-    lab: Lab, sources: Sequence[Path], dataset: str, recipe: Path | None = None
+    lab: Lab,
+    sources: Sequence[Path],
+    dataset: str,
+    recipe: Path | None = None,
+    options: data.IngestOptions | None = None,
 ) -> data.IngestReport:
     """Takes sources in, showing how far it is.
 
@@ -47,6 +52,7 @@ def ingest_with_progress(
         sources: Recordings on disk.
         dataset: Name of the dataset they join.
         recipe: How the topics of logs become episodes.
+        options: What is said of the sources.
     """
     begun_s, refused = time.monotonic(), 0
     with progress_bar() as bar:
@@ -61,7 +67,7 @@ def ingest_with_progress(
             bar.update(task, completed=progress.done, total=progress.total, note=note)
 
         try:
-            return lab.data.ingest(*sources, dataset=dataset, recipe=recipe, progress=advanced)
+            return lab.data.ingest(*sources, dataset=dataset, recipe=recipe, options=options, progress=advanced)
         except KeyboardInterrupt:
             bar.console.print("What was read is kept: the same command does the rest.")
             raise
@@ -97,6 +103,14 @@ def ingest_command(
     ],
     dataset: Dataset,
     recipe: Recipe = None,
+    lost_max: said.LostMax = "1%",
+    names: said.Names = None,
+    camera: said.Cameras = None,
+    without_camera: said.WithoutCameras = None,
+    resample: said.Resample = None,
+    action: said.Action = "",
+    stale_statistics: said.StaleStatistics = False,
+    msgs: said.Definitions = None,
     as_json: Json = False,
 ) -> None:
     """Take recordings in: keep the sound ones as episodes, say what is wrong with the rest, freeze a version.
@@ -105,7 +119,17 @@ def ingest_command(
 
     Example: ms data ingest recordings/ more.mcap --dataset pick --recipe pick.yaml
     """
-    report = ingest_with_progress(context.obj, sources, dataset, recipe)
+    options = said.options_from(
+        lost_max=lost_max,
+        names=names,
+        cameras=camera,
+        without_cameras=without_camera,
+        resample_hz=resample,
+        action=action,
+        stale_statistics=stale_statistics,
+        definitions=msgs,
+    )
+    report = ingest_with_progress(context.obj, sources, dataset, recipe, options)
     show(report, as_json=as_json, look=lambda: look.report_panel(report))
     if report.version is None:
         raise typer.Exit(1)
@@ -123,6 +147,14 @@ def watch_command(
     settle: Annotated[
         float, typer.Option(min=0.1, help="Read files that have not changed for so long.", metavar="SECONDS")
     ] = 10.0,
+    lost_max: said.LostMax = "1%",
+    names: said.Names = None,
+    camera: said.Cameras = None,
+    without_camera: said.WithoutCameras = None,
+    resample: said.Resample = None,
+    action: said.Action = "",
+    stale_statistics: said.StaleStatistics = False,
+    msgs: said.Definitions = None,
     as_json: Json = False,
 ) -> None:
     """Take in whatever arrives in a folder, until interrupted; a report for each round.
@@ -130,7 +162,19 @@ def watch_command(
     Example: ms data watch /data/robot-7 --dataset pick --moved /data/robot-7-done
     """
     lab: Lab = context.obj
-    rounds = lab.data.watch(folder, dataset, recipe=recipe, moved=moved, settle_s=settle, kept_back=ERRORS.print)
+    options = said.options_from(
+        lost_max=lost_max,
+        names=names,
+        cameras=camera,
+        without_cameras=without_camera,
+        resample_hz=resample,
+        action=action,
+        stale_statistics=stale_statistics,
+        definitions=msgs,
+    )
+    rounds = lab.data.watch(
+        folder, dataset, recipe=recipe, options=options, moved=moved, settle_s=settle, kept_back=ERRORS.print
+    )
     ERRORS.print(f"Watching {folder} for {dataset}; end with Ctrl-C.")
     for report in rounds:
         if as_json:

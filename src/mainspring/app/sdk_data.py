@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from getpass import getuser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from mainspring import data  # Loads its names when they are used, so that other verbs start fast.
-from mainspring.app import uploads
-from mainspring.app.system import SystemClock
-from mainspring.domain.answers import ArrivalView
+from mainspring.app.sdk_intake import IntakeVerbs
 from mainspring.domain.codec import from_plain
-from mainspring.domain.errors import Conflict, InvalidInput, NotFound
-from mainspring.domain.ids import checked_name
-from mainspring.objects import ObjectStore, blob_of_file, check_clock
-
-if TYPE_CHECKING:
-    from mainspring.app.sdk import Lab
+from mainspring.domain.errors import InvalidInput, NotFound
+from mainspring.objects import check_clock
 
 _NAMED_MAX = 5
-_POLL_S_MIN = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,155 +30,17 @@ class SplitReport:
 
 
 @final
-class DataVerbs:
+class DataVerbs(IntakeVerbs):
     """What can be done with a lab's data. A NAME is a dataset, for its newest version, or one version, "pick@3".
 
     Args:
         lab: The lab.
     """
 
-    def __init__(self, lab: Lab) -> None:
-        self._lab = lab
-        self._clock = SystemClock()
-
-    @property
-    def store(self) -> ObjectStore:
-        """Returns where the lab's data lies."""
-        return self._lab.objects()
-
     @property
     def scratch(self) -> Path:
         """Returns a local folder for files on their way."""
         return self._lab.home.cache / "scratch"
-
-    def ingest(
-        self,
-        *sources: Path | str,
-        dataset: str,
-        recipe: Path | data.MappingRecipe | None = None,
-        progress: Callable[[data.IngestProgress], None] | None = None,
-    ) -> data.IngestReport:
-        """Takes sources' sound recordings into a dataset, and returns what came of it. Repeated, it does the rest.
-
-        Args:
-            *sources: Files, or folders of any depth.
-            dataset: Name of the dataset they join.
-            recipe: How the topics of logs become episodes, or a YAML file that says so.
-            progress: Called after each recording.
-
-        Raises:
-            Conflict: The episodes are so unlike the dataset's that a gate keeps them back; they wait as a candidate.
-        """
-        checked_name(dataset, "dataset")
-        chosen = self._recipe(recipe)
-        paths = [Path(source) for source in sources]
-        if not paths:
-            raise InvalidInput("take recordings in", got="no source", wanted="files or folders")
-        parts = [data.survey_of(path, chosen) for path in paths]
-        return data.ingest_units(
-            itertools.chain.from_iterable(data.units_in(path, chosen) for path in paths),
-            data.Survey(
-                units=sum(part.units for part in parts),
-                size_bytes=sum(part.size_bytes for part in parts),
-                parse_bytes=sum(part.parse_bytes for part in parts),
-            ),
-            self.store,
-            dataset,
-            clock=self._clock,
-            recipe=chosen,
-            progress=progress,
-            publish=self._publish,
-        )
-
-    def watch(
-        self,
-        folder: Path | str,
-        dataset: str,
-        *,
-        recipe: Path | data.MappingRecipe | None = None,
-        moved: Path | str | None = None,
-        settle_s: float | None = None,
-        kept_back: Callable[[Conflict], None] = lambda _: None,
-        stop: threading.Event | None = None,
-    ) -> Iterator[data.IngestReport]:
-        """Yields a report whenever something arrived in a folder and was taken in.
-
-        Args:
-            folder: What is watched.
-            dataset: Name of the dataset that recordings join.
-            recipe: See `ingest`.
-            moved: Where recordings go once they are read; they stay where they are without it.
-            settle_s: How long files must not have changed before they are read; None for the usual ten seconds.
-            kept_back: Called when a gate keeps a round's episodes back: they wait as a candidate, the watch goes on.
-            stop: Ends the watch when it is set.
-        """
-
-        def publish(store: ObjectStore, candidate: data.Candidate) -> data.Version:
-            try:
-                return self._publish(store, candidate)
-            except Conflict as error:
-                kept_back(error)
-                return data.resolve(store, dataset)  # Only what a version is compared with can keep a gate closed.
-
-        ended = stop or threading.Event()
-        watched = partial(
-            data.watch,
-            Path(folder),
-            self.store,
-            dataset,
-            clock=self._clock,
-            wait=lambda seconds: not ended.wait(seconds),
-            recipe=self._recipe(recipe),
-            moved=None if moved is None else Path(moved),
-            publish=publish,
-        )
-        return watched() if settle_s is None else watched(settle_s=settle_s, poll_s=max(_POLL_S_MIN, settle_s / 5))
-
-    def inspect(self, path: Path | str) -> data.Proposal:
-        """Returns what a log holds and a recipe for it.
-
-        Args:
-            path: MCAP, ROS bag or ULog.
-        """
-        path = Path(path)
-        if (path / "meta" / "info.json").is_file():
-            step = f"ms data ingest {path} --dataset NAME"
-            raise InvalidInput(
-                "inspect a log", on=str(path), got="a LeRobot dataset, which needs no recipe", next_step=step
-            )
-        return data.propose(path)
-
-    def upload(
-        self,
-        path: Path | str,
-        dataset: str,
-        *,
-        wait_s: float = 0.0,
-        progress: Callable[[int], None] | None = None,
-    ) -> ArrivalView:
-        """Sends a recording to the lab's server, which takes it in, and returns where it stands. May be repeated.
-
-        Args:
-            path: The file.
-            dataset: Name of the dataset it joins.
-            wait_s: How long to wait for the server to have read it; 0 returns once it has arrived.
-            progress: Called with how many of its bytes the server has.
-        """
-        path = Path(path)
-        blob = blob_of_file(path)
-        with self._lab.client() as client:
-            view = uploads.upload(client, path, blob, dataset, progress=progress)
-            return uploads.settled(client, path, blob, dataset, timeout_s=wait_s) if wait_s else view
-
-    def send_recipe(self, path: Path | str, dataset: str) -> None:
-        """Tells the lab's server how the topics of recordings sent to a dataset become episodes.
-
-        Args:
-            path: A YAML file.
-            dataset: The dataset.
-        """
-        with self._lab.client() as client:
-            client.set_recipe(dataset, Path(path).read_bytes())
 
     def datasets(self) -> tuple[data.Version, ...]:
         """Returns the newest version of every dataset, in order of name."""
@@ -473,12 +325,6 @@ class DataVerbs:
             raise NotFound("find a candidate", on=id, got=f"{len(found)} of them", next_step=step)
         candidate = data.candidate(self.store, dataset, found[0])
         return data.publish_judged(self.store, candidate, clock=self._clock, waivers=waivers)
-
-    def _publish(self, store: ObjectStore, candidate: data.Candidate) -> data.Version:
-        return data.publish_judged(store, candidate, clock=self._clock)
-
-    def _recipe(self, recipe: Path | data.MappingRecipe | None) -> data.MappingRecipe | None:
-        return data.recipe_from_yaml(recipe) if isinstance(recipe, Path) else recipe
 
 
 def _parts(version: data.Version) -> Iterator[data.Version]:

@@ -109,6 +109,9 @@ if TYPE_CHECKING:
     from mainspring.data.loader.pixels import yuv_to_rgb as yuv_to_rgb
     from mainspring.data.loader.ring import Batch as Batch
     from mainspring.data.loader.stream import BatchStream as BatchStream
+    from mainspring.data.loss import Loss as Loss
+    from mainspring.data.options import IngestOptions as IngestOptions
+    from mainspring.data.readers.given import definitions_in as definitions_in
     from mainspring.data.readers.log import Log as Log
     from mainspring.data.readers.log import Messages as Messages
     from mainspring.data.readers.log import Topic as Topic

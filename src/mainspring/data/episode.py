@@ -16,6 +16,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from mainspring.data.features import Features
+from mainspring.data.loss import Loss
 from mainspring.data.packs import Piece
 from mainspring.domain.codec import to_plain
 from mainspring.domain.errors import DamagedData
@@ -77,6 +78,7 @@ class Episode:
         videos: One for each camera, in the features' order.
         files: Every file it was read from.
         metadata: What else is known of the whole of it, in words: operator, site, ...
+        losses: What of the recording is gone.
     """
 
     task: str
@@ -89,6 +91,7 @@ class Episode:
     videos: tuple[VideoFile, ...] = ()
     files: tuple[SourceFile, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
+    losses: tuple[Loss, ...] = ()
 
     def __post_init__(self) -> None:
         """Checks that the columns agree in length and width."""
@@ -166,8 +169,16 @@ class Recording(Protocol):
         """Returns how many bytes must be parsed in Python, which one process does one at a time."""
         ...
 
-    def read(self) -> Episode:
+    @property
+    def part(self) -> str:
+        """Returns what decides it beside its files: which part of them it is, and what is said of it elsewhere."""
+        ...
+
+    def read(self, folder: Path) -> Episode:
         """Reads it.
+
+        Args:
+            folder: Where it may put files of packets, which are the caller's to remove.
 
         Raises:
             DamagedData: Its bytes do not hold together.
@@ -184,7 +195,12 @@ class Unreadable:
     reason: str
     parse_bytes: int = 0
 
-    def read(self) -> Episode:
+    @property
+    def part(self) -> str:
+        """See `Recording.part`."""
+        return f"{self.name} {self.reason}"
+
+    def read(self, folder: Path) -> Episode:
         """Raises `DamagedData` with the reason."""
         raise DamagedData("read a recording", on=self.name, got=self.reason)
 

@@ -10,11 +10,15 @@ from tests.data.making import CAMERA, HEIGHT, RATE_HZ, ROBOTS, WIDTH, write_vide
 
 from mainspring.data.episode import Episode, VideoFile
 from mainspring.data.features import Camera, Column, Features
-from mainspring.data.gates.doctor import problems
-from mainspring.data.readers.lerobot import lerobot_recordings
+from mainspring.data.gates.doctor import examined
+from mainspring.data.readers.episodes.lerobot import lerobot_recordings
 
 STEPS = 200
 NAMES = ("shoulder", "elbow", "wrist")
+
+
+def reasons_of(episode: Episode) -> tuple[str, ...]:
+    return examined(episode).reasons
 
 
 def episode_of(**changes: Any) -> Episode:
@@ -45,12 +49,12 @@ def stuck(state: Any, steps: int) -> Any:
 
 
 def test_doctor_finds_nothing_wrong_with_a_sound_episode() -> None:
-    assert problems(episode_of()) == ()
+    assert reasons_of(episode_of()) == ()
 
 
 def test_doctor_finds_a_state_that_froze_while_the_action_moved() -> None:
-    assert problems(with_state(lambda state: stuck(state, RATE_HZ))) == ()
-    (problem,) = problems(with_state(lambda state: stuck(state, 3 * RATE_HZ)))
+    assert reasons_of(with_state(lambda state: stuck(state, RATE_HZ))) == ()
+    (problem,) = reasons_of(with_state(lambda state: stuck(state, 3 * RATE_HZ)))
     assert problem.startswith("the same state for 3.0")
     assert problem.endswith("s from step 50 on, while the action moves")
 
@@ -58,7 +62,7 @@ def test_doctor_finds_a_state_that_froze_while_the_action_moved() -> None:
 def test_doctor_allows_a_robot_that_waits() -> None:
     episode = episode_of()
     waiting = {name: stuck(values.copy(), 3 * RATE_HZ) for name, values in episode.columns.items()}
-    assert problems(replace(episode, columns=waiting)) == ()
+    assert reasons_of(replace(episode, columns=waiting)) == ()
 
 
 @pytest.mark.parametrize(("late", "found"), [(4, False), (14, True), (-14, True)])
@@ -66,7 +70,7 @@ def test_doctor_finds_a_state_that_follows_its_action_too_late(late: int, found:
     dice = np.random.default_rng(2)
     moved = np.cumsum(dice.normal(size=(STEPS + 40, 3)), axis=0)
     columns = {"action": moved[20 : STEPS + 20], "state": moved[20 - late : STEPS + 20 - late]}
-    told = problems(episode_of(columns=columns))
+    told = reasons_of(episode_of(columns=columns))
     assert [f"by {late / RATE_HZ:.2f} s" in problem for problem in told] == [True] * found
 
 
@@ -79,7 +83,7 @@ def test_doctor_finds_a_state_that_follows_its_action_too_late(late: int, found:
     ],
 )
 def test_doctor_finds_times_that_jump_drift_or_leave_gaps(damage: Any, wanted: str) -> None:
-    assert wanted in "; ".join(problems(episode_of(time_ns=damage(episode_of().time_ns))))
+    assert wanted in "; ".join(reasons_of(episode_of(time_ns=damage(episode_of().time_ns))))
 
 
 @pytest.mark.slow
@@ -88,7 +92,7 @@ def test_doctor_finds_a_camera_that_froze_while_the_robot_moved(tmp_path: Path, 
     path = tmp_path / "front.mp4"
     write_video(path, [(30 if frozen and 60 < step < 120 else step) for step in range(STEPS)])
     features = episode_of().features
-    told = problems(
+    told = reasons_of(
         episode_of(
             features=replace(features, cameras=(Camera(name=CAMERA, height=HEIGHT, width=WIDTH),)),
             videos=(VideoFile(camera=CAMERA, path=path),),
@@ -101,4 +105,4 @@ def test_doctor_finds_a_camera_that_froze_while_the_robot_moved(tmp_path: Path, 
 @pytest.mark.slow
 def test_doctor_finds_nothing_wrong_with_a_real_humanoid() -> None:
     for recording in lerobot_recordings(ROBOTS / "unitree_g1_bottle")[:2]:
-        assert problems(recording.read()) == ()
+        assert examined(recording.read(Path())).reasons == ()

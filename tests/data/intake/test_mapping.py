@@ -30,7 +30,7 @@ from tests.data.intake.making import (
 from tests.data.readers.logs import write_mcap
 
 from mainspring.data.episode import Episode, columns_to_parquet
-from mainspring.data.gates.doctor import problems
+from mainspring.data.gates.doctor import examined
 from mainspring.data.intake.recipe import Align, CameraPart, Cut, CutBy, Fact, Part
 from mainspring.data.video.frames import frames_in
 from mainspring.domain.errors import DamagedData, InvalidInput
@@ -65,7 +65,7 @@ def test_log_becomes_an_episode_at_the_recipe_s_rate(tmp_path: Path) -> None:
     assert episode.features.names("state") == JOINTS
     assert episode.features.names("action") == ("arm/command.data[0]", "arm/command.data[1]")
     assert (episode.task, episode.robot, episode.success) == ("reach", "arm", None)
-    assert problems(episode) == ()
+    assert examined(episode).reasons == ()
 
 
 def test_log_aligned_by_interpolation_gives_values_between_messages(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_compressed_images_stay_as_they_are_and_are_held_by_naming_them_again(tm
     at = episode.time_ns - START_NS
     assert_shows(episode, nearest_images(at))
     assert [(camera.height, camera.width) for camera in episode.features.cameras] == [(HEIGHT, WIDTH)]
-    assert problems(episode) == ()
+    assert examined(episode).reasons == ()
 
 
 @pytest.mark.parametrize("rate_hz", [5, 25, 50])
@@ -125,7 +125,7 @@ def test_video_packets_are_kept_once_and_each_step_names_its_frame(tmp_path: Pat
     assert_shows(episode, nearest_images(at))
     (seen,) = episode.videos
     assert (seen.shown is None) == (rate_hz == 25)
-    assert problems(episode) == ()
+    assert examined(episode).reasons == ()
     assert (b"camera:front" in columns_to_parquet(episode)) == (rate_hz != 25)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainspring.data.episode import Episode, Unreadable
-from mainspring.data.readers.lerobot import lerobot_recordings
+from mainspring.data.readers.episodes.lerobot import lerobot_recordings
 from mainspring.domain.errors import DamagedData, InvalidInput, MainspringError
 
 from .logs import ROBOTS
@@ -95,7 +95,7 @@ def results(root: Path) -> dict[str, Episode | str]:
     found: dict[str, Episode | str] = {}
     for recording in lerobot_recordings(root):
         try:
-            found[recording.name] = recording.read()
+            found[recording.name] = recording.read(Path())
         except DamagedData as error:
             found[recording.name] = str(error)
     return found
@@ -271,4 +271,4 @@ def test_real_humanoid_dataset_has_nothing_beside_its_episodes() -> None:
     recordings = lerobot_recordings(ROBOTS / "unitree_g1_bottle")
     assert len(recordings) == 16
     assert not any(isinstance(recording, Unreadable) for recording in recordings)
-    assert len(recordings[3].read().time_ns) > 100
+    assert len(recordings[3].read(Path()).time_ns) > 100

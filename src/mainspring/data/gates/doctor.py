@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from mainspring.data.episode import NANOSECONDS, Episode, Floats, VideoFile
 from mainspring.data.features import ACTION, STATE, Camera
+from mainspring.data.loss import Loss
 from mainspring.data.video.frames import frames_in
 from mainspring.data.video.packets import index_of_video
 from mainspring.domain.errors import DamagedData
@@ -25,8 +26,21 @@ LAG_FIT_MIN = 0.95  # Correlation at the lag, and how much better than without o
 LAG_GAIN_MIN = 0.2
 
 
-def problems(episode: Episode) -> tuple[str, ...]:
-    """Returns every reason to leave an episode out, one clause each; none when it is sound.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """What was found of an episode.
+
+    Args:
+        reasons: Why to leave it out, one clause each; none when it is sound.
+        losses: What of it is gone.
+    """
+
+    reasons: tuple[str, ...]
+    losses: tuple[Loss, ...]
+
+
+def examined(episode: Episode) -> Examination:
+    """Returns every reason to leave an episode out, and what of it is gone.
 
     Args:
         episode: The episode, read. Its videos are decoded from end to end.
@@ -39,7 +53,7 @@ def problems(episode: Episode) -> tuple[str, ...]:
             found += [f"camera {camera.name}: {problem}" for problem in _video_problems(episode, video, camera)]
         except DamagedData as error:
             found.append(f"camera {camera.name}: {error}")
-    return tuple(found)
+    return Examination(reasons=tuple(found), losses=episode.losses)
 
 
 def _video_problems(episode: Episode, video: VideoFile, camera: Camera) -> Iterator[str]:

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
-import av
 import numpy as np
+from numpy.typing import NDArray
 
 from mainspring.data.episode import Integers, VideoFile
 from mainspring.data.readers.messages import Messages, Topic
 from mainspring.data.video.frames import IMAGE_PIXELS_MAX
 from mainspring.data.video.packets import PacketIndex
+from mainspring.data.video.pictures import PngEncoder, picture_codec, picture_size
 from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.objects.files import reported
 
@@ -31,9 +31,8 @@ _RAW = ("height", "width", "encoding", "step", "data")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pixel:
-    """How a raw image's pixels lie in memory, and how PNG calls them; `flip` when blue comes first."""
+    """How a raw image's pixels lie in memory; `flip` when blue comes first."""
 
-    name: str
     channels: int = 1
     bytes_each: int = 1
     flip: bool = False
@@ -42,14 +41,14 @@ class _Pixel:
 # Source: sensor_msgs/image_encodings.hpp of ROS 2. Without Bayer patterns and YUV: PNG cannot hold them as they are.
 _PIXELS: Mapping[str, _Pixel] = MappingProxyType(
     {
-        "rgb8": _Pixel(name="rgb24", channels=3),
-        "bgr8": _Pixel(name="rgb24", channels=3, flip=True),
-        "8UC3": _Pixel(name="rgb24", channels=3, flip=True),  # OpenCV's order.
-        "rgba8": _Pixel(name="rgba", channels=4),
-        "mono8": _Pixel(name="gray"),
-        "8UC1": _Pixel(name="gray"),
-        "mono16": _Pixel(name="gray16be", bytes_each=2),
-        "16UC1": _Pixel(name="gray16be", bytes_each=2),
+        "rgb8": _Pixel(channels=3),
+        "bgr8": _Pixel(channels=3, flip=True),
+        "8UC3": _Pixel(channels=3, flip=True),  # OpenCV's order.
+        "rgba8": _Pixel(channels=4),
+        "mono8": _Pixel(),
+        "8UC1": _Pixel(),
+        "mono16": _Pixel(bytes_each=2),
+        "16UC1": _Pixel(bytes_each=2),
     }
 )
 
@@ -131,7 +130,7 @@ class CameraPackets:
         self._place = self._seen = 0
         self._files: dict[int, IO[bytes]] = {}
         self._closing = ExitStack()  # Closes what an error leaves open.
-        self._codec, self._first, self._encoder = "", b"", _PngEncoder()
+        self._codec, self._first, self._encoder = "", b"", PngEncoder()
 
     def take(self, messages: Messages) -> None:
         """Writes what is needed of the topic's next messages.
@@ -170,7 +169,7 @@ class CameraPackets:
         if self._seen != self._count:  # Then their numbers mean other images.
             got = f"{self._seen} messages, {self._count} when it was read before"
             raise DamagedData("read a camera", on=self._topic, got=got, wanted="a file that nobody changes")
-        height, width = _size(self._topic, self._codec, self._first) if self._first else (0, 0)
+        height, width = picture_size(self._codec, self._first, on=self._topic) if self._first else (0, 0)
         return [self._video(camera, episode, height, width) for episode in range(len(self._shown))]
 
     def close(self) -> None:
@@ -186,7 +185,7 @@ class CameraPackets:
     def _packet(self, messages: Messages, row: int) -> bytes:
         fields: Mapping[str, Any] = messages.fields
         if "encoding" in fields:
-            data, codec = self._encoder.encode(self._topic, fields, row), "png"
+            data, codec = self._encoder.encode(_pixels(self._topic, fields, row)), "png"
         else:
             data = fields["data"][row]
             codec = _codec(self._topic, fields["format"][row], data)
@@ -243,69 +242,35 @@ class CameraPackets:
         return self._folder / f"{self._prefix}-{episode:06d}.packets"
 
 
-class _PngEncoder:
-    """Turns raw images into PNG; one encoder for images of one size."""
-
-    def __init__(self) -> None:
-        self._context: Any = None
-        self._shape: tuple[str, int, int] = ("", 0, 0)
-
-    def encode(self, topic: str, fields: Mapping[str, Any], row: int) -> bytes:
-        height, width, step = (int(fields[name][row]) for name in ("height", "width", "step"))
-        encoding, data = fields["encoding"][row], fields["data"][row]
-        pixel = _PIXELS.get(encoding)
-        if pixel is None:
-            raise InvalidInput(
-                "read a camera", on=topic, got=f"encoding {encoding[:40]!r}", wanted=f"one of {', '.join(_PIXELS)}"
-            )
-        line = width * pixel.channels * pixel.bytes_each
-        if not 0 < height * width <= IMAGE_PIXELS_MAX or step < line or len(data) < height * step:
-            got = f"{len(data)} bytes, {step} a line"
-            raise DamagedData("read a camera", on=topic, got=got, wanted=f"{width}x{height} of {encoding}")
-        image = np.frombuffer(data, np.uint8, height * step).reshape(height, step)[:, :line]
-        if pixel.bytes_each == 2:
-            big = bool(fields["is_bigendian"][row]) if "is_bigendian" in fields else False
-            image = np.ascontiguousarray(image).view(">u2" if big else "<u2").astype(">u2")
-        elif pixel.channels > 1:
-            image = image.reshape(height, width, pixel.channels)[:, :, :: -1 if pixel.flip else 1]
-        frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format=pixel.name)
-        if self._shape != (pixel.name, height, width):
-            self._shape = (pixel.name, height, width)
-            self._context = _png_context(pixel.name, height, width)
-        return b"".join(bytes(packet) for packet in self._context.encode(frame))
-
-
-def _png_context(pixels: str, height: int, width: int) -> Any:
-    context: Any = av.CodecContext.create("png", "w")
-    context.height, context.width, context.pix_fmt = height, width, pixels
-    context.time_base, context.thread_count = Fraction(1, 30), 1
-    context.options = {"compression_level": "1", "pred": "up"}  # A third of the time of the default for 5 % more bytes.
-    return context
+def _pixels(topic: str, fields: Mapping[str, Any], row: int) -> NDArray[Any]:
+    """Returns a raw image's pixels, red first, in this machine's order of bytes."""
+    height, width, step = (int(fields[name][row]) for name in ("height", "width", "step"))
+    encoding, data = fields["encoding"][row], fields["data"][row]
+    pixel = _PIXELS.get(encoding)
+    if pixel is None:
+        raise InvalidInput(
+            "read a camera", on=topic, got=f"encoding {encoding[:40]!r}", wanted=f"one of {', '.join(_PIXELS)}"
+        )
+    line = width * pixel.channels * pixel.bytes_each
+    if not 0 < height * width <= IMAGE_PIXELS_MAX or step < line or len(data) < height * step:
+        got = f"{len(data)} bytes, {step} a line"
+        raise DamagedData("read a camera", on=topic, got=got, wanted=f"{width}x{height} of {encoding}")
+    image = np.frombuffer(data, np.uint8, height * step).reshape(height, step)[:, :line]
+    if pixel.bytes_each == 2:
+        big = bool(fields["is_bigendian"][row]) if "is_bigendian" in fields else False
+        return np.ascontiguousarray(image).view(">u2" if big else "<u2").astype(np.uint16)
+    if pixel.channels > 1:
+        return image.reshape(height, width, pixel.channels)[:, :, :: -1 if pixel.flip else 1]
+    return image
 
 
 def _codec(topic: str, said: str, data: bytes) -> str:
     """Returns FFmpeg's name for what a compressed image is: what its bytes show, else what it says."""
-    if data[:3] == b"\xff\xd8\xff":
-        return "mjpeg"
-    if data[:8] == b"\x89PNG\r\n\x1a\n":
-        return "png"
-    codec = _PACKET_CODECS.get(said.strip().lower())
+    codec = picture_codec(data) or _PACKET_CODECS.get(said.strip().lower())
     if codec is None:
         got = f"format {said[:40]!r}, bytes {data[:4].hex()}"
         raise InvalidInput("read a camera", on=topic, got=got, wanted=f"JPEG, PNG, {', '.join(sorted(_PACKET_CODECS))}")
     return codec
-
-
-def _size(topic: str, codec: str, data: bytes) -> tuple[int, int]:
-    context: Any = av.CodecContext.create("libdav1d" if codec == "av1" else codec, "r")
-    context.options = {"max_pixels": str(IMAGE_PIXELS_MAX)}
-    try:
-        for packet in (av.Packet(data), None):
-            for frame in context.decode(packet):
-                return frame.height, frame.width
-    except (av.FFmpegError, ValueError, OSError) as error:
-        raise DamagedData("read a camera", on=topic, got=f"no {codec} image: {str(error)[:200]}") from error
-    raise DamagedData("read a camera", on=topic, got=f"a first packet of {codec} without an image")
 
 
 def _is_key(codec: str, data: bytes) -> bool:

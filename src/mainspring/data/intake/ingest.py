@@ -37,6 +37,7 @@ from mainspring.data.intake.workers import (
     cores,
     scratch_folder,
 )
+from mainspring.data.options import DEFAULT, IngestOptions
 from mainspring.data.pool import mapped
 from mainspring.domain.errors import Conflict, InvalidInput, NotFound
 from mainspring.domain.ids import checked_name
@@ -80,6 +81,7 @@ def ingest(
     *,
     clock: Clock,
     recipe: MappingRecipe | None = None,
+    options: IngestOptions = DEFAULT,
     progress: Progress | None = None,
     publish: Publish = publish_plainly,
 ) -> IngestReport:
@@ -95,6 +97,7 @@ def ingest(
         dataset: Name of the dataset, which begins to exist with its first version.
         clock: Says when episodes arrived, and how long it takes.
         recipe: How the topics of logs become episodes; not needed for LeRobot datasets and files of our own recorder.
+        options: What is said of the source.
         progress: Called in the caller's thread after each recording.
         publish: Turns a candidate into a version, or raises: the place for gates.
 
@@ -105,14 +108,15 @@ def ingest(
         StorageFull: There is no room. What was stored stays, and is used by the next try; nothing was published.
     """
     checked_name(dataset, "dataset")
-    survey = survey_of(source, recipe)
+    survey = survey_of(source, recipe, options)
     return ingest_units(
-        units_in(source, recipe),
+        units_in(source, recipe, options),
         survey,
         store,
         dataset,
         clock=clock,
         recipe=recipe,
+        options=options,
         progress=progress,
         publish=publish,
     )
@@ -126,6 +130,7 @@ def ingest_units(
     *,
     clock: Clock,
     recipe: MappingRecipe | None,
+    options: IngestOptions = DEFAULT,
     progress: Progress | None = None,
     publish: Publish = publish_plainly,
     arrived_ns: Callable[[Unit], int] | None = None,
@@ -139,6 +144,7 @@ def ingest_units(
         dataset: The dataset.
         clock: See `ingest`.
         recipe: What the units' logs are read by.
+        options: What the units were found by.
         progress: See `ingest`.
         publish: See `ingest`.
         arrived_ns: When each unit's last byte had arrived; by default, when it is taken in hand.
@@ -146,8 +152,9 @@ def ingest_units(
     started_s = clock.monotonic_s()
     newest = newest_version(store, dataset)
     features = newest.features if newest else None
-    journal = Journal(store, dataset, recipe.id if recipe else NATIVE, held=_held(store, newest), features=features)
-    intake = _Intake(store, journal, clock, arrived_ns)
+    read_by = f"{recipe.id if recipe else NATIVE}-{options.id}"
+    journal = Journal(store, dataset, read_by, held=_held(store, newest), features=features)
+    intake = _Intake(store, journal, clock, arrived_ns, options.lost_max)
     with ExitStack() as stack:
         intake.run(units, survey, progress, stack)
     keys = keys_from(intake.keys)
@@ -162,14 +169,19 @@ class _Intake:
     """One pass over units: reads, judges, stores, journals."""
 
     def __init__(
-        self, store: ObjectStore, journal: Journal, clock: Clock, arrived_ns: Callable[[Unit], int] | None
+        self,
+        store: ObjectStore,
+        journal: Journal,
+        clock: Clock,
+        arrived_ns: Callable[[Unit], int] | None,
+        lost_max: float,
     ) -> None:
         self.keys = bytearray()  # 32 letters each: of a million units, 32 MB.
         self.unstable: list[LeftOut] = []  # The first of those that are in no line of the journal.
         self.unstable_count = 0
         self.units = self.known = self.read_bytes = 0
         self._done_bytes = 0
-        self._store, self._journal, self._clock = store, journal, clock
+        self._store, self._journal, self._clock, self._lost_max = store, journal, clock, lost_max
         self._arrived_ns = arrived_ns or (lambda _: int(clock.now_s() * _NANOSECONDS))
         self._folders = itertools.count()
 
@@ -250,8 +262,8 @@ class _Intake:
     ) -> tuple[Verdict, ...]:
         arrived_ns = self._arrived_ns(unit)
         if workers is None:
-            return judged(unit, blobs, folder, arrived_ns)
-        return workers.run(unit.name, judged, unit, blobs, folder, arrived_ns)
+            return judged(unit, blobs, folder, arrived_ns, self._lost_max)
+        return workers.run(unit.name, judged, unit, blobs, folder, arrived_ns, self._lost_max)
 
     def _store_files(self, unit: Unit, mark: int, verdicts: tuple[Verdict, ...], folder: Path) -> None:
         """Stores the files of sound episodes; nothing may stay under a name of other bytes when one has changed."""

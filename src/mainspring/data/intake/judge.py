@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,9 +19,10 @@ from mainspring.data.episode import (
     episode_id,
 )
 from mainspring.data.features import Features
-from mainspring.data.gates.doctor import problems
+from mainspring.data.gates.doctor import examined
 from mainspring.data.intake.mapping import Mapped
 from mainspring.data.intake.sources import Unit
+from mainspring.data.loss import LOST, Loss, losses_text
 from mainspring.data.packs import Piece, piece_of
 from mainspring.data.video.packets import index_of_video
 from mainspring.domain.errors import InvalidInput, MainspringError, NotFound
@@ -76,7 +78,9 @@ class Verdict:
     draft: Draft | None = None
 
 
-def judged(unit: Unit, blobs: Mapping[Path, Blob], folder: Path, arrived_ns: int) -> tuple[Verdict, ...]:
+def judged(
+    unit: Unit, blobs: Mapping[Path, Blob], folder: Path, arrived_ns: int, lost_max: float
+) -> tuple[Verdict, ...]:
     """Returns a unit's episodes, each judged; at least one verdict.
 
     Args:
@@ -84,6 +88,7 @@ def judged(unit: Unit, blobs: Mapping[Path, Blob], folder: Path, arrived_ns: int
         blobs: Content of its files, as far as they are known.
         folder: Holds the packets of its cameras when this returns; made by this call.
         arrived_ns: When its last byte had arrived here.
+        lost_max: Largest share of a recording that may be gone.
 
     Raises:
         StorageFull: There is no room for the packets.
@@ -93,7 +98,7 @@ def judged(unit: Unit, blobs: Mapping[Path, Blob], folder: Path, arrived_ns: int
     named = dict(blobs)
     try:
         for mapped in unit.read(folder):
-            found.append(_verdict(mapped, named, arrived_ns))
+            found.append(_verdict(mapped, named, arrived_ns, lost_max))
     except (InvalidInput, NotFound) as error:
         found.append(Verdict(name=unit.name, reason=str(error)))
     except MainspringError:
@@ -131,16 +136,28 @@ def cleared(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _verdict(mapped: Mapped, blobs: dict[Path, Blob], arrived_ns: int) -> Verdict:
+def _verdict(mapped: Mapped, blobs: dict[Path, Blob], arrived_ns: int, lost_max: float) -> Verdict:
     if mapped.episode is None:
         return Verdict(name=mapped.name, reason=mapped.reason, note=mapped.note)
     try:
-        if reasons := problems(mapped.episode):
+        found = examined(mapped.episode)
+        beyond = [loss for loss in found.losses if loss.share > lost_max]
+        if found.reasons or beyond:
+            reasons = [*found.reasons, *([_too_much(beyond, lost_max)] if beyond else ())]
             return Verdict(name=mapped.name, reason="; ".join(reasons), note=mapped.note)
-        draft = _drafted(mapped.name, mapped.episode, blobs, arrived_ns)
+        episode, note = mapped.episode, mapped.note
+        if found.losses:
+            gone = losses_text(found.losses)
+            episode = replace(episode, metadata={**episode.metadata, LOST: gone})
+            note = "; ".join(filter(None, (note, gone)))
+        return Verdict(name=mapped.name, note=note, draft=_drafted(mapped.name, episode, blobs, arrived_ns))
     except (InvalidInput, NotFound) as error:
         return Verdict(name=mapped.name, reason=str(error), note=mapped.note)
-    return Verdict(name=mapped.name, note=mapped.note, draft=draft)
+
+
+def _too_much(losses: list[Loss], lost_max: float) -> str:
+    percent = math.ceil(max(loss.share for loss in losses) * 100)
+    return f"{losses_text(losses)}; at most {100 * lost_max:g} % may be gone, unless --lost-max {percent}% lets it in"
 
 
 def _drafted(name: str, episode: Episode, blobs: dict[Path, Blob], arrived_ns: int) -> Draft:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
@@ -15,9 +15,10 @@ from mainspring.data.episode import Recording, SourceFile, Unreadable
 from mainspring.data.intake.logs import said_by
 from mainspring.data.intake.mapping import Mapped, mapped_episodes
 from mainspring.data.intake.recipe import MappingRecipe
-from mainspring.data.readers.lerobot import LeRobotRecording, lerobot_recordings
+from mainspring.data.options import DEFAULT, IngestOptions
+from mainspring.data.readers.episodes.lerobot import LeRobotRecording, lerobot_recordings
+from mainspring.data.readers.episodes.mcap_episode import McapRecording
 from mainspring.data.readers.log import LOG_SUFFIXES, open_log
-from mainspring.data.readers.mcap_episode import McapRecording
 from mainspring.domain.errors import InvalidInput, MainspringError, NotFound
 from mainspring.objects import Blob
 
@@ -97,18 +98,11 @@ class EpisodeUnit:
     @property
     def part(self) -> str:
         """See `Unit.part`."""
-        match self.recording:
-            case LeRobotRecording():  # The dataset's description grows with it; only what it says of this one counts.
-                said = [field.name for field in fields(self.recording) if field.name not in ("root", "meta_paths")]
-                return " ".join(f"{name}={getattr(self.recording, name)!r}" for name in said)
-            case Unreadable():
-                return f"{self.recording.name} {self.recording.reason}"
-            case _:
-                return ""
+        return self.recording.part
 
     def read(self, folder: Path) -> Iterator[Mapped]:
         """See `Unit.read`."""
-        yield Mapped(name=self.name, episode=self.recording.read())
+        yield Mapped(name=self.name, episode=self.recording.read(folder))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +115,7 @@ class LogUnit:
         files: See `Unit`.
         recipe: The recipe.
         parse_bytes: See `Unit`.
+        options: What is said of the source.
     """
 
     name: str
@@ -128,6 +123,7 @@ class LogUnit:
     files: tuple[SourceFile, ...]
     recipe: MappingRecipe
     parse_bytes: int
+    options: IngestOptions = DEFAULT
 
     @property
     def movable(self) -> Path | None:
@@ -161,12 +157,13 @@ class Survey:
     parse_bytes: int
 
 
-def survey_of(source: Path, recipe: MappingRecipe | None) -> Survey:
+def survey_of(source: Path, recipe: MappingRecipe | None, options: IngestOptions = DEFAULT) -> Survey:
     """Returns what a source holds.
 
     Args:
         source: A file or folder.
         recipe: How its logs are read.
+        options: What is said of it.
 
     Raises:
         NotFound: Nothing is there.
@@ -176,7 +173,7 @@ def survey_of(source: Path, recipe: MappingRecipe | None) -> Survey:
     if not source.exists():
         raise NotFound("read a source", on=str(source), got="nothing there", wanted=_READ)
     units = size_bytes = parse_bytes = 0
-    for unit in units_in(source, recipe):
+    for unit in units_in(source, recipe, options):
         units += 1
         parse_bytes += unit.parse_bytes
         size_bytes += sum(size_of(file.path) for file in unit.files)
@@ -187,25 +184,27 @@ def survey_of(source: Path, recipe: MappingRecipe | None) -> Survey:
     return Survey(units=units, size_bytes=size_bytes, parse_bytes=parse_bytes)
 
 
-def units_in(source: Path, recipe: MappingRecipe | None) -> Iterator[Unit]:
+def units_in(source: Path, recipe: MappingRecipe | None, options: IngestOptions = DEFAULT) -> Iterator[Unit]:
     """Yields what a source holds, in name order within each folder, unread.
 
     Args:
         source: A file, or a folder: a LeRobot dataset, a ROS 2 bag, or any tree of these and of files.
         recipe: How logs are read; without one, only the files of our own recorder are.
+        options: What is said of the source.
 
     Raises:
         DamagedData: The source is a LeRobot dataset whose description does not hold together.
         InvalidInput: The same, of a format that is not read.
     """
+    how = _How(root=source, recipe=recipe, options=options)
     if source.is_file():
-        yield from _units_at(source, source.name, recipe)
+        yield from _units_at(source, source.name, how)
     elif is_lerobot(source):
-        yield from _lerobot(source, "")
+        yield from _lerobot(source, "", how)
     elif is_bag(source):
-        yield from _bag_units(source, source.name, recipe, source)
+        yield from _bag_units(source, source.name, how)
     else:
-        yield from _below(source, "", recipe, DEPTH_MAX, source)
+        yield from _below(source, "", how, DEPTH_MAX)
 
 
 def is_lerobot(folder: Path) -> bool:
@@ -272,7 +271,16 @@ def size_of(path: Path) -> int:
         return 0
 
 
-def _below(folder: Path, prefix: str, recipe: MappingRecipe | None, depth: int, root: Path) -> Iterator[Unit]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _How:
+    """What a walk carries: the source it began at, and how it is read."""
+
+    root: Path
+    recipe: MappingRecipe | None
+    options: IngestOptions
+
+
+def _below(folder: Path, prefix: str, how: _How, depth: int) -> Iterator[Unit]:
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:
@@ -282,20 +290,20 @@ def _below(folder: Path, prefix: str, recipe: MappingRecipe | None, depth: int, 
         name, path = prefix + _printable(entry.name), Path(entry.path)
         if entry.name.startswith("."):
             continue
-        if entry.is_symlink() and (path.is_dir() or _is_read(path)) and _leaves(path, root):
+        if entry.is_symlink() and (path.is_dir() or _is_read(path)) and _leaves(path, how.root):
             yield _unreadable(name, _LINK)
         elif not entry.is_dir(follow_symlinks=False):
             if path.is_file():  # A link that leads to itself is none; `entry` would raise.
-                yield from _units_at(path, name, recipe)
+                yield from _units_at(path, name, how)
         elif is_lerobot(path):
             try:
-                yield from _lerobot(path, f"{name}/")
+                yield from _lerobot(path, f"{name}/", how)
             except MainspringError as error:
                 yield _unreadable(name, str(error))
         elif is_bag(path):
-            yield from _bag_units(path, name, recipe, root)
+            yield from _bag_units(path, name, how)
         elif depth:
-            yield from _below(path, f"{name}/", recipe, depth - 1, root)
+            yield from _below(path, f"{name}/", how, depth - 1)
         else:
             yield _unreadable(name, f"a folder {DEPTH_MAX} deep")
 
@@ -304,15 +312,17 @@ def _is_read(path: Path) -> bool:
     return path.suffix.lower() in (*LOG_SUFFIXES, *_NOT_YET)
 
 
-def _units_at(path: Path, name: str, recipe: MappingRecipe | None) -> Iterator[Unit]:
+def _units_at(path: Path, name: str, how: _How) -> Iterator[Unit]:
     suffix = path.suffix.lower()  # Cameras' cards and Windows write capitals.
     if suffix in _NOT_YET:
         yield _unreadable(name, f"{_NOT_YET[suffix]} files are not read yet; {_READ} are")
     elif suffix in LOG_SUFFIXES:
         files = (SourceFile(name=name, path=path),)
         parse_bytes = size_of(path)
-        if recipe:
-            yield LogUnit(name=name, path=path, files=files, recipe=recipe, parse_bytes=parse_bytes)
+        if how.recipe:
+            yield LogUnit(
+                name=name, path=path, files=files, recipe=how.recipe, parse_bytes=parse_bytes, options=how.options
+            )
         elif suffix == ".mcap":
             recording = McapRecording(name=name, path=path, parse_bytes=parse_bytes)
             yield EpisodeUnit(name=name, recording=recording, files=files, movable=path)
@@ -328,21 +338,21 @@ def _leaves(path: Path, root: Path) -> bool:
         return False  # It leads to itself, and so nowhere.
 
 
-def _bag_units(folder: Path, name: str, recipe: MappingRecipe | None, root: Path) -> Iterator[Unit]:
-    if recipe is None:
+def _bag_units(folder: Path, name: str, how: _How) -> Iterator[Unit]:
+    if how.recipe is None:
         yield _unmapped(name)
         return
     paths = sorted(path for path in folder.iterdir() if path.is_file())
-    if any(path.is_symlink() and _leaves(path, root) for path in paths):
+    if any(path.is_symlink() and _leaves(path, how.root) for path in paths):
         yield _unreadable(name, _LINK)
         return
     files = tuple(SourceFile(name=f"{name}/{_printable(path.name)}", path=path) for path in paths)
     size_bytes = sum(map(size_of, paths))
-    yield LogUnit(name=name, path=folder, files=files, recipe=recipe, parse_bytes=size_bytes)
+    yield LogUnit(name=name, path=folder, files=files, recipe=how.recipe, parse_bytes=size_bytes, options=how.options)
 
 
-def _lerobot(root: Path, prefix: str) -> Iterator[Unit]:
-    for recording in lerobot_recordings(root):
+def _lerobot(root: Path, prefix: str, how: _How) -> Iterator[Unit]:
+    for recording in lerobot_recordings(root, how.options):
         names: list[str] = []
         if isinstance(recording, LeRobotRecording):
             names = [recording.data_path, *dict.fromkeys(path for path, _ in recording.videos)]

@@ -11,6 +11,7 @@ from mainspring.data.intake.ingest import Progress, Publish, ingest_units
 from mainspring.data.intake.recipe import MappingRecipe
 from mainspring.data.intake.report import IngestReport
 from mainspring.data.intake.sources import Survey, Unit, mark_of, size_of, units_in
+from mainspring.data.options import DEFAULT, IngestOptions
 from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.domain.ids import checked_name
 from mainspring.domain.ports import Clock
@@ -40,6 +41,7 @@ def watch(
     clock: Clock,
     wait: Callable[[float], bool],
     recipe: MappingRecipe | None = None,
+    options: IngestOptions = DEFAULT,
     moved: Path | None = None,
     settle_s: float = SETTLE_S,
     poll_s: float = POLL_S,
@@ -60,6 +62,7 @@ def watch(
         clock: Says when things changed.
         wait: Waits for so many seconds, and returns whether to go on.
         recipe: See `ingest`.
+        options: See `ingest`.
         moved: Where recordings go once they are read, inside the same file system; they stay where they are without it,
             which costs a look at each of them in every round. Parts of a LeRobot dataset always stay.
         settle_s: See above.
@@ -78,7 +81,7 @@ def watch(
     settling: dict[str, _Settling] = {}
     read: set[int] = set()
     while True:
-        ready, settling, seen = _looked(folder, recipe, settling, read, clock, settle_s)
+        ready, settling, seen = _looked(folder, recipe, options, settling, read, clock, settle_s)
         ready = ready[:round_units_max]
         read &= seen  # What is gone need not be remembered.
         if ready:
@@ -91,6 +94,7 @@ def watch(
                 dataset,
                 clock=clock,
                 recipe=recipe,
+                options=options,
                 progress=progress,
                 publish=publish,
                 arrived_ns=lambda unit, arrived=arrived: arrived[unit.name],  # type: ignore[misc]
@@ -114,6 +118,7 @@ def _check(folder: Path, moved: Path | None) -> None:
 def _looked(
     folder: Path,
     recipe: MappingRecipe | None,
+    options: IngestOptions,
     before: dict[str, _Settling],
     read: set[int],
     clock: Clock,
@@ -125,7 +130,7 @@ def _looked(
     settling: dict[str, _Settling] = {}
     seen: set[int] = set()
     try:
-        for unit in units_in(folder, recipe):
+        for unit in units_in(folder, recipe, options):
             mark = mark_of(unit)
             seen.add(mark)
             if mark in read:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from pathlib import Path, PurePosixPath
 
@@ -57,7 +57,13 @@ class LeRobotRecording:
     meta_paths: tuple[str, ...]
     parse_bytes: int = 0
 
-    def read(self) -> Episode:
+    @property
+    def part(self) -> str:
+        """See `Recording.part`. The dataset's description grows with it; only what it says of this one counts."""
+        said = [field.name for field in fields(self) if field.name not in ("root", "meta_paths")]
+        return " ".join(f"{name}={getattr(self, name)!r}" for name in said)
+
+    def read(self, folder: Path) -> Episode:
         """See `Recording.read`."""
         paths = [self.data_path, *dict.fromkeys(path for path, _ in self.videos), *self.meta_paths]
         files = self._files(paths)

@@ -54,7 +54,12 @@ class McapRecording:
     path: Path
     parse_bytes: int
 
-    def read(self) -> Episode:
+    @property
+    def part(self) -> str:
+        """See `Recording.part`."""
+        return ""
+
+    def read(self, folder: Path) -> Episode:
         """See `Recording.read`."""
         try:
             if self.path.stat().st_size == 0:

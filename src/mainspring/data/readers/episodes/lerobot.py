@@ -19,7 +19,8 @@ from mainspring.data.episode import (
     Unreadable,
 )
 from mainspring.data.features import ACTION, STATE, Camera, Column, Features
-from mainspring.data.readers.lerobot_episode import LeRobotRecording, inside, parquet, rows_in
+from mainspring.data.options import DEFAULT, IngestOptions
+from mainspring.data.readers.episodes.lerobot_episode import LeRobotRecording, inside, parquet, rows_in
 from mainspring.data.recording import RATE_HZ_MAX
 from mainspring.domain.codec import from_plain, loads
 from mainspring.domain.errors import DamagedData, InvalidInput, InvalidMessage
@@ -60,7 +61,7 @@ class _Info:
     robot_type: str | None = None
 
 
-def lerobot_recordings(root: Path) -> tuple[Recording, ...]:
+def lerobot_recordings(root: Path, options: IngestOptions = DEFAULT) -> tuple[Recording, ...]:
     """Returns every episode a LeRobot dataset says it has, in number order, then what lies in it beside them.
 
     The columns of an episode are its state, its action, and every other feature that is a vector of numbers at each
@@ -68,6 +69,7 @@ def lerobot_recordings(root: Path) -> tuple[Recording, ...]:
 
     Args:
         root: The folder that holds `meta/info.json`.
+        options: What is said of it.
 
     Raises:
         DamagedData: The description is missing parts or is not what it should be.
