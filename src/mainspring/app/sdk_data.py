@@ -147,7 +147,7 @@ class DataVerbs(IntakeVerbs):
             InvalidInput: One recording would lie on both sides, or a side that is to be frozen is empty.
         """
         version = self.version(name)
-        sides = data.split(self.store, version, fraction, group=by)
+        sides = data.split(self.store, version, fraction, group=by, keep=bool(dataset))
         trained = version.episodes - sides.held_out
         report = SplitReport(version=version.name, trained=trained, held_out=sides.held_out)
         if not dataset:

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from mainspring.data.catalog.selections import select as select
     from mainspring.data.catalog.splits import Sides as Sides
     from mainspring.data.catalog.splits import split as split
-    from mainspring.data.catalog.splits import split_of as split_of
     from mainspring.data.catalog.versions import candidate as candidate
     from mainspring.data.catalog.versions import candidates as candidates
     from mainspring.data.catalog.versions import episode_rows as episode_rows

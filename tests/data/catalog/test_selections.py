@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from mainspring.data.catalog.compare import diff
 from mainspring.data.catalog.fragments import mask_of
 from mainspring.data.catalog.log import Origin
 from mainspring.data.catalog.selections import choose, merge, select
-from mainspring.data.catalog.splits import split, split_of
+from mainspring.data.catalog.splits import split
 from mainspring.data.catalog.versions import (
     candidates,
     episode_rows,
@@ -193,21 +194,44 @@ def test_difference_of_a_selection_is_what_it_left_out(store: ObjectStore) -> No
     assert mask_of(store, chosen.fragments[0]) is not None
 
 
-def test_split_by_hash_holds_about_its_share_out_and_keeps_everyone_on_their_side() -> None:
-    keys = [f"key {number}" for number in range(4_000)]
-    held = split_of(keys, 0.1)
-    assert 0.08 < held.mean() < 0.12
-    assert (split_of(keys[:100], 0.1) == held[:100]).all()
-    assert split_of(keys, 0.3)[held].all()
-    assert not split_of(keys, 0.0).any()
-    assert split_of(keys, 1.0).all()
-    with pytest.raises(InvalidInput):
-        split_of(keys, 1.5)
+@pytest.mark.parametrize(("episodes", "fraction", "held"), [(93, 0.1, 9), (40, 0.25, 10), (10, 0.05, 1), (30, 1.0, 30)])
+def test_split_holds_out_just_its_share(store: ObjectStore, episodes: int, fraction: float, held: int) -> None:
+    assert split(store, version_of(store, range(episodes)), fraction).held_out == held
+
+
+def test_split_of_several_tasks_holds_out_a_share_of_each(store: ObjectStore) -> None:
+    tasks = ["stack"] * 60 + ["pour"] * 20 + ["wipe"] * 10
+    rows = [replace(row, task=task) for row, task in zip(packed(store, range(90)), tasks, strict=True)]
+    sides = split(store, extend(store, "pick", rows, FEATURES), 0.1)
+    task_of = {row.id: row.task for row in rows}
+    held = [task_of[id] for id in sides.ids_held_out.to_pylist()]
+    assert {task: held.count(task) for task in task_of.values()} == {"stack": 6, "pour": 2, "wipe": 1}
+
+
+def test_split_of_a_growing_dataset_moves_nobody_and_stays_balanced(store: ObjectStore) -> None:
+    before: dict[str, bool] = {}
+    for count in (7, 20, 21, 55, 93):
+        sides = split(store, version_of(store, range(count)), 0.1, keep=True)
+        now = {row["id"]: row["held_out"] for row in sides.episodes.to_pylist()}
+        assert before.items() <= now.items()
+        assert abs(sides.held_out - count / 10) <= 1
+        before = now
+    assert split(store, resolve(store, "pick@2"), 0.1).ids_held_out.to_pylist() == sorted(
+        id for id in before if before[id] and id in query(store, resolve(store, "pick@2"), "true")
+    )
+
+
+def test_split_kept_by_several_at_once_gives_each_group_one_side(store: ObjectStore) -> None:
+    versions = [version_of(store, range(first, first + 30), f"part-{first}") for first in (0, 10, 20, 30)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda version: split(store, version, 0.3, keep=True), versions))
+    for sides, version in zip(found, versions, strict=True):
+        assert split(store, version, 0.3).ids_held_out.equals(sides.ids_held_out)
 
 
 def test_split_by_group_keeps_sessions_together(store: ObjectStore) -> None:
     version = version_of(store, range(60))
-    sides = split(store, version, 0.3, group="metadata['session']")
+    sides = split(store, version, 0.3, group="metadata['session']", keep=True)
     assert sides.episodes["id"].to_pylist() == [row.id for row in episode_rows(store, version)]
     sessions = {row.id: row.metadata["session"] for row in episode_rows(store, version)}
     by_session: dict[str, set[bool]] = {}

@@ -86,6 +86,20 @@ def test_split_of_a_grown_dataset_keeps_episodes_on_their_side(
     assert before <= after
 
 
+def test_split_of_a_view_from_before_sides_were_kept_moves_nobody(
+    store: ObjectStore, version: Version, tmp_path: Path
+) -> None:
+    recipe = ViewRecipe(holdout_fraction=0.4)
+    before = set(opened(store, version, recipe, tmp_path, "holdout").episode_ids)
+    for entry in store.list("sides"):
+        store.delete(entry.key)
+    grown = version_of(store, record_many(tmp_path / "more", 4, first_seed=100))
+    after = set(opened(store, grown, recipe, tmp_path, "holdout").episode_ids)
+    trained = set(opened(store, version, recipe, tmp_path, "train").episode_ids)
+    assert before <= after
+    assert not trained & after
+
+
 @pytest.mark.parametrize(("episodes", "fraction", "held"), [(1, 0.5, 0), (2, 0.0001, 1), (2, 0.9999, 1), (3, 0.0, 0)])
 def test_split_of_few_episodes_leaves_each_wanted_side_one(
     store: ObjectStore, tmp_path: Path, episodes: int, fraction: float, held: int

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -19,12 +20,13 @@ from blake3 import blake3
 from mainspring.data.catalog.condemned import confirm
 from mainspring.data.catalog.lineage import record_use
 from mainspring.data.catalog.log import Version
-from mainspring.data.catalog.splits import split
+from mainspring.data.catalog.splits import Sides, split
 from mainspring.data.catalog.versions import episode_table
 from mainspring.data.episode import EpisodeRow
 from mainspring.data.features import Features
 from mainspring.data.layers.layer import features_with, find_layer, layer_pieces
 from mainspring.data.packs import Piece
+from mainspring.data.views.earlier import sides_before
 from mainspring.data.views.manifest import (
     Shard,
     SplitManifest,
@@ -91,11 +93,19 @@ def build_view(
     """
     layers = [find_layer(store, id) for id in recipe.layers]
     features = recipe.features(features_with(version.features, layers))
-    view_id = _view_id(version, recipe)
+    sides = split(
+        store,
+        version,
+        recipe.holdout_fraction,
+        group=recipe.holdout_group,
+        keep=True,
+        before=partial(sides_before, store, recipe),
+    )
+    view_id = _view_id(version, recipe, sides)
     if made := view_manifest(store, view_id):
         return made
     listed = _listed(store, version)
-    held_out = pc.is_in(listed["id"], value_set=_held_out(store, version, recipe))
+    held_out = pc.is_in(listed["id"], value_set=sides.ids_held_out)
     scratch_dir.mkdir(parents=True, exist_ok=True)
     threads = max(THREADS_MIN, len(os.sched_getaffinity(0)))
     ids = listed["id"].to_pylist()
@@ -139,8 +149,8 @@ def _publish(store: ObjectStore, version: Version, manifest: ViewManifest) -> No
         raise
 
 
-def _view_id(version: Version, recipe: ViewRecipe) -> str:
-    return _hash({"version": version.id, "recipe": to_plain(recipe), "producer": PRODUCER})
+def _view_id(version: Version, recipe: ViewRecipe, sides: Sides) -> str:
+    return _hash({"version": version.id, "recipe": to_plain(recipe), "producer": PRODUCER, "sides": sides.id})
 
 
 def _shard_id(recipe: ViewRecipe, features: Features) -> str:
@@ -158,18 +168,6 @@ def _listed(store: ObjectStore, version: Version) -> pa.Table:
     names = [field.name for field in fields(EpisodeRow) if field.name not in ("metadata", "raw")]
     table = episode_table(store, version, names)
     return table.take(pc.sort_indices(table, sort_keys=[("started_ns", "ascending"), ("id", "ascending")]))
-
-
-def _held_out(store: ObjectStore, version: Version, recipe: ViewRecipe) -> pa.StringArray:
-    """Returns the episodes that are held out. One group always trains, and one is held out if there are two."""
-    if recipe.holdout_fraction == 0.0:
-        return pa.array([], pa.string())
-    sides = split(store, version, recipe.holdout_fraction, group=recipe.holdout_group).episodes
-    groups = sorted(pc.unique(sides["group"]).to_pylist(), key=lambda group: blake3(group.encode()).digest())
-    count = len(pc.unique(sides.filter(sides["held_out"])["group"]))
-    chosen = groups[: min(max(1, count), len(groups) - 1)]  # The lowest hashes, as `split` chooses.
-    held = sides.filter(pc.is_in(sides["group"], value_set=pa.array(chosen, pa.string())))
-    return held["id"].combine_chunks()
 
 
 class _Episodes:
