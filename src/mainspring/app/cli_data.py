@@ -40,7 +40,7 @@ _UPLOAD_WAIT_S = 3_600.0
 
 def ingest_with_progress(
     lab: Lab,
-    sources: Sequence[Path],
+    sources: Sequence[Path | str],
     dataset: str,
     recipe: Path | None = None,
     options: data.IngestOptions | None = None,
@@ -49,7 +49,7 @@ def ingest_with_progress(
 
     Args:
         lab: Where they go.
-        sources: Recordings on disk.
+        sources: Recordings, wherever they lie.
         dataset: Name of the dataset they join.
         recipe: How the topics of logs become episodes.
         options: What is said of the sources.
@@ -98,8 +98,11 @@ def view_with_progress(lab: Lab, name: str, recipe: data.ViewRecipe) -> data.Vie
 def ingest_command(
     context: typer.Context,
     sources: Annotated[
-        list[Path],
-        typer.Argument(help="LeRobot datasets, MCAP files, ROS bags, ULog; folders of any of them.", metavar="SOURCE"),
+        list[str],
+        typer.Argument(
+            help="Recordings and datasets, folders of them, zip and tar archives, s3:// gs:// az:// prefixes, https://.",
+            metavar="SOURCE",
+        ),
     ],
     dataset: Dataset,
     recipe: Recipe = None,
@@ -108,6 +111,7 @@ def ingest_command(
     camera: said.Cameras = None,
     without_camera: said.WithoutCameras = None,
     resample: said.Resample = None,
+    rate: said.Rate = None,
     action: said.Action = "",
     stale_statistics: said.StaleStatistics = False,
     msgs: said.Definitions = None,
@@ -128,6 +132,7 @@ def ingest_command(
         action=action,
         stale_statistics=stale_statistics,
         definitions=msgs,
+        rate_hz=rate,
     )
     report = ingest_with_progress(context.obj, sources, dataset, recipe, options)
     show(report, as_json=as_json, look=lambda: look.report_panel(report))
@@ -152,6 +157,7 @@ def watch_command(
     camera: said.Cameras = None,
     without_camera: said.WithoutCameras = None,
     resample: said.Resample = None,
+    rate: said.Rate = None,
     action: said.Action = "",
     stale_statistics: said.StaleStatistics = False,
     msgs: said.Definitions = None,
@@ -171,6 +177,7 @@ def watch_command(
         action=action,
         stale_statistics=stale_statistics,
         definitions=msgs,
+        rate_hz=rate,
     )
     rounds = lab.data.watch(
         folder, dataset, recipe=recipe, options=options, moved=moved, settle_s=settle, kept_back=ERRORS.print

@@ -45,6 +45,10 @@ Resample = Annotated[
         "--resample", help="Bring irregular times to so many steps a second.", metavar="HZ", rich_help_panel=SAID
     ),
 ]
+Rate = Annotated[
+    float | None,
+    typer.Option("--rate", help="Steps a second of recordings that say no times.", metavar="HZ", rich_help_panel=SAID),
+]
 Action = Annotated[
     str,
     typer.Option(
@@ -83,6 +87,7 @@ def options_from(
     action: str,
     stale_statistics: bool,
     definitions: Path | None,
+    rate_hz: float | None = None,
 ) -> data.IngestOptions:
     """Returns what was said on the command line.
 
@@ -95,6 +100,7 @@ def options_from(
         action: See `IngestOptions`.
         stale_statistics: See `IngestOptions`.
         definitions: Folder of message definitions.
+        rate_hz: See `IngestOptions`.
 
     Raises:
         InvalidInput: A word is not of its form.
@@ -118,6 +124,7 @@ def options_from(
         action=action,
         stale_statistics=stale_statistics,
         definitions=data.definitions_in(definitions) if definitions else {},
+        rate_hz=rate_hz,
     )
 
 

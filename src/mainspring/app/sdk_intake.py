@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import os
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
     from mainspring.app.sdk import Lab
 
 _POLL_S_MIN = 0.1
+_CREDENTIALS = (  # What S3's, Google's and Azure's own libraries look for first.
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_SERVICE_ACCOUNT",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_CLIENT_ID",
+)
 
 
 class IntakeVerbs:
@@ -50,7 +59,8 @@ class IntakeVerbs:
         """Takes sources' sound recordings into a dataset, and returns what came of it. Repeated, it does the rest.
 
         Args:
-            *sources: Files, or folders of any depth.
+            *sources: Files, folders of any depth, zip and tar archives; `s3://`, `gs://` and `az://` prefixes;
+                `https://` addresses of LeRobot datasets, of lists of files, or of one file.
             dataset: Name of the dataset they join.
             recipe: How the topics of logs become episodes, or a YAML file that says so.
             options: What is said of the sources: how much may be lost, other names, cameras left out.
@@ -61,26 +71,22 @@ class IntakeVerbs:
         """
         checked_name(dataset, "dataset")
         chosen = self._recipe(recipe)
-        paths = [Path(source) for source in sources]
-        if not paths:
-            raise InvalidInput("take recordings in", got="no source", wanted="files or folders")
+        if not sources:
+            raise InvalidInput("take recordings in", got="no source", wanted="files, folders or addresses")
         said = options or data.IngestOptions()
-        parts = [data.survey_of(path, chosen, said) for path in paths]
-        return data.ingest_units(
-            itertools.chain.from_iterable(data.units_in(path, chosen, said) for path in paths),
-            data.Survey(
-                units=sum(part.units for part in parts),
-                size_bytes=sum(part.size_bytes for part in parts),
-                parse_bytes=sum(part.parse_bytes for part in parts),
-            ),
-            self.store,
-            dataset,
-            clock=self._clock,
-            recipe=chosen,
-            options=said,
-            progress=progress,
-            publish=self._publish,
-        )
+        with data.opened_sources(sources, self._staging(), recipe=chosen, options=said) as opened:
+            return data.ingest_units(
+                opened.units(),
+                opened.survey(),
+                self.store,
+                dataset,
+                clock=self._clock,
+                recipe=chosen,
+                options=said,
+                progress=progress,
+                publish=self._publish,
+                staging=opened,
+            )
 
     def watch(
         self,
@@ -174,6 +180,15 @@ class IntakeVerbs:
         """
         with self._lab.client() as client:
             client.set_recipe(dataset, Path(path).read_bytes())
+
+    def _staging(self) -> data.StagingOptions:
+        """Returns where what lies elsewhere is put while it is read; stores' settings are those of their own tools."""
+        return data.StagingOptions(
+            cache=self._lab.home.cache,
+            wait=threading.Event().wait,
+            store={},
+            signed=any(name in os.environ for name in _CREDENTIALS),
+        )
 
     def _publish(self, store: ObjectStore, candidate: data.Candidate) -> data.Version:
         return data.publish_judged(store, candidate, clock=self._clock)

@@ -81,9 +81,11 @@ if TYPE_CHECKING:
     from mainspring.data.intake.report import LeftOut as LeftOut
     from mainspring.data.intake.report import Noted as Noted
     from mainspring.data.intake.sources import Survey as Survey
-    from mainspring.data.intake.sources import Unit as Unit
     from mainspring.data.intake.sources import survey_of as survey_of
     from mainspring.data.intake.sources import units_in as units_in
+    from mainspring.data.intake.staging.source import StagingOptions as StagingOptions
+    from mainspring.data.intake.staging.source import opened_sources as opened_sources
+    from mainspring.data.intake.units import Unit as Unit
     from mainspring.data.intake.watch import watch as watch
     from mainspring.data.layers.backfill import BackfillProgress as BackfillProgress
     from mainspring.data.layers.backfill import BackfillReport as BackfillReport

@@ -46,6 +46,7 @@ class VideoFile:
         index: Where the frames are, when the file is bare packets; `first_frame` then means nothing.
         shown: [T] int32, the frame of the track that each step shows, when that is not the step's own number: packets
             that depend on each other cannot be left out or repeated.
+        lost: Numbers of the frames that are damaged, rising, once somebody decoded them: 0 is the first step's.
     """
 
     camera: str
@@ -53,6 +54,7 @@ class VideoFile:
     first_frame: int = 0
     index: PacketIndex | None = None
     shown: NDArray[np.int32] | None = None
+    lost: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,7 @@ class Episode:
         files: Every file it was read from.
         metadata: What else is known of the whole of it, in words: operator, site, ...
         losses: What of the recording is gone.
+        note: How it was read where its source leaves a choice, and what was passed over; no part of its content.
     """
 
     task: str
@@ -92,6 +95,7 @@ class Episode:
     files: tuple[SourceFile, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
     losses: tuple[Loss, ...] = ()
+    note: str = ""
 
     def __post_init__(self) -> None:
         """Checks that the columns agree in length and width."""

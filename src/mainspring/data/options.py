@@ -32,6 +32,7 @@ class IngestOptions:
         action: What stands for the action where the source has none: "next:COLUMN"; "" for nothing.
         stale_statistics: Whether statistics beside the numbers may disagree with them: edited sets carry old ones.
         definitions: Message definitions for logs that hold none: type to text.
+        rate_hz: Steps a second of a source that says no times; None leaves it to what the source or its format says.
     """
 
     lost_max: float = LOST_MAX
@@ -42,6 +43,7 @@ class IngestOptions:
     action: str = ""
     stale_statistics: bool = False
     definitions: Mapping[str, str] = field(default_factory=dict)
+    rate_hz: float | None = None
 
     def __post_init__(self) -> None:
         """Checks the ranges.
@@ -56,6 +58,8 @@ class IngestOptions:
             and all(self.names.values()),
             f"resample_hz {RATE_HZ_MIN:g} to {RATE_HZ_MAX:g}": self.resample_hz is None
             or RATE_HZ_MIN <= self.resample_hz <= RATE_HZ_MAX,
+            f"rate_hz {RATE_HZ_MIN:g} to {RATE_HZ_MAX:g}": self.rate_hz is None
+            or RATE_HZ_MIN <= self.rate_hz <= RATE_HZ_MAX,
             f"action {NEXT}COLUMN": not self.action or (self.action.startswith(NEXT) and len(self.action) > len(NEXT)),
             "cameras either wanted or not": not set(self.cameras or ()) & set(self.without_cameras),
         }

@@ -107,10 +107,14 @@ def video(count: int, *, first: int = 0, begin_ns: int = START_NS, group: int = 
     """h264 packets at 25 Hz, from one of them on."""
     for number, data in enumerate(coded("h264", count, group)[first:], first):
         time_ns = begin_ns + number * IMAGE_NS
-        message = ROS2.types[_VIDEO](
-            timestamp=stamp(time_ns), frame_id="", data=np.frombuffer(data, np.uint8), format="h264"
-        )
-        yield "/video", time_ns, bytes(ROS2.serialize_cdr(message, _VIDEO))
+        yield video_message(time_ns, data)
+
+
+def video_message(time_ns: int, data: bytes, codec: str = "h264") -> Sent:
+    """A packet as a message of compressed video."""
+    packet = np.frombuffer(data, np.uint8)
+    message = ROS2.types[_VIDEO](timestamp=stamp(time_ns), frame_id="", data=packet, format=codec)
+    return "/video", time_ns, bytes(ROS2.serialize_cdr(message, _VIDEO))
 
 
 def raw_images(count: int, encoding: str = "bgr8") -> Iterator[Sent]:

@@ -9,7 +9,10 @@ from typing import Any
 
 import av
 import numpy as np
+from blake3 import blake3
 from numpy.typing import NDArray
+
+from mainspring.data.video.frames import plane_lines
 
 ROBOTS = Path(__file__).parents[4] / "shared" / "robots"
 BITS = 16
@@ -62,3 +65,13 @@ def scene(count: int, *, size: int, seed: int = 0) -> list[NDArray[np.uint8]]:
         red, blue = gray * (1 - tint * x), gray * (1 - tint * y)
         images.append(np.stack([red, gray, blue], axis=2).clip(0, 255).astype(np.uint8))
     return images
+
+
+def planes_of(frame: Any) -> str:
+    """Returns a hash of what a decoder gave, plane by plane, before any conversion."""
+    return blake3(plane_bytes(frame)).hexdigest()
+
+
+def plane_bytes(frame: Any) -> bytes:
+    """Returns the visible bytes of a frame's planes, as `ffmpeg -f rawvideo` writes them."""
+    return b"".join(bytes(plane_lines(frame, number)) for number in range(len(frame.planes)))

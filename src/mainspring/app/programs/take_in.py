@@ -20,7 +20,8 @@ from mainspring.data.intake.arrivals import Inbox
 from mainspring.data.intake.ingest import ingest_units
 from mainspring.data.intake.recipe import recipe_from_yaml
 from mainspring.data.intake.report import IngestReport
-from mainspring.data.intake.sources import Survey, Unit, units_in
+from mainspring.data.intake.sources import Survey, units_in
+from mainspring.data.intake.units import Unit
 from mainspring.domain.errors import Conflict, MainspringError
 from mainspring.domain.ports import Clock
 from mainspring.objects import ObjectStore, open_store

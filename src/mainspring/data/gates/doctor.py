@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 import numpy as np
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from mainspring.data.episode import NANOSECONDS, Episode, Floats, VideoFile
 from mainspring.data.features import ACTION, STATE, Camera
 from mainspring.data.loss import Loss
-from mainspring.data.video.frames import frames_in
+from mainspring.data.video.damage import StrictDecoding, begins_alone
+from mainspring.data.video.frames import plane_lines
 from mainspring.data.video.packets import index_of_video
 from mainspring.domain.errors import DamagedData
 
@@ -33,10 +34,12 @@ class Examination:
     Args:
         reasons: Why to leave it out, one clause each; none when it is sound.
         losses: What of it is gone.
+        videos: Its own, each with the numbers of its damaged frames.
     """
 
     reasons: tuple[str, ...]
     losses: tuple[Loss, ...]
+    videos: tuple[VideoFile, ...] = ()
 
 
 def examined(episode: Episode) -> Examination:
@@ -48,20 +51,63 @@ def examined(episode: Episode) -> Examination:
     found = [*_time_problems(episode), *_value_problems(episode)]
     if not found:  # What follows needs times and values that can be trusted.
         found = [*_frozen_state(episode), *_lag(episode)]
+    losses = [*episode.losses]
+    videos = []
     for video, camera in zip(episode.videos, episode.features.cameras, strict=True):
         try:
-            found += [f"camera {camera.name}: {problem}" for problem in _video_problems(episode, video, camera)]
+            seen = _watched(episode, video)
         except DamagedData as error:
             found.append(f"camera {camera.name}: {error}")
-    return Examination(reasons=tuple(found), losses=episode.losses)
+            continue
+        found += [f"camera {camera.name}: {problem}" for problem in _video_problems(episode, seen, video, camera)]
+        videos.append(replace(video, lost=seen.damaged))
+        if seen.damaged:
+            count, total = len(seen.damaged), len(seen.pictures)
+            seconds = count / total * float(episode.time_ns[-1] - episode.time_ns[0]) / NANOSECONDS
+            losses.append(
+                Loss(
+                    subject=f"camera {camera.name}",
+                    lost=count,
+                    total=total,
+                    unit="frames",
+                    seconds=seconds,
+                    what=seen.what,
+                )
+            )
+    return Examination(reasons=tuple(found), losses=tuple(losses), videos=tuple(videos))
 
 
-def _video_problems(episode: Episode, video: VideoFile, camera: Camera) -> Iterator[str]:
-    index = index_of_video(video, len(episode.time_ns))
-    if (index.height, index.width) != (camera.height, camera.width):
-        yield f"{index.width}x{index.height}, declared {camera.width}x{camera.height}"
-    pictures = np.array([crc32(frame.planes[0]) for frame in frames_in(video.path, index)], np.int64)
-    shown = pictures if video.shown is None else pictures[video.shown]
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Watched:
+    """What was seen of a camera's track: a hash of each frame, [F]; another each where none came."""
+
+    height: int
+    width: int
+    pictures: NDArray[np.int64]
+    damaged: tuple[int, ...]
+    what: str
+
+
+def _watched(episode: Episode, video: VideoFile) -> _Watched:
+    steps = len(episode.time_ns)
+    index = index_of_video(video, steps)
+    if not begins_alone(video.path, index):
+        index = index_of_video(video, steps, lead=1)  # What its first group refers to.
+    decoding = StrictDecoding(video.path, index)
+    pictures = -1 - np.arange(index.frames, dtype=np.int64)
+    for frame in decoding.frames():
+        pictures[frame.pts] = crc32(plane_lines(frame, 0))
+    if (pictures < 0).all():
+        raise DamagedData("decode a video", on=video.path.name, got=f"none of {index.frames} frames: {decoding.what}")
+    damaged = decoding.damaged
+    what = decoding.what if damaged else ""
+    return _Watched(height=index.height, width=index.width, pictures=pictures, damaged=damaged, what=what)
+
+
+def _video_problems(episode: Episode, seen: _Watched, video: VideoFile, camera: Camera) -> Iterator[str]:
+    if (seen.height, seen.width) != (camera.height, camera.width):
+        yield f"{seen.width}x{seen.height}, declared {camera.width}x{camera.height}"
+    shown = seen.pictures if video.shown is None else seen.pictures[video.shown]
     still = _longest(np.diff(shown) == 0)
     state = episode.columns.get(STATE)
     lasts_s = still.seconds(episode)

@@ -1,7 +1,7 @@
 """Images that arrive as messages: which kinds are read, and how they become packets in one file for each episode.
 
-JPEG and PNG stay as they are; h264, h265 and AV1 packets too, with those that lead to them; raw images become PNG,
-which loses nothing.
+JPEG and PNG stay as they are; h264, h265, VP9 and AV1 packets too, with those that lead to them; raw images become
+PNG, which loses nothing.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from numpy.typing import NDArray
 
 from mainspring.data.episode import Integers, VideoFile
 from mainspring.data.readers.messages import Messages, Topic
-from mainspring.data.video.frames import IMAGE_PIXELS_MAX
+from mainspring.data.video.keys import begins_group
+from mainspring.data.video.packet import IMAGE_PIXELS_MAX
 from mainspring.data.video.packets import PacketIndex
 from mainspring.data.video.pictures import PngEncoder, picture_codec, picture_size
 from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.objects.files import reported
 
-_PACKET_CODECS: Mapping[str, str] = MappingProxyType({"h264": "h264", "h265": "hevc", "hevc": "hevc", "av1": "av1"})
+_PACKET_CODECS: Mapping[str, str] = MappingProxyType(
+    {"h264": "h264", "h265": "hevc", "hevc": "hevc", "av1": "av1", "vp9": "vp9"}
+)
 _COMPRESSED = ("format", "data")
 _RAW = ("height", "width", "encoding", "step", "data")
 
@@ -274,21 +277,10 @@ def _codec(topic: str, said: str, data: bytes) -> str:
 
 
 def _is_key(codec: str, data: bytes) -> bool:
-    """Returns whether a packet begins a group of pictures.
-
-    Source: ITU-T H.264 (2024) table 7-1, H.265 (2024) table 7-1, AV1 bitstream specification 5.3.
-    """
+    """Returns whether a packet begins a group of pictures. Source: AV1 bitstream specification 5.3."""
     if codec == "av1":
         return _av1_type(data) == 1  # A sequence header.
-    place = data.find(b"\0\0\1")
-    while 0 <= place < len(data) - 3:
-        kind = data[place + 3]
-        if codec == "h264" and 1 <= kind & 31 <= 5:
-            return kind & 31 == 5
-        if codec == "hevc" and (kind >> 1) & 63 < 32:
-            return 16 <= (kind >> 1) & 63 <= 23
-        place = data.find(b"\0\0\1", place + 3)
-    return False
+    return bool(begins_group(codec, data))
 
 
 def _av1_type(data: bytes) -> int:

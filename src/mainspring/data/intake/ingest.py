@@ -29,7 +29,9 @@ from mainspring.data.intake.journal import Journal, Keys, hash_of, keys_from
 from mainspring.data.intake.judge import Verdict, cleared, content_of, judged
 from mainspring.data.intake.recipe import MappingRecipe
 from mainspring.data.intake.report import NAMED_MAX, IngestProgress, IngestReport, LeftOut, Noted
-from mainspring.data.intake.sources import NATIVE, Survey, Unit, key_of, mark_of, survey_of, units_in
+from mainspring.data.intake.sources import NATIVE, Survey, survey_of, units_in
+from mainspring.data.intake.staging.port import LOCAL, Staging
+from mainspring.data.intake.units import Unit, key_of, mark_of
 from mainspring.data.intake.workers import (
     PROCESSES_PAY_BYTES,
     PROCESSES_PAY_UNIT_BYTES,
@@ -134,6 +136,7 @@ def ingest_units(
     progress: Progress | None = None,
     publish: Publish = publish_plainly,
     arrived_ns: Callable[[Unit], int] | None = None,
+    staging: Staging = LOCAL,
 ) -> IngestReport:
     """Adds units to a dataset; see `ingest`.
 
@@ -148,13 +151,14 @@ def ingest_units(
         progress: See `ingest`.
         publish: See `ingest`.
         arrived_ns: When each unit's last byte had arrived; by default, when it is taken in hand.
+        staging: Has the files of units that lie elsewhere.
     """
     started_s = clock.monotonic_s()
     newest = newest_version(store, dataset)
     features = newest.features if newest else None
     read_by = f"{recipe.id if recipe else NATIVE}-{options.id}"
     journal = Journal(store, dataset, read_by, held=_held(store, newest), features=features)
-    intake = _Intake(store, journal, clock, arrived_ns, options.lost_max)
+    intake = _Intake(store, journal, clock, arrived_ns, options.lost_max, staging)
     with ExitStack() as stack:
         intake.run(units, survey, progress, stack)
     keys = keys_from(intake.keys)
@@ -175,7 +179,9 @@ class _Intake:
         clock: Clock,
         arrived_ns: Callable[[Unit], int] | None,
         lost_max: float,
+        staging: Staging,
     ) -> None:
+        self._staging = staging
         self.keys = bytearray()  # 32 letters each: of a million units, 32 MB.
         self.unstable: list[LeftOut] = []  # The first of those that are in no line of the journal.
         self.unstable_count = 0
@@ -237,7 +243,7 @@ class _Intake:
 
     def _take(self, unit: Unit, scratch: Path, workers: Workers | None) -> _Taken:
         """Judges one unit unless it is known, and stores the files of what is sound in it."""
-        mark = mark_of(unit)
+        mark = mark_of(unit, self._staging)
         there = [file.path for file in unit.files if file.path.is_file()]
         folder = scratch / f"{next(self._folders):08d}"
         verdicts: tuple[Verdict, ...] = ()
@@ -246,11 +252,12 @@ class _Intake:
             size_bytes = sum(path.stat().st_size for path in there)
             key = self._journal.key_of(mark)
             if key is None or not self._journal.done(key):
-                blobs = {path: content_of(path) for path in there}
-                key = key_of(unit, blobs)
-                if not self._journal.done(key):
-                    verdicts = self._judged(unit, blobs, folder, workers)
-                    self._store_files(unit, mark, verdicts, folder)
+                with self._staging.held(there):
+                    blobs = {path: content_of(path) for path in there}
+                    key = key_of(unit, blobs)
+                    if not self._journal.done(key):
+                        verdicts = self._judged(unit, blobs, folder, workers)
+                        self._store_files(unit, mark, verdicts, folder)
         except (InvalidInput, NotFound, Conflict) as error:  # What is wrong with its content, a verdict says.
             key, verdicts = "", (Verdict(name=unit.name, reason=f"{error}; it is read again next time"),)
         finally:
@@ -268,11 +275,11 @@ class _Intake:
     def _store_files(self, unit: Unit, mark: int, verdicts: tuple[Verdict, ...], folder: Path) -> None:
         """Stores the files of sound episodes; nothing may stay under a name of other bytes when one has changed."""
         files = {path: blob for verdict in verdicts if verdict.draft for path, blob in verdict.draft.files}
-        changed = mark_of(unit) != mark
+        changed = mark_of(unit, self._staging) != mark
         for path, blob in files.items():
             if not changed:
                 put_blob_file(self._store, path, blob)
-        if not changed and mark_of(unit) != mark:
+        if not changed and mark_of(unit, self._staging) != mark:
             changed = True
             for blob in files.values():
                 self._store.fetch_file(blob.key, folder / "stored")

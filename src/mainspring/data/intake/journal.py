@@ -55,7 +55,7 @@ class Line:
 
     Args:
         key: Hash of what decides the unit it was found in.
-        mark: Of the unit's files, see `sources.mark_of`.
+        mark: Of the unit's files, see `units.mark_of`.
         name: Where it was found.
         reason: Why it is left out; "" when it is sound.
         note: What was passed over.

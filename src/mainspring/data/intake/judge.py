@@ -21,7 +21,7 @@ from mainspring.data.episode import (
 from mainspring.data.features import Features
 from mainspring.data.gates.doctor import examined
 from mainspring.data.intake.mapping import Mapped
-from mainspring.data.intake.sources import Unit
+from mainspring.data.intake.units import Unit
 from mainspring.data.loss import LOST, Loss, losses_text
 from mainspring.data.packs import Piece, piece_of
 from mainspring.data.video.packets import index_of_video
@@ -145,7 +145,7 @@ def _verdict(mapped: Mapped, blobs: dict[Path, Blob], arrived_ns: int, lost_max:
         if found.reasons or beyond:
             reasons = [*found.reasons, *([_too_much(beyond, lost_max)] if beyond else ())]
             return Verdict(name=mapped.name, reason="; ".join(reasons), note=mapped.note)
-        episode, note = mapped.episode, mapped.note
+        episode, note = replace(mapped.episode, videos=found.videos), mapped.note
         if found.losses:
             gone = losses_text(found.losses)
             episode = replace(episode, metadata={**episode.metadata, LOST: gone})

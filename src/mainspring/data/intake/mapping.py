@@ -163,7 +163,12 @@ def _planned(
             begins.append(int(stream.time_ns[first]))
             last.append(int(stream.time_ns[-1]))
             ends.append(last[-1] + (part.tolerance_ns if part.align is Align.HOLD else 0))
-    time_ns = steps_between(max(begins), min(*ends, max(last)), recipe.rate)
+    begin_ns, end_ns = max(begins), min(*ends, max(last))
+    if recipe.steps:
+        time_ns = streams[needs["cut:steps"][0]].time_ns
+        time_ns = time_ns[(time_ns >= begin_ns) & (time_ns <= end_ns)]
+    else:
+        time_ns = steps_between(begin_ns, end_ns, recipe.rate)
     if len(time_ns) < STEPS_MIN:
         got = f"{len(time_ns)} steps in which every stream speaks"
         raise DamagedData("align an episode", on=name, got=got, wanted=f"at least {STEPS_MIN}")

@@ -175,6 +175,7 @@ class MappingRecipe:
         success: Whether it was done: the last said from an episode's begin to the next one's.
         robot: Kind of robot.
         metadata: What else holds for every episode, in words.
+        steps: A topic whose messages are the steps, at their log times; when empty, steps are at the rate.
     """
 
     rate_hz: float
@@ -185,6 +186,7 @@ class MappingRecipe:
     success: Fact = field(default_factory=Fact)
     robot: Fact = field(default_factory=Fact)
     metadata: Mapping[str, str] = field(default_factory=dict)
+    steps: str = ""
 
     def __post_init__(self) -> None:
         """Checks the rate and the columns."""

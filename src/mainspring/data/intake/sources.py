@@ -7,139 +7,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
-
-from blake3 import blake3
 
 from mainspring.data.episode import Recording, SourceFile, Unreadable
-from mainspring.data.intake.logs import said_by
-from mainspring.data.intake.mapping import Mapped, mapped_episodes
 from mainspring.data.intake.recipe import MappingRecipe
+from mainspring.data.intake.units import EpisodeUnit, LogUnit, Unit, size_of
 from mainspring.data.options import DEFAULT, IngestOptions
+from mainspring.data.readers.episodes.hdf5 import HDF5_SUFFIXES, hdf5_recordings
 from mainspring.data.readers.episodes.lerobot import LeRobotRecording, lerobot_recordings
 from mainspring.data.readers.episodes.mcap_episode import McapRecording
-from mainspring.data.readers.log import LOG_SUFFIXES, open_log
+from mainspring.data.readers.log import LOG_SUFFIXES
 from mainspring.domain.errors import InvalidInput, MainspringError, NotFound
-from mainspring.objects import Blob
 
 UNITS_MAX = 10_000_000
 DEPTH_MAX = 64
 NATIVE = "native"  # What stands for a recipe where the files say themselves what their episodes are.
-_READ = "LeRobot v2.1 or v3.0 datasets, MCAP, ROS 1 and ROS 2 bags, ULog"
+_READ = "LeRobot v2.1 or v3.0 datasets, HDF5, MCAP, ROS 1 and ROS 2 bags, ULog"
 _BAG = "metadata.yaml"
-_NOT_YET: Mapping[str, str] = MappingProxyType({".h5": "HDF5", ".hdf5": "HDF5", ".tfrecord": "RLDS"})
+_NOT_YET: Mapping[str, str] = MappingProxyType({".tfrecord": "RLDS"})
 _LINK = "a link that leads out of the source: name the folder it leads to as a source of its own"
-_KEY_LETTERS = 32
-
-
-class Unit(Protocol):
-    """What is read at once: a log, or an episode of a dataset. Values: they travel to worker processes."""
-
-    @property
-    def name(self) -> str:
-        """Returns its name inside the source."""
-        ...
-
-    @property
-    def files(self) -> tuple[SourceFile, ...]:
-        """Returns the files that decide what its episodes are."""
-        ...
-
-    @property
-    def parse_bytes(self) -> int:
-        """Returns how many bytes must be parsed in Python, which one process does one at a time."""
-        ...
-
-    @property
-    def movable(self) -> Path | None:
-        """Returns the file or folder that is all of it, and may be moved; None when others share its files."""
-        ...
-
-    @property
-    def part(self) -> str:
-        """Returns what else decides it: which part of the files it is, and what is said of it elsewhere."""
-        ...
-
-    def read(self, folder: Path) -> Iterator[Mapped]:
-        """Yields its episodes.
-
-        Args:
-            folder: Where it may put files of packets, which are the caller's to remove.
-
-        Raises:
-            DamagedData: Its bytes do not hold together.
-            InvalidInput: It is of a kind that is not read.
-            StorageFull: There is no room in the folder.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeUnit:
-    """A recording that is an episode.
-
-    Args:
-        name: See `Unit`.
-        recording: The recording.
-        files: See `Unit`.
-        movable: See `Unit`.
-    """
-
-    name: str
-    recording: Recording
-    files: tuple[SourceFile, ...]
-    movable: Path | None = None
-
-    @property
-    def parse_bytes(self) -> int:
-        """See `Unit.parse_bytes`."""
-        return self.recording.parse_bytes
-
-    @property
-    def part(self) -> str:
-        """See `Unit.part`."""
-        return self.recording.part
-
-    def read(self, folder: Path) -> Iterator[Mapped]:
-        """See `Unit.read`."""
-        yield Mapped(name=self.name, episode=self.recording.read(folder))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogUnit:
-    """A log whose topics a recipe makes episodes of.
-
-    Args:
-        name: See `Unit`.
-        path: The file or folder.
-        files: See `Unit`.
-        recipe: The recipe.
-        parse_bytes: See `Unit`.
-        options: What is said of the source.
-    """
-
-    name: str
-    path: Path
-    files: tuple[SourceFile, ...]
-    recipe: MappingRecipe
-    parse_bytes: int
-    options: IngestOptions = DEFAULT
-
-    @property
-    def movable(self) -> Path | None:
-        """See `Unit.movable`."""
-        return self.path
-
-    @property
-    def part(self) -> str:
-        """See `Unit.part`."""
-        return ""
-
-    def read(self, folder: Path) -> Iterator[Mapped]:
-        """See `Unit.read`."""
-        log = open_log(self.path)
-        said = said_by(self.path)
-        yield from mapped_episodes(log, self.recipe, name=self.name, files=self.files, said=said, folder=folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,48 +114,6 @@ def is_bag(folder: Path) -> bool:
         return False
 
 
-def key_of(unit: Unit, blobs: Mapping[Path, Blob]) -> str:
-    """Returns the hash of everything that decides what a unit's episodes are, but for the recipe.
-
-    Args:
-        unit: The unit.
-        blobs: Content of its files; those that are missing are not in it.
-    """
-    hasher = blake3(unit.part.encode("utf-8", "replace"))
-    for file in unit.files:
-        hasher.update(f"\0{blobs[file.path].id if file.path in blobs else 'missing'}".encode())
-    return hasher.hexdigest()[:_KEY_LETTERS]
-
-
-def mark_of(unit: Unit) -> int:
-    """Returns a number for how a unit's files look on disk: another one as soon as somebody writes to one of them.
-
-    Args:
-        unit: The unit.
-    """
-    hasher = blake3(unit.part.encode("utf-8", "replace"))
-    for file in unit.files:
-        try:
-            seen = file.path.stat()
-            look: tuple[object, ...] = (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
-        except OSError:
-            look = ("missing",)
-        hasher.update(os.fsencode(file.path.absolute()) + repr(look).encode())
-    return int.from_bytes(hasher.digest(8), "big")
-
-
-def size_of(path: Path) -> int:
-    """Returns a file's length; 0 when it has vanished since it was listed.
-
-    Args:
-        path: The file.
-    """
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _How:
     """What a walk carries: the source it began at, and how it is read."""
@@ -309,13 +152,15 @@ def _below(folder: Path, prefix: str, how: _How, depth: int) -> Iterator[Unit]:
 
 
 def _is_read(path: Path) -> bool:
-    return path.suffix.lower() in (*LOG_SUFFIXES, *_NOT_YET)
+    return path.suffix.lower() in (*LOG_SUFFIXES, *HDF5_SUFFIXES, *_NOT_YET)
 
 
 def _units_at(path: Path, name: str, how: _How) -> Iterator[Unit]:
     suffix = path.suffix.lower()  # Cameras' cards and Windows write capitals.
     if suffix in _NOT_YET:
         yield _unreadable(name, f"{_NOT_YET[suffix]} files are not read yet; {_READ} are")
+    elif suffix in HDF5_SUFFIXES:
+        yield from _file_units(hdf5_recordings(path, name, how.options), path, name)
     elif suffix in LOG_SUFFIXES:
         files = (SourceFile(name=name, path=path),)
         parse_bytes = size_of(path)
@@ -358,6 +203,14 @@ def _lerobot(root: Path, prefix: str, how: _How) -> Iterator[Unit]:
             names = [recording.data_path, *dict.fromkeys(path for path, _ in recording.videos)]
         files = tuple(SourceFile(name=name, path=root / name) for name in names)
         yield EpisodeUnit(name=prefix + recording.name, recording=recording, files=files)
+
+
+def _file_units(recordings: tuple[Recording, ...], path: Path, name: str) -> Iterator[Unit]:
+    """Yields the episodes of one file."""
+    files = (SourceFile(name=name, path=path),)
+    movable = path if len(recordings) == 1 else None
+    for recording in recordings:
+        yield EpisodeUnit(name=recording.name, recording=recording, files=files, movable=movable)
 
 
 def _unmapped(name: str) -> Unit:

@@ -85,6 +85,8 @@ def needs_of(recipe: MappingRecipe) -> dict[str, tuple[Need, ...]]:
     for name, camera in recipe.cameras.items():
         needs[f"camera:{name}"] = (Need(topic=camera.topic, stamp=camera.stamp, image=True),)
     cut = recipe.cut
+    if recipe.steps:
+        needs["cut:steps"] = (Need(topic=recipe.steps),)
     if cut.by is CutBy.FLAG:
         needs["cut:flag"] = (Need(topic=cut.topic, field=cut.field),)
     if cut.by is CutBy.MARKS:

@@ -10,7 +10,8 @@ from mainspring.data.catalog.versions import publish as publish_plainly
 from mainspring.data.intake.ingest import Progress, Publish, ingest_units
 from mainspring.data.intake.recipe import MappingRecipe
 from mainspring.data.intake.report import IngestReport
-from mainspring.data.intake.sources import Survey, Unit, mark_of, size_of, units_in
+from mainspring.data.intake.sources import Survey, units_in
+from mainspring.data.intake.units import Unit, mark_of, size_of
 from mainspring.data.options import DEFAULT, IngestOptions
 from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.domain.ids import checked_name

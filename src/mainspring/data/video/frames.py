@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
 from itertools import repeat
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import av
 import numpy as np
 from av.video.reformatter import Interpolation, VideoReformatter
 from numpy.typing import NDArray
 
+from mainspring.data.video.packet import packet_from
 from mainspring.data.video.packets import PacketIndex
 from mainspring.domain.errors import DamagedData
 
 Pixels: TypeAlias = NDArray[np.uint8]
 SCALING = Interpolation.AREA | Interpolation.ACCURATE_RND | Interpolation.BITEXACT  # The same bits on every machine.
-IMAGE_PIXELS_MAX = 1 << 26  # 8,192 x 8,192; a header that lies must not take the memory.
-_DECODERS: Mapping[str, str] = MappingProxyType({"av1": "libdav1d"})  # FFmpeg's own wants hardware.
 
 
 def frames_in(path: Path, index: PacketIndex) -> Iterator[Any]:
-    """Yields the track's frames, as PyAV's, in order; each must be there.
+    """Yields the track's frames, as PyAV's, in order; each must be there, but those that the index says are lost.
+
+    A lost frame is what the decoder makes of it; where it makes nothing, the one before it comes again.
 
     Args:
         path: The file its packets lie in.
@@ -33,24 +35,38 @@ def frames_in(path: Path, index: PacketIndex) -> Iterator[Any]:
         DamagedData: A frame is missing, cannot be decoded, or has another size.
     """
     wanted = 0
+    lost = frozenset(index.lost)
+    before: Any = None
+    failed: list[object] = []
     try:
         with open(path, "rb") as file:
-            for number, frame in _decoded(file, index):
-                if number < 0:
-                    continue
-                if number != wanted or (frame.height, frame.width) != (index.height, index.width):
+            for frame in decoded(file, index, lambda _, error: failed.append(error)):
+                if failed and not lost:
+                    break
+                number = frame.pts
+                if number < wanted or (frame.height, frame.width) != (index.height, index.width):
+                    if number < 0 or number in lost:
+                        continue
+                    break
+                while wanted < number and wanted in lost:
+                    yield frame if before is None else before
+                    wanted += 1
+                if number != wanted:
                     break
                 yield frame
+                before = frame
                 wanted += 1
-    except (av.FFmpegError, ValueError, OSError) as error:
-        raise DamagedData(
-            "decode a video", on=path.name, got=f"{wanted} of {index.frames} frames, then: {str(error)[:200]}"
-        ) from error
+            while before is not None and wanted in lost:
+                yield before
+                wanted += 1
+    except OSError as error:
+        raise DamagedData("decode a video", on=path.name, got=str(error)[:200]) from error
     if wanted != index.frames:
+        reason = f", then: {str(failed[0])[:200]}" if failed else " in order"
         raise DamagedData(
             "decode a video",
             on=path.name,
-            got=f"{wanted} frames in order",
+            got=f"{wanted} of {index.frames} frames{reason}",
             wanted=f"{index.frames} of {index.width}x{index.height}",
         )
 
@@ -90,25 +106,80 @@ def read_frames(frames: Iterable[Any], out: Pixels) -> None:
         place[:] = small.to_ndarray()
 
 
-def _decoded(file: Any, index: PacketIndex) -> Iterator[tuple[int, Any]]:
-    """Yields (number, frame) in the order they are shown; a decoder hands a packet's time on to its frame."""
-    context = _context(index)
+def plane_lines(frame: Any, number: int) -> Any:
+    """Returns what is shown of one of a frame's planes, as bytes in one piece; behind its lines may lie anything.
+
+    Args:
+        frame: PyAV's.
+        number: Of the plane.
+    """
+    plane = frame.planes[number]
+    if plane.line_size < 0:  # Stored from below; PyAV's buffer would begin at its end.
+        plane = frame.reformat(format="yuv444p").planes[number]
+        size_bytes = int(plane.width)
+    else:
+        size_bytes = _line_bytes(frame.format.name, frame.width)[number]
+    if plane.line_size == size_bytes:
+        return memoryview(plane)
+    return np.ascontiguousarray(np.ndarray((plane.height, size_bytes), np.uint8, plane, 0, (plane.line_size, 1))).data
+
+
+@cache
+def _line_bytes(format_name: str, width: int) -> tuple[int, ...]:
+    """Returns how many bytes of each plane's lines are shown."""
+    kind: Any = av.VideoFormat(format_name, width, 2)
+    planes: dict[int, int] = {}
+    for component in kind.components:
+        planes[component.plane] = planes.get(component.plane, 0) + component.width * -(-component.bits // 8)
+    if len(planes) == 1:
+        return (-(-width * int(kind.padded_bits_per_pixel) // 8),)
+    return tuple(planes[number] for number in sorted(planes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Decoding:
+    """What came of a packet: frames, PyAV's, and an error that the decoder told but did not raise; "" without one."""
+
+    frames: list[Any]
+    error: str = ""
+
+
+def decoded(
+    file: BinaryIO,
+    index: PacketIndex,
+    failed: Callable[[int, object], None],
+    *,
+    decode: Callable[[Any, Any], Decoding] | None = None,
+    **options: str,
+) -> Iterator[Any]:
+    """Yields what a decoder makes of a track, in the order it shows frames; a frame's `pts` is its number.
+
+    Args:
+        file: Holds its packets.
+        index: Where they lie.
+        failed: Told which packet could not be decoded, and why; decoding goes on behind it.
+        decode: Called with the decoder and each packet, and None at the end, instead of the decoder itself.
+        options: The decoder's, of FFmpeg.
+    """
+    decode = decode or _plainly
+    context = index.decoder(**options)
     shown = index.frame.tolist()
-    for at, (offset, size_bytes) in enumerate(zip(index.offset.tolist(), index.size_bytes.tolist(), strict=True)):
-        file.seek(offset)
-        packet = av.Packet(file.read(size_bytes))
-        packet.pts = packet.dts = shown[at]
-        if index.codec == "png":  # FFmpeg's decoder adds the last line of one picture to the first of the next.
-            context = _context(index)
-        for frame in context.decode(packet):
-            yield frame.pts, frame
-    for frame in context.decode(None):
-        yield frame.pts, frame
+    places = [*zip(index.offset.tolist(), index.size_bytes.tolist(), strict=True), None]
+    for at, place in enumerate(places):
+        if index.codec == "png" and at and place:  # FFmpeg's adds the last line of one picture to the next's first.
+            context = index.decoder(**options)
+        try:
+            packet = None if place is None else packet_from(file, *place)
+            if packet is not None:
+                packet.pts = packet.dts = shown[at]
+            found = decode(context, packet)
+        except (av.FFmpegError, ValueError) as error:
+            failed(min(at, len(shown) - 1), error)
+            continue
+        if found.error:
+            failed(min(at, len(shown) - 1), found.error)
+        yield from found.frames
 
 
-def _context(index: PacketIndex) -> Any:
-    context: Any = av.CodecContext.create(_DECODERS.get(index.codec, index.codec), "r")
-    context.thread_count = 1  # Episodes are decoded side by side; threads inside would compete.
-    context.extradata = index.extradata or None
-    context.options = {"max_pixels": str(IMAGE_PIXELS_MAX)}
-    return context
+def _plainly(context: Any, packet: Any) -> Decoding:
+    return Decoding(frames=context.decode(packet))

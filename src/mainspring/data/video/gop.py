@@ -25,6 +25,7 @@ class GopDecoder:
 
     def __init__(self) -> None:
         self._av: Any = import_module("av")
+        self._packets: Any = import_module("mainspring.data.video.packet")
         self._reformatter = self._av.video.reformatter.VideoReformatter()  # One converter, not one for each frame.
         self._context = self._fresh()
 
@@ -42,10 +43,10 @@ class GopDecoder:
             DamagedData: A frame cannot be decoded, or has another size.
         """
         at = begin = 0
-        data: Any = coded.data  # Any buffer will do, whatever PyAV's types say.
+        packet_of, data = self._packets.packet_of, coded.data
         try:
             for end, place in zip(coded.ends.tolist(), out, strict=False):
-                frames = self._context.decode(self._av.Packet(data[begin:end]))
+                frames = self._context.decode(packet_of(data[begin:end]))
                 if len(frames) != 1 or frames[0].is_corrupt:
                     raise ValueError(f"{len(frames)} frames of a packet")
                 if place is not None:
@@ -72,8 +73,7 @@ class GopDecoder:
         _copy_lines(second, out, 5 * half * width, half, width)
 
     def _fresh(self) -> Any:
-        context = self._av.CodecContext.create("h264", "r")
-        context.thread_count = 1  # Groups are decoded side by side; threads inside would delay frames.
+        context = self._packets.decoder_of("h264")
         context.flags |= self._av.codec.context.Flags.low_delay  # Nothing is reordered: each packet yields its frame.
         return context
 

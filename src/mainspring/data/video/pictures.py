@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mainspring.data.episode import VideoFile
-from mainspring.data.video.frames import IMAGE_PIXELS_MAX
+from mainspring.data.video.packet import IMAGE_PIXELS_MAX, decoder_of, packet_of
 from mainspring.data.video.packets import PACKETS_MAX, PacketIndex
 from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.objects.files import reported
@@ -55,7 +55,7 @@ class PngEncoder:
             wanted = "height x width, x 3 or x 4 of 8 bits, or one channel of 8 or 16 bits"
             raise InvalidInput("keep a picture", got=f"{image.dtype} of shape {image.shape}", wanted=wanted)
         if name == "gray16be":
-            image = image.astype(">u2")
+            image = image.astype(np.uint16)  # In this machine's order of bytes; PyAV turns it.
         frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format=name)
         if self._shape != (name, *image.shape[:2]):
             self._shape = (name, image.shape[0], image.shape[1])
@@ -175,10 +175,9 @@ def picture_size(codec: str, data: bytes, *, on: str) -> tuple[int, int]:
     Raises:
         DamagedData: It cannot be decoded.
     """
-    context: Any = av.CodecContext.create("libdav1d" if codec == "av1" else codec, "r")
-    context.options = {"max_pixels": str(IMAGE_PIXELS_MAX)}
+    context = decoder_of(codec)
     try:
-        for packet in (av.Packet(data), None):
+        for packet in (packet_of(data), None):
             for frame in context.decode(packet):
                 return frame.height, frame.width
     except (av.FFmpegError, ValueError, OSError) as error:

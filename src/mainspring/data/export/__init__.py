@@ -1,0 +1,1 @@
+"""Versions written in formats that other people's programs read."""

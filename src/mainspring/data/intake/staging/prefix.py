@@ -1,0 +1,82 @@
+"""A prefix of an object store as a source: S3, GCS or Azure, with credentials or without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from mainspring.data.intake.staging.port import Entry, Listing, Names, sifted
+from mainspring.domain.errors import NotAllowed, NotFound, Unavailable
+from mainspring.objects.foreign import ForeignObject, ForeignPrefix
+
+Result = TypeVar("Result")
+
+
+class PrefixRemote:
+    """See `Remote`.
+
+    Args:
+        url: `s3://bucket/prefix` and the like; or the object itself.
+        options: The store's own settings, such as endpoint and region.
+        signed: Whether there are credentials, to be tried before it is asked without any.
+        single: Whether the URL is of one object.
+    """
+
+    ranged = True
+
+    def __init__(self, url: str, options: Mapping[str, str], *, signed: bool, single: bool) -> None:
+        self._url = url.rstrip("/")
+        self._single = self._url.rpartition("/")[2] if single else ""
+        base = self._url.rpartition("/")[0] if single else self._url
+        self._ways = [
+            ForeignPrefix(base, options, anonymous=anonymous)
+            for anonymous in ((False, True) if signed else (True, False))
+        ]
+        self._objects: dict[str, ForeignObject] = {}
+
+    @property
+    def address(self) -> str:
+        """See `Remote.address`."""
+        return self._url
+
+    @property
+    def folder(self) -> str:
+        """See `Remote.folder`."""
+        return "" if self._single else self._url.rpartition("/")[2]
+
+    def first(self) -> Listing:
+        """See `Remote.first`."""
+        single = self._single
+        found = self._either(lambda way: (way.one(single),) if single else way.list())
+        for one in found:
+            self._objects[one.key] = one
+        listed = [Entry(name=one.key, size_bytes=one.size_bytes, look=one.version) for one in found]
+        listing = sifted(entry for entry in listed if not entry.name.endswith("/"))
+        if not listing.entries:
+            raise NotFound("read a source", on=self._url, got="no object", wanted="objects below that prefix")
+        return listing
+
+    def rest(self, root: Path, named: Names) -> Listing:
+        """See `Remote.rest`: a prefix lists all at once."""
+        del root, named
+        return Listing(entries=())
+
+    def stream(self, entry: Entry, offset: int) -> Iterator[bytes]:
+        """See `Remote.stream`."""
+        yield from self._ways[0].stream(self._objects[entry.name], offset)
+
+    def close(self) -> None:
+        """See `Remote.close`."""
+
+    def _either(self, ask: Callable[[ForeignPrefix], Result]) -> Result:
+        """Asks the first way, and the other when that is not let in; keeps to the one that is."""
+        try:
+            return ask(self._ways[0])
+        except (NotAllowed, Unavailable) as refused:
+            try:
+                found = ask(self._ways[1])
+            except (NotAllowed, Unavailable):
+                raise refused from None
+            self._ways.reverse()
+            return found
