@@ -51,7 +51,8 @@ def make(folder: Path, episodes: int) -> None:
     """Makes a view."""
     import av
 
-    from mainspring.data.video.encode import Coding, encode_frames
+    from mainspring.data.video.coded import Coding
+    from mainspring.data.video.encode import encode_frames
 
     (folder / "cache").mkdir()
     rows = SHARD_EPISODES * ROWS

@@ -1,6 +1,7 @@
 """`ms data`: recordings come in, datasets and their versions are looked at, training views are made.
 
-What is done with versions is in `cli_data_catalog`, what is computed in `cli_data_layers`; their verbs join this group.
+What is done with versions is in `cli_data_catalog`, what is computed in `cli_data_layers`, what goes out in
+`cli_data_export`; their verbs join this group.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +19,7 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from mainspring import data  # Loads its names when they are used, so that other verbs start fast.
-from mainspring.app import cli_data_catalog, cli_data_layers
+from mainspring.app import cli_data_catalog, cli_data_export, cli_data_layers
 from mainspring.app import cli_ingest as said
 from mainspring.app import output_data as look
 from mainspring.app.cli_data_catalog import BRING_IN, LOOK, MAKE
@@ -36,6 +38,14 @@ Recipe = Annotated[
     Path | None, typer.Option(help="How the topics of logs become episodes; see ms data inspect.", metavar="FILE")
 ]
 _UPLOAD_WAIT_S = 3_600.0
+
+
+class ViewCodec(str, Enum):
+    """How a view keeps frames: the codecs of `ViewRecipe`, listed here too so that other verbs need not load them."""
+
+    RAW = "raw"
+    H264 = "h264"
+    JPEG = "jpeg"
 
 
 def ingest_with_progress(
@@ -88,6 +98,7 @@ def view_with_progress(lab: Lab, name: str, recipe: data.ViewRecipe) -> data.Vie
         def advanced(progress: data.ViewProgress) -> None:
             made = progress.done - progress.reused
             reused = f", {progress.reused} made before" if progress.reused else ""
+            reused += f", {progress.refused} shards of other pictures made again" if progress.refused else ""
             note = f"{made / (time.monotonic() - begun_s):.3g}/s{reused}"
             bar.update(task, completed=progress.done, total=progress.total, note=note)
 
@@ -296,11 +307,20 @@ def view_command(
         int | None, typer.Option(help="Height and width of images, in pixels, even.", show_default="64")
     ] = None,
     codec: Annotated[
-        str | None,
-        typer.Option(help="raw keeps pixels, h264 video: smaller, and decoded when read.", show_default="raw"),
+        ViewCodec | None,
+        typer.Option(
+            help="raw keeps pixels; h264 video and jpeg pictures are smaller, and decoded when read.",
+            show_default="raw",
+        ),
     ] = None,
     gop: Annotated[int | None, typer.Option(help="h264: frames that are decoded together.", show_default="10")] = None,
-    quality: Annotated[int | None, typer.Option(help="h264: 0 is lossless, 51 the worst.", show_default="26")] = None,
+    quality: Annotated[
+        int | None,
+        typer.Option(
+            help="h264: 0 is lossless, 51 the worst. jpeg: 1 the best, 31 the worst.",
+            show_default="h264 14 at 64 pixels to 26 at 224, jpeg 3",
+        ),
+    ] = None,
     rate: Annotated[
         float | None, typer.Option("--rate", help="Rows a second.", metavar="HZ", show_default="every step")
     ] = None,
@@ -330,7 +350,7 @@ def view_command(
     """
     given: dict[str, Any] = {
         "image_size": image_size,
-        "codec": codec,
+        "codec": codec and codec.value,
         "gop": gop,
         "quality": quality,
         "rate_hz": rate,
@@ -348,3 +368,4 @@ def view_command(
 
 app.add_typer(cli_data_catalog.app)  # Without a name: its verbs are verbs of this group.
 app.add_typer(cli_data_layers.app)
+app.add_typer(cli_data_export.app)

@@ -83,14 +83,13 @@ def history_table(versions: Sequence[data.Version]) -> Listing:
     Args:
         versions: Oldest first.
     """
-    made = Listing("VERSION", ">EPISODES", ">STEPS", "?>SIZE", "BY", "~OF", "?~WAIVED")
+    made = Listing("VERSION", ">EPISODES", ">LOST", ">STEPS", "?>SIZE", "BY", "~OF", "?~WAIVED")
     for each in reversed(versions):
         inputs = ", ".join(dict.fromkeys(name for name in (each.parent, *each.origin.inputs) if name))
         of = f"{inputs}: {each.origin.detail}" if inputs and each.origin.kind in ("filter", "split") else inputs
         waived = "; ".join(f"{waiver.gate} by {waiver.by}: {waiver.reason}" for waiver in each.waivers)
-        made.add_row(
-            each.name, str(each.episodes), str(each.frames), size_text(each.size_bytes), each.origin.kind, of, waived
-        )
+        counts = (str(each.episodes), str(each.lossy) if each.lossy else "-", str(each.frames))
+        made.add_row(each.name, *counts, size_text(each.size_bytes), each.origin.kind, of, waived)
     return made
 
 
@@ -107,6 +106,7 @@ def version_panel(
     """
     facts = {
         "episodes": f"{version.episodes} ({version.frames} steps, {ago(version.seconds)})",
+        "lost": f"{version.lossy} of them are of recordings that have lost something" if version.lossy else "",
         "size": size_text(version.size_bytes),
         "features": str(version.features),
         "tasks": "; ".join(version.tasks),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 from mainspring import data  # Loads its names when they are used, so that other verbs start fast.
-from mainspring.app.sdk_intake import IntakeVerbs
+from mainspring.app.sdk_export import ExportVerbs
 from mainspring.domain.codec import from_plain
 from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.objects import check_clock
@@ -30,17 +30,12 @@ class SplitReport:
 
 
 @final
-class DataVerbs(IntakeVerbs):
+class DataVerbs(ExportVerbs):
     """What can be done with a lab's data. A NAME is a dataset, for its newest version, or one version, "pick@3".
 
     Args:
         lab: The lab.
     """
-
-    @property
-    def scratch(self) -> Path:
-        """Returns a local folder for files on their way."""
-        return self._lab.home.cache / "scratch"
 
     def datasets(self) -> tuple[data.Version, ...]:
         """Returns the newest version of every dataset, in order of name."""

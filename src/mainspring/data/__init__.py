@@ -52,6 +52,15 @@ if TYPE_CHECKING:
     from mainspring.data.catalog.versions import publish as publish
     from mainspring.data.catalog.versions import query as query
     from mainspring.data.episode import EpisodeRow as EpisodeRow
+    from mainspring.data.export.export import Export as Export
+    from mainspring.data.export.export import ExportTo as ExportTo
+    from mainspring.data.export.export import export_format as export_format
+    from mainspring.data.export.export import prepare_export as prepare_export
+    from mainspring.data.export.export import write_export as write_export
+    from mainspring.data.export.run import EXPORT_JOURNAL as EXPORT_JOURNAL
+    from mainspring.data.export.run import ExportProgress as ExportProgress
+    from mainspring.data.export.run import ExportReport as ExportReport
+    from mainspring.data.export.survey import ExportRequest as ExportRequest
     from mainspring.data.features import Camera as Camera
     from mainspring.data.features import Column as Column
     from mainspring.data.features import Features as Features

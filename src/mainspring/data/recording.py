@@ -90,7 +90,9 @@ class EpisodeWriter:
             InvalidInput: Time does not advance, or a vector has another length, or holds no finite numbers.
         """
         if time_ns <= self._time_ns:
-            raise InvalidInput("record a step", on=str(self._path), got=f"{time_ns} ns", wanted=f"> {self._time_ns} ns")
+            raise InvalidInput(
+                "record a step", on=str(self._path), got=f"{time_ns} ns", wanted=f"over {self._time_ns} ns"
+            )
         messages = {STATE_TOPIC: self._checked(STATE_TOPIC, state), ACTION_TOPIC: self._checked(ACTION_TOPIC, action)}
         for topic, values in messages.items():
             if topic not in self._channels:

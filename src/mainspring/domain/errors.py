@@ -21,6 +21,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+_QUESTION, _NOTHING = "did you mean", "nothing is known by any name here"
+_SENTENCES = (_QUESTION, _NOTHING)
+
 
 class MainspringError(Exception):
     """Tells what was attempted, on what, what came, what was wanted, and what to do next.
@@ -50,8 +53,8 @@ class MainspringError(Exception):
             parts.append(f"on {self.on}")
         if self.got:
             parts.append(f"got {self.got}")
-        if self.wanted:
-            parts.append(f"wanted {self.wanted}")
+        if self.wanted:  # What `nearest` says is a sentence of its own.
+            parts.append(self.wanted if self.wanted.startswith(_SENTENCES) else f"wanted {self.wanted}")
         if self.next_step:
             parts.append(f"next: {self.next_step}")
         return "; ".join(parts)
@@ -129,5 +132,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(set(known))
     close = get_close_matches(name, names, n=1, cutoff=0.5)
     if close:
-        return f"did you mean {close[0]!r}?"
-    return f"one of {', '.join(names[:20])}" if names else "nothing is known by any name here"
+        return f"{_QUESTION} {close[0]!r}?"
+    return f"one of {', '.join(names[:20])}" if names else _NOTHING

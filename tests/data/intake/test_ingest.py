@@ -21,6 +21,8 @@ from mainspring.data.intake.ingest import ingest
 from mainspring.data.intake.recipe import Align, Fact, MappingRecipe, Part
 from mainspring.data.intake.report import IngestProgress
 from mainspring.data.intake.workers import PROCESSES_PAY_BYTES, Workers
+from mainspring.data.loss import LOST
+from mainspring.data.options import IngestOptions
 from mainspring.data.packs import read_piece
 from mainspring.data.video.packets import index_from_parquet
 from mainspring.domain.errors import DamagedData, InvalidInput, NotFound, StorageFull
@@ -231,14 +233,21 @@ def test_bags_of_both_kinds_are_mapped_side_by_side_with_logs(store: ObjectStore
     assert {Path(file.name).suffix for file in row.raw} == {".db3", ".yaml"}
 
 
-def test_recovered_tail_is_kept_with_a_note(store: ObjectStore, tmp_path: Path) -> None:
+def test_log_cut_off_is_refused_with_the_option_that_lets_it_in(store: ObjectStore, tmp_path: Path) -> None:
     log = write_log(tmp_path / "raw" / "a.mcap", arm(4.0))
     log.write_bytes(log.read_bytes()[: log.stat().st_size * 6 // 10])
-    report = ingest(tmp_path / "raw", store, "reach", clock=FakeClock(), recipe=recipe())
+    refused = ingest(tmp_path / "raw", store, "reach", clock=FakeClock(), recipe=recipe())
+    assert refused.version is None
+    assert "nobody can know how much is gone" in refused.left_out[0].reason
+    assert "--lost-max 100%" in refused.left_out[0].reason
+    options = IngestOptions(lost_max=1.0)
+    report = ingest(tmp_path / "raw", store, "reach", clock=FakeClock(), recipe=recipe(), options=options)
     assert [noted.source for noted in report.noted] == ["a.mcap"]
     assert report.version is not None
+    assert report.version.lossy == 1
     (row,) = episode_rows(store, report.version)
-    assert row.metadata["recovered"] == report.noted[0].note
+    assert row.metadata[LOST] in report.noted[0].note
+    assert "recovered up to byte" in row.metadata[LOST]
     assert 1.0 < row.seconds < 3.5
 
 

@@ -105,7 +105,7 @@ def damage_not_listed(root: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (damage_cut_video, "10 of 15 frames"),
+        (damage_cut_video, "5 of 15 frames lost"),
         (damage_no_video, "no file videos/"),
         (damage_truncated_video, "read a video"),
         (damage_empty_table, "an empty file data/"),

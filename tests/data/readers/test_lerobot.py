@@ -126,10 +126,6 @@ def add_orphan_rows(root: Path, version: str) -> None:
     pq.write_table(pa.concat_tables([table, pa.table(rows(9, 5))]), root / TABLES[version])
 
 
-def drop_rows(root: Path, version: str) -> None:
-    pq.write_table(pq.read_table(root / TABLES[version])[:-2], root / TABLES[version])
-
-
 def null_reward(root: Path, version: str) -> None:
     table = pq.read_table(root / TABLES[version])
     values = [*table["next.reward"].to_pylist()[:-1], None]
@@ -161,8 +157,6 @@ def disagreeing_length(root: Path, version: str) -> None:
         ("v3.0", add_orphan_file, {"data/chunk-000/episode_000007.parquet": "rows of no episode"}),
         ("v2.1", add_orphan_rows, {"episode_000001": "5 rows of no or another episode"}),
         ("v3.0", add_orphan_rows, {"data/chunk-000/file-000.parquet": "5 of its 24 rows"}),
-        ("v2.1", drop_rows, {"episode_000001": "9 rows"}),
-        ("v3.0", drop_rows, {"episode_000001": "9 rows"}),
         ("v2.1", null_reward, {"episode_000001": "empty cells"}),
         ("v3.0", null_reward, {"episode_000001": "empty cells"}),
         ("v2.1", no_effort, {"episode_000001": "observation.effort"}),
@@ -205,15 +199,6 @@ def test_episode_of_countless_rows_is_refused_and_does_not_take_the_memory(tmp_p
     assert "rows" in said
     assert peak_bytes is not None
     assert peak_bytes < needed_bytes / 2
-
-
-def test_dataset_with_images_inside_parquet_is_refused(tmp_path: Path) -> None:
-    root = dataset(tmp_path, "v2.1")
-    info = json.loads((root / "meta/info.json").read_text())
-    info["features"]["observation.image"] = {"dtype": "image", "shape": [4, 4, 3], "names": None}
-    (root / "meta/info.json").write_text(json.dumps(info))
-    with pytest.raises(InvalidInput, match="images inside Parquet"):
-        lerobot_recordings(root)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from mainspring.data.video.frames import frames_in
 from mainspring.data.video.packets import PacketIndex, index_of_file
 
 pytestmark = pytest.mark.slow
-FLIPS = 20
+FLIPS = 30
 PRINT = """
 import sys
 from dataclasses import replace
@@ -75,14 +75,14 @@ def test_packet_without_sense_damages_its_frame_and_those_that_lean_on_it(tmp_pa
 
 
 @needs_ffmpeg
-@pytest.mark.parametrize("name", ["h264", "h264 of full colour", "mpeg4 with B-frames"])
+@pytest.mark.parametrize("name", ["h264", "mpeg4 with B-frames"])
 def test_whatever_the_ffmpeg_command_objects_to_is_found(tmp_path: Path, name: str) -> None:
     path = written(KINDS[name], tmp_path / "a.mp4")
     index, dice = index_of_file(path), np.random.default_rng(3)
     objected = found = 0
     for _ in range(FLIPS):
         copy = flipped(path, index, dice)
-        words = ["ffmpeg", "-v", "error", "-err_detect", "explode", "-i", copy, "-fps_mode", "passthrough"]
+        words = ["ffmpeg", "-v", "error", "-err_detect", "explode", "-i", str(copy), "-fps_mode", "passthrough"]
         done = subprocess.run([*words, "-f", "null", "-"], capture_output=True, check=False)
         theirs, ours = bool(done.stderr or done.returncode), bool(damaged(copy, index))
         objected, found = objected + theirs, found + ours
@@ -94,9 +94,12 @@ def test_whatever_the_ffmpeg_command_objects_to_is_found(tmp_path: Path, name: s
 def test_damaged_frames_that_are_let_in_are_the_same_in_every_process(tmp_path: Path, name: str) -> None:
     path = written(KINDS[name], tmp_path / f"a.{KINDS[name].containers[0]}")
     index, dice = index_of_file(path), np.random.default_rng(5)
+    copy = path
+    lost: tuple[int, ...] = ()
     for _ in range(40):
         copy = flipped(path, index, dice)
-        if lost := damaged(copy, index):
+        lost = damaged(copy, index)
+        if lost:
             break
     here = [planes_of(frame) for frame in frames_in(copy, replace(index, lost=lost))]
     assert len(here) == FRAMES

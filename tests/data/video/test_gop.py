@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.data.video.making import ROBOTS, frames_of, number_of, scene, stamped
 
-from mainspring.data.video.coded import Coded
-from mainspring.data.video.encode import Coding, encode_frames
+from mainspring.data.video.coded import Coded, Coding
+from mainspring.data.video.encode import encode_frames
 from mainspring.data.video.frames import frames_in, read_frames
 from mainspring.data.video.gop import GopDecoder
 from mainspring.data.video.packets import index_of_file

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from mainspring.data.episode import EpisodeRow
+from mainspring.data.loss import LOST
 from mainspring.domain.codec import to_plain
 from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.objects import Blob, ObjectStore, get_blob, put_blob
@@ -63,6 +64,7 @@ _MEASURED = [
     "id",
     "frames",
     "seconds",
+    "metadata",
     "columns.size_bytes",
     "videos.list.element.blob.id",
     "videos.list.element.blob.size_bytes",
@@ -90,6 +92,7 @@ class Fragment:
         size_bytes: Bytes of their columns, and of their raw files and videos, each file counted once.
         ids_sum: Sum of the kept ids as numbers, modulo 2^128, in hexadecimal: equal sets of ids have equal sums, in
             whatever fragments they lie. It guards against accident; who forges episodes could forge it too.
+        lossy: Of the kept rows, those whose recording has lost something.
     """
 
     table: Blob
@@ -100,6 +103,7 @@ class Fragment:
     seconds: float
     size_bytes: int
     ids_sum: str
+    lossy: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -402,6 +406,7 @@ def _measured(table: pa.Table, *, blob: Blob, rows: int, keep: Blob | None) -> F
         seconds=pc.sum(table["seconds"]).as_py(),
         size_bytes=columns + int(files.size_bytes[order][first].sum()),
         ids_sum=f"{total:032x}",
+        lossy=table.num_rows - pc.map_lookup(table["metadata"], LOST, "first").null_count,
     )
 
 

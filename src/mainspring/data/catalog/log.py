@@ -87,6 +87,11 @@ class Version:
         """Returns the name that means this version for ever, such as "pick@3"."""
         return f"{self.dataset}@{self.number}"
 
+    @property
+    def lossy(self) -> int:
+        """Returns how many of its episodes are of recordings that have lost something."""
+        return sum(fragment.lossy for fragment in self.fragments)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
@@ -116,6 +121,11 @@ class Candidate:
     def episodes(self) -> int:
         """Returns how many episodes it has; some may be in the dataset already."""
         return sum(fragment.episodes for fragment in self.fragments)
+
+    @property
+    def lossy(self) -> int:
+        """Returns how many of them are of recordings that have lost something."""
+        return sum(fragment.lossy for fragment in self.fragments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,9 +241,11 @@ def resolve(store: ObjectStore, name: str) -> Version:
     if not numbers.alive:
         raise NotFound("find a dataset", on=place.dataset, wanted=nearest(place.dataset, datasets(store)))
     if place.number in numbers.deleted:
-        raise NotFound("find a version", on=name, got="deleted", wanted=f"such as {place.dataset}@{numbers.alive[-1]}")
+        raise NotFound("find a version", on=name, got="deleted", wanted=f"another, {place.dataset}@{numbers.alive[-1]}")
     if place.number and place.number not in numbers.every:
-        raise NotFound("find a version", on=name, wanted=f"{place.dataset}@1 to {place.dataset}@{numbers.every[-1]}")
+        last = f"{place.dataset}@{numbers.every[-1]}"
+        wanted = last if numbers.every[-1] == 1 else f"{place.dataset}@1 to {last}"
+        raise NotFound("find a version", on=name, wanted=wanted)
     return decode(Version, store.get(version_key(place.dataset, place.number or numbers.alive[-1])))
 
 

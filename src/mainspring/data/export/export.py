@@ -11,6 +11,7 @@ from mainspring.data.catalog.log import Version
 from mainspring.data.export.formats.hdf5 import Hdf5Files
 from mainspring.data.export.formats.lerobot import LeRobotV3, LeRobotV21
 from mainspring.data.export.formats.mcap import McapFiles
+from mainspring.data.export.formats.rerun import RerunFiles
 from mainspring.data.export.formats.rlds import RldsFolder
 from mainspring.data.export.run import ExportFormat, ExportProgress, ExportReport, run_export
 from mainspring.data.export.survey import ExportRequest, ExportSurvey, survey_export
@@ -27,6 +28,21 @@ class ExportTo(str, Enum):
     RLDS = "rlds"
     HDF5 = "hdf5"
     RERUN = "rerun"
+
+
+def export_format(word: str) -> ExportTo:
+    """Returns the format of a name.
+
+    Args:
+        word: Such as "lerobot-v3".
+
+    Raises:
+        InvalidInput: There is none of that name.
+    """
+    names = [to.value for to in ExportTo]
+    if word not in names:
+        raise InvalidInput("export a version", got=repr(word[:80]), wanted=f"one of {', '.join(names)}")
+    return ExportTo(word)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,7 +88,7 @@ def prepare_export(
 def write_export(
     store: ObjectStore,
     export: Export,
-    dest: ObjectStore,
+    open_dest: Callable[[], ObjectStore],
     *,
     scratch: Path,
     strict: bool = False,
@@ -83,7 +99,7 @@ def write_export(
     Args:
         store: Where the version lies.
         export: What `prepare_export` returned.
-        dest: Where to; empty, or holding the same export, begun before.
+        open_dest: Opens where to; empty, or holding the same export, begun before. Called once all is known to be well.
         scratch: Local folder for files on their way.
         strict: Whether to refuse when the format does not hold everything.
         progress: Called after each job.
@@ -101,7 +117,9 @@ def write_export(
             wanted="a format that holds everything",
             next_step="leave --strict out, or choose another format",
         )
-    return run_export(store, export.survey, export.to.value, export.format, dest, scratch=scratch, progress=progress)
+    return run_export(
+        store, export.survey, export.to.value, export.format, open_dest(), scratch=scratch, progress=progress
+    )
 
 
 def _format(to: ExportTo, survey: ExportSurvey) -> ExportFormat:
@@ -116,5 +134,5 @@ def _format(to: ExportTo, survey: ExportSurvey) -> ExportFormat:
             return RldsFolder(survey)
         case ExportTo.HDF5:
             return Hdf5Files(survey)
-        case _:
-            raise AssertionError(to)
+        case ExportTo.RERUN:
+            return RerunFiles(survey)

@@ -19,7 +19,7 @@ from mainspring.objects import ObjectStore
 from mainspring.objects.files import reported
 
 MARKER = "mainspring-export.json"  # Says what a destination holds, and whether all of it is there.
-_JOURNAL = "mainspring-export"  # A folder of the destination, gone when the export is finished.
+EXPORT_JOURNAL = "mainspring-export"  # A folder of the destination, gone when the export is finished.
 _MEANING = 1  # Raised when the same export writes other files.
 _LETTERS = 32
 _FETCHED_BYTES_MAX = 4 << 30  # Videos kept on this machine between jobs: sources of many episodes are fetched once.
@@ -33,11 +33,13 @@ class Work:
         store: Where the version lies.
         fetched: Local folder for what is fetched.
         folder: An empty local folder for the files the job makes.
+        known: What jobs keep for those after them, by name: it was read, and would be read again.
     """
 
     store: ObjectStore
     fetched: Path
     folder: Path
+    known: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,17 +204,16 @@ def run_export(
     with reported("export a version", str(scratch)):
         scratch.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=scratch, prefix="export-") as local:
-            fetched = Path(local, "fetched")
-            known = _journal(dest)
+            work = Work(store=store, fetched=Path(local, "fetched"), folder=Path(local, "made"))
+            earlier = _journal(dest)
             for number, job in enumerate(format.jobs):
-                entry = known.get(job.name) or _made(store, dest, job, fetched, Path(local, "made"))
-                done.append(entry)
-                _trim(fetched)
+                done.append(earlier.get(job.name) or _made(dest, job, work))
+                _trim(work.fetched)
                 if progress:
                     progress(_progress(done, number + 1, len(format.jobs) + 1))
             facts = {entry.name: json.loads(entry.facts) for entry in done}
             last = Job(name="whole", make=lambda work: format.finish(facts, work))
-            done.append(_made(store, dest, last, fetched, Path(local, "made"), journal=False))
+            done.append(_made(dest, last, work, journal=False))
     report = ExportReport(
         version=begun.version,
         format=name,
@@ -227,8 +228,8 @@ def run_export(
         finished=True,
     )
     dest.put(MARKER, encode(report))
-    for entry in dest.list(_JOURNAL):
-        dest.delete(entry.key)
+    for kept in dest.list(EXPORT_JOURNAL):
+        dest.delete(kept.key)
     if progress:
         progress(_progress(done, len(done), len(done)))
     return report
@@ -261,7 +262,7 @@ def _held(dest: ObjectStore, begun: ExportReport) -> ExportReport:
 
 def _journal(dest: ObjectStore) -> dict[str, JobDone]:
     """Returns the jobs that were done before, by name; one whose files are not there is not done."""
-    entries = dest.list(_JOURNAL)
+    entries = dest.list(EXPORT_JOURNAL)
     if not entries:
         return {}
     sizes = {entry.key: entry.size_bytes for entry in dest.list("")}
@@ -276,23 +277,21 @@ def _journal(dest: ObjectStore) -> dict[str, JobDone]:
     return found
 
 
-def _made(
-    store: ObjectStore, dest: ObjectStore, job: Job, fetched: Path, folder: Path, *, journal: bool = True
-) -> JobDone:
-    folder.mkdir()
+def _made(dest: ObjectStore, job: Job, work: Work, *, journal: bool = True) -> JobDone:
+    work.folder.mkdir()
     try:
-        result = job.make(Work(store=store, fetched=fetched, folder=folder))
+        result = job.make(work)
         files = []
         for file in result.files:
             dest.put_file(file.key, file.path)
             files.append(StoredFile(key=file.key, size_bytes=file.path.stat().st_size))
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(work.folder, ignore_errors=True)
     done = JobDone(
         name=job.name, files=tuple(files), facts=json.dumps(result.facts), copied=result.copied, again=result.again
     )
     if journal:
-        dest.put(f"{_JOURNAL}/{blake3(job.name.encode()).hexdigest()[:_LETTERS]}.json", encode(done))
+        dest.put(f"{EXPORT_JOURNAL}/{blake3(job.name.encode()).hexdigest()[:_LETTERS]}.json", encode(done))
     return done
 
 

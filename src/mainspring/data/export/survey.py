@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -17,6 +18,7 @@ from mainspring.data.catalog.fragments import ROWS, read_fragments
 from mainspring.data.catalog.log import Version
 from mainspring.data.catalog.queries import matching
 from mainspring.data.episode import NANOSECONDS, EpisodeRow, Integers, shown_at
+from mainspring.data.export.beside import topics_beside
 from mainspring.data.export.video import VideoPart, delay_of
 from mainspring.data.features import Camera, Features
 from mainspring.data.layers.episode import Recorded, read_recorded
@@ -145,6 +147,7 @@ class ExportSurvey:
         features: The columns, with those of layers, and the cameras that go out.
         layers: By layer, the columns it adds.
         episodes: Each, in order.
+        beside: Topics of raw logs that viewers need, as the first episode's has them.
     """
 
     id: str
@@ -152,6 +155,7 @@ class ExportSurvey:
     features: Features
     layers: Mapping[str, tuple[str, ...]]
     episodes: tuple[EpisodeSeen, ...]
+    beside: tuple[str, ...] = ()
 
     @property
     def frames(self) -> int:
@@ -234,14 +238,14 @@ def rate_of(row: EpisodeRow) -> Fraction:
     return Fraction(row.rate_hz).limit_denominator(RATE_DENOMINATOR_MAX)
 
 
-def survey_export(store: ObjectStore, version: Version, request: ExportRequest, folder: Path) -> ExportSurvey:
+def survey_export(store: ObjectStore, version: Version, request: ExportRequest, scratch: Path) -> ExportSurvey:
     """Returns what would go out; reads columns and indexes, no pictures.
 
     Args:
         store: Where the version lies.
         version: What is exported.
         request: What of it.
-        folder: Local folder for what is fetched.
+        scratch: Local folder for what is fetched.
 
     Raises:
         InvalidInput: The condition holds for no episode, or there is no such camera.
@@ -255,15 +259,23 @@ def survey_export(store: ObjectStore, version: Version, request: ExportRequest, 
     with_columns = [spec for spec in specs if spec.columns]
     pieces = [layer_pieces(store, spec.id, [row.id for row in rows]) for spec in with_columns]
     seen = tuple(
-        _seen(store, number, row, tuple(layer[row.id] for layer in pieces), features, folder)
+        _seen(store, number, row, tuple(layer[row.id] for layer in pieces), features, scratch)
         for number, row in enumerate(rows)
     )
     hasher = blake3(repr((features, [spec.id for spec in specs])).encode())
     for row in rows:
         hasher.update(row.id.encode())
     layers = {f"{spec.producer} {spec.id[:12]}": tuple(spec.columns) for spec in with_columns}
+    scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=scratch, prefix="survey-") as folder:
+        beside = topics_beside(store, rows[0], Path(folder))
     return ExportSurvey(
-        id=hasher.hexdigest()[:32], version=version.name, features=features, layers=layers, episodes=seen
+        id=hasher.hexdigest()[:32],
+        version=version.name,
+        features=features,
+        layers=layers,
+        episodes=seen,
+        beside=beside,
     )
 
 
@@ -391,7 +403,9 @@ def _track(store: ObjectStore, read: Recorded, row: EpisodeRow, place: int) -> T
         height=index.height,
         width=index.width,
         size_bytes=int(index.size_bytes.sum(dtype=np.int64)),
-        joins=blake3(f"{index.codec} {index.width}x{index.height} {delay_of(index)} ".encode() + index.extradata).hexdigest(),
+        joins=blake3(
+            f"{index.codec} {index.width}x{index.height} {delay_of(index)} ".encode() + index.extradata
+        ).hexdigest(),
         jumps=len(shown) != index.frames or not np.array_equal(shown, np.arange(len(shown))),
         leads=leads,
         leans=bool((index.frame < 0).any()) or not bool(index.key[0]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 
 from mainspring.data.episode import Integers
 from mainspring.data.video.frames import frames_in, frames_shown
+from mainspring.data.video.packet import packet_of
 from mainspring.data.video.packets import PacketIndex
 from mainspring.domain.errors import DamagedData
 
@@ -22,6 +25,8 @@ CODED_AGAIN = "h264"
 _QUALITY = 16  # x264's constant rate factor: no difference that eyes find, at about twice the size of the default.
 _GROUP = 10  # Frames from one key frame to the next of what is encoded again: random access stays cheap.
 _START = b"\0\0\0\1"
+_FOUR_LETTERS = {"av1": b"AV01", "vp9": b"VP90"}  # In IVF, the plainest file of packets.
+_MPEG4_HEADERS = (b"\0\0\1\xb0", b"\0\0\1\0", b"\0\0\1\x20")  # A sequence, an object, a layer begins.
 _EVEN_FORMATS = ("yuv420p", "yuvj420p", "nv12")
 _SUBSAMPLED = {"yuv420p10le": "yuv420p10le", "yuv422p": "yuv422p", "yuvj422p": "yuv422p", "yuv444p": "yuv444p"}
 
@@ -82,6 +87,7 @@ class _Headers:
     units: tuple[bytes, ...] = ()
     length_bytes: int = 0
     plain: bytes = b""
+    codec: str = ""
 
     def given(self, data: bytes, *, key: bool) -> bytes:
         """Returns a packet as one that stands by itself."""
@@ -89,9 +95,14 @@ class _Headers:
             units = _units(data, self.length_bytes)
             first = self.units if key and units and units[0] not in self.units else ()
             return b"".join(_START + unit for unit in (*first, *units))
-        if key and self.plain and self.plain not in data[: len(self.plain) + 64]:
-            return self.plain + data
-        return data
+        return self.plain + data if key and self.plain and not self._has_own(data) else data
+
+    def _has_own(self, data: bytes) -> bool:
+        """Returns whether a packet begins with headers of its own, which may say more than those beside the packets."""
+        if self.codec == "av1":
+            place = 2 if data[:2] == b"\x12\0" else 0  # Behind a temporal delimiter.
+            return (data[place] >> 3) & 15 == 1 if place < len(data) else False
+        return self.plain in data[: len(self.plain) + 64] or (self.codec == "mpeg4" and data[:4] in _MPEG4_HEADERS)
 
 
 def _headers(index: PacketIndex) -> _Headers:
@@ -100,8 +111,8 @@ def _headers(index: PacketIndex) -> _Headers:
     if codec in ("h264", "hevc") and extra[:1] == b"\1":
         return _avc(extra) if codec == "h264" else _hevc(extra)
     if codec == "av1" and extra[:1] == b"\x81":
-        return _Headers(plain=extra[4:])
-    return _Headers(plain=extra if codec in ("h264", "hevc", "mpeg4") else b"")
+        return _Headers(plain=extra[4:], codec=codec)
+    return _Headers(plain=extra if codec in ("h264", "hevc", "mpeg4") else b"", codec=codec)
 
 
 def _avc(extra: bytes) -> _Headers:
@@ -228,7 +239,7 @@ def write_mp4(path: Path, parts: Iterable[VideoPart], rate: Fraction) -> int:
                     stream = _stream(container, part, tick)
                     delay = _delay(part)
                 for number, packet in enumerate(part_packets(part, rate)):
-                    coded = _packet(packet.data)
+                    coded = packet_of(packet.data)
                     coded.stream, coded.time_base, coded.duration = stream, tick, 1
                     coded.pts, coded.dts = begin + packet.frame, begin + number - delay
                     coded.is_keyframe = packet.key
@@ -253,20 +264,20 @@ def delay_of(index: PacketIndex) -> int:
 
 
 def _stream(container: Any, part: VideoPart, tick: Fraction) -> Any:
+    """Returns a stream for packets of a part's codec.
+
+    What MP4 must be told of AV1 and VP9 beside their packets, FFmpeg finds out when it reads them from a file.
+    """
     index = part.index
     codec = CODED_AGAIN if part.again else index.codec
-    if codec != "vp9":
+    if codec not in _FOUR_LETTERS:
         return container.add_mux_stream(codec, width=index.width, height=index.height, time_base=tick)
-    stream = container.add_stream("libvpx-vp9", rate=1 / tick)  # MP4 must be told how its pixels lie.
-    stream.width, stream.height, stream.pix_fmt, stream.time_base = index.width, index.height, "yuv420p", tick
-    return stream
-
-
-def _packet(data: bytes) -> Any:
-    """Returns a packet of FFmpeg's whose bytes have the padding that decoders and parsers may read behind them."""
-    packet: Any = av.Packet(len(data))
-    packet.update(data)
-    return packet
+    first = next(packets_in(part.path, index, annex_b=True)).data
+    head = struct.pack("<4sHH4sHHIIII", b"DKIF", 0, 32, _FOUR_LETTERS[codec], index.width, index.height, 30, 1, 1, 0)
+    with av.open(io.BytesIO(head + struct.pack("<IQ", len(first), 0) + first), format="ivf") as file:
+        stream = container.add_stream_from_template(file.streams.video[0], opaque=True)
+        stream.time_base = tick
+        return stream
 
 
 def frames_at(path: Path, index: PacketIndex, wanted: Integers) -> Iterator[Any]:

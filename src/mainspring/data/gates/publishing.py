@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mainspring.data.catalog.log import Candidate, Version, Waiver, resolve
@@ -15,8 +15,10 @@ from mainspring.objects import ObjectStore
 
 COUNTS = "counts"
 DISTRIBUTION = "distribution"
-GATES = (COUNTS, DISTRIBUTION)
+DAMAGE = "damage"
+GATES = (COUNTS, DISTRIBUTION, DAMAGE)
 LOST_MAX = 0.1  # Share of a parent's episodes that a version made anew may lack without a word.
+LOSSY_MAX = 0.1  # Share of new episodes whose recordings have lost something: more is no accident but a broken disk.
 CHOSEN = ("filter", "split")  # Versions that are meant to hold fewer episodes, and others in them.
 _NAMED_MAX = 5
 
@@ -39,7 +41,8 @@ class Finding:
 
     def __str__(self) -> str:
         """Returns one clause for people."""
-        return f"{self.gate}: {self.subject} {self.got}, before {self.wanted}"
+        before = "before" if self.gate == DISTRIBUTION else "wanted"
+        return f"{self.gate}: {self.subject} {self.got}, {before} {self.wanted}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,15 +79,17 @@ def judge(store: ObjectStore, candidate: Candidate) -> tuple[Finding, ...]:
         NotFound: Bytes of its episodes are missing.
         DamagedData: They are not what they should be.
     """
-    if not candidate.parent or candidate.origin.kind in CHOSEN:
+    if candidate.origin.kind in CHOSEN:
         return ()
+    found = [*_damage(candidate)]
+    if not candidate.parent:
+        return tuple(found)
     try:
         parent = resolve(store, candidate.parent)
     except NotFound:
-        return ()  # Deleted since: there is nothing to compare with.
+        return tuple(found)  # Deleted since: there is nothing to compare with.
     if parent.features != candidate.features:
-        return ()  # Another dataset's, or a layer's: publishing itself refuses what does not fit.
-    found = []
+        return tuple(found)  # Another dataset's, or a layer's: publishing itself refuses what does not fit.
     if candidate.whole and candidate.episodes < (1.0 - LOST_MAX) * parent.episodes:
         wanted = f"at least {100 - 100 * LOST_MAX:.0f} % of {parent.episodes}"
         found.append(Finding(gate=COUNTS, subject="episodes", got=str(candidate.episodes), wanted=wanted))
@@ -100,6 +105,16 @@ def judge(store: ObjectStore, candidate: Candidate) -> tuple[Finding, ...]:
         for shift in shifts(before, after, candidate.features)
     ]
     return tuple(found)
+
+
+def _damage(candidate: Candidate) -> Iterator[Finding]:
+    if candidate.lossy > LOSSY_MAX * candidate.episodes:
+        yield Finding(
+            gate=DAMAGE,
+            subject="episodes of recordings that have lost something",
+            got=f"{candidate.lossy} of {candidate.episodes}",
+            wanted=f"at most {100 * LOSSY_MAX:g} % of them",
+        )
 
 
 def publish_judged(
@@ -135,7 +150,7 @@ def publish_judged(
         on=f"candidate {candidate.id} of {candidate.dataset}",
         got="; ".join(named[:_NAMED_MAX])
         + (f"; and {len(named) - _NAMED_MAX} more" if len(named) > _NAMED_MAX else ""),
-        wanted=f"episodes like those of {candidate.parent}",
+        wanted=f"episodes like those of {candidate.parent}" if kept_back - {DAMAGE} else "recordings that are whole",
         next_step=f"look at them; if they are right, waive: ms data publish {candidate.dataset} {candidate.id} "
         f"--waive {sorted(kept_back)[0]} --by NAME --reason WHY",
     )

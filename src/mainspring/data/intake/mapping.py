@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from mainspring.data.episode import Episode, Floats, Integers, SourceFile, Video
 from mainspring.data.features import Camera, Column, Features
 from mainspring.data.intake.align import Match, matched, steps_between
 from mainspring.data.intake.cameras import CameraPackets, image_kind
+from mainspring.data.intake.losses import losses_of
 from mainspring.data.intake.recipe import Align, CameraPart, CutBy, Fact, MappingRecipe, Part
 from mainspring.data.intake.segments import TIME_NS_MAX, Segment, between_marks, between_pauses, while_true, whole
 from mainspring.data.intake.streams import Need, Stream, checked_topics, needs_of, read_streams, said_at, wanted_of
@@ -86,25 +87,27 @@ def mapped_episodes(
         kind = image_kind(topics[need.topic]) if need.image else None
         if kind and kind.chained and len(stream.key) == 0:
             raise DamagedData("map a log", on=f"{name} {need.topic}", got="video without a key frame", wanted="one")
-    note = _note(log, streams)
     segments = _segments(recipe, needs, streams)
     plans: list[_Plan] = []
-    refused: list[Mapped] = []
+    refused: list[tuple[str, str]] = []
     for number, segment in enumerate(segments):
         called = name if recipe.cut.by is CutBy.FILE else f"{name}#{number:04d}"
         after = segments[number + 1].begin_ns if number + 1 < len(segments) else TIME_NS_MAX
         try:
             plans.append(_planned(recipe, needs, streams, called, segment, after))
         except InvalidInput as error:
-            refused.append(Mapped(name=called, reason=str(error), note=note))
+            refused.append((called, str(error)))
     if not segments:
-        refused.append(Mapped(name=name, reason="the recipe finds no episode in it: nothing starts one", note=note))
+        refused.append((name, "the recipe finds no episode in it: nothing starts one"))
     videos = _videos(log, recipe, needs, streams, topics, plans, folder)
-    yield from refused
+    note, gone = _note(log, streams), log.losses(topics)
+    for called, reason in refused:
+        yield Mapped(name=called, reason=reason, note=note)
     for number, plan in enumerate(plans):
         shown = tuple(videos[camera][number] for camera in sorted(videos))
-        episode = _episode(recipe, needs, streams, plan, shown, files, {**said, **_recovered(log)})
-        yield Mapped(name=plan.name, episode=episode, note=note)
+        episode = _episode(recipe, needs, streams, plan, shown, files, said)
+        losses = losses_of(gone, streams, recipe.cut.by, int(plan.time_ns[0]), int(plan.time_ns[-1]))
+        yield Mapped(name=plan.name, episode=replace(episode, losses=losses), note=note)
 
 
 def _facts(needs: Mapping[str, tuple[Need, ...]]) -> set[Need]:
@@ -343,10 +346,6 @@ def _truth_of(text: str) -> bool | None:
         return float(text) != 0
     except ValueError:
         return None
-
-
-def _recovered(log: Log) -> dict[str, str]:
-    return {"recovered": log.damage} if log.damage else {}
 
 
 def _note(log: Log, streams: Mapping[Need, Stream]) -> str:

@@ -13,15 +13,17 @@ from mainspring.data.intake.recipe import MappingRecipe
 from mainspring.data.intake.units import EpisodeUnit, LogUnit, Unit, size_of
 from mainspring.data.options import DEFAULT, IngestOptions
 from mainspring.data.readers.episodes.hdf5 import HDF5_SUFFIXES, hdf5_recordings
-from mainspring.data.readers.episodes.lerobot import LeRobotRecording, lerobot_recordings
+from mainspring.data.readers.episodes.lerobot import LeRobotRecording, is_lerobot_set, lerobot_recordings
 from mainspring.data.readers.episodes.mcap_episode import McapRecording
+from mainspring.data.readers.episodes.rlds import RldsRecording, is_rlds, rlds_recordings
+from mainspring.data.readers.episodes.zarr import ZarrRecording, is_zarr, zarr_recordings
 from mainspring.data.readers.log import LOG_SUFFIXES
 from mainspring.domain.errors import InvalidInput, MainspringError, NotFound
 
 UNITS_MAX = 10_000_000
 DEPTH_MAX = 64
 NATIVE = "native"  # What stands for a recipe where the files say themselves what their episodes are.
-_READ = "LeRobot v2.1 or v3.0 datasets, HDF5, MCAP, ROS 1 and ROS 2 bags, ULog"
+_READ = "LeRobot v2.1 or v3.0 datasets, HDF5, Zarr, RLDS, MCAP, ROS 1 and ROS 2 bags, ULog"
 _BAG = "metadata.yaml"
 _NOT_YET: Mapping[str, str] = MappingProxyType({".tfrecord": "RLDS"})
 _LINK = "a link that leads out of the source: name the folder it leads to as a source of its own"
@@ -88,6 +90,10 @@ def units_in(source: Path, recipe: MappingRecipe | None, options: IngestOptions 
         yield from _lerobot(source, "", how)
     elif is_bag(source):
         yield from _bag_units(source, source.name, how)
+    elif is_zarr(source):
+        yield from _zarr_units(source, source.name, how)
+    elif is_rlds(source):
+        yield from _rlds_units(source, "", how)
     else:
         yield from _below(source, "", how, DEPTH_MAX)
 
@@ -98,7 +104,7 @@ def is_lerobot(folder: Path) -> bool:
     Args:
         folder: The folder.
     """
-    return (folder / "meta" / "info.json").is_file()
+    return is_lerobot_set(folder)
 
 
 def is_bag(folder: Path) -> bool:
@@ -145,6 +151,10 @@ def _below(folder: Path, prefix: str, how: _How, depth: int) -> Iterator[Unit]:
                 yield _unreadable(name, str(error))
         elif is_bag(path):
             yield from _bag_units(path, name, how)
+        elif is_zarr(path):
+            yield from _zarr_units(path, name, how)
+        elif is_rlds(path):
+            yield from _rlds_units(path, f"{name}/", how)
         elif depth:
             yield from _below(path, f"{name}/", how, depth - 1)
         else:
@@ -161,6 +171,8 @@ def _units_at(path: Path, name: str, how: _How) -> Iterator[Unit]:
         yield _unreadable(name, f"{_NOT_YET[suffix]} files are not read yet; {_READ} are")
     elif suffix in HDF5_SUFFIXES:
         yield from _file_units(hdf5_recordings(path, name, how.options), path, name)
+    elif suffix == ".zip" and is_zarr(path):
+        yield from _zarr_units(path, name, how)
     elif suffix in LOG_SUFFIXES:
         files = (SourceFile(name=name, path=path),)
         parse_bytes = size_of(path)
@@ -200,7 +212,7 @@ def _lerobot(root: Path, prefix: str, how: _How) -> Iterator[Unit]:
     for recording in lerobot_recordings(root, how.options):
         names: list[str] = []
         if isinstance(recording, LeRobotRecording):
-            names = [recording.data_path, *dict.fromkeys(path for path, _ in recording.videos)]
+            names = [*recording.paths]
         files = tuple(SourceFile(name=name, path=root / name) for name in names)
         yield EpisodeUnit(name=prefix + recording.name, recording=recording, files=files)
 
@@ -211,6 +223,25 @@ def _file_units(recordings: tuple[Recording, ...], path: Path, name: str) -> Ite
     movable = path if len(recordings) == 1 else None
     for recording in recordings:
         yield EpisodeUnit(name=recording.name, recording=recording, files=files, movable=movable)
+
+
+def _zarr_units(path: Path, name: str, how: _How) -> Iterator[Unit]:
+    for recording in zarr_recordings(path, name, how.options):
+        files = recording.files if isinstance(recording, ZarrRecording) else ()
+        if any(file.path.is_symlink() and _leaves(file.path, how.root) for file in files):
+            yield _unreadable(recording.name, _LINK)
+            continue
+        movable = path if isinstance(recording, ZarrRecording) and recording.number is None else None
+        yield EpisodeUnit(name=recording.name, recording=recording, files=files, movable=movable)
+
+
+def _rlds_units(folder: Path, prefix: str, how: _How) -> Iterator[Unit]:
+    for recording in rlds_recordings(folder, prefix, how.options):
+        files = recording.files if isinstance(recording, RldsRecording) else ()
+        if any(file.path.is_symlink() and _leaves(file.path, how.root) for file in files):
+            yield _unreadable(recording.name, _LINK)
+        else:
+            yield EpisodeUnit(name=recording.name, recording=recording, files=files)
 
 
 def _unmapped(name: str) -> Unit:

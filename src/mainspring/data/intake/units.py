@@ -10,7 +10,7 @@ from typing import Protocol
 
 from blake3 import blake3
 
-from mainspring.data.episode import Recording, SourceFile
+from mainspring.data.episode import Recording, SourceFile, Unreadable
 from mainspring.data.intake.logs import said_by
 from mainspring.data.intake.mapping import Mapped, mapped_episodes
 from mainspring.data.intake.recipe import MappingRecipe
@@ -92,6 +92,9 @@ class EpisodeUnit:
 
     def read(self, folder: Path) -> Iterator[Mapped]:
         """See `Unit.read`."""
+        if isinstance(self.recording, Unreadable):  # Its reason is a sentence already.
+            yield Mapped(name=self.name, reason=self.recording.reason)
+            return
         episode = self.recording.read(folder)
         yield Mapped(name=self.name, episode=episode, note=episode.note)
 

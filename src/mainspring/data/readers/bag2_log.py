@@ -6,7 +6,7 @@ Source: github.com/ros2/rosbag2, storage formats of its versions Dashing to Lyri
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -16,9 +16,11 @@ from urllib.parse import quote
 import yaml
 
 from mainspring.data.readers.definitions import ros_type
+from mainspring.data.readers.gone import NOTHING_TOLD, Gone, Notes, Stretch, Told, gone_of_joined
 from mainspring.data.readers.layout import LayoutDecoder
 from mainspring.data.readers.messages import RECORD_BYTES_MAX, Decoder, Log, Messages, Topic
-from mainspring.data.readers.topics import Channel, Notes, readable
+from mainspring.data.readers.sqlite_checks import RowsRead, told_bytes
+from mainspring.data.readers.topics import Channel, readable
 from mainspring.domain.errors import DamagedData, InvalidInput
 
 METADATA = "metadata.yaml"
@@ -40,6 +42,7 @@ class SqliteContainer:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._numbers: frozenset[int] = frozenset()
 
     def channels(self, notes: Notes) -> tuple[Channel, ...]:
         """See `Container.channels`."""
@@ -49,12 +52,6 @@ class SqliteContainer:
                 definitions = self._definitions(database)
         except (sqlite3.Error, ValueError, OverflowError) as error:
             raise self._damaged(error) from error
-        with open(self._path, "rb") as file:
-            head = file.read(32)  # Page size and count. Source: sqlite.org/fileformat2.html, 1.3.
-        page_bytes = int.from_bytes(head[16:18], "big")
-        told_bytes = (65_536 if page_bytes == 1 else page_bytes) * int.from_bytes(head[28:32], "big")
-        if self._path.stat().st_size < told_bytes:
-            notes.add(f"the database is damaged: it was cut off, {told_bytes:,} bytes long once")
         counts = self._counts(notes)
         channels = []
         for row in topics:
@@ -73,23 +70,42 @@ class SqliteContainer:
                     count=None if counts is None else counts.get(number, 0),
                 )
             )
+        self._numbers = frozenset(channel.id for channel in channels)
         return tuple(channels)
 
     def messages(self, wanted: frozenset[int], notes: Notes) -> Iterator[tuple[int, int, bytes]]:
         """See `Container.messages`."""
-        read, rows_max = 0, self._path.stat().st_size // _ROW_BYTES_MIN
+        rows, rows_max = RowsRead(), self._path.stat().st_size // _ROW_BYTES_MIN
         try:
             with closing(self._open()) as database:
-                for number, time_ns, data in database.execute(
-                    "SELECT topic_id, timestamp, data FROM messages ORDER BY id"
+                for row, number, time_ns, data in database.execute(
+                    "SELECT id, topic_id, timestamp, data FROM messages ORDER BY id"
                 ):
-                    read += 1
-                    if read > rows_max:
+                    if rows.count > rows_max:
                         raise ValueError("more messages than its bytes can hold")
-                    if number in wanted and isinstance(time_ns, int) and isinstance(data, bytes):
+                    sound = isinstance(time_ns, int) and isinstance(data, bytes) and number in self._numbers
+                    rows.add(row, time_ns if sound else None)
+                    if sound and number in wanted:
                         yield number, time_ns & _UNSIGNED, data
+                rows.compare(database, notes)
         except (sqlite3.Error, ValueError, OverflowError) as error:
-            notes.add(f"the database is damaged ({str(error)[:80]}): recovered up to message {read:,}")
+            what = f"the database is damaged ({str(error)[:80]}): recovered up to message {rows.count:,}"
+            notes.lose(Stretch(what=what, **self._rest(rows)))
+
+    def _rest(self, rows: RowsRead) -> dict[str, Any]:
+        """Returns how much lies behind the last row that could be read: by the last number, or by the file's length."""
+        try:
+            with closing(self._open()) as database:
+                first, last = database.execute("SELECT min(id), max(id) FROM messages").fetchone()
+                if isinstance(first, int) and isinstance(last, int) and last - first + 1 > rows.count:
+                    total = last - first + 1
+                    return {"lost": total - rows.count, "total": total, "unit": "messages"}
+        except (sqlite3.Error, ValueError, OverflowError, TypeError):
+            pass  # The way to the last row is damaged too.
+        with open(self._path, "rb") as file:
+            told = told_bytes(file.read(32))
+        size = self._path.stat().st_size
+        return {"lost": told - size, "total": told} if told > size else {}
 
     def _open(self) -> sqlite3.Connection:
         # Without a write-ahead log beside it the file is read as it lies, and no lock or file is made next to it.
@@ -142,12 +158,17 @@ class JoinedLog:
         name: Of the whole.
         logs: In their order.
         missing: What is known to be missing.
+        told: What stands beside the files.
     """
 
-    def __init__(self, name: str, logs: tuple[Log, ...], missing: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, name: str, logs: tuple[Log, ...], missing: tuple[str, ...] = (), told: Told = NOTHING_TOLD
+    ) -> None:
         self._name = name
         self._logs = logs
         self._notes = list(missing)
+        self._told = told
+        self._read: dict[str, int] = {}
         self._topics: tuple[Topic, ...] | None = None
 
     @property
@@ -185,11 +206,28 @@ class JoinedLog:
         known = {topic.name: topic for topic in self.topics()}
         for name in wanted:
             readable(self.name, name, known)
-        parts = []
+        parts: list[Iterator[Messages]] = []
         for log in self._logs:
             here = {topic.name for topic in log.topics()}
             parts.append(log.batches({name: paths for name, paths in wanted.items() if name in here}))
-        return (messages for part in parts for messages in part)
+        return self._counted(parts, wanted)
+
+    def _counted(self, parts: list[Iterator[Messages]], wanted: Iterable[str]) -> Iterator[Messages]:
+        read = dict.fromkeys(wanted, 0)
+        for part in parts:
+            for messages in part:
+                read[messages.topic] += len(messages)
+                yield messages
+        self._read |= read
+
+    def losses(self, wanted: Iterable[str]) -> tuple[Gone, ...]:
+        """See `Log.losses`."""
+        names = [*wanted]
+        parts: list[Gone] = []
+        for log in self._logs:
+            here = {topic.name for topic in log.topics()}
+            parts += log.losses([name for name in names if name in here])
+        return tuple(gone_of_joined(names, parts, self._read, self._told, self._notes))
 
 
 def _merged(topics: list[Topic]) -> Topic:

@@ -70,6 +70,25 @@ def ros_type(name: str, text: str, language: str, message_format: Format) -> Nod
     return _struct(full, types, known, message_format, 0)
 
 
+@lru_cache(maxsize=1_024)
+def ros1_digest(name: str, text: str) -> str | None:
+    """Returns the md5sum that ROS 1 gives a message type; None when its definition cannot be understood.
+
+    Args:
+        name: The type.
+        text: Its definition with those of the types it names.
+    """
+    if len(text) > DEFINITION_BYTES_MAX:
+        return None
+    try:
+        store = get_typestore(Stores.EMPTY)
+        store.register(get_types_from_msg("\n".join(text.splitlines()) + "\n", name))
+        package, _, last = name.rpartition("/")
+        return str(store.generate_msgdef(f"{package.removesuffix('/msg')}/msg/{last}", ros_version=1)[1])
+    except (TypesysError, ValueError, LookupError, AssertionError, RecursionError, TypeError, AttributeError):
+        return None
+
+
 def _struct(name: str, types: dict[str, Any], known: dict[str, Node], message_format: Format, depth: int) -> Node:
     if name in known:
         return known[name]

@@ -8,6 +8,7 @@ from mainspring.data.readers.bag2_log import MAGIC as SQLITE_MAGIC
 from mainspring.data.readers.bag2_log import METADATA, JoinedLog, SqliteContainer, bag_files
 from mainspring.data.readers.bag_log import MAGIC as BAG_MAGIC
 from mainspring.data.readers.bag_log import BagContainer
+from mainspring.data.readers.gone import told_beside
 from mainspring.data.readers.mcap_log import MAGIC as MCAP_MAGIC
 from mainspring.data.readers.mcap_log import McapContainer
 from mainspring.data.readers.messages import Field, Log, Messages, Topic, Values
@@ -34,7 +35,7 @@ def open_log(path: Path) -> Log:
     """
     if path.is_dir() and (path / METADATA).is_file():
         files, missing = bag_files(path)
-        return JoinedLog(path.name, *_opened(files, missing))
+        return JoinedLog(path.name, *_opened(files, missing), told=told_beside(path / METADATA))
     if not path.is_file():
         raise NotFound("open a log", on=str(path), got="no file, and no folder with a metadata.yaml")
     with open(path, "rb") as file:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -22,10 +22,12 @@ from mcap.records import ChunkIndex, Schema, Statistics
 
 from mainspring.data.readers.compression import decompressed
 from mainspring.data.readers.definitions import DEFINITION_BYTES_MAX, ros_type
+from mainspring.data.readers.gone import Notes, Stretch
 from mainspring.data.readers.layout import LayoutDecoder
+from mainspring.data.readers.mcap_checks import DataChecksum, Index, Lost, differ, index_after
 from mainspring.data.readers.messages import RECORD_BYTES_MAX, Decoder
 from mainspring.data.readers.objects import JsonDecoder, protobuf_decoder
-from mainspring.data.readers.topics import Channel, Notes
+from mainspring.data.readers.topics import Channel
 from mainspring.domain.errors import DamagedData, InvalidInput
 
 MAGIC = b"\x89MCAP0\r\n"
@@ -33,6 +35,7 @@ _RECORD = struct.Struct("<BQ")
 _MESSAGE = struct.Struct("<BQHIQQ")  # With the record's own opcode and length.
 _CHUNK = struct.Struct("<QQQII")  # Start, end, size, checksum, and the length of the compression's name.
 _FOOTER = struct.Struct("<BQQQI8s")
+_KNOWN = frozenset(int(opcode) for opcode in Opcode)
 _INDEXED = (Opcode.SCHEMA, Opcode.CHANNEL, Opcode.STATISTICS, Opcode.CHUNK_INDEX)
 _BROKEN = (McapError, struct.error, ValueError, LookupError, EOFError, OverflowError)
 _ROS2_LANGUAGES = ("ros2msg", "ros2idl")
@@ -47,12 +50,29 @@ class _Summary:
         schemas: By number.
         counts: Messages of each channel; None when nobody counted.
         chunks: For each chunk's place in the file, the channels in it.
+        said: The records of schemas and channels as they lie in the file, by kind and number.
     """
 
     channels: dict[int, ChannelRecord]
     schemas: dict[int, Schema]
     counts: dict[int, int] | None
     chunks: dict[int, frozenset[int]]
+    said: dict[tuple[int, int], bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    """Records that lie together: those of a chunk, or one outside chunks.
+
+    Args:
+        place: Of the first byte in the file.
+        records: The bytes.
+        index: Of a chunk without a checksum: times and offsets of each channel's messages, as the file tells them.
+    """
+
+    place: int
+    records: bytes
+    index: Mapping[int, Index] | None = None
 
 
 class McapContainer:
@@ -65,6 +85,8 @@ class McapContainer:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._chunks: dict[int, frozenset[int]] = {}
+        self._said: dict[tuple[int, int], bytes] = {}
+        self._checksum_differs: bool | None = None
 
     def channels(self, notes: Notes) -> tuple[Channel, ...]:
         """See `Container.channels`."""
@@ -72,24 +94,43 @@ class McapContainer:
             summary = _summary(file, notes)
         if summary is None or not summary.channels:
             summary = self._scanned(notes)
-        self._chunks = summary.chunks
+        else:
+            notes.told = summary.counts
+        self._chunks, self._said = summary.chunks, summary.said
         return tuple(_channel(record, summary) for _, record in sorted(summary.channels.items()))
 
     def messages(self, wanted: frozenset[int], notes: Notes) -> Iterator[tuple[int, int, bytes]]:
         """See `Container.messages`."""
-        for _, block in self._blocks(wanted, notes):
-            at, end = 0, len(block)
-            while at + _MESSAGE.size <= end:
-                opcode, length, channel, _, time_ns, _ = _MESSAGE.unpack_from(block, at)
+        for block in self._blocks(wanted, notes):
+            records, at, end = block.records, 0, len(block.records)
+            places: dict[int, list[tuple[int, int]]] | None = None if block.index is None else {}
+            while at + _RECORD.size <= end:
+                opcode, length = _RECORD.unpack_from(records, at)
                 first, at = at, at + _RECORD.size + length
-                if opcode == Opcode.MESSAGE and channel in wanted:
-                    if at > end or length < _MESSAGE.size - _RECORD.size:
-                        notes.add("a message is longer than the chunk it is in")
-                        break
-                    yield channel, time_ns, block[first + _MESSAGE.size : at]
+                if at > end or (opcode == Opcode.MESSAGE and length < _MESSAGE.size - _RECORD.size):
+                    notes.add(f"a record in the chunk at byte {block.place:,} is longer than the chunk")
+                    break
+                if opcode != Opcode.MESSAGE:
+                    self._compare(opcode, records[first + _RECORD.size : at], notes)
+                    continue
+                _, _, channel, _, time_ns, _ = _MESSAGE.unpack_from(records, first)
+                if channel in wanted:
+                    if places is not None:
+                        places.setdefault(channel, []).append((time_ns, first))
+                    yield channel, time_ns, records[first + _MESSAGE.size : at]
+            if block.index is not None and places is not None:
+                differ(block.index, places, wanted, f"the chunk at byte {block.place:,}", notes)
 
-    def _blocks(self, wanted: frozenset[int] | None, notes: Notes) -> Iterator[tuple[int, bytes]]:
-        """Yields the place of each chunk, or record outside one, of the data section, and its records.
+    def _compare(self, opcode: int, body: bytes, notes: Notes) -> None:
+        """Notes a schema or channel that the index tells otherwise: one of them is damaged, and nobody knows which."""
+        if opcode in (Opcode.SCHEMA, Opcode.CHANNEL):
+            key = (opcode, int.from_bytes(body[:2], "little"))
+            if self._said.get(key, body) != body:
+                word = "schema" if opcode == Opcode.SCHEMA else "channel"
+                notes.lose(Stretch(what=f"{word} {key[1]} differs from what the index says of it", doubt=True))
+
+    def _blocks(self, wanted: frozenset[int] | None, notes: Notes) -> Iterator[_Block]:
+        """Yields each chunk, and record outside one, of the data section.
 
         Args:
             wanted: The channels whose chunks are wanted; None for all.
@@ -97,38 +138,57 @@ class McapContainer:
         """
         with open(self._path, "rb") as file:
             size = file.seek(0, 2)
+            checksum = DataChecksum(file, size) if self._checksum_differs is None else None
             file.seek(0)
             if file.read(len(MAGIC)) != MAGIC:
                 raise DamagedData("read an MCAP file", on=self._path.name, wanted="a file that begins as one")
-            at, checksum, chunked = len(MAGIC), zlib.crc32(MAGIC), False
+            at, lost = len(MAGIC), Lost(size)
             while True:
                 head = file.read(_RECORD.size)
                 opcode, length = _RECORD.unpack(head) if len(head) == _RECORD.size else (0, size)
-                if at + len(head) + length > size:
-                    notes.add(f"the file was cut off: recovered up to byte {at:,} of {size:,}")
-                    return
-                if opcode == Opcode.DATA_END:
-                    told = int.from_bytes(file.read(4), "little")
-                    if told and not chunked and told != checksum:
-                        notes.add("the checksum of the data section differs: some values may be wrong")
-                    return
-                if opcode in (Opcode.FOOTER, 0):
-                    notes.add(f"no end of data: recovered up to byte {at:,} of {size:,}")
-                    return
-                chunked = chunked or opcode == Opcode.CHUNK
+                fits = at + len(head) + length <= size
+                if fits and opcode == Opcode.MESSAGE_INDEX:
+                    if lost.open:
+                        lost.add(file.read(min(length, RECORD_BYTES_MAX)))
+                    at = file.seek(at + _RECORD.size + length)
+                    continue
+                lost.flush(notes)
+                if fits and opcode in (Opcode.DATA_END, Opcode.FOOTER):
+                    break
+                if not fits or opcode == 0:
+                    further = min((place for place in self._chunks if place > at), default=None)
+                    if further is None:
+                        self._note_end(notes, at, size, lost)
+                        break
+                    notes.add(f"bytes {at:,} to {further:,} are no records: they were left out")
+                    at = file.seek(further)
+                    continue
                 body = None if self._skips(at, wanted) else _wanted_body(file, opcode, length)
-                if length > RECORD_BYTES_MAX and opcode in (Opcode.CHUNK, Opcode.MESSAGE):
-                    notes.add(f"a record of {length:,} bytes at byte {at:,} was left out")
-                if not chunked:
-                    checksum = _checksum(file, length, body, zlib.crc32(head, checksum))
-                elif body is None:
-                    file.seek(length, 1)
                 if body is not None:
-                    block = _chunk(body, notes, at) if opcode == Opcode.CHUNK else head + body
+                    lost.seen(opcode, body)
+                    block = _block(file, at, head, body, notes, lost)
                     body = None  # Not held while the block is read: both may be large.
                     if block is not None:
-                        yield at, block
-                at += _RECORD.size + length
+                        yield block
+                elif length > RECORD_BYTES_MAX and opcode in (Opcode.CHUNK, Opcode.MESSAGE):
+                    lost.begin(at, length, f"a record of {length:,} bytes at byte {at:,} was left out", b"")
+                elif opcode not in _KNOWN:
+                    lost.suspect(at, length)
+                at = file.seek(at + _RECORD.size + length)
+            if checksum is not None:
+                self._checksum_differs = checksum.told != 0 and checksum.differs(file)
+        if self._checksum_differs and not notes.stretches:
+            what = "the checksum of the data section differs: some values may be wrong"
+            notes.lose(Stretch(what=what, doubt=True))
+
+    def _note_end(self, notes: Notes, at: int, size: int, lost: Lost) -> None:
+        """Notes that the data section has no end: its recorder was killed, or the file was cut or damaged."""
+        if notes.told is not None:
+            notes.add(f"byte {at:,} of {size:,} begins no record: read up to there")
+        else:
+            seconds = max(lost.last_ns - lost.first_ns, 0) / 1e9
+            what = f"never closed, or cut off: recovered up to byte {at:,} of {size:,}, {seconds:.1f} s of it"
+            notes.lose(Stretch(what=what, begin_ns=lost.last_ns))
 
     def _skips(self, at: int, wanted: frozenset[int] | None) -> bool:
         """Returns whether the index says that the chunk here holds nothing wanted."""
@@ -137,9 +197,10 @@ class McapContainer:
 
     def _scanned(self, notes: Notes) -> _Summary:
         """Returns the summary of a file without one, from all of its records."""
-        found = _Summary(channels={}, schemas={}, counts={}, chunks={})
+        found = _Summary(channels={}, schemas={}, counts={}, chunks={}, said={})
         assert found.counts is not None
-        for place, block in self._blocks(None, notes):
+        for each in self._blocks(None, notes):
+            block = each.records
             at = records = 0
             inside: set[int] = set()
             while at + _RECORD.size <= len(block):
@@ -155,7 +216,7 @@ class McapContainer:
                 elif opcode in _INDEXED:
                     _record(opcode, block[first:at], found)
             if records > 1:  # A record outside chunks is not worth remembering: there may be millions.
-                found.chunks[place] = frozenset(inside)
+                found.chunks[each.place] = frozenset(inside)
         return found
 
 
@@ -167,34 +228,30 @@ def _wanted_body(file: BinaryIO, opcode: int, length: int) -> bytes | None:
     return file.read(length) if useful else None
 
 
-def _checksum(file: BinaryIO, length: int, body: bytes | None, checksum: int) -> int:
-    """Returns the checksum with a record's content in it, read past when it was of no use."""
-    if body is not None:
-        return zlib.crc32(body, checksum)
-    while length > 0:
-        block = file.read(min(length, 1 << 20))
-        if not block:
-            break
-        checksum = zlib.crc32(block, checksum)
-        length -= len(block)
-    return checksum
-
-
-def _chunk(body: bytes, notes: Notes, at: int) -> bytes | None:
-    """Returns a chunk's records, or notes why not; the chunks after it can be read all the same."""
+def _block(file: BinaryIO, at: int, head: bytes, body: bytes, notes: Notes, lost: Lost) -> _Block | None:
+    """Returns a record that was read, or the records of a chunk; None when the chunk is damaged."""
+    if head[0] != Opcode.CHUNK:
+        return _Block(place=at, records=head + body)
     try:
-        _, _, size, checksum, name_length = _CHUNK.unpack_from(body)
-        first = _CHUNK.size + name_length + 8
-        name = body[_CHUNK.size : first - 8].decode()
-        length = int.from_bytes(body[first - 8 : first], "little")
-        if first + length > len(body):
-            raise ValueError("its data is longer than the chunk")
-        block = decompressed(name, body[first : first + length], size)
-        if checksum and zlib.crc32(block) != checksum:
-            raise ValueError("its checksum differs")
+        records = _chunk(body)
     except (struct.error, ValueError) as error:
-        notes.add(f"the chunk at byte {at:,} was left out: {str(error)[:120]}")
+        lost.begin(at, len(body), f"the chunk at byte {at:,} was left out: {str(error)[:120]}", body[:16])
         return None
+    checksum = int.from_bytes(body[24:28], "little")
+    return _Block(place=at, records=records, index=None if checksum else index_after(file))
+
+
+def _chunk(body: bytes) -> bytes:
+    """Returns a chunk's records; raises `ValueError` when they are not what it says."""
+    _, _, size, checksum, name_length = _CHUNK.unpack_from(body)
+    first = _CHUNK.size + name_length + 8
+    name = body[_CHUNK.size : first - 8].decode()
+    length = int.from_bytes(body[first - 8 : first], "little")
+    if first + length > len(body):
+        raise ValueError("its data is longer than the chunk")
+    block = decompressed(name, body[first : first + length], size)
+    if checksum and zlib.crc32(block) != checksum:
+        raise ValueError("its checksum differs")
     return block
 
 
@@ -207,7 +264,7 @@ def _summary(file: BinaryIO, notes: Notes) -> _Summary | None:
     opcode, _, start, _, checksum, magic = _FOOTER.unpack(file.read(_FOOTER.size))
     end = size - _FOOTER.size
     if opcode != Opcode.FOOTER or magic != MAGIC:
-        notes.add("the file does not end as one: its index is lost")
+        notes.add("its end is missing, and its index with it")
         return None
     if not 0 < start <= end or end - start > RECORD_BYTES_MAX:
         return None
@@ -216,7 +273,7 @@ def _summary(file: BinaryIO, notes: Notes) -> _Summary | None:
     if checksum and zlib.crc32(block[: -len(MAGIC) - 4]) != checksum:
         notes.add("the checksum of the index differs: read without it")
         return None
-    found = _Summary(channels={}, schemas={}, counts={}, chunks={})
+    found = _Summary(channels={}, schemas={}, counts={}, chunks={}, said={})
     counted = False
     at = 0
     while at + _RECORD.size <= end - start:
@@ -224,16 +281,17 @@ def _summary(file: BinaryIO, notes: Notes) -> _Summary | None:
         first, at = at + _RECORD.size, at + _RECORD.size + length
         counted = counted or opcode == Opcode.STATISTICS
         if at > end - start or (opcode in _INDEXED and not _record(opcode, block[first:at], found)):
+            notes.add("the index cannot be read: read without it")
             return None
-    return (
-        found if counted else _Summary(channels=found.channels, schemas=found.schemas, counts=None, chunks=found.chunks)
-    )
+    return found if counted else replace(found, counts=None)
 
 
 def _record(opcode: int, body: bytes, found: _Summary) -> bool:
     """Notes a record of the index, and returns whether it could be read."""
     stream = ReadDataStream(BytesIO(body))
     try:
+        if opcode in (Opcode.SCHEMA, Opcode.CHANNEL):
+            found.said[opcode, int.from_bytes(body[:2], "little")] = body
         if opcode == Opcode.SCHEMA:
             schema = Schema.read(stream)
             found.schemas[schema.id] = schema

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mainspring.data.readers.gone import Gone
 from mainspring.domain.errors import InvalidInput
 
 RECORD_BYTES_MAX = 128 << 20  # Chunks of robots are 1 to 16 MiB; a length that lies must not take the memory.
@@ -89,7 +90,7 @@ class Log(Protocol):
 
     @property
     def damage(self) -> str:
-        """Returns "", or what was wrong with what was read so far and how far it was recovered."""
+        """Returns "", or what was wrong with what was read so far, in words; `losses` tells what that took away."""
         ...
 
     def topics(self) -> tuple[Topic, ...]:
@@ -104,7 +105,7 @@ class Log(Protocol):
         """Yields the messages of some topics as columns, about 16 MiB of messages at a time; repeatable.
 
         Those of one topic come in the order of the file. One that cannot be decoded, or has not every wanted field, is
-        left out, and `damage` says so afterwards.
+        left out, and `damage` and `losses` say so afterwards.
 
         Args:
             wanted: Topic to the paths of its fields.
@@ -112,6 +113,16 @@ class Log(Protocol):
         Raises:
             InvalidInput: There is no such topic or field, or its messages cannot be decoded.
             DamagedData: Nothing in it can be read.
+        """
+        ...
+
+    def losses(self, wanted: Iterable[str]) -> tuple[Gone, ...]:
+        """Returns what is gone of some topics, and what is gone that may be anyone's.
+
+        Measured by the file's own index, header or metadata; where it has none, that nobody can know is a loss too.
+
+        Args:
+            wanted: Topics whose batches were read to the end.
         """
         ...
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from mainspring.data.readers.gone import Gone, Notes, Unfit, gone_of, gone_of_all
 from mainspring.data.readers.messages import Decoded, Decoder, Messages, Topic
 from mainspring.domain.errors import InvalidInput, MainspringError, nearest
 
@@ -16,7 +18,6 @@ BATCH_BYTES = 16 << 20  # Waiting to be decoded, over all topics: large enough t
 BATCH_MESSAGES = 65_536  # Small messages cost more as Python objects than their bytes do.
 EXAMPLES_BYTES = 64 << 20  # Read in search of an example of each topic.
 TOPICS_MAX = 65_536
-_NOTES_MAX = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,23 +43,11 @@ class Channel:
     count: int | None = None
 
 
-@dataclass(slots=True)
-class Notes:
-    """What was found wrong, each thing once, in the order it was met."""
-
-    texts: dict[str, None] = field(default_factory=dict)
-
-    def add(self, text: str) -> None:
-        """Notes something."""
-        if len(self.texts) < _NOTES_MAX:
-            self.texts.setdefault(text)
-
-
 class Container(Protocol):
     """A file of messages. It reads forward, holds one chunk at a time, and notes damage instead of raising."""
 
     def channels(self, notes: Notes) -> tuple[Channel, ...]:
-        """Returns its channels, from its index or by reading all of it.
+        """Returns its channels, from its index or by reading all of it; notes what its index tells.
 
         Raises:
             DamagedData: Nothing in it can be read.
@@ -88,6 +77,8 @@ class TopicLog:
         self._topics: tuple[Topic, ...] | None = None
         self._channels: tuple[Channel, ...] = ()
         self._notes = Notes()
+        self._read: dict[int, int] = {}
+        self._unfit: dict[str, Unfit] = {}
 
     @property
     def name(self) -> str:
@@ -119,9 +110,21 @@ class TopicLog:
         topic_of = {channel.id: topic for topic in wanted for channel in by_topic[topic]}
         return self._batches(readers, topic_of)
 
+    def losses(self, wanted: Iterable[str]) -> tuple[Gone, ...]:
+        """See `Log.losses`."""
+        by_topic = self._by_topic()
+        found = list(gone_of_all(self._notes))
+        for name in sorted(wanted):
+            read = {channel.id: self._read[channel.id] for channel in by_topic[name] if channel.id in self._read}
+            if read:
+                found += gone_of(name, read, self._unfit.get(name, Unfit()), self._notes)
+        return tuple(found)
+
     def _batches(self, readers: Mapping[str, _TopicReader], topic_of: Mapping[int, str]) -> Iterator[Messages]:
         waiting_bytes = waiting = 0
+        read = dict.fromkeys(topic_of, 0)
         for channel, time_ns, data in self._container.messages(frozenset(topic_of), self._notes):
+            read[channel] += 1
             reader = readers[topic_of[channel]]
             reader.times.append(time_ns)
             reader.messages.append(data)
@@ -133,9 +136,11 @@ class TopicLog:
                     yield from each.flush()
         for each in readers.values():
             yield from each.flush()
+        self._read |= read
         for each in readers.values():
-            if each.left_out:
-                self._notes.add(f"{each.left_out} messages of {each.topic} were left out: {each.reason}")
+            self._unfit[each.topic] = each.unfit
+            if each.unfit.count:
+                self._notes.add(f"{each.unfit.count} messages of {each.topic} were left out: {each.unfit.reason}")
 
     def _readers(self, wanted: Mapping[str, tuple[str, ...]]) -> dict[str, _TopicReader]:
         known = {topic.name: topic for topic in self.topics()}
@@ -191,8 +196,7 @@ class _TopicReader:
     decode: Callable[[list[bytes]], Decoded]
     times: list[int] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
-    left_out: int = 0
-    reason: str = ""
+    unfit: Unfit = field(default_factory=Unfit)
 
     def flush(self) -> Iterator[Messages]:
         if not self.messages:
@@ -201,10 +205,20 @@ class _TopicReader:
         times = np.array(self.times, dtype=np.uint64).view(np.int64)
         decoded = self.decode(self.messages)
         self.times, self.messages = [], []
-        self.left_out += decoded.left_out
-        self.reason = self.reason or decoded.reason
+        if decoded.left_out:
+            self._leave_out(decoded, times)
         for part in decoded.parts:
             yield Messages(topic=self.topic, time_ns=times[part.rows], fields=part.fields)
+
+    def _leave_out(self, decoded: Decoded, times: NDArray[np.int64]) -> None:
+        out = np.ones(len(times), np.bool_)
+        for part in decoded.parts:
+            out[part.rows] = False
+        unfit = self.unfit
+        unfit.count += decoded.left_out
+        unfit.reason = unfit.reason or decoded.reason
+        unfit.begin_ns = min(unfit.begin_ns, int(times[out].min(initial=unfit.begin_ns)))
+        unfit.end_ns = max(unfit.end_ns, int(times[out].max(initial=unfit.end_ns)))
 
 
 def _topic(name: str, channels: list[Channel], example: bytes | None) -> Topic:

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mainspring.data.readers.definitions import NUMBERS
+from mainspring.data.readers.gone import Notes, Stretch
 from mainspring.data.readers.layout import LayoutDecoder
 from mainspring.data.readers.messages import DEPTH_MAX, Decoder
-from mainspring.data.readers.topics import Channel, Notes
+from mainspring.data.readers.topics import Channel
 from mainspring.data.readers.types import Node
 from mainspring.domain.errors import DamagedData, InvalidInput
 
@@ -45,17 +46,61 @@ _TYPES = {
     "double": "float64",
 }
 _TIME = struct.Struct("<Q")
+_APPENDED = 1
 _MICROSECOND_NS = 1_000
 _TIME_MAX = 2**63 // _MICROSECOND_NS  # Microseconds that still fit as nanoseconds.
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """Of a topic's messages: where their time is, and how long they may be; writers leave the last padding out."""
+
+    time_at: int
+    bytes_min: int
+    bytes_max: int
+
+
 @dataclass(slots=True)
 class _Found:
-    """Formats by name, subscriptions by number, and how many messages each has."""
+    """Formats by name, subscriptions by number, how many messages each has, and what the recorder dropped."""
 
     formats: dict[str, str] = field(default_factory=dict)
     subscribed: dict[int, tuple[str, int]] = field(default_factory=dict)
+    shapes: dict[int, _Shape | None] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
+    dropped: list[tuple[int, int]] = field(default_factory=list)  # When, in microseconds, and milliseconds.
+    first_us: int = 0
+    last_us: int = 0
+    stray: int = 0
+    stray_bytes: int = 0
+
+    def take(self, kind: int, body: bytes) -> None:
+        """Takes in what is no data."""
+        if kind == ord("F") and len(self.formats) < _FORMATS_MAX:
+            if match := _FORMAT.fullmatch(body.decode("utf-8", "replace")):
+                self.formats.setdefault(match.group(1), match.group(2))
+        elif kind == ord("A") and len(body) >= 3:
+            name, number = body[3:].decode("utf-8", "replace"), int.from_bytes(body[1:3], "little")
+            if number not in self.subscribed:
+                self.subscribed[number] = (name, body[0])
+                self.shapes[number] = _shape(name, self.formats)
+        elif kind == ord("O") and len(body) >= 2:
+            self.dropped.append((self.last_us, int.from_bytes(body[:2], "little")))
+
+    def data(self, body: bytes) -> None:
+        """Counts a message."""
+        number = int.from_bytes(body[:2], "little")
+        if number not in self.subscribed:
+            self.stray += 1
+            self.stray_bytes += len(body) + _MESSAGE.size
+            return
+        self.counts[number] = self.counts.get(number, 0) + 1
+        shape = self.shapes[number]
+        if shape is not None and shape.bytes_min <= len(body) - 2 <= shape.bytes_max:
+            (time_us,) = _TIME.unpack_from(body, 2 + shape.time_at)
+            if time_us < _TIME_MAX:
+                self.first_us = self.first_us or time_us
+                self.last_us = max(self.last_us, time_us)
 
 
 class UlogContainer:
@@ -72,41 +117,48 @@ class UlogContainer:
         """See `Container.channels`."""
         found = _Found()
         for kind, body in self._records(notes):
-            if kind == ord("D") and len(body) >= 2:
-                number = int.from_bytes(body[:2], "little")
-                found.counts[number] = found.counts.get(number, 0) + 1
-            elif kind == ord("F") and len(found.formats) < _FORMATS_MAX:
-                if match := _FORMAT.fullmatch(body.decode("utf-8", "replace")):
-                    found.formats.setdefault(match.group(1), match.group(2))
-            elif kind == ord("A") and len(body) >= 3:
-                name = body[3:].decode("utf-8", "replace")
-                found.subscribed.setdefault(int.from_bytes(body[1:3], "little"), (name, body[0]))
+            if kind == ord("D"):
+                found.data(body)
+            else:
+                found.take(kind, body)
+        if found.stray:
+            what = f"{found.stray:,} messages of topics that were never announced"
+            notes.lose(Stretch(what=what, lost=found.stray_bytes, total=self._path.stat().st_size))
+        whole_ms = (found.last_us - found.first_us) // 1_000 + 1
+        for at_us, lost_ms in found.dropped:
+            begin_ns = at_us * _MICROSECOND_NS
+            notes.lose(
+                Stretch(
+                    what="the recorder could not keep up and said so",
+                    lost=lost_ms,
+                    total=max(whole_ms, lost_ms),
+                    unit="milliseconds",
+                    begin_ns=begin_ns,
+                    end_ns=begin_ns + lost_ms * 1_000 * _MICROSECOND_NS,
+                )
+            )
         return tuple(_channel(number, found) for number in sorted(found.subscribed))
 
     def messages(self, wanted: frozenset[int], notes: Notes) -> Iterator[tuple[int, int, bytes]]:
         """See `Container.messages`."""
-        places: dict[int, int] = {}
-        formats: dict[str, str] = {}
+        found = _Found()
+        odd: dict[int, int] = {}
         for kind, body in self._records(notes):
-            if kind == ord("D"):
-                number = int.from_bytes(body[:2], "little")
-                place = places.get(number)
-                if place is None:
-                    continue
-                if len(body) < place + 8:
-                    notes.add("a message is shorter than its time")
-                    continue
-                (time_us,) = _TIME.unpack_from(body, place)
-                yield number, min(time_us, _TIME_MAX) * _MICROSECOND_NS, body[2:]
-            elif kind == ord("F") and len(formats) < _FORMATS_MAX:
-                if match := _FORMAT.fullmatch(body.decode("utf-8", "replace")):
-                    formats.setdefault(match.group(1), match.group(2))
-            elif kind == ord("A") and len(body) >= 3:
-                number = int.from_bytes(body[1:3], "little")
-                if number in wanted and number not in places:
-                    place = _time_place(body[3:].decode("utf-8", "replace"), formats)
-                    if place is not None:
-                        places[number] = 2 + place
+            if kind != ord("D"):
+                found.take(kind, body)
+                continue
+            number = int.from_bytes(body[:2], "little")
+            shape = found.shapes.get(number)
+            if shape is None or number not in wanted:
+                continue
+            if not shape.bytes_min <= len(body) - 2 <= shape.bytes_max:
+                odd[number] = odd.get(number, 0) + 1
+                continue
+            (time_us,) = _TIME.unpack_from(body, 2 + shape.time_at)
+            yield number, min(time_us, _TIME_MAX) * _MICROSECOND_NS, body[2:]
+        for number, count in sorted(odd.items()):
+            what = f"{count:,} messages of {found.subscribed[number][0]} are not as long as their format"
+            notes.lose(Stretch(what=what, counts=((number, count),)))
 
     def _records(self, notes: Notes) -> Iterator[tuple[int, bytes]]:
         """Yields the type and content of each message of the file."""
@@ -125,13 +177,26 @@ class UlogContainer:
                     body = file.read(length)
                     at += _MESSAGE.size + length
                     if kind == ord("B") and ends == [size]:
+                        self._check_flags(body)
                         ends = sorted({*_appended(body, at, size), size})
                     yield kind, body
                     continue
-                found = _synchronised(file, at, end) if kind not in _KNOWN else end
-                cut = "the log was cut off" if found == size else "a part of the log cannot be read"
-                notes.add(f"{cut}: bytes {at:,} to {found:,} of {size:,} were left out")
-                at = file.seek(found)
+                further = _synchronised(file, at, end)
+                if further == size and (kind in _KNOWN or len(head) < _MESSAGE.size):
+                    what = f"it ends inside a message, at byte {at:,}: power was cut, or the file was"
+                    notes.lose(Stretch(what=what))
+                else:
+                    what = f"bytes {at:,} to {further:,} of {size:,} are no messages: they were left out"
+                    notes.lose(Stretch(what=what, lost=further - at, total=size))
+                at = file.seek(further)
+
+    def _check_flags(self, body: bytes) -> None:
+        """Refuses a log that says it cannot be read by who does not know what its flags mean."""
+        flags = body[8:16]
+        if flags and (flags[0] & ~_APPENDED or any(flags[1:])):
+            got = f"incompatible flags {flags.hex()}"
+            wanted = "no flag but the one for appended data"
+            raise DamagedData("read a ULog file", on=self._path.name, got=got, wanted=wanted)
 
 
 def _appended(body: bytes, at: int, size: int) -> list[int]:
@@ -162,18 +227,19 @@ def _fields(text: str) -> list[tuple[str, int | None, str]]:
     return found
 
 
-def _time_place(name: str, formats: dict[str, str]) -> int | None:
-    """Returns how many bytes lie before a message's time; None when it has none."""
-    place = 0
+def _shape(name: str, formats: dict[str, str]) -> _Shape | None:
+    """Returns the shape of a topic's messages; None when they have no time, or their format cannot be understood."""
+    place, time_at, padding = 0, None, 0
     for kind, count, field_name in _fields(formats.get(name, "")):
         if field_name == "timestamp" and kind == "uint64_t" and count is None:
-            return place
+            time_at = place
         try:
-            size = _node(kind, formats, 0).fixed
+            size = (_node(kind, formats, 1).fixed or 0) * (1 if count is None else count)
         except InvalidInput:
             return None
-        place += (size or 0) * (1 if count is None else count)
-    return None
+        place += size
+        padding = padding + size if field_name.startswith("_padding") else 0
+    return None if time_at is None else _Shape(time_at=time_at, bytes_min=place - padding, bytes_max=place)
 
 
 def _node(name: str, formats: dict[str, str], depth: int) -> Node:
@@ -206,6 +272,6 @@ def _channel(number: int, found: _Found) -> Channel:
 
 def _decoder(name: str, formats: dict[str, str]) -> Decoder:
     root = _node(name, formats, 0)
-    if _time_place(name, formats) is None:
+    if _shape(name, formats) is None:
         raise InvalidInput("decode messages", on=name, got="a format without a time", wanted="uint64_t timestamp")
     return LayoutDecoder(root=root, format="ulog")

@@ -15,12 +15,13 @@ import logging
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from threading import Lock
+from types import TracebackType
 from typing import Any
 
 import av
 import av.logging
 import numpy as np
-from numpy.typing import NDArray
 
 from mainspring.data.video.frames import Decoding, decoded
 from mainspring.data.video.keys import begins_closed, unit_length_bytes
@@ -54,10 +55,9 @@ class StrictDecoding:
         Raises:
             DamagedData: The file cannot be read.
         """
-        _listen()
         index = self._index
         try:
-            with open(self._path, "rb") as file:
+            with open(self._path, "rb") as file, _LISTENING:
                 for frame in decoded(file, index, self._failed, decode=_heard, err_detect=_STRICT):
                     if frame.pts < 0:
                         continue
@@ -137,9 +137,35 @@ def _heard(context: Any, packet: Any) -> Decoding:
     return Decoding(frames=frames, error=errors[0].strip() if errors else "")
 
 
-def _listen() -> None:
-    """Lets errors of FFmpeg reach `_heard`, unless somebody listens already; to others they stay unsaid."""
-    if av.logging.get_level() is None:
-        logging.getLogger("libav").setLevel(logging.CRITICAL + 1)
-        av.logging.set_skip_repeated(False)
-        av.logging.set_level(av.logging.ERROR)
+class _Listening:
+    """While somebody is inside, errors of FFmpeg reach `_heard`, unless somebody else listens already; for threads.
+
+    What other threads decode meanwhile stays unsaid as it was.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0
+        self._ours = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1 and av.logging.get_level() is None:
+                self._ours = True
+                logging.getLogger("libav").setLevel(logging.CRITICAL + 1)
+                av.logging.set_skip_repeated(False)
+                av.logging.set_level(av.logging.ERROR)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0 and self._ours:
+                self._ours = False
+                av.logging.set_level(None)
+                logging.getLogger("libav").setLevel(logging.NOTSET)
+
+
+_LISTENING = _Listening()

@@ -1,4 +1,4 @@
-"""Encodes frames as h264 of short closed groups: what a training view keeps of a camera.
+"""Encodes frames as h264 of short closed groups, or as JPEG: what a training view keeps of a camera.
 
 The same frames give the same bytes with the same build of PyAV: its x264 runs in one thread without looking ahead, and
 its scaler is told to be exact.
@@ -7,39 +7,25 @@ its scaler is told to be exact.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, BinaryIO
 
 import av
 import numpy as np
+from av.codec.context import Flags
 from av.video.frame import PictureType
 from av.video.reformatter import ColorRange, Colorspace, VideoReformatter
 from numpy.typing import NDArray
 
+from mainspring.data.video.coded import Coding
 from mainspring.data.video.frames import SCALING
 from mainspring.domain.errors import DamagedData
 
 _PRESET = "medium"  # Slower ones save under 1 % of the bytes in these short groups, and take two to four times as long.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coding:
-    """How frames are encoded.
-
-    Args:
-        size: Height and width, in pixels, even.
-        gop: Frames in a group.
-        quality: x264's constant rate factor.
-    """
-
-    size: int
-    gop: int
-    quality: int
-
-
 def encode_frames(frames: Iterable[Any], coding: Coding, out: BinaryIO) -> NDArray[np.int64]:
-    """Writes frames as packets of h264 (Annex B), and returns where each ends.
+    """Writes frames as packets of h264 (Annex B) or JPEG, and returns where each ends.
 
     Each group begins with a key frame that has the decoder's headers before it, and refers to nothing outside; no
     frame is reordered.
@@ -90,10 +76,16 @@ def _written(packets: list[Any], gop: int, out: BinaryIO, ends: list[int], end: 
 
 
 def _context(coding: Coding) -> Any:
-    context: Any = av.CodecContext.create("libx264", "w")
+    context: Any = av.CodecContext.create("libx264" if coding.codec == "h264" else coding.codec, "w")
     context.width = context.height = coding.size
     context.pix_fmt, context.time_base, context.framerate = "yuv420p", _TICK, 1 / _TICK
     context.thread_count = 1  # Episodes are encoded side by side; and threads would change the bytes.
+    if coding.codec == "mjpeg":
+        context.color_range = ColorRange.MPEG  # As the planes of h264: who reads them need not ask which it was.
+        context.flags |= Flags.qscale
+        context.global_quality = coding.quality
+        context.options = {"strict": "unofficial", "huffman": "optimal"}
+        return context
     context.options = {
         "preset": _PRESET,
         "tune": "fastdecode",  # Decoded twice as fast for 9 % more bytes.

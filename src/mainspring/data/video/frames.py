@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, TypeAlias
 import av
 import numpy as np
 from av.video.reformatter import Interpolation, VideoReformatter
+from blake3 import blake3
 from numpy.typing import NDArray
 
 from mainspring.data.video.packet import packet_from
@@ -20,6 +21,7 @@ from mainspring.domain.errors import DamagedData
 
 Pixels: TypeAlias = NDArray[np.uint8]
 SCALING = Interpolation.AREA | Interpolation.ACCURATE_RND | Interpolation.BITEXACT  # The same bits on every machine.
+_HASH_LETTERS = 32
 
 
 def frames_in(path: Path, index: PacketIndex) -> Iterator[Any]:
@@ -71,13 +73,50 @@ def frames_in(path: Path, index: PacketIndex) -> Iterator[Any]:
         )
 
 
-def frames_shown(path: Path, index: PacketIndex, shown: NDArray[np.int64]) -> Iterator[Any]:
+class PictureHash:
+    """A hash of what a decoder gave, before any conversion: size, format and visible lines of each frame."""
+
+    def __init__(self) -> None:
+        self._hasher = blake3()
+
+    def add(self, frame: Any) -> None:
+        """Adds a frame, PyAV's."""
+        self._hasher.update(f"{frame.format.name} {frame.width}x{frame.height}\n".encode())
+        for number in range(len(frame.planes)):
+            self._hasher.update(plane_lines(frame, number))
+
+    @property
+    def text(self) -> str:
+        """Returns the hash of the frames so far."""
+        return self._hasher.hexdigest()[:_HASH_LETTERS]
+
+
+def hash_of_frames(path: Path, index: PacketIndex) -> str:
+    """Returns the hash of a track's frames as they are decoded now.
+
+    Args:
+        path: The file its packets lie in.
+        index: Where.
+
+    Raises:
+        DamagedData: See `frames_in`.
+    """
+    pictures = PictureHash()
+    for frame in frames_in(path, index):
+        pictures.add(frame)
+    return pictures.text
+
+
+def frames_shown(
+    path: Path, index: PacketIndex, shown: NDArray[np.int64], *, pictures: PictureHash | None = None
+) -> Iterator[Any]:
     """Yields a frame, as PyAV's, for each of some numbers; each frame of the track is decoded once.
 
     Args:
         path: The file its packets lie in.
         index: Where.
         shown: [R] frame numbers that never fall: a frame may come again, or not at all.
+        pictures: Is given every frame of the track once, whether it is shown or not.
 
     Raises:
         DamagedData: A frame is missing, cannot be decoded, or has another size.
@@ -87,6 +126,8 @@ def frames_shown(path: Path, index: PacketIndex, shown: NDArray[np.int64]) -> It
         raise DamagedData("read a video", on=path.name, got=got, wanted=f"rising ones of {index.frames}")
     times = np.bincount(shown, minlength=index.frames).tolist()
     for frame, count in zip(frames_in(path, index), times, strict=True):
+        if pictures is not None:
+            pictures.add(frame)
         yield from repeat(frame, count)
 
 

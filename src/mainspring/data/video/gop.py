@@ -1,4 +1,4 @@
-"""Decodes short groups of h264 into arrays: one decoder for good, and nothing copied that need not be."""
+"""Decodes groups of h264, or single JPEGs, into arrays: one decoder for good, nothing copied that need not be."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from mainspring.domain.errors import DamagedData
 
 Pixels: TypeAlias = NDArray[np.uint8]
 Name: TypeAlias = Callable[[int], str]
+_JPEG = b"\xff\xd8\xff"
 
 
 class GopDecoder:
@@ -27,13 +28,14 @@ class GopDecoder:
         self._av: Any = import_module("av")
         self._packets: Any = import_module("mainspring.data.video.packet")
         self._reformatter = self._av.video.reformatter.VideoReformatter()  # One converter, not one for each frame.
-        self._context = self._fresh()
+        self._contexts: dict[str, Any] = {}
 
     def decode(self, coded: Coded, out: Iterable[Pixels | None], *, on: str | Name) -> None:
         """Decodes the first frames of a group.
 
         Args:
-            coded: Packets, the first a key frame. They may hold several groups.
+            coded: Packets of h264 or JPEG, as their first bytes show, the first a key frame. They may hold several
+                groups.
             out: Where each frame goes, as far as it is long: [H*3/2, W] for the planes of YUV 4:2:0 one below the other
                 (Y; then U and V, each of half the width, two of their rows in one), or [H, W, 3] for RGB; None for a
                 frame that is only decoded on the way. Each in one piece; an array [rows, ...] is such a sequence.
@@ -43,17 +45,19 @@ class GopDecoder:
             DamagedData: A frame cannot be decoded, or has another size.
         """
         at = begin = 0
+        codec = "mjpeg" if bytes(coded.data[: len(_JPEG)]) == _JPEG else "h264"
+        context = self._contexts.get(codec) or self._fresh(codec)
         packet_of, data = self._packets.packet_of, coded.data
         try:
             for end, place in zip(coded.ends.tolist(), out, strict=False):
-                frames = self._context.decode(packet_of(data[begin:end]))
+                frames = context.decode(packet_of(data[begin:end]))
                 if len(frames) != 1 or frames[0].is_corrupt:
                     raise ValueError(f"{len(frames)} frames of a packet")
                 if place is not None:
                     self._copy(frames[0], place)
                 at, begin = at + 1, end
         except (self._av.FFmpegError, ValueError) as error:
-            self._context = self._fresh()
+            del self._contexts[codec]
             name = f"{on}, frame {at} after it" if isinstance(on, str) else on(at)
             raise DamagedData("decode a frame", on=name, got=str(error)[:200]) from error
 
@@ -72,8 +76,8 @@ class GopDecoder:
         _copy_lines(first, out, 4 * half * width, half, width)
         _copy_lines(second, out, 5 * half * width, half, width)
 
-    def _fresh(self) -> Any:
-        context = self._packets.decoder_of("h264")
+    def _fresh(self, codec: str) -> Any:
+        context = self._contexts[codec] = self._packets.decoder_of(codec)
         context.flags |= self._av.codec.context.Flags.low_delay  # Nothing is reordered: each packet yields its frame.
         return context
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tempfile
 from collections import deque
@@ -26,6 +27,7 @@ from mainspring.data.episode import EpisodeRow
 from mainspring.data.features import Features
 from mainspring.data.layers.layer import features_with, find_layer, layer_pieces
 from mainspring.data.packs import Piece
+from mainspring.data.video.packet import DECODING
 from mainspring.data.views.earlier import sides_before
 from mainspring.data.views.manifest import (
     Shard,
@@ -39,15 +41,16 @@ from mainspring.data.views.ready import Maker, ReadyEpisode
 from mainspring.data.views.shards import Records, ShardRecord, ShardWriter, held_episodes, shard_blobs
 from mainspring.data.views.summary import Summary, summary_from_bytes
 from mainspring.domain.codec import encode, from_plain, to_plain
-from mainspring.domain.errors import Unavailable
+from mainspring.domain.errors import DamagedData, Unavailable
 from mainspring.domain.ids import EpisodeId
 from mainspring.objects import Blob, ObjectStore, fetch_blob, get_blob, put_blob
 
-PRODUCER = 2  # Raised by any change here or in `video`, PyAV's own included, that changes a view's bytes.
+PRODUCER = 3  # Raised by any change here or in how `video` encodes, PyAV's own included, that changes a view's bytes.
 AHEAD_MIN = 8  # Episodes in hand at once: bounds the memory of their columns and the room of their frames.
 THREADS_MIN = 4  # Decoding leaves the interpreter; beyond the cores, threads only hide the store's latency.
 LOOKED_FOR_MAX = 16  # New episodes in a row before those of a shard that was made; beyond them it is made again.
 _ID_LETTERS = 32
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +61,13 @@ class ViewProgress:
         done: Episodes done.
         total: How many there are.
         reused: How many of those done had been made ready before.
+        refused: How many shards that had been made before were not taken over: their pictures are not what is decoded.
     """
 
     done: int
     total: int
     reused: int
+    refused: int = 0
 
 
 def build_view(
@@ -150,13 +155,16 @@ def _publish(store: ObjectStore, version: Version, manifest: ViewManifest) -> No
 
 
 def _view_id(version: Version, recipe: ViewRecipe, sides: Sides) -> str:
-    return _hash({"version": version.id, "recipe": to_plain(recipe), "producer": PRODUCER, "sides": sides.id})
+    made_by = {"producer": PRODUCER, "decoding": DECODING}
+    return _hash({"version": version.id, "recipe": to_plain(recipe), "sides": sides.id, **made_by})
 
 
 def _shard_id(recipe: ViewRecipe, features: Features) -> str:
     """Returns the hash of all that a shard follows from, but its episodes."""
     apart = replace(recipe, holdout_fraction=0.0, holdout_group="id")  # Says which episodes, not what becomes of them.
-    return _hash({"features": to_plain(features), "recipe": to_plain(apart), "producer": PRODUCER})
+    return _hash(
+        {"features": to_plain(features), "recipe": to_plain(apart), "producer": PRODUCER, "decoding": DECODING}
+    )
 
 
 def _hash(facts: Mapping[str, object]) -> str:
@@ -176,6 +184,7 @@ class _Episodes:
     def __init__(self, table: pa.Table) -> None:
         self._table = table
         self.ids: list[str] = table["id"].to_pylist()
+        self.places = {id: at for at, id in enumerate(self.ids)}
         self.tasks = table["task"]
 
     def row(self, at: int) -> EpisodeRow:
@@ -189,13 +198,16 @@ class _Told:
     def __init__(self, *, total: int, progress: Callable[[ViewProgress], None] | None) -> None:
         self._total = total
         self._progress = progress
-        self._done = self._reused = 0
+        self._done = self._reused = self._refused = 0
+
+    def refuse(self) -> None:
+        self._refused += 1
 
     def advanced(self, episodes: int, reused: int) -> None:
         self._done += episodes
         self._reused += reused
         if self._progress:
-            self._progress(ViewProgress(done=self._done, total=self._total, reused=self._reused))
+            self._progress(ViewProgress(done=self._done, total=self._total, reused=self._reused, refused=self._refused))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +257,7 @@ class _Builder:
         summary: Summary | None = None
         with _Window(self._pool, self._make, self._videos, side, self._ahead) as window:
             while len(lengths) < len(episodes):
-                record = self._shard(window, episodes, len(lengths))
+                record = self._shard(window, side, len(lengths))
                 shards.append(record.shard)
                 lengths += record.rows
                 part = summary_from_bytes(get_blob(self._store, record.shard.summary), self._features)
@@ -268,17 +280,22 @@ class _Builder:
         )
         return _Side(manifest=manifest, summary=summary)
 
-    def _shard(self, window: _Window, episodes: Sequence[str], at: int) -> ShardRecord:
+    def _shard(self, window: _Window, side: _Episodes, at: int) -> ShardRecord:
         """Returns the shard that begins with an episode, found or made."""
-        known = self._records.at(episodes[at])
-        for record in known:
-            if record.serves(episodes, at):
+        episodes = side.ids
+        known = list(self._records.at(episodes[at]))
+        for record in [record for record in known if record.serves(episodes, at)]:
+            if not self._is_trusted(record, side):
+                known.remove(record)
+            else:
                 self._told.advanced(len(record.episodes), len(record.episodes))
                 return record
         for later in episodes[at + 1 : at + 1 + LOOKED_FOR_MAX]:
-            known = known or self._records.at(later)  # What is new came before the first of a shard that was made.
+            known = known or list(
+                self._records.at(later)
+            )  # What is new came before the first of a shard that was made.
         with tempfile.TemporaryDirectory(dir=self._folder) as name:
-            window.held = self._held(known, episodes[at:], Path(name))
+            window.held = self._held(known, side, at, Path(name))
             writer = ShardWriter(Path(name), self._recipe.shard_bytes)
             closed = False
             while at < len(episodes) and not closed:
@@ -290,15 +307,39 @@ class _Builder:
         self._records.keep(record)
         return record
 
-    def _held(self, known: Sequence[ShardRecord], episodes: Sequence[str], folder: Path) -> dict[str, ReadyEpisode]:
-        """Returns those of the episodes that the most useful of some shards has ready."""
+    def _held(self, known: Sequence[ShardRecord], side: _Episodes, at: int, folder: Path) -> dict[str, ReadyEpisode]:
+        """Returns those of the episodes from one on that the most useful of some shards has ready."""
         span = LOOKED_FOR_MAX + 2 * max((len(record.episodes) for record in known), default=0)
-        wanted = set(episodes[:span])  # What comes later lies in another shard.
-        best = max(known, key=lambda record: len(wanted.intersection(record.episodes)), default=None)
-        if best is None:
-            return {}
-        local = {blob.id: fetch_blob(self._store, blob, folder) for blob in best.blobs}
-        return {episode: ready for episode, ready in held_episodes(best, local).items() if episode in wanted}
+        wanted = set(side.ids[at : at + span])  # What comes later lies in another shard.
+        for record in sorted(known, key=lambda record: -len(wanted.intersection(record.episodes))):
+            if self._is_trusted(record, side):
+                local = {blob.id: fetch_blob(self._store, blob, folder) for blob in record.blobs}
+                return {episode: ready for episode, ready in held_episodes(record, local).items() if episode in wanted}
+        return {}
+
+    def _is_trusted(self, record: ShardRecord, side: _Episodes) -> bool:
+        """Returns whether a shard was made of the pictures that are decoded now, as far as one of its episodes shows.
+
+        Says so when it was not: it is made again.
+        """
+        cameras = [camera.name for camera in self._features.cameras]
+        shared = [number for number, episode in enumerate(record.episodes) if episode in side.places]
+        if not cameras or not shared:
+            return True
+        drawn = min(shared, key=lambda number: blake3(f"drawn {record.episodes[number]}".encode()).digest())
+        then = {camera: texts[drawn] for camera, texts in record.pictures.items()}
+        row = side.row(side.places[record.episodes[drawn]])
+        self._videos.want(row)
+        try:
+            same = self._make.pictures(row) == then
+        except DamagedData:  # Whoever makes it again says what is wrong.
+            same = False
+        finally:
+            self._videos.release(row)
+        if not same:
+            self._told.refuse()
+            _LOG.warning("a shard with episode %s was made of other pictures than are decoded now", row.id)
+        return same
 
 
 class _Videos:

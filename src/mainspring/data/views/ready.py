@@ -6,8 +6,8 @@ import io
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ from mainspring.data.episode import NANOSECONDS, EpisodeRow, Integers, VideoTrac
 from mainspring.data.features import Features
 from mainspring.data.packs import Piece, read_piece
 from mainspring.data.video.coded import Coded
-from mainspring.data.video.encode import Coding, encode_frames
-from mainspring.data.video.frames import frames_shown, read_frames
+from mainspring.data.video.encode import encode_frames
+from mainspring.data.video.frames import PictureHash, frames_shown, hash_of_frames, read_frames
 from mainspring.data.video.packets import index_from_parquet
 from mainspring.data.views.manifest import IMAGES, RAW, ViewRecipe
 from mainspring.domain.errors import DamagedData, MainspringError
@@ -38,11 +38,13 @@ class ReadyEpisode:
 
     Args:
         columns: [rows, ...] each; pixels among them when the codec is "raw".
-        videos: For each camera, when the codec is "h264".
+        videos: For each camera, when the codec has packets.
+        pictures: For each camera, the hash of what its source's packets were decoded to.
     """
 
     columns: Mapping[str, NDArray[Any]]
     videos: Mapping[str, Coded]
+    pictures: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -91,6 +93,24 @@ class Maker:
         except DamagedData as error:
             raise _named(error, row) from error
 
+    def pictures(self, row: EpisodeRow) -> dict[str, str]:
+        """Returns the hash of what each camera's packets are decoded to now, as `ReadyEpisode.pictures` says it.
+
+        Args:
+            row: The episode.
+
+        Raises:
+            DamagedData: They cannot be decoded.
+        """
+        names = {camera.name for camera in self.features.cameras}
+        return {
+            track.camera: hash_of_frames(
+                self.video(track.blob), index_from_parquet(read_piece(self.store, track.index))
+            )
+            for track in row.videos
+            if track.camera in names
+        }
+
     def _made(self, row: EpisodeRow) -> ReadyEpisode:
         table = pq.read_table(io.BytesIO(read_piece(self.store, row.columns)))
         steps = steps_at(table["time_ns"].to_numpy(), self.recipe.rate_hz)
@@ -104,18 +124,23 @@ class Maker:
             columns[column.name] = values[steps].astype(np.float32)
         tracks = {track.camera: track for track in row.videos}
         videos: dict[str, Coded] = {}
+        pictures = {camera.name: PictureHash() for camera in self.features.cameras}
         with reported("build a view", str(self.folder)):
             if self.features.cameras and self.recipe.codec == RAW:
                 size = self.recipe.image_size
                 images = _pixels(self.folder, (len(steps), len(self.features.cameras), size, size, 3))
                 for view, camera in enumerate(self.features.cameras):
-                    frames = self._frames(tracks[camera.name], shown_at(table, camera.name)[steps])
+                    shown = shown_at(table, camera.name)[steps]
+                    frames = self._frames(tracks[camera.name], shown, pictures[camera.name])
                     read_frames(frames, images[:, view])
                 columns[IMAGES] = images
             else:
                 for camera in self.features.cameras:
-                    videos[camera.name] = self._coded(tracks[camera.name], shown_at(table, camera.name)[steps])
-        return ReadyEpisode(columns=columns, videos=videos)
+                    shown = shown_at(table, camera.name)[steps]
+                    frames = self._frames(tracks[camera.name], shown, pictures[camera.name])
+                    videos[camera.name] = self._coded(frames)
+        hashes = {name: each.text for name, each in pictures.items()}
+        return ReadyEpisode(columns=columns, videos=videos, pictures=hashes)
 
     def _with_layers(self, table: pa.Table, row: EpisodeRow) -> pa.Table:
         for pieces in self.layers:
@@ -126,17 +151,17 @@ class Maker:
                 table = table.append_column(name, more[name])
         return table
 
-    def _coded(self, track: VideoTrack, shown: Integers) -> Coded:
-        coding = Coding(size=self.recipe.image_size, gop=self.recipe.gop, quality=self.recipe.quality)
+    def _coded(self, frames: Iterator[Any]) -> Coded:
+        coding = self.recipe.coding
         with tempfile.TemporaryFile(dir=self.folder) as file:
-            ends = encode_frames(self._frames(track, shown), coding, file)
+            ends = encode_frames(frames, coding, file)
             file.flush()
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return Coded(data=memoryview(mapped), ends=ends)
 
-    def _frames(self, track: VideoTrack, shown: Integers) -> Any:
+    def _frames(self, track: VideoTrack, shown: Integers, pictures: PictureHash) -> Iterator[Any]:
         index = index_from_parquet(read_piece(self.store, track.index))
-        return frames_shown(self.video(track.blob), index, shown)
+        return frames_shown(self.video(track.blob), index, shown, pictures=pictures)
 
 
 def steps_at(time_ns: Integers, rate_hz: float | None) -> Integers:

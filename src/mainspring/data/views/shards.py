@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -44,12 +44,14 @@ class ShardRecord:
         episodes: Ids of its episodes, in row order.
         rows: How many rows each has.
         closed: Whether it ended by rule; else there were no more episodes.
+        pictures: For each camera, the hash of what each episode's packets were decoded to when it was made.
     """
 
     shard: Shard
     episodes: tuple[str, ...]
     rows: tuple[int, ...]
     closed: bool
+    pictures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def serves(self, episodes: Sequence[str], at: int) -> bool:
         """Returns whether a build of some episodes would make the same shard.
@@ -150,6 +152,7 @@ class ShardWriter:
         self._video_bytes: dict[str, int] = {}
         self._episodes: list[str] = []
         self._rows: list[int] = []
+        self._pictures: dict[str, list[str]] = {}
         self._size_bytes = 0
 
     def add(self, episode: str, ready: ReadyEpisode) -> bool:
@@ -179,6 +182,8 @@ class ShardWriter:
                 self._video_bytes[camera] += coded.data.nbytes
         self._episodes.append(episode)
         self._rows.append(ready.rows)
+        for camera, text in ready.pictures.items():
+            self._pictures.setdefault(camera, []).append(text)
         self._size_bytes += ready.size_bytes
         return ends_shard(
             episode,
@@ -213,7 +218,13 @@ class ShardWriter:
             videos[camera] = Packets(data=self._stored(store, "video", camera), ends=put_blob(store, sink.getbuffer()))
         summary = put_blob(store, summary_to_bytes(self._summary(rows)))
         shard = Shard(rows=rows, columns=columns, videos=videos, summary=summary)
-        return ShardRecord(shard=shard, episodes=tuple(self._episodes), rows=tuple(self._rows), closed=closed)
+        return ShardRecord(
+            shard=shard,
+            episodes=tuple(self._episodes),
+            rows=tuple(self._rows),
+            closed=closed,
+            pictures={camera: tuple(texts) for camera, texts in self._pictures.items()},
+        )
 
     def _summary(self, rows: int) -> Summary:
         names = sorted(name for name in self._shapes if name != IMAGES)
@@ -251,13 +262,17 @@ def held_episodes(record: ShardRecord, local: Mapping[str, Path]) -> dict[str, R
         for camera, video in shard.videos.items()
     }
     found, begin = {}, 0
-    for episode, rows in zip(record.episodes, record.rows, strict=True):
+    for number, (episode, rows) in enumerate(zip(record.episodes, record.rows, strict=True)):
         end = begin + rows
         coded = {}
         for camera, (data, ends) in videos.items():
             first, last = int(ends[begin]), int(ends[end])
             coded[camera] = Coded(data=data[first:last].data, ends=ends[begin + 1 : end + 1] - first)
-        found[episode] = ReadyEpisode(columns={name: array[begin:end] for name, array in columns.items()}, videos=coded)
+        found[episode] = ReadyEpisode(
+            columns={name: array[begin:end] for name, array in columns.items()},
+            videos=coded,
+            pictures={camera: texts[number] for camera, texts in record.pictures.items()},
+        )
         begin = end
     return found
 

@@ -1,8 +1,8 @@
 """A training view: a version made ready for one recipe, and how a rank opens it.
 
 What a view holds is described by its manifest, `views/<id>.json`; its bytes are blobs. Each split is a list of shards
-of whole episodes: a `.npy` file a column, and for each camera either pixels among the columns or h264 packets. All of
-it is mapped into memory where it is read, or fetched by ranges.
+of whole episodes: a `.npy` file a column, and for each camera either pixels among the columns or packets of h264 or
+JPEG. All of it is mapped into memory where it is read, or fetched by ranges.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class View:
 
     @property
     def codec(self) -> str:
-        """Returns how it keeps frames: "raw" or "h264"."""
+        """Returns how it keeps frames: "raw", "h264" or "jpeg"."""
         return self.manifest.recipe.codec
 
     @property
@@ -145,7 +145,7 @@ class View:
 
         Decoding can begin at an episode's first row and each `gop` rows after it.
         """
-        return self.manifest.recipe.gop if self._shards[0].videos else 1
+        return self.manifest.recipe.coding.gop if self._shards[0].videos else 1
 
     def episode_of(self, rows: Integers) -> Integers:
         """Returns the number of the episode that each row lies in.

@@ -18,7 +18,14 @@ from typing import Any, final
 import h5py
 import numpy as np
 
-from mainspring.data.export.formats.pictures import PictureForm, coded_pictures, form_of, pixel_pictures
+from mainspring.data.export.formats.pictures import (
+    PictureForm,
+    coded_pictures,
+    counts,
+    form_of,
+    pixel_pictures,
+    short_camera,
+)
 from mainspring.data.export.losses import common_losses
 from mainspring.data.export.run import Job, JobResult, MadeFile, Work, episode_job
 from mainspring.data.export.survey import EpisodeSeen, ExportSurvey, Look, part_of, read_episode
@@ -49,7 +56,9 @@ class Hdf5Files:
         self._survey = survey
         self._paths = {one.name: _path_of(one.name) for one in survey.features.columns}
         self._forms = {one.name: form_of(survey, one.name) for one in survey.features.cameras}
-        self._cameras = {name: f"{_group(form)}/{_UNNAMED.sub('.', name)}" for name, form in self._forms.items()}
+        self._cameras = {
+            name: f"{_group(form)}/{_UNNAMED.sub('.', short_camera(name))}" for name, form in self._forms.items()
+        }
         paths = [*self._paths.values(), *self._cameras.values()]
         if twice := sorted({path for path in paths if paths.count(path) > 1}):
             raise InvalidInput("export to HDF5", got=f"{', '.join(twice)[:200]} twice", wanted="names that differ")
@@ -57,7 +66,7 @@ class Hdf5Files:
     @property
     def lost(self) -> tuple[str, ...]:
         """See `ExportFormat.lost`."""
-        lost = [one for one in common_losses(self._survey, (), stills=set(Look)) if "encoded again" not in one]
+        lost = [*common_losses(self._survey, None)]
         for name, form in self._forms.items():
             looks = {track.look for one in self._survey.episodes for track in one.tracks if track.camera == name}
             if form is PictureForm.COLOUR and Look.VIDEO in looks:
@@ -83,7 +92,6 @@ class Hdf5Files:
 
     def _write(self, episode: EpisodeSeen, work: Work, path: Path) -> JobResult:
         read, wide = read_episode(work.store, episode, work.fetched), self._survey.wide()
-        copied = 0
         with h5py.File(path, "w", libver=("v108", "v112")) as file:
             file.attrs["sim"] = False
             for key, value in self._said(episode).items():
@@ -101,11 +109,11 @@ class Hdf5Files:
                     self._write_coded(file, episode, work, track.camera)
                 else:
                     self._write_pixels(file, episode, work, track.camera)
-                copied += episode.row.frames
             if coded:
                 file.attrs["compress"] = len(coded) == len(episode.tracks)
         files = (MadeFile(key=f"episode_{episode.number}.hdf5", path=path),)
-        return JobResult(files=files, copied=copied)
+        counted = counts(episode, self._forms)
+        return JobResult(files=files, copied=counted["copied"], again=counted["again"])
 
     def _write_coded(self, file: Any, episode: EpisodeSeen, work: Work, camera: str) -> None:
         pictures = [np.frombuffer(one, np.uint8) for one in coded_pictures(work, episode, camera, PictureForm.JPEG)]

@@ -162,7 +162,7 @@ class LeRobotV3:
             for file in self._video_files(camera):
                 begin = 0
                 for episode in file.episodes:
-                    place = {f"videos/{name}/{key}": value for key, value in _place(file).items()}
+                    place: dict[str, Any] = {f"videos/{name}/{key}": value for key, value in _place(file).items()}
                     place[f"videos/{name}/from_timestamp"] = float(begin / self._rate)
                     begin += episode.row.frames
                     place[f"videos/{name}/to_timestamp"] = float(begin / self._rate)
@@ -298,7 +298,7 @@ def episode_table_of(
             columns[name] = _stills(work, episode, camera.name)
             statistics[name] = picture_statistic(work, episode, camera.name)
             pictures.append(name)
-    own = {
+    own: dict[str, Any] = {
         "timestamp": (frame * rate.denominator / rate.numerator).astype(np.float32),
         "frame_index": frame,
         "episode_index": np.full(steps, episode.number, np.int64),

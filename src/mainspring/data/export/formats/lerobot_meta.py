@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,11 +21,11 @@ from numpy.typing import NDArray
 from mainspring.data.episode import Floats, RawFile
 from mainspring.data.export.losses import common_losses
 from mainspring.data.export.run import Work
-from mainspring.data.export.survey import EpisodeSeen, ExportSurvey, Look, part_of
+from mainspring.data.export.survey import EpisodeSeen, ExportSurvey, Look, TrackSeen, part_of
 from mainspring.data.export.video import MP4_CODECS, frames_at
 from mainspring.data.features import STATE, Features
 from mainspring.domain.errors import InvalidInput
-from mainspring.objects import Blob, ObjectStore, get_blob
+from mainspring.objects import get_blob
 
 CHUNK_FILES_MAX = 1_000
 RESERVED = ("timestamp", "frame_index", "episode_index", "index", "task_index")
@@ -83,6 +82,10 @@ def is_stills(survey: ExportSurvey, camera: str) -> bool:
     return looks <= {Look.PNG, Look.GRAY, Look.DEPTH}
 
 
+def _why_again(survey: ExportSurvey, track: TrackSeen) -> str:
+    return "" if is_stills(survey, track.camera) else track.why_again(MP4_CODECS)
+
+
 def codes_again(episode: EpisodeSeen, camera: str) -> bool:
     """Returns whether a camera's video is encoded again.
 
@@ -121,7 +124,7 @@ def lerobot_lost(survey: ExportSurvey) -> tuple[str, ...]:
                 f"depth: LeRobot has none; {camera.name} goes as 16 bit PNG in the tables, which its classes take for "
                 "a picture of one channel"
             )
-    return (*lost, *common_losses(survey, MP4_CODECS, stills={Look.PNG, Look.GRAY, Look.DEPTH}))
+    return (*lost, *common_losses(survey, lambda _, track: _why_again(survey, track)))
 
 
 def info_json(survey: ExportSurvey, rate: Fraction, pixels: Mapping[str, str], more: Mapping[str, Any]) -> bytes:
@@ -247,7 +250,7 @@ def picture_statistic(work: Work, episode: EpisodeSeen, camera: str) -> Statisti
     Raises:
         DamagedData: A picture cannot be decoded.
     """
-    return _told(work.store, episode, camera) or _sampled(work, episode, camera)
+    return _told(work, episode, camera) or _sampled(work, episode, camera)
 
 
 def _sampled(work: Work, episode: EpisodeSeen, camera: str) -> Statistic:
@@ -286,29 +289,31 @@ def _of_pixels(values: NDArray[Any], count: int, *, most: int) -> Statistic:
     return found | {"count": [count]}
 
 
-def _told(store: ObjectStore, episode: EpisodeSeen, camera: str) -> Statistic | None:
+def _told(work: Work, episode: EpisodeSeen, camera: str) -> Statistic | None:
     """Returns what the source's own description says of an episode's pictures."""
     found = _NUMBERED.search(episode.row.source)
     if found is None:
         return None
     for raw in episode.row.raw:
-        if said := _in_raw(store, raw).get((int(found.group(1)), camera)):
+        if said := _in_raw(work, raw).get((int(found.group(1)), camera)):
             return said
     return None
 
 
-def _in_raw(store: ObjectStore, raw: RawFile) -> Mapping[tuple[int, str], Statistic]:
+def _in_raw(work: Work, raw: RawFile) -> Mapping[tuple[int, str], Statistic]:
     lines = raw.name.endswith("meta/episodes_stats.jsonl")
     tables = "meta/episodes/" in raw.name and raw.name.endswith(".parquet")
     if not (lines or tables) or raw.blob.size_bytes > _SOURCE_STATISTICS_BYTES_MAX:
         return {}
-    return _from_lines(store, raw.blob) if lines else _from_table(store, raw.blob)
+    if raw.blob.id not in work.known:
+        work.known[raw.blob.id] = (_from_lines if lines else _from_table)(get_blob(work.store, raw.blob))
+    found: Mapping[tuple[int, str], Statistic] = work.known[raw.blob.id]
+    return found
 
 
-@lru_cache(maxsize=4)
-def _from_lines(store: ObjectStore, blob: Blob) -> Mapping[tuple[int, str], Statistic]:
+def _from_lines(data: bytes) -> Mapping[tuple[int, str], Statistic]:
     found: dict[tuple[int, str], Statistic] = {}
-    for line in get_blob(store, blob).splitlines():
+    for line in data.splitlines():
         try:
             said = json.loads(line)
             for name, one in said["stats"].items():
@@ -319,11 +324,10 @@ def _from_lines(store: ObjectStore, blob: Blob) -> Mapping[tuple[int, str], Stat
     return found
 
 
-@lru_cache(maxsize=4)
-def _from_table(store: ObjectStore, blob: Blob) -> Mapping[tuple[int, str], Statistic]:
+def _from_table(data: bytes) -> Mapping[tuple[int, str], Statistic]:
     found: dict[tuple[int, str], Statistic] = {}
     try:
-        with pq.ParquetFile(io.BytesIO(get_blob(store, blob))) as file:
+        with pq.ParquetFile(io.BytesIO(data)) as file:
             names = [name for name in file.schema_arrow.names if name.startswith("stats/")]
             for row in file.read([*names, "episode_index"]).to_pylist():
                 cameras: dict[str, Statistic] = {}

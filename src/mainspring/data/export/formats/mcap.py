@@ -17,8 +17,8 @@ import yaml
 from mcap.writer import CompressionType, Writer
 
 from mainspring.data.episode import Integers
+from mainspring.data.export.beside import BesideMessage, messages_beside
 from mainspring.data.export.formats import ros
-from mainspring.data.export.formats.beside import BesideMessage, messages_beside
 from mainspring.data.export.losses import common_losses
 from mainspring.data.export.run import Job, JobResult, MadeFile, Work, episode_job
 from mainspring.data.export.survey import EpisodeSeen, ExportSurvey, Look, TrackSeen, part_of, rate_of, read_episode
@@ -64,15 +64,19 @@ class McapFiles:
         names = [*map(_topic_of, (one.name for one in survey.features.columns))]
         names += [camera_topic(one.name) for one in survey.features.cameras]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise InvalidInput("export to MCAP", got=f"topics {', '.join(twice)[:200]} twice", wanted="names that differ")
+            raise InvalidInput(
+                "export to MCAP", got=f"topics {', '.join(twice)[:200]} twice", wanted="names that differ"
+            )
 
     @property
     def lost(self) -> tuple[str, ...]:
         """See `ExportFormat.lost`."""
         rates = sorted({one.row.rate_hz for one in self._survey.episodes})
-        several = [f"rate: recipe.yaml tells one of {len(rates)}; the times themselves are kept"] if len(rates) > 1 else []
-        lost = common_losses(self._survey, MCAP_CODECS, stills=_STILLS, reordered=False, logs=False)
-        return (*several, *(one for one in lost if "encoded again" in one or one.startswith("layer")))
+        several = (
+            [f"rate: recipe.yaml tells one of {len(rates)}; the times themselves are kept"] if len(rates) > 1 else []
+        )
+        lost = common_losses(self._survey, lambda one, track: _why_again(track, one.row.started_ns), stepped=False)
+        return (*several, *lost)
 
     @property
     def jobs(self) -> Sequence[Job]:
@@ -96,9 +100,7 @@ class McapFiles:
         for column in self._survey.features.columns:
             field = "position" if column.name in (STATE, ACTION) else "data"
             topic = _topic_of(column.name)
-            columns[column.name] = [
-                {"topic": topic, "field": field, "tolerance_ms": 0.0, "names": list(column.names)}
-            ]
+            columns[column.name] = [{"topic": topic, "field": field, "tolerance_ms": 0.0, "names": list(column.names)}]
         cameras = {}
         for camera in self._survey.features.cameras:
             late_ns = behind_ns.get(camera.name, 0)
@@ -124,7 +126,7 @@ class McapFiles:
         behind_ns: dict[str, int] = {}
         copied = again = 0
         for track in episode.tracks:
-            coded = track.look not in _STILLS and bool(_why_again(track, times[0]))
+            coded = bool(_why_again(track, times[0]))
             part = part_of(work.store, episode, track.camera, work.fetched, again=coded)
             streams.append(_pictures(track, part, read.time_ns, episode))
             if track.look is Look.VIDEO and track.jumps and not coded:
@@ -163,6 +165,8 @@ def _topic_of(column: str) -> str:
 
 def _why_again(track: TrackSeen, first_ns: int) -> str:
     """Returns why a video is encoded again: one may begin before its first step, and repeat and skip frames."""
+    if track.look in _STILLS:
+        return ""
     if track.codec not in MCAP_CODECS:
         return f"{track.codec} is not taken"
     if track.reordered:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
 
@@ -42,6 +42,27 @@ def form_of(survey: ExportSurvey, camera: str) -> PictureForm:
     looks = {track.look for one in survey.episodes for track in one.tracks if track.camera == camera}
     alone = {Look.JPEG: PictureForm.JPEG, Look.GRAY: PictureForm.GRAY, Look.DEPTH: PictureForm.DEPTH}
     return alone.get(looks.pop(), PictureForm.COLOUR) if len(looks) == 1 else PictureForm.COLOUR
+
+
+def short_camera(camera: str) -> str:
+    """Returns a camera's name without what says only that it is one.
+
+    Args:
+        camera: Its name.
+    """
+    return camera.removeprefix("observation.").removeprefix("images.").strip("/") or camera
+
+
+def counts(episode: EpisodeSeen, forms: Mapping[str, PictureForm]) -> dict[str, int]:
+    """Returns how many pictures go out as they are, and how many are drawn again.
+
+    Args:
+        episode: An episode.
+        forms: Of its cameras.
+    """
+    kept = sum(_as_is(track, forms[track.camera]) for track in episode.tracks)
+    steps = episode.row.frames
+    return {"copied": kept * steps, "again": (len(episode.tracks) - kept) * steps}
 
 
 def coded_pictures(work: Work, episode: EpisodeSeen, camera: str, form: PictureForm) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from typing import Any, final
 
 import numpy as np
 
-from mainspring.data.export.formats.pictures import PictureForm, coded_pictures, form_of
+from mainspring.data.export.formats.pictures import PictureForm, coded_pictures, counts, form_of, short_camera
 from mainspring.data.export.formats.tfrecord import FeatureValue, example, framed
 from mainspring.data.export.losses import common_losses
 from mainspring.data.export.run import Job, JobResult, MadeFile, Work
@@ -52,7 +52,7 @@ class RldsFolder:
         self._name = _NAME.sub("_", survey.version.partition("@")[0].lower()).strip("_") or "episodes"
         self._forms = {one.name: form_of(survey, one.name) for one in survey.features.cameras}
         self._columns = {one.name: _path_of(one.name) for one in survey.features.columns}
-        self._cameras = {name: f"observation/{_UNNAMED.sub('_', name)}" for name in self._forms}
+        self._cameras = {name: f"observation/{_UNNAMED.sub('_', short_camera(name))}" for name in self._forms}
         paths = [*self._columns.values(), *self._cameras.values()]
         if twice := sorted({path for path in paths if paths.count(path) > 1}):
             raise InvalidInput("export to RLDS", got=f"{', '.join(twice)[:200]} twice", wanted="names that differ")
@@ -61,7 +61,7 @@ class RldsFolder:
     @property
     def lost(self) -> tuple[str, ...]:
         """See `ExportFormat.lost`."""
-        lost = [one for one in common_losses(self._survey, (), stills=set(Look)) if "encoded again" not in one]
+        lost = [*common_losses(self._survey, None)]
         for name, form in self._forms.items():
             looks = {track.look for one in self._survey.episodes for track in one.tracks if track.camera == name}
             if form is PictureForm.COLOUR and Look.VIDEO in looks:
@@ -119,16 +119,17 @@ class RldsFolder:
     def _making(self, file: EpisodeFile, count: int) -> Any:
         def make(work: Work) -> JobResult:
             path = work.folder / "shard"
-            size_bytes = frames = 0
+            size_bytes = copied = again = 0
             with reported("export a version", str(path)), open(path, "wb") as out:
                 for episode in file.episodes:
                     record = example(self._features(episode, work), on=episode.row.source)
                     out.write(framed(record))
                     size_bytes += len(record)
-                    frames += episode.row.frames * len(episode.tracks)
+                    counted = counts(episode, self._forms)
+                    copied, again = copied + counted["copied"], again + counted["again"]
             key = f"{self._name}-train.tfrecord-{file.number:05d}-of-{count:05d}"
             files = (MadeFile(key=key, path=path),)
-            return JobResult(files=files, facts={"size_bytes": size_bytes}, copied=frames)
+            return JobResult(files=files, facts={"size_bytes": size_bytes}, copied=copied, again=again)
 
         return make
 
@@ -174,7 +175,7 @@ class RldsFolder:
         }
         time = {**mark, "tensor": {"shape": {}, "dtype": "int64", "encoding": "none"}}
         step: dict[str, Any] = {"language_instruction": text, "time_ns": time}
-        step |= {name: mark for name in ("is_first", "is_last", "is_terminal")}
+        step |= dict.fromkeys(("is_first", "is_last", "is_terminal"), mark)
         observed: dict[str, Any] = {}
         for column in self._survey.features.columns:
             wide = column.name in self._wide
@@ -184,7 +185,10 @@ class RldsFolder:
                 "encoding": "bytes" if wide else "none",
             }
             group, _, name = self._columns[column.name].rpartition("/")
-            (observed if group else step)[name] = {"pythonClassName": f"{_FEATURES}.tensor_feature.Tensor", "tensor": kind}
+            (observed if group else step)[name] = {
+                "pythonClassName": f"{_FEATURES}.tensor_feature.Tensor",
+                "tensor": kind,
+            }
         for camera, form in self._forms.items():
             track = self._survey.episodes[0].track(camera)
             assert track is not None
@@ -201,7 +205,7 @@ class RldsFolder:
             "pythonClassName": f"{_FEATURES}.dataset_feature.Dataset",
             "sequence": {"feature": _group(step), "length": "-1"},
         }
-        said = {key: text for key in self._said(self._survey.episodes[0])}
+        said = dict.fromkeys(self._said(self._survey.episodes[0]), text)
         return _group({"steps": steps, "episode_metadata": _group(said)})
 
 

@@ -93,7 +93,7 @@ class Cdr:
         self._data += data
         return self
 
-    def bytes(self, data: bytes) -> Cdr:
+    def row(self, data: bytes) -> Cdr:
         """Adds a row of bytes.
 
         Args:
@@ -164,7 +164,7 @@ def compressed_image(time_ns: int, format: str, data: bytes) -> bytes:
         format: "jpeg" or "png".
         data: The picture.
     """
-    return Cdr().time(time_ns).text("").text(format).bytes(data).done()
+    return Cdr().time(time_ns).text("").text(format).row(data).done()
 
 
 def compressed_video(time_ns: int, format: str, data: bytes) -> bytes:
@@ -175,7 +175,7 @@ def compressed_video(time_ns: int, format: str, data: bytes) -> bytes:
         format: "h264", "h265", "vp9" or "av1".
         data: A packet that shows one frame.
     """
-    return Cdr().time(time_ns).text("").bytes(data).text(format).done()
+    return Cdr().time(time_ns).text("").row(data).text(format).done()
 
 
 def depth_image(time_ns: int, height: int, width: int, data: bytes) -> bytes:
@@ -188,7 +188,7 @@ def depth_image(time_ns: int, height: int, width: int, data: bytes) -> bytes:
         data: 16 bits a pixel, little-endian.
     """
     message = Cdr().time(time_ns).text("").number("I", height).number("I", width).text("16UC1")
-    return message.number("B", 0).number("I", 2 * width).bytes(data).done()
+    return message.number("B", 0).number("I", 2 * width).row(data).done()
 
 
 def _rows(values: Floats) -> list[bytes]:

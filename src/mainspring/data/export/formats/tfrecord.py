@@ -7,7 +7,7 @@ encoding of wire types 0 and 2.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import google_crc32c
@@ -18,6 +18,7 @@ from mainspring.domain.errors import InvalidInput
 
 RECORD_BYTES_MAX = (1 << 31) - 1  # Readers parse a record as one protobuf message.
 _MASK = 0xA282EAD8
+_64_BITS = 0xFFFFFFFFFFFFFFFF
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3  # Field numbers of Feature's kinds.
 
 FeatureValue: TypeAlias = list[bytes] | NDArray[np.float32] | NDArray[np.int64]
@@ -37,7 +38,9 @@ def example(features: Mapping[str, FeatureValue], *, on: str) -> bytes:
     if size_bytes > RECORD_BYTES_MAX * 0.98:
         got = f"an episode of {size_bytes >> 20} MiB"
         step = "export it as lerobot-v3 or mcap, or leave a camera out"
-        raise InvalidInput("write a record", on=on, got=got, wanted="under 2 GiB, which is all that a record holds", next_step=step)
+        raise InvalidInput(
+            "write a record", on=on, got=got, wanted="under 2 GiB, which is all that a record holds", next_step=step
+        )
     entries = [
         _field(1, _field(1, name.encode()) + _field(2, _feature(value))) for name, value in sorted(features.items())
     ]
@@ -64,11 +67,7 @@ def _feature(value: FeatureValue) -> bytes:
         return _field(_BYTES, b"".join(_field(1, one) for one in value))
     if value.dtype.kind == "f":
         return _field(_FLOATS, _field(1, value.astype("<f4").tobytes()))
-    return _field(_INTEGERS, _field(1, _varints(value.ravel().tolist())))
-
-
-def _varints(numbers: Iterable[int]) -> bytes:
-    return b"".join(_varint(number & 0xFFFFFFFFFFFFFFFF) for number in numbers)
+    return _field(_INTEGERS, _field(1, b"".join(_varint(int(number) & _64_BITS) for number in value.ravel())))
 
 
 def _varint(number: int) -> bytes:

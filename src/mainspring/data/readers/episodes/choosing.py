@@ -32,8 +32,11 @@ _STATES: tuple[tuple[str, ...], ...] = (  # The first row all of whose names are
 )
 _ACTIONS = (r"action", r"actions")
 _TIMES = (r"timestamps?", r"times?", r"time_ns", r"timestamps?_(ns|us|ms|s)")
-_TASKS = ("language_instruction", "instruction", "natural_language_instruction", "task_description", "language_raw")
-_TASKS_LESS = ("task", "lang", "language", "prompt", "env_name")
+_TASKS = (
+    *("language_instruction", "instruction", "natural_language_instruction", "task_description", "language_raw"),
+    *("task", "lang", "language", "prompt"),
+)
+_SCENES = ("env_name", "task_name", "scene")
 _ROBOTS = ("robot_type", "robot", "robots", "robot_name", "embodiment")
 _SUCCESSES = ("success", "is_success", "task_success", "next.success", "successful")
 _RATES = ("rate_hz", "control_freq", "control_frequency", "control_hz", "fps", "frequency", "frame_rate", "hz")
@@ -134,6 +137,7 @@ class Known:
 
     Args:
         task: What the robot was asked to do.
+        scene: What it may have been asked to do, by a name of a place or a set.
         robot: Kind of robot.
         success: Whether it was done; None when nobody says.
         rate_hz: Steps a second; None when nobody says.
@@ -141,6 +145,7 @@ class Known:
     """
 
     task: str
+    scene: str
     robot: str
     success: bool | None
     rate_hz: float | None
@@ -161,7 +166,8 @@ def known_from(facts: Mapping[str, str]) -> Known:
             if rate_hz is None and name.replace(".", "/").split("/")[-1] == wanted:
                 rate_hz, rate_by = _rate(text), name
     return Known(
-        task=_said(deep, (*_TASKS, *_TASKS_LESS)),
+        task=_said(deep, _TASKS),
+        scene=_said(deep, _SCENES),
         robot=_said(deep, _ROBOTS),
         success=True if success in _TRUE else False if success in _FALSE else None,
         rate_hz=rate_hz,
@@ -176,7 +182,7 @@ def task_field(fields: Iterable[Field]) -> Field | None:
         fields: All of them.
     """
     texts = [field for field in fields if field.kind is Kind.TEXT]
-    for wanted in (*_TASKS, *_TASKS_LESS):
+    for wanted in _TASKS:
         for field in texts:
             if field.name.split("/")[-1] == wanted:
                 return field

@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
+import av
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+from blake3 import blake3
 
-from mainspring.data.episode import NANOSECONDS, Episode, Floats, SourceFile, VideoFile, column_from_table
-from mainspring.data.features import Features
+from mainspring.data.episode import FRAMES_MAX, Episode, Floats, Integers, SourceFile, VideoFile
+from mainspring.data.features import ACTION, Camera, Features
+from mainspring.data.loss import Loss
+from mainspring.data.readers.episodes.lerobot_columns import CameraPart, Kept, Plan
+from mainspring.data.readers.episodes.lerobot_info import inside, not_there
+from mainspring.data.readers.episodes.lerobot_listing import TEXT_MAX, Clip, Listed
+from mainspring.data.readers.episodes.lerobot_parquet import (
+    Rows,
+    columns_of_integers,
+    is_rounded,
+    numbers,
+    rows_in,
+    rows_of,
+    texts,
+    whole_column,
+)
+from mainspring.data.readers.episodes.lerobot_pictures import picture_paths, pictures_of
+from mainspring.data.readers.episodes.lerobot_stats import Packed, objections
+from mainspring.data.readers.episodes.lerobot_time import Times, times_of
+from mainspring.data.readers.episodes.shaping import next_values, resampled
+from mainspring.data.video.packets import index_of_file
 from mainspring.domain.errors import DamagedData, InvalidInput
 
-SUCCESS = "next.success"  # LeRobot's column of whether the task was done, true at the step that did it.
-_EPISODE = "episode_index"
-_NAME_MAX = 200
-_BATCH_ROWS = 16_384  # Decoded at once: some megabytes, and few enough calls.
+SUCCESS = ("next.success", "success", "is_success", "is_episode_successful", "episode_success")  # True once it is done.
+TASK_STEPS = "task_steps"  # In an episode's metadata: from which time on which of its tasks is done.
+_INSTRUCTIONS = ("language_instruction", "instruction", "prompt", "task")
+_RUNS_MAX = 4_096
+_STALE = "--stale-statistics lets it in"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,183 +50,316 @@ class LeRobotRecording:
     Args:
         name: "episode_000007".
         root: The dataset's folder.
-        index: The episode's number.
-        task: Its task, in words.
-        robot: Kind of robot.
+        plan: What its episodes have.
+        listed: What is said of this one, each camera's file with it.
         rate: Frames per second, exact.
-        steps: How many rows it must have.
-        features: Names of the dimensions, and cameras.
-        data_path: Its Parquet file, inside the root.
-        sources: For each column, the dataset's own name of it.
-        shared: Whether its Parquet file holds other episodes too.
-        videos: For each camera, its file inside the root and its first frame there.
+        robot: Kind of robot.
+        shared: Whether its files hold other episodes too.
+        task_names: Of its tasks, by number.
+        bounds: What is said of the numbers of all episodes together, where nothing is said of this one's.
         meta_paths: The dataset's own description, kept with every episode.
+        resample_hz: See `IngestOptions`.
+        stale_statistics: See `IngestOptions`.
         parse_bytes: None: Parquet and video are parsed outside Python.
     """
 
     name: str
     root: Path
-    index: int
-    task: str
-    robot: str
+    plan: Plan
+    listed: Listed
     rate: Fraction
-    steps: int
-    features: Features
-    data_path: str
-    sources: tuple[tuple[str, str], ...]
+    robot: str
     shared: bool
-    videos: tuple[tuple[str, int], ...]
+    task_names: tuple[tuple[int, str], ...]
+    bounds: Packed
     meta_paths: tuple[str, ...]
+    resample_hz: float | None = None
+    stale_statistics: bool = False
     parse_bytes: int = 0
 
     @property
     def part(self) -> str:
         """See `Recording.part`. The dataset's description grows with it; only what it says of this one counts."""
-        said = [field.name for field in fields(self) if field.name not in ("root", "meta_paths")]
-        return " ".join(f"{name}={getattr(self, name)!r}" for name in said)
+        said = replace(self.listed, statistics=(), notes=())
+        numbers = blake3(repr((self.listed.statistics, self.bounds)).encode()).hexdigest()
+        how = (self.name, str(self.rate), self.robot, self.shared, self.task_names, self.resample_hz)
+        plan = (self.plan.columns, self.plan.cameras, self.plan.texts, self.plan.action)
+        return f"{how} {self.stale_statistics} {said} {numbers} {plan}"
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Returns the files inside the root that decide what it is."""
+        stills = [part.key for part in self.plan.cameras if part.kept is Kept.FILES]
+        steps = self.listed.length or 0
+        return (
+            *self._own_paths,
+            *(path for key in stills for path in picture_paths(self.root, key, self.listed.index, steps)),
+        )
+
+    @property
+    def _own_paths(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self.listed.data_path, *(clip.paths[0] for clip in self.listed.clips))))
 
     def read(self, folder: Path) -> Episode:
         """See `Recording.read`."""
-        paths = [self.data_path, *dict.fromkeys(path for path, _ in self.videos), *self.meta_paths]
-        files = self._files(paths)
-        table = self._table(files[self.data_path])
-        frame = column_from_table(table, "frame_index")[:, 0].astype(np.int64)
-        if not np.array_equal(frame, np.arange(self.steps)):
-            raise DamagedData(
-                "read a LeRobot episode",
-                on=self.name,
-                got=f"{len(frame)} rows, frames {frame[:3].tolist()}...",
-                wanted=f"frames 0 to {self.steps - 1}, each once and in order",
-            )
-        drift_s = np.abs(column_from_table(table, "timestamp")[:, 0] - frame / float(self.rate))
-        if not drift_s.max(initial=0.0) <= 0.5 / float(self.rate):  # Written so that a NaN fails too.
-            raise DamagedData(
-                "read a LeRobot episode",
-                on=self.name,
-                got=f"timestamps up to {drift_s.max():.3f} s off their frame numbers",
-                wanted=f"at most half a frame at {float(self.rate):g} Hz",
-            )
-        columns = {
-            column: self._vectors(table, name, len(self.features.names(column))) for column, name in self.sources
-        }
-        return Episode(
-            task=self.task,
+        found = _Found(notes=[*self.plan.notes, *self.listed.notes])
+        files = self._files()
+        rows = self._rows(files[self.listed.data_path], found)
+        table = rows.table
+        times = self._times(table, found)
+        columns = self._columns(rows, found)
+        videos = self._videos(files, table.num_rows, times, folder, found)
+        found.refuse(self.name)
+        assert times is not None  # Else there is a problem.
+        kept = min([table.num_rows, *(one.frames for one in videos)])
+        self._compare(videos, table.num_rows, found)
+        try:
+            made = [one.cut(kept) for one in videos]
+        except DamagedData as error:
+            raise DamagedData("read a LeRobot episode", on=self.name, got=str(error)) from error
+        task, metadata = self._words(table, times.time_ns, found)
+        sizes = {video.camera: video.index for video in made}
+        cameras = []
+        for part in self.plan.cameras:
+            index = sizes[part.name]
+            assert index is not None
+            cameras.append(Camera(name=part.name, height=index.height, width=index.width))
+            if part.height and (part.height, part.width) not in ((index.height, index.width),):
+                found.notes.append(f"{part.key}: {index.width}x{index.height}, declared {part.width}x{part.height}")
+        episode = Episode(
+            task=task,
             robot=self.robot,
-            success=bool(columns[SUCCESS].any()) if SUCCESS in columns else None,
+            success=self.listed.success if self.listed.success is not None else _success(columns),
             rate_hz=float(self.rate),
-            features=self.features,
-            time_ns=frame * (NANOSECONDS * self.rate.denominator) // self.rate.numerator,
-            columns=columns,
-            videos=tuple(
-                VideoFile(camera=camera.name, path=files[path], first_frame=first)
-                for camera, (path, first) in zip(self.features.cameras, self.videos, strict=True)
-            ),
-            files=tuple(SourceFile(name=path, path=files[path]) for path in paths),
+            features=Features(columns=self.plan.features.columns, cameras=tuple(cameras)),
+            time_ns=times.time_ns[:kept],
+            columns={name: values[:kept] for name, values in columns.items()},
+            videos=tuple(made),
+            files=tuple(SourceFile(name=path, path=place) for path, place in files.items()),
+            metadata=metadata,
+            losses=tuple(found.losses),
+            note="; ".join(found.notes),
         )
+        if not self.resample_hz or (times.even and self.resample_hz == float(self.rate)):
+            return episode
+        return resampled(episode, self.resample_hz)
 
-    def _files(self, paths: list[str]) -> dict[str, Path]:
-        files = {path: inside(self.root, path) for path in paths}
-        missing = [f"no file {path}" for path in paths if not files[path].is_file()]
-        empty = [f"an empty file {path}" for path in paths if files[path].is_file() and not files[path].stat().st_size]
-        if missing or empty:
-            raise DamagedData("read a LeRobot episode", on=self.name, got=", ".join(missing + empty))
+    def _files(self) -> dict[str, Path]:
+        files = {path: inside(self.root, path) for path in (*self._own_paths, *self.meta_paths)}
+        reasons = [reason for name, path in files.items() if (reason := not_there(path, name))]
+        if reasons:
+            videos = {clip.paths[0]: clip.key for clip in self.listed.clips}
+            keys = [key for path, key in videos.items() if not_there(files[path], path)]
+            raise DamagedData(
+                "read a LeRobot episode", on=self.name, got=", ".join(reasons), next_step=self._without(keys)
+            )
         return files
 
-    def _table(self, path: Path) -> pa.Table:
-        columns = [*(name for _, name in self.sources), "timestamp", "frame_index"]
-        if not self.shared and (rows := rows_in(path)) > self.steps:
-            got = f"{rows - self.steps} rows of no or another episode, or too many, in its own file"
+    def _without(self, keys: Sequence[str]) -> str:
+        names = [part.name for part in self.plan.cameras if part.key in keys]
+        return " ".join(f"--without-camera {name}" for name in names) + " lets it in" if names else ""
+
+    def _rows(self, path: Path, found: _Found) -> Rows:
+        length = self.listed.length
+        most = FRAMES_MAX if length is None else length + 1
+        if not self.shared and (there := rows_in(path)) > most:
+            got = f"{there - (length or 0)} rows of no or another episode, or too many, in its own file"
             raise DamagedData("read a LeRobot episode", on=self.name, got=got, wanted="its own rows only")
-        table = parquet(path, columns=columns, rows_max=self.steps + 1, episode=self.index)
-        return table
+        wanted = [*self.plan.keys, *self.plan.texts, "timestamp", "frame_index", "task_index"]
+        rows = rows_of(path, wanted, rows_max=most + 1, episode=self.listed.index if self.shared else None)
+        there = rows.table.num_rows
+        if not 0 < there <= most:
+            raise DamagedData("read a LeRobot episode", on=self.name, got=f"{there} rows", wanted=f"{length} rows")
+        if length is not None and abs(there - length) == 1:
+            found.notes.append(f"{there} rows, its description says {length}")
+        elif length is not None and there < length:
+            found.losses.append(Loss(subject="rows", lost=length - there, total=length, unit="rows"))
+        return rows
 
-    def _vectors(self, table: pa.Table, name: str, dims: int) -> Floats:
-        values = column_from_table(_as_numbers(table, name), name)
-        if values.shape != (self.steps, dims):
-            raise DamagedData(
-                "read a LeRobot episode", on=f"{self.name} {name}", got=f"{values.shape}", wanted=f"{self.steps, dims}"
+    def _times(self, table: pa.Table, found: _Found) -> Times | None:
+        try:
+            names = table.column_names
+            frame = columns_of_integers(table, "frame_index") if "frame_index" in names else None
+            stamp = numbers(table, "timestamp")[:, 0] if "timestamp" in names else None
+            times = times_of(
+                frame,
+                stamp,
+                rows=table.num_rows,
+                rate=self.rate,
+                single=stamp is not None and pa.types.is_float32(whole_column(table, "timestamp").type),
+                resampled=self.resample_hz is not None,
             )
-        return values
+        except DamagedData as error:
+            found.add(error)
+            return None
+        found.notes += [times.note] if times.note else []
+        return times
+
+    def _columns(self, rows: Rows, found: _Found) -> dict[str, Floats]:
+        """Returns the columns, held against every statistic there is of them."""
+        table, raw = rows.table, dict[str, Floats]()
+        for key in (*self.plan.keys, *(name for name in ("timestamp",) if name in table.column_names)):
+            try:
+                raw[key] = numbers(table, key)
+                if is_rounded(table, key):
+                    found.notes.append(f"{key}: whole numbers beyond 2^53 are rounded to doubles")
+            except DamagedData as error:
+                found.add(error)
+        said = self.listed.statistics or self.bounds
+        wrong = {one.column: one.text for one in objections(said, raw, whole=bool(self.listed.statistics))}
+        told = {column for column, _, _ in self.listed.statistics} - wrong.keys()
+        for column, text in rows.objections.items():
+            if not (self.shared and column in told):  # Another episode's rows may be what the file's do not agree with.
+                wrong.setdefault(column, text)
+        for column, text in wrong.items():
+            if self.stale_statistics:
+                found.notes.append(f"statistics disagree: {column}: {text}")
+            else:
+                found.problems.append(f"{column}: {text}")
+                found.steps.append(_STALE)
+        columns: dict[str, Floats] = {}
+        for part in self.plan.columns:
+            if all(key in raw for key in part.parts):
+                values = np.concatenate([raw[key] for key in part.parts], axis=1)
+                columns[part.name] = values
+                if values.shape[1] != len(part.names):
+                    got = f"{' + '.join(part.parts)}: {values.shape[1]} values a step"
+                    found.problems.append(f"{got}, declared {len(part.names)}")
+        if self.plan.action and self.plan.action in columns:
+            columns[ACTION] = next_values(columns[self.plan.action])
+        return columns
+
+    def _videos(
+        self, files: Mapping[str, Path], rows: int, times: Times | None, folder: Path, found: _Found
+    ) -> list[_Track]:
+        clips = {clip.key: clip for clip in self.listed.clips}
+        tracks: list[_Track] = []
+        for number, part in enumerate(self.plan.cameras):
+            try:
+                if part.kept is Kept.VIDEO:
+                    clip = clips[part.key]
+                    tracks.append(self._track(part, clip, files[clip.paths[0]], rows, times))
+                    continue
+                video = pictures_of(
+                    self.root,
+                    part,
+                    data=files[self.listed.data_path],
+                    rows=rows,
+                    index=self.listed.index,
+                    shared=self.shared,
+                    path=folder / f"camera-{number:03d}.packets",
+                )
+                assert video.index is not None
+                tracks.append(_Track(video=video, first=0, frames=video.index.frames))
+            except InvalidInput as error:
+                found.problems.append(f"camera {part.name}: {error}")
+                found.steps.append(self._without([part.key]))
+            except (av.FFmpegError, OSError) as error:
+                found.problems.append(f"camera {part.name}: {type(error).__name__}: {str(error)[:200]}")
+        return tracks
+
+    def _track(self, part: CameraPart, clip: Clip, path: Path, rows: int, times: Times | None) -> _Track:
+        """Returns where a camera's frames begin in its file, and how many there are."""
+        index = index_of_file(path)
+        first, there = clip.first, index.frames
+        if not self.shared and times is not None:
+            skipped = round(times.begin_s * self.rate)
+            if skipped > 0 and skipped + rows <= there + 1 and there - rows > 1:
+                first = skipped  # Rows were cut off in front, and the film was not: the timestamps say where.
+        told = clip.frames if clip.frames is not None else rows if self.shared else there
+        frames = min(there - first, told)
+        if frames <= 0:
+            got = f"{there} frames, none from {first} on"
+            raise DamagedData("read a camera", on=clip.paths[0], got=got, wanted=f"{rows} from there")
+        return _Track(video=VideoFile(camera=part.name, path=path, index=index), first=first, frames=frames)
+
+    def _compare(self, tracks: Sequence[_Track], rows: int, found: _Found) -> None:
+        """Tells of cameras with more frames or fewer than there are rows; one at the end is how recorders stop."""
+        for track in tracks:
+            more, name = track.frames - rows, track.video.camera
+            if more == 1 or more == -1:
+                found.notes.append(f"camera {name}: {track.frames} frames for {rows} rows, the last left out")
+            elif more > 1:
+                what = f"camera {name} has {track.frames} frames"
+                found.losses.append(Loss(subject="rows", lost=more, total=track.frames, unit="rows", what=what))
+            elif more < -1:
+                found.losses.append(Loss(subject=f"camera {name}", lost=-more, total=rows, unit="frames"))
+
+    def _words(self, table: pa.Table, time_ns: Integers, found: _Found) -> tuple[str, dict[str, str]]:
+        """Returns the task, and what else is said of the episode in words."""
+        metadata = dict(self.listed.extras)
+        task, names = "; ".join(dict.fromkeys(self.listed.tasks)), dict(self.task_names)
+        if "task_index" in table.column_names and names and not whole_column(table, "task_index").null_count:
+            steps = [names.get(number) for number in columns_of_integers(table, "task_index").tolist()]
+            known = [name for name in steps if name is not None]
+            if len(known) < len(steps):
+                found.notes.append(f"{len(steps) - len(known)} steps are of a task that is not listed")
+            else:
+                done = list(dict.fromkeys(known))
+                task = "; ".join(done)
+                if len(done) > 1:
+                    metadata[TASK_STEPS] = _runs(known, time_ns) or json.dumps(done)
+                if set(self.listed.tasks) - set(done):
+                    metadata["tasks"] = json.dumps(list(self.listed.tasks))
+        for column in self.plan.texts:
+            said = texts(table, column) if column in table.column_names else [""]
+            text = said[0] if len(set(said)) == 1 else _runs(said, time_ns)
+            if text is None or len(text) > TEXT_MAX:
+                found.notes.append(f"{column}: too many words, left to the source's own file")
+            elif text:
+                metadata[column] = text
+                if not task and column in _INSTRUCTIONS and len(set(said)) == 1:
+                    task = text
+        return task, metadata
 
 
-def inside(root: Path, relative: str) -> Path:
-    """Returns the path, checked against escape; a Hugging Face cache keeps the files of a snapshot in its `blobs`.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Track:
+    """A camera's frames for an episode: those of the video's index from `first` on."""
 
-    Args:
-        root: The dataset's folder.
-        relative: A path its description gives.
+    video: VideoFile
+    first: int
+    frames: int
 
-    Raises:
-        InvalidInput: The path leaves the folder.
-    """
-    path = root / relative
-    resolved, base = path.resolve(), root.resolve()
-    homes = (base, base.parent.parent / "blobs") if base.parent.name == "snapshots" else (base,)
-    if ".." in PurePosixPath(relative).parts or not any(resolved.is_relative_to(home) for home in homes):
-        raise InvalidInput(
-            "read a LeRobot dataset", on=str(root), got=f"path {relative[:_NAME_MAX]!r}", wanted="a path inside it"
-        )
-    return path
+    def cut(self, frames: int) -> VideoFile:
+        """Returns the first of them."""
+        assert self.video.index is not None
+        return replace(self.video, index=self.video.index.cut(self.first, frames))
 
 
-def parquet(path: Path, *, columns: list[str], rows_max: int, episode: int | None = None) -> pa.Table:
-    """Returns some columns of the first rows of a Parquet file.
+@dataclass(kw_only=True)
+class _Found:
+    """What was found while an episode was read."""
 
-    Args:
-        path: The file.
-        columns: Their names; those that are missing are left out.
-        rows_max: How many rows at most: a small file may hold more of them than any memory does.
-        episode: Whose rows; None for all.
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
 
-    Raises:
-        DamagedData: It cannot be read.
-    """
-    try:
-        with pq.ParquetFile(path) as file:
-            here = [name for name in columns if name in file.schema_arrow.names]
-            parts: list[pa.RecordBatch] = []
-            left = rows_max
-            wanted = here if episode is None else [*here, _EPISODE]
-            groups = [group for group in range(file.num_row_groups) if _may_hold(file, group, episode)]
-            for batch in file.iter_batches(_BATCH_ROWS, groups, wanted, use_threads=False):
-                part = batch if episode is None else batch.filter(pc.equal(batch[_EPISODE], episode))
-                parts.append(part.select(here).slice(0, left))
-                left -= parts[-1].num_rows
-                if not left:
-                    break
-            schema = pa.schema([file.schema_arrow.field(name) for name in here])
-            return pa.Table.from_batches(parts, schema)
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedData("read a Parquet file", on=path.name, got=str(error)[:200]) from error
+    def add(self, error: DamagedData) -> None:
+        """Takes a problem in that keeps others from nothing."""
+        wanted = f", wanted {error.wanted}" if error.wanted else ""
+        self.problems.append(": ".join(filter(None, (error.on, error.got))) + wanted)
+        self.steps += [error.next_step] if error.next_step else []
+
+    def refuse(self, name: str) -> None:
+        """Raises all problems as one, with the options that would let the episode in."""
+        if self.problems:
+            got, next_step = "; ".join(self.problems), ", ".join(dict.fromkeys(filter(None, self.steps)))
+            raise DamagedData("read a LeRobot episode", on=name, got=got[:2_000], next_step=next_step)
 
 
-def _may_hold(file: pq.ParquetFile, group: int, episode: int | None) -> bool:
-    """Returns whether a group of rows may hold some of an episode, by what the file says of its extremes."""
-    columns = file.metadata.row_group(group)
-    for place in range(columns.num_columns if episode is not None else 0):
-        column = columns.column(place)
-        if column.path_in_schema == _EPISODE and column.statistics is not None and column.statistics.has_min_max:
-            return bool(column.statistics.min <= episode <= column.statistics.max)
-    return True
+def _success(columns: Mapping[str, Floats]) -> bool | None:
+    for name in SUCCESS:
+        values = columns.get(name)
+        if values is not None and np.isin(values, (0.0, 1.0)).all():
+            return bool(values.any())
+    return None
 
 
-def rows_in(path: Path) -> int:
-    """Returns how many rows a Parquet file has.
-
-    Args:
-        path: The file.
-
-    Raises:
-        DamagedData: It cannot be read.
-    """
-    try:
-        return int(pq.read_metadata(path).num_rows)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DamagedData("read a Parquet file", on=path.name, got=str(error)[:200]) from error
-
-
-def _as_numbers(table: pa.Table, name: str) -> pa.Table:
-    """Turns a column of truth values into one of 0 and 1."""
-    if name not in table.column_names or not pa.types.is_boolean(table[name].type):
-        return table
-    return table.set_column(table.column_names.index(name), name, table[name].cast(pa.uint8()))
+def _runs(said: Sequence[str], time_ns: Integers) -> str | None:
+    """Returns from when on each text holds, as JSON; None when there are too many."""
+    begins = [step for step in range(len(said)) if not step or said[step] != said[step - 1]]
+    if len(begins) > _RUNS_MAX:
+        return None
+    return json.dumps([[int(time_ns[step]), said[step]] for step in begins])

@@ -18,6 +18,7 @@ from mainspring.data.readers.episodes.choosing import (
     Known,
     chosen,
     known_from,
+    short_name,
     success_column,
     task_field,
 )
@@ -26,6 +27,7 @@ from mainspring.data.readers.episodes.fields import (
     FACTS_MAX,
     Array,
     Field,
+    Kind,
     Opened,
     as_doubles,
     checked_room,
@@ -40,6 +42,14 @@ _STEP_S_MAX = 2.0  # A robot is recorded more than once in two seconds; the unit
 _EPOCH_S_MIN = 1e8  # Times after 1973 are counted from 1970, and their size says their unit.
 _NEAR_WHOLE = 0.005
 _TASKS_MAX = 16
+_OWN = (
+    "task",
+    "language_instruction",
+    "robot",
+    "success",
+    "rate_hz",
+    "compress",
+)  # Facts that have places of their own.
 _NAMED_MAX = 12
 
 
@@ -103,10 +113,12 @@ def episode_of(
         for key, parts in wanted.items()
     }
     videos = _videos(opened, choice.cameras, steps, folder, name)
-    metadata, left = _metadata(opened.facts)
+    told_by = task_field(opened.fields)
+    told = _told(opened, told_by)
+    metadata, left = _metadata({**_texts(opened, told_by), **opened.facts})
     note = "; ".join([f"read as {layout.name}", by, *choice.said, *said, *opened.passed_over, *left])
     episode = Episode(
-        task=known.task or _told(opened) or layout.task,
+        task=known.task or told or known.scene or layout.task,
         robot=known.robot or layout.robot,
         success=known.success if known.success is not None else _success(columns),
         rate_hz=rate_hz,
@@ -254,9 +266,14 @@ def _names(column: str, parts: tuple[Field, ...]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _told(opened: Opened) -> str:
-    """Returns what a field of text says at the steps: each task once, in the order they come."""
-    field = task_field(opened.fields)
+def _texts(opened: Opened, told_by: Field | None) -> dict[str, str]:
+    """Returns what fields of text say beside the task."""
+    texts = [field for field in opened.fields if field.kind is Kind.TEXT and field != told_by]
+    return {short_name(field.name): _told(opened, field) for field in texts[:FACTS_MAX]}
+
+
+def _told(opened: Opened, field: Field | None) -> str:
+    """Returns what a field of text says at the steps: each text once, in the order they come."""
     if field is None:
         return ""
     tasks: dict[str, None] = {}
@@ -276,6 +293,7 @@ def _success(columns: Mapping[str, Floats]) -> bool | None:
 
 
 def _metadata(facts: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    facts = {name: text for name, text in facts.items() if name not in _OWN}
     kept = {name: text for name, text in sorted(facts.items()) if text and len(text) <= FACT_CHARS_MAX}
     left = sorted(name for name, text in facts.items() if len(text) > FACT_CHARS_MAX)
     left += list(kept)[FACTS_MAX:]

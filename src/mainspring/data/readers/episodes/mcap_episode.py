@@ -16,6 +16,7 @@ from mcap.summary import Summary
 
 from mainspring.data.episode import FRAMES_MAX, Episode, Floats, Integers, SourceFile
 from mainspring.data.features import ACTION, STATE, Column, Features
+from mainspring.data.loss import losses_text
 from mainspring.data.readers.mcap_log import McapContainer
 from mainspring.data.readers.messages import RECORD_BYTES_MAX
 from mainspring.data.readers.topics import TopicLog
@@ -75,7 +76,7 @@ class McapRecording:
     def _read(self, reader: McapReader) -> Episode:
         summary = reader.get_summary()
         if summary is None:
-            raise DamagedData("read an MCAP recording", on=self.name, got="no summary: the file was never closed")
+            raise DamagedData("read an MCAP recording", on=self.name, got="no summary: it was never closed, or cut off")
         self._check(summary)
         facts = next((record.metadata for record in reader.iter_metadata() if record.name == METADATA_NAME), None)
         if facts is None:
@@ -132,8 +133,8 @@ class McapRecording:
             size_bytes += getattr(values[messages.topic][-1], "nbytes", 0) + messages.time_ns.nbytes
             if size_bytes > VALUES_BYTES_MAX:
                 raise DamagedData("read an MCAP recording", on=self.name, got=f"over {VALUES_BYTES_MAX} bytes")
-        if log.damage:
-            raise DamagedData("read an MCAP recording", on=self.name, got=f"a damaged file: {log.damage[:300]}")
+        if found := log.damage or losses_text(gone.loss for gone in log.losses(_TOPICS)):
+            raise DamagedData("read an MCAP recording", on=self.name, got=f"a damaged file: {found[:300]}")
         return {topic: (_joined(times[topic]), self._vectors(topic, values[topic])) for topic in _TOPICS}
 
     def _vectors(self, topic: str, values: list[Any]) -> Floats:

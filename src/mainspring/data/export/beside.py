@@ -1,4 +1,4 @@
-"""What raw logs say beside columns and pictures, and viewers need: camera calibration, transforms, the robot's shape."""
+"""What raw logs say beside columns and pictures, and viewers need: calibration, transforms, the robot's shape."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from rosbags.typesys import Stores, get_typestore
 
 from mainspring.data.episode import EpisodeRow
 from mainspring.data.readers.bag2_log import SqliteContainer
+from mainspring.data.readers.log import open_log
 from mainspring.data.readers.topics import Notes
-from mainspring.domain.errors import DamagedData
+from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.objects import ObjectStore, fetch_blob
 
 BESIDE_BYTES_MAX = 512 << 20  # Held of one episode: transforms at 1 kHz for an hour.
@@ -55,6 +56,26 @@ def is_beside(topic: str, type: str) -> bool:
         type: Of its messages.
     """
     return type.endswith(_KINDS) or (type.endswith("String") and topic.endswith("robot_description"))
+
+
+def topics_beside(store: ObjectStore, row: EpisodeRow, folder: Path) -> tuple[str, ...]:
+    """Returns the topics of an episode's raw logs that viewers need; none where a log cannot tell.
+
+    Args:
+        store: Where the raw logs lie.
+        row: The episode.
+        folder: Local folder for what is fetched.
+    """
+    found: set[str] = set()
+    for raw in row.raw:
+        suffix = Path(raw.name).suffix.lower()
+        if suffix in LOGS_COPIED:
+            try:
+                topics = open_log(fetch_blob(store, raw.blob, folder)).topics()
+            except InvalidInput:
+                continue
+            found |= {topic.name for topic in topics if is_beside(topic.name, topic.type)}
+    return tuple(sorted(found))
 
 
 def messages_beside(
@@ -118,7 +139,7 @@ def _from_mcap(path: Path, last_ns: int) -> Iterator[BesideMessage]:
         topics = [one.topic for one in channels if is_beside(one.topic, types.get(one.schema_id, ""))]
         if not topics:
             return
-        for schema, channel, message in reader.iter_messages(topics, end_time=last_ns + 1):
+        for schema, channel, message in reader.iter_messages(topics, ending_at=last_ns):
             if schema is not None:
                 yield BesideMessage(
                     topic=channel.topic,

@@ -1,0 +1,77 @@
+"""Which episodes of a log lack what is gone of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from mainspring.data.intake.recipe import CutBy
+from mainspring.data.intake.streams import Need, Stream
+from mainspring.data.loss import Loss
+from mainspring.data.readers.gone import Gone
+
+_WORDS_MAX = 3  # Of what is wrong in one topic.
+
+
+def losses_of(
+    gone: Sequence[Gone], streams: Mapping[Need, Stream], by: CutBy, begin_ns: int, end_ns: int
+) -> tuple[Loss, ...]:
+    """Returns what an episode has lost.
+
+    Of a log that is one episode, that is all that is gone. Of one that was cut, it is what is gone of its own time, and
+    what is gone at a time that nobody knows, measured by the messages of its own time, as if all of it was theirs.
+
+    Args:
+        gone: What is gone of the log.
+        streams: What was read of it.
+        by: How it was cut.
+        begin_ns: First step of the episode.
+        end_ns: Last step.
+    """
+    if by is CutBy.FILE:
+        return _summed([one.loss for one in gone])
+    by_log_time = not any(need.stamp for need in streams)  # Else its own clock, which may be any.
+    found = []
+    for one in gone:
+        if not (one.timed and by_log_time):
+            found.append(one.loss)
+        elif one.begin_ns <= end_ns and one.end_ns >= begin_ns:
+            found.append(_within(one, streams, begin_ns, end_ns))
+    return _summed(found)
+
+
+def _within(one: Gone, streams: Mapping[Need, Stream], begin_ns: int, end_ns: int) -> Loss:
+    """Returns a loss measured by what an episode has of the same."""
+    loss = one.loss
+    if not loss.total:
+        return loss
+    if not one.topic:
+        share_ns = max(min(one.end_ns, end_ns) - max(one.begin_ns, begin_ns), 0)
+        return replace(loss, total=min(loss.total, max(loss.lost, 1) * max(end_ns - begin_ns, 1) // max(share_ns, 1)))
+    own = [stream.time_ns for need, stream in streams.items() if need.topic == one.topic]
+    held = max((int(np.count_nonzero((time_ns >= begin_ns) & (time_ns <= end_ns))) for time_ns in own), default=0)
+    return replace(loss, total=min(loss.total, held + loss.lost))
+
+
+def _summed(losses: Sequence[Loss]) -> tuple[Loss, ...]:
+    """Returns one loss for each topic and unit."""
+    found: dict[tuple[str, str, bool], list[Loss]] = {}
+    for loss in losses:
+        found.setdefault((loss.subject, loss.unit, loss.total == 0), []).append(loss)
+    summed = []
+    for same in found.values():
+        words = [*dict.fromkeys(loss.what for loss in same if loss.what)]
+        more = f"; and {len(words) - _WORDS_MAX} more" if len(words) > _WORDS_MAX else ""
+        total = max(loss.total for loss in same)
+        summed.append(
+            replace(
+                same[0],
+                lost=min(sum(loss.lost for loss in same), total),
+                total=total,
+                seconds=sum(loss.seconds for loss in same),
+                what="; ".join(words[:_WORDS_MAX]) + more,
+            )
+        )
+    return tuple(summed)

@@ -1,0 +1,87 @@
+"""What a SQLite file of messages says of itself twice, compared: its rows, their numbers, its index of times.
+
+SQLite has no checksums. `PRAGMA integrity_check` would read the file once more; this costs one pass over the index.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from mainspring.data.readers.gone import Notes, Stretch
+
+_LOW = (1 << 32) - 1
+_INDEXES_MAX = 16
+_BY_TIME = ("messages(timestampasc)", "messages(timestamp)")
+
+
+def told_bytes(head: bytes) -> int:
+    """Returns how long a SQLite file should be, by its first 32 bytes.
+
+    Source: sqlite.org/fileformat2.html, 1.3.
+
+    Args:
+        head: They.
+    """
+    page_bytes = int.from_bytes(head[16:18], "big")
+    return (65_536 if page_bytes == 1 else page_bytes) * int.from_bytes(head[28:32], "big")
+
+
+class RowsRead:
+    """The rows of the table of messages, counted while they are read in the order of their numbers."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._odd = 0
+        self._first = self._last = 0
+        self._low = self._high = 0
+
+    def add(self, row: int, time_ns: int | None) -> None:
+        """Takes in a row.
+
+        Args:
+            row: Its number.
+            time_ns: Its time; None when it holds something that no message does.
+        """
+        if not self.count:
+            self._first = row
+        self.count += 1
+        self._last = row
+        if time_ns is None:
+            self._odd += 1
+        else:
+            self._low += time_ns & _LOW
+            self._high += time_ns >> 32
+
+    def compare(self, database: sqlite3.Connection, notes: Notes) -> None:
+        """Notes the rows that are missing, or odd, or that the index of times tells otherwise.
+
+        Args:
+            database: Where they were read.
+            notes: Takes what differs.
+        """
+        if self._odd:
+            what = f"{self._odd:,} messages have no topic, time or content"
+            notes.lose(Stretch(what=what, lost=self._odd, total=self.count, unit="messages"))
+        missing = self._last - self._first + 1 - self.count if self.count else 0
+        if missing > 0:
+            what = f"of the messages {self._first:,} to {self._last:,}, {missing:,} are missing"
+            notes.lose(Stretch(what=what, lost=missing, total=missing + self.count, unit="messages"))
+        for name in self._indexes(database):
+            sums = f'SELECT count(*), sum(timestamp & {_LOW}), sum(timestamp >> 32) FROM messages INDEXED BY "{name}"'
+            count, low, high = database.execute(sums).fetchone()
+            if count != self.count:
+                what = f"the index of times tells {count:,} messages, {self.count:,} are there"
+                lost, total = abs(count - self.count), max(count, self.count, 1)
+                notes.lose(Stretch(what=what, lost=lost, total=total, unit="messages"))
+            elif count and not self._odd and (low, high) != (self._low, self._high):
+                notes.lose(Stretch(what="the index of times tells other times than the messages have", doubt=True))
+
+    def _indexes(self, database: sqlite3.Connection) -> list[str]:
+        found = []
+        for name, text in database.execute(
+            "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = 'messages'"
+        ).fetchmany(_INDEXES_MAX):
+            words = str(text).lower().replace(" ", "").replace('"', "")
+            if isinstance(name, str) and '"' not in name and words.endswith(_BY_TIME):
+                found.append(name)
+        return found
