@@ -143,8 +143,30 @@ def test_inspected_log_gives_a_recipe_by_which_it_is_taken_in(ms: Shell, tmp_pat
         ms.data("inspect", str(log), "--write", str(recipe))
     assert ms.json("inspect", str(log))["recipe"]["columns"]["action"]
     assert ms.json("ingest", str(log), "--dataset", "pick", "--recipe", str(recipe))["episodes"] == 1
-    with pytest.raises(InvalidInput, match="needs no recipe"):
-        ms.data("inspect", str(write_lerobot_v2(tmp_path / "set", [20])))
+
+
+def test_inspected_set_gives_the_options_by_which_it_is_taken_in(ms: Shell, tmp_path: Path) -> None:
+    folder = write_lerobot_v2(tmp_path / "set", [20, 20])
+    info = json.loads((folder / "meta/info.json").read_text())
+    del info["features"]["action"]
+    (folder / "meta/info.json").write_text(json.dumps(info))
+    assert "--action next:observation.state" in ms.data("inspect", str(folder))
+    with pytest.raises(InvalidInput, match="needs none"):
+        ms.data("inspect", str(folder), "--write", str(tmp_path / "recipe.yaml"))
+    words = ms.json("inspect", str(folder))["words"]
+    assert ms.json("ingest", str(folder), "--dataset", "pick", *words)["episodes"] == 2
+
+
+def test_reasons_that_are_alike_are_one_line(ms: Shell, tmp_path: Path) -> None:
+    folder = write_lerobot_v2(tmp_path / "set", [20, 20, 20, 20], video=True)
+    for path in sorted(folder.rglob("*.mp4"))[1:]:
+        path.unlink()
+    shown = " ".join(ms.data("ingest", str(folder), "--dataset", "pick").split())
+    assert "3 like episode_000001" in shown
+    assert "--without-camera" in shown
+    assert "of state only" in ms.data(
+        "ingest", str(folder), "--dataset", "bare", "--without-camera", "observation.images.front"
+    )
 
 
 @pytest.mark.parametrize(

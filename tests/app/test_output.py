@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from mainspring.app.output import CONSOLE, Listing, gist, jobs_table
+from mainspring.app.output import CONSOLE, Lines, Listing, framed, gist, jobs_table
 from mainspring.app.output_events import event_words, events_table, notable
 from mainspring.app.output_goodput import goodput_table, goodput_text, report_panel
 from mainspring.app.output_job import job_panel, ranks_text
@@ -286,3 +286,29 @@ def test_report_shows_a_row_for_each_team_and_cluster() -> None:
     assert "the newest 1 attempt; older ones are left out: goodput 100.0%" in drawn
     assert "vision" in drawn
     assert "alpha" in drawn
+
+
+def _lines(steps: list[tuple[float, float]], *, total: float = 100) -> list[str]:
+    """What a log file has of a job that was told of at these times (seconds, done)."""
+    file, now = io.StringIO(), [0.0]
+    with Lines(Console(file=file, width=30), now_s=lambda: now[0]) as bar:
+        task = bar.add_task("ingest", total=total, note="")
+        for at_s, done in steps:
+            now[0] = at_s
+            bar.update(task, completed=done, note="2 left out")
+    return file.getvalue().splitlines()
+
+
+def test_progress_in_a_file_is_a_line_for_each_tenth_or_ten_seconds_and_one_at_the_end() -> None:
+    quick = _lines([(0.002 * done, done) for done in range(101)])
+    assert quick == ["ingest: 100 of 100 (100 %), 0 s, 2 left out"]
+    slow = _lines([(3.0 * done, done) for done in range(1, 101)])
+    assert slow[0] == "ingest: 4 of 100 (4 %), 12 s, 5 min left, 2 left out"
+    assert 12 <= len(slow) <= 31
+    assert slow[-1] == "ingest: 100 of 100 (100 %), 300 s, 2 left out"
+
+
+@pytest.mark.parametrize("columns", [80, 1_000])
+def test_frame_in_a_file_is_as_wide_as_people_read(columns: int) -> None:
+    lines = _drawn(framed("word " * 100, "title"), columns=columns).splitlines()
+    assert {len(line) for line in lines} == {min(columns, 100)}

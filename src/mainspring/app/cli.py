@@ -33,6 +33,7 @@ from mainspring.app.sdk import Lab, job
 from mainspring.app.specs import DURATION_FORM, OPTION_FORM, duration_from, read_spec
 from mainspring.domain.answers import ARRAY_MAX, JobView
 from mainspring.domain.errors import (
+    SENTENCES,
     InvalidInput,
     InvalidSpec,
     MainspringError,
@@ -373,6 +374,7 @@ def _of_this_machine(error: OSError) -> MainspringError:
 
 
 def _tell(error: MainspringError) -> None:
-    parts = {"on": error.on, "got": error.got, "wanted": error.wanted, "next": error.next_step}
+    wanted = "" if error.wanted.startswith(SENTENCES) else "wanted"
+    parts = {"on": error.on, "got": error.got, wanted: error.wanted, "next": error.next_step}
     ERRORS.print(f"Could not {error.attempted}.", style="red")
     ERRORS.print(facts_grid({label: text for label, text in parts.items() if text}))

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from mainspring.app import output_checkpoint as look
-from mainspring.app.output import ERRORS, show
+from mainspring.app.output import bytes_bar, show
 from mainspring.app.shelf import Shelf
 from mainspring.checkpoint import (
     KEEP_STEPS,
@@ -50,8 +49,7 @@ Weights = Annotated[bool, typer.Option("--weights-only", help="Leave optimizer s
 @contextmanager
 def _progress(doing: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
     """Shows on standard error how far some bytes are; gives what is to be told of them."""
-    columns = (BarColumn(bar_width=40), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(TextColumn("{task.description:<10}"), *columns, console=ERRORS) as bar:
+    with bytes_bar() as bar:
         task = bar.add_task(doing, total=size_bytes)
 
         def advanced(done: int) -> None:

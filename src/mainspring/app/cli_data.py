@@ -16,19 +16,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from mainspring import data  # Loads its names when they are used, so that other verbs start fast.
 from mainspring.app import cli_data_catalog, cli_data_export, cli_data_layers
 from mainspring.app import cli_ingest as said
 from mainspring.app import output_data as look
 from mainspring.app.cli_data_catalog import BRING_IN, LOOK, MAKE
-from mainspring.app.output import ERRORS, progress_bar, show
+from mainspring.app.output import ERRORS, bytes_bar, progress_bar, show
 from mainspring.app.output_checkpoint import size_text
 from mainspring.app.sdk import Lab
 from mainspring.domain.answers import ArrivalView, Standing
 from mainspring.domain.codec import to_plain
-from mainspring.domain.errors import Conflict
+from mainspring.domain.errors import Conflict, InvalidInput
 
 app = typer.Typer(help="Recordings in, versions, training views out.", no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -205,16 +204,25 @@ def watch_command(
 @app.command("inspect", rich_help_panel=BRING_IN)
 def inspect_command(
     context: typer.Context,
-    path: Annotated[Path, typer.Argument(help="MCAP, ROS 1 or ROS 2 bag, ULog.", metavar="FILE")],
+    path: Annotated[
+        str, typer.Argument(help="MCAP, ROS bag or ULog; a LeRobot dataset; or a folder of tables.", metavar="FILE")
+    ],
     write: Annotated[Path | None, typer.Option(help="Write the recipe to this file.", metavar="RECIPE.yaml")] = None,
+    msgs: said.Definitions = None,
     as_json: Json = False,
 ) -> None:
-    """Show a log's topics, rates and gaps, and a recipe by which it could be taken in.
+    """Show a log's topics, rates and gaps, and a recipe by which it could be taken in; of a dataset, its options.
 
     Example: ms data inspect run.bag --write pick.yaml
     """
     lab: Lab = context.obj
-    proposal = lab.data.inspect(path)
+    proposal = lab.data.inspect(path, msgs)
+    if isinstance(proposal, data.SetProposal):
+        if write is not None:
+            wanted = "no --write; its options are shown"
+            raise InvalidInput("write a recipe", on=str(path), got="a dataset, which needs none", wanted=wanted)
+        show(proposal, as_json=as_json, look=lambda: look.set_proposal_look(proposal, Path(path)))
+        return
     if write is not None:
         try:
             with open(write, "x", encoding="utf-8") as file:
@@ -242,9 +250,8 @@ def upload_command(
     if recipe is not None:
         lab.data.send_recipe(recipe, dataset)
     sizes = {path: path.stat().st_size for path in files}
-    columns = (BarColumn(bar_width=40), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     found: dict[str, ArrivalView] = {}
-    with Progress(TextColumn("{task.description:<10}"), *columns, console=ERRORS) as bar:
+    with bytes_bar() as bar:
         task, done = bar.add_task("upload", total=sum(sizes.values())), 0
         for path in files:
 

@@ -96,15 +96,37 @@ def layers_command(context: typer.Context, as_json: Json = False) -> None:
 @app.command("check", rich_help_panel=LOOK)
 def check_command(
     context: typer.Context,
-    view: Annotated[str, typer.Argument(help="A view's id, as ms data view prints it.", metavar="VIEW")],
+    view: Annotated[
+        str | None, typer.Argument(help="A view's id, as ms data view prints it.", metavar="VIEW", show_default="all")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check that a view's first batches are what they were when it was made, or first trained on. Exit 2 if not."""
+    """Check that a view's first batches are what they were; name what was made of pictures that may be wrong.
+
+    Without a view, only the latter: views and layers that an earlier version made from videos that it could decode
+    wrongly, with the commands that make them again. Exit 2 if a batch changed, or anything is named.
+    """
     lab: Lab = context.obj
-    opened = data.open_view(lab.objects(), view, lab.home.cache / "views", "train")
-    golden = data.check_golden(lab.objects(), opened)
-    facts = {"view": golden.view, "first batches": str(golden.batches), "hash": golden.hash}
-    show(golden, as_json=as_json, look=lambda: facts_grid(facts))
+    found = [each for each in data.suspects(lab.objects()) if view is None or each.id == view]
+    if view is not None:
+        opened = data.open_view(lab.objects(), view, lab.home.cache / "views", "train")
+        golden = data.check_golden(lab.objects(), opened)
+        facts = {"view": golden.view, "first batches": str(golden.batches), "hash": golden.hash}
+        show(golden, as_json=as_json, look=lambda: facts_grid(facts))
+    if view is None or found:
+        show(found, as_json=as_json and view is None, look=lambda: _suspects_look(found))
+    if found:
+        raise typer.Exit(2)
+
+
+def _suspects_look(found: list[data.Suspect]) -> Listing | str:
+    if not found:
+        return "Nothing here was made by a decoding path that could show wrong pictures."
+    made = Listing("SUSPECT", "ID", "OF", "VIDEOS", "MAKE IT AGAIN")
+    for each in found:
+        again = each.command or "not possible: its version is deleted"
+        made.add_row(each.kind, each.id[:12], each.version or "a deleted version", ", ".join(each.codecs), again)
+    return made
 
 
 @app.command("fresh", rich_help_panel=LOOK)

@@ -36,7 +36,10 @@ Cameras = Annotated[
 WithoutCameras = Annotated[
     list[str] | None,
     typer.Option(
-        "--without-camera", help="Leave this camera out; repeat for more.", metavar="NAME", rich_help_panel=SAID
+        "--without-camera",
+        help="Leave this camera out, or a column of a LeRobot dataset; repeat for more.",
+        metavar="NAME",
+        rich_help_panel=SAID,
     ),
 ]
 Resample = Annotated[

@@ -10,10 +10,10 @@ from typing import Annotated, TextIO
 
 import typer
 from rich.console import RenderableType
-from rich.progress import Progress, TaskID
+from rich.progress import TaskID
 
 from mainspring import simulator  # Loads its names when they are used, so that other verbs start fast.
-from mainspring.app.output import progress_bar, show
+from mainspring.app.output import Bar, progress_bar, show
 from mainspring.app.output_simulate import comparison_panel, replay_panel
 from mainspring.app.specs import DURATION_FORM, duration_from, read_policy
 from mainspring.domain.answers import Event
@@ -180,7 +180,7 @@ def _replayed(
             return go_on(lambda event: _write(file, event))
 
 
-def _advance(bar: Progress, task: TaskID, ended: int, passed_s: float) -> None:
+def _advance(bar: Bar, task: TaskID, ended: int, passed_s: float) -> None:
     bar.update(task, completed=ended, note=f"{passed_s / 86_400:.1f} d of virtual time")
 
 

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.panel import Panel
+from rich.console import RenderableType
 from rich.text import Text
 
 from mainspring.app.cli_data import ingest_with_progress, view_with_progress
@@ -313,7 +313,7 @@ def _below_here(path: Path) -> str:
     return f"$PWD/{path.relative_to(here)}" if path.is_relative_to(here) else shlex.quote(str(path))
 
 
-def summary(report: DemoReport) -> Panel:
+def summary(report: DemoReport) -> RenderableType:
     """Returns the demo's summary on one screen.
 
     Args:

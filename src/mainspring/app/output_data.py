@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.tree import Tree
@@ -18,6 +20,7 @@ REASONS_SHOWN = 20  # Of what was left out; the rest is counted here and listed 
 EPISODES_SHOWN = 20
 NAMES_SHOWN = 12
 _NANOSECONDS = 1_000_000_000
+_NUMBER = re.compile(r"\d+")
 _DAY_NS = 86_400 * _NANOSECONDS
 
 
@@ -36,6 +39,8 @@ def report_panel(report: data.IngestReport) -> RenderableType:
         "read": f"{read} recordings in {ago(report.seconds)}{rates}{known}",
         "left out": str(report.refused),
     }
+    if report.version and not report.version.features.cameras:
+        facts["of use for"] = "policies of state only: there is no camera, so nothing that sees can be trained on it"
     parts: list[RenderableType] = [facts_grid(facts)]
     parts += _reasons("left out:", [(left.source, left.reason) for left in report.left_out], report.refused)
     parts += _reasons("taken in, but:", [(one.source, one.note) for one in report.noted], len(report.noted))
@@ -43,12 +48,18 @@ def report_panel(report: data.IngestReport) -> RenderableType:
 
 
 def _reasons(heading: str, found: Sequence[tuple[str, str]], count: int) -> list[RenderableType]:
-    if not found:
-        return []
-    lines = [heading, *(f"  {source}: {reason}" for source, reason in found[:REASONS_SHOWN])]
-    if count > REASONS_SHOWN:
-        lines.append(f"  and {count - REASONS_SHOWN} more: --json lists them")
-    return ["\n".join(lines)]
+    """Returns reasons, those that are alike but for their numbers as one line."""
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for source, reason in found:
+        alike.setdefault(_NUMBER.sub("#", reason.replace(source, "")), []).append((source, reason))
+    lines = [heading] if alike else []
+    shown = sorted(alike.values(), key=lambda same: (-len(same), same[0]))[:REASONS_SHOWN]
+    for same in shown:
+        source, reason = same[0]
+        lines.append(f"  {source}: {reason}" if len(same) == 1 else f"  {len(same)} like {source}: {reason}")
+    if (rest := count - sum(map(len, shown))) > 0 and lines:
+        lines.append(f"  and {rest} more: --json lists them")
+    return ["\n".join(lines)] if lines else []
 
 
 def round_line(report: data.IngestReport) -> str:
@@ -106,7 +117,7 @@ def version_panel(
     """
     facts = {
         "episodes": f"{version.episodes} ({version.frames} steps, {ago(version.seconds)})",
-        "lost": f"{version.lossy} of them are of recordings that have lost something" if version.lossy else "",
+        "lost": f"something, in {version.lossy} of {version.episodes} episodes" if version.lossy else "",
         "size": size_text(version.size_bytes),
         "features": str(version.features),
         "tasks": "; ".join(version.tasks),
@@ -150,17 +161,21 @@ def episode_panel(row: data.EpisodeRow, features: data.Features) -> RenderableTy
     return framed(facts_grid({label: text for label, text in facts.items() if text}), f"episode {row.id}")
 
 
-def proposal_look(proposal: data.Proposal) -> RenderableType:
-    """Returns what a log holds, and the recipe that was made for it.
+def proposal_look(proposal: data.Proposal | data.TableProposal) -> RenderableType:
+    """Returns what a log or a folder of tables holds, and the recipe that was made for it.
 
     Args:
         proposal: What was seen.
     """
+    if isinstance(proposal, data.TableProposal):
+        return Group(f"{proposal.episodes} tables", "", proposal.text)
     made = Listing("TOPIC", "?TYPE", ">MESSAGES", ">HZ", ">LONGEST GAP", "~PROBLEM")
     for seen in proposal.topics:
         jumps = f"time jumps back {seen.backwards} times" if seen.backwards else ""
         problem = "; ".join(part for part in (seen.topic.problem, jumps) if part)
         rate = f"{seen.rate_hz:.4g}" if seen.rate_hz else "-"
+        if seen.rate_hz and not seen.steady:
+            rate += f" irregular ({seen.near_s:.2g} to {seen.far_s:.2g} s apart)"
         gap = f"{seen.gap_s:.3f} s" if seen.messages > 1 else "-"
         made.add_row(seen.topic.name, seen.topic.type, str(seen.messages), rate, gap, problem)
     told = f"{proposal.name}: {proposal.seconds:.1f} s" + ("" if proposal.whole else ", not read to its end")
@@ -170,6 +185,25 @@ def proposal_look(proposal: data.Proposal) -> RenderableType:
     if any(seen.topic.type == "mainspring.Vector" for seen in proposal.topics):
         parts.append("Recordings of our own recorder need no recipe: ms data ingest takes them as they are.")
     return Group(*parts, proposal.text)
+
+
+def set_proposal_look(proposal: data.SetProposal, path: Path) -> RenderableType:
+    """Returns what a dataset of episodes holds, and the command that takes it in.
+
+    Args:
+        proposal: What was seen.
+        path: Where it is.
+    """
+    facts = {
+        "format": f"{proposal.format}, {proposal.episodes} episodes at {proposal.rate_hz:g} Hz",
+        "features": str(proposal.features) if proposal.features else "",
+        "tried": f"{proposal.sound} of {proposal.tried} episodes that were read would be taken in, pictures unseen",
+    }
+    parts: list[RenderableType] = [facts_grid({label: text for label, text in facts.items() if text})]
+    for heading, lines in (("left out:", proposal.reasons), ("decide:", proposal.doubts)):
+        if lines:
+            parts.append("\n".join([heading, *(f"  {line}" for line in lines[:REASONS_SHOWN])]))
+    return Group(framed(Group(*parts), f"set {proposal.name}"), proposal.command(path))
 
 
 def difference_look(difference: data.Difference) -> RenderableType:

@@ -52,7 +52,7 @@ class IntakeVerbs:
         self,
         *sources: Path | str,
         dataset: str,
-        recipe: Path | data.MappingRecipe | None = None,
+        recipe: Path | data.Recipe | None = None,
         options: data.IngestOptions | None = None,
         progress: Callable[[data.IngestProgress], None] | None = None,
     ) -> data.IngestReport:
@@ -93,7 +93,7 @@ class IntakeVerbs:
         folder: Path | str,
         dataset: str,
         *,
-        recipe: Path | data.MappingRecipe | None = None,
+        recipe: Path | data.Recipe | None = None,
         options: data.IngestOptions | None = None,
         moved: Path | str | None = None,
         settle_s: float | None = None,
@@ -135,19 +135,24 @@ class IntakeVerbs:
         )
         return watched() if settle_s is None else watched(settle_s=settle_s, poll_s=max(_POLL_S_MIN, settle_s / 5))
 
-    def inspect(self, path: Path | str) -> data.Proposal:
-        """Returns what a log holds and a recipe for it.
+    def inspect(
+        self, path: Path | str, definitions: Path | str | None = None
+    ) -> data.Proposal | data.SetProposal | data.TableProposal:
+        """Returns what a log holds and a recipe for it; of a LeRobot dataset, the options by which it is taken in.
 
         Args:
-            path: MCAP, ROS bag or ULog.
+            path: MCAP, ROS bag or ULog; the folder of a LeRobot dataset; or a folder of CSV or Parquet files.
+            definitions: Folder of message definitions, for a bag that holds none.
         """
+        if "://" in str(path) or data.archive_suffix(str(path)):
+            got, step = "an archive or an address", "inspect one of its recordings, on this machine"
+            raise InvalidInput("inspect a log", on=str(path), got=got, wanted="a file or a bag", next_step=step)
         path = Path(path)
-        if (path / "meta" / "info.json").is_file():
-            step = f"ms data ingest {path} --dataset NAME"
-            raise InvalidInput(
-                "inspect a log", on=str(path), got="a LeRobot dataset, which needs no recipe", next_step=step
-            )
-        return data.propose(path)
+        if data.is_lerobot_set(path):
+            return data.propose_set(path)
+        if path.is_dir() and not data.is_bag(path):
+            return data.propose_table(path)
+        return data.propose(path, data.definitions_in(Path(definitions)) if definitions else None)
 
     def upload(
         self,
@@ -193,5 +198,5 @@ class IntakeVerbs:
     def _publish(self, store: ObjectStore, candidate: data.Candidate) -> data.Version:
         return data.publish_judged(store, candidate, clock=self._clock)
 
-    def _recipe(self, recipe: Path | data.MappingRecipe | None) -> data.MappingRecipe | None:
+    def _recipe(self, recipe: Path | data.Recipe | None) -> data.Recipe | None:
         return data.recipe_from_yaml(recipe) if isinstance(recipe, Path) else recipe

@@ -75,6 +75,8 @@ if TYPE_CHECKING:
     from mainspring.data.gates.publishing import judge as judge
     from mainspring.data.gates.publishing import judgements as judgements
     from mainspring.data.gates.publishing import publish_judged as publish_judged
+    from mainspring.data.gates.suspects import Suspect as Suspect
+    from mainspring.data.gates.suspects import suspects as suspects
     from mainspring.data.intake.arrivals import Arrival as Arrival
     from mainspring.data.intake.arrivals import Inbox as Inbox
     from mainspring.data.intake.ingest import ingest as ingest
@@ -83,15 +85,20 @@ if TYPE_CHECKING:
     from mainspring.data.intake.propose import TopicSeen as TopicSeen
     from mainspring.data.intake.propose import propose as propose
     from mainspring.data.intake.propose import recipe_to_yaml as recipe_to_yaml
+    from mainspring.data.intake.propose_set import SetProposal as SetProposal
+    from mainspring.data.intake.propose_set import propose_set as propose_set
     from mainspring.data.intake.recipe import MappingRecipe as MappingRecipe
+    from mainspring.data.intake.recipe import Recipe as Recipe
     from mainspring.data.intake.recipe import recipe_from_yaml as recipe_from_yaml
     from mainspring.data.intake.report import IngestProgress as IngestProgress
     from mainspring.data.intake.report import IngestReport as IngestReport
     from mainspring.data.intake.report import LeftOut as LeftOut
     from mainspring.data.intake.report import Noted as Noted
     from mainspring.data.intake.sources import Survey as Survey
+    from mainspring.data.intake.sources import is_bag as is_bag
     from mainspring.data.intake.sources import survey_of as survey_of
     from mainspring.data.intake.sources import units_in as units_in
+    from mainspring.data.intake.staging.archive import archive_suffix as archive_suffix
     from mainspring.data.intake.staging.source import StagingOptions as StagingOptions
     from mainspring.data.intake.staging.source import opened_sources as opened_sources
     from mainspring.data.intake.units import Unit as Unit
@@ -121,6 +128,10 @@ if TYPE_CHECKING:
     from mainspring.data.loader.stream import BatchStream as BatchStream
     from mainspring.data.loss import Loss as Loss
     from mainspring.data.options import IngestOptions as IngestOptions
+    from mainspring.data.readers.episodes.lerobot import is_lerobot_set as is_lerobot_set
+    from mainspring.data.readers.episodes.table.proposal import TableProposal as TableProposal
+    from mainspring.data.readers.episodes.table.proposal import propose_table as propose_table
+    from mainspring.data.readers.episodes.table.recipe import TableRecipe as TableRecipe
     from mainspring.data.readers.given import definitions_in as definitions_in
     from mainspring.data.readers.log import Log as Log
     from mainspring.data.readers.log import Messages as Messages

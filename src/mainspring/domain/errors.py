@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 _QUESTION, _NOTHING = "did you mean", "nothing is known by any name here"
-_SENTENCES = (_QUESTION, _NOTHING)
+SENTENCES = (_QUESTION, _NOTHING)  # Begin what `nearest` says: sentences, which no "wanted" belongs before.
 
 
 class MainspringError(Exception):
@@ -53,8 +53,8 @@ class MainspringError(Exception):
             parts.append(f"on {self.on}")
         if self.got:
             parts.append(f"got {self.got}")
-        if self.wanted:  # What `nearest` says is a sentence of its own.
-            parts.append(self.wanted if self.wanted.startswith(_SENTENCES) else f"wanted {self.wanted}")
+        if self.wanted:
+            parts.append(self.wanted if self.wanted.startswith(SENTENCES) else f"wanted {self.wanted}")
         if self.next_step:
             parts.append(f"next: {self.next_step}")
         return "; ".join(parts)

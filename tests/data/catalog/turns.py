@@ -52,7 +52,10 @@ class AgingStore:
         return self._store.size(key)
 
     def list(self, prefix: str) -> tuple[ObjectSeen, ...]:
-        return tuple(replace(seen, modified_s=self._modified_s[seen.key]) for seen in self._store.list(prefix))
+        now_s = self._clock.now_s()  # Of what another thread has stored, and not yet said when.
+        return tuple(
+            replace(seen, modified_s=self._modified_s.get(seen.key, now_s)) for seen in self._store.list(prefix)
+        )
 
     def delete(self, key: str) -> None:
         self._store.delete(key)

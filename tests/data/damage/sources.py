@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import av
+import h5py
 import numpy as np
 import pyarrow.parquet as pq
 from mcap.writer import CompressionType
@@ -21,10 +22,12 @@ from rosbags.rosbag2 import Writer as Bag2Writer
 from tests.data.damage import readers
 from tests.data.intake import making
 from tests.data.making import ROBOTS, copy_humanoid, record, write_lerobot_v2, write_lerobot_v3
-from tests.data.readers.logs import ROS1, ROS2, joint_state, ros2, stamp, ulog_record
+from tests.data.readers import test_hdf5, test_rlds, test_zarr
+from tests.data.readers.logs import ROS1, ROS2, Sent, joint_state, stamp, ulog_record
 from tests.data.video.kinds import FRAMES, HEIGHT, KINDS, WIDTH, packets_of, written
 
 from mainspring.data.intake.recipe import Align, CameraPart, MappingRecipe, Part
+from mainspring.data.options import DEFAULT, IngestOptions
 
 SECONDS = 1.5
 JOINT_STATE = "sensor_msgs/msg/JointState"
@@ -39,20 +42,22 @@ class Source:
         make: Writes it into a folder that is there.
         objection: What a reader that is not ours, or a number beside the data, has against it; "" for nothing.
         recipe: How it is read, where that must be said.
+        options: What else must be said.
         large: Whether it takes seconds, and so is left to the soak.
     """
 
     make: Callable[[Path], object]
     objection: Callable[[Path], str]
     recipe: MappingRecipe | None = None
+    options: IngestOptions = DEFAULT
     large: bool = False
 
 
-def _arm() -> list[making.Sent]:
+def _arm() -> list[Sent]:
     return making.arm(SECONDS)
 
 
-def _video() -> list[making.Sent]:
+def _video() -> list[Sent]:
     """Packets of h264 at 25 Hz, as a camera's driver sends them."""
     kind = KINDS["h264 of full range"]
     context: Any = av.CodecContext.create(kind.encoder, "w")
@@ -70,15 +75,15 @@ def _video() -> list[making.Sent]:
     return sent
 
 
-def _mcap(more: Callable[[], Sequence[making.Sent]], folder: Path, **options: Any) -> None:
+def _mcap(more: Callable[[], Sequence[Sent]], folder: Path, **options: Any) -> None:
     making.write_log(folder / "a.mcap", [*_arm(), *more()], **options)
 
 
-def _nothing() -> list[making.Sent]:
+def _nothing() -> list[Sent]:
     return []
 
 
-def _images() -> list[making.Sent]:
+def _images() -> list[Sent]:
     return list(making.images(round(25 * SECONDS)))
 
 
@@ -159,6 +164,23 @@ def _lerobot_v3(folder: Path, codec: str) -> None:
         written(KINDS[codec], path)
 
 
+def _hdf5_checked(folder: Path) -> None:
+    path = folder / "episode_0.hdf5"
+    test_hdf5.aloha(path, fletcher32=True, compression="gzip")
+    with h5py.File(path, "r+") as file:
+        pictures = file["observations/images/cam_high"][:]
+        del file["observations/images/cam_high"]
+        file.create_dataset("observations/images/cam_high", data=pictures, chunks=(1, 24, 32, 3), fletcher32=True)
+
+
+def _zarr_zip(folder: Path) -> None:
+    shutil.rmtree(test_zarr.zipped(test_zarr.push(folder / "push")).with_suffix(""))
+
+
+def _rlds(folder: Path) -> None:
+    test_rlds.dataset(folder / "pick", [[test_rlds.episode_of(0)], [test_rlds.episode_of(1)]])
+
+
 def _bag_recipe() -> MappingRecipe:
     joint = Part(topic="/joint_states", field="position", tolerance_ms=20)
     command = Part(topic="/arm/command", field="position", tolerance_ms=100, align=Align.HOLD)
@@ -182,9 +204,7 @@ def _camera(topic: str) -> MappingRecipe:
     )
 
 
-def _log(
-    more: Callable[[], Sequence[making.Sent]] = _nothing, recipe: MappingRecipe | None = None, **options: Any
-) -> Source:
+def _log(more: Callable[[], Sequence[Sent]] = _nothing, recipe: MappingRecipe | None = None, **options: Any) -> Source:
     return Source(
         make=partial(_mcap, more, **options), objection=readers.mcap_objects, recipe=recipe or making.recipe(20)
     )
@@ -194,6 +214,7 @@ def _copied(name: str, folder: Path) -> None:
     shutil.copy(ROBOTS / "logs" / name, folder / name)
 
 
+_TEN_HZ = IngestOptions(rate_hz=10.0)
 _NONE, _LZ4, _ZSTD = CompressionType.NONE, CompressionType.LZ4, CompressionType.ZSTD
 _JPEG, _H264 = _camera("/camera/compressed"), _camera("/video")
 SOURCES: Mapping[str, Source] = MappingProxyType(
@@ -223,6 +244,19 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
         "ULog": Source(make=_ulog, objection=readers.ulog_objects, recipe=_ulog_recipe()),
         "LeRobot v2.1 h264": Source(make=partial(_lerobot_v2, codec="h264"), objection=readers.lerobot_objects),
         "LeRobot v2.1 av1": Source(make=partial(_lerobot_v2, codec="av1"), objection=readers.lerobot_objects),
+        "HDF5": Source(make=lambda to: test_hdf5.aloha(to / "episode_0.hdf5"), objection=readers.hdf5_objects),
+        "HDF5 with checksums": Source(
+            make=_hdf5_checked,
+            objection=readers.hdf5_objects,
+        ),
+        "Zarr": Source(
+            make=lambda to: test_zarr.push(to / "push.zarr"), objection=readers.zarr_objects, options=_TEN_HZ
+        ),
+        "Zarr 3": Source(
+            make=lambda to: test_zarr.push(to / "push.zarr", 3), objection=readers.zarr_objects, options=_TEN_HZ
+        ),
+        "Zarr zip": Source(make=_zarr_zip, objection=readers.zarr_objects, options=_TEN_HZ),
+        "RLDS": Source(make=_rlds, objection=readers.rlds_objects, options=_TEN_HZ),
         "LeRobot v3 h264": Source(make=partial(_lerobot_v3, codec="h264"), objection=readers.lerobot_objects),
     }
 )

@@ -34,3 +34,18 @@ def test_damage_to_real_recordings_is_never_silent() -> None:
 
 def test_every_kind_of_source_is_among_the_few() -> None:
     assert len(SOURCES) <= FEW
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [
+        (87, "ROS 2 bag of MCAP"),  # The metadata was no YAML any more.
+        (250, "ROS 2 bag of SQLite"),  # A message ended elsewhere than its type.
+        (366, "MCAP uncompressed, no checksums"),  # A joint's name was no text any more.
+        (1324, "LeRobot v3 h264"),  # Two frames stood at one time.
+        (2255, "MCAP unchunked"),  # The index was elsewhere, and the checksum was not looked for.
+        (5810, "LeRobot v2.1 av1"),  # A packet gave two frames.
+    ],
+)
+def test_damage_that_once_was_silent_is_refused_or_marked(number: int, name: str) -> None:
+    assert trial(number, name).outcome in (Outcome.REFUSED, Outcome.MARKED)

@@ -127,7 +127,7 @@ def _judged(sound: Mapping[str, _Episode], found: Mapping[str, _Episode], refuse
 def _taken_in(source: Source, folder: Path) -> tuple[dict[str, _Episode], str]:
     """Returns the episodes by their names, and why others were left out."""
     store = open_store("memory://")
-    report = ingest(folder / "raw", store, "damaged", clock=FakeClock(), recipe=source.recipe)
+    report = ingest(folder / "raw", store, "damaged", clock=FakeClock(), recipe=source.recipe, options=source.options)
     refused = "; ".join(left.reason for left in report.left_out)
     if report.version is None:
         return {}, refused or "no version"

@@ -128,7 +128,7 @@ def depth(count: int) -> list[Sent]:
 
 
 def beside() -> list[Sent]:
-    """Calibration once a second, a transform and a description from before the first step, and one too late."""
+    """Calibration once a second; that, transforms and a description before the first step too; and one too late."""
     header = ros2("std_msgs/Header", stamp=stamp(START_NS), frame_id="camera")
     region = ros2("sensor_msgs/RegionOfInterest", x_offset=0, y_offset=0, height=0, width=0, do_rectify=False)
     calibration = ros2(
@@ -154,13 +154,14 @@ def beside() -> list[Sent]:
     }
     data = {topic: bytes(ROS2.serialize_cdr(message, kind)) for topic, (message, kind) in coded.items()}
     early, late = START_NS - 1_000_000_000, START_NS + 60_000_000_000
-    said = [("/tf_static", early, data["/tf_static"]), ("/robot_description", early, data["/robot_description"])]
+    said = [(topic, early - 1, data[topic]) for topic in ("/tf_static", "/front/camera_info")]
+    said += [(topic, early, data[topic]) for topic in ("/tf_static", "/front/camera_info", "/robot_description")]
     times = (START_NS, START_NS + 1_000_000_000, late)
     return [*said, *(("/front/camera_info", time_ns, data["/front/camera_info"]) for time_ns in times)]
 
 
-def logged(store: ObjectStore, folder: Path, *, chained: bool = True) -> Version:
-    """A version of one episode of a log: JPEG, depth, and where wanted h264 whose frames steps repeat."""
+def logged(store: ObjectStore, folder: Path, *, chained: bool = True, rate_hz: float = 30) -> Version:
+    """A version of one episode of a log: JPEG, depth, and where wanted h264, all at 25 Hz."""
     sent = [*arm(), *images(50), *depth(50), *beside(), *(video(50, begin_ns=START_NS) if chained else ())]
     more: dict[str, Kind] = {
         "/depth": DEPTH_KIND,
@@ -171,7 +172,7 @@ def logged(store: ObjectStore, folder: Path, *, chained: bool = True) -> Version
     }
     path = write_log(folder / "logs" / "one.mcap", sent, more)
     topics = {"front": "/camera/compressed", "depth": "/depth"} | ({"side": "/video"} if chained else {})
-    plain = recipe(30, success=Fact(text="true"))
+    plain = recipe(rate_hz, success=Fact(text="true"))
     by = MappingRecipe(
         rate_hz=plain.rate_hz,
         columns=plain.columns,

@@ -29,21 +29,7 @@ LEROBOT_044 = (
     "opencv-python-headless<4.13",
     "requests",
 )
-LEROBOT_033 = (
-    "datasets>=2.19,<=3.6",
-    "huggingface-hub>=0.27.1,<0.36",
-    "av>=14.2,<15",
-    "pandas",
-    "jsonlines",
-    "packaging",
-    "draccus==0.10.0",
-    "einops",
-    "imageio",
-    "termcolor",
-    "deepdiff<9",
-    "opencv-python-headless<4.13",
-    "requests",
-)
+LEROBOT_033 = ("datasets>=2.19,<=3.6", "huggingface-hub>=0.27.1,<0.36", "requests")  # The rest it shares.
 TFDS = ("tensorflow-cpu", "tensorflow-datasets")
 RERUN = ("rerun-sdk",)
 

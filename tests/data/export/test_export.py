@@ -96,6 +96,9 @@ def test_export_finished_before_is_not_written_again(store: ObjectStore, version
     assert go_out(store, version, "lerobot-v3", tmp_path / "out") == first
     assert path.stat().st_mtime_ns == before
     assert not list((tmp_path / "out" / EXPORT_JOURNAL).iterdir())
+    path.unlink()
+    assert go_out(store, version, "lerobot-v3", tmp_path / "out") == first
+    assert path.is_file()
 
 
 @pytest.mark.slow

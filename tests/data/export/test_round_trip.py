@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
+import av
 import h5py
 import numpy as np
 import pyarrow.parquet as pq
@@ -21,16 +24,19 @@ from tests.data.export.making import (
     logged,
     what_is_lost,
 )
+from tests.data.intake.making import arm, recipe, video, write_log
 from tests.data.making import CAMERA, version_of, write_lerobot_v2, write_lerobot_v3
-from tests.data.video.making import stamped, write_movie
+from tests.data.video.making import frames_of, stamped, write_movie
 
 from mainspring.data.catalog.log import Version
 from mainspring.data.episode import NANOSECONDS
 from mainspring.data.export.survey import ExportRequest
+from mainspring.data.intake.ingest import ingest
 from mainspring.data.layers.episode import read_recorded
 from mainspring.data.recording import EpisodeWriter
 from mainspring.domain.errors import InvalidInput
 from mainspring.objects import ObjectStore, open_store
+from mainspring.testing.time_and_chance import FakeClock
 
 pytestmark = pytest.mark.slow  # Each takes in twice and goes out once.
 LENGTHS = [24, 13]
@@ -90,8 +96,11 @@ def test_cut_that_begins_between_key_frames_is_encoded_again_and_told_before(
         assert max(float(np.abs(a.mean() - b.mean())) for a, b in zip(one, two, strict=True)) < 1.5  # A step is 6.
 
 
-def test_log_goes_to_mcap_and_back_with_every_time_picture_and_fact(store: ObjectStore, tmp_path: Path) -> None:
-    version = logged(store, tmp_path)
+@pytest.mark.parametrize("rate_hz", [30, 10])  # Steps repeat frames, or skip them.
+def test_log_goes_to_mcap_and_back_with_every_time_picture_and_fact(
+    store: ObjectStore, tmp_path: Path, rate_hz: float
+) -> None:
+    version = logged(store, tmp_path, rate_hz=rate_hz)
     report = go_out(store, version, "mcap", tmp_path / "out")
     assert (report.lost, report.again) == ((), 0)
     other, found = come_in(tmp_path / "out", tmp_path / "other")
@@ -111,9 +120,9 @@ def test_mcap_keeps_calibration_transforms_and_description_of_the_raw_log(store:
         for _, channel, message, decoded in reader.iter_decoded_messages():
             found.setdefault(channel.topic, []).append(decoded)
             assert message.log_time == message.publish_time
-    assert [list(one.k) for one in found["/front/camera_info"]] == [list(range(9))] * 2  # type: ignore[attr-defined]
+    assert [list(one.k) for one in found["/front/camera_info"]] == [list(range(9))] * 3  # type: ignore[attr-defined]
     assert found["/robot_description"][0].data == "<robot name='arm'/>"  # type: ignore[attr-defined]
-    assert len(found["/tf_static"]) == 1
+    assert len(found["/tf_static"]) == 2
     assert list(found["/observation/state"][0].name) == ["shoulder", "elbow", "wrist"]  # type: ignore[attr-defined]
     assert found["/camera/depth"][3].encoding == "16UC1"  # type: ignore[attr-defined]
 
@@ -159,6 +168,14 @@ def test_pictures_and_depth_lie_in_lerobot_tables_as_they_were(store: ObjectStor
     assert coded[0][:8] == b"\x89PNG\r\n\x1a\n"
     stats = json.loads((tmp_path / "out" / "meta" / "stats.json").read_text())["observation.images.depth"]
     assert stats["min"] == [[[float(depth_of(0).min())]]] * 3
+    other, found = come_in(tmp_path / "out", tmp_path / "other")
+    (ours,), (theirs,) = in_order(store, version), in_order(other, found)
+    assert (theirs.task, theirs.success, theirs.robot) == (ours.task, ours.success, ours.robot)
+    assert theirs.metadata["operator"] == "ada"
+    for camera in ("front", "depth"):
+        name = f"observation.images.{camera}"
+        shown = frames_of_track(other, theirs, name, tmp_path / "local")
+        assert shown == frames_of_track(store, ours, camera, tmp_path / "local")
 
 
 def test_hdf5_holds_pixels_times_and_facts_as_h5py_reads_them(store: ObjectStore, tmp_path: Path) -> None:
@@ -180,7 +197,6 @@ def test_hdf5_holds_pixels_times_and_facts_as_h5py_reads_them(store: ObjectStore
 
 @pytest.mark.parametrize("to", ["hdf5", "rlds"])
 def test_hdf5_and_rlds_come_back_with_equal_values_times_and_tasks(store: ObjectStore, tmp_path: Path, to: str) -> None:
-    pytest.importorskip(f"mainspring.data.readers.episodes.{to}")
     version = logged(store, tmp_path)
     go_out(store, version, to, tmp_path / "out")
     other, found = come_in(tmp_path / "out", tmp_path / "other")
@@ -201,3 +217,61 @@ def test_hdf5_and_rlds_come_back_with_equal_values_times_and_tasks(store: Object
         )
     sides = zip(one.frames("side"), two.frames("side"), strict=True)
     assert all(np.array_equal(first, second) for first, second in sides)
+
+
+def write_coded(path: Path, codec: str, options: dict[str, str], count: int) -> None:
+    """Writes numbered pictures with an encoder, none reordered."""
+    with av.open(str(path), "w") as container:
+        stream: Any = container.add_stream(codec, rate=20)
+        stream.width = stream.height = 64
+        stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+        stream.options = options
+        for number, frame in enumerate(frames_of([stamped(number, height=64, width=64) for number in range(count)])):
+            frame.pts, frame.time_base = number, Fraction(1, 20)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+
+
+CODED = {
+    "libx265": {"x265-params": "log-level=none:bframes=0:keyint=5:min-keyint=5"},
+    "libvpx-vp9": {"cpu-used": "8", "g": "5", "lag-in-frames": "0"},
+    "libsvtav1": {"preset": "12", "svtav1-params": "pred-struct=1:keyint=4"},
+    "mjpeg": {},
+    "mpeg4": {"g": "5"},
+    "libx264": {"x264-params": "bframes=0:keyint=5"},
+}
+
+
+@pytest.mark.parametrize("codec", sorted(CODED))
+@pytest.mark.parametrize("to", ["lerobot-v3", "mcap"])
+def test_video_of_every_codec_goes_out_without_being_encoded_where_the_format_has_it(
+    store: ObjectStore, tmp_path: Path, codec: str, to: str
+) -> None:
+    source = write_lerobot_v2(tmp_path / "source", LENGTHS, video=True)
+    info = json.loads((source / "meta" / "info.json").read_text())
+    info["features"][CAMERA]["shape"] = [64, 64, 3]
+    (source / "meta" / "info.json").write_text(json.dumps(info))
+    for episode, length in enumerate(LENGTHS):
+        write_coded(source / VIDEO_V2.format(episode), codec, CODED[codec], length)
+    version = version_of(store, source)
+    report = go_out(store, version, to, tmp_path / "out")
+    again = come_in(tmp_path / "out", tmp_path / "other")
+    copied = (to, codec) != ("mcap", "mpeg4")  # Foxglove has no MPEG-4 Part 2.
+    assert (report.copied, report.again) == ((37, 0) if copied else (0, 37))
+    assert bool(report.lost) is not copied
+    assert_equal(tmp_path / "local", (store, version), again, cameras=[CAMERA] if copied else ())
+
+
+@pytest.mark.parametrize("to", ["lerobot-v3", "lerobot-v2.1"])
+def test_video_of_messages_with_a_frame_for_each_step_is_copied_into_mp4(
+    store: ObjectStore, tmp_path: Path, to: str
+) -> None:
+    path = write_log(tmp_path / "logs" / "one.mcap", [*arm(), *video(50)])
+    version = ingest(path, store, "pick", clock=FakeClock(), recipe=recipe(25, camera="/video")).version
+    assert version is not None
+    report = go_out(store, version, to, tmp_path / "out")
+    assert (report.copied, report.again) == (report.frames, 0)
+    other, found = come_in(tmp_path / "out", tmp_path / "other")
+    (ours,), (theirs,) = in_order(store, version), in_order(other, found)
+    name = "observation.images.front"
+    assert frames_of_track(other, theirs, name, tmp_path / "f") == frames_of_track(store, ours, "front", tmp_path / "f")

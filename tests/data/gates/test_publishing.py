@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.data.intake.making import SECOND_NS, START_NS, arm, recipe, write_log
 
 from mainspring.data.catalog.log import Version, Waiver
 from mainspring.data.catalog.selections import merged
 from mainspring.data.catalog.versions import candidates, newest_version
 from mainspring.data.gates.freshness import freshness
-from mainspring.data.gates.publishing import DISTRIBUTION, judgements, publish_judged
+from mainspring.data.gates.publishing import DAMAGE, DISTRIBUTION, judgements, publish_judged
 from mainspring.data.intake.ingest import ingest
+from mainspring.data.options import IngestOptions
 from mainspring.data.recording import EpisodeWriter
 from mainspring.domain.errors import Conflict, InvalidInput
 from mainspring.objects import ObjectStore, open_store
@@ -153,3 +155,32 @@ def test_merge_of_unlike_datasets_is_kept_back_and_of_like_ones_is_not(store: Ob
     waiver = Waiver(gate=DISTRIBUTION, by="ada", reason="two units are meant")
     forced = publish_judged(store, mixed, clock=clock, waivers=(waiver,))
     assert (forced.episodes, forced.waivers) == (3 * EPISODES, (waiver,))
+
+
+@pytest.mark.parametrize("broken", [1, 2])
+def test_many_episodes_that_lost_something_close_a_gate_even_of_the_first_version(
+    store: ObjectStore, tmp_path: Path, broken: int
+) -> None:
+    for number in range(10):
+        log = write_log(tmp_path / "raw" / f"{number}.mcap", arm(begin_ns=START_NS + number * 10 * SECOND_NS))
+        if number < broken:
+            log.write_bytes(log.read_bytes()[: log.stat().st_size * 7 // 10])
+    clock = FakeClock()
+
+    def take(*waivers: Waiver) -> Version | None:
+        return ingest(
+            tmp_path / "raw",
+            store,
+            "reach",
+            clock=clock,
+            recipe=recipe(),
+            options=IngestOptions(lost_max=1.0),
+            publish=lambda store, candidate: publish_judged(store, candidate, clock=clock, waivers=waivers),
+        ).version
+
+    if broken > 1:
+        with pytest.raises(Conflict, match=r"2 of 10, wanted at most 10 %.*--waive damage"):
+            take()
+    version = take(Waiver(gate=DAMAGE, by="jo", reason="the disk was replaced"))
+    assert version is not None
+    assert (version.episodes, version.lossy, len(version.waivers)) == (10, broken, broken - 1)

@@ -9,9 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.data.making import CAMERA, edit_info, write_lerobot_v2, write_lerobot_v3, write_video
+from tests.data.readers.lerobot_sets import FEATURES, FRONT, Rows, lerobot_set, picture
 
 from mainspring.data.catalog.versions import episode_rows
 from mainspring.data.intake.ingest import ingest
+from mainspring.data.options import IngestOptions
 from mainspring.data.packs import read_piece
 from mainspring.data.video.packets import index_from_parquet
 from mainspring.domain.errors import DamagedData, InvalidInput, MainspringError
@@ -180,3 +182,46 @@ def test_lerobot_snapshot_of_a_hugging_face_cache_is_read_through_its_links(stor
     inside.rename(tmp_path / "cache" / "blobs" / "1234")
     inside.symlink_to(tmp_path / "cache" / "blobs" / "1234")
     assert ingest(root, store, "stack", clock=FakeClock()).episodes == 1
+
+
+def test_set_of_openpi_is_ingested_with_its_pictures_and_says_what_was_chosen(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    names = {"observation.state": "state", "action": "actions"}
+    features = {names[name]: feature for name, feature in FEATURES.items()}
+    features["image"] = {"dtype": "image", "shape": [32, 48, 3], "names": ["height", "width", "channel"]}
+
+    def change(_: int, columns: Rows) -> Rows:
+        pictures = [{"bytes": picture(number), "path": None} for number in range(len(columns["timestamp"]))]
+        return {names.get(name, name): values for name, values in columns.items()} | {"image": pictures}
+
+    root = lerobot_set(tmp_path / "raw", "v2.0", features=features, change=change)
+    report = ingest(root, store, "pick", clock=FakeClock())
+    assert report.version is not None
+    assert (report.episodes, report.refused) == (2, 0)
+    assert all("actions taken as the action" in noted.note for noted in report.noted)
+    rows = episode_rows(store, report.version)
+    assert sorted(index_from_parquet(read_piece(store, row.videos[0].index)).codec for row in rows) == ["png", "png"]
+    again = ingest(root, store, "pick", clock=FakeClock())
+    assert (again.known, again.added) == (2, 0)
+
+
+def test_what_is_said_of_a_set_is_remembered_apart(store: ObjectStore, tmp_path: Path) -> None:
+    root = lerobot_set(tmp_path / "raw", videos={FRONT: [8, 11], "top": [8, 0]})
+    assert ingest(root, store, "stack", clock=FakeClock()).refused == 1
+    options = IngestOptions(without_cameras=("top",))
+    report = ingest(root, store, "bare", clock=FakeClock(), options=options)
+    assert (report.episodes, report.refused, report.known) == (2, 0, 0)
+    assert ingest(root, store, "stack", clock=FakeClock()).known == 1  # What was refused is looked at again.
+
+
+def test_number_that_is_flipped_between_two_ingests_is_read_again(store: ObjectStore, tmp_path: Path) -> None:
+    root = lerobot_set(tmp_path / "raw")
+    stats = {"action": {"max": [99.0, 99.0]}}
+    assert ingest(root, store, "stack", clock=FakeClock()).episodes == 2
+    (root / "meta/episodes_stats.jsonl").write_text(json.dumps({"episode_index": 1, "stats": stats}))
+    report = ingest(root, store, "stack", clock=FakeClock())
+    assert (report.episodes, report.known) == (1, 1)
+    assert "where its statistics say 99" in report.left_out[0].reason
+    options = IngestOptions(stale_statistics=True)
+    assert ingest(root, store, "stack", clock=FakeClock(), options=options).episodes == 2

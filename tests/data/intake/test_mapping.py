@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import imagecodecs
 import numpy as np
 import pytest
 from tests.data.intake.making import (
@@ -27,12 +29,13 @@ from tests.data.intake.making import (
     video,
     write_log,
 )
-from tests.data.readers.logs import write_mcap
+from tests.data.readers.logs import ROS2, Sent, ros2, stamp, write_mcap
 
 from mainspring.data.episode import Episode, columns_to_parquet
 from mainspring.data.gates.doctor import examined
 from mainspring.data.intake.recipe import Align, CameraPart, Cut, CutBy, Fact, Part
 from mainspring.data.video.frames import frames_in
+from mainspring.data.video.pictures import PngEncoder
 from mainspring.domain.errors import DamagedData, InvalidInput
 
 
@@ -259,3 +262,41 @@ def test_two_topics_of_one_name_and_two_types_are_refused(tmp_path: Path) -> Non
     by = replace(recipe(), columns={"action": recipe().columns["action"]})
     with pytest.raises(DamagedData, match="/arm/command"):
         mapped(log, by, tmp_path / "out")
+
+
+def depth_images(count: int, said: str) -> Iterator[Sent]:
+    """Pictures of distances as `compressedDepth` sends them: a header, then a PNG of 16 bits."""
+    for number in range(count):
+        time_ns = START_NS + number * IMAGE_NS
+        png, header = PngEncoder().encode(distances(number)), bytes(12)
+        message = ros2(
+            "sensor_msgs/CompressedImage",
+            header=ros2("std_msgs/Header", stamp=stamp(time_ns), frame_id="camera"),
+            format=said,
+            data=np.frombuffer(header + png, np.uint8),
+        )
+        yield "/camera/compressed", time_ns, bytes(ROS2.serialize_cdr(message, "sensor_msgs/msg/CompressedImage"))
+
+
+def distances(number: int) -> np.ndarray[Any, np.dtype[np.uint16]]:
+    return (np.arange(HEIGHT * WIDTH, dtype=np.uint16) * 31 + 997 * number).reshape(HEIGHT, WIDTH)
+
+
+def test_distances_of_16_bits_are_kept_as_they_were_sent(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "a.mcap", [*arm(), *depth_images(40, "16UC1; compressedDepth png")])
+    episode = episode_of(log, recipe(25, camera="/camera/compressed"), tmp_path / "out")
+    (video,) = episode.videos
+    assert video.index is not None
+    for number, (offset, size) in enumerate(zip(video.index.offset, video.index.size_bytes, strict=True)):
+        png = video.path.read_bytes()[offset : offset + size]
+        assert np.array_equal(imagecodecs.png_decode(png), distances(number))
+
+
+@pytest.mark.parametrize("said", ["32FC1; compressedDepth png", "16UC1; compressedDepth rvl"])
+def test_distances_that_were_rounded_or_packed_otherwise_are_refused_by_name(tmp_path: Path, said: str) -> None:
+    sent = [*arm(), *depth_images(40, said)]
+    if "rvl" in said:
+        sent = [(topic, at, data.replace(b"\x89PNG", b"RVL!")) for topic, at, data in sent]
+    log = write_log(tmp_path / "a.mcap", sent)
+    with pytest.raises(InvalidInput, match=said):
+        mapped(log, recipe(25, camera="/camera/compressed"), tmp_path / "out")

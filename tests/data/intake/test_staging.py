@@ -3,22 +3,31 @@ from __future__ import annotations
 import io
 import shutil
 import stat
+import subprocess
+import sys
 import tarfile
 import warnings
 import zipfile
 from pathlib import Path
 
+import boto3  # type: ignore[import-untyped]
+import h5py
+import numpy as np
 import pytest
 from tests.data.catalog import s3
-from tests.data.intake.web import serving
+from tests.data.intake.web import STALL_S_MAX, serving
 from tests.data.making import record, record_many, write_lerobot_v2, write_lerobot_v3
 
+from mainspring.app.sdk import Lab
 from mainspring.data.intake.ingest import ingest_units
 from mainspring.data.intake.report import IngestReport
+from mainspring.data.intake.staging.port import Wait
 from mainspring.data.intake.staging.source import StagingOptions, opened_sources
 from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, NotFound, Unavailable
 from mainspring.objects import ObjectStore, open_store
 from mainspring.testing.time_and_chance import FakeClock
+
+pytestmark = pytest.mark.slow  # Most write videos, and speak to servers.
 
 
 def taken(
@@ -28,15 +37,20 @@ def taken(
     dataset: str = "pick",
     budget_bytes: int | None = None,
     options: dict[str, str] | None = None,
+    wait: Wait = lambda _: None,
 ) -> IngestReport:
     """Ingests sources as a lab does."""
     how = StagingOptions(
-        cache=tmp_path / "cache", wait=lambda _: None, store=options or {}, signed=True, budget_bytes=budget_bytes
+        cache=tmp_path / "cache", wait=wait, store=options or {}, signed=True, budget_bytes=budget_bytes
     )
     with opened_sources(sources, how) as opened:
         return ingest_units(
             opened.units(), opened.survey(), store, dataset, clock=FakeClock(), recipe=None, staging=opened
         )
+
+
+def _interrupted(_: float) -> None:
+    raise Unavailable("wait", got="interrupted")
 
 
 def zipped(folder: Path, path: Path) -> Path:
@@ -86,7 +100,7 @@ def test_what_an_archive_must_not_hold_is_left_out_by_name_and_the_rest_is_taken
             archive.addfile(info)
     report = taken(tmp_path, open_store("memory://"), tmp_path / "set.tar")
     assert report.episodes == 1
-    assert {left.source: left.reason.partition("; got ")[2].split(":")[0] for left in report.left_out} == {
+    assert {left.source: left.reason.split(":")[0] for left in report.left_out} == {
         "../up.mcap": "a path that leaves the source",
         "/etc/root.mcap": "a path that leaves the source",
         "twice.mcap": "2 files have this name, and nothing says which of them counts",
@@ -117,7 +131,7 @@ def test_zip_members_that_lie_or_hide_are_left_out_by_name(tmp_path: Path) -> No
     (tmp_path / "set.zip").write_bytes(raw)
     report = taken(tmp_path, open_store("memory://"), tmp_path / "set.zip")
     assert report.episodes == 1
-    assert {left.source: left.reason.partition("; got ")[2].split(":")[0] for left in report.left_out} == {
+    assert {left.source: left.reason.split(":")[0] for left in report.left_out} == {
         "../up.mcap": "a path that leaves the source",
         "link.mcap": "a link",
         "twice.mcap": "2 files have this name, and nothing says which of them counts",
@@ -137,15 +151,13 @@ def test_zip_whose_bytes_are_damaged_keeps_what_is_sound(tmp_path: Path) -> None
     assert [left.source for left in report.left_out] == ["set/001.mcap"]
 
 
-@pytest.mark.slow
 def test_archive_of_little_that_unpacks_to_much_is_refused_before_it_fills_the_disk(tmp_path: Path) -> None:
-    zeros = tmp_path / "zeros"
-    with open(zeros, "wb") as file:
-        file.truncate(3 << 29)
-    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        archive.write(zeros, "a.mcap")
+    made = zipped(record_many(tmp_path / "raw", 1), tmp_path / "bomb.zip")
+    raw = bytearray(made.read_bytes())
+    raw[(at := raw.find(b"PK\1\2")) + 24 : at + 28] = (3 << 29).to_bytes(4, "little")  # How long the member will be.
+    made.write_bytes(raw)
     with pytest.raises(InvalidInput, match="at most 200 times its own size"):
-        taken(tmp_path, open_store("memory://"), tmp_path / "bomb.zip")
+        taken(tmp_path, open_store("memory://"), made)
 
 
 @pytest.mark.parametrize("name", ["set.zip", "set.tar", "set.tar.gz", "set.tar.zst"])
@@ -197,22 +209,13 @@ def test_ingest_that_ended_in_the_middle_of_a_file_goes_on_there(tmp_path: Path)
     with serving(tmp_path / "site") as site:
         store = open_store("memory://")
         address = f"{site.url}/files.txt"
-        with pytest.raises(Unavailable, match="goes on where it was"):
-            breaks = iter(range(1_000, size, 400))
-
-            def wait(_: float) -> None:
-                raise Unavailable("wait", next_step="the same command goes on where it was")
-
-            site.break_at = {"001.mcap": next(breaks)}
-            how = StagingOptions(cache=tmp_path / "cache", wait=wait, store={})
-            with opened_sources([address], how) as opened:
-                ingest_units(
-                    opened.units(), opened.survey(), store, "pick", clock=FakeClock(), recipe=None, staging=opened
-                )
+        site.break_at = {"001.mcap": 1_000}
+        with pytest.raises(Unavailable, match="interrupted"):
+            taken(tmp_path, store, address, wait=_interrupted)
         report = taken(tmp_path, store, address)
         assert site.sent["001.mcap"] == size
         assert report.episodes == 2
-        assert {left.source: left.reason.partition("; got ")[2] for left in report.left_out} == {
+        assert {left.source: left.reason for left in report.left_out} == {
             "gone.mcap": "named by the list, and not there",
             "https://else/where.mcap": "not relative to its list",
         }
@@ -279,14 +282,13 @@ def test_stage_stays_within_its_budget_and_two_cannot_fill_one(tmp_path: Path) -
             pass
 
 
-@pytest.mark.slow
 def test_prefix_of_an_object_store_gives_the_same_version_as_its_folder(tmp_path: Path) -> None:
     folder = write_lerobot_v2(tmp_path / "my set:1", [12, 15], video=True)
     record(folder.parent / "alone.mcap", seed=9, state_dims=3, action_dims=2)
     plain = taken(tmp_path, open_store("memory://"), folder)
     with s3.moto(tmp_path) as server:
         options = dict(server.options)
-        client = s3.boto3.client(
+        client = boto3.client(
             "s3",
             endpoint_url=options["endpoint"],
             region_name="us-east-1",
@@ -317,3 +319,48 @@ def test_same_source_named_twice_is_read_once(tmp_path: Path) -> None:
     made = zipped(record_many(tmp_path / "raw", 2), tmp_path / "set.zip")
     shutil.rmtree(tmp_path / "raw")
     assert taken(tmp_path, open_store("memory://"), made, str(made)).recordings == 2
+
+
+def test_file_whose_episodes_show_only_inside_is_looked_into_wherever_it_lies(tmp_path: Path) -> None:
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    with h5py.File(folder / "demos.hdf5", "w") as file:
+        for demo in range(3):
+            values = np.random.default_rng(demo).normal(size=(12, 4))
+            file[f"data/demo_{demo}/actions"] = values
+            file[f"data/demo_{demo}/obs/joint_positions"] = values * 2
+        file["data"].attrs["env_args"] = '{"env_name": "lift", "env_kwargs": {"control_freq": 20}}'
+    plain = taken(tmp_path, open_store("memory://"), folder)
+    assert plain.version is not None
+    store = open_store("memory://")
+    report = taken(tmp_path, store, zipped(folder, tmp_path / "set.zip"))
+    assert report.version is not None
+    assert (report.episodes, report.version.id) == (3, plain.version.id)
+    again = taken(tmp_path, store, tmp_path / "set.zip")
+    assert (again.known, again.read_bytes) == (3, 0)
+
+
+def test_ingest_that_was_killed_goes_on_where_it_was_and_gives_the_same_version(tmp_path: Path) -> None:
+    folder = write_lerobot_v2(tmp_path / "site" / "stack", [12, 15], video=True)
+    plain = taken(tmp_path, open_store("memory://"), folder)
+    name = sorted(path.relative_to(tmp_path / "site").as_posix() for path in folder.rglob("*.mp4"))[-1]
+    program = (
+        "import sys; from mainspring.app.sdk import Lab; Lab(sys.argv[1]).data.ingest(sys.argv[2], dataset='pick')"
+    )
+    with serving(tmp_path / "site") as site:
+        site.stalled = {name: 1_000}
+        words = [sys.executable, "-c", program, str(tmp_path / "home"), f"{site.url}/stack/"]
+        process = subprocess.Popen(words)
+        assert site.stalls.wait(STALL_S_MAX)
+        process.kill()
+        process.wait()
+        site.let_go.set()
+        site.sent.clear()
+        lab = Lab(tmp_path / "home")
+        report = lab.data.ingest(f"{site.url}/stack/", dataset="pick")
+        assert report.version is not None
+        assert plain.version is not None
+        assert report.version.id == plain.version.id
+        again = lab.data.ingest(f"{site.url}/stack/", dataset="pick")
+        assert (again.known, again.read_bytes) == (2, 0)
+        assert site.sent[name] <= (tmp_path / "site" / name).stat().st_size

@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
 
+STALL_S_MAX = 60.0
+
 
 @dataclass(slots=True, kw_only=True)
 class Site:
@@ -18,12 +20,16 @@ class Site:
     Args:
         root: What it serves.
         break_at: By name, after how many bytes of the file a connection breaks; each once.
+        stalled: By name, after how many bytes a connection sends no more, until `let_go`; each once.
         moved: By name, where it redirects to.
         heads: Whether it answers HEAD.
     """
 
     root: Path
     break_at: dict[str, int] = field(default_factory=dict)
+    stalled: dict[str, int] = field(default_factory=dict)
+    stalls: threading.Event = field(default_factory=threading.Event)
+    let_go: threading.Event = field(default_factory=threading.Event)
     moved: dict[str, str] = field(default_factory=dict)
     heads: bool = True
     url: str = ""
@@ -70,6 +76,15 @@ class _Handler(BaseHTTPRequestHandler):
         rest = data[first:]
         self._say(206 if said else 200, length=len(rest), **headers)
         if not body:
+            return
+        with site.lock:
+            stalls = site.stalled.pop(name, None)
+        if stalls is not None:
+            self.wfile.write(rest[:stalls])
+            self.wfile.flush()
+            site.stalls.set()
+            site.let_go.wait(STALL_S_MAX)
+            self.close_connection = True
             return
         with site.lock:
             at = site.break_at.get(name, -1)

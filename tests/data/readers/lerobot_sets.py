@@ -85,7 +85,7 @@ def lerobot_set(
         tasks: Of the set.
     """
     kind = version[:2]
-    told = {**(FEATURES if features is None else features), **{key: VIDEO for key in videos or {}}}
+    told = {**(FEATURES if features is None else features), **dict.fromkeys(videos or {}, VIDEO)}
     plain: dict[str, Any] = {
         "codebase_version": version,
         "robot_type": "arm",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mainspring.data.episode import Episode, Unreadable
 from mainspring.data.readers.episodes.lerobot import lerobot_recordings
-from mainspring.domain.errors import DamagedData, InvalidInput, MainspringError
+from mainspring.domain.errors import DamagedData, MainspringError
 
 from .logs import ROBOTS
 

@@ -4,12 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from mainspring.data.gates.doctor import examined
 from mainspring.data.options import IngestOptions
 from mainspring.data.readers.episodes.lerobot import is_lerobot_set, lerobot_recordings
+from mainspring.data.video.frames import frames_in
+from mainspring.data.video.pictures import PngEncoder
 from mainspring.domain.errors import InvalidInput
 
 from .lerobot_sets import (
@@ -93,6 +97,13 @@ def test_description_with_several_faults_tells_all_of_them(tmp_path: Path) -> No
         lerobot_recordings(root)
 
 
+def test_description_without_a_rate_takes_the_one_that_is_said(tmp_path: Path) -> None:
+    root = lerobot_set(tmp_path / "set", info={"fps": None})
+    with pytest.raises(InvalidInput, match="--rate HZ"):
+        lerobot_recordings(root)
+    assert [episode.rate_hz for episode in episodes(root, IngestOptions(rate_hz=20.0))] == [20.0, 20.0]
+
+
 def test_pointer_of_git_lfs_is_named(tmp_path: Path) -> None:
     root = lerobot_set(tmp_path / "set", videos={FRONT: [8, 11]})
     path = root / f"videos/chunk-000/{FRONT}/episode_000001.mp4"
@@ -108,7 +119,7 @@ def test_names_of_openpi_are_known(tmp_path: Path, version: str) -> None:
     def change(episode: int, columns: Rows) -> Rows:
         length = len(columns["timestamp"])
         pictures = [{"bytes": picture(number, "mjpeg"), "path": f"{number}.jpg"} for number in range(length)]
-        return renamed(names)(episode, columns) | {"image": pictures, "wrist_image": pictures}
+        return {**renamed(names)(episode, columns), "image": pictures, "wrist_image": pictures}
 
     first, second = episodes(lerobot_set(tmp_path / "set", version, features=features, change=change))
     assert [camera.name for camera in first.features.cameras] == ["image", "wrist_image"]
@@ -161,10 +172,16 @@ def test_camera_that_no_episode_has_is_left_out_and_told(tmp_path: Path) -> None
     assert "observation.images.top" in first.note
 
 
+def test_set_without_any_film_is_refused_until_it_is_said_to_have_none(tmp_path: Path) -> None:
+    root = lerobot_set(tmp_path / "set", videos={FRONT: [0, 0], "top": [0, 0]})
+    assert f"--without-camera {FRONT} --without-camera top lets it in" in str(outcome(root)["episode_000000"])
+    assert len(episodes(root, IngestOptions(without_cameras=(FRONT, "top")))) == 2
+
+
 def test_camera_that_some_episodes_lack_costs_them_alone_until_it_is_left_out(tmp_path: Path) -> None:
     root = lerobot_set(tmp_path / "set", videos={FRONT: [8, 11], "top": [8, 0]})
     found = outcome(root)
-    assert "--without-camera top lets it in" in str(found["episode_001"[:8] + "000001"])
+    assert "--without-camera top lets it in" in str(found["episode_000001"])
     assert len(found["episode_000000"].videos) == 2  # type: ignore[union-attr]
     for options in (IngestOptions(without_cameras=("top",)), IngestOptions(cameras=(FRONT,))):
         assert [len(episode.videos) for episode in episodes(root, options)] == [1, 1]
@@ -216,9 +233,6 @@ def test_pictures_beside_the_rows_become_frames(tmp_path: Path, kept: str) -> No
 
 @pytest.mark.parametrize("codec", ["png", "tiff"])
 def test_depth_of_sixteen_bits_keeps_every_value(tmp_path: Path, codec: str) -> None:
-    from mainspring.data.video.frames import frames_in
-    from mainspring.data.video.pictures import PngEncoder
-
     def change(_: int, columns: Rows) -> Rows:
         count = len(columns["timestamp"])
         coded = [PngEncoder().encode(depth(n)) if codec == "png" else picture(n, "tiff") for n in range(count)]
@@ -230,6 +244,26 @@ def test_depth_of_sixteen_bits_keeps_every_value(tmp_path: Path, codec: str) -> 
     assert video.index is not None
     frames = [frame.to_ndarray() for frame in frames_in(video.path, video.index)]
     assert all(np.array_equal(frame, depth(number)) for number, frame in enumerate(frames))
+
+
+def test_film_of_depth_keeps_every_value_under_another_ending(tmp_path: Path) -> None:
+    root = lerobot_set(tmp_path / "set", lengths=[8], features={**FEATURES, "depth": {**VIDEO, "shape": [32, 48, 1]}})
+    path = root / "videos/chunk-000/depth/episode_000000.mkv"
+    path.parent.mkdir(parents=True)
+    with av.open(str(path), "w") as container:
+        stream: Any = container.add_stream("ffv1", rate=RATE_HZ)
+        stream.width, stream.height, stream.pix_fmt = 48, 32, "gray16le"
+        for number in range(8):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(depth(number), format="gray16le")))
+        container.mux(stream.encode())
+    (first,) = episodes(root)
+    assert first.videos[0].path == path
+    index = first.videos[0].index
+    assert index is not None
+    frames = [frame.to_ndarray() for frame in frames_in(path, index)]
+    assert all(np.array_equal(frame, depth(number)) for number, frame in enumerate(frames))
+    assert len(frames) == 8
+    assert examined(first).reasons == ()
 
 
 def test_picture_that_is_none_is_refused_with_its_step(tmp_path: Path) -> None:
@@ -272,6 +306,30 @@ def test_columns_of_every_kind_of_number_come_in(tmp_path: Path) -> None:
     assert (first.columns["half"][3, 0], first.columns["flag"][3, 0]) == (3, 1)
     for said in ("large: whole numbers beyond", "not in its files: absent", "not declared, left out: undeclared"):
         assert said in first.note
+
+
+def test_column_that_cannot_be_read_costs_no_episode_once_it_is_left_out(tmp_path: Path) -> None:
+    features = {**FEATURES, "boxes": {"dtype": "float32", "shape": [4]}, "mesh": {"dtype": "sequence", "shape": [1]}}
+
+    def change(_: int, columns: Rows) -> Rows:
+        count = len(columns["timestamp"])
+        ragged = [[1.0] * (1 + step % 3) for step in range(count)]
+        return columns | {"boxes": pa.array(ragged), "mesh": pa.array(ragged)}
+
+    root = lerobot_set(tmp_path / "set", features=features, change=change)
+    assert "--without-camera boxes leaves that column out" in str(outcome(root)["episode_000000"])
+    first, _ = episodes(root, IngestOptions(without_cameras=("boxes",)))
+    assert [column.name for column in first.features.columns] == ["action", "state"]
+    assert first.note == "neither numbers nor words, left out: mesh (sequence)"
+
+
+def test_video_of_no_known_codec_is_damage(tmp_path: Path) -> None:
+    root = lerobot_set(tmp_path / "set", videos={FRONT: [8, 11]})
+    path = root / f"videos/chunk-000/{FRONT}/episode_000001.mp4"
+    path.write_bytes(path.read_bytes().replace(b"avc1", b"xxxx"))
+    found = outcome(root)
+    assert "camera observation.images.front" in str(found["episode_000001"])
+    assert not isinstance(found["episode_000000"], str)
 
 
 def test_words_and_facts_of_an_episode_come_in(tmp_path: Path) -> None:

@@ -16,7 +16,19 @@ import pytest
 from mainspring.data.episode import Episode
 from mainspring.data.options import IngestOptions
 
-from .lerobot_sets import FRONT, RATE_HZ, Rows, episodes, gray_of, grays, lerobot_set, outcome, rows, statistics
+from .lerobot_sets import (
+    FEATURES,
+    FRONT,
+    RATE_HZ,
+    Rows,
+    episodes,
+    gray_of,
+    grays,
+    lerobot_set,
+    outcome,
+    rows,
+    statistics,
+)
 
 STALE = IngestOptions(stale_statistics=True)
 STEP_NS = 50_000_000
@@ -26,7 +38,7 @@ Numbers = np.ndarray[Any, np.dtype[Any]]
 def one_pass(values: Numbers) -> Numbers:
     """Numbers whose statistics are those of LeRobot 0.4: mean square less squared mean, in float32."""
 
-    class Running(np.ndarray):  # type: ignore[type-arg]
+    class Running(np.ndarray[Any, np.dtype[Any]]):
         def std(self, axis: int) -> Numbers:  # type: ignore[override]
             plain = self.view(np.ndarray)
             variance = np.mean(plain**2, axis=axis) - np.mean(plain, axis=axis) ** 2
@@ -68,7 +80,7 @@ def with_statistics(
 
 
 def rewritten(root: Path, name: str, change: Callable[[Numbers], None]) -> None:
-    """Changes a column of the second episode, as whoever edits a dataset does: Parquet agrees with itself afterwards."""
+    """Changes a column of the second episode, as whoever edits a dataset does: Parquet then agrees with itself."""
     paths = sorted((root / "data").rglob("*.parquet"))
     table = pq.read_table(paths[-1])
     values = np.array(table[name].to_pylist())
@@ -129,6 +141,36 @@ def test_statistics_of_other_rows_are_refused(tmp_path: Path) -> None:
     assert "action: 150 rows where its statistics say 120" in str(found["episode_000001"])
 
 
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_spread_that_is_another_is_refused_and_that_of_a_sample_is_not(tmp_path: Path, version: str) -> None:
+    def change(episode: int, told: dict[str, Any]) -> None:
+        factor = 1.01 if episode else np.sqrt(200 / 199)
+        told["action"]["std"] = [value * factor for value in told["action"]["std"]]
+
+    found = outcome(with_statistics(tmp_path / "set", version, change))
+    assert "action: std" in str(found["episode_000001"])
+    assert isinstance(found["episode_000000"], Episode)
+
+
+def test_statistics_of_all_rows_but_the_last_agree_with_those(tmp_path: Path) -> None:
+    root = lerobot_set(tmp_path / "set", lengths=[8])
+    shorter = {key: values[:-1] for key, values in rows(0, 8).items() if key in ("observation.state", "action")}
+    (root / "meta/episodes_stats.jsonl").write_text(json.dumps({"episode_index": 0, "stats": statistics(shorter)}))
+    assert len(episodes(root)[0].time_ns) == 8
+
+
+def test_statistics_that_overflowed_in_their_maker_object_to_nothing(tmp_path: Path) -> None:
+    features = {**FEATURES, "level": {"dtype": "uint8", "shape": [1]}}
+    level = (100 + np.arange(8)).astype(np.uint8)
+    root = lerobot_set(
+        tmp_path / "set", lengths=[8], features=features, change=lambda _, rows: {**rows, "level": level}
+    )
+    told = statistics({"level": level}) | {"action": {"count": [8]}}
+    told["level"]["std"] = [0.0]
+    (root / "meta/episodes_stats.jsonl").write_text(json.dumps({"episode_index": 0, "stats": told}))
+    assert len(episodes(root)) == 1
+
+
 def test_statistics_that_say_nothing_object_to_nothing(tmp_path: Path) -> None:
     def change(_: int, told: dict[str, Any]) -> None:
         told["action"]["max"] = [None, float("nan")]
@@ -182,6 +224,7 @@ def test_description_off_by_the_last_row_is_told_and_rows_decide(tmp_path: Path,
     assert len(second.time_ns) == 11
     assert f"11 rows, its description says {11 + off}" in second.note
     assert second.losses == ()
+    assert ("1 of 12 rows lost" in second.metadata.get("lost", "")) is (off == 1)
 
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
@@ -190,6 +233,7 @@ def test_film_off_by_the_last_frame_gives_the_steps_that_have_both(tmp_path: Pat
     first, second = episodes(lerobot_set(tmp_path / "set", version, videos={FRONT: [8, frames]}))
     assert [len(first.time_ns), len(second.time_ns)] == [8, min(11, frames)]
     assert f"{frames} frames for 11 rows" in second.note
+    assert ("1 of 11 frames lost" in second.metadata.get("lost", "")) is (frames == 10)
     begin = 100 if version == "v2.1" else 8
     assert grays(second) == pytest.approx([gray_of(begin + step) for step in range(len(second.time_ns))], abs=2)
 

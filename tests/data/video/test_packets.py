@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,3 +67,27 @@ def test_file_without_video_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\0" * 1000)
     with pytest.raises(DamagedData):
         index_of_file(path)
+
+
+def test_stream_that_does_not_say_how_far_it_reorders_loses_no_frame(movie: Path) -> None:
+    index = index_of_file(movie)
+    silent = replace(index, extradata=without_reordering(index.extradata))
+    assert silent.extradata != index.extradata
+    found = [number_of(frame.to_ndarray(format="rgb24")) for frame in frames_in(movie, silent)]
+    assert found == list(range(40))
+
+
+def without_reordering(extradata: bytes) -> bytes:
+    """Returns h264's parameters without the last of them, which say how many frames wait for others.
+
+    Source: ITU-T H.264 (2024), E.1.1: a flag, then bitstream_restriction with six numbers.
+    """
+    size = int.from_bytes(extradata[6:8])
+    bits = "".join(f"{byte:08b}" for byte in extradata[8 : 8 + size].replace(b"\0\0\3", b"\0\0")).rstrip("0")[:-1]
+    golomb = r"(?:1|01.|001..|0001...|00001....)"
+    kept = re.sub(rf"1111({golomb})\1{golomb}{golomb}$", "0", bits) + "1"
+    assert len(kept) < len(bits), "x264 writes both motion vector ranges alike"
+    kept += "0" * (-len(kept) % 8)
+    made = bytes(int(kept[at : at + 8], 2) for at in range(0, len(kept), 8))
+    made = re.sub(rb"\0\0(?=[\0-\3])", b"\0\0\3", made)
+    return extradata[:6] + len(made).to_bytes(2) + made + extradata[8 + size :]

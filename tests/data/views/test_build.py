@@ -48,7 +48,9 @@ def shards_of(store: ObjectStore, version: Version, recipe: ViewRecipe, tmp_path
     return len(built(store, version, recipe, tmp_path).splits["train"].shards)
 
 
-@pytest.mark.parametrize("recipe", [CODED, PLAIN, replace(CODED, shard_bytes=4_000)])
+@pytest.mark.parametrize(
+    "recipe", [CODED, PLAIN, replace(CODED, shard_bytes=4_000), replace(CODED, codec="jpeg", gop=7)]
+)
 def test_view_frames_are_each_in_their_place(store: ObjectStore, tmp_path: Path, recipe: ViewRecipe) -> None:
     view = opened(store, stamped_version(store, tmp_path / "raw", LENGTHS), recipe, tmp_path)
     found = numbers_of(view)

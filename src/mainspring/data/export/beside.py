@@ -14,8 +14,8 @@ from rosbags.typesys import Stores, get_typestore
 
 from mainspring.data.episode import EpisodeRow
 from mainspring.data.readers.bag2_log import SqliteContainer
+from mainspring.data.readers.gone import Notes
 from mainspring.data.readers.log import open_log
-from mainspring.data.readers.topics import Notes
 from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.objects import ObjectStore, fetch_blob
 

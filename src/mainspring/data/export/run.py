@@ -22,7 +22,7 @@ MARKER = "mainspring-export.json"  # Says what a destination holds, and whether 
 EXPORT_JOURNAL = "mainspring-export"  # A folder of the destination, gone when the export is finished.
 _MEANING = 1  # Raised when the same export writes other files.
 _LETTERS = 32
-_FETCHED_BYTES_MAX = 4 << 30  # Videos kept on this machine between jobs: sources of many episodes are fetched once.
+_FETCHED_BYTES_MAX = 1 << 30  # Videos kept on this machine between jobs: sources of many episodes are fetched once.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,22 +198,13 @@ def run_export(
         lost=format.lost,
     )
     held = _held(dest, begun)
-    if held.finished:
+    if held.finished and _is_there(dest, held):
         return held
-    done: list[JobDone] = []
     with reported("export a version", str(scratch)):
         scratch.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=scratch, prefix="export-") as local:
             work = Work(store=store, fetched=Path(local, "fetched"), folder=Path(local, "made"))
-            earlier = _journal(dest)
-            for number, job in enumerate(format.jobs):
-                done.append(earlier.get(job.name) or _made(dest, job, work))
-                _trim(work.fetched)
-                if progress:
-                    progress(_progress(done, number + 1, len(format.jobs) + 1))
-            facts = {entry.name: json.loads(entry.facts) for entry in done}
-            last = Job(name="whole", make=lambda work: format.finish(facts, work))
-            done.append(_made(dest, last, work, journal=False))
+            done = _all_made(dest, format, work, progress)
     report = ExportReport(
         version=begun.version,
         format=name,
@@ -228,11 +219,30 @@ def run_export(
         finished=True,
     )
     dest.put(MARKER, encode(report))
-    for kept in dest.list(EXPORT_JOURNAL):
-        dest.delete(kept.key)
+    _forget(dest)
     if progress:
-        progress(_progress(done, len(done), len(done)))
+        at = ExportProgress(done=len(done), total=len(done), files=report.files, size_bytes=report.size_bytes)
+        progress(at)
     return report
+
+
+def _all_made(
+    dest: ObjectStore, format: ExportFormat, work: Work, progress: Callable[[ExportProgress], None] | None
+) -> list[JobDone]:
+    """Does what is not done yet, the files about the whole last."""
+    done: list[JobDone] = []
+    jobs, earlier = format.jobs, _journal(dest)
+    files = size_bytes = 0
+    for job in jobs:
+        done.append(earlier.get(job.name) or _made(dest, job, work))
+        _trim(work.fetched)
+        files += len(done[-1].files)
+        size_bytes += sum(file.size_bytes for file in done[-1].files)
+        if progress:
+            progress(ExportProgress(done=len(done), total=len(jobs) + 1, files=files, size_bytes=size_bytes))
+    facts = {entry.name: json.loads(entry.facts) for entry in done}
+    last = Job(name="whole", make=lambda work: format.finish(facts, work))
+    return [*done, _made(dest, last, work, journal=False)]
 
 
 def _held(dest: ObjectStore, begun: ExportReport) -> ExportReport:
@@ -258,6 +268,18 @@ def _held(dest: ObjectStore, begun: ExportReport) -> ExportReport:
             next_step="name another",
         )
     return held
+
+
+def _is_there(dest: ObjectStore, held: ExportReport) -> bool:
+    """Returns whether a finished export still has all its files; what others put beside them counts for nothing."""
+    _forget(dest)
+    sizes = [entry.size_bytes for entry in dest.list("") if entry.key != MARKER]
+    return len(sizes) >= held.files and sum(sizes) >= held.size_bytes
+
+
+def _forget(dest: ObjectStore) -> None:
+    for kept in dest.list(EXPORT_JOURNAL):
+        dest.delete(kept.key)
 
 
 def _journal(dest: ObjectStore) -> dict[str, JobDone]:
@@ -306,15 +328,6 @@ def _trim(fetched: Path) -> None:
             break
         path.unlink(missing_ok=True)
         held -= size
-
-
-def _progress(done: Sequence[JobDone], count: int, total: int) -> ExportProgress:
-    return ExportProgress(
-        done=count,
-        total=total,
-        files=sum(len(entry.files) for entry in done),
-        size_bytes=sum(file.size_bytes for entry in done for file in entry.files),
-    )
 
 
 def episode_job(prefix: str, episode: EpisodeSeen, make: Callable[[EpisodeSeen, Work], JobResult]) -> Job:

@@ -153,6 +153,27 @@ def _units(data: bytes, length_bytes: int) -> list[bytes]:
     return units
 
 
+def step_packets(part: VideoPart) -> Iterator[bytes]:
+    """Yields the packet that each step shows, of a track whose packets stand by themselves.
+
+    Args:
+        part: The episode's frames.
+
+    Raises:
+        DamagedData: A packet does not hold together.
+    """
+    index = part.index
+    place = np.zeros(index.frames, np.int64)
+    place[index.frame] = np.arange(len(index.frame))
+    with open(part.path, "rb") as file:
+        for row in place[part.shown].tolist():
+            file.seek(int(index.offset[row]))
+            data = file.read(int(index.size_bytes[row]))
+            if len(data) != index.size_bytes[row]:
+                raise DamagedData("read a picture", on=part.path.name, got=f"{len(data)} bytes of it")
+            yield data
+
+
 def packets_again(frames: Iterable[Any], rate: Fraction) -> Iterator[CodedPicture]:
     """Yields frames encoded again as h264 with start codes and headers, in order, none leaning on a later one.
 

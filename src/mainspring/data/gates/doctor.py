@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from mainspring.data.episode import NANOSECONDS, Episode, Floats, VideoFile
 from mainspring.data.features import ACTION, STATE, Camera
 from mainspring.data.loss import Loss
 from mainspring.data.video.damage import StrictDecoding, begins_alone
-from mainspring.data.video.frames import plane_lines
+from mainspring.data.video.frames import plane_sum
 from mainspring.data.video.packets import index_of_video
 from mainspring.domain.errors import DamagedData
 
@@ -96,7 +95,7 @@ def _watched(episode: Episode, video: VideoFile) -> _Watched:
     decoding = StrictDecoding(video.path, index)
     pictures = -1 - np.arange(index.frames, dtype=np.int64)
     for frame in decoding.frames():
-        pictures[frame.pts] = crc32(plane_lines(frame, 0))
+        pictures[frame.pts] = plane_sum(frame, 0)
     if (pictures < 0).all():
         raise DamagedData("decode a video", on=video.path.name, got=f"none of {index.frames} frames: {decoding.what}")
     damaged = decoding.damaged

@@ -29,6 +29,7 @@ _PACKET_CODECS: Mapping[str, str] = MappingProxyType(
     {"h264": "h264", "h265": "hevc", "hevc": "hevc", "av1": "av1", "vp9": "vp9"}
 )
 _COMPRESSED = ("format", "data")
+_DEPTH, _DEPTH_HEADER_BYTES = "compressedDepth", 12  # A kind, and two numbers that only 32FC1 needs.
 _RAW = ("height", "width", "encoding", "step", "data")
 
 
@@ -48,6 +49,7 @@ _PIXELS: Mapping[str, _Pixel] = MappingProxyType(
         "bgr8": _Pixel(channels=3, flip=True),
         "8UC3": _Pixel(channels=3, flip=True),  # OpenCV's order.
         "rgba8": _Pixel(channels=4),
+        "bgra8": _Pixel(channels=4, flip=True),
         "mono8": _Pixel(),
         "8UC1": _Pixel(),
         "mono16": _Pixel(bytes_each=2),
@@ -191,6 +193,8 @@ class CameraPackets:
             data, codec = self._encoder.encode(_pixels(self._topic, fields, row)), "png"
         else:
             data = fields["data"][row]
+            if _DEPTH in fields["format"][row]:
+                data = _depth_png(self._topic, fields["format"][row], data)
             codec = _codec(self._topic, fields["format"][row], data)
         if not data or codec != (self._codec or codec):
             raise DamagedData("read a camera", on=self._topic, got=f"{len(data)} bytes of {codec}", wanted=self._codec)
@@ -251,9 +255,9 @@ def _pixels(topic: str, fields: Mapping[str, Any], row: int) -> NDArray[Any]:
     encoding, data = fields["encoding"][row], fields["data"][row]
     pixel = _PIXELS.get(encoding)
     if pixel is None:
-        raise InvalidInput(
-            "read a camera", on=topic, got=f"encoding {encoding[:40]!r}", wanted=f"one of {', '.join(_PIXELS)}"
-        )
+        step_next = "record depth as 16UC1, in millimetres" if encoding in ("32FC1", "64FC1") else ""
+        got, wanted = f"encoding {encoding[:40]!r}, which no lossless picture holds", f"one of {', '.join(_PIXELS)}"
+        raise InvalidInput("read a camera", on=topic, got=got, wanted=wanted, next_step=step_next)
     line = width * pixel.channels * pixel.bytes_each
     if not 0 < height * width <= IMAGE_PIXELS_MAX or step < line or len(data) < height * step:
         got = f"{len(data)} bytes, {step} a line"
@@ -263,8 +267,22 @@ def _pixels(topic: str, fields: Mapping[str, Any], row: int) -> NDArray[Any]:
         big = bool(fields["is_bigendian"][row]) if "is_bigendian" in fields else False
         return np.ascontiguousarray(image).view(">u2" if big else "<u2").astype(np.uint16)
     if pixel.channels > 1:
-        return image.reshape(height, width, pixel.channels)[:, :, :: -1 if pixel.flip else 1]
+        image = image.reshape(height, width, pixel.channels)
+        return image[:, :, [2, 1, 0, 3][: pixel.channels]] if pixel.flip else image
     return image
+
+
+def _depth_png(topic: str, said: str, data: bytes) -> bytes:
+    """Returns the 16 bit PNG inside a message of depth, which begins with a header of how it was made.
+
+    Source: github.com/ros-perception/image_transport_plugins, `compressed_depth_image_transport` of its version Jazzy.
+    """
+    png = data[_DEPTH_HEADER_BYTES:]
+    if not said.strip().startswith("16UC1") or picture_codec(png) != "png":
+        got = f"format {said[:60]!r}"
+        wanted = "16UC1; compressedDepth png: distances of 32FC1 are rounded, and RVL is not read"
+        raise InvalidInput("read a camera", on=topic, got=got, wanted=wanted, next_step="record depth as 16UC1")
+    return png
 
 
 def _codec(topic: str, said: str, data: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -30,6 +31,16 @@ def said_by(path: Path) -> Mapping[str, str]:
             for record in reader.iter_metadata():
                 for key, value in list(record.metadata.items())[:SAID_MAX]:
                     said[f"{record.name}.{key}"[:_TEXT_MAX]] = value[:_TEXT_MAX]
-    except (McapError, OSError, ValueError, LookupError, TypeError, OverflowError, EOFError, RuntimeError):
+    except (
+        McapError,
+        struct.error,
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        OverflowError,
+        EOFError,
+        RuntimeError,
+    ):
         return {}
     return said

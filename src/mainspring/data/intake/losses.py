@@ -2,44 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from mainspring.data.intake.recipe import CutBy
+from mainspring.data.episode import NANOSECONDS
+from mainspring.data.intake.recipe import Cut, CutBy
+from mainspring.data.intake.segments import Segment
 from mainspring.data.intake.streams import Need, Stream
 from mainspring.data.loss import Loss
 from mainspring.data.readers.gone import Gone
 
+NEAR_S = 0.5  # What is gone so near to an episode may be its end.
 _WORDS_MAX = 3  # Of what is wrong in one topic.
 
 
-def losses_of(
-    gone: Sequence[Gone], streams: Mapping[Need, Stream], by: CutBy, begin_ns: int, end_ns: int
-) -> tuple[Loss, ...]:
+def losses_of(gone: Sequence[Gone], streams: Mapping[Need, Stream], cut: Cut, segment: Segment) -> tuple[Loss, ...]:
     """Returns what an episode has lost.
 
     Of a log that is one episode, that is all that is gone. Of one that was cut, it is what is gone of its own time, and
-    what is gone at a time that nobody knows, measured by the messages of its own time, as if all of it was theirs.
+    what is gone at a time that nobody knows, measured by the messages of its own time, as if all of it was theirs. What
+    is gone of the topic that cuts may have cut any of them.
 
     Args:
         gone: What is gone of the log.
         streams: What was read of it.
-        by: How it was cut.
-        begin_ns: First step of the episode.
-        end_ns: Last step.
+        cut: How it was cut.
+        segment: The episode's time.
     """
-    if by is CutBy.FILE:
+    if cut.by is CutBy.FILE:
         return _summed([one.loss for one in gone])
     by_log_time = not any(need.stamp for need in streams)  # Else its own clock, which may be any.
+    cutting = (cut.topic, cut.start, cut.stop)
+    near_ns = round((cut.gap_s if cut.by is CutBy.GAP else NEAR_S) * NANOSECONDS)
     found = []
     for one in gone:
-        if not (one.timed and by_log_time):
+        if not (one.timed and by_log_time) or (one.topic and one.topic in cutting):
             found.append(one.loss)
-        elif one.begin_ns <= end_ns and one.end_ns >= begin_ns:
-            found.append(_within(one, streams, begin_ns, end_ns))
+        elif one.begin_ns <= segment.end_ns + near_ns and one.end_ns >= segment.begin_ns - near_ns:
+            found.append(_within(one, streams, segment.begin_ns, segment.end_ns))
     return _summed(found)
+
+
+def garbled(streams: Mapping[Need, Stream]) -> Iterator[Gone]:
+    """Yields the messages whose text is none: damage that nothing else tells.
+
+    Args:
+        streams: What was read of a log.
+    """
+    for need, stream in streams.items():
+        if stream.garbled:
+            what = f"the text of {need.keys or need.field} is no UTF-8"
+            subject = f"topic {need.topic}"
+            loss = Loss(subject=subject, lost=stream.garbled, total=stream.count, unit="messages", what=what)
+            yield Gone(topic=need.topic, loss=loss)
 
 
 def _within(one: Gone, streams: Mapping[Need, Stream], begin_ns: int, end_ns: int) -> Loss:

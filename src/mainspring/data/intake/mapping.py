@@ -12,10 +12,11 @@ from mainspring.data.episode import Episode, Floats, Integers, SourceFile, Video
 from mainspring.data.features import Camera, Column, Features
 from mainspring.data.intake.align import Match, matched, steps_between
 from mainspring.data.intake.cameras import CameraPackets, image_kind
-from mainspring.data.intake.losses import losses_of
+from mainspring.data.intake.losses import garbled, losses_of
 from mainspring.data.intake.recipe import Align, CameraPart, CutBy, Fact, MappingRecipe, Part
 from mainspring.data.intake.segments import TIME_NS_MAX, Segment, between_marks, between_pauses, while_true, whole
 from mainspring.data.intake.streams import Need, Stream, checked_topics, needs_of, read_streams, said_at, wanted_of
+from mainspring.data.loss import Loss
 from mainspring.data.readers.messages import Log, Topic
 from mainspring.domain.errors import DamagedData, InvalidInput
 
@@ -100,14 +101,14 @@ def mapped_episodes(
     if not segments:
         refused.append((name, "the recipe finds no episode in it: nothing starts one"))
     videos = _videos(log, recipe, needs, streams, topics, plans, folder)
-    note, gone = _note(log, streams), log.losses(topics)
+    gone = (*log.losses(topics), *garbled(streams))
     for called, reason in refused:
-        yield Mapped(name=called, reason=reason, note=note)
+        yield Mapped(name=called, reason=reason, note=_note(log, streams, ()))
     for number, plan in enumerate(plans):
         shown = tuple(videos[camera][number] for camera in sorted(videos))
         episode = _episode(recipe, needs, streams, plan, shown, files, said)
-        losses = losses_of(gone, streams, recipe.cut.by, int(plan.time_ns[0]), int(plan.time_ns[-1]))
-        yield Mapped(name=plan.name, episode=replace(episode, losses=losses), note=note)
+        losses = losses_of(gone, streams, recipe.cut, plan.segment)
+        yield Mapped(name=plan.name, episode=replace(episode, losses=losses), note=_note(log, streams, losses))
 
 
 def _facts(needs: Mapping[str, tuple[Need, ...]]) -> set[Need]:
@@ -348,11 +349,12 @@ def _truth_of(text: str) -> bool | None:
         return None
 
 
-def _note(log: Log, streams: Mapping[Need, Stream]) -> str:
-    """Returns what was passed over, for the report."""
+def _note(log: Log, streams: Mapping[Need, Stream], losses: tuple[Loss, ...]) -> str:
+    """Returns what was passed over, for the report, but for what the losses say."""
     dropped: dict[str, int] = {}
     for need, stream in streams.items():
         if stream.dropped:
             dropped[need.topic] = max(stream.dropped, dropped.get(need.topic, 0))
     repeated = [f"{count} messages on {topic} with the time of one before" for topic, count in sorted(dropped.items())]
-    return "; ".join([log.damage] * bool(log.damage) + repeated)
+    damage = [part for part in log.damage.split("; ") if part and not any(part in loss.what for loss in losses)]
+    return "; ".join(damage + repeated)

@@ -25,7 +25,9 @@ from mainspring.data.intake.recipe import (
     MappingRecipe,
     Part,
 )
+from mainspring.data.intake.rehearse import Spans, why_it_fails
 from mainspring.data.intake.streams import checked_topics, needs_of
+from mainspring.data.intake.workers import scratch_folder
 from mainspring.data.readers.log import open_log
 from mainspring.data.readers.messages import Field, Log, Topic
 from mainspring.data.recording import RATE_HZ_MAX
@@ -44,6 +46,9 @@ _PREFERRED = ("position", "data", "values")  # Vectors that say where a robot is
 _EVERY_CAMERA = re.compile(r"(\.(compressed|image_raw|image|image_compressed|image_rect|video))+$")
 _CHOOSE = "CHOOSE"
 _NAMED_MAX = 12
+_MESSAGES_MIN = 10  # Of a state, an action or a camera.
+_SHARE_MIN = 0.5  # Of the longest stream's time: below it, most of the log would be left out.
+_STEADY_MIN = 3
 _PAUSE_PERIODS = 10  # As the doctor's limit: less is jitter.
 
 
@@ -54,9 +59,13 @@ class TopicSeen:
     Args:
         topic: Its name, type and fields.
         messages: How many; of a log that was not read to its end, how many were seen.
-        rate_hz: Messages per second, by the median of their distances; 0 with fewer than two.
+        rate_hz: Messages per second: of a steady topic by the median of their distances, else by their mean; 0 with
+            fewer than two.
         gap_s: The longest pause.
         backwards: How often the log's time jumps back.
+        steady: Whether nine in ten distances are within half and twice the median.
+        near_s: A twentieth of the distances are shorter.
+        far_s: A twentieth are longer.
     """
 
     topic: Topic
@@ -64,6 +73,9 @@ class TopicSeen:
     rate_hz: float
     gap_s: float
     backwards: int
+    steady: bool = True
+    near_s: float = 0.0
+    far_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +89,7 @@ class Proposal:
         damage: What could not be read; "" when everything could.
         whole: Whether it was read to its end.
         recipe: The recipe, when there is a sound guess for the state and for the action.
+        works: Whether the log's beginning became sound episodes by it; where not, the doubts say why.
         doubts: What a person should decide, a sentence each.
         text: The recipe as YAML with the doubts as comments; of use as it is when there is a recipe.
     """
@@ -89,42 +102,59 @@ class Proposal:
     recipe: MappingRecipe | None
     doubts: tuple[str, ...]
     text: str
+    works: bool = False
 
 
-def propose(path: Path) -> Proposal:
-    """Returns what a log holds, and a recipe for it.
+def propose(path: Path, definitions: Mapping[str, str] | None = None) -> Proposal:
+    """Returns what a log holds, and a recipe for it, tried on the log's beginning.
 
     Args:
         path: A log: MCAP, ROS 1 or ROS 2 bag, ULog.
+        definitions: Of messages that it does not define.
 
     Raises:
         NotFound: Nothing is there.
         InvalidInput: It is something else.
         DamagedData: Nothing in it can be read.
     """
-    log = open_log(path)
+    with scratch_folder() as folder:
+        return _proposed(open_log(path, definitions or {}, folder / "unpacked"), folder)
+
+
+def _proposed(log: Log, folder: Path) -> Proposal:
     topics = log.topics()
     times, whole = _times(log, [topic.name for topic in topics if not topic.problem])
     seen = tuple(_seen(topic, times.get(topic.name, np.empty(0, np.int64))) for topic in topics)
     spans = [(int(found.min()), int(found.max())) for found in times.values() if len(found)]
-    guess = _guessed(log, [one for one in seen if not one.topic.problem and one.messages])
+    lasts = {name: (int(found.min()), int(found.max())) for name, found in times.items() if len(found)}
+    guess = _guessed(log, [one for one in seen if not one.topic.problem and one.messages], lasts)
+    draft, doubts, fails = guess.draft, list(guess.doubts), ""
+    if guess.recipe:
+        fails = why_it_fails(log, draft, lasts, folder)
+        cut = _cut_at_pauses(draft) if fails and draft.cut.by is CutBy.FILE else draft
+        if cut != draft and not why_it_fails(log, cut, lasts, folder):
+            doubts.append(f"it is cut at pauses over {cut.cut.gap_s:g} s: taken as one episode, {fails}")
+            draft, fails = cut, ""
+    if fails:
+        doubts.append(f"by this recipe nothing of its beginning would be taken in: {fails}")
     return Proposal(
         name=log.name,
         topics=seen,
         seconds=(max(last for _, last in spans) - min(first for first, _ in spans)) / NANOSECONDS if spans else 0.0,
         damage=log.damage,
         whole=whole,
-        recipe=guess.recipe,
-        doubts=guess.doubts,
-        text=guess.text,
+        recipe=draft if guess.recipe else None,
+        doubts=tuple(doubts),
+        text=recipe_to_yaml(draft, doubts),
+        works=guess.recipe is not None and not fails,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Guess:
     recipe: MappingRecipe | None
+    draft: MappingRecipe
     doubts: tuple[str, ...]
-    text: str
 
 
 def _times(log: Log, names: Iterable[str]) -> tuple[dict[str, Integers], bool]:
@@ -142,21 +172,30 @@ def _times(log: Log, names: Iterable[str]) -> tuple[dict[str, Integers], bool]:
 def _seen(topic: Topic, time_ns: Integers) -> TopicSeen:
     steps = np.diff(time_ns)
     forward = steps[steps > 0]
+    near, median, far = np.quantile(forward, (0.05, 0.5, 0.95)).tolist() if len(forward) else (1.0, 1.0, 1.0)
+    steady = len(forward) > _STEADY_MIN and median <= 2 * near and far <= 2 * median
+    mean = float(forward.sum()) / len(steps) if len(steps) and len(forward) else 1.0
     return TopicSeen(
         topic=topic,
         messages=max(len(time_ns), topic.count or 0),
-        rate_hz=NANOSECONDS / float(np.median(forward)) if len(forward) else 0.0,
+        rate_hz=NANOSECONDS / (median if steady else mean) if len(forward) else 0.0,
+        steady=steady,
+        near_s=near / NANOSECONDS if len(forward) else 0.0,
+        far_s=far / NANOSECONDS if len(forward) else 0.0,
         gap_s=float(steps.max()) / NANOSECONDS if len(steps) else 0.0,
         backwards=int(np.count_nonzero(steps < 0)),
     )
 
 
-def _guessed(log: Log, seen: list[TopicSeen]) -> _Guess:
-    images = [one for one in seen if image_kind(one.topic)]
+def _guessed(log: Log, seen: list[TopicSeen], spans: Spans) -> _Guess:
+    weak = _weak(seen, spans)
+    pictures = [one for one in seen if image_kind(one.topic)]
+    images = [one for one in pictures if one.topic.name not in weak]
     numeric = [one for one in seen if one.rate_hz and _vector(one.topic)]
     actions = [one for one in numeric if _COMMAND.search(one.topic.name)]
     states = [one for one in numeric if one not in actions and (_is_joints(one.topic) or _STATE.search(one.topic.name))]
-    states.sort(key=lambda one: (not _is_joints(one.topic), -one.rate_hz, one.topic.name))
+    states.sort(key=lambda one: (one.topic.name in weak, not _is_joints(one.topic), -one.rate_hz, one.topic.name))
+    actions.sort(key=lambda one: (one.topic.name in weak, -one.messages, one.topic.name))
     rate_hz = min(max(_rate(images or states[:1] or numeric), RATE_HZ_MIN), RATE_HZ_MAX)  # Broken clocks give any.
     found = {STATE: states, ACTION: actions}
     columns = {
@@ -177,12 +216,40 @@ def _guessed(log: Log, seen: list[TopicSeen]) -> _Guess:
         success=_fact(seen, _SUCCESS, "number"),
     )
     doubts = [*_column_doubts(found, numeric), *_time_doubts([*states[:1], *actions[:1], *images])]
+    used = [*states[:1], *actions[:1]]
+    doubts += [f"{one.topic.name} was taken, but {weak[one.topic.name]}" for one in used if one.topic.name in weak]
+    doubts += [
+        f"{one.topic.name} was not taken as a camera: {weak[one.topic.name]}" for one in pictures if one not in images
+    ]
     if not task.topic:
         doubts.append("task: nothing says what the robot was asked to do; write it as the text")
     sound = columns.keys() == {STATE, ACTION}
     if sound:
         checked_topics(needs_of(draft), [one.topic for one in seen], log.name)
-    return _Guess(recipe=draft if sound else None, doubts=tuple(doubts), text=recipe_to_yaml(draft, doubts))
+    return _Guess(recipe=draft if sound else None, draft=draft, doubts=tuple(doubts))
+
+
+def _cut_at_pauses(recipe: MappingRecipe) -> MappingRecipe:
+    """Returns a recipe that begins another episode after every pause that its tolerances cannot bridge."""
+    flowing = [part for parts in recipe.columns.values() for part in parts if part.align is not Align.HOLD]
+    cameras = [camera.tolerance_ms for camera in recipe.cameras.values() if camera.align is not Align.HOLD]
+    bridged_ms = [2 * tolerance_ms for tolerance_ms in (*(part.tolerance_ms for part in flowing), *cameras)]
+    return replace(recipe, cut=Cut(by=CutBy.GAP, gap_s=min(bridged_ms) / 1_000)) if bridged_ms else recipe
+
+
+def _weak(seen: list[TopicSeen], spans: Spans) -> dict[str, str]:
+    """Returns the topics that say too little to be a state, an action or a camera of the log, and why."""
+    flowing = {one.topic.name: one for one in seen if image_kind(one.topic) or _vector(one.topic)}
+    lasts = {name: spans[name][1] - spans[name][0] for name in flowing if name in spans}
+    longest = max((last for name, last in lasts.items() if flowing[name].messages >= _MESSAGES_MIN), default=0)
+    found: dict[str, str] = {}
+    for name, one in flowing.items():
+        last = lasts.get(name, 0)
+        if one.messages < _MESSAGES_MIN:
+            found[name] = f"it has {one.messages} messages"
+        elif last < _SHARE_MIN * longest:
+            found[name] = f"it speaks for {last / NANOSECONDS:.1f} s of {longest / NANOSECONDS:.1f} s"
+    return found
 
 
 def _column_doubts(found: Mapping[str, list[TopicSeen]], numeric: list[TopicSeen]) -> list[str]:

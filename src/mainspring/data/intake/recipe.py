@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 from pathlib import Path
+from typing import TypeAlias
 
 import yaml
 from blake3 import blake3
 
+from mainspring.data.readers.episodes.table.recipe import TABLE_KIND, TableRecipe
 from mainspring.data.recording import RATE_HZ_MAX
 from mainspring.domain.codec import from_plain, to_plain
 from mainspring.domain.errors import InvalidInput, InvalidSpec, NotFound
@@ -212,7 +214,7 @@ class MappingRecipe:
         return blake3(plain.encode()).hexdigest()[:_HASH_LETTERS]
 
 
-def recipe_from_yaml(path: Path) -> MappingRecipe:
+def recipe_from_yaml(path: Path) -> Recipe:
     """Returns the recipe in a file.
 
     Args:
@@ -243,7 +245,10 @@ def recipe_from_yaml(path: Path) -> MappingRecipe:
         raise InvalidSpec("read a recipe", on=on, got=error.got, wanted=error.wanted) from error
 
 
-def recipe_from_plain(plain: object) -> MappingRecipe:
+Recipe: TypeAlias = MappingRecipe | TableRecipe
+
+
+def recipe_from_plain(plain: object) -> Recipe:
     """Returns the recipe that a parsed document holds.
 
     Args:
@@ -253,6 +258,11 @@ def recipe_from_plain(plain: object) -> MappingRecipe:
         InvalidSpec: A field is unknown, missing, or of the wrong type; the nearest one is named.
         InvalidInput: Its values contradict each other.
     """
+    if isinstance(plain, dict) and (kind := plain.get("kind")) is not None:
+        rest = {key: value for key, value in plain.items() if key != "kind"}
+        if kind == TABLE_KIND:
+            return from_plain(TableRecipe, rest, strict=True)
+        raise _refused("kind", repr(kind)[:80], f"{TABLE_KIND}; none for a recipe of topics")
     return from_plain(MappingRecipe, plain, strict=True)
 
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from mainspring.data.episode import Recording, SourceFile, Unreadable
-from mainspring.data.intake.recipe import MappingRecipe
+from mainspring.data.intake.recipe import MappingRecipe, Recipe
+from mainspring.data.intake.staging.archive import archive_suffix
+from mainspring.data.intake.staging.port import LOCAL, Staging
 from mainspring.data.intake.units import EpisodeUnit, LogUnit, Unit, size_of
+from mainspring.data.intake.unknown import folder_reason, is_pointer, named, reason_of
 from mainspring.data.options import DEFAULT, IngestOptions
 from mainspring.data.readers.episodes.hdf5 import HDF5_SUFFIXES, hdf5_recordings
 from mainspring.data.readers.episodes.lerobot import LeRobotRecording, is_lerobot_set, lerobot_recordings
 from mainspring.data.readers.episodes.mcap_episode import McapRecording
 from mainspring.data.readers.episodes.rlds import RldsRecording, is_rlds, rlds_recordings
+from mainspring.data.readers.episodes.table.episode import TableRecording, table_recordings
+from mainspring.data.readers.episodes.table.recipe import TableRecipe
 from mainspring.data.readers.episodes.zarr import ZarrRecording, is_zarr, zarr_recordings
-from mainspring.data.readers.log import LOG_SUFFIXES
+from mainspring.data.readers.log import log_suffix
+from mainspring.data.readers.split import split_files
 from mainspring.domain.errors import InvalidInput, MainspringError, NotFound
 
 UNITS_MAX = 10_000_000
@@ -25,7 +30,13 @@ DEPTH_MAX = 64
 NATIVE = "native"  # What stands for a recipe where the files say themselves what their episodes are.
 _READ = "LeRobot v2.1 or v3.0 datasets, HDF5, Zarr, RLDS, MCAP, ROS 1 and ROS 2 bags, ULog"
 _BAG = "metadata.yaml"
-_NOT_YET: Mapping[str, str] = MappingProxyType({".tfrecord": "RLDS"})
+_BAG_WORDS = (
+    b"rosbag2",
+    b"bagfile_information",
+    b"storage_identifier",
+    b"relative_file_paths",
+    b"serialization_format",
+)
 _LINK = "a link that leads out of the source: name the folder it leads to as a source of its own"
 
 
@@ -44,7 +55,7 @@ class Survey:
     parse_bytes: int
 
 
-def survey_of(source: Path, recipe: MappingRecipe | None, options: IngestOptions = DEFAULT) -> Survey:
+def survey_of(source: Path, recipe: Recipe | None, options: IngestOptions = DEFAULT) -> Survey:
     """Returns what a source holds.
 
     Args:
@@ -67,23 +78,32 @@ def survey_of(source: Path, recipe: MappingRecipe | None, options: IngestOptions
         if units > UNITS_MAX:
             raise InvalidInput("read a source", on=str(source), got=f"over {UNITS_MAX} recordings", wanted="fewer")
     if not units:
-        raise InvalidInput("read a source", on=str(source), got="no recording", wanted=_READ)
+        what = named(source)
+        raise InvalidInput("read a source", on=str(source), got=what.got, wanted=_READ, next_step=what.next_step)
     return Survey(units=units, size_bytes=size_bytes, parse_bytes=parse_bytes)
 
 
-def units_in(source: Path, recipe: MappingRecipe | None, options: IngestOptions = DEFAULT) -> Iterator[Unit]:
+def units_in(
+    source: Path, recipe: Recipe | None, options: IngestOptions = DEFAULT, staging: Staging = LOCAL
+) -> Iterator[Unit]:
     """Yields what a source holds, in name order within each folder, unread.
 
     Args:
         source: A file, or a folder: a LeRobot dataset, a ROS 2 bag, or any tree of these and of files.
         recipe: How logs are read; without one, only the files of our own recorder are.
         options: What is said of the source.
+        staging: Has what must be looked into, of a source that lies elsewhere.
 
     Raises:
         DamagedData: The source is a LeRobot dataset whose description does not hold together.
         InvalidInput: The same, of a format that is not read.
     """
-    how = _How(root=source, recipe=recipe, options=options)
+    if isinstance(recipe, TableRecipe):
+        for recording in table_recordings(source, recipe, options):
+            files = recording.files if isinstance(recording, TableRecording) else ()
+            yield EpisodeUnit(name=recording.name, recording=recording, files=files)
+        return
+    how = _How(root=source, recipe=recipe, options=options, staging=staging)
     if source.is_file():
         yield from _units_at(source, source.name, how)
     elif is_lerobot(source):
@@ -115,9 +135,10 @@ def is_bag(folder: Path) -> bool:
     """
     try:
         with open(folder / _BAG, "rb") as file:
-            return b"rosbag2" in file.read(4_096)
+            start = file.read(4_096)
     except OSError:
-        return False
+        return bool(split_files(folder))
+    return any(word in start for word in _BAG_WORDS)  # Of a damaged one some are left, or there is nothing to read.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +148,7 @@ class _How:
     root: Path
     recipe: MappingRecipe | None
     options: IngestOptions
+    staging: Staging
 
 
 def _below(folder: Path, prefix: str, how: _How, depth: int) -> Iterator[Unit]:
@@ -155,6 +177,8 @@ def _below(folder: Path, prefix: str, how: _How, depth: int) -> Iterator[Unit]:
             yield from _zarr_units(path, name, how)
         elif is_rlds(path):
             yield from _rlds_units(path, f"{name}/", how)
+        elif reason := folder_reason(path):
+            yield _unreadable(name, reason)
         elif depth:
             yield from _below(path, f"{name}/", how, depth - 1)
         else:
@@ -162,18 +186,24 @@ def _below(folder: Path, prefix: str, how: _How, depth: int) -> Iterator[Unit]:
 
 
 def _is_read(path: Path) -> bool:
-    return path.suffix.lower() in (*LOG_SUFFIXES, *HDF5_SUFFIXES, *_NOT_YET)
+    return bool(log_suffix(path)) or path.suffix.lower() in HDF5_SUFFIXES
 
 
 def _units_at(path: Path, name: str, how: _How) -> Iterator[Unit]:
     suffix = path.suffix.lower()  # Cameras' cards and Windows write capitals.
-    if suffix in _NOT_YET:
-        yield _unreadable(name, f"{_NOT_YET[suffix]} files are not read yet; {_READ} are")
+    if is_pointer(path):
+        yield _unreadable(name, reason_of(path))
     elif suffix in HDF5_SUFFIXES:
-        yield from _file_units(hdf5_recordings(path, name, how.options), path, name)
+        with how.staging.held((path,)):  # Its episodes are known only from its content.
+            recordings = hdf5_recordings(path, name, how.options)
+        yield from _file_units(recordings, path, name)
     elif suffix == ".zip" and is_zarr(path):
-        yield from _zarr_units(path, name, how)
-    elif suffix in LOG_SUFFIXES:
+        with how.staging.held((path,)):
+            zarr_units = tuple(_zarr_units(path, name, how))
+        yield from zarr_units
+    elif archive_suffix(path.name):
+        yield _unreadable(name, f"an archive: name it as a source of its own, ms data ingest {path}")
+    elif log_suffix(path):
         files = (SourceFile(name=name, path=path),)
         parse_bytes = size_of(path)
         if how.recipe:
@@ -185,6 +215,8 @@ def _units_at(path: Path, name: str, how: _How) -> Iterator[Unit]:
             yield EpisodeUnit(name=name, recording=recording, files=files, movable=path)
         else:
             yield _unmapped(name)
+    elif reason := reason_of(path):
+        yield _unreadable(name, reason)
 
 
 def _leaves(path: Path, root: Path) -> bool:
@@ -236,7 +268,7 @@ def _zarr_units(path: Path, name: str, how: _How) -> Iterator[Unit]:
 
 
 def _rlds_units(folder: Path, prefix: str, how: _How) -> Iterator[Unit]:
-    for recording in rlds_recordings(folder, prefix, how.options):
+    for recording in rlds_recordings(folder, prefix, how.options, how.staging.held):
         files = recording.files if isinstance(recording, RldsRecording) else ()
         if any(file.path.is_symlink() and _leaves(file.path, how.root) for file in files):
             yield _unreadable(recording.name, _LINK)

@@ -19,6 +19,7 @@ from mainspring.data.readers.messages import Log, Messages, Topic
 from mainspring.domain.errors import DamagedData, InvalidInput, nearest
 
 LOG_VALUES_BYTES_MAX = 2 << 30  # Numbers and text kept of one log: 8 hours of 1,000 numbers at 100 Hz in float64.
+_GARBLED = "\ufffd"  # What readers put for bytes that are no UTF-8.
 _INDEX = re.compile(r"\[[^\]]*\]")
 
 
@@ -54,6 +55,7 @@ class Stream:
         key: Numbers of the packets that decoding can begin at; of cameras whose packets depend on each other.
         count: How many messages the topic has.
         dropped: Messages left out because one before carries the same time.
+        garbled: Messages whose text is none: its bytes are no UTF-8.
     """
 
     time_ns: Integers
@@ -62,6 +64,7 @@ class Stream:
     key: Integers
     count: int
     dropped: int
+    garbled: int = 0
 
 
 def needs_of(recipe: MappingRecipe) -> dict[str, tuple[Need, ...]]:
@@ -193,7 +196,7 @@ class _Gathering:
         self._numbers: list[Integers] = []
         self._keys: list[Integers] = []
         self._width = -1
-        self._seen = 0
+        self._seen = self._garbled = 0
 
     def take(self, messages: Messages, kind: ImageKind | None) -> int:
         """Adds a batch and returns about how many bytes that keeps."""
@@ -233,6 +236,7 @@ class _Gathering:
             key=np.concatenate([*self._keys, np.empty(0, np.int64)]),
             count=self._seen,
             dropped=len(kept) - int(np.count_nonzero(kept)),
+            garbled=self._garbled,
         )
 
     def _add(self, values: Any) -> int:
@@ -243,6 +247,7 @@ class _Gathering:
                     "map a log", on=f"{topic} {path}", got="bytes or lists of text", wanted="numbers or text"
                 )
             self._texts.extend(values)
+            self._garbled += sum(_GARBLED in value for value in values)
             return sum(map(len, values))
         flat = values.reshape(len(values), math.prod(values.shape[1:]))
         if self._width not in (-1, flat.shape[1]):
@@ -261,10 +266,13 @@ class _Gathering:
         rows: list[int] = []
         places: list[Sequence[int]] = []
         known: dict[tuple[str, ...], tuple[int, ...] | None] = {}
+        wrong: set[tuple[str, ...]] = set()
         for row, said in enumerate(keys):
             if said not in known:
                 at = {name: place for place, name in enumerate(said) if place < values.shape[1]}
                 known[said] = tuple(at[name] for name in names) if at.keys() >= {*names} else None
+                wrong |= {said} if any(_GARBLED in name for name in said) else set()
+            self._garbled += said in wrong
             if (found := known[said]) is not None:
                 rows.append(row)
                 places.append(found)

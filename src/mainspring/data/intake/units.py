@@ -131,7 +131,7 @@ class LogUnit:
 
     def read(self, folder: Path) -> Iterator[Mapped]:
         """See `Unit.read`."""
-        log = open_log(self.path)
+        log = open_log(self.path, self.options.definitions, folder / "unpacked")
         said = said_by(self.path)
         yield from mapped_episodes(log, self.recipe, name=self.name, files=self.files, said=said, folder=folder)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mainspring.data.catalog.versions import publish as publish_plainly
 from mainspring.data.intake.ingest import Progress, Publish, ingest_units
-from mainspring.data.intake.recipe import MappingRecipe
+from mainspring.data.intake.recipe import Recipe
 from mainspring.data.intake.report import IngestReport
 from mainspring.data.intake.sources import Survey, units_in
 from mainspring.data.intake.units import Unit, mark_of, size_of
@@ -41,7 +41,7 @@ def watch(
     *,
     clock: Clock,
     wait: Callable[[float], bool],
-    recipe: MappingRecipe | None = None,
+    recipe: Recipe | None = None,
     options: IngestOptions = DEFAULT,
     moved: Path | None = None,
     settle_s: float = SETTLE_S,
@@ -118,7 +118,7 @@ def _check(folder: Path, moved: Path | None) -> None:
 
 def _looked(
     folder: Path,
-    recipe: MappingRecipe | None,
+    recipe: Recipe | None,
     options: IngestOptions,
     before: dict[str, _Settling],
     read: set[int],

@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 from blake3 import blake3
 
 from mainspring.data.layers.episode import Recorded
+from mainspring.data.video.packet import DECODING
 from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.domain.ids import checked_name
 
@@ -73,6 +74,8 @@ class LayerSpec:
         facts: What it makes of each episode.
         parameters: Everything it was told.
         inputs: Ids of layers whose columns it reads, in order.
+        decoding: Number of the code that makes packets pictures (`DECODING`): other pictures make another layer. Layers
+            made before it was written here say 1.
     """
 
     producer: str
@@ -81,12 +84,14 @@ class LayerSpec:
     facts: tuple[str, ...]
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
+    decoding: int = 1
 
     @property
     def id(self) -> str:
         """Returns the layer's id."""
         facts = [_FORMAT, self.producer, self.code, {name: list(dims) for name, dims in self.columns.items()}]
         facts += [list(self.facts), dict(self.parameters), list(self.inputs)]
+        facts += [self.decoding] if self.decoding > 1 else []
         return blake3(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:_LETTERS]
 
 
@@ -159,6 +164,7 @@ def spec_of(made_by: Producer, parameters: Mapping[str, Parameter], inputs: Sequ
         facts=made_by.facts,
         parameters=dict(sorted(told.items())),
         inputs=tuple(inputs),
+        decoding=DECODING,
     )
 
 

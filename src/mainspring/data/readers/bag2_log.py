@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,7 +16,7 @@ from urllib.parse import quote
 
 import yaml
 
-from mainspring.data.readers.definitions import ros_type
+from mainspring.data.readers.definitions import Given, ros_type
 from mainspring.data.readers.gone import NOTHING_TOLD, Gone, Notes, Stretch, Told, gone_of_joined
 from mainspring.data.readers.layout import LayoutDecoder
 from mainspring.data.readers.messages import RECORD_BYTES_MAX, Decoder, Log, Messages, Topic
@@ -38,10 +39,12 @@ class SqliteContainer:
 
     Args:
         path: The file.
+        given: Definitions for what it does not define.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, given: Given = ()) -> None:
         self._path = path
+        self._given = given
         self._numbers: frozenset[int] = frozenset()
 
     def channels(self, notes: Notes) -> tuple[Channel, ...]:
@@ -66,7 +69,7 @@ class SqliteContainer:
                     type=kind,
                     encoding=encoding,
                     definition=text.encode("utf-8", "replace"),
-                    decoder=partial(_decoder, name, kind, encoding, language, text),
+                    decoder=partial(_decoder, name, kind, encoding, language, text, self._given),
                     count=None if counts is None else counts.get(number, 0),
                 )
             )
@@ -78,6 +81,7 @@ class SqliteContainer:
         rows, rows_max = RowsRead(), self._path.stat().st_size // _ROW_BYTES_MIN
         try:
             with closing(self._open()) as database:
+                database.text_factory = bytes  # One message that is no text must not end the reading.
                 for row, number, time_ns, data in database.execute(
                     "SELECT id, topic_id, timestamp, data FROM messages ORDER BY id"
                 ):
@@ -144,11 +148,11 @@ class SqliteContainer:
         return DamagedData("read a ROS 2 bag", on=self._path.name, got=str(error)[:200], wanted="a whole SQLite file")
 
 
-def _decoder(topic: str, kind: str, encoding: str, language: str, text: str) -> Decoder:
-    if encoding != "cdr" or language not in ("ros2msg", "ros2idl"):
+def _decoder(topic: str, kind: str, encoding: str, language: str, text: str, given: Given) -> Decoder:
+    if encoding != "cdr" or (text and language not in ("ros2msg", "ros2idl")):
         got = f"{encoding or 'no encoding'} described by {language or 'nothing'}"[:200]
         raise InvalidInput("decode messages", on=topic, got=got, wanted="cdr by ros2msg or ros2idl")
-    return LayoutDecoder(root=ros_type(kind, text, language, "cdr"), format="cdr")
+    return LayoutDecoder(root=ros_type(kind, text, language, "cdr", given), format="cdr")
 
 
 class JoinedLog:
@@ -248,15 +252,30 @@ def _merged(topics: list[Topic]) -> Topic:
     )
 
 
-def bag_files(folder: Path) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """Returns the files of a ROS 2 bag in their order, and which are missing, in words.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BagFiles:
+    """The files of a ROS 2 bag.
+
+    Args:
+        files: In their order; each may be compressed as a whole.
+        missing: Which are not there, in words.
+        packed: Whether each message is a Zstandard frame.
+    """
+
+    files: tuple[Path, ...]
+    missing: tuple[str, ...]
+    packed: bool
+
+
+def bag_files(folder: Path) -> BagFiles:
+    """Returns the files of a ROS 2 bag.
 
     Args:
         folder: With a `metadata.yaml`.
 
     Raises:
         DamagedData: The metadata cannot be read, or none of its files is there.
-        InvalidInput: The bag is compressed as a whole, or a path leaves the folder.
+        InvalidInput: The bag is compressed in a way that is not read, or a path leaves the folder.
     """
     path = folder / METADATA
     try:
@@ -264,22 +283,34 @@ def bag_files(folder: Path) -> tuple[tuple[Path, ...], tuple[str, ...]]:
             plain: Any = yaml.safe_load(file.read(_METADATA_BYTES_MAX))
         facts = plain["rosbag2_bagfile_information"]
         names = [str(name) for name in facts["relative_file_paths"]]
-        compression = str(facts.get("compression_mode") or "")
+        mode = str(facts.get("compression_mode") or "").upper()
+        kind = str(facts.get("compression_format") or "").lower()
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, yaml.YAMLError) as error:
         raise DamagedData(
             "read a ROS 2 bag", on=str(path), got=str(error)[:200], wanted="rosbag2's metadata"
         ) from error
-    if compression.upper() not in ("", "NONE"):
+    if mode not in ("", "NONE") and (mode not in ("FILE", "MESSAGE") or kind not in ("zstd", "")):
         next_step = "decompress it with `ros2 bag convert`"
-        got = f"a bag with {compression[:40]} compression"
-        raise InvalidInput("read a ROS 2 bag", on=str(folder), got=got, wanted="none", next_step=next_step)
+        got = f"a bag with {kind[:40]} compression by {mode[:40]}"
+        wanted = "zstd, by file or by message"
+        raise InvalidInput("read a ROS 2 bag", on=str(folder), got=got, wanted=wanted, next_step=next_step)
     if any(".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute() for name in names):
         raise InvalidInput("read a ROS 2 bag", on=str(path), got="a path that leaves the folder", wanted="one inside")
     # Early versions wrote the bag's own folder in front of each name.
-    found = [(folder / name if (folder / name).exists() else folder / PurePosixPath(name).name) for name in names]
+    found = [_at(folder, name) for name in names]
     here = tuple(path for path in found[:_FILES_MAX] if path.is_file() and path.stat().st_size)
     missing = ", ".join(path.name for path in found if path not in here)
     if not here:
         got = f"no file {missing}" if missing else "no files"
         raise DamagedData("read a ROS 2 bag", on=str(folder), got=got[:300], wanted="the files its metadata lists")
-    return here, (f"missing or empty: {missing}"[:300],) if missing else ()
+    told = (f"missing or empty: {missing}"[:300],) if missing else ()
+    return BagFiles(files=here, missing=told, packed=mode == "MESSAGE")
+
+
+def _at(folder: Path, name: str) -> Path:
+    """Returns where a file that the metadata lists is, also when somebody has compressed or decompressed it since."""
+    last = PurePosixPath(name).name
+    for spelt in (name, last, last.removesuffix(".zstd"), f"{last}.zstd"):
+        if (folder / spelt).exists():
+            return folder / spelt
+    return folder / last

@@ -82,7 +82,7 @@ class BagContainer:
             notes.add("the bag has no whole index: read without it")
             found = self._scanned(notes)
         else:
-            self._found, notes.told = found, found.counts
+            self._found, notes.told = found, found.counts or None  # Some tools count nothing.
         _compare_digests(found.connections, notes)
         return tuple(
             _channel(number, header, found.counts.get(number, 0))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from rosbags.interfaces import Nodetype
 from rosbags.typesys import Stores, TypesysError, get_types_from_idl, get_types_from_msg, get_typestore
@@ -38,36 +40,116 @@ NUMBERS = MappingProxyType(
     {name: Node(kind="number", dtype=dtype, size=size) for name, (dtype, size) in _NUMBERS.items()}
 )
 _TEXT = Node(kind="text")
+Given: TypeAlias = tuple[tuple[str, str], ...]  # Of `definitions_in`: file to text; a tuple, so that layouts are kept.
+_DASHES = re.compile(r"^---[ \t]*$\n?", re.MULTILINE)  # Between the parts of a service or action.
+_SECTIONS = re.compile(r"^={20,}\n", re.MULTILINE)
+_INCLUDE = re.compile(r"^#[^\n]*$", re.MULTILINE)
+_HEAD = re.compile(r"\s*(?:MSG|SRV|ACTION|IDL): (\S+)\n")
+_PARTS: Mapping[int, tuple[str, ...]] = MappingProxyType(
+    {1: ("_Request", "_Response"), 2: ("_Goal", "_Result", "_Feedback")}
+)
+_PART = re.compile(r"_(Request|Response|Event|Goal|Result|Feedback|FeedbackMessage)$")
 
 
 @lru_cache(maxsize=1_024)  # Streams of one type share it; parsing takes milliseconds.
-def ros_type(name: str, text: str, language: str, message_format: Format) -> Node:
+def ros_type(name: str, text: str, language: str, message_format: Format, given: Given = ()) -> Node:
     """Returns the layout of a ROS message type.
 
     Args:
         name: The type, "sensor_msgs/msg/JointState" or "sensor_msgs/JointState".
-        text: Its definition with those of the types it names; "" takes the definitions that ROS ships.
+        text: Its definition with those of the types it names; "" when the log has none.
         language: "ros1msg", "ros2msg" or "ros2idl".
         message_format: How its messages are laid out.
+        given: Definitions from beside the log, for types that `text` lacks; after them come those that ROS 2 ships.
 
     Raises:
-        InvalidInput: The definition cannot be understood.
+        InvalidInput: The definition cannot be understood, or a type it names is defined nowhere.
     """
     if len(text) > DEFINITION_BYTES_MAX:
         raise _unclear(name, f"{len(text)} letters", f"at most {DEFINITION_BYTES_MAX}")
-    try:
-        if text:
-            # Definitions end their lines as their authors did; the parser knows one way.
-            text = "\n".join(text.splitlines()) + "\n"
-            types = get_types_from_idl(text) if language == "ros2idl" else get_types_from_msg(text, name)
-        else:
-            types = _shipped()
-    except (TypesysError, ValueError, KeyError, IndexError, AssertionError, RecursionError, TypeError) as error:
-        raise _unclear(name, str(error)[-200:], f"a {language} definition") from error
-    known: dict[str, Node] = {}
     package, _, last = name.rpartition("/")
     full = name if package.endswith(("/msg", "/action", "/srv")) else f"{package}/msg/{last}"
-    return _struct(full, types, known, message_format, 0)
+    types = _Types(_parsed(full, text, language) if text else {}, dict(given), shipped=message_format == "cdr")
+    return _struct(full, types, {}, message_format, 0)
+
+
+class _Types:
+    """Type definitions from wherever they are; the log's own come first.
+
+    Args:
+        own: Of the log.
+        given: Texts by file, as `definitions_in` names them.
+        shipped: Whether those that ROS 2 ships may stand for missing ones.
+    """
+
+    def __init__(self, own: dict[str, Any], given: Mapping[str, str], *, shipped: bool) -> None:
+        self._known, self._given, self._shipped = own, given, shipped
+
+    def find(self, name: str) -> Any:
+        """Returns a definition as the parser gives it, or None."""
+        name = name.replace("/srv/msg/", "/srv/")  # As the parser calls a service's part.
+        if name not in self._known:
+            base = _PART.sub("", name)
+            for file, language in ((name, "ros2msg"), (f"{name}.idl", "ros2idl"), (f"{base}.idl", "ros2idl")):
+                if file in self._given:
+                    self._known = {**_parsed(name, self._given[file], language), **self._known}
+            for file in (f"{base}.srv", f"{base}.action"):
+                if file in self._given:
+                    self._known = {**_parsed(base, self._given[file], "ros2msg"), **self._known}
+        if name not in self._known and (made := _made(name)) is not None:
+            self._known[name] = made
+        return self._known.get(name) or (_shipped().get(name) if self._shipped else None)
+
+
+def _parsed(name: str, text: str, language: str) -> dict[str, Any]:
+    """Returns the types in a definition, those of a service's or action's parts among them."""
+    # Definitions end their lines as their authors did; the parser knows one way.
+    text = "\n".join(text.splitlines()) + "\n"
+    found: dict[str, Any] = {}
+    try:
+        if language != "ros2idl" and not _DASHES.search(text):
+            return dict(get_types_from_msg(text, name))
+        for section in _SECTIONS.split(text):
+            head = _HEAD.match(section)
+            body = section[head.end() :] if head else section
+            if language == "ros2idl":
+                body = _INCLUDE.sub("", body).strip()
+                found |= get_types_from_idl(body) if body else {}
+            else:
+                found |= _parts_of(head.group(1) if head else _PART.sub("", name), body)
+        return found
+    except (TypesysError, ValueError, KeyError, IndexError, AssertionError, RecursionError, TypeError) as error:
+        raise _unclear(name, str(error)[-200:], f"a {language} definition") from error
+
+
+def _parts_of(name: str, text: str) -> dict[str, Any]:
+    """Returns the types of a message, or of a service's or action's parts."""
+    found: dict[str, Any] = {}
+    package, _, last = name.rpartition("/")
+    if not package.endswith(("/msg", "/srv", "/action")):
+        package += "/msg"
+    within = f"{package.rpartition('/')[0]}/msg"  # The parser knows no services.
+    for kind, part in zip(_PARTS.get(len(_DASHES.findall(text)), ("",)), _DASHES.split(text), strict=False):
+        for parsed in get_types_from_msg(part, f"{within}/{last}{kind}").values():
+            found[f"{package}/{last}{kind}"] = parsed
+    return found
+
+
+def _made(name: str) -> Any:
+    """Returns a type that no file defines: what services' events and actions' feedback are wrapped in.
+
+    Source: github.com/ros2/rosidl, `rosidl_parser/definition.py` of its version Jazzy.
+    """
+    base, event, _ = name.rpartition("_Event")
+    if event:
+        parts = [(part.lower(), f"{base}_{part}") for part in ("Request", "Response")]
+        wrapped = [(field, (Nodetype.SEQUENCE, ((Nodetype.NAME, kind), 1))) for field, kind in parts]
+        return ([], [("info", (Nodetype.NAME, "service_msgs/msg/ServiceEventInfo")), *wrapped])
+    base, message, _ = name.rpartition("_FeedbackMessage")
+    if message:
+        goal = ("goal_id", (Nodetype.NAME, "unique_identifier_msgs/msg/UUID"))
+        return ([], [goal, ("feedback", (Nodetype.NAME, f"{base}_Feedback"))])
+    return None
 
 
 @lru_cache(maxsize=1_024)
@@ -89,7 +171,7 @@ def ros1_digest(name: str, text: str) -> str | None:
         return None
 
 
-def _struct(name: str, types: dict[str, Any], known: dict[str, Node], message_format: Format, depth: int) -> Node:
+def _struct(name: str, types: _Types, known: dict[str, Node], message_format: Format, depth: int) -> Node:
     if name in known:
         return known[name]
     if depth > DEPTH_MAX:
@@ -98,9 +180,9 @@ def _struct(name: str, types: dict[str, Any], known: dict[str, Node], message_fo
         seconds = NUMBERS["uint32" if message_format == "ros1" and name == _TIMES[0] else "int32"]
         node = Node(kind="struct", fields=(("sec", seconds), ("nanosec", NUMBERS["uint32"])), time=True)
     else:
-        definition = types.get(name)
+        definition = types.find(name)
         if definition is None:
-            raise _unclear(name, "no definition of it in the log", "one")
+            raise _unclear(name, "no definition of it in the log", "its .msg, .srv or .idl file below --msgs FOLDER")
         fields = tuple(
             (field, _node(description, types, known, message_format, depth)) for field, description in definition[1]
         )
@@ -112,7 +194,7 @@ def _struct(name: str, types: dict[str, Any], known: dict[str, Node], message_fo
     return node
 
 
-def _node(description: Any, types: dict[str, Any], known: dict[str, Node], message_format: Format, depth: int) -> Node:
+def _node(description: Any, types: _Types, known: dict[str, Node], message_format: Format, depth: int) -> Node:
     kind, detail = description
     if kind == Nodetype.BASE:
         if detail[0] == "string":

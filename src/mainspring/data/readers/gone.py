@@ -104,22 +104,23 @@ class Unfit:
     end_ns: int = 0
 
 
-def gone_of(topic: str, read: Mapping[int, int], unfit: Unfit, notes: Notes) -> Iterator[Gone]:
+def gone_of(topic: str, channels: frozenset[int], seen: int, unfit: Unfit, notes: Notes) -> Iterator[Gone]:
     """Yields what a topic has lost that is counted in its messages.
 
     Args:
         topic: Its name.
-        read: For each of its channels, how many messages were read.
+        channels: Its channels.
+        seen: How many of their messages were read.
         unfit: Which of them could not be decoded.
         notes: Of the file, after it was read.
     """
     counted = [
-        (stretch, sum(count for channel, count in stretch.counts if channel in read))
+        (stretch, sum(count for channel, count in stretch.counts if channel in channels))
         for stretch in notes.stretches
         if stretch.counts is not None
     ]
-    seen, explained = sum(read.values()), sum(count for _, count in counted)
-    told = None if notes.told is None else sum(notes.told.get(channel, 0) for channel in read)
+    explained = sum(count for _, count in counted)
+    told = None if notes.told is None else sum(notes.told.get(channel, 0) for channel in channels)
     total = max(seen + explained if told is None else told, explained, unfit.count, 1)
 
     def gone(lost: int, what: str, begin_ns: int = 0, end_ns: int = TIME_NS_MAX) -> Gone:
@@ -131,7 +132,7 @@ def gone_of(topic: str, read: Mapping[int, int], unfit: Unfit, notes: Notes) -> 
     for stretch, count in counted:
         if count:
             yield gone(count, stretch.what, stretch.begin_ns, stretch.end_ns)
-        elif stretch.doubt and any(channel in read for channel, _ in stretch.counts or ()):
+        elif stretch.doubt and any(channel in channels for channel, _ in stretch.counts or ()):
             yield _unknown(topic, stretch)
     if told is not None and (told - seen > explained or (told < seen and not explained)):
         yield gone(min(abs(told - seen) - explained, total), f"the file's index tells {told:,}, {seen:,} are there")

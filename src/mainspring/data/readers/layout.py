@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -27,11 +28,17 @@ from mainspring.data.readers.types import Node, Want, fields_of, wants_of
 Format = Literal["cdr", "ros1", "ulog"]
 _LAYOUTS_MAX = 8  # Kept from batch to batch and tried on all messages; those that match none are walked one by one.
 _GUARDS_MAX = 256  # Of a layout that is tried on all messages.
+_WHOLE_WALKS_MAX = 64  # Of a batch: messages whose unwanted rest varies cost a walk each, so that not all are checked.
+_REST_BYTES_MAX = 4_096  # Beyond what is wanted that is looked at in every message.
+_PADDING_BYTES = MappingProxyType(
+    {"cdr": 3, "ros1": 0, "ulog": 1 << 16}
+)  # Behind a message; ULog's are known elsewhere.
 _CDR_BODY = 4  # The encapsulation header; alignment counts from its end.
 # Representation identifiers of plain CDR and plain XCDR2: byte order, and the largest alignment.
 # Source: OMG DDS-XTypes 1.3, table 60.
 _CDR_KINDS = {0x0000: (">", 8), 0x0001: ("<", 8), 0x0006: (">", 4), 0x0007: ("<", 4)}
 _SECOND_NS = 1_000_000_000
+_BYTES_MAX = 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +63,14 @@ class _Layout:
 
     Args:
         bytes_min: A message must have as many.
+        bytes_max: And not more, where it was walked to its end.
         extent: How many of its bytes hold the guards and the numbers.
         guards: Offset, type and value of each length met.
         places: By path.
     """
 
     bytes_min: int
+    bytes_max: int
     extent: int
     guards: tuple[tuple[int, str, int], ...]
     places: dict[str, _Place]
@@ -78,10 +87,10 @@ class _Unfit(Exception):
 class _Walk:
     """One walk over one message."""
 
-    def __init__(self, data: bytes, message_format: Format, wanted: int) -> None:
+    def __init__(self, data: bytes, message_format: Format, wanted: int, whole: int) -> None:
         self.data = data
         self.end = len(data)
-        self.left = wanted
+        self.left = wanted + whole  # One more than there is goes on to the end.
         self.pos = 0
         self.order, self.align_max = "<", 1
         self.extent = self.bytes_min = 0
@@ -105,6 +114,7 @@ class _Walk:
         guard_end = max((offset + int(dtype[-1]) for offset, dtype, _ in self.guards), default=0)
         return _Layout(
             bytes_min=max(self.bytes_min, guard_end, self.extent),
+            bytes_max=_BYTES_MAX,
             extent=max(self.extent, guard_end),
             guards=tuple(self.guards),
             places=self.places,
@@ -293,23 +303,40 @@ class LayoutDecoder:
         layouts: list[_Layout] = []
 
         def decode(messages: Sequence[bytes]) -> Decoded:
-            return _decode(messages, lambda data: _walked(data, self.root, self.format, want, len(paths)), layouts)
+            def walk(data: bytes, whole: int) -> _Layout:
+                return _walked(data, self.root, self.format, want, len(paths), whole if paths else 0)
+
+            return _decode(messages, walk, layouts)
 
         return decode
 
 
-def _walked(data: bytes, root: Node, message_format: Format, want: Want, wanted: int) -> _Layout:
-    walk = _Walk(data, message_format, wanted)
+def _walked(data: bytes, root: Node, message_format: Format, want: Want, wanted: int, whole: int = 0) -> _Layout:
+    """Returns where the wanted fields lie; with `whole` 1 the message must also end where its type does."""
+    walk = _Walk(data, message_format, wanted, whole)
     if wanted:
         walk.take(root, want)
-    return walk.layout()
+    if not whole:
+        return walk.layout()
+    padding = _PADDING_BYTES[message_format]
+    if walk.end - walk.pos > padding:
+        raise _Unfit(f"{walk.end - walk.pos:,} bytes longer than its type")
+    return replace(walk.layout(), bytes_min=walk.pos, bytes_max=walk.pos + padding)
+
+
+def _checked(data: bytes, walk: Callable[[bytes, int], _Layout]) -> _Layout:
+    """Returns the layout of a message walked to its end; of what is wanted alone when the rest is too large."""
+    whole = walk(data, 1)
+    early = walk(data, 0)
+    fits = len(whole.guards) <= _GUARDS_MAX and whole.extent <= early.extent + _REST_BYTES_MAX
+    return whole if fits else early
 
 
 def _layout_of(data: bytes, root: Node, message_format: Format, paths: tuple[str, ...]) -> _Layout:
     return _walked(data, root, message_format, wants_of(root, paths), len(paths))
 
 
-def _decode(messages: Sequence[bytes], walk: Callable[[bytes], _Layout], layouts: list[_Layout]) -> Decoded:
+def _decode(messages: Sequence[bytes], walk: Callable[[bytes, int], _Layout], layouts: list[_Layout]) -> Decoded:
     """Sorts messages by layout, reads each layout's at once, and puts them back in order."""
     lengths = np.fromiter(map(len, messages), np.int64, len(messages))
     pending = np.arange(len(messages))
@@ -318,11 +345,12 @@ def _decode(messages: Sequence[bytes], walk: Callable[[bytes], _Layout], layouts
     reasons: list[str] = []
     for layout in layouts:
         pending = _claim(messages, lengths, pending, layout, groups)
-    tries = _LAYOUTS_MAX
+    tries, walks = _LAYOUTS_MAX, _WHOLE_WALKS_MAX
     while len(pending):
         first = int(pending[0])
         try:
-            layout = walk(messages[first])
+            walks -= 1
+            layout = _checked(messages[first], walk) if walks >= 0 else walk(messages[first], 0)
         except _Unfit as error:
             reasons.append(str(error))
             pending = pending[1:]
@@ -348,7 +376,7 @@ def _claim(
     groups: list[tuple[NDArray[np.int64], _Layout]],
 ) -> NDArray[np.int64]:
     """Moves the messages that are laid out so into a group, and returns the others."""
-    candidates = pending[lengths[pending] >= layout.bytes_min]
+    candidates = pending[(lengths[pending] >= layout.bytes_min) & (lengths[pending] <= layout.bytes_max)]
     if not len(candidates):
         return pending
     joined = _joined(messages, candidates, layout.extent)

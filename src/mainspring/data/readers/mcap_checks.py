@@ -20,8 +20,6 @@ from mainspring.data.readers.messages import RECORD_BYTES_MAX
 Index = NDArray[np.uint64]  # [N, 2]: log time, and offset in the chunk.
 
 _RECORD = struct.Struct("<BQ")
-_DATA_END_BYTES = 13
-_FOOTER_BYTES = 37  # With the magic behind it.
 _BLOCK_BYTES = 1 << 20
 _ENTRY_BYTES = 16
 
@@ -82,39 +80,23 @@ def differ(
         notes.lose(Stretch(what=f"{where} holds other messages than its index tells", counts=tuple(counts)))
 
 
-class DataChecksum:
-    """The checksum of the data section, where the file has one.
+def checksum_differs(file: BinaryIO, end: int) -> bool:
+    """Returns whether the data section has another checksum than its end tells; not where that tells none.
 
     Args:
         file: The file.
-        size: Its length.
+        end: Where the record is that ends the data section.
     """
-
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        self.told, self._end = 0, 0
-        if size < _FOOTER_BYTES + _DATA_END_BYTES:
-            return
-        file.seek(size - _FOOTER_BYTES)
-        opcode, _, start = struct.unpack("<BQQ", file.read(17))
-        end = start if opcode == Opcode.FOOTER and start else size - _FOOTER_BYTES
-        if _DATA_END_BYTES < end <= size:
-            file.seek(end - _DATA_END_BYTES)
-            opcode, length, told = struct.unpack("<BQI", file.read(_DATA_END_BYTES))
-            if opcode == Opcode.DATA_END and length == 4:
-                self.told, self._end = told, end - _DATA_END_BYTES
-
-    def differs(self, file: BinaryIO) -> bool:
-        """Returns whether the bytes of the data section have another.
-
-        Args:
-            file: The file.
-        """
-        file.seek(0)
-        checksum, left = 0, self._end
-        while left > 0 and (block := file.read(min(left, _BLOCK_BYTES))):
-            checksum = zlib.crc32(block, checksum)
-            left -= len(block)
-        return checksum != self.told
+    file.seek(end + _RECORD.size)
+    told = int.from_bytes(file.read(4), "little")
+    if not told:
+        return False
+    file.seek(0)
+    checksum, left = 0, end
+    while left > 0 and (block := file.read(min(left, _BLOCK_BYTES))):
+        checksum = zlib.crc32(block, checksum)
+        left -= len(block)
+    return checksum != told
 
 
 class Lost:

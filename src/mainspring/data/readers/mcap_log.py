@@ -21,10 +21,10 @@ from mcap.records import Channel as ChannelRecord
 from mcap.records import ChunkIndex, Schema, Statistics
 
 from mainspring.data.readers.compression import decompressed
-from mainspring.data.readers.definitions import DEFINITION_BYTES_MAX, ros_type
+from mainspring.data.readers.definitions import DEFINITION_BYTES_MAX, Given, ros_type
 from mainspring.data.readers.gone import Notes, Stretch
 from mainspring.data.readers.layout import LayoutDecoder
-from mainspring.data.readers.mcap_checks import DataChecksum, Index, Lost, differ, index_after
+from mainspring.data.readers.mcap_checks import Index, Lost, checksum_differs, differ, index_after
 from mainspring.data.readers.messages import RECORD_BYTES_MAX, Decoder
 from mainspring.data.readers.objects import JsonDecoder, protobuf_decoder
 from mainspring.data.readers.topics import Channel
@@ -35,6 +35,7 @@ _RECORD = struct.Struct("<BQ")
 _MESSAGE = struct.Struct("<BQHIQQ")  # With the record's own opcode and length.
 _CHUNK = struct.Struct("<QQQII")  # Start, end, size, checksum, and the length of the compression's name.
 _FOOTER = struct.Struct("<BQQQI8s")
+_GUARDED = frozenset((Opcode.HEADER, Opcode.SCHEMA, Opcode.CHANNEL, Opcode.CHUNK))
 _KNOWN = frozenset(int(opcode) for opcode in Opcode)
 _INDEXED = (Opcode.SCHEMA, Opcode.CHANNEL, Opcode.STATISTICS, Opcode.CHUNK_INDEX)
 _BROKEN = (McapError, struct.error, ValueError, LookupError, EOFError, OverflowError)
@@ -68,11 +69,13 @@ class _Block:
         place: Of the first byte in the file.
         records: The bytes.
         index: Of a chunk without a checksum: times and offsets of each channel's messages, as the file tells them.
+        checked: Whether they agree with a checksum.
     """
 
     place: int
     records: bytes
     index: Mapping[int, Index] | None = None
+    checked: bool = False
 
 
 class McapContainer:
@@ -80,13 +83,16 @@ class McapContainer:
 
     Args:
         path: The file.
+        given: Definitions for what it does not define.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, given: Given = ()) -> None:
         self._path = path
+        self._given = given
         self._chunks: dict[int, frozenset[int]] = {}
         self._said: dict[tuple[int, int], bytes] = {}
         self._checksum_differs: bool | None = None
+        self._guarded = True  # Whether all that was met has a checksum of its own, or stands twice in the file.
 
     def channels(self, notes: Notes) -> tuple[Channel, ...]:
         """See `Container.channels`."""
@@ -97,24 +103,22 @@ class McapContainer:
         else:
             notes.told = summary.counts
         self._chunks, self._said = summary.chunks, summary.said
-        return tuple(_channel(record, summary) for _, record in sorted(summary.channels.items()))
+        return tuple(_channel(record, summary, self._given) for _, record in sorted(summary.channels.items()))
 
     def messages(self, wanted: frozenset[int], notes: Notes) -> Iterator[tuple[int, int, bytes]]:
         """See `Container.messages`."""
         for block in self._blocks(wanted, notes):
             records, at, end = block.records, 0, len(block.records)
             places: dict[int, list[tuple[int, int]]] | None = None if block.index is None else {}
-            while at + _RECORD.size <= end:
-                opcode, length = _RECORD.unpack_from(records, at)
+            while at + _MESSAGE.size <= end:
+                opcode, length, channel, _, time_ns, _ = _MESSAGE.unpack_from(records, at)
                 first, at = at, at + _RECORD.size + length
-                if at > end or (opcode == Opcode.MESSAGE and length < _MESSAGE.size - _RECORD.size):
-                    notes.add(f"a record in the chunk at byte {block.place:,} is longer than the chunk")
-                    break
                 if opcode != Opcode.MESSAGE:
                     self._compare(opcode, records[first + _RECORD.size : at], notes)
-                    continue
-                _, _, channel, _, time_ns, _ = _MESSAGE.unpack_from(records, first)
-                if channel in wanted:
+                elif channel in wanted:
+                    if at > end or length < _MESSAGE.size - _RECORD.size:
+                        notes.add(f"a message in the chunk at byte {block.place:,} is longer than the chunk")
+                        break
                     if places is not None:
                         places.setdefault(channel, []).append((time_ns, first))
                     yield channel, time_ns, records[first + _MESSAGE.size : at]
@@ -138,7 +142,6 @@ class McapContainer:
         """
         with open(self._path, "rb") as file:
             size = file.seek(0, 2)
-            checksum = DataChecksum(file, size) if self._checksum_differs is None else None
             file.seek(0)
             if file.read(len(MAGIC)) != MAGIC:
                 raise DamagedData("read an MCAP file", on=self._path.name, wanted="a file that begins as one")
@@ -163,23 +166,28 @@ class McapContainer:
                     notes.add(f"bytes {at:,} to {further:,} are no records: they were left out")
                     at = file.seek(further)
                     continue
+                self._guarded = self._guarded and opcode in _GUARDED
                 body = None if self._skips(at, wanted) else _wanted_body(file, opcode, length)
                 if body is not None:
                     lost.seen(opcode, body)
                     block = _block(file, at, head, body, notes, lost)
                     body = None  # Not held while the block is read: both may be large.
                     if block is not None:
+                        self._guarded = self._guarded and block.checked
                         yield block
                 elif length > RECORD_BYTES_MAX and opcode in (Opcode.CHUNK, Opcode.MESSAGE):
                     lost.begin(at, length, f"a record of {length:,} bytes at byte {at:,} was left out", b"")
                 elif opcode not in _KNOWN:
                     lost.suspect(at, length)
                 at = file.seek(at + _RECORD.size + length)
-            if checksum is not None:
-                self._checksum_differs = checksum.told != 0 and checksum.differs(file)
+            if self._checksum_differs is None:
+                self._checksum_differs = fits and opcode == Opcode.DATA_END and checksum_differs(file, at)
         if self._checksum_differs and not notes.stretches:
-            what = "the checksum of the data section differs: some values may be wrong"
-            notes.lose(Stretch(what=what, doubt=True))
+            what = "the checksum of the data section differs"
+            if self._guarded and notes.told is not None:
+                notes.add(f"{what}, though not in what was read")
+            else:
+                notes.lose(Stretch(what=f"{what}: some values may be wrong", doubt=True))
 
     def _note_end(self, notes: Notes, at: int, size: int, lost: Lost) -> None:
         """Notes that the data section has no end: its recorder was killed, or the file was cut or damaged."""
@@ -238,7 +246,7 @@ def _block(file: BinaryIO, at: int, head: bytes, body: bytes, notes: Notes, lost
         lost.begin(at, len(body), f"the chunk at byte {at:,} was left out: {str(error)[:120]}", body[:16])
         return None
     checksum = int.from_bytes(body[24:28], "little")
-    return _Block(place=at, records=records, index=None if checksum else index_after(file))
+    return _Block(place=at, records=records, index=None if checksum else index_after(file), checked=checksum != 0)
 
 
 def _chunk(body: bytes) -> bytes:
@@ -279,11 +287,16 @@ def _summary(file: BinaryIO, notes: Notes) -> _Summary | None:
     while at + _RECORD.size <= end - start:
         opcode, length = _RECORD.unpack_from(block, at)
         first, at = at + _RECORD.size, at + _RECORD.size + length
-        counted = counted or opcode == Opcode.STATISTICS
+        counted = counted or (opcode == Opcode.STATISTICS and _counts_channels(block[first:at]))
         if at > end - start or (opcode in _INDEXED and not _record(opcode, block[first:at], found)):
             notes.add("the index cannot be read: read without it")
             return None
     return found if counted else replace(found, counts=None)
+
+
+def _counts_channels(body: bytes) -> bool:
+    """Returns whether statistics tell how many messages each channel has; writers may leave that out."""
+    return not int.from_bytes(body[:8], "little") or int.from_bytes(body[42:46], "little") > 0
 
 
 def _record(opcode: int, body: bytes, found: _Summary) -> bool:
@@ -309,7 +322,7 @@ def _record(opcode: int, body: bytes, found: _Summary) -> bool:
     return True
 
 
-def _channel(record: ChannelRecord, summary: _Summary) -> Channel:
+def _channel(record: ChannelRecord, summary: _Summary, given: Given) -> Channel:
     schema = summary.schemas.get(record.schema_id)
     return Channel(
         id=record.id,
@@ -317,12 +330,12 @@ def _channel(record: ChannelRecord, summary: _Summary) -> Channel:
         type=schema.name if schema else "",
         encoding=record.message_encoding,
         definition=schema.data if schema else b"",
-        decoder=partial(_decoder, record, schema),
+        decoder=partial(_decoder, record, schema, given),
         count=None if summary.counts is None else summary.counts.get(record.id, 0),
     )
 
 
-def _decoder(record: ChannelRecord, schema: Schema | None) -> Decoder:
+def _decoder(record: ChannelRecord, schema: Schema | None, given: Given) -> Decoder:
     encoding = record.message_encoding
     if encoding == "json":
         return JsonDecoder()
@@ -334,8 +347,8 @@ def _decoder(record: ChannelRecord, schema: Schema | None) -> Decoder:
     if encoding == "protobuf" and schema.encoding == "protobuf":
         return protobuf_decoder(schema.name, schema.data)
     text = schema.data.decode("utf-8", "replace")
-    if encoding == "cdr" and schema.encoding in _ROS2_LANGUAGES:
-        return LayoutDecoder(root=ros_type(schema.name, text, schema.encoding, "cdr"), format="cdr")
+    if encoding == "cdr" and (schema.encoding in _ROS2_LANGUAGES or not text):
+        return LayoutDecoder(root=ros_type(schema.name, text, schema.encoding, "cdr", given), format="cdr")
     if encoding == "ros1" and schema.encoding == "ros1msg":
         return LayoutDecoder(root=ros_type(schema.name, text, schema.encoding, "ros1"), format="ros1")
     raise InvalidInput(

@@ -32,21 +32,22 @@ class RowsRead:
     def __init__(self) -> None:
         self.count = 0
         self._odd = 0
-        self._first = self._last = 0
+        self._first: int | None = None
+        self._last = 0
         self._low = self._high = 0
 
-    def add(self, row: int, time_ns: int | None) -> None:
+    def add(self, row: object, time_ns: int | None) -> None:
         """Takes in a row.
 
         Args:
-            row: Its number.
+            row: Its number; a damaged table may hold anything.
             time_ns: Its time; None when it holds something that no message does.
         """
-        if not self.count:
-            self._first = row
         self.count += 1
-        self._last = row
-        if time_ns is None:
+        if isinstance(row, int):
+            self._first = row if self._first is None else self._first
+            self._last = row
+        if time_ns is None or not isinstance(row, int):
             self._odd += 1
         else:
             self._low += time_ns & _LOW
@@ -62,7 +63,7 @@ class RowsRead:
         if self._odd:
             what = f"{self._odd:,} messages have no topic, time or content"
             notes.lose(Stretch(what=what, lost=self._odd, total=self.count, unit="messages"))
-        missing = self._last - self._first + 1 - self.count if self.count else 0
+        missing = 0 if self._first is None else self._last - self._first + 1 - self.count
         if missing > 0:
             what = f"of the messages {self._first:,} to {self._last:,}, {missing:,} are missing"
             notes.lose(Stretch(what=what, lost=missing, total=missing + self.count, unit="messages"))
@@ -78,10 +79,14 @@ class RowsRead:
 
     def _indexes(self, database: sqlite3.Connection) -> list[str]:
         found = []
-        for name, text in database.execute(
-            "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = 'messages'"
-        ).fetchmany(_INDEXES_MAX):
-            words = str(text).lower().replace(" ", "").replace('"', "")
-            if isinstance(name, str) and '"' not in name and words.endswith(_BY_TIME):
+        query = "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = 'messages'"
+        for row in database.execute(query).fetchmany(_INDEXES_MAX):
+            name, text = map(_text, row)
+            words = text.lower().replace(" ", "").replace('"', "")
+            if '"' not in name and words.endswith(_BY_TIME):
                 found.append(name)
         return found
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -77,7 +77,7 @@ class TopicLog:
         self._topics: tuple[Topic, ...] | None = None
         self._channels: tuple[Channel, ...] = ()
         self._notes = Notes()
-        self._read: dict[int, int] = {}
+        self._read: dict[str, int] = {}
         self._unfit: dict[str, Unfit] = {}
 
     @property
@@ -115,16 +115,14 @@ class TopicLog:
         by_topic = self._by_topic()
         found = list(gone_of_all(self._notes))
         for name in sorted(wanted):
-            read = {channel.id: self._read[channel.id] for channel in by_topic[name] if channel.id in self._read}
-            if read:
-                found += gone_of(name, read, self._unfit.get(name, Unfit()), self._notes)
+            channels = frozenset(channel.id for channel in by_topic[name])
+            if name in self._read:
+                found += gone_of(name, channels, self._read[name], self._unfit[name], self._notes)
         return tuple(found)
 
     def _batches(self, readers: Mapping[str, _TopicReader], topic_of: Mapping[int, str]) -> Iterator[Messages]:
         waiting_bytes = waiting = 0
-        read = dict.fromkeys(topic_of, 0)
         for channel, time_ns, data in self._container.messages(frozenset(topic_of), self._notes):
-            read[channel] += 1
             reader = readers[topic_of[channel]]
             reader.times.append(time_ns)
             reader.messages.append(data)
@@ -136,9 +134,8 @@ class TopicLog:
                     yield from each.flush()
         for each in readers.values():
             yield from each.flush()
-        self._read |= read
         for each in readers.values():
-            self._unfit[each.topic] = each.unfit
+            self._read[each.topic], self._unfit[each.topic] = each.seen, each.unfit
             if each.unfit.count:
                 self._notes.add(f"{each.unfit.count} messages of {each.topic} were left out: {each.unfit.reason}")
 
@@ -196,6 +193,7 @@ class _TopicReader:
     decode: Callable[[list[bytes]], Decoded]
     times: list[int] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
+    seen: int = 0
     unfit: Unfit = field(default_factory=Unfit)
 
     def flush(self) -> Iterator[Messages]:
@@ -204,6 +202,7 @@ class _TopicReader:
         # Unsigned in most files; what does not fit in 63 bits is as wrong as a negative time.
         times = np.array(self.times, dtype=np.uint64).view(np.int64)
         decoded = self.decode(self.messages)
+        self.seen += len(self.messages)
         self.times, self.messages = [], []
         if decoded.left_out:
             self._leave_out(decoded, times)

@@ -69,7 +69,7 @@ class _Found:
     shapes: dict[int, _Shape | None] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
     dropped: list[tuple[int, int]] = field(default_factory=list)  # When, in microseconds, and milliseconds.
-    first_us: int = 0
+    first_us: int = -1
     last_us: int = 0
     stray: int = 0
     stray_bytes: int = 0
@@ -99,7 +99,7 @@ class _Found:
         if shape is not None and shape.bytes_min <= len(body) - 2 <= shape.bytes_max:
             (time_us,) = _TIME.unpack_from(body, 2 + shape.time_at)
             if time_us < _TIME_MAX:
-                self.first_us = self.first_us or time_us
+                self.first_us = time_us if self.first_us < 0 else self.first_us
                 self.last_us = max(self.last_us, time_us)
 
 

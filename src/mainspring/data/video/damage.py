@@ -66,6 +66,8 @@ class StrictDecoding:
                         self._failed(int(self._packet_of[frame.pts]), got)
                     elif frame.is_corrupt:
                         self._failed(int(self._packet_of[frame.pts]), "marked as corrupt by the decoder")
+                    elif self._came[frame.pts]:
+                        self._failed(int(self._packet_of[frame.pts]), "two frames of one packet")
                     self._came[frame.pts] = True
                     yield frame
         except OSError as error:

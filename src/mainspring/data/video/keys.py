@@ -37,9 +37,9 @@ def begins_closed(codec: str, data: bytes, *, length_bytes: int = 0) -> bool:
         length_bytes: See `begins_group`.
     """
     if codec == "h264":
-        return any(unit[0] & 31 == 5 for unit in _units(data, length_bytes))
+        return any(unit[0] & 31 == 5 for unit in _units(data, length_bytes) if unit)
     if codec == "hevc":
-        return any((unit[0] >> 1) & 63 in (19, 20) for unit in _units(data, length_bytes))
+        return any((unit[0] >> 1) & 63 in (19, 20) for unit in _units(data, length_bytes) if unit)
     return True
 
 
@@ -72,7 +72,8 @@ def _units(data: bytes, length_bytes: int) -> Iterator[bytes]:
                 return
         if begin >= len(data):
             return
-        yield data[begin : begin + 256 if not length_bytes else min(end, begin + 256)]
+        if unit := data[begin : begin + 256 if not length_bytes else min(end, begin + 256)]:
+            yield unit  # A hole of zeros says units of no length.
         place = end
 
 

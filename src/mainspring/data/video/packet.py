@@ -16,7 +16,6 @@ import av
 DECODING = 2  # Raised by any change to how packets become pictures: part of the key of what is made of pictures.
 IMAGE_PIXELS_MAX = 1 << 26  # 8,192 x 8,192; a header that lies must not take the memory.
 _PADDING_BYTES = 64  # Source: AV_INPUT_BUFFER_PADDING_SIZE, libavcodec/defs.h.
-_STRICT_ORDER = ("h264",)  # Streams may not say how far frames are reordered: then as far as the standard allows.
 _DECODERS: Mapping[str, str] = MappingProxyType({"av1": "libdav1d"})  # FFmpeg's own wants hardware.
 
 
@@ -68,6 +67,5 @@ def decoder_of(
         context.extradata = extradata  # now these zeros, as memory that shrinks keeps its begin.
     if tag:
         context.codec_tag = tag
-    order = {"strict": "strict"} if codec in _STRICT_ORDER else {}
-    context.options = {"max_pixels": str(IMAGE_PIXELS_MAX), **order, **options}
+    context.options = {"max_pixels": str(IMAGE_PIXELS_MAX), **options}
     return context

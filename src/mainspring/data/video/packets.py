@@ -29,6 +29,7 @@ _BLOCK_HEADER_BYTES_MAX = 64  # Matroska's block group: some ids and sizes of up
 _UNTIMED = ("avi",)  # Formats that do not say when a packet is shown: FFmpeg guesses, and for h264 it guesses wrong.
 _TAGGED = ("mpeg4", "rawvideo")  # Here a tag says which encoder to imitate, or how pixels lie.
 _PLAIN_TAGS = ("mp4v", "FMP4", "\0\0\0\0")  # These stand for none.
+_STRICT_ORDER = ("h264",)  # A stream may not say how far frames are reordered: then as far as the standard allows.
 _INDEXES_KEPT = 8  # An episode's cameras, each asked for by who judges and who stores; and files of many episodes.
 _FACTS = b"mainspring.video"
 
@@ -82,7 +83,8 @@ class PacketIndex:
         Args:
             options: More of FFmpeg's options.
         """
-        context = decoder_of(self.codec, self.extradata, tag=self.tag, options=options)
+        order = {"strict": "strict"} if self.codec in _STRICT_ORDER else {}
+        context = decoder_of(self.codec, self.extradata, tag=self.tag, options={**order, **options})
         context.width, context.height = self.width, self.height  # Some codecs leave it to the container.
         return context
 
@@ -208,6 +210,8 @@ def _indexed(path: Path, size_bytes: int, mtime_ns: int) -> PacketIndex:
                 raise DamagedData("read a video", on=path.name, got="no video stream")
             stream = container.streams.video[0]
             context = stream.codec_context
+            if context is None:
+                raise DamagedData("read a video", on=path.name, got="a codec that nobody knows")
             codec = _codec(context.name)
             length_bytes = unit_length_bytes(codec, context.extradata or b"")
             for packet in container.demux(stream):
@@ -218,6 +222,8 @@ def _indexed(path: Path, size_bytes: int, mtime_ns: int) -> PacketIndex:
                     raise InvalidInput("read a video", on=path.name, wanted=f"at most {PACKETS_MAX} packets")
             reorders = context.reorder_depth > 0 and av.Codec(context.name, "r").reorder
             untimed = container.format.name in _UNTIMED or any(each.time is None for each in found)
+            if not untimed and len({each.time for each in found}) < len(found):
+                raise DamagedData("read a video", on=path.name, got="two frames at one time")
             index = PacketIndex(
                 codec=codec,
                 extradata=context.extradata or b"",

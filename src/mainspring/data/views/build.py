@@ -129,6 +129,7 @@ def build_view(
         version=version.id,
         recipe=recipe,
         producer=PRODUCER,
+        decoding=DECODING,
         features=features,
         statistics=train.statistics(features),
         splits={side: part.manifest for side, part in built.items()},

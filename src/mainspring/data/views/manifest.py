@@ -188,6 +188,7 @@ class ViewManifest:
         features: Names of the dimensions, and cameras with the size of the source's frames.
         statistics: Of each column over the training split.
         splits: By name, "train" and "holdout".
+        decoding: Number of the code that made packets pictures; views made before it was written here say 1.
     """
 
     id: str
@@ -197,6 +198,7 @@ class ViewManifest:
     features: Features
     statistics: Mapping[str, Statistics]
     splits: Mapping[str, SplitManifest]
+    decoding: int = 1
 
     @property
     def state(self) -> Statistics:

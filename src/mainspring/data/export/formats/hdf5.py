@@ -53,7 +53,7 @@ class Hdf5Files:
     """
 
     def __init__(self, survey: ExportSurvey) -> None:
-        self._survey = survey
+        self._survey, self._wide = survey, survey.wide()
         self._paths = {one.name: _path_of(one.name) for one in survey.features.columns}
         self._forms = {one.name: form_of(survey, one.name) for one in survey.features.cameras}
         self._cameras = {
@@ -91,14 +91,14 @@ class Hdf5Files:
             raise DamagedData("export an episode", on=episode.row.source, got=str(error)[:200]) from error
 
     def _write(self, episode: EpisodeSeen, work: Work, path: Path) -> JobResult:
-        read, wide = read_episode(work.store, episode, work.fetched), self._survey.wide()
+        read = read_episode(work.store, episode, work.fetched)
         with h5py.File(path, "w", libver=("v108", "v112")) as file:
             file.attrs["sim"] = False
             for key, value in self._said(episode).items():
                 file.attrs[key] = value
             file["time_ns"] = read.time_ns
             for column in self._survey.features.columns:
-                kind = np.float64 if column.name in wide else np.float32
+                kind = np.float64 if column.name in self._wide else np.float32
                 placed = file.create_dataset(self._paths[column.name], data=read.columns[column.name].astype(kind))
                 names = [name.encode("utf-8", "replace") for name in column.names]
                 if sum(map(len, names)) < _ATTRIBUTE_BYTES_MAX:

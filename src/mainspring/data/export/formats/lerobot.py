@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, final
 
@@ -15,21 +14,20 @@ import pyarrow.parquet as pq
 
 from mainspring.data.export.formats.lerobot_meta import (
     CHUNK_FILES_MAX,
+    LeRobotShape,
     Statistic,
     codes_again,
     info_json,
-    is_stills,
     lerobot_lost,
-    lerobot_names,
+    lerobot_shape,
     merged_statistics,
     picture_statistic,
     said_of,
     statistic,
-    tasks_of,
 )
 from mainspring.data.export.run import Job, JobResult, MadeFile, Work, episode_job
 from mainspring.data.export.survey import EpisodeFile, EpisodeSeen, ExportSurvey, grouped, part_of, read_episode
-from mainspring.data.export.video import first_frame, packets_in, write_mp4
+from mainspring.data.export.video import first_frame, step_packets, write_mp4
 from mainspring.objects.files import reported
 
 DATA_FILE_BYTES_MAX = 100 << 20  # LeRobot's own bound of a file of tables.
@@ -51,15 +49,12 @@ class LeRobotV3:
     """
 
     def __init__(self, survey: ExportSurvey) -> None:
-        self._survey, self._rate = survey, survey.one_rate("LeRobot")
-        survey.every_camera("LeRobot")
-        self._names = lerobot_names(survey.features)
-        self._videos = [one.name for one in survey.features.cameras if not is_stills(survey, one.name)]
+        self._survey, self._shape = survey, lerobot_shape(survey)
 
     @property
     def lost(self) -> tuple[str, ...]:
         """See `ExportFormat.lost`."""
-        return lerobot_lost(self._survey)
+        return lerobot_lost(self._survey, self._shape)
 
     @property
     def jobs(self) -> Sequence[Job]:
@@ -67,7 +62,7 @@ class LeRobotV3:
         tables = [Job(name=f"data {file.number}", make=self._making_table(file)) for file in self._tables()]
         videos = [
             Job(name=f"video {camera} {file.number}", make=self._making_video(file, camera))
-            for camera in self._videos
+            for camera in self._shape.videos
             for file in self._video_files(camera)
         ]
         return [*tables, *videos]
@@ -87,22 +82,23 @@ class LeRobotV3:
             "video_files_size_in_mb": VIDEO_FILE_BYTES_MAX // _MIB,
         }
         contents = {
-            "meta/info.json": info_json(self._survey, self._rate, _pixels(work, self._survey, self._videos), more),
+            "meta/info.json": info_json(
+                self._survey, self._shape, _pixels(work, self._survey, self._shape.videos), more
+            ),
             "meta/stats.json": json.dumps(merged_statistics(ordered), indent=4).encode(),
-            "meta/tasks.parquet": _tasks_parquet(self._survey),
+            "meta/tasks.parquet": _tasks_parquet(self._shape.tasks),
             **self._described(ordered),
         }
         return _stored(work, contents)
 
     def _tables(self) -> list[EpisodeFile]:
-        wide = self._survey.wide()
         row = _ROW_BYTES + sum(
-            len(column.names) * (8 if column.name in wide else 4) for column in self._survey.features.columns
+            len(column.names) * (8 if column.name in self._shape.wide else 4)
+            for column in self._survey.features.columns
         )
-        stills = [one.name for one in self._survey.features.cameras if one.name not in self._videos]
 
         def size(episode: EpisodeSeen) -> int:
-            pictures = sum(track.size_bytes for track in episode.tracks if track.camera in stills)
+            pictures = sum(track.size_bytes for track in episode.tracks if track.camera in self._shape.stills)
             return row * episode.row.frames + pictures
 
         sized = [(episode, size(episode), "") for episode in self._survey.episodes]
@@ -121,11 +117,10 @@ class LeRobotV3:
     def _making_table(self, file: EpisodeFile) -> Any:
         def make(work: Work) -> JobResult:
             path = work.folder / "table"
-            starts = _starts(self._survey)
             statistics: dict[str, Any] = {}
             writer: pq.ParquetWriter | None = None
             for episode in file.episodes:
-                table, said = episode_table_of(work, self._survey, episode, self._rate, starts[episode.number])
+                table, said = episode_table_of(work, self._survey, self._shape, episode)
                 statistics[str(episode.number)] = said
                 writer = writer or pq.ParquetWriter(path, table.schema, compression="snappy")
                 writer.write_table(table)
@@ -141,8 +136,8 @@ class LeRobotV3:
             path = work.folder / "video.mp4"
             again = codes_again(file.episodes[0], camera)
             parts = (part_of(work.store, one, camera, work.fetched, again=again) for one in file.episodes)
-            frames = write_mp4(path, parts, self._rate)
-            name = self._names.cameras[camera]
+            frames = write_mp4(path, parts, self._shape.rate)
+            name = self._shape.names.cameras[camera]
             statistics = {str(one.number): {name: picture_statistic(work, one, camera)} for one in file.episodes}
             files = (MadeFile(key=f"videos/{name}/{_file_path(file)}.mp4", path=path),)
             counts = {"again": frames} if again else {"copied": frames}
@@ -157,15 +152,15 @@ class LeRobotV3:
         for file in self._tables():
             for episode in file.episodes:
                 places[episode.number] |= {f"data/{key}": value for key, value in _place(file).items()}
-        for camera in self._videos:
-            name = self._names.cameras[camera]
+        for camera in self._shape.videos:
+            name = self._shape.names.cameras[camera]
             for file in self._video_files(camera):
                 begin = 0
                 for episode in file.episodes:
                     place: dict[str, Any] = {f"videos/{name}/{key}": value for key, value in _place(file).items()}
-                    place[f"videos/{name}/from_timestamp"] = float(begin / self._rate)
+                    place[f"videos/{name}/from_timestamp"] = float(begin / self._shape.rate)
                     begin += episode.row.frames
-                    place[f"videos/{name}/to_timestamp"] = float(begin / self._rate)
+                    place[f"videos/{name}/to_timestamp"] = float(begin / self._shape.rate)
                     places[episode.number] |= place
         start = 0
         for episode, those in zip(self._survey.episodes, statistics, strict=True):
@@ -208,25 +203,17 @@ class LeRobotV21:
     """
 
     def __init__(self, survey: ExportSurvey) -> None:
-        self._survey, self._rate = survey, survey.one_rate("LeRobot")
-        survey.every_camera("LeRobot")
-        self._names = lerobot_names(survey.features)
-        self._videos = [one.name for one in survey.features.cameras if not is_stills(survey, one.name)]
+        self._survey, self._shape = survey, lerobot_shape(survey)
 
     @property
     def lost(self) -> tuple[str, ...]:
         """See `ExportFormat.lost`."""
-        return lerobot_lost(self._survey)
+        return lerobot_lost(self._survey, self._shape)
 
     @property
     def jobs(self) -> Sequence[Job]:
         """See `ExportFormat.jobs`."""
-        starts = _starts(self._survey)
-
-        def make(episode: EpisodeSeen, work: Work) -> JobResult:
-            return self._made(episode, work, starts[episode.number])
-
-        return [episode_job("episode", episode, make) for episode in self._survey.episodes]
+        return [episode_job("episode", episode, self._made) for episode in self._survey.episodes]
 
     def finish(self, facts: Mapping[str, Mapping[str, Any]], work: Work) -> JobResult:
         """See `ExportFormat.finish`."""
@@ -242,68 +229,66 @@ class LeRobotV21:
             episodes.append(said | said_of(episode, tuple(said)))
             of_features = facts[f"episode {episode.number}"]["statistics"]
             statistics.append({"episode_index": episode.number, "stats": of_features})
-        tasks = [{"task_index": number, "task": task} for task, number in tasks_of(self._survey).items()]
+        tasks = [{"task_index": number, "task": task} for task, number in self._shape.tasks.items()]
         contents = {
-            "meta/info.json": info_json(self._survey, self._rate, _pixels(work, self._survey, self._videos), more),
+            "meta/info.json": info_json(
+                self._survey, self._shape, _pixels(work, self._survey, self._shape.videos), more
+            ),
             "meta/episodes.jsonl": _lines(episodes),
             "meta/episodes_stats.jsonl": _lines(statistics),
             "meta/tasks.jsonl": _lines(tasks),
         }
         return _stored(work, contents)
 
-    def _made(self, episode: EpisodeSeen, work: Work, start: int) -> JobResult:
-        table, statistics = episode_table_of(work, self._survey, episode, self._rate, start)
+    def _made(self, episode: EpisodeSeen, work: Work) -> JobResult:
+        table, statistics = episode_table_of(work, self._survey, self._shape, episode)
         chunk = f"chunk-{episode.number // CHUNK_FILES_MAX:03d}"
         name = f"episode_{episode.number:06d}"
         pq.write_table(table, work.folder / "table", compression="snappy")
         files = [MadeFile(key=f"data/{chunk}/{name}.parquet", path=work.folder / "table")]
         copied = again = 0
-        for place, camera in enumerate(self._videos):
+        for place, camera in enumerate(self._shape.videos):
             coded = codes_again(episode, camera)
             path = work.folder / f"video-{place}.mp4"
             part = part_of(work.store, episode, camera, work.fetched, again=coded)
-            frames = write_mp4(path, [part], self._rate)
+            frames = write_mp4(path, [part], self._shape.rate)
             copied, again = copied + frames * (not coded), again + frames * coded
-            feature = self._names.cameras[camera]
+            feature = self._shape.names.cameras[camera]
             statistics[feature] = picture_statistic(work, episode, camera)
             files.append(MadeFile(key=f"videos/{chunk}/{feature}/{name}.mp4", path=path))
         return JobResult(files=tuple(files), facts={"statistics": statistics}, copied=copied, again=again)
 
 
 def episode_table_of(
-    work: Work, survey: ExportSurvey, episode: EpisodeSeen, rate: Fraction, start: int
+    work: Work, survey: ExportSurvey, shape: LeRobotShape, episode: EpisodeSeen
 ) -> tuple[pa.Table, dict[str, Statistic]]:
     """Returns an episode's rows as LeRobot writes them, and the statistics of its columns.
 
     Args:
         work: See `Work`.
         survey: What goes out.
+        shape: See `LeRobotShape`.
         episode: The episode.
-        rate: Steps per second.
-        start: Number of its first row in the whole dataset.
     """
-    read, names, wide = read_episode(work.store, episode, work.fetched), lerobot_names(survey.features), survey.wide()
-    steps = episode.row.frames
+    read, names, steps = read_episode(work.store, episode, work.fetched), shape.names, episode.row.frames
     frame = np.arange(steps, dtype=np.int64)
     columns: dict[str, Any] = {}
     statistics: dict[str, Statistic] = {}
     for column in survey.features.columns:
-        values = read.columns[column.name].astype(np.float64 if column.name in wide else np.float32)
+        values = read.columns[column.name].astype(np.float64 if column.name in shape.wide else np.float32)
         name = names.columns[column.name]
         columns[name], statistics[name] = _vectors(values), statistic(values, steps)
     pictures: list[str] = []
-    for camera in survey.features.cameras:
-        if is_stills(survey, camera.name):
-            name = names.cameras[camera.name]
-            columns[name] = _stills(work, episode, camera.name)
-            statistics[name] = picture_statistic(work, episode, camera.name)
-            pictures.append(name)
+    for camera in shape.stills:
+        name = names.cameras[camera]
+        columns[name], statistics[name] = _stills(work, episode, camera), picture_statistic(work, episode, camera)
+        pictures.append(name)
     own: dict[str, Any] = {
-        "timestamp": (frame * rate.denominator / rate.numerator).astype(np.float32),
+        "timestamp": (frame * shape.rate.denominator / shape.rate.numerator).astype(np.float32),
         "frame_index": frame,
         "episode_index": np.full(steps, episode.number, np.int64),
-        "index": start + frame,
-        "task_index": np.full(steps, tasks_of(survey)[episode.row.task], np.int64),
+        "index": shape.starts[episode.number] + frame,
+        "task_index": np.full(steps, shape.tasks[episode.row.task], np.int64),
     }
     statistics |= {name: statistic(values[:, None], steps) for name, values in own.items()}
     table = pa.table(columns | own)
@@ -319,8 +304,7 @@ def _vectors(values: Any) -> pa.Array:
 
 def _stills(work: Work, episode: EpisodeSeen, camera: str) -> pa.Array:
     part = part_of(work.store, episode, camera, work.fetched, again=False)
-    coded = {one.frame: one.data for one in packets_in(part.path, part.index, annex_b=False)}
-    rows = [{"bytes": coded[frame], "path": None} for frame in part.shown.tolist()]
+    rows = [{"bytes": data, "path": None} for data in step_packets(part)]
     return pa.array(rows, pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
 
 
@@ -342,9 +326,8 @@ def _dtype(kind: pa.DataType) -> str:
     return {"float": "float32", "double": "float64"}.get(str(kind), str(kind))
 
 
-def _tasks_parquet(survey: ExportSurvey) -> bytes:
+def _tasks_parquet(tasks: Mapping[str, int]) -> bytes:
     """Returns `meta/tasks.parquet`: a pandas table whose index is the task's words."""
-    tasks = tasks_of(survey)
     index = "__index_level_0__"
     table = pa.table({"task_index": pa.array(tasks.values(), pa.int64()), index: pa.array(tasks, pa.string())})
     kinds = {"task_index": ("int64", "int64"), index: ("unicode", "object")}
@@ -377,13 +360,6 @@ def _place(file: EpisodeFile) -> dict[str, int]:
 
 def _file_path(file: EpisodeFile) -> str:
     return "chunk-{chunk_index:03d}/file-{file_index:03d}".format(**_place(file))
-
-
-def _starts(survey: ExportSurvey) -> list[int]:
-    """Returns the number of each episode's first row."""
-    lengths = [episode.row.frames for episode in survey.episodes]
-    starts: list[int] = np.cumsum([0, *lengths])[:-1].tolist()
-    return starts
 
 
 def _pixels(work: Work, survey: ExportSurvey, cameras: Sequence[str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ Source: github.com/huggingface/lerobot, `lerobot/datasets/utils.py` and `compute
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from mainspring.data.episode import Floats, RawFile
 from mainspring.data.export.losses import common_losses
 from mainspring.data.export.run import Work
-from mainspring.data.export.survey import EpisodeSeen, ExportSurvey, Look, TrackSeen, part_of
+from mainspring.data.export.survey import EpisodeSeen, ExportSurvey, Look, part_of
 from mainspring.data.export.video import MP4_CODECS, frames_at
 from mainspring.data.features import STATE, Features
 from mainspring.domain.errors import InvalidInput
@@ -71,6 +72,52 @@ def lerobot_names(features: Features) -> LeRobotNames:
     return LeRobotNames(columns=columns, cameras=cameras)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeRobotShape:
+    """What is the same for all episodes of a dataset.
+
+    Args:
+        names: LeRobot's names.
+        wide: Columns of 64 bits.
+        stills: Cameras whose pictures lie in the tables.
+        videos: Cameras of video files.
+        tasks: The number of each task.
+        starts: For each episode, the number of its first row in the whole.
+        rate: Steps per second.
+    """
+
+    names: LeRobotNames
+    wide: frozenset[str]
+    stills: tuple[str, ...]
+    videos: tuple[str, ...]
+    tasks: Mapping[str, int]
+    starts: tuple[int, ...]
+    rate: Fraction
+
+
+def lerobot_shape(survey: ExportSurvey) -> LeRobotShape:
+    """Returns what is the same for all episodes.
+
+    Args:
+        survey: What goes out.
+
+    Raises:
+        InvalidInput: They have several rates, not all cameras, or names that become one.
+    """
+    survey.every_camera("LeRobot")
+    cameras = [camera.name for camera in survey.features.cameras]
+    stills = tuple(camera for camera in cameras if is_stills(survey, camera))
+    return LeRobotShape(
+        names=lerobot_names(survey.features),
+        wide=survey.wide(),
+        stills=stills,
+        videos=tuple(camera for camera in cameras if camera not in stills),
+        tasks=tasks_of(survey),
+        starts=tuple(itertools.accumulate((one.row.frames for one in survey.episodes[:-1]), initial=0)),
+        rate=survey.one_rate("LeRobot"),
+    )
+
+
 def is_stills(survey: ExportSurvey, camera: str) -> bool:
     """Returns whether a camera's pictures go into the tables, as they are: LeRobot's "image".
 
@@ -80,10 +127,6 @@ def is_stills(survey: ExportSurvey, camera: str) -> bool:
     """
     looks = {track.look for episode in survey.episodes for track in episode.tracks if track.camera == camera}
     return looks <= {Look.PNG, Look.GRAY, Look.DEPTH}
-
-
-def _why_again(survey: ExportSurvey, track: TrackSeen) -> str:
-    return "" if is_stills(survey, track.camera) else track.why_again(MP4_CODECS)
 
 
 def codes_again(episode: EpisodeSeen, camera: str) -> bool:
@@ -97,11 +140,12 @@ def codes_again(episode: EpisodeSeen, camera: str) -> bool:
     return track is not None and bool(track.why_again(MP4_CODECS))
 
 
-def lerobot_lost(survey: ExportSurvey) -> tuple[str, ...]:
+def lerobot_lost(survey: ExportSurvey, shape: LeRobotShape) -> tuple[str, ...]:
     """Returns what LeRobot cannot hold of a survey.
 
     Args:
         survey: What goes out.
+        shape: See `LeRobotShape`.
     """
     lost: list[str] = []
     episodes = survey.episodes
@@ -124,30 +168,32 @@ def lerobot_lost(survey: ExportSurvey) -> tuple[str, ...]:
                 f"depth: LeRobot has none; {camera.name} goes as 16 bit PNG in the tables, which its classes take for "
                 "a picture of one channel"
             )
-    return (*lost, *common_losses(survey, lambda _, track: _why_again(survey, track)))
+    return (
+        *lost,
+        *common_losses(survey, lambda _, track: "" if track.camera in shape.stills else track.why_again(MP4_CODECS)),
+    )
 
 
-def info_json(survey: ExportSurvey, rate: Fraction, pixels: Mapping[str, str], more: Mapping[str, Any]) -> bytes:
+def info_json(survey: ExportSurvey, shape: LeRobotShape, pixels: Mapping[str, str], more: Mapping[str, Any]) -> bytes:
     """Returns `meta/info.json`.
 
     Args:
         survey: What goes out.
-        rate: Of all episodes.
+        shape: See `LeRobotShape`.
         pixels: By camera, FFmpeg's name of how its pixels lie.
         more: Fields that one version of the format has.
     """
-    names = lerobot_names(survey.features)
-    wide = survey.wide()
+    names, rate = shape.names, shape.rate
     features: dict[str, Any] = {}
     for column in survey.features.columns:
-        kind = "float64" if column.name in wide else "float32"
+        kind = "float64" if column.name in shape.wide else "float32"
         features[names.columns[column.name]] = {
             "dtype": kind,
             "shape": [len(column.names)],
             "names": list(column.names),
         }
     for camera in survey.features.cameras:
-        features[names.cameras[camera.name]] = _camera(survey, camera.name, rate, pixels.get(camera.name, ""))
+        features[names.cameras[camera.name]] = _camera(survey, shape, camera.name, pixels.get(camera.name, ""))
     for name in RESERVED:
         features[name] = {
             "dtype": "float32" if name == "timestamp" else "int64",
@@ -155,30 +201,29 @@ def info_json(survey: ExportSurvey, rate: Fraction, pixels: Mapping[str, str], m
             "names": None,
         }
     robots = dict.fromkeys(episode.row.robot for episode in survey.episodes if episode.row.robot)
-    videos = [camera for camera in survey.features.cameras if not is_stills(survey, camera.name)]
     info = {
         "robot_type": ", ".join(robots)[:200] or None,
         "total_episodes": len(survey.episodes),
         "total_frames": survey.frames,
-        "total_tasks": len(tasks_of(survey)),
-        "total_videos": len(videos) * len(survey.episodes),
+        "total_tasks": len(shape.tasks),
+        "total_videos": len(shape.videos) * len(survey.episodes),
         "chunks_size": CHUNK_FILES_MAX,
         "fps": int(rate) if rate.denominator == 1 else float(rate),
         "splits": {"train": f"0:{len(survey.episodes)}"},
         "features": features,
         **more,
     }
-    if not videos:
+    if not shape.videos:
         info["video_path"] = None
     return json.dumps(info, indent=4, ensure_ascii=False).encode()
 
 
-def _camera(survey: ExportSurvey, camera: str, rate: Fraction, pixels: str) -> dict[str, Any]:
+def _camera(survey: ExportSurvey, shape: LeRobotShape, camera: str, pixels: str) -> dict[str, Any]:
     track = survey.episodes[0].track(camera)
     assert track is not None
     channels = 1 if track.look in (Look.GRAY, Look.DEPTH) else 3
     made: dict[str, Any] = {
-        "dtype": "image" if is_stills(survey, camera) else "video",
+        "dtype": "image" if camera in shape.stills else "video",
         "shape": [track.height, track.width, channels],
         "names": ["height", "width", "channels"],
     }
@@ -189,7 +234,7 @@ def _camera(survey: ExportSurvey, camera: str, rate: Fraction, pixels: str) -> d
             "video.codec": "h264" if codes_again(survey.episodes[0], camera) else track.codec,
             "video.pix_fmt": pixels,
             "video.is_depth_map": False,
-            "video.fps": int(rate) if rate.denominator == 1 else float(rate),
+            "video.fps": int(shape.rate) if shape.rate.denominator == 1 else float(shape.rate),
             "video.channels": channels,
             "has_audio": False,
         }

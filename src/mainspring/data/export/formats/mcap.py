@@ -22,7 +22,7 @@ from mainspring.data.export.formats import ros
 from mainspring.data.export.losses import common_losses
 from mainspring.data.export.run import Job, JobResult, MadeFile, Work, episode_job
 from mainspring.data.export.survey import EpisodeSeen, ExportSurvey, Look, TrackSeen, part_of, rate_of, read_episode
-from mainspring.data.export.video import VideoPart, packets_in, part_packets
+from mainspring.data.export.video import VideoPart, part_packets, step_packets
 from mainspring.data.features import ACTION, STATE
 from mainspring.data.recording import ACTION_TOPIC, METADATA_NAME, STATE_TOPIC
 from mainspring.data.video.frames import frames_shown
@@ -187,10 +187,9 @@ def _pictures(track: TrackSeen, part: VideoPart, time_ns: Integers, episode: Epi
             data = ros.depth_image(time, track.height, track.width, pixels.tobytes())
             yield _Message(time_ns=time, topic=topic, schema=ros.IMAGE, data=data)
     elif track.look in _STILLS:
-        coded = [one.data for one in packets_in(part.path, part.index, annex_b=False)]
         format = "jpeg" if track.look is Look.JPEG else "png"
-        for time, frame in zip(time_ns.tolist(), part.shown.tolist(), strict=True):
-            data = ros.compressed_image(time, format, coded[frame])
+        for time, picture in zip(time_ns.tolist(), step_packets(part), strict=True):
+            data = ros.compressed_image(time, format, picture)
             yield _Message(time_ns=time, topic=topic, schema=ros.COMPRESSED_IMAGE, data=data)
     else:
         format = _FORMATS["h264" if part.again else track.codec]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mainspring.data.export.run import Work
 from mainspring.data.export.survey import EpisodeSeen, ExportSurvey, Look, TrackSeen, part_of
-from mainspring.data.export.video import VideoPart, packets_in, rgb_of
+from mainspring.data.export.video import VideoPart, rgb_of, step_packets
 from mainspring.data.video.frames import frames_shown
 from mainspring.data.video.pictures import PngEncoder
 
@@ -117,7 +117,6 @@ def _as_is(track: TrackSeen, form: PictureForm) -> bool:
 
 def _coded(part: VideoPart, form: PictureForm) -> Iterator[bytes] | None:
     """Returns the packets that the steps show; None for JPEG that only decoders of video read."""
-    packets = {one.frame: one.data for one in packets_in(part.path, part.index, annex_b=False)}
-    if form is PictureForm.JPEG and _HUFFMAN not in packets[0]:
+    if form is PictureForm.JPEG and _HUFFMAN not in next(step_packets(part)):
         return None
-    return (packets[frame] for frame in part.shown.tolist())
+    return step_packets(part)

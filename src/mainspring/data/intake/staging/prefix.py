@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
+
+import httpx
 
 from mainspring.data.intake.staging.port import Entry, Listing, Names, sifted
 from mainspring.domain.errors import NotAllowed, NotFound, Unavailable
 from mainspring.objects.foreign import ForeignObject, ForeignPrefix
 
 Result = TypeVar("Result")
+_REGION_S = 20.0  # For an answer without a body.
 
 
 class PrefixRemote:
@@ -29,10 +33,9 @@ class PrefixRemote:
         self._url = url.rstrip("/")
         self._single = self._url.rpartition("/")[2] if single else ""
         base = self._url.rpartition("/")[0] if single else self._url
-        self._ways = [
-            ForeignPrefix(base, options, anonymous=anonymous)
-            for anonymous in ((False, True) if signed else (True, False))
-        ]
+        self._base, self._options = base, options
+        self._signed = signed
+        self._ways = self._opened(options)
         self._objects: dict[str, ForeignObject] = {}
 
     @property
@@ -48,7 +51,13 @@ class PrefixRemote:
     def first(self) -> Listing:
         """See `Remote.first`."""
         single = self._single
-        found = self._either(lambda way: (way.one(single),) if single else way.list())
+        try:
+            found = self._either(lambda way: (way.one(single),) if single else way.list())
+        except Unavailable as error:
+            if "region" not in error.got.lower() or not (region := self._region()):
+                raise
+            self._ways = self._opened({**self._options, "region": region})
+            found = self._either(lambda way: (way.one(single),) if single else way.list())
         for one in found:
             self._objects[one.key] = one
         listed = [Entry(name=one.key, size_bytes=one.size_bytes, look=one.version) for one in found]
@@ -68,6 +77,21 @@ class PrefixRemote:
 
     def close(self) -> None:
         """See `Remote.close`."""
+
+    def _opened(self, options: Mapping[str, str]) -> list[ForeignPrefix]:
+        ways = (False, True) if self._signed else (True, False)
+        return [ForeignPrefix(self._base, options, anonymous=anonymous) for anonymous in ways]
+
+    def _region(self) -> str:
+        """Returns the region of a bucket of Amazon's, which it tells everybody; "" where it is none of theirs."""
+        bucket = urlsplit(self._url).hostname or ""
+        if not self._url.startswith("s3://") or self._options.get("endpoint"):
+            return ""
+        try:
+            answer = httpx.head(f"https://s3.amazonaws.com/{bucket}", timeout=_REGION_S, follow_redirects=False)
+        except httpx.HTTPError:
+            return ""
+        return str(answer.headers.get("x-amz-bucket-region", ""))
 
     def _either(self, ask: Callable[[ForeignPrefix], Result]) -> Result:
         """Asks the first way, and the other when that is not let in; keeps to the one that is."""

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from mainspring.data.episode import Unreadable
-from mainspring.data.intake.recipe import MappingRecipe
+from mainspring.data.intake.recipe import Recipe
 from mainspring.data.intake.sources import Survey, survey_of, units_in
 from mainspring.data.intake.staging.archive import ARCHIVES, PACKED, TAR, TarRemote, ZipRemote, archive_suffix
 from mainspring.data.intake.staging.port import Remote, Wait
@@ -18,6 +18,7 @@ from mainspring.data.intake.staging.stage import Stage, stage_folder
 from mainspring.data.intake.staging.web import WebRemote
 from mainspring.data.intake.units import EpisodeUnit, Unit
 from mainspring.data.options import DEFAULT, IngestOptions
+from mainspring.data.readers.episodes.zarr import is_zarr
 from mainspring.data.readers.log import LOG_SUFFIXES
 from mainspring.domain.errors import InvalidInput
 from mainspring.objects.foreign import FOREIGN_SCHEMES
@@ -60,7 +61,7 @@ class Sources:
         self,
         roots: tuple[Path, ...],
         stages: Mapping[Path, Stage],
-        recipe: MappingRecipe | None,
+        recipe: Recipe | None,
         options: IngestOptions,
     ) -> None:
         self._roots, self._stages, self._recipe, self._options = roots, stages, recipe, options
@@ -77,7 +78,7 @@ class Sources:
     def units(self) -> Iterator[Unit]:
         """Yields what they hold, source by source; see `units_in`."""
         for root in self._roots:
-            yield from units_in(root, self._recipe, self._options)
+            yield from units_in(root, self._recipe, self._options, self)
             for left in self._stages[root].refused if root in self._stages else ():
                 recording = Unreadable(name=left.source, reason=left.reason)
                 yield EpisodeUnit(name=left.source, recording=recording, files=())
@@ -111,7 +112,7 @@ def opened_sources(
     sources: Iterable[Path | str],
     how: StagingOptions,
     *,
-    recipe: MappingRecipe | None = None,
+    recipe: Recipe | None = None,
     options: IngestOptions = DEFAULT,
 ) -> Iterator[Sources]:
     """Gives sources ready to be read: local ones as they are, the others staged while the block runs.
@@ -152,7 +153,7 @@ def opened_sources(
             if remote is not None:
                 stage = staged(remote)
                 path = stage.root
-            if archive_suffix(path.name) and path.is_file():
+            if archive_suffix(path.name) and path.is_file() and not is_zarr(path):
                 address = remote.address if remote else ""
                 if stage is not None:
                     stack.enter_context(stage.held([path]))

@@ -225,7 +225,7 @@ class Stage:
             got = f"{free >> 20:,} MiB free, {entry.size_bytes - offset >> 20:,} MiB needed"
             raise StorageFull("fetch a file", on=f"{self._remote.address} {entry.name}", got=got)
         done = offset
-        with open(part, "ab") as file:
+        with open(part, "ab", buffering=BLOCK_BYTES) as file:
             for block in self._remote.stream(entry, offset):
                 done += len(block)
                 if done > entry.size_bytes:

@@ -110,7 +110,7 @@ class WebRemote:
                 got = "another file than when it was listed"
                 raise Conflict("fetch a file", on=self._base + entry.name, got=got, next_step="the same command again")
             skipped = 0
-            for block in answer.iter_raw(BLOCK_BYTES):
+            for block in answer.iter_raw():  # As it comes: what waits for a larger block is lost when it breaks.
                 start = min(len(block), max(0, here - skipped))  # A server without ranges sends all from the start.
                 skipped += start
                 yield block[start:]

@@ -18,17 +18,17 @@ import numpy as np
 
 from mainspring.data.episode import Episode, Recording, SourceFile, Unreadable
 from mainspring.data.options import DEFAULT, IngestOptions
-from mainspring.data.readers.episodes.fields import (
+from mainspring.data.readers.episodes.steps.fields import (
     FACTS_MAX,
     FIELDS_MAX,
     PIECE_BYTES_MAX,
     Array,
-    Field,
     Kind,
+    StepField,
     flattened,
     kind_of,
 )
-from mainspring.data.readers.episodes.making import Layout, episode_of
+from mainspring.data.readers.episodes.steps.making import Layout, episode_of
 from mainspring.data.video.pictures import picture_codec
 from mainspring.domain.errors import DamagedData, MainspringError
 
@@ -52,7 +52,6 @@ _BROKEN = (  # Everything h5py raises on bytes that are not what they claim.
     OverflowError,
     MemoryError,
     SystemError,
-    NotImplementedError,
 )
 
 
@@ -144,7 +143,7 @@ class _Group:
         self.facts: dict[str, str] = {}
         self._on, self._datasets = on, dict[str, Any]()
         self._passed: list[str] = []
-        self._fields: dict[str, Field] = {}
+        self._fields: dict[str, StepField] = {}
         self._seen: set[object] = set()
         parent = group.name.strip("/").rpartition("/")[0]
         for owner in (file, *([file[parent]] if parent else []), *([group] if group != file else [])):
@@ -152,7 +151,7 @@ class _Group:
         self._walk(group, "", _DEPTH_MAX)
 
     @property
-    def fields(self) -> tuple[Field, ...]:
+    def fields(self) -> tuple[StepField, ...]:
         """See `Opened.fields`."""
         return tuple(field for _, field in sorted(self._fields.items()))
 
@@ -161,14 +160,14 @@ class _Group:
         """See `Opened.passed_over`."""
         return (f"passed over: {', '.join(self._passed[:12])}",) if self._passed else ()
 
-    def numbers(self, field: Field) -> Array:
+    def numbers(self, field: StepField) -> Array:
         """See `Opened.numbers`."""
         with _whole(f"{self._on} {field.name}"):
             dataset = _checked(self._datasets[field.name])
             values: Array = np.asarray(dataset[...])
             return values.astype(values.dtype.newbyteorder("="), copy=False)
 
-    def pictures(self, field: Field) -> Iterator[Array | bytes]:
+    def pictures(self, field: StepField) -> Iterator[Array | bytes]:
         """See `Opened.pictures`."""
         with _whole(f"{self._on} {field.name}"):
             dataset = _checked(self._datasets[field.name])
@@ -179,7 +178,7 @@ class _Group:
                     else:
                         yield _coded(row)
 
-    def texts(self, field: Field) -> Iterator[str]:
+    def texts(self, field: StepField) -> Iterator[str]:
         """See `Opened.texts`."""
         with _whole(f"{self._on} {field.name}"):
             for block in _blocks(_checked(self._datasets[field.name])):
@@ -222,7 +221,7 @@ class _Group:
             return
         shape = dataset.shape[1:] if kind in (Kind.NUMBERS, Kind.PIXELS) else ()
         self._datasets[path] = dataset
-        self._fields[path] = Field(
+        self._fields[path] = StepField(
             name=path,
             kind=kind,
             steps=dataset.shape[0],

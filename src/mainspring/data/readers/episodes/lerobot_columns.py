@@ -146,6 +146,7 @@ class _Making:
         self._notes: list[str] = []
         self._problems: list[str] = []
         self._used: set[str] = set()
+        self._dropped: set[str] = set()
         self._dims = {key: dims for key in info.features if (dims := self._dimensions(key))}
         self._images = [key for key, feature in info.features.items() if feature.dtype in (_VIDEO, _IMAGE)]
 
@@ -185,8 +186,9 @@ class _Making:
 
     def rest(self) -> None:
         """Takes every other column of numbers and every camera that is wanted, under their own names."""
+        self._dropped = {key for key in self._free() if key in self._options.without_cameras}
         for key in self._free():
-            if key != STATE and own_name(key) not in self._columns:
+            if key != STATE and own_name(key) not in self._columns and key not in self._dropped:
                 self._take(key, (key,))
         for key in self._images:
             if key not in self._used and key not in self._cameras:
@@ -194,7 +196,14 @@ class _Making:
         if self._kinds:
             absent = [key for key in self._info.features if self._is_absent(key)]
             extra = [key for key in self._kinds if key not in self._info.features and key not in BOOKKEEPING]
-            for said, keys in (("declared, but not in its files", absent), ("not declared, left out", extra)):
+            kept = (*self._used, *self._dropped, *absent, *BOOKKEEPING)
+            other = [f"{key} ({feature.dtype})" for key, feature in self._info.features.items() if key not in kept]
+            other = [said for said in other if not self._is_text(said.rpartition(" (")[0])]
+            for said, keys in (
+                ("declared, but not in its files", absent),
+                ("not declared, left out", extra),
+                ("neither numbers nor words, left out", other),
+            ):
                 keys = [key for key in keys if not key.startswith("__")]
                 if keys:
                     self._notes.append(f"{said}: {_listed(keys)}")
@@ -205,7 +214,7 @@ class _Making:
         if unknown := sorted(set(self._options.cameras or ()) - set(self._cameras)):
             have = _listed(sorted(self._cameras)) or "none"
             self._problems.append(f"--camera {unknown[0]}: no such camera, there are {have}")
-        if unknown := sorted(set(self._options.without_cameras) - set(self._cameras)):
+        if unknown := sorted(set(self._options.without_cameras) - set(self._cameras) - self._dropped):
             self._notes.append(f"no camera {_listed(unknown)} to leave out")
         action = ""
         if self._options.action and ACTION not in self._columns:

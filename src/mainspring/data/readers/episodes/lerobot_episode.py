@@ -14,8 +14,8 @@ import pyarrow as pa
 from blake3 import blake3
 
 from mainspring.data.episode import FRAMES_MAX, Episode, Floats, Integers, SourceFile, VideoFile
-from mainspring.data.features import ACTION, Camera, Features
-from mainspring.data.loss import Loss
+from mainspring.data.features import ACTION, STATE, Camera, Features
+from mainspring.data.loss import LOST, Loss, losses_text
 from mainspring.data.readers.episodes.lerobot_columns import CameraPart, Kept, Plan
 from mainspring.data.readers.episodes.lerobot_info import inside, not_there
 from mainspring.data.readers.episodes.lerobot_listing import TEXT_MAX, Clip, Listed
@@ -23,6 +23,7 @@ from mainspring.data.readers.episodes.lerobot_parquet import (
     Rows,
     columns_of_integers,
     is_rounded,
+    kind_of,
     numbers,
     rows_in,
     rows_of,
@@ -136,8 +137,8 @@ class LeRobotRecording:
             columns={name: values[:kept] for name, values in columns.items()},
             videos=tuple(made),
             files=tuple(SourceFile(name=path, path=place) for path, place in files.items()),
-            metadata=metadata,
-            losses=tuple(found.losses),
+            metadata={**metadata, **found.marked()},
+            losses=(*found.losses, *found.last) if found.losses else (),
             note="; ".join(found.notes),
         )
         if not self.resample_hz or (times.even and self.resample_hz == float(self.rate)):
@@ -172,8 +173,8 @@ class LeRobotRecording:
             raise DamagedData("read a LeRobot episode", on=self.name, got=f"{there} rows", wanted=f"{length} rows")
         if length is not None and abs(there - length) == 1:
             found.notes.append(f"{there} rows, its description says {length}")
-        elif length is not None and there < length:
-            found.losses.append(Loss(subject="rows", lost=length - there, total=length, unit="rows"))
+        if length is not None and there < length:
+            found.lose(Loss(subject="rows", lost=length - there, total=length, unit="rows"))
         return rows
 
     def _times(self, table: pa.Table, found: _Found) -> Times | None:
@@ -205,8 +206,11 @@ class LeRobotRecording:
                     found.notes.append(f"{key}: whole numbers beyond 2^53 are rounded to doubles")
             except DamagedData as error:
                 found.add(error)
+                if any(part.parts == (key,) and part.name not in (STATE, ACTION) for part in self.plan.columns):
+                    found.steps.append(f"--without-camera {key} leaves that column out")
         said = self.listed.statistics or self.bounds
-        wrong = {one.column: one.text for one in objections(said, raw, whole=bool(self.listed.statistics))}
+        kept = {key: kind_of(table, key) for key in raw}
+        wrong = {one.column: one.text for one in objections(said, raw, kept, whole=bool(self.listed.statistics))}
         told = {column for column, _, _ in self.listed.statistics} - wrong.keys()
         for column, text in rows.objections.items():
             if not (self.shared and column in told):  # Another episode's rows may be what the file's do not agree with.
@@ -279,11 +283,11 @@ class LeRobotRecording:
             more, name = track.frames - rows, track.video.camera
             if more == 1 or more == -1:
                 found.notes.append(f"camera {name}: {track.frames} frames for {rows} rows, the last left out")
-            elif more > 1:
+            if more > 1:
                 what = f"camera {name} has {track.frames} frames"
-                found.losses.append(Loss(subject="rows", lost=more, total=track.frames, unit="rows", what=what))
-            elif more < -1:
-                found.losses.append(Loss(subject=f"camera {name}", lost=-more, total=rows, unit="frames"))
+                found.lose(Loss(subject="rows", lost=more, total=track.frames, unit="rows", what=what))
+            elif more < 0:
+                found.lose(Loss(subject=f"camera {name}", lost=-more, total=rows, unit="frames"))
 
     def _words(self, table: pa.Table, time_ns: Integers, found: _Found) -> tuple[str, dict[str, str]]:
         """Returns the task, and what else is said of the episode in words."""
@@ -335,6 +339,15 @@ class _Found:
     problems: list[str] = field(default_factory=list)
     steps: list[str] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
+    last: list[Loss] = field(default_factory=list)
+
+    def lose(self, loss: Loss) -> None:
+        """Takes a loss in; one at the end is marked, and no reason to refuse however short the episode is."""
+        (self.last if loss.lost == 1 else self.losses).append(loss)
+
+    def marked(self) -> Mapping[str, str]:
+        """Returns the mark of what is gone, where losses that are judged do not make one."""
+        return {LOST: losses_text(self.last)} if self.last and not self.losses else {}
 
     def add(self, error: DamagedData) -> None:
         """Takes a problem in that keeps others from nothing."""

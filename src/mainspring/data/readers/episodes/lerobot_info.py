@@ -128,9 +128,12 @@ def info_of(root: Path, options: IngestOptions) -> Info:
     version, major = _version(root, path, plain)
     problems: list[str] = []
     features = _features(plain.get("features"), problems)
-    rate_hz = _number(plain.get("fps", options.rate_hz))
+    rate_hz = _number(plain.get("fps"))
+    if not RATE_HZ_MIN <= rate_hz <= RATE_HZ_MAX and options.rate_hz is not None:
+        rate_hz = options.rate_hz
     if not RATE_HZ_MIN <= rate_hz <= RATE_HZ_MAX:
-        problems.append(f"fps {str(plain.get('fps'))[:40]!r}, wanted {RATE_HZ_MIN:g} to {RATE_HZ_MAX:g}")
+        wanted = f"wanted {RATE_HZ_MIN:g} to {RATE_HZ_MAX:g}, or --rate HZ"
+        problems.append(f"fps {str(plain.get('fps'))[:40]!r}, {wanted}")
     counts = {name: _number(plain.get(name, usual)) for name, usual in (("total_episodes", 0), ("chunks_size", _CHUNK))}
     problems += [f"{name} {str(plain.get(name))[:40]!r}" for name, count in counts.items() if not 0 <= count <= 1e12]
     shared = major >= SHARED_SINCE

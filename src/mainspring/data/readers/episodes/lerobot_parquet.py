@@ -191,12 +191,20 @@ def is_rounded(table: pa.Table, name: str) -> bool:
         table: The table.
         name: The column, of numbers.
     """
-    kind = table.schema.field(name).type
-    while pa.types.is_nested(kind) and kind.num_fields == 1:
-        kind = kind.field(0).type
+    kind = kind_of(table, name)
     if not (pa.types.is_int64(kind) or pa.types.is_uint64(kind)):
         return False
     return bool(np.abs(numbers(table, name)).max(initial=0.0) > _EXACT_MAX)
+
+
+def kind_of(table: pa.Table, name: str) -> pa.DataType:
+    """Returns how each of a column's numbers is kept.
+
+    Args:
+        table: The table.
+        name: The column.
+    """
+    return _leaf(table.schema.field(name).type)[0]
 
 
 def texts(table: pa.Table, name: str) -> list[str]:

@@ -73,22 +73,33 @@ def packed_rows(table: pa.Table, columns: Sequence[str]) -> list[Packed]:
     return [tuple(row) for row in rows]
 
 
-def objections(said: Packed, values: Mapping[str, Floats], *, whole: bool) -> Iterator[Objection]:
+def objections(
+    said: Packed, values: Mapping[str, Floats], kept: Mapping[str, pa.DataType], *, whole: bool
+) -> Iterator[Objection]:
     """Yields the columns that are not what is said of them, the first disagreement of each.
 
     Args:
         said: What is said.
         values: [T, D] by column, as they were read.
+        kept: How each of their numbers was kept: some statistics of small numbers overflowed in their makers.
         whole: Whether it is said of these rows alone; else of more, and they must lie between its extremes.
     """
     by_column: dict[str, dict[str, Floats]] = {}
     for column, kind, data in said:
-        by_column.setdefault(column, {})[kind] = np.frombuffer(data, np.float64)
+        if column in kept and kind not in _overflowing(kept[column]):
+            by_column.setdefault(column, {})[kind] = np.frombuffer(data, np.float64)
     for column, kinds in by_column.items():
         if column in values and len(values[column]):
             text = _disagreement(values[column], kinds) if whole else _beyond(values[column], kinds)
             if text:
                 yield Objection(column=column, text=text)
+
+
+def _overflowing(kind: pa.DataType) -> tuple[str, ...]:
+    """Returns the statistics that LeRobot's tools made of squares or sums in a column's own narrow type."""
+    if pa.types.is_float16(kind):
+        return (MEAN, SPREAD)
+    return (SPREAD,) if pa.types.is_integer(kind) else ()
 
 
 def _disagreement(values: Floats, said: Mapping[str, Floats]) -> str:

@@ -17,7 +17,7 @@ from mcap.summary import Summary
 from mainspring.data.episode import FRAMES_MAX, Episode, Floats, Integers, SourceFile
 from mainspring.data.features import ACTION, STATE, Column, Features
 from mainspring.data.loss import losses_text
-from mainspring.data.readers.mcap_log import McapContainer
+from mainspring.data.readers.mcap_log import MAGIC, McapContainer
 from mainspring.data.readers.messages import RECORD_BYTES_MAX
 from mainspring.data.readers.topics import TopicLog
 from mainspring.data.recording import ACTION_TOPIC, DIMS_MAX, METADATA_NAME, RATE_HZ_MAX, STATE_TOPIC
@@ -76,7 +76,7 @@ class McapRecording:
     def _read(self, reader: McapReader) -> Episode:
         summary = reader.get_summary()
         if summary is None:
-            raise DamagedData("read an MCAP recording", on=self.name, got="no summary: it was never closed, or cut off")
+            raise DamagedData("read an MCAP recording", on=self.name, got=self._unfinished())
         self._check(summary)
         facts = next((record.metadata for record in reader.iter_metadata() if record.name == METADATA_NAME), None)
         if facts is None:
@@ -105,6 +105,13 @@ class McapRecording:
             columns={STATE: state, ACTION: action},
             files=(SourceFile(name=self.name, path=self.path),),
         )
+
+    def _unfinished(self) -> str:
+        """Returns what is wrong with a file that has no summary."""
+        with open(self.path, "rb") as file:
+            file.seek(max(self.path.stat().st_size - len(MAGIC), 0))
+            closed = file.read() == MAGIC
+        return "a file without a summary, which our recorder writes" if closed else "it was never closed, or cut off"
 
     def _check(self, summary: Summary) -> None:
         channels = [channel for channel in summary.channels.values() if channel.message_encoding == "json"]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,16 @@ import numpy as np
 
 from mainspring.data.episode import Episode, Recording, SourceFile, Unreadable
 from mainspring.data.options import DEFAULT, IngestOptions
-from mainspring.data.readers.episodes.fields import FACTS_MAX, FIELDS_MAX, PIECE_BYTES_MAX, Array, Field, Kind, kind_of
-from mainspring.data.readers.episodes.making import Layout, episode_of
+from mainspring.data.readers.episodes.steps.fields import (
+    FACTS_MAX,
+    FIELDS_MAX,
+    PIECE_BYTES_MAX,
+    Array,
+    Kind,
+    StepField,
+    kind_of,
+)
+from mainspring.data.readers.episodes.steps.making import Layout, episode_of
 from mainspring.data.readers.episodes.tfrecord import Record, Values, features_of, record_at, scanned
 from mainspring.data.video.pictures import picture_codec
 from mainspring.domain.codec import loads
@@ -108,13 +117,19 @@ def is_rlds(folder: Path) -> bool:
     return all((folder / name).is_file() for name in DESCRIPTIONS)
 
 
-def rlds_recordings(folder: Path, prefix: str, options: IngestOptions = DEFAULT) -> Iterator[Recording]:
+def rlds_recordings(
+    folder: Path,
+    prefix: str,
+    options: IngestOptions = DEFAULT,
+    held: Callable[[tuple[Path, ...]], AbstractContextManager[None]] = lambda _: nullcontext(),
+) -> Iterator[Recording]:
     """Yields every episode of a TFDS dataset, by shard and number, and what is missing.
 
     Args:
         folder: The folder of one version.
         prefix: Its path inside the source, with a "/" behind it; "" for the source itself.
         options: What is said of the source.
+        held: Brings files here that lie elsewhere, and keeps them while its context lasts.
     """
     try:
         info = _json(folder / "dataset_info.json")
@@ -136,7 +151,9 @@ def rlds_recordings(folder: Path, prefix: str, options: IngestOptions = DEFAULT)
         lengths = wanted.get(split, ())
         expected = lengths[number] if number < len(lengths) else None
         files = (SourceFile(name=prefix + path.name, path=path), *beside)
-        yield from _shard(path, prefix + path.name, split, specs, files, expected, options)
+        with held((path,)):
+            recordings = tuple(_shard(path, prefix + path.name, split, specs, files, expected, options))
+        yield from recordings
     for split in sorted({*wanted, *seen}):
         lengths = wanted.get(split, ())
         for number in range(max(len(lengths), min(counts.get(split, 0), FIELDS_MAX))):
@@ -201,7 +218,7 @@ class _Steps:
         self.facts: dict[str, str] = {} if split == "train" else {"split": split}
         self._on, self._values, self._passed = on, values, list[str]()
         self._specs = {spec.path.removeprefix(_STEPS): spec for spec in specs if spec.each_step}
-        self._fields: dict[str, Field] = {}
+        self._fields: dict[str, StepField] = {}
         for name, spec in self._specs.items():
             if name in _MARKS:
                 self._mark(name, spec)
@@ -212,7 +229,7 @@ class _Steps:
                 self._say(spec)
 
     @property
-    def fields(self) -> tuple[Field, ...]:
+    def fields(self) -> tuple[StepField, ...]:
         """See `Opened.fields`."""
         return tuple(field for _, field in sorted(self._fields.items()))
 
@@ -221,18 +238,18 @@ class _Steps:
         """See `Opened.passed_over`."""
         return (f"passed over: {', '.join(self._passed[:12])}",) if self._passed else ()
 
-    def numbers(self, field: Field) -> Array:
+    def numbers(self, field: StepField) -> Array:
         """See `Opened.numbers`."""
         return self._numbers(self._specs[field.name])
 
-    def pictures(self, field: Field) -> Iterator[Array | bytes]:
+    def pictures(self, field: StepField) -> Iterator[Array | bytes]:
         """See `Opened.pictures`."""
         if field.kind is Kind.PIXELS:
             yield from self._numbers(self._specs[field.name])
         else:
             yield from self._bytes(self._specs[field.name])
 
-    def texts(self, field: Field) -> Iterator[str]:
+    def texts(self, field: StepField) -> Iterator[str]:
         """See `Opened.texts`."""
         for text in self._bytes(self._specs[field.name]):
             yield text.decode("utf-8", "replace")
@@ -249,7 +266,7 @@ class _Steps:
             got = f"{len(values)} numbers, which are no steps of {size}"
             raise DamagedData("read an RLDS episode", on=f"{self._on} {name}", got=got)
         whole = kind in (Kind.NUMBERS, Kind.PIXELS)
-        self._fields[name] = Field(
+        self._fields[name] = StepField(
             name=name, kind=kind, steps=len(values) // size, shape=shape if whole else (), dtype=spec.dtype
         )
 

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 import google_crc32c
 import numpy as np
@@ -241,4 +241,5 @@ def _joined(parts: list[Values]) -> Values:
         return [value for part in lists for value in part]
     if any(lists):
         raise ValueError("bytes and numbers in one feature")
-    return np.concatenate(arrays) if arrays else []
+    numbers: Any = np.concatenate(arrays) if arrays else []
+    return cast(Values, numbers)

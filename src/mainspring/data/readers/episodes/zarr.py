@@ -18,16 +18,21 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-import imagecodecs.numcodecs
 import numpy as np
-import zarr as zarr_library
-from zarr.storage import LocalStore, ZipStore
 
 from mainspring.data.episode import FRAMES_MAX, Episode, Recording, SourceFile, Unreadable
 from mainspring.data.loss import Loss
 from mainspring.data.options import DEFAULT, IngestOptions
-from mainspring.data.readers.episodes.fields import FACTS_MAX, FIELDS_MAX, PIECE_BYTES_MAX, Array, Field, Kind, kind_of
-from mainspring.data.readers.episodes.making import Layout, episode_of
+from mainspring.data.readers.episodes.steps.fields import (
+    FACTS_MAX,
+    FIELDS_MAX,
+    PIECE_BYTES_MAX,
+    Array,
+    Kind,
+    StepField,
+    kind_of,
+)
+from mainspring.data.readers.episodes.steps.making import Layout, episode_of
 from mainspring.domain.codec import loads
 from mainspring.domain.errors import DamagedData, InvalidInput, MainspringError
 
@@ -101,7 +106,7 @@ def is_zarr(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as file:
             return any(name in file.NameToInfo for name in (".zgroup", "zarr.json"))
-    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError):
+    except (OSError, ValueError, zipfile.BadZipFile, RuntimeError):
         return path.name.lower().endswith(ZARR_ZIP)  # What is wrong with it, its reader says.
 
 
@@ -195,14 +200,14 @@ class _Rows:
         self._begin, self._passed = recording.begin, list[str]()
         arrays = _arrays(store, recording.name)
         self._arrays = {key.removeprefix(recording.prefix): array for key, array in arrays.items()}
-        self._fields: dict[str, Field] = {}
+        self._fields: dict[str, StepField] = {}
         for key, array in arrays.items():
             if key.startswith(recording.prefix) and array.ndim:
                 self._take(key.removeprefix(recording.prefix), array, recording.end)
         self.facts = _facts(store, arrays, recording)
 
     @property
-    def fields(self) -> tuple[Field, ...]:
+    def fields(self) -> tuple[StepField, ...]:
         """See `Opened.fields`."""
         return tuple(field for _, field in sorted(self._fields.items()))
 
@@ -211,24 +216,24 @@ class _Rows:
         """See `Opened.passed_over`."""
         return (f"passed over: {', '.join(self._passed[:12])}",) if self._passed else ()
 
-    def numbers(self, field: Field) -> Array:
+    def numbers(self, field: StepField) -> Array:
         """See `Opened.numbers`."""
         with _whole(f"{self._on} {field.name}"):
             array = self._checked(field)
             values: Array = np.asarray(array[self._begin : self._begin + field.steps])
             return values.astype(values.dtype.newbyteorder("="), copy=False)
 
-    def pictures(self, field: Field) -> Iterator[Array | bytes]:
+    def pictures(self, field: StepField) -> Iterator[Array | bytes]:
         """See `Opened.pictures`."""
         for block in self._blocks(field):
             yield from (row.astype(row.dtype.newbyteorder("="), copy=False) for row in block)
 
-    def texts(self, field: Field) -> Iterator[str]:
+    def texts(self, field: StepField) -> Iterator[str]:
         """See `Opened.texts`."""
         for block in self._blocks(field):
             yield from map(_text, block)
 
-    def _blocks(self, field: Field) -> Iterator[Array]:
+    def _blocks(self, field: StepField) -> Iterator[Array]:
         with _whole(f"{self._on} {field.name}"):
             array = self._checked(field)
             row_bytes = max(1, array.dtype.itemsize * int(np.prod(array.shape[1:])))
@@ -246,7 +251,7 @@ class _Rows:
         if kind is None or (kind is Kind.TEXT and array.ndim > 1):
             self._passed.append(f"{key} {array.dtype}{list(array.shape)}")
         elif upto > self._begin:
-            self._fields[key] = Field(
+            self._fields[key] = StepField(
                 name=key,
                 kind=kind,
                 steps=upto - self._begin,
@@ -254,7 +259,7 @@ class _Rows:
                 dtype=str(array.dtype),
             )
 
-    def _checked(self, field: Field) -> Any:
+    def _checked(self, field: StepField) -> Any:
         """Returns an array, after noting which of its chunks are not there: Zarr would read them as filled."""
         array = self._arrays[field.name]
         missing = 0
@@ -291,9 +296,8 @@ def _whole(on: str) -> Iterator[None]:
 
 
 def _store_at(path: Path) -> _Store:
-    _register()
     if path.is_dir():
-        return _Store(path=path, store=LocalStore(path, read_only=True), names=None, folders={})
+        return _Store(path=path, store=_library().storage.LocalStore(path, read_only=True), names=None, folders={})
     seen = path.stat()
     return _zip_store(path, seen.st_size, seen.st_mtime_ns)
 
@@ -305,7 +309,7 @@ def _zip_store(path: Path, size_bytes: int, mtime_ns: int) -> _Store:
             if entry.file_size > PIECE_BYTES_MAX:
                 raise DamagedData("read a Zarr store", on=path.name, got=f"{entry.filename} of {entry.file_size} bytes")
         names = frozenset(file.NameToInfo)
-    return _Store(path=path, store=ZipStore(path, mode="r"), names=names, folders=_folders(names))
+    return _Store(path=path, store=_library().storage.ZipStore(path, mode="r"), names=names, folders=_folders(names))
 
 
 def _folders(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -322,9 +326,13 @@ def _folders(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 @cache
-def _register() -> None:
-    """Makes the codecs of pictures known to Zarr; UMI's is JPEG XL."""
+def _library() -> Any:
+    """Returns Zarr, which takes long to import; it then knows codecs of pictures too, such as UMI's JPEG XL."""
+    import imagecodecs.numcodecs
+    import zarr.storage
+
     imagecodecs.numcodecs.register_codecs(verbose=False)
+    return zarr
 
 
 def _arrays(store: _Store, on: str) -> dict[str, Any]:
@@ -335,7 +343,7 @@ def _arrays(store: _Store, on: str) -> dict[str, Any]:
         folder = waiting.pop()
         kind = store.kind_of(folder)
         if kind is _Node.ARRAY:
-            array = zarr_library.open_array(store.store, path=folder, mode="r")
+            array = _library().open_array(store.store, path=folder, mode="r")
             found[folder] = _checked_array(array, f"{on} {folder}")
         elif kind is _Node.GROUP and folder.count("/") < _DEPTH_MAX:
             waiting += [f"{folder}/{name}".lstrip("/") for name in store.folders_in(folder)]
@@ -421,11 +429,11 @@ def _files(store: _Store, arrays: Mapping[str, Any], name: str, begin: int, end:
 
 def _facts(store: _Store, arrays: Mapping[str, Any], recording: ZarrRecording) -> dict[str, str]:
     """Returns what a store says of the whole of itself, and its meta arrays of one episode of it."""
-    root = zarr_library.open_group(store.store, mode="r", use_consolidated=False)
+    root = _library().open_group(store.store, mode="r", use_consolidated=False)
     facts = {str(key): _text(value) for key, value in root.attrs.asdict().items()}
     for name in ("data", "meta"):
         if recording.number is not None and store.kind_of(name) is _Node.GROUP:
-            inner = zarr_library.open_group(store.store, path=name, mode="r", use_consolidated=False)
+            inner = _library().open_group(store.store, path=name, mode="r", use_consolidated=False)
             facts |= {str(key): _text(value) for key, value in inner.attrs.asdict().items()}
     count = arrays[_ENDS].shape[0] if _ENDS in arrays else -1
     for key, array in arrays.items():

@@ -13,7 +13,8 @@ from mainspring.data.episode import FRAMES_MAX, NANOSECONDS, Episode, Floats, In
 from mainspring.data.features import ACTION, STATE, Camera, Column, Features
 from mainspring.data.loss import Loss
 from mainspring.data.options import IngestOptions
-from mainspring.data.readers.episodes.choosing import (
+from mainspring.data.readers.episodes.shaping import even_times, shaped
+from mainspring.data.readers.episodes.steps.choosing import (
     Choice,
     Known,
     chosen,
@@ -22,18 +23,17 @@ from mainspring.data.readers.episodes.choosing import (
     success_column,
     task_field,
 )
-from mainspring.data.readers.episodes.fields import (
+from mainspring.data.readers.episodes.steps.fields import (
     FACT_CHARS_MAX,
     FACTS_MAX,
     Array,
-    Field,
     Kind,
     Opened,
+    StepField,
     as_doubles,
     checked_room,
     exact_pixels,
 )
-from mainspring.data.readers.episodes.shaping import even_times, shaped
 from mainspring.data.video.pictures import PictureFile
 from mainspring.domain.errors import DamagedData, InvalidInput
 
@@ -116,7 +116,9 @@ def episode_of(
     told_by = task_field(opened.fields)
     told = _told(opened, told_by)
     metadata, left = _metadata({**_texts(opened, told_by), **opened.facts})
-    note = "; ".join([f"read as {layout.name}", by, *choice.said, *said, *opened.passed_over, *left])
+    colour = any(field.kind is Kind.PIXELS and 3 in field.shape for field in choice.cameras.values())
+    red = ["pixels are taken red first, as they lie"] if colour else []
+    note = "; ".join([f"read as {layout.name}", by, *choice.said, *said, *red, *opened.passed_over, *left])
     episode = Episode(
         task=known.task or told or known.scene or layout.task,
         robot=known.robot or layout.robot,
@@ -233,7 +235,9 @@ def _times(
     )
 
 
-def _videos(opened: Opened, cameras: Mapping[str, Field], steps: int, folder: Path, on: str) -> tuple[VideoFile, ...]:
+def _videos(
+    opened: Opened, cameras: Mapping[str, StepField], steps: int, folder: Path, on: str
+) -> tuple[VideoFile, ...]:
     videos: list[VideoFile] = []
     for number, (camera, field) in enumerate(sorted(cameras.items())):
         count = 0
@@ -257,7 +261,7 @@ def _camera(video: VideoFile) -> Camera:
     return Camera(name=video.camera, height=video.index.height, width=video.index.width)
 
 
-def _names(column: str, parts: tuple[Field, ...]) -> tuple[str, ...]:
+def _names(column: str, parts: tuple[StepField, ...]) -> tuple[str, ...]:
     names: list[str] = []
     for field in parts:
         prefix = column if len(parts) == 1 else field.name.split("/")[-1]
@@ -266,13 +270,13 @@ def _names(column: str, parts: tuple[Field, ...]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _texts(opened: Opened, told_by: Field | None) -> dict[str, str]:
+def _texts(opened: Opened, told_by: StepField | None) -> dict[str, str]:
     """Returns what fields of text say beside the task."""
     texts = [field for field in opened.fields if field.kind is Kind.TEXT and field != told_by]
     return {short_name(field.name): _told(opened, field) for field in texts[:FACTS_MAX]}
 
 
-def _told(opened: Opened, field: Field | None) -> str:
+def _told(opened: Opened, field: StepField | None) -> str:
     """Returns what a field of text says at the steps: each text once, in the order they come."""
     if field is None:
         return ""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from mainspring.data.features import ACTION, STATE
 from mainspring.data.options import RATE_HZ_MAX, RATE_HZ_MIN, IngestOptions
-from mainspring.data.readers.episodes.fields import Field, Kind, flattened
 from mainspring.data.readers.episodes.shaping import wanted_parts
+from mainspring.data.readers.episodes.steps.fields import Kind, StepField, flattened
 from mainspring.domain.errors import InvalidInput, nearest
 
 OBSERVATIONS = ("obs", "observation", "observations")
@@ -55,13 +55,13 @@ class Choice:
         said: How it was chosen where there was a choice, and what is left out; a clause each.
     """
 
-    columns: Mapping[str, tuple[Field, ...]]
-    cameras: Mapping[str, Field]
-    time: Field | None
+    columns: Mapping[str, tuple[StepField, ...]]
+    cameras: Mapping[str, StepField]
+    time: StepField | None
     said: tuple[str, ...]
 
 
-def chosen(fields: Sequence[Field], options: IngestOptions, *, on: str, joined: bool = False) -> Choice:
+def chosen(fields: Sequence[StepField], options: IngestOptions, *, on: str, joined: bool = False) -> Choice:
     """Returns what a recording's fields become.
 
     Args:
@@ -80,8 +80,8 @@ def chosen(fields: Sequence[Field], options: IngestOptions, *, on: str, joined: 
     fields = [field for field in fields if field not in following]
     numbers = [field for field in fields if field.kind is Kind.NUMBERS]
     pictures = [field for field in fields if field.kind in (Kind.PIXELS, Kind.CODED)]
-    columns: dict[str, tuple[Field, ...]] = {}
-    renamed: dict[str, Field] = {}
+    columns: dict[str, tuple[StepField, ...]] = {}
+    renamed: dict[str, StepField] = {}
     for ours, theirs in wanted_parts(options).items():
         found = tuple(_found(name, fields, ours, on) for name in theirs)
         if all(field.kind is Kind.NUMBERS for field in found):
@@ -175,7 +175,7 @@ def known_from(facts: Mapping[str, str]) -> Known:
     )
 
 
-def task_field(fields: Iterable[Field]) -> Field | None:
+def task_field(fields: Iterable[StepField]) -> StepField | None:
     """Returns the field that says at each step what the robot was asked to do.
 
     Args:
@@ -214,7 +214,7 @@ def _rate(text: str) -> float | None:
     return rate_hz if RATE_HZ_MIN <= rate_hz <= RATE_HZ_MAX else None
 
 
-def _found(name: str, fields: Sequence[Field], ours: str, on: str) -> Field:
+def _found(name: str, fields: Sequence[StepField], ours: str, on: str) -> StepField:
     """Returns the field of a name: its whole path with slashes or dots, or the last parts of only one."""
     wanted = name.strip("/").replace(".", "/")
     spelt = {field.name: field.name.replace(".", "/") for field in fields}
@@ -225,14 +225,14 @@ def _found(name: str, fields: Sequence[Field], ours: str, on: str) -> Field:
     if len(ends) == 1:
         return ends[0]
     got = f"{name}, which {len(ends)} of its fields end with" if ends else f"{name}, which it does not hold"
-    raise InvalidInput("read --map", on=f"{on}, {ours}", got=got, wanted=nearest(wanted, spelt), next_step=_map_help())
+    raise InvalidInput("read --map", on=f"{on}, {ours}", got=got, wanted=nearest(wanted, spelt))
 
 
-def _last(field: Field) -> str:
+def _last(field: StepField) -> str:
     return field.name.replace(".", "/").split("/")[-1]
 
 
-def _time(numbers: Sequence[Field], mapped: set[str]) -> Field | None:
+def _time(numbers: Sequence[StepField], mapped: set[str]) -> StepField | None:
     for pattern in _TIMES:
         found = [field for field in numbers if re.fullmatch(pattern, _last(field)) and field.dims == 1]
         found = [field for field in found if field.name not in mapped]
@@ -244,7 +244,7 @@ def _time(numbers: Sequence[Field], mapped: set[str]) -> Field | None:
     return None
 
 
-def _action(numbers: Sequence[Field], *, joined: bool) -> tuple[Field, ...]:
+def _action(numbers: Sequence[StepField], *, joined: bool) -> tuple[StepField, ...]:
     for pattern in _ACTIONS:
         if found := [field for field in numbers if field.name == pattern]:
             return (found[0],)
@@ -255,7 +255,7 @@ def _action(numbers: Sequence[Field], *, joined: bool) -> tuple[Field, ...]:
     return tuple(sorted(parts, key=lambda field: field.name))
 
 
-def _state(numbers: Sequence[Field]) -> tuple[Field, ...]:
+def _state(numbers: Sequence[StepField]) -> tuple[StepField, ...]:
     observed = [field for field in numbers if field.name.split("/")[0] in OBSERVATIONS]
     for row in _STATES:
         for among in (observed, [field for field in numbers if "/" not in field.name]):
@@ -267,17 +267,17 @@ def _state(numbers: Sequence[Field]) -> tuple[Field, ...]:
     return tuple(sorted(vectors, key=lambda field: field.name))
 
 
-def _robot_order(field: Field, row: tuple[str, ...]) -> tuple[int, int, str]:
+def _robot_order(field: StepField, row: tuple[str, ...]) -> tuple[int, int, str]:
     """Sorts a robot's parts together, and each robot's by the row's order."""
     number = re.search(r"\d+", _last(field))
     place = next(place for place, pattern in enumerate(row) if re.fullmatch(pattern, _last(field)))
     return int(number.group()[:9]) if number else 0, place, field.name
 
 
-def _named(fields: Sequence[Field], taken: Mapping[str, object]) -> list[tuple[str, Field]]:
+def _named(fields: Sequence[StepField], taken: Mapping[str, object]) -> list[tuple[str, StepField]]:
     """Returns a name for each field: its short one, else its whole path where that is another's too."""
     short = [short_name(field.name) for field in fields]
-    names: list[tuple[str, Field]] = []
+    names: list[tuple[str, StepField]] = []
     used = {*taken, "time_ns", "frame"}
     for brief, field in zip(short, fields, strict=True):
         whole = field.name.replace("/", ".").replace(":", "_")
@@ -289,7 +289,7 @@ def _named(fields: Sequence[Field], taken: Mapping[str, object]) -> list[tuple[s
     return names
 
 
-def _unknown(fields: Sequence[Field], on: str) -> InvalidInput:
+def _unknown(fields: Sequence[StepField], on: str) -> InvalidInput:
     listed = "; ".join(str(field) for field in fields[:_LISTED_MAX]) or "nothing"
     more = f"; and {len(fields) - _LISTED_MAX} more" if len(fields) > _LISTED_MAX else ""
     return InvalidInput(
@@ -297,7 +297,7 @@ def _unknown(fields: Sequence[Field], on: str) -> InvalidInput:
     )
 
 
-def _map_help(fields: Sequence[Field] = ()) -> str:
+def _map_help(fields: Sequence[StepField]) -> str:
     vectors = [field.name for field in fields if field.kind is Kind.NUMBERS and 1 < field.dims < EMBEDDING_DIMS_MIN]
     state = next((name for name in vectors if not re.search(r"action|master|command|target", name)), "PATH")
     action = next((name for name in vectors if re.search(r"action|master|command|target", name)), "PATH")

@@ -40,7 +40,7 @@ class Kind(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class StepField:
     """One thing that a recording holds at every step.
 
     Args:
@@ -74,7 +74,7 @@ class Opened(Protocol):
     """One recording, open."""
 
     @property
-    def fields(self) -> tuple[Field, ...]:
+    def fields(self) -> tuple[StepField, ...]:
         """Returns what it holds at every step, in name order."""
         ...
 
@@ -88,7 +88,7 @@ class Opened(Protocol):
         """Returns what lies in it and is not read, a clause each."""
         ...
 
-    def numbers(self, field: Field) -> Array:
+    def numbers(self, field: StepField) -> Array:
         """Returns a field's numbers, [T, ...] in the field's own type.
 
         Args:
@@ -99,7 +99,7 @@ class Opened(Protocol):
         """
         ...
 
-    def pictures(self, field: Field) -> Iterator[Array | bytes]:
+    def pictures(self, field: StepField) -> Iterator[Array | bytes]:
         """Yields a field's pictures in order: pixels, or the bytes of JPEG or PNG.
 
         Args:
@@ -110,7 +110,7 @@ class Opened(Protocol):
         """
         ...
 
-    def texts(self, field: Field) -> Iterator[str]:
+    def texts(self, field: StepField) -> Iterator[str]:
         """Yields a field's texts in order.
 
         Args:
@@ -199,7 +199,7 @@ def as_doubles(values: Array, *, on: str) -> NDArray[np.float64]:
     return np.ascontiguousarray(flat, np.float64)
 
 
-def checked_room(fields: list[Field], *, on: str) -> None:
+def checked_room(fields: list[StepField], *, on: str) -> None:
     """Checks that numbers may be taken into memory.
 
     Args:

@@ -1,0 +1,1 @@
+"""Tables and the videos beside them: recipe, reading, proposal."""
