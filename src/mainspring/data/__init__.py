@@ -81,15 +81,15 @@ if TYPE_CHECKING:
     from mainspring.data.intake.arrivals import Inbox as Inbox
     from mainspring.data.intake.ingest import ingest as ingest
     from mainspring.data.intake.ingest import ingest_units as ingest_units
-    from mainspring.data.intake.propose import Proposal as Proposal
-    from mainspring.data.intake.propose import TopicSeen as TopicSeen
-    from mainspring.data.intake.propose import propose as propose
-    from mainspring.data.intake.propose import recipe_to_yaml as recipe_to_yaml
-    from mainspring.data.intake.propose_set import SetProposal as SetProposal
-    from mainspring.data.intake.propose_set import propose_set as propose_set
-    from mainspring.data.intake.recipe import MappingRecipe as MappingRecipe
-    from mainspring.data.intake.recipe import Recipe as Recipe
-    from mainspring.data.intake.recipe import recipe_from_yaml as recipe_from_yaml
+    from mainspring.data.intake.logs.recipe import MappingRecipe as MappingRecipe
+    from mainspring.data.intake.logs.recipe import Recipe as Recipe
+    from mainspring.data.intake.logs.recipe import recipe_from_yaml as recipe_from_yaml
+    from mainspring.data.intake.proposals.propose import Proposal as Proposal
+    from mainspring.data.intake.proposals.propose import TopicSeen as TopicSeen
+    from mainspring.data.intake.proposals.propose import propose as propose
+    from mainspring.data.intake.proposals.propose import recipe_to_yaml as recipe_to_yaml
+    from mainspring.data.intake.proposals.propose_set import SetProposal as SetProposal
+    from mainspring.data.intake.proposals.propose_set import propose_set as propose_set
     from mainspring.data.intake.report import IngestProgress as IngestProgress
     from mainspring.data.intake.report import IngestReport as IngestReport
     from mainspring.data.intake.report import LeftOut as LeftOut

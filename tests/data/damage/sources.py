@@ -26,7 +26,7 @@ from tests.data.readers import test_hdf5, test_rlds, test_zarr
 from tests.data.readers.logs import ROS1, ROS2, Sent, joint_state, stamp, ulog_record
 from tests.data.video.kinds import FRAMES, HEIGHT, KINDS, WIDTH, packets_of, written
 
-from mainspring.data.intake.recipe import Align, CameraPart, MappingRecipe, Part
+from mainspring.data.intake.logs.recipe import Align, CameraPart, MappingRecipe, Part
 from mainspring.data.options import DEFAULT, IngestOptions
 
 SECONDS = 1.5

@@ -27,7 +27,7 @@ from mainspring.data.export.export import ExportTo, prepare_export, write_export
 from mainspring.data.export.run import ExportReport
 from mainspring.data.export.survey import ExportRequest
 from mainspring.data.intake.ingest import ingest
-from mainspring.data.intake.recipe import CameraPart, Fact, MappingRecipe, recipe_from_yaml
+from mainspring.data.intake.logs.recipe import CameraPart, Fact, MappingRecipe, recipe_from_yaml
 from mainspring.data.layers.episode import read_recorded
 from mainspring.data.packs import read_piece
 from mainspring.data.video.frames import frames_shown

@@ -158,18 +158,17 @@ def test_merge_of_unlike_datasets_is_kept_back_and_of_like_ones_is_not(store: Ob
 
 
 @pytest.mark.parametrize("broken", [1, 2])
-def test_many_episodes_that_lost_something_close_a_gate_even_of_the_first_version(
-    store: ObjectStore, tmp_path: Path, broken: int
-) -> None:
-    for number in range(10):
-        log = write_log(tmp_path / "raw" / f"{number}.mcap", arm(begin_ns=START_NS + number * 10 * SECOND_NS))
-        if number < broken:
-            log.write_bytes(log.read_bytes()[: log.stat().st_size * 7 // 10])
+def test_recordings_that_begin_to_lose_things_close_a_gate(store: ObjectStore, tmp_path: Path, broken: int) -> None:
     clock = FakeClock()
 
-    def take(*waivers: Waiver) -> Version | None:
+    def take(folder: str, first: int, damaged: int, *waivers: Waiver) -> Version | None:
+        for number in range(first, first + 10):
+            arm_then = arm(begin_ns=START_NS + number * 10 * SECOND_NS)
+            log = write_log(tmp_path / folder / f"{number}.mcap", arm_then)
+            if number < first + damaged:
+                log.write_bytes(log.read_bytes()[: log.stat().st_size * 7 // 10])
         return ingest(
-            tmp_path / "raw",
+            tmp_path / folder,
             store,
             "reach",
             clock=clock,
@@ -178,9 +177,11 @@ def test_many_episodes_that_lost_something_close_a_gate_even_of_the_first_versio
             publish=lambda store, candidate: publish_judged(store, candidate, clock=clock, waivers=waivers),
         ).version
 
+    assert take("first", 0, 0)
     if broken > 1:
-        with pytest.raises(Conflict, match=r"2 of 10, wanted at most 10 %.*--waive damage"):
-            take()
-    version = take(Waiver(gate=DAMAGE, by="jo", reason="the disk was replaced"))
+        with pytest.raises(Conflict, match=r"2 of 10, wanted 0 of 10, at most 10 % now.*--waive damage"):
+            take("second", 10, broken)
+    version = take("second", 10, broken, Waiver(gate=DAMAGE, by="jo", reason="the disk was replaced"))
     assert version is not None
-    assert (version.episodes, version.lossy, len(version.waivers)) == (10, broken, broken - 1)
+    assert (version.episodes, version.lossy, len(version.waivers)) == (20, broken, broken - 1)
+    assert take("third", 20, broken) if broken > 1 else True  # As many as before are no news.

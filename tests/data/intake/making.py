@@ -27,8 +27,8 @@ from tests.data.readers.logs import (
 )
 
 from mainspring.data.episode import Episode
-from mainspring.data.intake.mapping import Mapped, mapped_episodes
-from mainspring.data.intake.recipe import Align, CameraPart, Cut, Fact, MappingRecipe, Part
+from mainspring.data.intake.logs.mapping import Mapped, mapped_episodes
+from mainspring.data.intake.logs.recipe import Align, CameraPart, Cut, Fact, MappingRecipe, Part
 from mainspring.data.readers.log import open_log
 
 JOINTS = ("shoulder", "elbow", "wrist")

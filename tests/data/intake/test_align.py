@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.data.intake.align import advancing, matched, steps_between
-from mainspring.data.intake.recipe import Align
+from mainspring.data.intake.logs.align import advancing, matched, steps_between
+from mainspring.data.intake.logs.recipe import Align
 from mainspring.domain.errors import DamagedData
 
 TIMES = st.lists(st.integers(0, 60), unique=True, max_size=12).map(sorted)

@@ -11,7 +11,7 @@ from tests.data.readers.logs import Sent
 
 from mainspring.data.intake.ingest import ingest
 from mainspring.data.intake.judge import OUR_FAULT
-from mainspring.data.intake.recipe import Cut, CutBy, Fact, MappingRecipe
+from mainspring.data.intake.logs.recipe import Cut, CutBy, Fact, MappingRecipe
 from mainspring.objects import open_store
 from mainspring.testing.time_and_chance import FakeClock
 

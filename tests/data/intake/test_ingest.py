@@ -18,7 +18,7 @@ from mainspring.data.catalog.log import Candidate, Version, resolve
 from mainspring.data.catalog.versions import episode_rows
 from mainspring.data.episode import NANOSECONDS
 from mainspring.data.intake.ingest import ingest
-from mainspring.data.intake.recipe import Align, Fact, MappingRecipe, Part
+from mainspring.data.intake.logs.recipe import Align, Fact, MappingRecipe, Part
 from mainspring.data.intake.report import IngestProgress
 from mainspring.data.intake.workers import PROCESSES_PAY_BYTES, Workers
 from mainspring.data.loss import LOST

@@ -11,7 +11,7 @@ from tests.data.intake.making import arm, images, recipe, write_log
 from mainspring.data.catalog.log import resolve
 from mainspring.data.catalog.versions import episode_rows
 from mainspring.data.intake.ingest import ingest
-from mainspring.data.intake.propose import recipe_to_yaml
+from mainspring.data.intake.proposals.propose import recipe_to_yaml
 from mainspring.data.packs import read_piece
 from mainspring.domain.errors import NotFound
 from mainspring.objects import ObjectStore, get_blob, open_store

@@ -9,7 +9,7 @@ from tests.data.intake.making import JOINTS, SECOND_NS, START_NS, arm, images, m
 
 from mainspring.data.catalog.versions import episode_rows
 from mainspring.data.intake.ingest import ingest
-from mainspring.data.intake.recipe import Cut, CutBy, Part
+from mainspring.data.intake.logs.recipe import Cut, CutBy, Part
 from mainspring.data.loss import LOST
 from mainspring.data.options import IngestOptions
 from mainspring.objects import open_store

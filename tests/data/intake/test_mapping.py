@@ -33,7 +33,7 @@ from tests.data.readers.logs import ROS2, Sent, ros2, stamp, write_mcap
 
 from mainspring.data.episode import Episode, columns_to_parquet
 from mainspring.data.gates.doctor import examined
-from mainspring.data.intake.recipe import Align, CameraPart, Cut, CutBy, Fact, Part
+from mainspring.data.intake.logs.recipe import Align, CameraPart, Cut, CutBy, Fact, Part
 from mainspring.data.video.frames import frames_in
 from mainspring.data.video.pictures import PngEncoder
 from mainspring.domain.errors import DamagedData, InvalidInput

@@ -9,8 +9,8 @@ from tests.data.readers.logs import robot_bag1, robot_bag2, robot_mcap, robot_ul
 
 from mainspring.data.catalog.versions import episode_rows
 from mainspring.data.intake.ingest import ingest
-from mainspring.data.intake.propose import propose
-from mainspring.data.intake.recipe import Align, CutBy, recipe_from_yaml
+from mainspring.data.intake.logs.recipe import Align, CutBy, recipe_from_yaml
+from mainspring.data.intake.proposals.propose import propose
 from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.objects import open_store
 from mainspring.testing.time_and_chance import FakeClock

@@ -11,7 +11,7 @@ import pytest
 from tests.data.readers.lerobot_sets import FEATURES, FRONT, Rows, lerobot_set
 
 from mainspring.data.intake.ingest import ingest
-from mainspring.data.intake.propose_set import grouped, propose_set
+from mainspring.data.intake.proposals.propose_set import grouped, propose_set
 from mainspring.data.options import IngestOptions
 from mainspring.objects import open_store
 from mainspring.testing.time_and_chance import FakeClock

@@ -6,8 +6,8 @@ import pytest
 import yaml
 from tests.data.intake.making import recipe
 
-from mainspring.data.intake.propose import recipe_to_yaml
-from mainspring.data.intake.recipe import Align, Cut, CutBy, Fact, MappingRecipe, recipe_from_yaml
+from mainspring.data.intake.logs.recipe import Align, Cut, CutBy, Fact, MappingRecipe, recipe_from_yaml
+from mainspring.data.intake.proposals.propose import recipe_to_yaml
 from mainspring.domain.errors import InvalidInput, InvalidSpec, NotFound
 
 TEXT = """
@@ -36,6 +36,7 @@ def written(folder: Path, text: str) -> Path:
 
 def test_recipe_is_read_as_it_is_written(tmp_path: Path) -> None:
     read = recipe_from_yaml(written(tmp_path, TEXT))
+    assert isinstance(read, MappingRecipe)
     assert [part.topic for part in read.columns["action"]] == ["/arm", "/gripper"]
     assert read.columns["action"][0].align is Align.HOLD
     assert read.columns["state"][0].tolerance_ns == 25_000_000

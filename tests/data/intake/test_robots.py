@@ -10,8 +10,8 @@ from tests.data.making import ROBOTS, copy_humanoid
 from mainspring.data.catalog.versions import episode_rows
 from mainspring.data.intake.ingest import ingest
 from mainspring.data.intake.judge import OUR_FAULT
-from mainspring.data.intake.propose import propose
-from mainspring.data.intake.recipe import Align, Cut, CutBy, Fact, MappingRecipe, Part
+from mainspring.data.intake.logs.recipe import Align, Cut, CutBy, Fact, MappingRecipe, Part
+from mainspring.data.intake.proposals.propose import propose
 from mainspring.objects import ObjectStore, open_store
 from mainspring.testing.time_and_chance import FakeClock
 

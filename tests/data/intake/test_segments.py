@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.data.intake import segments
-from mainspring.data.intake.segments import between_marks, between_pauses, while_true
+from mainspring.data.intake.logs import segments
+from mainspring.data.intake.logs.segments import between_marks, between_pauses, while_true
 from mainspring.domain.errors import InvalidInput
 
 TIMES = st.lists(st.integers(0, 40), unique=True, min_size=1, max_size=15).map(sorted)

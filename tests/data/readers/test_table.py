@@ -16,7 +16,7 @@ from tests.data.video.making import number_of, stamped, write_movie
 
 from mainspring.data.episode import Episode
 from mainspring.data.intake.ingest import ingest
-from mainspring.data.intake.recipe import MappingRecipe, recipe_from_plain, recipe_from_yaml
+from mainspring.data.intake.logs.recipe import MappingRecipe, recipe_from_plain, recipe_from_yaml
 from mainspring.data.options import IngestOptions
 from mainspring.data.readers.episodes.table.episode import table_recordings
 from mainspring.data.readers.episodes.table.proposal import propose_table

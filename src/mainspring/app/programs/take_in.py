@@ -18,7 +18,7 @@ from mainspring.app.system import SystemClock
 from mainspring.data.gates.publishing import publish_judged
 from mainspring.data.intake.arrivals import Inbox
 from mainspring.data.intake.ingest import ingest_units
-from mainspring.data.intake.recipe import recipe_from_yaml
+from mainspring.data.intake.logs.recipe import recipe_from_yaml
 from mainspring.data.intake.report import IngestReport
 from mainspring.data.intake.sources import Survey, units_in
 from mainspring.data.intake.units import Unit

@@ -79,15 +79,13 @@ def judge(store: ObjectStore, candidate: Candidate) -> tuple[Finding, ...]:
         NotFound: Bytes of its episodes are missing.
         DamagedData: They are not what they should be.
     """
-    if candidate.origin.kind in CHOSEN:
+    if not candidate.parent or candidate.origin.kind in CHOSEN:
         return ()
-    found = [*_damage(candidate)]
-    if not candidate.parent:
-        return tuple(found)
     try:
         parent = resolve(store, candidate.parent)
     except NotFound:
-        return tuple(found)  # Deleted since: there is nothing to compare with.
+        return ()  # Deleted since: there is nothing to compare with.
+    found = [*_damage(candidate, parent)]
     if parent.features != candidate.features:
         return tuple(found)  # Another dataset's, or a layer's: publishing itself refuses what does not fit.
     if candidate.whole and candidate.episodes < (1.0 - LOST_MAX) * parent.episodes:
@@ -107,13 +105,15 @@ def judge(store: ObjectStore, candidate: Candidate) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _damage(candidate: Candidate) -> Iterator[Finding]:
-    if candidate.lossy > LOSSY_MAX * candidate.episodes:
+def _damage(candidate: Candidate, parent: Version) -> Iterator[Finding]:
+    """Tells of recordings that have begun to lose things; of those that always did, the first ingest told."""
+    share_max = parent.lossy / max(1, parent.episodes) + LOSSY_MAX
+    if candidate.lossy > share_max * candidate.episodes:
         yield Finding(
             gate=DAMAGE,
             subject="episodes of recordings that have lost something",
             got=f"{candidate.lossy} of {candidate.episodes}",
-            wanted=f"at most {100 * LOSSY_MAX:g} % of them",
+            wanted=f"{parent.lossy} of {parent.episodes}, at most {100 * share_max:.0f} % now",
         )
 
 

@@ -27,7 +27,7 @@ from mainspring.data.features import Features
 from mainspring.data.intake.batch import Batch
 from mainspring.data.intake.journal import Journal, Keys, hash_of, keys_from
 from mainspring.data.intake.judge import Verdict, cleared, content_of, judged
-from mainspring.data.intake.recipe import Recipe
+from mainspring.data.intake.logs.recipe import Recipe
 from mainspring.data.intake.report import NAMED_MAX, IngestProgress, IngestReport, LeftOut, Noted
 from mainspring.data.intake.sources import NATIVE, Survey, survey_of, units_in
 from mainspring.data.intake.staging.port import LOCAL, Staging

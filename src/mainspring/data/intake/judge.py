@@ -20,7 +20,7 @@ from mainspring.data.episode import (
 )
 from mainspring.data.features import Features
 from mainspring.data.gates.doctor import examined
-from mainspring.data.intake.mapping import Mapped
+from mainspring.data.intake.logs.mapping import Mapped
 from mainspring.data.intake.units import Unit
 from mainspring.data.loss import LOST, Loss, losses_text
 from mainspring.data.packs import Piece, piece_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mainspring.data.episode import Recording, SourceFile, Unreadable
-from mainspring.data.intake.recipe import MappingRecipe, Recipe
+from mainspring.data.intake.logs.recipe import MappingRecipe, Recipe
 from mainspring.data.intake.staging.archive import archive_suffix
 from mainspring.data.intake.staging.port import LOCAL, Staging
 from mainspring.data.intake.units import EpisodeUnit, LogUnit, Unit, size_of

@@ -11,9 +11,9 @@ from typing import Protocol
 from blake3 import blake3
 
 from mainspring.data.episode import Recording, SourceFile, Unreadable
-from mainspring.data.intake.logs import said_by
-from mainspring.data.intake.mapping import Mapped, mapped_episodes
-from mainspring.data.intake.recipe import MappingRecipe
+from mainspring.data.intake.logs.mapping import Mapped, mapped_episodes
+from mainspring.data.intake.logs.recipe import MappingRecipe
+from mainspring.data.intake.logs.said import said_by
 from mainspring.data.intake.staging.port import LOCAL, Staging
 from mainspring.data.options import DEFAULT, IngestOptions
 from mainspring.data.readers.log import open_log

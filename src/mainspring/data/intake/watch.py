@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from mainspring.data.catalog.versions import publish as publish_plainly
 from mainspring.data.intake.ingest import Progress, Publish, ingest_units
-from mainspring.data.intake.recipe import Recipe
+from mainspring.data.intake.logs.recipe import Recipe
 from mainspring.data.intake.report import IngestReport
 from mainspring.data.intake.sources import Survey, units_in
 from mainspring.data.intake.units import Unit, mark_of, size_of
@@ -79,6 +81,8 @@ def watch(
     """
     checked_name(dataset, "dataset")
     _check(folder, moved)
+    how: dict[str, Any] = {"recipe": recipe, "options": options, "progress": progress, "publish": publish}
+    taken = partial(ingest_units, store=store, dataset=dataset, clock=clock, **how)
     settling: dict[str, _Settling] = {}
     read: set[int] = set()
     while True:
@@ -88,18 +92,7 @@ def watch(
         if ready:
             arrived = {unit.name: settling.pop(unit.name).arrived_ns for unit in ready}
             marks = {mark_of(unit) for unit in ready}
-            report = ingest_units(
-                ready,
-                _survey(ready),
-                store,
-                dataset,
-                clock=clock,
-                recipe=recipe,
-                options=options,
-                progress=progress,
-                publish=publish,
-                arrived_ns=lambda unit, arrived=arrived: arrived[unit.name],  # type: ignore[misc]
-            )
+            report = taken(ready, _survey(ready), arrived_ns=lambda unit, arrived=arrived: arrived[unit.name])  # type: ignore[misc]
             read |= marks
             if moved is not None:
                 _move(ready, marks, moved)

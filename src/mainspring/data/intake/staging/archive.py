@@ -104,7 +104,7 @@ class ZipRemote:
         with reported("read an archive", str(self._path)):
             try:
                 self._zip = zipfile.ZipFile(self._path)
-            except (zipfile.BadZipFile, zipfile.LargeZipFile, ValueError, NotImplementedError) as error:
+            except (zipfile.BadZipFile, zipfile.LargeZipFile, ValueError, RuntimeError) as error:
                 got = str(error)[:200]
                 raise DamagedData("read an archive", on=self._address, got=got, wanted="a whole zip file") from error
             size_bytes = self._path.stat().st_size
@@ -139,7 +139,7 @@ class ZipRemote:
                 file.seek(offset)
                 while block := file.read(BLOCK_BYTES):
                     yield block
-        except (zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, NotImplementedError, ValueError) as error:
+        except (zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, RuntimeError, ValueError) as error:
             raise DamagedData("read an archive", on=f"{self._address} {entry.name}", got=str(error)[:200]) from error
 
     def close(self) -> None:

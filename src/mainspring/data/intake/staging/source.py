@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from mainspring.data.episode import Unreadable
-from mainspring.data.intake.recipe import Recipe
+from mainspring.data.intake.logs.recipe import Recipe
 from mainspring.data.intake.sources import Survey, survey_of, units_in
 from mainspring.data.intake.staging.archive import ARCHIVES, PACKED, TAR, TarRemote, ZipRemote, archive_suffix
 from mainspring.data.intake.staging.port import Remote, Wait

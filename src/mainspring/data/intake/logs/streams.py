@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mainspring.data.episode import FRAMES_MAX, Integers
-from mainspring.data.intake.align import advancing
-from mainspring.data.intake.cameras import ImageKind, image_kind, keys_of
-from mainspring.data.intake.recipe import CutBy, MappingRecipe
+from mainspring.data.intake.logs.align import advancing
+from mainspring.data.intake.logs.cameras import ImageKind, image_kind, keys_of
+from mainspring.data.intake.logs.recipe import CutBy, MappingRecipe
 from mainspring.data.readers.messages import Log, Messages, Topic
 from mainspring.domain.errors import DamagedData, InvalidInput, nearest
 

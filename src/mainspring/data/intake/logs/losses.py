@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from mainspring.data.episode import NANOSECONDS
-from mainspring.data.intake.recipe import Cut, CutBy
-from mainspring.data.intake.segments import Segment
-from mainspring.data.intake.streams import Need, Stream
+from mainspring.data.intake.logs.recipe import Cut, CutBy
+from mainspring.data.intake.logs.segments import Segment
+from mainspring.data.intake.logs.streams import Need, Stream
 from mainspring.data.loss import Loss
 from mainspring.data.readers.gone import Gone
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from mainspring.data.episode import Episode, Floats, Integers, SourceFile, VideoFile
 from mainspring.data.features import Camera, Column, Features
-from mainspring.data.intake.align import Match, matched, steps_between
-from mainspring.data.intake.cameras import CameraPackets, image_kind
-from mainspring.data.intake.losses import garbled, losses_of
-from mainspring.data.intake.recipe import Align, CameraPart, CutBy, Fact, MappingRecipe, Part
-from mainspring.data.intake.segments import TIME_NS_MAX, Segment, between_marks, between_pauses, while_true, whole
-from mainspring.data.intake.streams import Need, Stream, checked_topics, needs_of, read_streams, said_at, wanted_of
+from mainspring.data.intake.logs.align import Match, matched, steps_between
+from mainspring.data.intake.logs.cameras import CameraPackets, image_kind
+from mainspring.data.intake.logs.losses import garbled, losses_of
+from mainspring.data.intake.logs.recipe import Align, CameraPart, CutBy, Fact, MappingRecipe, Part
+from mainspring.data.intake.logs.segments import TIME_NS_MAX, Segment, between_marks, between_pauses, while_true, whole
+from mainspring.data.intake.logs.streams import Need, Stream, checked_topics, needs_of, read_streams, said_at, wanted_of
 from mainspring.data.loss import Loss
 from mainspring.data.readers.messages import Log, Topic
 from mainspring.domain.errors import DamagedData, InvalidInput

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mainspring.data.episode import FRAMES_MAX, NANOSECONDS, Floats, Integers
-from mainspring.data.intake.recipe import Align
+from mainspring.data.intake.logs.recipe import Align
 from mainspring.domain.errors import DamagedData
 
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from mainspring.data.episode import NANOSECONDS
 from mainspring.data.gates.doctor import examined
-from mainspring.data.intake.mapping import mapped_episodes
-from mainspring.data.intake.recipe import CutBy, MappingRecipe
-from mainspring.data.intake.streams import needs_of
+from mainspring.data.intake.logs.mapping import mapped_episodes
+from mainspring.data.intake.logs.recipe import CutBy, MappingRecipe
+from mainspring.data.intake.logs.streams import needs_of
 from mainspring.data.readers.messages import Log, Messages, Topic
 from mainspring.domain.errors import InvalidInput, StorageFull
 

@@ -13,8 +13,8 @@ import yaml
 
 from mainspring.data.episode import NANOSECONDS, Integers
 from mainspring.data.features import ACTION, STATE
-from mainspring.data.intake.cameras import image_kind
-from mainspring.data.intake.recipe import (
+from mainspring.data.intake.logs.cameras import image_kind
+from mainspring.data.intake.logs.recipe import (
     RATE_HZ_MIN,
     TOLERANCE_MS_MAX,
     Align,
@@ -25,8 +25,8 @@ from mainspring.data.intake.recipe import (
     MappingRecipe,
     Part,
 )
-from mainspring.data.intake.rehearse import Spans, why_it_fails
-from mainspring.data.intake.streams import checked_topics, needs_of
+from mainspring.data.intake.logs.streams import checked_topics, needs_of
+from mainspring.data.intake.proposals.rehearse import Spans, why_it_fails
 from mainspring.data.intake.workers import scratch_folder
 from mainspring.data.readers.log import open_log
 from mainspring.data.readers.messages import Field, Log, Topic
