@@ -14,7 +14,7 @@ from mainspring.data.options import IngestOptions
 from mainspring.data.readers.episodes.lerobot import is_lerobot_set, lerobot_recordings
 from mainspring.data.video.frames import frames_in
 from mainspring.data.video.pictures import PngEncoder
-from mainspring.domain.errors import InvalidInput
+from mainspring.domain.errors import DamagedData, InvalidInput
 
 from .lerobot_sets import (
     FEATURES,
@@ -176,6 +176,22 @@ def test_set_without_any_film_is_refused_until_it_is_said_to_have_none(tmp_path:
     root = lerobot_set(tmp_path / "set", videos={FRONT: [0, 0], "top": [0, 0]})
     assert f"--without-camera {FRONT} --without-camera top lets it in" in str(outcome(root)["episode_000000"])
     assert len(episodes(root, IngestOptions(without_cameras=(FRONT, "top")))) == 2
+
+
+def test_videos_under_another_folder_than_is_said_are_found_and_told(tmp_path: Path) -> None:
+    root = lerobot_set(tmp_path / "set", videos={FRONT: (8, 11)})
+    wanted = [grays(episode) for episode in episodes(root)]
+    (root / "videos").rename(root / "video")
+    found = episodes(root)
+    assert [grays(episode) for episode in found] == wanted
+    assert all("its video lies under video" in episode.note for episode in found)
+
+
+def test_lines_of_json_that_git_lfs_keeps_are_named(tmp_path: Path) -> None:
+    root = lerobot_set(tmp_path / "set", version="v2.1")
+    (root / "meta" / "episodes.jsonl").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n")
+    with pytest.raises(DamagedData, match=r"episodes.jsonl.*git lfs pull"):
+        lerobot_recordings(root)
 
 
 def test_camera_that_some_episodes_lack_costs_them_alone_until_it_is_left_out(tmp_path: Path) -> None:

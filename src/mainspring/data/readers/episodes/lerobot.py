@@ -138,7 +138,12 @@ def _placed(root: Path, plan: Plan, listed: Mapping[int, Listed]) -> _Placed:
                 there[part.key] += places.first(first_picture(root, part.key, index)) is not None
             elif part.kept is Kept.PARQUET:
                 there[part.key] += 1
-        found[index] = replace(entry, clips=clips)
+        moved = tuple(
+            f"{clip.key}: its video lies under {clip.paths[0].partition('/')[0]}, where nobody says so"
+            for clip, said in zip(clips, entry.clips, strict=True)
+            if clip.paths and clip.paths[0].partition("/")[0] not in {path.partition("/")[0] for path in said.paths}
+        )
+        found[index] = replace(entry, clips=clips, notes=(*entry.notes, *moved))
     lacking = [key for key, count in there.items() if not count]
     if not lacking or len(lacking) == len(there):  # Without any picture, somebody forgot to fetch them.
         return _Placed(plan=plan, listed={index: _told(plan, entry) for index, entry in found.items()})

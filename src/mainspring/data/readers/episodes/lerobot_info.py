@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
@@ -46,6 +47,8 @@ _PLACEHOLDER = re.compile(r"\{(\w+)(?::0?(\d{1,2})?d?)?\}")
 _SUFFIXES = (".mp4", ".mkv", ".webm", ".mov", ".avi")
 _POINTER = b"version https://git-lfs"
 _POINTER_BYTES_MAX = 1_024
+VIDEOS_MAX = 1_000_000  # Looked at in search of those that lie elsewhere.
+_TAIL = 3  # Folders of camera and chunk in whichever order, and the file: enough to be one video's alone.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +177,8 @@ def json_file(path: Path) -> object:
         data = path.read_bytes()
         if data.startswith(_POINTER):
             raise DamagedData("read a LeRobot dataset", on=str(path), got=pointed())
+        if not data.strip():
+            raise DamagedData("read a LeRobot dataset", on=str(path), got="an empty file", wanted="JSON")
         found: object = json.loads(data.decode("utf-8-sig"))
         return found
     except (OSError, ValueError, RecursionError) as error:
@@ -192,6 +197,9 @@ def json_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """
     try:
         with open(path, "rb") as file:
+            if file.read(len(_POINTER)) == _POINTER:
+                raise DamagedData("read a LeRobot dataset", on=str(path), got=pointed())
+            file.seek(0)
             number = 0
             while line := file.readline(LINE_BYTES_MAX):
                 number += 1
@@ -286,6 +294,7 @@ class Places:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._inside: set[str] = set()
+        self._ends: dict[tuple[str, ...], list[str]] | None = None
 
     def first(self, candidates: tuple[str, ...]) -> str | None:
         """Returns the first of some paths at which there is a file, or one of another kind of video.
@@ -304,7 +313,18 @@ class Places:
                 other = str(PurePosixPath(path).with_suffix(suffix))
                 if self.has(other):
                     return other
-        return None
+        return next((found for path in candidates if (found := self._moved(path)) is not None), None)
+
+    def _moved(self, path: str) -> str | None:
+        """Returns the one video that lies under another folder than is said, but is called the same from there on."""
+        if self._ends is None:
+            self._ends = {}
+            found = (one for one in self._root.rglob("*") if one.suffix in _SUFFIXES and not one.is_symlink())
+            for video in islice(found, VIDEOS_MAX):
+                name = video.relative_to(self._root)
+                self._ends.setdefault(name.parts[-_TAIL:], []).append(name.as_posix())
+        there = self._ends.get(PurePosixPath(path).parts[-_TAIL:], [])
+        return there[0] if len(there) == 1 and self.has(there[0]) else None
 
     def has(self, path: str) -> bool:
         """Returns whether there is a file.
