@@ -124,6 +124,7 @@ def ingest_command(
     rate: said.Rate = None,
     action: said.Action = "",
     stale_statistics: said.StaleStatistics = False,
+    allow: said.Allow = None,
     msgs: said.Definitions = None,
     as_json: Json = False,
 ) -> None:
@@ -141,6 +142,7 @@ def ingest_command(
         resample_hz=resample,
         action=action,
         stale_statistics=stale_statistics,
+        allow=allow,
         definitions=msgs,
         rate_hz=rate,
     )
@@ -170,6 +172,7 @@ def watch_command(
     rate: said.Rate = None,
     action: said.Action = "",
     stale_statistics: said.StaleStatistics = False,
+    allow: said.Allow = None,
     msgs: said.Definitions = None,
     as_json: Json = False,
 ) -> None:
@@ -186,6 +189,7 @@ def watch_command(
         resample_hz=resample,
         action=action,
         stale_statistics=stale_statistics,
+        allow=allow,
         definitions=msgs,
         rate_hz=rate,
     )

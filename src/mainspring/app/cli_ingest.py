@@ -69,6 +69,15 @@ StaleStatistics = Annotated[
         rich_help_panel=SAID,
     ),
 ]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        help="Take in though the doctor doubts it: frozen-picture, frozen-state, gap, lag, rate; repeat for more.",
+        metavar="DOUBT",
+        rich_help_panel=SAID,
+    ),
+]
 Definitions = Annotated[
     Path | None,
     typer.Option(
@@ -89,6 +98,7 @@ def options_from(
     resample_hz: float | None,
     action: str,
     stale_statistics: bool,
+    allow: Sequence[str] | None,
     definitions: Path | None,
     rate_hz: float | None = None,
 ) -> data.IngestOptions:
@@ -102,6 +112,7 @@ def options_from(
         resample_hz: See `IngestOptions`.
         action: See `IngestOptions`.
         stale_statistics: See `IngestOptions`.
+        allow: See `IngestOptions`.
         definitions: Folder of message definitions.
         rate_hz: See `IngestOptions`.
 
@@ -126,6 +137,7 @@ def options_from(
         resample_hz=resample_hz,
         action=action,
         stale_statistics=stale_statistics,
+        allow=tuple(sorted(set(allow or ()))),
         definitions=data.definitions_in(definitions) if definitions else {},
         rate_hz=rate_hz,
     )

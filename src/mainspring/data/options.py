@@ -13,6 +13,15 @@ from mainspring.domain.codec import to_plain
 from mainspring.domain.errors import InvalidInput
 
 RATE_HZ_MIN, RATE_HZ_MAX = 0.01, 100_000.0  # As of recipes and views.
+FROZEN_PICTURE, FROZEN_STATE, GAP, LAG, RATE = "frozen-picture", "frozen-state", "gap", "lag", "rate"
+# Of the doctor, where the owner of a recording may know better.
+DOUBTS = (
+    FROZEN_PICTURE,
+    FROZEN_STATE,
+    GAP,
+    LAG,
+    RATE,
+)
 NEXT = "next:"  # Before a column: an action that is that column's value at the next step.
 _HASH_LETTERS = 16
 _NAMES_MAX = 4_096
@@ -31,6 +40,7 @@ class IngestOptions:
         resample_hz: Steps a second that a recording of irregular times is brought to; None keeps its times.
         action: What stands for the action where the source has none: "next:COLUMN"; "" for nothing.
         stale_statistics: Whether statistics beside the numbers may disagree with them: edited sets carry old ones.
+        allow: Which of `DOUBTS` are no reason to leave a recording out.
         definitions: Message definitions for logs that hold none: type to text.
         rate_hz: Steps a second of a source that says no times; None leaves it to what the source or its format says.
     """
@@ -42,6 +52,7 @@ class IngestOptions:
     resample_hz: float | None = None
     action: str = ""
     stale_statistics: bool = False
+    allow: tuple[str, ...] = ()
     definitions: Mapping[str, str] = field(default_factory=dict)
     rate_hz: float | None = None
 
@@ -61,6 +72,7 @@ class IngestOptions:
             f"rate_hz {RATE_HZ_MIN:g} to {RATE_HZ_MAX:g}": self.rate_hz is None
             or RATE_HZ_MIN <= self.rate_hz <= RATE_HZ_MAX,
             f"action {NEXT}COLUMN": not self.action or (self.action.startswith(NEXT) and len(self.action) > len(NEXT)),
+            f"allow of {', '.join(DOUBTS)}": set(self.allow) <= set(DOUBTS),
             "cameras either wanted or not": not set(self.cameras or ()) & set(self.without_cameras),
         }
         if broken := [wanted for wanted, holds in checks.items() if not holds]:

@@ -56,7 +56,7 @@ def test_doctor_finds_a_state_that_froze_while_the_action_moved() -> None:
     assert reasons_of(with_state(lambda state: stuck(state, RATE_HZ))) == ()
     (problem,) = reasons_of(with_state(lambda state: stuck(state, 3 * RATE_HZ)))
     assert problem.startswith("the same state for 3.0")
-    assert problem.endswith("s from step 50 on, while the action moves")
+    assert "s from step 50 on, while the action moves" in problem
 
 
 def test_doctor_allows_a_robot_that_waits() -> None:
@@ -106,3 +106,12 @@ def test_doctor_finds_a_camera_that_froze_while_the_robot_moved(tmp_path: Path, 
 def test_doctor_finds_nothing_wrong_with_a_real_humanoid() -> None:
     for recording in lerobot_recordings(ROBOTS / "unitree_g1_bottle")[:2]:
         assert examined(recording.read(Path())).reasons == ()
+
+
+def test_doubt_that_the_owner_allows_for_is_told_and_no_reason() -> None:
+    episode = with_state(lambda state: stuck(state, 3 * RATE_HZ))
+    (reason,) = examined(episode).reasons
+    assert reason.endswith("(--allow frozen-state lets it in)")
+    assert examined(episode, allow=["lag"]).reasons == (reason,)
+    allowed = examined(episode, allow=["frozen-state"])
+    assert (allowed.reasons, len(allowed.allowed)) == ((), 1)

@@ -46,7 +46,9 @@ def write_movie(path: Path, images: list[NDArray[np.uint8]], *, reordered: bool 
         stream = container.add_stream("libx264", rate=20)
         stream.height, stream.width, _ = images[0].shape
         stream.pix_fmt = "yuv420p"
-        stream.options = {"crf": "12", "x264-params": f"keyint=12:bframes={3 if reordered else 0}:b-adapt=0:scenecut=0"}
+        ahead = "mbtree=0:rc-lookahead=0"  # Looking ahead gives other bytes now and then.
+        params = f"keyint=12:bframes={3 if reordered else 0}:b-adapt=0:scenecut=0:{ahead}"
+        stream.options = {"crf": "12", "x264-params": params}
         for number, frame in enumerate(frames_of(images)):
             frame.pts, frame.time_base = number, Fraction(1, 20)
             container.mux(stream.encode(frame))

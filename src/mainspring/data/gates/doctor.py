@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from mainspring.data.episode import NANOSECONDS, Episode, Floats, VideoFile
 from mainspring.data.features import ACTION, STATE, Camera
 from mainspring.data.loss import Loss
+from mainspring.data.options import FROZEN_PICTURE, FROZEN_STATE, GAP, LAG, RATE
 from mainspring.data.video.damage import StrictDecoding, begins_alone
 from mainspring.data.video.frames import plane_sum
 from mainspring.data.video.packets import index_of_video
@@ -27,11 +28,20 @@ LAG_GAIN_MIN = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Problem:
+    """A reason to leave an episode out; with a name from `DOUBTS` where its owner may know better."""
+
+    text: str
+    doubt: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
     """What was found of an episode.
 
     Args:
         reasons: Why to leave it out, one clause each; none when it is sound.
+        allowed: What would be reasons, had its owner not allowed for them.
         losses: What of it is gone.
         videos: Its own, each with the numbers of its damaged frames.
     """
@@ -39,26 +49,29 @@ class Examination:
     reasons: tuple[str, ...]
     losses: tuple[Loss, ...]
     videos: tuple[VideoFile, ...] = ()
+    allowed: tuple[str, ...] = ()
 
 
-def examined(episode: Episode) -> Examination:
+def examined(episode: Episode, allow: Collection[str] = ()) -> Examination:
     """Returns every reason to leave an episode out, and what of it is gone.
 
     Args:
         episode: The episode, read. Its videos are decoded from end to end.
+        allow: Which of `DOUBTS` are no reasons.
     """
     found = [*_time_problems(episode), *_value_problems(episode)]
-    if not found:  # What follows needs times and values that can be trusted.
-        found = [*_frozen_state(episode), *_lag(episode)]
+    if all(problem.doubt in allow for problem in found):  # What follows needs times and values that can be trusted.
+        found += [*_frozen_state(episode), *_lag(episode)]
     losses = [*episode.losses]
     videos = []
     for video, camera in zip(episode.videos, episode.features.cameras, strict=True):
         try:
             seen = _watched(episode, video)
         except DamagedData as error:
-            found.append(f"camera {camera.name}: {error}")
+            found.append(_Problem(text=f"camera {camera.name}: {error}"))
             continue
-        found += [f"camera {camera.name}: {problem}" for problem in _video_problems(episode, seen, video, camera)]
+        for problem in _video_problems(episode, seen, video, camera):
+            found.append(replace(problem, text=f"camera {camera.name}: {problem.text}"))
         videos.append(replace(video, lost=seen.damaged))
         if seen.damaged:
             count, total = len(seen.damaged), len(seen.pictures)
@@ -73,7 +86,16 @@ def examined(episode: Episode) -> Examination:
                     what=seen.what,
                 )
             )
-    return Examination(reasons=tuple(found), losses=tuple(losses), videos=tuple(videos))
+    return Examination(
+        reasons=tuple(_reason(problem) for problem in found if problem.doubt not in allow),
+        losses=tuple(losses),
+        videos=tuple(videos),
+        allowed=tuple(problem.text for problem in found if problem.doubt in allow),
+    )
+
+
+def _reason(problem: _Problem) -> str:
+    return f"{problem.text} (--allow {problem.doubt} lets it in)" if problem.doubt else problem.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -103,15 +125,16 @@ def _watched(episode: Episode, video: VideoFile) -> _Watched:
     return _Watched(height=index.height, width=index.width, pictures=pictures, damaged=damaged, what=what)
 
 
-def _video_problems(episode: Episode, seen: _Watched, video: VideoFile, camera: Camera) -> Iterator[str]:
+def _video_problems(episode: Episode, seen: _Watched, video: VideoFile, camera: Camera) -> Iterator[_Problem]:
     if (seen.height, seen.width) != (camera.height, camera.width):
-        yield f"{seen.width}x{seen.height}, declared {camera.width}x{camera.height}"
+        yield _Problem(text=f"{seen.width}x{seen.height}, declared {camera.width}x{camera.height}")
     shown = seen.pictures if video.shown is None else seen.pictures[video.shown]
     still = _longest(np.diff(shown) == 0)
     state = episode.columns.get(STATE)
     lasts_s = still.seconds(episode)
     if lasts_s > FROZEN_S_MAX and state is not None and _moves(state, still):
-        yield f"one picture for {lasts_s:.1f} s from step {still.first} on, while the state moves"
+        text = f"one picture for {lasts_s:.1f} s from step {still.first} on, while the state moves"
+        yield _Problem(text=text, doubt=FROZEN_PICTURE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,16 +163,18 @@ def _moves(values: Floats, still: _Still) -> bool:
     return bool((np.ptp(values[still.first : still.last + 1], axis=0) > MOVES * whole)[whole > 0].any())
 
 
-def _frozen_state(episode: Episode) -> Iterator[str]:
+def _frozen_state(episode: Episode) -> Iterator[_Problem]:
     state, action = episode.columns.get(STATE), episode.columns.get(ACTION)
     if state is None or action is None:
         return
     still = _longest((np.diff(state, axis=0) == 0).all(axis=1))
     if still.seconds(episode) > FROZEN_S_MAX and _moves(action, still):
-        yield f"the same state for {still.seconds(episode):.1f} s from step {still.first} on, while the action moves"
+        lasts_s = still.seconds(episode)
+        text = f"the same state for {lasts_s:.1f} s from step {still.first} on, while the action moves"
+        yield _Problem(text=text, doubt=FROZEN_STATE)
 
 
-def _lag(episode: Episode) -> Iterator[str]:
+def _lag(episode: Episode) -> Iterator[_Problem]:
     """Tells of a state that follows the action too late, or comes before it: by dimensions of one name."""
     if not {STATE, ACTION} <= episode.columns.keys():
         return
@@ -167,7 +192,8 @@ def _lag(episode: Episode) -> Iterator[str]:
     best = max(fits, key=lambda lag: fits[lag])
     late_s = best / episode.rate_hz
     if abs(late_s) > LAG_S_MAX and fits[best] > LAG_FIT_MIN and fits[best] - fits[0] > LAG_GAIN_MIN:
-        yield f"the state follows the action by {late_s:.2f} s, wanted at most {LAG_S_MAX} s"
+        text = f"the state follows the action by {late_s:.2f} s, wanted at most {LAG_S_MAX} s"
+        yield _Problem(text=text, doubt=LAG)
 
 
 def _fit(state: Floats, action: Floats, lag: int) -> float:
@@ -178,27 +204,28 @@ def _fit(state: Floats, action: Floats, lag: int) -> float:
     return float(((early - early.mean()) * (late - late.mean())).mean() / spread) if spread > 0 else 0.0
 
 
-def _time_problems(episode: Episode) -> list[str]:
+def _time_problems(episode: Episode) -> list[_Problem]:
     time_ns = episode.time_ns
     if len(time_ns) < FRAMES_MIN:
-        return [f"{len(time_ns)} steps, wanted at least {FRAMES_MIN}"]
+        return [_Problem(text=f"{len(time_ns)} steps, wanted at least {FRAMES_MIN}")]
     steps_ns = np.diff(time_ns)
     if time_ns[0] < 0 or steps_ns.min() <= 0:
-        return [f"time does not advance after step {int(np.argmin(steps_ns))}"]
+        return [_Problem(text=f"time does not advance after step {int(np.argmin(steps_ns))}")]
     found = []
     rate_hz = (len(time_ns) - 1) * NANOSECONDS / float(time_ns[-1] - time_ns[0])
     if abs(rate_hz / episode.rate_hz - 1.0) > RATE_DRIFT_MAX:
-        found.append(f"{rate_hz:.2f} steps per second, declared {episode.rate_hz:g}")
+        found.append(_Problem(text=f"{rate_hz:.2f} steps per second, declared {episode.rate_hz:g}", doubt=RATE))
     gap_s = float(steps_ns.max()) / NANOSECONDS
     if gap_s * episode.rate_hz > GAP_PERIODS_MAX:
-        found.append(f"a gap of {gap_s:.3f} s after step {int(np.argmax(steps_ns))}")
+        found.append(_Problem(text=f"a gap of {gap_s:.3f} s after step {int(np.argmax(steps_ns))}", doubt=GAP))
     return found
 
 
-def _value_problems(episode: Episode) -> list[str]:
+def _value_problems(episode: Episode) -> list[_Problem]:
     found = []
     for name, values in sorted(episode.columns.items()):
         bad = np.argwhere(~np.isfinite(values))
         if len(bad):
-            found.append(f"{len(bad)} {name} values are not finite, first at step {bad[0][0]}, dimension {bad[0][1]}")
+            first = f"first at step {bad[0][0]}, dimension {bad[0][1]}"
+            found.append(_Problem(text=f"{len(bad)} {name} values are not finite, {first}"))
     return found

@@ -158,7 +158,7 @@ def ingest_units(
     features = newest.features if newest else None
     read_by = f"{recipe.id if recipe else NATIVE}-{options.id}"
     journal = Journal(store, dataset, read_by, held=_held(store, newest), features=features)
-    intake = _Intake(store, journal, clock, arrived_ns, options.lost_max, staging)
+    intake = _Intake(store, journal, clock, arrived_ns, options, staging)
     with ExitStack() as stack:
         intake.run(units, survey, progress, stack)
     keys = keys_from(intake.keys)
@@ -178,7 +178,7 @@ class _Intake:
         journal: Journal,
         clock: Clock,
         arrived_ns: Callable[[Unit], int] | None,
-        lost_max: float,
+        options: IngestOptions,
         staging: Staging,
     ) -> None:
         self._staging = staging
@@ -187,7 +187,7 @@ class _Intake:
         self.unstable_count = 0
         self.units = self.known = self.read_bytes = 0
         self._done_bytes = 0
-        self._store, self._journal, self._clock, self._lost_max = store, journal, clock, lost_max
+        self._store, self._journal, self._clock, self._options = store, journal, clock, options
         self._arrived_ns = arrived_ns or (lambda _: int(clock.now_s() * _NANOSECONDS))
         self._folders = itertools.count()
 
@@ -269,8 +269,8 @@ class _Intake:
     ) -> tuple[Verdict, ...]:
         arrived_ns = self._arrived_ns(unit)
         if workers is None:
-            return judged(unit, blobs, folder, arrived_ns, self._lost_max)
-        return workers.run(unit.name, judged, unit, blobs, folder, arrived_ns, self._lost_max)
+            return judged(unit, blobs, folder, arrived_ns, self._options)
+        return workers.run(unit.name, judged, unit, blobs, folder, arrived_ns, self._options)
 
     def _store_files(self, unit: Unit, mark: int, verdicts: tuple[Verdict, ...], folder: Path) -> None:
         """Stores the files of sound episodes; nothing may stay under a name of other bytes when one has changed."""

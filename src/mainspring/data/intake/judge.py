@@ -23,6 +23,7 @@ from mainspring.data.gates.doctor import examined
 from mainspring.data.intake.logs.mapping import Mapped
 from mainspring.data.intake.units import Unit
 from mainspring.data.loss import LOST, Loss, losses_text
+from mainspring.data.options import IngestOptions
 from mainspring.data.packs import Piece, piece_of
 from mainspring.data.video.packets import index_of_video
 from mainspring.domain.errors import InvalidInput, MainspringError, NotFound
@@ -79,7 +80,7 @@ class Verdict:
 
 
 def judged(
-    unit: Unit, blobs: Mapping[Path, Blob], folder: Path, arrived_ns: int, lost_max: float
+    unit: Unit, blobs: Mapping[Path, Blob], folder: Path, arrived_ns: int, options: IngestOptions
 ) -> tuple[Verdict, ...]:
     """Returns a unit's episodes, each judged; at least one verdict.
 
@@ -88,7 +89,7 @@ def judged(
         blobs: Content of its files, as far as they are known.
         folder: Holds the packets of its cameras when this returns; made by this call.
         arrived_ns: When its last byte had arrived here.
-        lost_max: Largest share of a recording that may be gone.
+        options: What is said of the source.
 
     Raises:
         StorageFull: There is no room for the packets.
@@ -98,7 +99,7 @@ def judged(
     named = dict(blobs)
     try:
         for mapped in unit.read(folder):
-            found.append(_verdict(mapped, named, arrived_ns, lost_max))
+            found.append(_verdict(mapped, named, arrived_ns, options))
     except (InvalidInput, NotFound) as error:
         found.append(Verdict(name=unit.name, reason=str(error)))
     except MainspringError:
@@ -136,16 +137,17 @@ def cleared(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _verdict(mapped: Mapped, blobs: dict[Path, Blob], arrived_ns: int, lost_max: float) -> Verdict:
+def _verdict(mapped: Mapped, blobs: dict[Path, Blob], arrived_ns: int, options: IngestOptions) -> Verdict:
     if mapped.episode is None:
         return Verdict(name=mapped.name, reason=mapped.reason, note=mapped.note)
     try:
-        found = examined(mapped.episode)
-        beyond = [loss for loss in found.losses if loss.share > lost_max]
+        found = examined(mapped.episode, options.allow)
+        beyond = [loss for loss in found.losses if loss.share > options.lost_max]
         if found.reasons or beyond:
-            reasons = [*found.reasons, *([_too_much(beyond, lost_max)] if beyond else ())]
+            reasons = [*found.reasons, *([_too_much(beyond, options.lost_max)] if beyond else ())]
             return Verdict(name=mapped.name, reason="; ".join(reasons), note=mapped.note)
-        episode, note = replace(mapped.episode, videos=found.videos), mapped.note
+        episode = replace(mapped.episode, videos=found.videos)
+        note = "; ".join(filter(None, (mapped.note, *found.allowed)))
         if found.losses:
             gone = losses_text(found.losses)
             episode = replace(episode, metadata={**episode.metadata, LOST: gone})
