@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -80,14 +81,10 @@ def mapped_episodes(
         StorageFull: There is no room in the folder.
     """
     needs = needs_of(recipe)
-    topics = checked_topics(needs, log.topics(), name)
-    streams = read_streams(log, needs, topics)
-    for need, stream in sorted(streams.items(), key=lambda item: item[0].topic):
-        if len(stream.time_ns) == 0 and need not in _facts(needs):
-            raise DamagedData("map a log", on=f"{name} {need.topic}", got="no message that can be used", wanted="some")
-        kind = image_kind(topics[need.topic]) if need.image else None
-        if kind and kind.chained and len(stream.key) == 0:
-            raise DamagedData("map a log", on=f"{name} {need.topic}", got="video without a key frame", wanted="one")
+    with _told_of_damage(log):
+        topics = checked_topics(needs, log.topics(), name)
+        streams = read_streams(log, needs, topics)
+        _check_streams(name, needs, streams, topics)
     segments = _segments(recipe, needs, streams)
     plans: list[_Plan] = []
     refused: list[tuple[str, str]] = []
@@ -109,6 +106,32 @@ def mapped_episodes(
         episode = _episode(recipe, needs, streams, plan, shown, files, said)
         losses = losses_of(gone, streams, recipe.cut, plan.segment)
         yield Mapped(name=plan.name, episode=replace(episode, losses=losses), note=_note(log, streams, losses))
+
+
+@contextmanager
+def _told_of_damage(log: Log) -> Iterator[None]:
+    """Says of what a damaged log lacks that it is damaged."""
+    try:
+        yield
+    except InvalidInput as error:
+        if not log.damage:
+            raise
+        got = f"{error.got}; {log.name} is damaged: {log.damage[:300]}"
+        raise DamagedData(error.attempted, on=error.on, got=got, wanted=error.wanted) from error
+
+
+def _check_streams(
+    name: str,
+    needs: Mapping[str, tuple[Need, ...]],
+    streams: Mapping[Need, Stream],
+    topics: Mapping[str, Topic],
+) -> None:
+    for need, stream in sorted(streams.items(), key=lambda item: item[0].topic):
+        if len(stream.time_ns) == 0 and need not in _facts(needs):
+            raise DamagedData("map a log", on=f"{name} {need.topic}", got="no message that can be used", wanted="some")
+        kind = image_kind(topics[need.topic]) if need.image else None
+        if kind and kind.chained and len(stream.key) == 0:
+            raise DamagedData("map a log", on=f"{name} {need.topic}", got="video without a key frame", wanted="one")
 
 
 def _facts(needs: Mapping[str, tuple[Need, ...]]) -> set[Need]:
