@@ -17,16 +17,11 @@ from mainspring.data.layers.producer import LayerSpec
 from mainspring.data.packs import read_piece
 from mainspring.data.video.packet import DECODING
 from mainspring.data.video.packets import index_from_parquet
-from mainspring.data.views.manifest import ViewManifest, ViewRecipe
-from mainspring.domain.codec import decode
-from mainspring.domain.errors import NotFound
+from mainspring.data.views.earlier import known_views
+from mainspring.data.views.manifest import ViewRecipe
 from mainspring.objects import ObjectStore
 
-SOUND_CODECS = (
-    "av1",
-    "mjpeg",
-    "png",
-)  # Their decoders were seen never to read on: a page behind a packet may be barred.
+SOUND_CODECS = ("av1", "mjpeg", "png")  # Their decoders never read on: a page behind a packet may be barred.
 EPISODES_LOOKED_AT_MAX = 64  # Of a version, from its first to its last: a dataset's cameras rarely change their codec.
 
 
@@ -82,7 +77,7 @@ class _Codecs:
 
 def _views(store: ObjectStore, alive: list[Version], seen: _Codecs) -> Iterator[Suspect]:
     by_id = {version.id: version for version in alive}
-    made = [manifest for manifest in _manifests(store) if manifest.features.cameras]
+    made = [manifest for manifest in known_views(store) if manifest.features.cameras]
     again = [(manifest.version, manifest.recipe) for manifest in made if manifest.decoding >= DECODING]
     for manifest in made:
         if manifest.decoding >= DECODING or (manifest.version, manifest.recipe) in again:
@@ -97,14 +92,6 @@ def _views(store: ObjectStore, alive: list[Version], seen: _Codecs) -> Iterator[
                 codecs=codecs,
                 command=f"ms data view {version.name}{_options(manifest.recipe)}" if version else "",
             )
-
-
-def _manifests(store: ObjectStore) -> Iterator[ViewManifest]:
-    for entry in store.list("views"):
-        try:
-            yield decode(ViewManifest, store.get(entry.key))
-        except NotFound:  # Collected just now.
-            continue
 
 
 def _options(recipe: ViewRecipe) -> str:
