@@ -28,7 +28,7 @@ from mainspring.domain.errors import InvalidInput, MainspringError, NotFound
 UNITS_MAX = 10_000_000
 DEPTH_MAX = 64
 NATIVE = "native"  # What stands for a recipe where the files say themselves what their episodes are.
-_READ = "LeRobot v2.1 or v3.0 datasets, HDF5, Zarr, RLDS, MCAP, ROS 1 and ROS 2 bags, ULog"
+_READ = "LeRobot v2 or v3 datasets, HDF5, Zarr, RLDS, tables, MCAP, ROS 1 and ROS 2 bags, ULog"
 _BAG = "metadata.yaml"
 _BAG_WORDS = (
     b"rosbag2",
