@@ -164,7 +164,7 @@ def test_path_that_is_no_source_is_refused_by_name(store: ObjectStore, tmp_path:
     with pytest.raises(NotFound):
         ingest(tmp_path / "nowhere", store, "pick", clock=FakeClock())
     for path in ("empty", "text", "text/notes.txt"):
-        with pytest.raises(InvalidInput, match=r"LeRobot v2\.1"):
+        with pytest.raises(InvalidInput, match=r"LeRobot v2 or v3"):
             ingest(tmp_path / path, store, "pick", clock=FakeClock())
     with pytest.raises(InvalidInput):
         ingest(record(tmp_path / "raw" / "a.mcap"), store, "Bad Name", clock=FakeClock())
