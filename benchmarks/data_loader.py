@@ -32,7 +32,7 @@ import numpy as np
 from benchmarks.data_peers import BATCH, CHUNK, PEERS, QUALITY, WRITERS, Made, encoded
 from benchmarks.data_work import write_lerobot
 
-from mainspring.app.system import SystemClock
+from mainspring.app.base.system import SystemClock
 from mainspring.data.intake.ingest import ingest
 from mainspring.data.loader.loader import Loader, Sampling
 from mainspring.data.loader.permutation import Permutation

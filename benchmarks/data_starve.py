@@ -28,7 +28,7 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 from benchmarks.data_work import write_lerobot  # noqa: E402
 
-from mainspring.app.system import SystemClock  # noqa: E402
+from mainspring.app.base.system import SystemClock  # noqa: E402
 from mainspring.data.intake.ingest import ingest  # noqa: E402
 from mainspring.data.loader.batches import gather  # noqa: E402
 from mainspring.data.loader.loader import Loader, Sampling  # noqa: E402

@@ -27,7 +27,7 @@ from mainspring.domain.fleet import Inventory, Node
 from mainspring.domain.ids import ChipName, ClusterName, JobId, NodeName
 from mainspring.domain.job import ANY_CHIP, JobSpec, Option, Role
 from mainspring.planner import PendingJob, Snapshot, SnapshotBuilder
-from mainspring.planner.room import Picked, Pool, Room
+from mainspring.planner.place.free_capacity import Picked, Pool, Room
 
 TRACE = Path("../shared/traces/openb")
 PUBLISHED = "published_allocation_default.csv"

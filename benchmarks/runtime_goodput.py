@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mainspring.domain.goodput import Goodput, TimeUse, total
-from mainspring.node.ledger import Ledger
-from mainspring.node.pace import DAY_S, Pace
+from mainspring.node.lead.watch.ledger import Ledger
+from mainspring.node.lead.watch.pace import DAY_S, Pace
 
 NODES = 2_048
 DAYS = 54.0  # Llama 3's: "The Llama 3 Herd of Models", 2024, section 3.3.4.

@@ -25,7 +25,7 @@ from pathlib import Path
 from benchmarks.runtime_checkpoint import command, wait_for
 from tests.node.rig import Rig
 
-from mainspring.node.links import free_port
+from mainspring.node.net.connection import free_port
 
 RANKS = 3
 LIMIT_S = 120.0

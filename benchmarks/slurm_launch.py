@@ -25,9 +25,9 @@ from pathlib import Path
 
 from tests.faults.slurm_rig import ARRAY_CONF, crowd, until, variables, wrapped
 
-from mainspring.app.home import Config
-from mainspring.app.sdk import Lab, job
-from mainspring.app.system import SystemClock
+from mainspring.app.base.home import Config
+from mainspring.app.base.system import SystemClock
+from mainspring.app.sdk.lab import Lab, job
 from mainspring.domain.fleet import AllocationPhase, LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
 from mainspring.engines.slurm import SlurmCluster

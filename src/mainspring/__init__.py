@@ -9,13 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mainspring.app.sdk import Lab, job
+    from mainspring.app.sdk.lab import Lab, job
     from mainspring.domain.errors import MainspringError
     from mainspring.session import Session, join
 
 _WHERE = {
-    "Lab": "mainspring.app.sdk",
-    "job": "mainspring.app.sdk",
+    "Lab": "mainspring.app.sdk.lab",
+    "job": "mainspring.app.sdk.lab",
     "MainspringError": "mainspring.domain.errors",
     "Session": "mainspring.session",
     "join": "mainspring.session",
@@ -32,7 +32,7 @@ __all__ = ["Lab", "MainspringError", "Session", "job", "join"]
 def __getattr__(name: str) -> Any:
     """Returns a public name from the room that holds it; a verb is that of the lab in the default home folder."""
     if name in _VERBS:
-        return getattr(import_module("mainspring.app.sdk").Lab(), name)
+        return getattr(import_module("mainspring.app.sdk.lab").Lab(), name)
     if name not in _WHERE:
         raise AttributeError(f"module 'mainspring' has no attribute {name!r}")
     return getattr(import_module(_WHERE[name]), name)

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.app.home import Config
-from mainspring.app.sdk import Lab, job
+from mainspring.app.base.home import Config
+from mainspring.app.sdk.lab import Lab, job
 from mainspring.domain.answers import JobView
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import ended
 from mainspring.domain.wire import EventKind
-from mainspring.engines.local import LocalCluster
+from mainspring.engines.local.engine import LocalCluster
 
 # A shell that runs the tests in the background has them ignore interrupts, and so would every process they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

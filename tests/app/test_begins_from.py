@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
-from mainspring.app.cli import app
-from mainspring.app.sdk import Lab
+from mainspring.app.cli.main import app
+from mainspring.app.sdk.lab import Lab
 from mainspring.checkpoint import read_manifest
 from mainspring.domain.answers import JobView
 from mainspring.domain.errors import InvalidInput, NotFound

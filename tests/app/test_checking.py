@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.app.checking import LOGIN, findings
+from mainspring.app.server.checking import LOGIN, findings
 from mainspring.domain.ids import ClusterName
 from mainspring.engines.slurm import SlurmCluster
-from mainspring.engines.slurm.findings import STEPS, Finding, Standing
+from mainspring.engines.slurm.setup.findings import STEPS, Finding, Standing
 from mainspring.testing.slurm import SlurmNodes, SlurmServer, slurm_missing
 from tests.engines.sshd import Sshd
 

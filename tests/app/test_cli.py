@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.app.sdk import Lab
+from mainspring.app.sdk.lab import Lab
 from mainspring.domain.ids import TeamName
 from mainspring.domain.plan import Limit
 from mainspring.planner import Policy
@@ -262,7 +262,7 @@ def test_an_interrupted_demo_leaves_no_process(tmp_path: Path) -> None:
     words = [PROGRAM, "--home", str(home), "demo", "--episodes", "2", "--starts", "1"]
     demo = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     assert demo.stderr is not None
-    until(lambda: sum("app.agent" in words for words in _processes(home)) == 2, "two agents", wait_s=40)
+    until(lambda: sum("mainspring\0agent" in words for words in _processes(home)) == 2, "two agents", wait_s=40)
     demo.send_signal(signal.SIGINT)
     _, errors = demo.communicate(timeout=40)
     assert demo.returncode == 130
@@ -391,7 +391,7 @@ def test_a_policy_is_read_strictly_kept_and_not_taken_by_a_running_server(tmp_pa
 
 
 def test_a_verb_that_needs_an_extra_says_what_to_install(tmp_path: Path) -> None:
-    code = "import sys; sys.modules['pyarrow'] = None; from mainspring.app.cli import main; main()"
+    code = "import sys; sys.modules['pyarrow'] = None; from mainspring.app.cli.main import main; main()"
     words = [sys.executable, "-c", code, "--home", str(tmp_path), "data", "ls"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 6

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from mainspring.app.cli_checkpoint import app
-from mainspring.app.sdk import Lab, job
+from mainspring.app.cli.checkpoint import app
+from mainspring.app.sdk.lab import Lab, job
 from mainspring.checkpoint import load
 from mainspring.checkpoint.safetensors import SafetensorsSource
 from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, NotFound

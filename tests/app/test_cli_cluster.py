@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from mainspring.app.home import Config
-from mainspring.app.sdk import Lab, job
+from mainspring.app.base.home import Config
+from mainspring.app.sdk.lab import Lab, job
 from mainspring.domain.errors import Conflict, Unavailable
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.life import JobState
-from mainspring.engines.local import LocalCluster
+from mainspring.engines.local.engine import LocalCluster
 from mainspring.testing.slurm import SlurmNodes, SlurmServer, slurm_missing
 from tests.app.conftest import clusters, until
 

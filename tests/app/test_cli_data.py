@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mainspring.app.cli import app
-from mainspring.app.sdk import Lab
+from mainspring.app.cli.main import app
+from mainspring.app.sdk.lab import Lab
 from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotFound
 from tests.data.making import record, record_many, write_lerobot_v2
 

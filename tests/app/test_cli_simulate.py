@@ -19,7 +19,7 @@ TRACE = "submit_s,duration_s,team,chips,replicas,replicas_min,requested_s\n" + "
 def ms(*words: str, cwd: Path, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "COLUMNS": "160"}
     return subprocess.run(
-        [sys.executable, "-c", "from mainspring.app.cli import main; main()", "simulate", *words],
+        [sys.executable, "-c", "from mainspring.app.cli.main import main; main()", "simulate", *words],
         cwd=cwd, env=environment, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
 

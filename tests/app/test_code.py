@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.app.code import TREE_FILES_MAX, snapshot_code
+from mainspring.app.base.code import TREE_FILES_MAX, snapshot_code
 from mainspring.domain.errors import InvalidInput
 from mainspring.objects import ObjectStore, open_store
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.app.sdk import Lab
+from mainspring.app.sdk.lab import Lab
 from tests.data.making import ROBOTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.app.home import Home
+from mainspring.app.base.home import Home
 from mainspring.testing.slurm import slurm_missing
 from tests.app.conftest import until
 

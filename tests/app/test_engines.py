@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.app.engines import Engines, OpenSlurm, local_engine, open_engine, slurm_engine
-from mainspring.app.home import Config, Home
-from mainspring.app.sdk import Lab, job
-from mainspring.app.system import SystemClock
+from mainspring.app.base.home import Config, Home
+from mainspring.app.base.system import SystemClock
+from mainspring.app.sdk.lab import Lab, job
+from mainspring.app.server.engines import Engines, OpenSlurm, local_engine, open_engine, slurm_engine
 from mainspring.domain.codec import frame, unframe
 from mainspring.domain.errors import InvalidMessage, Unavailable
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.life import JobState, ended
-from mainspring.engines.far_wire import FarAlive
+from mainspring.domain.wire.trust import CERTIFICATE_VARIABLE
+from mainspring.engines.remote.wire import FarAlive
 from mainspring.engines.slurm import SlurmCluster
-from mainspring.node.trust import CERTIFICATE_VARIABLE
 from mainspring.testing.slurm import SlurmNodes, SlurmServer, slurm_missing
 from tests.app.certificates import self_signed
 from tests.app.conftest import clusters, until

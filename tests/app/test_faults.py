@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.app.sdk import Lab
+from mainspring.app.sdk.lab import Lab
 from mainspring.control import Settings
-from mainspring.control.accounting import Spent, spent
+from mainspring.control.state.accounting import Spent, spent
 from mainspring.domain.answers import JobView
 from mainspring.domain.goodput import TimeUse
 from mainspring.domain.life import AttemptState, JobState

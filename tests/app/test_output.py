@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from mainspring.app.output import CONSOLE, Lines, Listing, framed, gist, jobs_table
-from mainspring.app.output_events import event_words, events_table, notable
-from mainspring.app.output_goodput import goodput_table, goodput_text, report_panel
-from mainspring.app.output_job import job_panel, ranks_text
-from mainspring.app.sdk import job
+from mainspring.app.render.events import event_words, events_table, notable
+from mainspring.app.render.goodput import goodput_table, goodput_text, report_panel
+from mainspring.app.render.jobs import job_panel, ranks_text
+from mainspring.app.render.tables import CONSOLE, Lines, Listing, framed, gist, jobs_table
+from mainspring.app.sdk.lab import job
 from mainspring.domain.answers import AttemptView, Event, GoodputReport, JobView
 from mainspring.domain.goodput import Goodput, TimeUse
 from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName

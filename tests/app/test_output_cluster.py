@@ -6,13 +6,13 @@ from io import StringIO
 
 from rich.console import Console, RenderableType
 
-from mainspring.app.output_cluster import cluster_panel, clusters_table, finding_lines
-from mainspring.app.sdk_cluster import ClusterShown
+from mainspring.app.render.clusters import cluster_panel, clusters_table, finding_lines
+from mainspring.app.sdk.clusters import ClusterShown
 from mainspring.domain.answers import ClusterView
 from mainspring.domain.fleet import Inventory, Node, NodeCondition
 from mainspring.domain.ids import ChipName, ClusterName, NodeName
 from mainspring.engines.slurm import SlurmCluster
-from mainspring.engines.slurm.findings import Finding, Standing
+from mainspring.engines.slurm.setup.findings import Finding, Standing
 
 NOW_S = 1_700_000_000.0
 HALL, H100 = ClusterName("hall"), ChipName("h100")

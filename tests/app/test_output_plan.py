@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from mainspring.app.output import clock_text, jobs_table, start_text
-from mainspring.app.output_plan import plan_panel, teams_table, what_if_panel, why_panel
-from mainspring.app.sdk import job
+from mainspring.app.render.plans import plan_panel, teams_table, what_if_panel, why_panel
+from mainspring.app.render.tables import clock_text, jobs_table, start_text
+from mainspring.app.sdk.lab import job
 from mainspring.domain.answers import (
     ArrayView,
     JobView,

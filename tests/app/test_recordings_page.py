@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.app.sdk import Lab
+from mainspring.app.sdk.lab import Lab
 from tests.data.making import ROBOTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "recordings.md"

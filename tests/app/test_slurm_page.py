@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.app.home import Config
-from mainspring.app.sdk import Lab
-from mainspring.engines.slurm.findings import STEPS
+from mainspring.app.base.home import Config
+from mainspring.app.sdk.lab import Lab
+from mainspring.engines.slurm.setup.findings import STEPS
 from mainspring.testing.slurm import SlurmNodes, SlurmPartition, SlurmServer, slurm_missing
 
 PAGE = Path(__file__).parents[2] / "docs" / "engines" / "slurm.md"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.app.sdk import job
-from mainspring.app.specs import chips_from, duration_from, limit_from, read_policy, read_spec, spec_from
+from mainspring.app.base.specs import chips_from, duration_from, limit_from, read_policy, read_spec, spec_from
+from mainspring.app.sdk.lab import job
 from mainspring.domain.errors import InvalidSpec, MainspringError, NotFound
 from mainspring.domain.job import Tier
 from mainspring.planner import Policy

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.app.client import Client
-from mainspring.app.home import Config
-from mainspring.app.sdk import Lab, job
+from mainspring.app.base.client import Client
+from mainspring.app.base.home import Config
+from mainspring.app.sdk.lab import Lab, job
 from mainspring.control.server import Tls, listen
 from mainspring.domain.errors import InvalidInput, InvalidSpec, NotAllowed, Unavailable
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.life import JobState
+from mainspring.domain.wire.trust import CERTIFICATE_VARIABLE
 from mainspring.engines.slurm import SlurmCluster
-from mainspring.node.trust import CERTIFICATE_VARIABLE
 from tests.app.certificates import Certificate, self_signed
 from tests.app.conftest import clusters, until
 
@@ -78,7 +78,11 @@ def test_a_client_elsewhere_trusts_what_its_environment_names_and_nothing_else(
         "SSL_CERT_FILE": str(certificate.chain),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "mainspring.app.cli", "ps"], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "mainspring.app.cli.main", "ps"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
 

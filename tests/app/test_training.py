@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mainspring.app.sdk import Lab, job
+from mainspring.app.sdk.lab import Lab, job
 from mainspring.checkpoint import Loaded, load
 from mainspring.data import EpisodeWriter, ViewRecipe, build_view, ingest
 from mainspring.domain.job import JobSpec
@@ -39,7 +39,14 @@ def _view(lab: Lab, tmp_path: Path) -> str:
 
 
 def _spec(lab: Lab, view: str, name: str) -> JobSpec:
-    command = ["python", "-m", "mainspring.app.programs.train", "--objects", lab.home.objects_url(lab.home.config())]
+    command = [
+        "python",
+        "-m",
+        "mainspring",
+        "train",
+        "--objects",
+        lab.home.objects_url(lab.home.config()),
+    ]
     command += ["--view", view, "--cache", str(lab.home.cache), "--recipe", "arm", "--steps", str(STEPS)]
     command += ["--changes", json.dumps(CHANGES)]
     return job(name, command, on=["h100"], replicas=2)

@@ -11,12 +11,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mainspring.app.arrivals import REFUSED, Inboxes
-from mainspring.app.client import Client
-from mainspring.app.daemon import running
-from mainspring.app.programs.take_in import take_in
-from mainspring.app.sdk import Lab
-from mainspring.app.system import SystemClock
+from mainspring.app.base.client import Client
+from mainspring.app.base.system import SystemClock
+from mainspring.app.sdk.lab import Lab
+from mainspring.app.server.arrivals import REFUSED, Inboxes
+from mainspring.app.server.daemon import running
+from mainspring.app.server.programs.take_in import take_in
 from mainspring.control.api_arrivals import PIECE_BYTES
 from mainspring.domain.answers import Standing
 from mainspring.domain.errors import DamagedData, InvalidInput, MainspringError, NotAllowed

@@ -22,7 +22,7 @@ from mainspring.domain.fleet import AllocationPhase, AllocationSeen, Inventory, 
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, NodeName, RoleName
 from mainspring.domain.ports import Engine
 from mainspring.engines import LocalCluster, LocalEngine
-from mainspring.engines.behind import Behind
+from mainspring.engines.common.nonblocking import Behind
 from mainspring.engines.slurm import SlurmCluster, SlurmEngine
 from mainspring.testing import FakeClock, FakeEngine
 from mainspring.testing.slurm import SlurmNodes, SlurmServer, slurm_missing

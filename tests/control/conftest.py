@@ -16,7 +16,7 @@ from mainspring.domain.job import LAB, JobSpec, Option, Role
 from mainspring.domain.life import AttemptState
 from mainspring.domain.wire import EventKind, Heartbeat, HeartbeatReply, LeadEvent, Orders, Register
 from mainspring.planner import Policy
-from mainspring.simulator.cluster import SimulatedCluster
+from mainspring.simulator.proof.cluster import SimulatedCluster
 from mainspring.testing import FakeClock, FakeEngine, SeededDice
 
 GPU = ChipName("gpu")

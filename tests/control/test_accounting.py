@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.control.accounting import KINDS, Spent, dollars, spent
+from mainspring.control.state.accounting import KINDS, Spent, dollars, spent
 from mainspring.domain.answers import Event
 from mainspring.domain.ids import AttemptId, JobId
 from mainspring.domain.wire import Detail, EventKind

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.control.agents import layout
-from mainspring.control.holdings import AllocationRecord
+from mainspring.control.service.agents import layout
+from mainspring.control.store.holdings import AllocationRecord
 from mainspring.domain.errors import Conflict, InvalidMessage, NotAllowed, NotFound
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
 from mainspring.domain.life import AllocationState, AttemptState, JobState

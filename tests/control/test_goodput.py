@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.control.living import SWIFT, ask, begin, come, live
 
-from mainspring.control.settings import Settings
+from mainspring.control.store.settings import Settings
 from mainspring.domain.errors import Conflict, NotFound
 from mainspring.domain.fleet import LaunchOrder
 from mainspring.domain.goodput import Goodput, TimeUse

@@ -8,8 +8,8 @@ import pytest
 import sqlalchemy as sa
 
 from mainspring.control import Step
-from mainspring.control.schema import plans
-from mainspring.control.settings import Settings
+from mainspring.control.store.schema import plans
+from mainspring.control.store.settings import Settings
 from mainspring.domain.answers import Submit
 from mainspring.domain.errors import Conflict, DamagedData
 from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder
@@ -19,7 +19,7 @@ from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.plan import Limit
 from mainspring.domain.team import Team
 from mainspring.domain.wire import EventKind
-from mainspring.simulator.cluster import CallFaults
+from mainspring.simulator.proof.cluster import CallFaults
 from mainspring.testing import FakeEngine
 
 if TYPE_CHECKING:

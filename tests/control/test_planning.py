@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.control.conftest import GPU
 
-from mainspring.control.dependencies import verdict
-from mainspring.control.picture import Picture
-from mainspring.control.settings import Settings
+from mainspring.control.state.dependencies import verdict
+from mainspring.control.state.latest_plan import Picture
+from mainspring.control.store.settings import Settings
 from mainspring.domain.answers import AddNodes, Submit, WhatIf
 from mainspring.domain.errors import Conflict, InvalidInput, NotFound
 from mainspring.domain.fleet import Offer

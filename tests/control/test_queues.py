@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.control.living import SWIFT, begin, come, live
 
-from mainspring.control.history import AVOIDED_S, AVOIDED_S_MAX, STAYED_S, Past
+from mainspring.control.state.history import AVOIDED_S, AVOIDED_S_MAX, STAYED_S, Past
 from mainspring.domain.fleet import Node, NodeCondition
 from mainspring.domain.ids import AllocationId, ClusterName, JobId, NodeName, TeamName
 from mainspring.domain.job import LAB, MAIN, Option, Role, Tier

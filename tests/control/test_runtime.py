@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.control.living import SWIFT, ask, begin, come, live
 
-from mainspring.control.holdings import change, merged, split
-from mainspring.control.settings import Settings
+from mainspring.control.store.holdings import change, merged, split
+from mainspring.control.store.settings import Settings
 from mainspring.domain.errors import Conflict
 from mainspring.domain.ids import AllocationId, ChipName, ClusterName, JobId, NodeName
 from mainspring.domain.job import MAIN, Option, Role, Tier

@@ -15,11 +15,11 @@ from sqlalchemy.schema import CreateTable
 
 from mainspring import control
 from mainspring.control import Store, open_store
-from mainspring.control.history import usage
-from mainspring.control.holdings import parts
-from mainspring.control.records import jobs_by_id, specs, tenants, text_of
-from mainspring.control.schema import allocations, metadata, teams
-from mainspring.control.views import view_job
+from mainspring.control.service.views import view_job
+from mainspring.control.state.history import usage
+from mainspring.control.store.holdings import parts
+from mainspring.control.store.records import jobs_by_id, specs, tenants, text_of
+from mainspring.control.store.schema import allocations, metadata, teams
 from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, StorageFull
 from mainspring.domain.ids import AllocationId, ChipName, ClusterName, JobId, NodeName
 from mainspring.domain.job import LAB, MAIN, JobSpec, Option, Role
@@ -41,7 +41,7 @@ def test_store_of_the_first_shape_keeps_its_jobs_attempts_and_teams(tmp_path: Pa
     url = f"sqlite:///{tmp_path / 'store.db'}"
     engine = sa.create_engine(url)
     config = Config()
-    config.set_main_option("script_location", str(Path(control.__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(Path(control.__file__).parent / "store" / "migrations"))
     spec = JobSpec(name="old", roles=(Role(command=("x",), options=(Option(chip=ChipName("h100"), chips=2.0),)),))
     grant = Grant(
         role=MAIN,

@@ -8,7 +8,7 @@ import sys
 import threading
 from dataclasses import replace
 
-from mainspring.app.engine_host import main
+from mainspring.app.server.engine_host import main
 from mainspring.domain.codec import message
 from mainspring.domain.errors import InvalidSpec
 from mainspring.domain.fleet import Inventory, Node

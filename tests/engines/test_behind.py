@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.app.system import SystemClock
+from mainspring.app.base.system import SystemClock
 from mainspring.domain.errors import DamagedData, NotFound, Unavailable
 from mainspring.domain.fleet import AllocationPhase, AllocationSeen
 from mainspring.domain.ids import AllocationId, ClusterName, NodeName
 from mainspring.domain.ports import Clock
-from mainspring.engines.behind import Behind
-from mainspring.engines.waiting import ACTS_MAX, THREADS
+from mainspring.engines.common.background_calls import ACTS_MAX, THREADS
+from mainspring.engines.common.nonblocking import Behind
 from mainspring.testing import FakeClock, SeededDice
 from tests.engines.troubled import WAIT_S, Troubled, order, small_cluster
 

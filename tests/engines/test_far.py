@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.app.system import SystemClock
+from mainspring.app.base.system import SystemClock
 from mainspring.domain import errors
 from mainspring.domain.answers import Problem
 from mainspring.domain.codec import decode, encode
@@ -23,9 +23,9 @@ from mainspring.domain.errors import Conflict, MainspringError, NotFound, Unavai
 from mainspring.domain.fleet import AllocationPhase
 from mainspring.domain.ids import AllocationId, ClusterName, NodeName
 from mainspring.domain.ports import Clock
-from mainspring.engines.behind import Behind
-from mainspring.engines.far import RETRY_S, Far, ssh_words
-from mainspring.engines.far_wire import error_of, problem_of
+from mainspring.engines.common.nonblocking import Behind
+from mainspring.engines.remote.engine import RETRY_S, Far, ssh_words
+from mainspring.engines.remote.wire import error_of, problem_of
 from mainspring.testing import FakeClock
 from tests.engines.far_host import OpenTest, many_nodes
 from tests.engines.troubled import order
@@ -275,6 +275,10 @@ def test_behind_far_a_controller_never_waits_for_a_line_that_hangs(far: Make) ->
 
 
 def test_the_command_of_ssh_names_target_and_program_and_asks_nobody() -> None:
-    words = ssh_words("ada@login.lab", "/opt/lab env/bin/python")
-    assert words[-3:] == ("--", "ada@login.lab", "exec '/opt/lab env/bin/python' -P -m mainspring.app.engine_host")
+    words = ssh_words("ada@login.lab", "/opt/lab env/bin/python", "engine-host")
+    assert words[-3:] == (
+        "--",
+        "ada@login.lab",
+        "exec '/opt/lab env/bin/python' -P -m mainspring engine-host",
+    )
     assert "BatchMode=yes" in words

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.app.system import SystemClock
+from mainspring.app.base.system import SystemClock
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.fleet import AllocationPhase
 from mainspring.domain.ids import ClusterName
-from mainspring.engines.behind import Behind
-from mainspring.engines.far import Far, ssh_words
+from mainspring.engines.common.nonblocking import Behind
+from mainspring.engines.remote.engine import Far, ssh_words
 from tests.engines.far_host import OpenTest
 from tests.engines.sshd import Sshd
 from tests.engines.test_far import ENVIRONMENT, gone, pids, until
@@ -35,7 +35,7 @@ def sshd(tmp_path: Path) -> Iterator[Sshd]:
 
 @pytest.fixture
 def far(sshd: Sshd, tmp_path: Path) -> Iterator[Far]:
-    words = ssh_words("login", sys.executable)
+    words = ssh_words("login", sys.executable, "engine-host")
     # The host must find the tests too; a lab's has Mainspring installed.
     path = f"PYTHONPATH={shlex.quote(ENVIRONMENT['PYTHONPATH'])} {sys.executable} -m tests.engines.far_host"
     made = Far(
@@ -100,7 +100,7 @@ def test_a_key_that_is_not_taken_is_told_in_the_words_of_ssh(far: Far, sshd: Ssh
 
 
 def test_a_python_that_is_not_there_is_told_in_the_words_of_the_shell(sshd: Sshd) -> None:
-    words = ssh_words("login", "/nowhere/python")
+    words = ssh_words("login", "/nowhere/python", "engine-host")
     far = Far(
         (words[0], "-F", str(sshd.client), *words[1:]),
         OpenTest(nodes=3),

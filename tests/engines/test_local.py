@@ -20,7 +20,7 @@ from mainspring.domain.fleet import AllocationPhase, AllocationSeen, LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, NodeName, RoleName
 from mainspring.domain.wire import AgentOrder
 from mainspring.engines import LocalCluster, LocalEngine
-from mainspring.node.ranks import RankLog
+from mainspring.node.process.ranks import RankLog
 from mainspring.testing import FakeClock
 
 NODES = 24

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from mainspring.app import agent
-from mainspring.app.system import SystemClock
+from mainspring.app.base.system import SystemClock
+from mainspring.app.server import agent
 
 
 class AdjustedClock(SystemClock):

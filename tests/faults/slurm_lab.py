@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from mainspring.app.home import Config
-from mainspring.app.sdk import Lab, job
+from mainspring.app.base.home import Config
+from mainspring.app.sdk.lab import Lab, job
 from mainspring.domain.answers import JobView
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import JobState, ended
 from mainspring.domain.wire import EventKind
-from mainspring.engines.local import LocalCluster
+from mainspring.engines.local.engine import LocalCluster
 from mainspring.engines.slurm import SlurmCluster
 from mainspring.testing.slurm import SlurmNodes, SlurmPartition, SlurmServer
 from tests.app.conftest import COUNTER

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from mainspring.checkpoint import Claim, Lineage, Manifest, ShareEntry
 from mainspring.domain import wire
 from mainspring.domain.ids import AttemptId, JobId, RoleName
-from mainspring.node.arena import Arena, Held
-from mainspring.node.copies import Copies
-from mainspring.node.links import Line
-from mainspring.node.peers import Peers
-from mainspring.node.restores import Restores
-from mainspring.node.stores import Share, Stores
+from mainspring.node.net.connection import Line
+from mainspring.node.snapshots.arena import Arena, Held
+from mainspring.node.snapshots.copies import Copies
+from mainspring.node.snapshots.peers import Peers
+from mainspring.node.snapshots.restores import Restores
+from mainspring.node.snapshots.stores import Share, Stores
 from mainspring.objects import ObjectStore, open_store
 
 ATTEMPT, JOB, MAIN, TOKEN = AttemptId("attempt-1"), JobId("job-1"), RoleName("main"), "secret-of-the-attempt"

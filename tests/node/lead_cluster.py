@@ -17,8 +17,8 @@ import numpy as np
 from mainspring.domain import wire
 from mainspring.domain.ids import NodeName
 from mainspring.domain.wire import EventKind
-from mainspring.node import effects
-from mainspring.node.lead import Lead, Phase
+from mainspring.node.lead import effects
+from mainspring.node.lead.lead import Lead, Phase
 from tests.node import lead_agents as world
 from tests.node.lead_agents import Agent, Rank, places
 from tests.node.lead_promises import Promises

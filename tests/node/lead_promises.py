@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mainspring.domain import wire
-from mainspring.node.effects import Joined, Left, News, Said
+from mainspring.node.lead.effects import Joined, Left, News, Said
 
 
 class Promises:

@@ -28,7 +28,7 @@ JOB = JobId("job-1")
 ATTEMPT = AttemptId("attempt-1")
 TOKEN = "secret-of-the-attempt"
 SOURCE = Path(__file__).parents[2] / "src"
-AGENT = (sys.executable, "-m", "mainspring.app.agent")
+AGENT = (sys.executable, "-m", "mainspring", "agent")
 
 
 def gone(pid: int) -> bool:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainspring.domain import wire
-from mainspring.node.arena import SLOT_WAIT_S, SLOTS, Arena, Held
+from mainspring.node.snapshots.arena import SLOT_WAIT_S, SLOTS, Arena, Held
 
 from .agents import Block, flip, holding_of, place, read_file, save, until
 

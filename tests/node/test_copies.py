@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mainspring.checkpoint import seal
 from mainspring.domain import wire
-from mainspring.node.copies import COPIES_A_PLACE, Copies
+from mainspring.node.snapshots.copies import COPIES_A_PLACE, Copies
 
 from .agents import Block, holding_of, lay_out, place
 

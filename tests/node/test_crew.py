@@ -17,15 +17,15 @@ import pytest
 from mainspring.domain import wire
 from mainspring.domain.ids import AttemptId, JobId, RoleName
 from mainspring.domain.job import Code
-from mainspring.node.arena import Arena
-from mainspring.node.copies import Copies
-from mainspring.node.crew import Crew
-from mainspring.node.keeper import Keeper
-from mainspring.node.limits import Limits
-from mainspring.node.links import Line
-from mainspring.node.peers import Peers
-from mainspring.node.rank_server import RECONNECTS_MAX, Desk
-from mainspring.node.stores import Stores
+from mainspring.node.net.connection import Line
+from mainspring.node.process.limits import Limits
+from mainspring.node.snapshots.arena import Arena
+from mainspring.node.snapshots.copies import Copies
+from mainspring.node.snapshots.peers import Peers
+from mainspring.node.snapshots.stores import Stores
+from mainspring.node.supervise.rank_server import RECONNECTS_MAX, Desk
+from mainspring.node.supervise.rank_supervisor import Crew
+from mainspring.node.supervise.snapshot_manager import Keeper
 from mainspring.objects import open_store
 from mainspring.testing import FakeClock
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mainspring.domain.life import AttemptState
 from mainspring.domain.wire import EventKind
-from mainspring.node.effects import Acknowledged
-from mainspring.node.lead import Lead
+from mainspring.node.lead.effects import Acknowledged
+from mainspring.node.lead.lead import Lead
 from tests.node.lead_agents import LEASE_S, orders
 from tests.node.lead_cluster import Cluster
 

@@ -11,10 +11,10 @@ import pytest
 from mainspring.checkpoint import Claim, newest_claim, put_claim
 from mainspring.domain import wire
 from mainspring.domain.ids import AttemptId, JobId, NodeName
-from mainspring.node.controller import Controller
 from mainspring.node.lead_host import LeadHost
-from mainspring.node.links import Line
-from mainspring.node.stores import Stores
+from mainspring.node.net.connection import Line
+from mainspring.node.net.controller import Controller
+from mainspring.node.snapshots.stores import Stores
 from mainspring.objects import ObjectStore, open_store
 from tests.node.lead_agents import orders
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from mainspring.domain.ids import RoleName
 from mainspring.domain.life import AttemptState
 from mainspring.domain.wire import Holding, RankPlace, RoleOrders, ShareStored, StacksDumped
-from mainspring.node.changes import reserve_s, step_to_leave_at
-from mainspring.node.failures import FORGIVEN_S, Failures, exited
-from mainspring.node.hangs import ANYHOW_S, HANG_S_MIN, LIKELY_S_MIN, STARTUP_S, Hangs, Standing, odd_ones
-from mainspring.node.holdings import Holdings, Taken
-from mainspring.node.members import Members, Membership
-from mainspring.node.saves import Saves
-from mainspring.node.stragglers import WINDOW_S, WINDOWS_SLOW, Slow, Stragglers
+from mainspring.node.lead.changes import reserve_s, step_to_leave_at
+from mainspring.node.lead.holdings import Holdings, Taken
+from mainspring.node.lead.members import Members, Membership
+from mainspring.node.lead.saves import Saves
+from mainspring.node.lead.watch.failures import FORGIVEN_S, Failures, exited
+from mainspring.node.lead.watch.hangs import ANYHOW_S, HANG_S_MIN, LIKELY_S_MIN, STARTUP_S, Hangs, Standing, odd_ones
+from mainspring.node.lead.watch.stragglers import WINDOW_S, WINDOWS_SLOW, Slow, Stragglers
 
 MAIN, OTHER = RoleName("main"), RoleName("sampler")
 

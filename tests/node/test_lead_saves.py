@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mainspring.domain import wire
 from mainspring.domain.wire import EventKind
-from mainspring.node.effects import Said
+from mainspring.node.lead.effects import Said
 from tests.node.lead_agents import orders
 from tests.node.lead_cluster import Cluster
 

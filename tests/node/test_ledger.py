@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.domain.goodput import Goodput, TimeUse
-from mainspring.node.ledger import Ledger
+from mainspring.node.lead.watch.ledger import Ledger
 
 SECONDS = st.floats(0.0, 1e5, allow_nan=False)
 NEWS = st.one_of(

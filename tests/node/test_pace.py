@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.node.pace import DAY_S, INTERVAL_S_MAX, INTERVAL_S_MIN, Pace
+from mainspring.node.lead.watch.pace import DAY_S, INTERVAL_S_MAX, INTERVAL_S_MIN, Pace
 
 
 def _measured(pace: Pace, *, cost_s: float, step_s: float) -> None:

@@ -20,14 +20,21 @@ from mainspring.domain.errors import DamagedData, InvalidInput, NotFound, Storag
 from mainspring.domain.ids import RoleName
 from mainspring.domain.job import Code
 from mainspring.domain.wire import RankPlace, RoleOrders
-from mainspring.node import guard as guard_program
 from mainspring.node.code import unpack_code
 from mainspring.node.coordinator import Coordinators, connections
-from mainspring.node.guard import SOCKET_VARIABLE
-from mainspring.node.limits import find_limits
 from mainspring.node.probe import PROBE_FILE, probe
-from mainspring.node.ranks import EXIT_NOT_STARTED, LAST_WORDS_BYTES, WRITE_LIMIT_S, Guard, RankLog, RankProcess
-from mainspring.node.stacks import dumped, process_state, stacks_in
+from mainspring.node.process import guard as guard_program
+from mainspring.node.process.guard import SOCKET_VARIABLE
+from mainspring.node.process.limits import find_limits
+from mainspring.node.process.ranks import (
+    EXIT_NOT_STARTED,
+    LAST_WORDS_BYTES,
+    WRITE_LIMIT_S,
+    Guard,
+    RankLog,
+    RankProcess,
+)
+from mainspring.node.process.stacks import dumped, process_state, stacks_in
 from mainspring.objects import ObjectStore, open_store
 from mainspring.objects.folder import FolderStore
 

@@ -18,9 +18,9 @@ from mainspring.checkpoint.share import table_crc32c
 from mainspring.domain import codec, wire
 from mainspring.domain.errors import InvalidMessage, MainspringError, Unavailable
 from mainspring.domain.ids import AttemptId
-from mainspring.node.links import Line, host_port
-from mainspring.node.peers import SHARDS_MAX, copied_runs
-from mainspring.node.pipes import PART_LIMIT_S, sealed_frame
+from mainspring.node.net.connection import Line, host_port
+from mainspring.node.net.pipes import PART_LIMIT_S, sealed_frame
+from mainspring.node.snapshots.peers import SHARDS_MAX, copied_runs
 
 from .agents import ATTEMPT, TOKEN, Block, Node, lay_out, nodes, place, until, with_copied
 

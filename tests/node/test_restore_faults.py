@@ -12,7 +12,7 @@ import pytest
 
 from mainspring.domain import wire
 from mainspring.domain.errors import DamagedData, Unavailable
-from mainspring.node.pipes import PART_LIMIT_S
+from mainspring.node.net.pipes import PART_LIMIT_S
 
 from .agents import (
     FetchRefused,

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from mainspring.domain import codec, wire
 from mainspring.domain.errors import NotFound
 from mainspring.domain.ids import JobId, RoleName
-from mainspring.node.peers import SHARDS_MAX
-from mainspring.node.restores import Restores
-from mainspring.node.stores import Stores
+from mainspring.node.snapshots.peers import SHARDS_MAX
+from mainspring.node.snapshots.restores import Restores
+from mainspring.node.snapshots.stores import Stores
 
 from .agents import (
     JOB,

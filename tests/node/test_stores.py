@@ -14,7 +14,7 @@ import pytest
 from mainspring.checkpoint import Claim, load, share_file
 from mainspring.domain import wire
 from mainspring.domain.errors import NotFound, StorageFull, Unavailable
-from mainspring.node.stores import FIRST_WAIT_S, Share, Stores
+from mainspring.node.snapshots.stores import FIRST_WAIT_S, Share, Stores
 from mainspring.objects import Data, ObjectSeen, ObjectStore, open_store
 
 from .agents import JOB, Block, Node, nodes, place

@@ -11,8 +11,8 @@ from mainspring.domain.job import LAB, MILLI, JobSpec, Option, Role, Tier
 from mainspring.domain.plan import Grant
 from mainspring.domain.team import Team, TeamOrder
 from mainspring.planner import LiveAttempt, PendingJob, Policy, Snapshot, SnapshotBuilder
-from mainspring.planner.entitlement import Charge, Entitlement
-from mainspring.planner.queue import Queue
+from mainspring.planner.quota.entitlement import Charge, Entitlement
+from mainspring.planner.quota.queue import Queue
 
 NOW_S = 100_000.0
 H100 = ChipName("h100")

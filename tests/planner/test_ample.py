@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mainspring.domain.ids import ChipName
 from mainspring.domain.job import Option
-from mainspring.planner.ample import Ample
-from mainspring.planner.snapshot import UNCOUNTED
+from mainspring.planner.facts.snapshot import UNCOUNTED
+from mainspring.planner.place.ample import Ample
 
 from .making import H100, Lab, cluster, grant, spec
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.planner.making import H100, NOW_S, ONE, Lab, cluster, grant, spec
 
 from mainspring.domain.job import JobSpec, Option
-from mainspring.planner.backfill import STOPPING_S, Profile, Reserved
-from mainspring.planner.policy import Budget, Policy
-from mainspring.planner.room import Room
-from mainspring.planner.sites import Site, menu
-from mainspring.planner.snapshot import RoleShape, Shape, Snapshot
+from mainspring.planner.facts.policy import Budget, Policy
+from mainspring.planner.facts.snapshot import RoleShape, Shape, Snapshot
+from mainspring.planner.future.backfill import STOPPING_S, Profile, Reserved
+from mainspring.planner.place.candidates import Site, menu
+from mainspring.planner.place.free_capacity import Room
 
 NODE = Option(chip=H100, chips=8)
 

@@ -11,7 +11,7 @@ from tests.planner.making import H100
 
 from mainspring.domain.ids import TeamName
 from mainspring.domain.job import JobSpec, Option, Role
-from mainspring.planner.durations import ENOUGH, GROUPS_MAX, REMEMBERED_MAX, UNKNOWN, Durations
+from mainspring.planner.facts.durations import ENOUGH, GROUPS_MAX, REMEMBERED_MAX, UNKNOWN, Durations
 
 _ROLES = (Role(command=("true",), options=(Option(chip=H100),)),)
 

@@ -13,9 +13,9 @@ from mainspring.domain.job import ANY_CHIP, JobSpec, Option
 from mainspring.domain.plan import Resize
 from mainspring.domain.team import Team
 from mainspring.planner import Policy
-from mainspring.planner.elastic import grow
-from mainspring.planner.entitlement import Entitlement
-from mainspring.planner.room import Room
+from mainspring.planner.displace.elastic import grow
+from mainspring.planner.place.free_capacity import Room
+from mainspring.planner.quota.entitlement import Entitlement
 
 NOW_S = 100_000.0
 

@@ -15,8 +15,8 @@ from mainspring.domain.job import MILLI, Tier
 from mainspring.domain.plan import Limit
 from mainspring.domain.team import Team, TeamOrder
 from mainspring.planner import Policy, SnapshotBuilder
-from mainspring.planner.entitlement import BORROWED, Charge, Entitlement
-from mainspring.planner.snapshot import NO_LIMIT, NONE
+from mainspring.planner.facts.snapshot import NO_LIMIT, NONE
+from mainspring.planner.quota.entitlement import BORROWED, Charge, Entitlement
 
 property_of = settings(deadline=None, max_examples=60)  # A busy machine is no failure.
 

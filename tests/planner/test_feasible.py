@@ -6,7 +6,7 @@ from mainspring.domain.fleet import Inventory
 from mainspring.domain.ids import ChipName
 from mainspring.domain.job import Option
 from mainspring.planner import SnapshotBuilder, feasible
-from mainspring.planner.snapshot import Snapshot
+from mainspring.planner.facts.snapshot import Snapshot
 
 from .making import H100, cluster, spec
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from mainspring.domain.ids import ChipName, JobId
 from mainspring.domain.job import ANY_CHIP, Option
 from mainspring.planner import PendingJob, Snapshot, SnapshotBuilder
-from mainspring.planner.fragmentation import Fragmentation, Need, State
-from mainspring.planner.kinds import capacity
-from mainspring.planner.snapshot import UNCOUNTED
+from mainspring.planner.facts.snapshot import UNCOUNTED
+from mainspring.planner.place.fragmentation import Fragmentation, Need, State
+from mainspring.planner.place.kinds import capacity
 
 from .making import H100, cluster, spec
 

@@ -12,11 +12,11 @@ from mainspring.domain.ids import ClusterName
 from mainspring.domain.job import Option, Tier
 from mainspring.domain.plan import Evict, Limit
 from mainspring.planner import Policy
-from mainspring.planner.moves import consolidate, forced
-from mainspring.planner.preemption import Victims
-from mainspring.planner.room import Room
-from mainspring.planner.sites import menu
-from mainspring.planner.snapshot import Snapshot
+from mainspring.planner.displace.moves import consolidate, forced
+from mainspring.planner.displace.preemption import Victims
+from mainspring.planner.facts.snapshot import Snapshot
+from mainspring.planner.place.candidates import menu
+from mainspring.planner.place.free_capacity import Room
 
 NOW_S = 100_000.0
 ONE = spec(Option(chip=H100))

@@ -16,10 +16,10 @@ from mainspring.domain.ids import NodeName
 from mainspring.domain.job import MAIN, MILLI, JobSpec, Option, Tier
 from mainspring.domain.plan import Grant
 from mainspring.planner import Policy, Snapshot
-from mainspring.planner.preemption import Victims, prices, victims
-from mainspring.planner.room import Room
-from mainspring.planner.sites import Site, menu
-from mainspring.planner.snapshot import Flags
+from mainspring.planner.displace.preemption import Victims, prices, victims
+from mainspring.planner.facts.snapshot import Flags
+from mainspring.planner.place.candidates import Site, menu
+from mainspring.planner.place.free_capacity import Room
 
 NOW_S = 100_000.0
 EAGER = Policy(evicted_ratio_max=1_000.0)

@@ -17,8 +17,8 @@ from mainspring.domain.fleet import Inventory, Node, NodeCondition
 from mainspring.domain.ids import ChipName, ClusterName, NodeName
 from mainspring.domain.job import ANY_CHIP, Option
 from mainspring.planner import Snapshot, SnapshotBuilder
-from mainspring.planner.room import Picked, Pool, Room
-from mainspring.planner.snapshot import UNCOUNTED
+from mainspring.planner.facts.snapshot import UNCOUNTED
+from mainspring.planner.place.free_capacity import Picked, Pool, Room
 
 H100 = ChipName("h100")
 

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.planner.snapshot import NONE, Integers
-from mainspring.planner.topology import Ask, Chosen, Tree, choose, most, shortfall, tree_of
+from mainspring.planner.facts.snapshot import NONE, Integers
+from mainspring.planner.place.topology import Ask, Chosen, Tree, choose, most, shortfall, tree_of
 
 LEVELS = ("block", "rack")
 

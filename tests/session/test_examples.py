@@ -13,7 +13,7 @@ from tests.session.agent import Agent, welcome
 
 from mainspring.domain import wire
 from mainspring.domain.wire import EXIT_PREEMPTED
-from mainspring.node.links import free_port
+from mainspring.node.net.connection import free_port
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "runtime"

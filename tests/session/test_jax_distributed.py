@@ -16,7 +16,7 @@ from tests.session.agent import Agent, welcome
 
 from mainspring.domain import wire
 from mainspring.domain.wire import EXIT_PREEMPTED, Then
-from mainspring.node.links import free_port
+from mainspring.node.net.connection import free_port
 
 pytest.importorskip("jax", reason="the train extra is not installed")
 pytestmark = pytest.mark.slow

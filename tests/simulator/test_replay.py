@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.control.accounting import spent
+from mainspring.control.state.accounting import spent
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.fleet import Offer, Replica
 from mainspring.domain.ids import ChipName, ClusterName, JobId, NodeName, RoleName, TeamName

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mainspring.domain.ids import TeamName
 from mainspring.domain.team import Team
 from mainspring.simulator import Measures, Outcome, ReplayOptions, compare, draw, measure, replay
-from mainspring.simulator.steps import integral, means, values
+from mainspring.simulator.results.steps import integral, means, values
 
 from .replaying import GPU, fleet, job, workload
 from .standin import first_fit

@@ -6,11 +6,11 @@ both until told to stop.
 
 from mainspring.control.api import create_app
 from mainspring.control.control import Control
-from mainspring.control.loop import Loop, Step
+from mainspring.control.loop.loop import Loop, Step
 from mainspring.control.server import Server, Tls, listen
-from mainspring.control.settings import Settings
-from mainspring.control.store import Store, open_store
-from mainspring.control.tokens import Caller, TokenRole
+from mainspring.control.store.settings import Settings
+from mainspring.control.store.store import Store, open_store
+from mainspring.control.store.tokens import Caller, TokenRole
 
 __all__ = [
     "Caller",

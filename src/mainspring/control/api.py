@@ -14,7 +14,7 @@ from mainspring.control.api_arrivals import Arrivals, received
 from mainspring.control.api_logs import Followers, follow
 from mainspring.control.api_schema import documented, problems, publish
 from mainspring.control.control import LIST_MAX, LOG_BYTES_MAX, Control
-from mainspring.control.tokens import Caller, TokenRole
+from mainspring.control.store.tokens import Caller, TokenRole
 from mainspring.domain import answers, wire
 from mainspring.domain.codec import MESSAGE_BYTES_MAX, WHOLE_MAX, decode, encode
 from mainspring.domain.errors import (

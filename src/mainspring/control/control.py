@@ -9,22 +9,22 @@ from threading import Lock
 
 import sqlalchemy as sa
 
-from mainspring.control import agents
-from mainspring.control.fleet import Fleet
-from mainspring.control.goodput import goodput_of, goodput_report
-from mainspring.control.holdings import allocation_of_rank
-from mainspring.control.ledger import Ledger, StopCause, member_name
-from mainspring.control.loop import Loop
-from mainspring.control.picture import Pictures
-from mainspring.control.planning import team_uses
-from mainspring.control.questions import Questions
-from mainspring.control.records import attempts_of, events_since, jobs_of_array, tenants, text_of
-from mainspring.control.schema import KEY_LENGTH_MAX, teams
-from mainspring.control.settings import Settings
-from mainspring.control.store import Store
-from mainspring.control.submits import array_of, made_before, require_jobs, require_known, require_room
-from mainspring.control.tokens import Caller, TokenRole, draw_secret, find_caller, save_token
-from mainspring.control.views import find_job, list_jobs, view_clusters, view_job
+from mainspring.control.loop.loop import Loop
+from mainspring.control.service import agents
+from mainspring.control.service.goodput import goodput_of, goodput_report
+from mainspring.control.service.planning import team_uses
+from mainspring.control.service.questions import Questions
+from mainspring.control.service.submits import array_of, made_before, require_jobs, require_known, require_room
+from mainspring.control.service.views import find_job, list_jobs, view_clusters, view_job
+from mainspring.control.state.latest_plan import Pictures
+from mainspring.control.store.fleet import Fleet
+from mainspring.control.store.holdings import allocation_of_rank
+from mainspring.control.store.ledger import Ledger, StopCause, member_name
+from mainspring.control.store.records import attempts_of, events_since, jobs_of_array, tenants, text_of
+from mainspring.control.store.schema import KEY_LENGTH_MAX, teams
+from mainspring.control.store.settings import Settings
+from mainspring.control.store.store import Store
+from mainspring.control.store.tokens import Caller, TokenRole, draw_secret, find_caller, save_token
 from mainspring.domain.answers import ClusterView, Event, GoodputReport, JobView, Submit, TeamView
 from mainspring.domain.errors import InvalidInput, NotAllowed, NotFound
 from mainspring.domain.fleet import LogChunk

@@ -18,7 +18,7 @@ import uvicorn
 from mainspring.control.api import create_app
 from mainspring.control.api_arrivals import Arrivals
 from mainspring.control.control import Control
-from mainspring.control.loop import Step
+from mainspring.control.loop.loop import Step
 from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, Unavailable
 
 _BACKLOG = 2_048  # A thousand agents register within one second of a start.

@@ -16,19 +16,19 @@ from mainspring.domain.errors import MainspringError, StorageFull, Unavailable
 from mainspring.domain.fleet import AgentExit, AgentOrder
 from mainspring.domain.life import AttemptState
 from mainspring.domain.ports import Clock, Dice
-from mainspring.node.arena import Arena
 from mainspring.node.code import unpack_code
-from mainspring.node.controller import Controller
-from mainspring.node.copies import Copies
-from mainspring.node.crew import Crew
-from mainspring.node.keeper import Keeper
 from mainspring.node.lead_host import LeadHost
-from mainspring.node.limits import Limits, find_limits
-from mainspring.node.links import QUIET_PARTS, Line, address_of, host_port, own_address
-from mainspring.node.peers import Peers
+from mainspring.node.net.connection import QUIET_PARTS, Line, address_of, host_port, own_address
+from mainspring.node.net.controller import Controller
 from mainspring.node.probe import probe
-from mainspring.node.rank_server import Desk
-from mainspring.node.stores import Stores
+from mainspring.node.process.limits import Limits, find_limits
+from mainspring.node.snapshots.arena import Arena
+from mainspring.node.snapshots.copies import Copies
+from mainspring.node.snapshots.peers import Peers
+from mainspring.node.snapshots.stores import Stores
+from mainspring.node.supervise.rank_server import Desk
+from mainspring.node.supervise.rank_supervisor import Crew
+from mainspring.node.supervise.snapshot_manager import Keeper
 from mainspring.objects import ObjectStore, open_store
 
 REGISTER_WAIT_S = 0.1  # The first; orders are ready as soon as the attempt's last agent has registered.

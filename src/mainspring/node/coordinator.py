@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import final
 
-from mainspring.node.links import address_of, free_port
+from mainspring.node.net.connection import address_of, free_port
 
 VERSIONS = ("0.10.",)  # Releases whose private names were read and tried.
 READY = b"ready\n"

@@ -13,9 +13,8 @@ from mainspring.domain import wire
 from mainspring.domain.errors import MainspringError
 from mainspring.domain.life import AttemptState
 from mainspring.domain.ports import Clock
-from mainspring.node.controller import Controller
 from mainspring.node.coordinator import Coordinators
-from mainspring.node.effects import (
+from mainspring.node.lead.effects import (
     Acknowledged,
     CoordinatorsUp,
     DurableSeen,
@@ -33,9 +32,10 @@ from mainspring.node.effects import (
     Tick,
     WriteManifest,
 )
-from mainspring.node.lead import Lead
-from mainspring.node.links import Line
-from mainspring.node.stores import Stores
+from mainspring.node.lead.lead import Lead
+from mainspring.node.net.connection import Line
+from mainspring.node.net.controller import Controller
+from mainspring.node.snapshots.stores import Stores
 
 TICK_S = 0.25  # Fine enough for limits of seconds; a tick costs microseconds a rank.
 AGENTS_MAX = 1 << 20  # Agents are numbered from 0 as they are added; far more than any attempt sees.

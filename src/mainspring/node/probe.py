@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mainspring.domain import codec, wire
 from mainspring.domain.errors import StorageFull, Unavailable
-from mainspring.node.arena import memory_available_bytes
+from mainspring.node.snapshots.arena import memory_available_bytes
 from mainspring.objects import ObjectStore
 
 PROBE_FILE = "probe.json"

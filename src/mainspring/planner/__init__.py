@@ -4,13 +4,13 @@
 cheapest change that would start a job; `feasible` tells whether a spec could ever run here.
 """
 
-from mainspring.planner.attempts import LiveAttempt
-from mainspring.planner.builder import PendingJob, SnapshotBuilder
 from mainspring.planner.cycle import plan
 from mainspring.planner.explain import Change, ChangeKind, explain
+from mainspring.planner.facts.attempts import LiveAttempt
+from mainspring.planner.facts.builder import PendingJob, SnapshotBuilder
+from mainspring.planner.facts.policy import Budget, Policy
+from mainspring.planner.facts.snapshot import Snapshot
 from mainspring.planner.feasible import feasible
-from mainspring.planner.policy import Budget, Policy
-from mainspring.planner.snapshot import Snapshot
 
 __all__ = [
     "Budget",

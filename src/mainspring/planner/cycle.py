@@ -16,19 +16,19 @@ import numpy as np
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.job import MILLI
 from mainspring.domain.plan import Evict, Grant, Limit, Move, Plan, Reservation, Resize, Start
-from mainspring.planner.backfill import Profile, Reserved
-from mainspring.planner.elastic import grow
-from mainspring.planner.entitlement import Charge, Entitlement, Precedence, code_of
-from mainspring.planner.moves import consolidate, forced
+from mainspring.planner.displace.elastic import grow
+from mainspring.planner.displace.moves import consolidate, forced
+from mainspring.planner.displace.preemption import Victims, victims
+from mainspring.planner.facts.policy import Budget, Policy
+from mainspring.planner.facts.reasons import Bar
+from mainspring.planner.facts.snapshot import Flags, Shape, Snapshot
+from mainspring.planner.future.backfill import Profile, Reserved
+from mainspring.planner.future.waits import Waiting, chosen_of
 from mainspring.planner.offers import provisions
-from mainspring.planner.policy import Budget, Policy
-from mainspring.planner.preemption import Victims, victims
-from mainspring.planner.queue import FOREVER_S, Queue, Turn
-from mainspring.planner.reasons import Bar
-from mainspring.planner.room import Room
-from mainspring.planner.sites import Menu, Site, Standing, charge_of, menu, stand_at
-from mainspring.planner.snapshot import Flags, Shape, Snapshot
-from mainspring.planner.waits import Waiting, chosen_of
+from mainspring.planner.place.candidates import Menu, Site, Standing, charge_of, menu, stand_at
+from mainspring.planner.place.free_capacity import Room
+from mainspring.planner.quota.entitlement import Charge, Entitlement, Precedence, code_of
+from mainspring.planner.quota.queue import FOREVER_S, Queue, Turn
 
 SITES_MAX = 4  # Sites examined for a reservation or for victims: the cheapest ones.
 DRAIN_S = 30.0  # From the order to end until nodes are free: the usual grace.

@@ -17,12 +17,12 @@ from mainspring.domain.ids import JobId
 from mainspring.domain.job import ANY_CHIP, MILLI, Option, Tier
 from mainspring.domain.plan import Limit, Plan, Start, Wait
 from mainspring.planner.cycle import plan
-from mainspring.planner.entitlement import Entitlement
-from mainspring.planner.policy import Budget, Policy
-from mainspring.planner.queue import Queue
-from mainspring.planner.reasons import amount, together
-from mainspring.planner.room import Room
-from mainspring.planner.snapshot import NO_LIMIT, Integers, Shape, Snapshot, sealed
+from mainspring.planner.facts.policy import Budget, Policy
+from mainspring.planner.facts.reasons import amount, together
+from mainspring.planner.facts.snapshot import NO_LIMIT, Integers, Shape, Snapshot, sealed
+from mainspring.planner.place.free_capacity import Room
+from mainspring.planner.quota.entitlement import Entitlement
+from mainspring.planner.quota.queue import Queue
 
 TRIALS_MAX = 48  # Plans made for one explanation,
 TRIALS_MIN = 12  # and those that are made however large the lab is:

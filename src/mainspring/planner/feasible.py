@@ -9,11 +9,11 @@ import numpy as np
 
 from mainspring.domain.errors import ImpossibleJob, nearest
 from mainspring.domain.job import ANY_CHIP, JobSpec, Role
-from mainspring.planner.policy import Policy
-from mainspring.planner.reasons import amount, together
-from mainspring.planner.room import Pool, Room
-from mainspring.planner.sites import menu, stand_at
-from mainspring.planner.snapshot import RoleShape, Shape, Snapshot, sealed
+from mainspring.planner.facts.policy import Policy
+from mainspring.planner.facts.reasons import amount, together
+from mainspring.planner.facts.snapshot import RoleShape, Shape, Snapshot, sealed
+from mainspring.planner.place.candidates import menu, stand_at
+from mainspring.planner.place.free_capacity import Pool, Room
 
 
 def feasible(snapshot: Snapshot, spec: JobSpec) -> ImpossibleJob | None:

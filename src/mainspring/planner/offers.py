@@ -9,9 +9,9 @@ import numpy as np
 
 from mainspring.domain.job import ANY_CHIP
 from mainspring.domain.plan import Limit, Provision, Wait
-from mainspring.planner.entitlement import Charge, Entitlement
-from mainspring.planner.policy import Policy
-from mainspring.planner.snapshot import ClusterOffer, Shape, Snapshot
+from mainspring.planner.facts.policy import Policy
+from mainspring.planner.facts.snapshot import ClusterOffer, Shape, Snapshot
+from mainspring.planner.quota.entitlement import Charge, Entitlement
 
 PROVISIONS_MAX = 64  # Orders in one plan; the next plan sees what is coming.
 _FOR_WANT_OF_NODES = (Limit.CAPACITY, Limit.TOPOLOGY, Limit.TIER, Limit.IMPOSSIBLE, Limit.HEALTH)

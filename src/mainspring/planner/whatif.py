@@ -19,8 +19,8 @@ from mainspring.domain.fleet import NODES_MAX
 from mainspring.domain.ids import ClusterName, JobId, NodeName
 from mainspring.domain.plan import Plan
 from mainspring.domain.team import Team
-from mainspring.planner.gather import team_table
-from mainspring.planner.snapshot import (
+from mainspring.planner.facts.gather import team_table
+from mainspring.planner.facts.snapshot import (
     NONE,
     ClusterOffer,
     Integers,

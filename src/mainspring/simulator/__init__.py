@@ -9,12 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mainspring.simulator.cluster import CallFaults, SimulatedCluster
-    from mainspring.simulator.comparison import Comparison, Difference, compare
-    from mainspring.simulator.example import write_example
-    from mainspring.simulator.files import read_document
-    from mainspring.simulator.fleet import Fleet, Outage, PriceChange
-    from mainspring.simulator.fleet_files import (
+    from mainspring.simulator.inputs.example import write_example
+    from mainspring.simulator.inputs.files import read_document
+    from mainspring.simulator.inputs.fleet import Fleet, Outage, PriceChange
+    from mainspring.simulator.inputs.fleet_files import (
         DescribedCluster,
         DescribedFleet,
         NodeGroup,
@@ -23,22 +21,24 @@ if TYPE_CHECKING:
         load_fleet,
         load_outages,
     )
-    from mainspring.simulator.gang import Gang, GangFaults
-    from mainspring.simulator.measures import Measures, measure
-    from mainspring.simulator.outcome import Outcome
-    from mainspring.simulator.playback import Planner, replay
-    from mainspring.simulator.plots import check_installed, draw
-    from mainspring.simulator.proof import Trace, prove
-    from mainspring.simulator.traces import load
-    from mainspring.simulator.workload import ReplayOptions, TraceJob, Workload
+    from mainspring.simulator.inputs.traces import load
+    from mainspring.simulator.inputs.workload import ReplayOptions, TraceJob, Workload
+    from mainspring.simulator.proof.cluster import CallFaults, SimulatedCluster
+    from mainspring.simulator.proof.gang import Gang, GangFaults
+    from mainspring.simulator.proof.proof import Trace, prove
+    from mainspring.simulator.replay.outcome import Outcome
+    from mainspring.simulator.replay.playback import Planner, replay
+    from mainspring.simulator.results.comparison import Comparison, Difference, compare
+    from mainspring.simulator.results.measures import Measures, measure
+    from mainspring.simulator.results.plots import check_installed, draw
 
 _MODULES = {
-    "cluster": ("CallFaults", "SimulatedCluster"),
-    "comparison": ("Comparison", "Difference", "compare"),
-    "example": ("write_example",),
-    "files": ("read_document",),
-    "fleet": ("Fleet", "Outage", "PriceChange"),
-    "fleet_files": (
+    "proof.cluster": ("CallFaults", "SimulatedCluster"),
+    "results.comparison": ("Comparison", "Difference", "compare"),
+    "inputs.example": ("write_example",),
+    "inputs.files": ("read_document",),
+    "inputs.fleet": ("Fleet", "Outage", "PriceChange"),
+    "inputs.fleet_files": (
         "DescribedCluster",
         "DescribedFleet",
         "NodeGroup",
@@ -47,14 +47,14 @@ _MODULES = {
         "load_fleet",
         "load_outages",
     ),
-    "gang": ("Gang", "GangFaults"),
-    "measures": ("Measures", "measure"),
-    "outcome": ("Outcome",),
-    "proof": ("Trace", "prove"),
-    "plots": ("check_installed", "draw"),
-    "playback": ("Planner", "replay"),
-    "traces": ("load",),
-    "workload": ("ReplayOptions", "TraceJob", "Workload"),
+    "proof.gang": ("Gang", "GangFaults"),
+    "results.measures": ("Measures", "measure"),
+    "replay.outcome": ("Outcome",),
+    "proof.proof": ("Trace", "prove"),
+    "results.plots": ("check_installed", "draw"),
+    "replay.playback": ("Planner", "replay"),
+    "inputs.traces": ("load",),
+    "inputs.workload": ("ReplayOptions", "TraceJob", "Workload"),
 }
 _WHERE = {name: module for module, names in _MODULES.items() for name in names}
 

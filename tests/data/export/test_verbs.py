@@ -9,8 +9,8 @@ import pytest
 from tests.data.making import write_lerobot_v2
 from typer.testing import CliRunner, Result
 
-from mainspring.app.cli import app
-from mainspring.app.sdk import Lab
+from mainspring.app.cli.main import app
+from mainspring.app.sdk.lab import Lab
 from mainspring.domain.errors import Conflict, InvalidInput
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from tests.data.catalog import s3
 from tests.data.intake.web import STALL_S_MAX, serving
 from tests.data.making import record, record_many, write_lerobot_v2, write_lerobot_v3
 
-from mainspring.app.sdk import Lab
+from mainspring.app.sdk.lab import Lab
 from mainspring.data.intake.ingest import ingest_units
 from mainspring.data.intake.report import IngestReport
 from mainspring.data.intake.staging.port import Wait
@@ -345,7 +345,7 @@ def test_ingest_that_was_killed_goes_on_where_it_was_and_gives_the_same_version(
     plain = taken(tmp_path, open_store("memory://"), folder)
     name = sorted(path.relative_to(tmp_path / "site").as_posix() for path in folder.rglob("*.mp4"))[-1]
     program = (
-        "import sys; from mainspring.app.sdk import Lab; Lab(sys.argv[1]).data.ingest(sys.argv[2], dataset='pick')"
+        "import sys; from mainspring.app.sdk.lab import Lab; Lab(sys.argv[1]).data.ingest(sys.argv[2], dataset='pick')"
     )
     with serving(tmp_path / "site") as site:
         site.stalled = {name: 1_000}

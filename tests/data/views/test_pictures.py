@@ -17,7 +17,7 @@ from tests.data.video.kinds import FRAMES, KINDS, written
 from tests.data.video.making import frames_of
 from tests.data.views.making import built, opened, stamped_version
 
-from mainspring.app.cli_data import ViewCodec
+from mainspring.app.cli.data.data import ViewCodec
 from mainspring.data import IngestOptions, Loader, Sampling, View, ViewProgress, ViewRecipe, build_view, ingest
 from mainspring.data.catalog.versions import episode_rows
 from mainspring.data.gates.golden import golden_of

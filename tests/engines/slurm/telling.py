@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from mainspring.domain.fleet import Inventory, Node
-from mainspring.engines.slurm.config import SlurmCluster
-from mainspring.engines.slurm.inventory import Ours, Stock
+from mainspring.engines.slurm.cluster.config import SlurmCluster
+from mainspring.engines.slurm.cluster.inventory import Ours, Stock
 from mainspring.testing import FakeClock
 
 NOW_S = 1_700_000_000.0  # 2023-11-14T22:13:20 UTC

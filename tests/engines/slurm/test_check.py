@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 
-from mainspring.app.checking import Ask
-from mainspring.app.system import SystemClock
+from mainspring.app.base.system import SystemClock
+from mainspring.app.server.checking import Ask
 from mainspring.domain.codec import decode, encode
 from mainspring.domain.ids import ChipName, ClusterName
-from mainspring.engines.slurm import SlurmCluster, check_node
-from mainspring.engines.slurm.check import SetUp
-from mainspring.engines.slurm.check_node import Trial
-from mainspring.engines.slurm.commands import Commands
-from mainspring.engines.slurm.findings import STEPS, Finding, NodeAnswer, Standing
+from mainspring.engines.slurm import SlurmCluster
+from mainspring.engines.slurm.cluster.commands import Commands
+from mainspring.engines.slurm.setup import check_node
+from mainspring.engines.slurm.setup.check import SetUp
+from mainspring.engines.slurm.setup.check_node import Trial
+from mainspring.engines.slurm.setup.findings import STEPS, Finding, NodeAnswer, Standing
 from mainspring.testing.slurm import SlurmNodes, SlurmPartition, SlurmServer, slurm_missing
 
 real = pytest.mark.skipif(bool(slurm_missing()), reason=slurm_missing())
@@ -158,7 +159,7 @@ def test_check_of_a_folder_that_nodes_do_not_see_says_so(server: SlurmServer, tm
     Path(cluster.shared).mkdir(mode=0o700)
     words = 'mount -t tmpfs -o mode=700 none "$0" && exec "$@"'
     done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", words, cluster.shared, sys.executable, "-m", "mainspring.app.checking"],
+        ["unshare", "-m", "sh", "-c", words, cluster.shared, sys.executable, "-m", "mainspring", "check-cluster"],
         input=encode(Ask(cluster=cluster, controller="", certificate="", version=version("mainspring"))),
         env={**os.environ, **server.environment},
         capture_output=True,

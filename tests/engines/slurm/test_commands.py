@@ -8,8 +8,8 @@ import pytest
 
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.ids import ClusterName
-from mainspring.engines.slurm.commands import Commands, Refused
-from mainspring.engines.slurm.config import SlurmCluster
+from mainspring.engines.slurm.cluster.commands import Commands, Refused
+from mainspring.engines.slurm.cluster.config import SlurmCluster
 
 
 def commands(folder: Path, script: str, *, limit_s: float = 30.0, **environment: str) -> Commands:

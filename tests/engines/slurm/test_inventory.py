@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from mainspring.domain.errors import NotFound, Unavailable
 from mainspring.domain.fleet import NodeCondition
 from mainspring.domain.ids import ChipName, NodeName, checked_name
-from mainspring.engines.records import Cordon
-from mainspring.engines.slurm.commands import Refused
-from mainspring.engines.slurm.hosts import our_name, stands
-from mainspring.engines.slurm.inventory import SLOW_S, Holding, Ours
+from mainspring.engines.common.records import Cordon
+from mainspring.engines.slurm.cluster.commands import Refused
+from mainspring.engines.slurm.cluster.hosts import our_name, stands
+from mainspring.engines.slurm.cluster.inventory import SLOW_S, Holding, Ours
 from mainspring.testing import FakeClock
 
 from .telling import CLUSTER, NOW_S, Telling, config, look, node, only, partition, slurm, stock

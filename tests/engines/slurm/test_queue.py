@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.domain.errors import Unavailable
-from mainspring.engines.slurm.queue import Stage, read_history, read_queue, stage_of, state_words, waits_for
-from mainspring.engines.slurm.script import (
+from mainspring.engines.slurm.cluster.queue import Stage, read_history, read_queue, stage_of, state_words, waits_for
+from mainspring.engines.slurm.jobs.script import (
     Share,
     Submission,
     environment_text,

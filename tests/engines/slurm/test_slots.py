@@ -14,7 +14,7 @@ from mainspring.domain.errors import NotFound, Unavailable
 from mainspring.domain.fleet import Inventory, Node, NodeCondition
 from mainspring.domain.ids import NodeName
 from mainspring.domain.job import MILLI
-from mainspring.engines.slurm.inventory import Holding, Ours
+from mainspring.engines.slurm.cluster.inventory import Holding, Ours
 
 from .telling import CLUSTER, Telling, config, look, node, partition, slurm, stock
 

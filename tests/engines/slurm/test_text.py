@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.domain.errors import Unavailable
-from mainspring.engines.slurm.text import (
+from mainspring.engines.slurm.cluster.text import (
     compress_hosts,
     duration_s,
     expand_hosts,

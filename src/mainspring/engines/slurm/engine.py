@@ -16,17 +16,25 @@ from mainspring.domain.errors import Conflict, Unavailable
 from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder, LogChunk, NodeCondition
 from mainspring.domain.ids import AllocationId, NodeName
 from mainspring.domain.ports import Clock
-from mainspring.engines.records import Claim
-from mainspring.engines.slurm.commands import Commands, Refused
-from mainspring.engines.slurm.config import SlurmCluster
-from mainspring.engines.slurm.folder import WITHDRAWN, AllocationFiles, Folder, Over, Submitted
-from mainspring.engines.slurm.hosts import stands
-from mainspring.engines.slurm.inventory import Holding, Ours, Stock
-from mainspring.engines.slurm.launching import Launching, Prepared
-from mainspring.engines.slurm.queue import HISTORY_FORMAT, NAME, QUEUE_FORMAT, Stage, read_history, read_queue, stage_of
-from mainspring.engines.slurm.text import compress_hosts, node_fields
-from mainspring.engines.slurm.watch import KILL_ASKED, Deeds, Watch, Watched
-from mainspring.engines.work import read_rank
+from mainspring.engines.common.records import Claim
+from mainspring.engines.common.work_folder import read_rank
+from mainspring.engines.slurm.cluster.commands import Commands, Refused
+from mainspring.engines.slurm.cluster.config import SlurmCluster
+from mainspring.engines.slurm.cluster.hosts import stands
+from mainspring.engines.slurm.cluster.inventory import Holding, Ours, Stock
+from mainspring.engines.slurm.cluster.queue import (
+    HISTORY_FORMAT,
+    NAME,
+    QUEUE_FORMAT,
+    Stage,
+    read_history,
+    read_queue,
+    stage_of,
+)
+from mainspring.engines.slurm.cluster.text import compress_hosts, node_fields
+from mainspring.engines.slurm.jobs.folder import WITHDRAWN, AllocationFiles, Folder, Over, Submitted
+from mainspring.engines.slurm.jobs.launching import Launching, Prepared
+from mainspring.engines.slurm.jobs.watch import KILL_ASKED, Deeds, Watch, Watched
 
 ENDED_VISIBLE_S = 3_600.0  # The port's promise: a controller that was away learns how an allocation ended.
 REFUSAL_PAUSE_S = 60.0  # How long nothing is asked of a partition that refused; longer than a few planning cycles.

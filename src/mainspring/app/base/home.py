@@ -1,0 +1,340 @@
+"""The home folder: where one person's Mainspring keeps its configuration, state and secrets.
+
+config.yaml    host, port, database, objects, clusters; written on first use, edited by people
+policy.yaml    what the lab decides about planning, from `ms up --policy`; the defaults when there is none
+token          the administrator's secret, readable by its owner alone
+server.json    where the running server listens, and its process
+server.log     what it said          lock      held while it is being started
+state.db       the embedded store      objects/  the embedded object store      engines/  allocations
+arrivals/      recordings that were sent and not yet read
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
+
+from mainspring.app.base.specs import read_policy
+from mainspring.domain.codec import decode, encode, from_plain, to_plain
+from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, NotFound
+from mainspring.domain.ids import ChipName, ClusterName
+from mainspring.domain.ports import Dice
+from mainspring.engines.local.engine import LocalCluster
+from mainspring.engines.slurm import SlurmCluster
+from mainspring.planner import Policy
+
+PORT = 7077
+PORT_MAX = 65_535
+_KEY_BITS = 256
+_CERTIFICATES = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+_CONFIG_HEAD = "# Mainspring's configuration; every field may be left out. `ms up` reads it when the server starts.\n"
+
+
+def default_clusters() -> tuple[LocalCluster, ...]:
+    """Returns this machine as a cluster of one node whose chips are its processors."""
+    return (
+        LocalCluster(
+            name=ClusterName("local"),
+            chip=ChipName("cpu"),
+            chips_per_node=os.cpu_count() or 1,
+            nodes=1,
+            dollars_per_chip_hour=0.0,
+            simulated=False,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What an operator may set.
+
+    Args:
+        host: Address the server binds to; any but a loopback one wants a certificate and its key.
+        port: Port it listens on.
+        certificate: Absolute path of a PEM file: the server's certificate, then the chain above it; "" for no TLS.
+        key: Absolute path of the PEM file with the certificate's private key.
+        public_url: Where agents on other machines reach the server, when that is not where it listens: a proxy in front
+            of it, or the name in its certificate; "" for where it listens.
+        database: SQLAlchemy URL; "" for SQLite in the home folder.
+        objects: Object store URL; "" for a folder in the home folder.
+        clusters: Clusters of the local engine.
+        slurm: Clusters that Slurm runs.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = PORT
+    certificate: str = ""
+    key: str = ""
+    public_url: str = ""
+    database: str = ""
+    objects: str = ""
+    clusters: tuple[LocalCluster, ...] = field(default_factory=default_clusters)
+    slurm: tuple[SlurmCluster, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks what no cluster can check alone.
+
+        Raises:
+            InvalidSpec: A field is out of its range.
+        """
+        names = [cluster.name for cluster in self.clusters] + [cluster.name for cluster in self.slurm]
+        files = (self.certificate, self.key)
+        everywhere = self.host in ("", "0.0.0.0", "::")
+        wrong = {
+            "port": (not 0 <= self.port <= PORT_MAX, str(self.port), f"0 to {PORT_MAX}"),
+            "certificate": (
+                any(files) and not all(file.startswith("/") for file in files),
+                f"{self.certificate!r} with key {self.key!r}",
+                "the absolute paths of a certificate and of its key, or neither",
+            ),
+            "public_url": (
+                not _is_base_url(self.public_url) if self.public_url else everywhere,
+                repr(self.public_url),
+                f"http(s)://host[:port]{', as the server listens on every address' if everywhere else ''}",
+            ),
+            "clusters": (len(set(names)) < len(names), ", ".join(names), "names that differ, also from Slurm's"),
+        }
+        for name, (bad, got, wanted) in wrong.items():
+            if bad:
+                raise InvalidSpec("accept a configuration", on=f"field {name!r}", got=got, wanted=wanted)
+
+
+def _is_base_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    bare = f"{parts.scheme}://{parts.netloc}" == url and "@" not in parts.netloc
+    return bare and parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerRecord:
+    """Where a running server is.
+
+    Args:
+        url: Its address, for whoever shares its home.
+        pid: Its process.
+    """
+
+    url: str
+    pid: int
+
+
+def url_of(listener: socket.socket, config: Config) -> str:
+    """Returns the URL at which whoever shares the home reaches what listens on a socket.
+
+    Args:
+        listener: The socket.
+        config: With TLS the name must be one that the certificate holds: that of the public URL, else the host's.
+    """
+    host, port = listener.getsockname()[:2]
+    if config.certificate:
+        host = urlsplit(config.public_url).hostname or config.host
+    scheme = "https" if config.certificate else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Paths inside one home folder.
+
+    Args:
+        path: The folder.
+    """
+
+    path: Path
+
+    @staticmethod
+    def find(path: Path | None = None) -> Home:
+        """Returns the home named, else that of `MAINSPRING_HOME`, else `~/.mainspring`.
+
+        Args:
+            path: The folder, or None to look.
+        """
+        named = path or Path(os.environ.get("MAINSPRING_HOME") or Path.home() / ".mainspring")
+        return Home(Path(os.path.abspath(named.expanduser())))  # As typed, without "..": links stay.
+
+    @property
+    def log(self) -> Path:
+        """Returns where the server's output goes."""
+        return self.path / "server.log"
+
+    @property
+    def cache(self) -> Path:
+        """Returns the folder of files that can be made again."""
+        return self.path / "cache"
+
+    @property
+    def arrivals(self) -> Path:
+        """Returns the folder of recordings that were sent and not yet read."""
+        return self.path / "arrivals"
+
+    @property
+    def engines(self) -> Path:
+        """Returns the folder of the local engines' allocations."""
+        return self.path / "engines"
+
+    def config(self) -> Config:
+        """Returns the configuration, writing the default one on first use.
+
+        Raises:
+            InvalidSpec: The file is not YAML, or a field is unknown or wrong.
+        """
+        path = self.path / "config.yaml"
+        if not path.exists():
+            self.write_config(Config())
+        try:
+            plain = yaml.safe_load(path.read_bytes())
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise InvalidSpec("read the configuration", on=str(path), got=" ".join(str(error).split())) from error
+        try:
+            return from_plain(Config, plain or {}, strict=True)
+        except InvalidInput as error:
+            on = f"{error.on} of {path}" if error.on else str(path)
+            raise InvalidSpec("read the configuration", on=on, got=error.got, wanted=error.wanted) from error
+
+    @property
+    def policy_file(self) -> Path:
+        """Returns where the planning policy is kept."""
+        return self.path / "policy.yaml"
+
+    def policy(self) -> Policy:
+        """Returns what the lab decides about planning.
+
+        Raises:
+            InvalidSpec: The file is not YAML, or a field is unknown or wrong.
+        """
+        return read_policy(self.policy_file) if self.policy_file.exists() else Policy()
+
+    def keep_policy(self, path: Path) -> None:
+        """Checks a policy and keeps it for every start from now on.
+
+        Args:
+            path: A YAML file of the fields of `Policy`.
+
+        Raises:
+            NotFound: There is no such file.
+            InvalidSpec: It is not YAML, or a field is unknown or wrong.
+        """
+        read_policy(path)
+        text = path.read_bytes()
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.policy_file.write_bytes(text)
+
+    def write_config(self, config: Config) -> None:
+        """Writes the configuration.
+
+        Args:
+            config: What to write.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        text = yaml.safe_dump(to_plain(config), sort_keys=False)
+        (self.path / "config.yaml").write_text(_CONFIG_HEAD + text)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Holds the home against other processes that start its server; they wait for their turn."""
+        with (self.path / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def database_url(self, config: Config) -> str:
+        """Returns the SQLAlchemy URL of the store.
+
+        Args:
+            config: May name another.
+        """
+        return config.database or f"sqlite:///{self.path / 'state.db'}"
+
+    def certificate(self, config: Config) -> str:
+        """Returns what clients are to trust, as PEM text: the server's certificate and the chain above it, or "".
+
+        Args:
+            config: Says where it is.
+
+        Raises:
+            InvalidSpec: There is no certificate in that file, or none that can be read.
+        """
+        if not config.certificate:
+            return ""
+        attempted, wanted = "read the server's certificate", "a PEM file"
+        try:
+            text = Path(config.certificate).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidSpec(attempted, on=config.certificate, got=str(error), wanted=wanted) from error
+        found = _CERTIFICATES.findall(text)  # A key that is in the same file stays here.
+        if not found:
+            raise InvalidSpec(attempted, on=config.certificate, got="no certificate", wanted=wanted)
+        return "\n".join(found) + "\n"
+
+    def objects_url(self, config: Config) -> str:
+        """Returns the URL of the object store.
+
+        Args:
+            config: May name another.
+        """
+        return config.objects or f"file://{self.path / 'objects'}"
+
+    def token(self) -> str:
+        """Returns the administrator's secret.
+
+        Raises:
+            NotFound: No server has been started from this home.
+        """
+        try:
+            return (self.path / "token").read_text().strip()
+        except OSError as error:
+            raise NotFound("find your token", on=str(self.path / "token"), next_step="ms up") from error
+
+    def write_token(self, token: str) -> None:
+        """Keeps the administrator's secret where its owner alone can read it.
+
+        Args:
+            token: The secret.
+        """
+        self._keep_secret("token", token)
+
+    def key(self, dice: Dice) -> str:
+        """Returns the secret that the tokens of attempts are made from; drawn the first time, the same ever after.
+
+        Args:
+            dice: Draw it.
+        """
+        try:
+            return (self.path / "key").read_text()
+        except FileNotFoundError:
+            self._keep_secret("key", f"{dice.bits(_KEY_BITS):x}")
+            return (self.path / "key").read_text()
+
+    def _keep_secret(self, name: str, secret: str) -> None:
+        draft = self.path / f".{name}"
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secret)
+        draft.rename(self.path / name)
+
+    def server(self) -> ServerRecord | None:
+        """Returns where the last server started from this home listens, or None."""
+        try:
+            return decode(ServerRecord, (self.path / "server.json").read_bytes())
+        except (OSError, InvalidMessage):
+            return None
+
+    def write_server(self, record: ServerRecord) -> None:
+        """Remembers where the server listens.
+
+        Args:
+            record: What to remember.
+        """
+        (self.path / "server.json").write_bytes(encode(record))

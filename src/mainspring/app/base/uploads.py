@@ -1,0 +1,93 @@
+"""Sends recordings to a server, going on after every break where it left off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from mainspring.app.base.client import Client
+from mainspring.domain.answers import ArrivalView, Standing
+from mainspring.domain.errors import Conflict, Unavailable
+from mainspring.objects import Blob
+from mainspring.objects.files import reported
+
+READ_BYTES = 1 << 20
+TRIES_MAX = 8  # Without a byte of progress, with pauses that double: two minutes in all.
+PAUSE_S = 0.5
+PAUSE_S_MAX = 60.0
+LOOK_S = 0.5
+
+
+def upload(
+    client: Client, path: Path, blob: Blob, dataset: str, *, progress: Callable[[int], None] | None = None
+) -> ArrivalView:
+    """Returns where a recording stands once the server has all of it. May be repeated: only what is missing is sent.
+
+    Args:
+        client: Speaks with the server.
+        path: The recording.
+        blob: Its content.
+        dataset: The dataset it is sent to.
+        progress: Called with how many of its bytes the server has, or is being sent.
+
+    Raises:
+        InvalidInput: The server takes no such file.
+        DamagedData: What arrived is not what was said: the file changes while it is sent.
+        Unavailable: The server did not answer `TRIES_MAX` times in a row.
+        Conflict: Somebody else went on sending the same recording all that time.
+    """
+    tell = progress or (lambda _: None)
+    tries, furthest = 0, -1
+    while True:
+        try:
+            view = client.arrival(dataset, path.name, blob)
+            tries, furthest = (0, view.offset) if view.offset > furthest else (tries, furthest)
+            tell(view.offset)
+            if view.standing is Standing.ARRIVING:
+                view = client.send(
+                    dataset, path.name, blob, offset=view.offset, body=_bytes_from(path, view.offset, tell)
+                )
+            if view.standing is not Standing.ARRIVING:
+                tell(blob.size_bytes)
+                return view
+        except (Unavailable, Conflict):
+            tries += 1
+            if tries >= TRIES_MAX:
+                raise
+        time.sleep(min(PAUSE_S * 2**tries, PAUSE_S_MAX))
+
+
+def settled(client: Client, path: Path, blob: Blob, dataset: str, *, timeout_s: float) -> ArrivalView:
+    """Returns what became of a recording that has arrived, once it was read.
+
+    Args:
+        client: Speaks with the server.
+        path: The recording.
+        blob: Its content.
+        dataset: The dataset it was sent to.
+        timeout_s: How long to wait at most.
+
+    Raises:
+        Unavailable: It was not read in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while (view := client.arrival(dataset, path.name, blob)).standing not in (Standing.TAKEN, Standing.REFUSED):
+        if time.monotonic() > deadline:
+            raise Unavailable(
+                "wait for a recording to be read",
+                on=path.name,
+                got=f"nothing in {timeout_s:.0f} s",
+                next_step="look into the server's log; it is read once it can be",
+            )
+        time.sleep(LOOK_S)
+    return view
+
+
+def _bytes_from(path: Path, offset: int, tell: Callable[[int], None]) -> Iterator[bytes]:
+    with reported("send a recording", str(path)), open(path, "rb") as file:
+        file.seek(offset)
+        while part := file.read(READ_BYTES):
+            offset += len(part)
+            tell(offset)
+            yield part

@@ -1,0 +1,1 @@
+"""The command line, `ms`: thin verbs over the SDK."""

@@ -1,0 +1,1 @@
+"""`ms data`: recordings, datasets, training views."""

@@ -1,0 +1,63 @@
+"""`ms demo`: the main job, end to end, with progress and a summary."""
+
+from __future__ import annotations
+
+import signal
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mainspring.app.render.tables import show
+from mainspring.app.sdk.lab import Lab
+
+
+class DemoEngine(str, Enum):
+    """What runs the dearer of the demo's two clusters."""
+
+    LOCAL = "local"
+    SLURM = "slurm"
+
+
+DEMO_HOME = Path(".mainspring") / "demo"
+
+
+def demo(
+    context: typer.Context,
+    data: Annotated[
+        Path | None, typer.Option(help="A LeRobot v2.1 or v3 dataset in place of the simulated arm.", exists=True)
+    ] = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes to record.")] = 200,
+    steps: Annotated[int, typer.Option(min=0, help="Training steps; 0 for the recipe's own number.")] = 0,
+    engine: Annotated[
+        DemoEngine, typer.Option(help="What runs the better cluster; slurm starts a Slurm of its own here.")
+    ] = DemoEngine.LOCAL,
+    starts: Annotated[int, typer.Option(min=1, help="Unseen starts to evaluate on.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="Of recording and evaluation.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Take robot data to a policy that works, through a killed rank, on this machine.
+
+    Makes its own home folder, .mainspring/demo below this one, unless --home names another.
+    """
+    from mainspring.app.cli.demo_job import (  # The simulated arm takes long to import.
+        Demo,
+        DemoOptions,
+        pretended,
+        summary,
+    )
+    from mainspring.app.cli.demo_slurm import check_slurm, on_slurm
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # Whoever ends the demo, it leaves nothing behind.
+    slurm = engine is DemoEngine.SLURM
+    if slurm:
+        check_slurm()
+    lab: Lab = context.obj
+    chosen = context.parent is not None and context.parent.params.get("home") is not None
+    if not chosen:
+        lab = Lab(DEMO_HOME)
+    options = DemoOptions(data=data, episodes=episodes, steps=steps, starts=starts, seed=seed)
+    report = Demo(lab, options, on_slurm if slurm else pretended).run()
+    show(report, as_json=as_json, look=lambda: summary(report))

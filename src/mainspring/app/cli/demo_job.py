@@ -1,0 +1,346 @@
+"""The main job, end to end on one machine: recordings to a policy that works, through a killed rank.
+
+Decides what is recorded, trained and killed when; every step is an ordinary call of the SDK that anybody could make.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from mainspring.app.base.home import Config
+from mainspring.app.cli.data.data import ingest_with_progress, view_with_progress
+from mainspring.app.render.data import report_panel
+from mainspring.app.render.goodput import goodput_text
+from mainspring.app.render.plans import why_panel
+from mainspring.app.render.tables import ERRORS, facts_grid, framed, progress_bar, where
+from mainspring.app.sdk.lab import Lab, job
+from mainspring.control.state.accounting import spent
+from mainspring.data import IngestReport, ViewManifest, ViewRecipe
+from mainspring.domain.answers import JobView
+from mainspring.domain.errors import InvalidInput, MainspringError, Unavailable
+from mainspring.domain.ids import ChipName, ClusterName
+from mainspring.domain.job import JobSpec
+from mainspring.domain.life import JobState, ended
+from mainspring.domain.wire import EventKind, RankStatus
+from mainspring.engines.local.engine import LocalCluster
+from mainspring.robots.recorder import record_episodes
+from mainspring.train.recipe import recipe_named
+
+MARKER = "demo"  # A home folder with this file in it was made by the demo, and may be made anew.
+REPLICAS = 2
+ON = ("h100@1.0", "v5e@0.45")  # Relative speed of one chip at this job: what makes the dearer chip the cheaper choice.
+ARM_VIEW = ViewRecipe(holdout_fraction=0.0)  # It is evaluated by driving the arm from starts it never saw.
+JOB_S_MAX = 1_200.0
+PLACED_S_MAX = 10.0
+END_S_MAX = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """What a user may change.
+
+    Args:
+        data: A LeRobot dataset on disk in place of the simulated arm.
+        episodes: Episodes to record.
+        steps: Training steps; 0 for the recipe's own number.
+        starts: Unseen starts to evaluate on.
+        seed: Of recording and evaluation.
+    """
+
+    data: Path | None = None
+    episodes: int = 200
+    steps: int = 0
+    starts: int = 100
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoReport:
+    """What came of the demo; seconds by step, and what a person would ask first."""
+
+    home: str
+    version: str
+    episodes: int
+    left_out: int
+    train_job: str
+    evaluate_job: str
+    cluster: str
+    steps: int
+    generations: int
+    kill_to_next_step_s: float
+    repeated_steps: int
+    goodput: str
+    result: Mapping[str, str | int | float | bool]
+    wall_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@contextmanager
+def pretended(home: Path) -> Iterator[Config]:
+    """Gives two pretended clusters with different chips and prices.
+
+    Args:
+        home: The demo's home folder.
+    """
+    h100 = LocalCluster(
+        name=ClusterName("alpha"), chip=ChipName("h100"), chips_per_node=1, nodes=4, dollars_per_chip_hour=2.4
+    )
+    yield Config(clusters=(h100, v5e_beside()))
+
+
+def v5e_beside() -> LocalCluster:
+    """Returns the cluster with the chips that are cheaper by the hour and dearer by the work they do."""
+    return LocalCluster(
+        name=ClusterName("beta"), chip=ChipName("v5e"), chips_per_node=1, nodes=4, dollars_per_chip_hour=1.2
+    )
+
+
+class Demo:
+    """One run of the demo in one lab.
+
+    Args:
+        lab: Whose home folder is made anew.
+        options: What a user may change.
+        clusters: Gives the configuration to run with, and keeps what its clusters need running meanwhile.
+    """
+
+    def __init__(
+        self,
+        lab: Lab,
+        options: DemoOptions,
+        clusters: Callable[[Path], AbstractContextManager[Config]] = pretended,
+    ) -> None:
+        self.lab = lab
+        self.options = options
+        self.clusters = clusters
+        self.recipe = "video" if options.data else "arm"
+        self.dataset = "demo-recordings" if options.data else "pick-place"
+        self.wall_s: dict[str, float] = {}
+
+    def run(self) -> DemoReport:
+        """Runs every step and returns the report.
+
+        Raises:
+            InvalidInput: The home folder holds something that is not the demo's.
+            Unavailable: A job did not end as it should.
+        """
+        self._fresh_home()
+        with self.clusters(self.lab.home.path) as config:
+            self.lab.home.write_config(config)
+            try:
+                return self._run()
+            finally:
+                self._end()
+
+    def _run(self) -> DemoReport:
+        source = self.options.data or self._record()
+        with self._step("ingest"):
+            report = ingest_with_progress(self.lab, [source], self.dataset)
+            if report.left_out:
+                ERRORS.print(report_panel(report))
+            if report.version is None:
+                raise InvalidInput(
+                    "train on these recordings", on=str(source), got="none that is sound", wanted="at least one"
+                )
+            recipe = ViewRecipe(codec="h264", holdout_fraction=0.125) if self.options.data else ARM_VIEW
+            view = view_with_progress(self.lab, report.version.name, recipe)
+        with self._step("submit"):
+            self.lab.up(port=0)
+            self.lab.clusters.wait()  # The plan is to weigh them all.
+            spec = self._spec("train", view, report.version.name, *self._train_words())
+            submitted = self.lab.run(spec)
+            self._show_why(submitted)
+        with self._step("train"):
+            trained = self._train_through_a_kill(submitted, self.options.steps or recipe_named(self.recipe).steps)
+        with self._step("evaluate"):
+            evaluated = self._evaluate(trained, view, report)
+        return self._report(report, trained, evaluated)
+
+    def _end(self) -> None:
+        """Ends what still runs, as after an interrupt: jobs, then the server. Nothing is left behind."""
+        try:
+            with suppress(MainspringError):  # No server, or one that does not answer.
+                live = [view.id for view in self.lab.ps(limit=1_000) if not ended(view.state)]
+                for job_id in live:
+                    self.lab.stop(job_id)
+                for job_id in live:
+                    self.lab.wait(job_id, timeout_s=END_S_MAX)
+        finally:
+            self.lab.down()
+
+    def _fresh_home(self) -> None:
+        path = self.lab.home.path
+        if path.exists() and any(path.iterdir()):
+            if not (path / MARKER).exists():
+                raise InvalidInput(
+                    "run the demo",
+                    on=str(path),
+                    got="a home folder that holds other work",
+                    wanted="an empty one, or one that an earlier demo made",
+                    next_step="ms --home SOME-NEW-FOLDER demo",
+                )
+            self._end()
+            shutil.rmtree(path)
+        path.mkdir(parents=True, exist_ok=True)
+        (path / MARKER).touch()
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        ERRORS.rule(Text(name, style="bold"), align="left", style="dim")
+        begun = time.monotonic()
+        yield
+        self.wall_s[name] = time.monotonic() - begun
+
+    def _record(self) -> Path:
+        folder = self.lab.home.path / "recordings"
+        with self._step("record"), progress_bar() as bar:
+            task = bar.add_task("record", total=self.options.episodes, note="a scripted expert drives a simulated arm")
+            record_episodes(
+                folder,
+                count=self.options.episodes,
+                seed=self.options.seed,
+                progress=lambda done: bar.update(task, completed=done),
+            )
+        return folder
+
+    def _spec(self, program: str, view: ViewManifest, version: str, *words: str, replicas: int = REPLICAS) -> JobSpec:
+        lab = self.lab
+        command = [
+            *("python", "-m", "mainspring", program),
+            *("--objects", lab.home.objects_url(lab.home.config())),
+            *("--view", view.id, "--version", version, "--cache", str(lab.home.cache), *words),
+        ]
+        kind = "train" if program == "train" else "batch"
+        return job(f"{self.dataset}-{program}", command, on=ON, replicas=replicas, kind=kind, inputs=[version])
+
+    def _train_words(self) -> list[str]:
+        steps = ["--steps", str(self.options.steps)] if self.options.steps else []
+        return ["--recipe", self.recipe, *steps]
+
+    def _train_through_a_kill(self, submitted: JobView, total: int) -> JobView:
+        """Waits for the training job, and kills its last rank half-way."""
+        victims: list[RankStatus] = []
+        with progress_bar() as bar:
+            task = bar.add_task("train", total=total, note="starting")
+
+            def look(view: JobView) -> None:
+                if view.step >= 0:
+                    loss = f"loss {view.metrics['loss']:.4f}" if "loss" in view.metrics else ""
+                    bar.update(task, completed=view.step, note=loss)
+                if not victims and view.step >= total // 2 and view.attempts[-1].ranks:
+                    victims.append(view.attempts[-1].ranks[-1])
+                    os.kill(victims[0].pid, signal.SIGKILL)
+                    bar.console.print(f"kill -9 rank {victims[0].rank} at step {view.step}", style="red")
+
+            view = _succeeded(self.lab.wait(submitted.id, timeout_s=JOB_S_MAX, on_look=look))
+            bar.update(task, completed=view.step)
+        return view
+
+    def _show_why(self, submitted: JobView) -> None:
+        """Waits for the plan that places the job, and shows it."""
+        deadline = time.monotonic() + PLACED_S_MAX
+        while not (why := self.lab.why(submitted.id)).candidates and time.monotonic() < deadline:
+            time.sleep(0.1)
+        ERRORS.print(why_panel(why, submitted, now_s=time.time()))
+
+    def _evaluate(self, trained: JobView, view: ViewManifest, report: IngestReport) -> JobView:
+        assert report.version is not None
+        words = ["--job", trained.id, "--starts", str(self.options.starts), "--seed", str(self.options.seed)]
+        spec = self._spec("evaluate", view, report.version.name, *words, replicas=1)
+        submitted = self.lab.run(spec)
+        with progress_bar() as bar:
+            task = bar.add_task("evaluate", total=None, note="")
+
+            def look(view: JobView) -> None:
+                if view.step > 0:
+                    bar.update(task, completed=view.step, total=int(view.metrics.get("steps", 0)) or None)
+
+            done = _succeeded(self.lab.wait(submitted.id, timeout_s=JOB_S_MAX, on_look=look))
+            bar.update(task, total=max(1, done.step), completed=max(1, done.step))
+        return done
+
+    def _report(self, report: IngestReport, trained: JobView, evaluated: JobView) -> DemoReport:
+        assert report.version is not None
+        assert trained.goodput is not None
+        attempt = trained.attempts[-1]
+        events = self.lab.events(trained.id)
+        resumed = [event for event in events if event.kind is EventKind.GENERATION_RESUMED]
+        told = spent(events, time.time())
+        assert told is not None
+        return DemoReport(
+            home=str(self.lab.home.path),
+            version=report.version.name,
+            episodes=report.episodes,
+            left_out=report.refused,
+            train_job=trained.id,
+            evaluate_job=evaluated.id,
+            cluster=where(attempt),
+            steps=trained.step,
+            generations=len(resumed),
+            kill_to_next_step_s=sum(told.recoveries_s),
+            repeated_steps=told.repeated_steps,
+            goodput=goodput_text(trained.goodput),
+            result=evaluated.result,
+            wall_s={name: round(seconds, 1) for name, seconds in self.wall_s.items()},
+        )
+
+
+def _succeeded(view: JobView) -> JobView:
+    if view.state is not JobState.SUCCEEDED:
+        raise Unavailable(
+            "finish the demo",
+            on=view.spec.name,
+            got=f"{view.state.value}: {view.reason}",
+            next_step=f"ms logs {view.id}",
+        )
+    return view
+
+
+def _below_here(path: Path) -> str:
+    """Returns a path as a shell reads it, short when it lies below this folder."""
+    here = Path.cwd()
+    return f"$PWD/{path.relative_to(here)}" if path.is_relative_to(here) else shlex.quote(str(path))
+
+
+def summary(report: DemoReport) -> RenderableType:
+    """Returns the demo's summary on one screen.
+
+    Args:
+        report: What came of it.
+    """
+    trained = f"{report.cluster}, {REPLICAS} ranks, {report.steps} steps, {report.generations} generations"
+    recovery = f"{report.kill_to_next_step_s:.1f} s from kill to next step, {report.repeated_steps} steps repeated"
+    result = {
+        name.replace("_", " "): f"{value:.3f}" if isinstance(value, float) else str(value)
+        for name, value in sorted(report.result.items())
+    }
+    walls = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in report.wall_s.items())
+    look = (
+        *([] if shutil.which("ms") else [f"export PATH={_below_here(Path(sys.executable).parent)}:$PATH"]),
+        f"export MAINSPRING_HOME={_below_here(Path(report.home))}; ms up",
+        f"ms status {report.train_job}",
+        f"ms why {report.train_job}",
+        f"ms logs {report.train_job} --rank 1",
+        f"ms data show {report.version}; ms data lineage {report.version}; ms down",
+    )
+    facts = {
+        "data": f"{report.version}: {report.episodes} episodes, {report.left_out} left out",
+        "trained on": trained,
+        "killed rank": recovery,
+        "goodput": report.goodput,
+        **result,
+        "wall time": f"{walls}; together {sum(report.wall_s.values()):.0f} s\n",
+        "look next": "\n".join(look),
+    }
+    return framed(facts_grid(facts), "Mainspring demo")

@@ -1,0 +1,74 @@
+"""`ms team`: the tenant tree: guarantees, limits, budgets, and what is in use."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mainspring.app.base.specs import NONE_WORD, chips_from, limit_from
+from mainspring.app.render.plans import teams_table
+from mainspring.app.render.tables import show
+from mainspring.domain.answers import TeamView
+from mainspring.domain.team import TeamOrder
+
+app = typer.Typer(help="List teams, and set what they are promised and allowed.", no_args_is_help=True)
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Counts = list[str] | None
+
+
+@app.command("ls")
+def list_command(context: typer.Context, as_json: Json = False) -> None:
+    """List the tenant tree, with what each team and those below it hold and have spent."""
+    teams = context.obj.teams()
+    show(teams, as_json=as_json, look=lambda: teams_table(teams))
+
+
+@app.command("set")
+def set_command(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The team.", metavar="TEAM")],
+    under: Annotated[
+        str | None, typer.Option(help="The team above it; `none` for the top.", show_default="lab")
+    ] = None,
+    chips_max: Annotated[
+        str | None, typer.Option(help="Most chips in use at once, teams below included.", metavar="COUNT|none")
+    ] = None,
+    guarantee: Annotated[
+        Counts, typer.Option(help="Chips it can always have; repeat for more types.", metavar="CHIP=COUNT|none")
+    ] = None,
+    borrow_max: Annotated[
+        Counts, typer.Option(help="Most chips beyond its guarantee; any, when not named.", metavar="CHIP=COUNT|none")
+    ] = None,
+    lend_max: Annotated[
+        Counts,
+        typer.Option(
+            help="Most of its guarantee others may use meanwhile; all, when not named.", metavar="CHIP=COUNT|none"
+        ),
+    ] = None,
+    weight: Annotated[float | None, typer.Option(help="Its part of what is borrowed, beside its siblings.")] = None,
+    dollars_max: Annotated[
+        str | None, typer.Option(help="Most dollars in the budget's window.", metavar="DOLLARS|none")
+    ] = None,
+    budget_days: Annotated[float | None, typer.Option(help="Length of the budget's sliding window.")] = None,
+    order: Annotated[
+        TeamOrder | None, typer.Option(help="Order of its own jobs: oldest first, or least chip-time had first.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Place a team in the tenant tree, or change it; what is left out, a chip type too, stays as it was."""
+    fields: dict[str, object] = {}
+    if under is not None:
+        fields["parent"] = None if under == NONE_WORD else under
+    for field, limit in (("chips_max", chips_max), ("dollars_max", dollars_max)):
+        if limit is not None:
+            fields[field] = limit_from(limit)
+    known = next((view.team for view in context.obj.teams() if view.team.name == name), None)
+    for field, counts in (("guarantee", guarantee), ("borrow_max", borrow_max), ("lend_max", lend_max)):
+        if counts:
+            kept = {} if known is None or NONE_WORD in counts else getattr(known, field)
+            fields[field] = {**kept, **chips_from(counts)}
+    plain = {"weight": weight, "budget_days": budget_days, "order": order and order.value}
+    fields |= {field: value for field, value in plain.items() if value is not None}
+    team = context.obj.set_team(name, **fields)
+    show(team, as_json=as_json, look=lambda: teams_table((TeamView(team=team),)))

@@ -1,1 +1,0 @@
-"""What our own jobs run, as anybody's would: `python -m mainspring.app.programs.record`, `train` or `evaluate`."""

@@ -1,0 +1,1 @@
+"""How answers look: tables and panels for people, JSON for machines."""

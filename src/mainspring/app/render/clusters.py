@@ -1,0 +1,203 @@
+"""How clusters and checks of their set-up look."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from mainspring.app.render.tables import Listing, ago, clock_text, facts_grid, framed
+from mainspring.app.sdk.clusters import ClusterShown
+from mainspring.domain.answers import ClusterView
+from mainspring.domain.fleet import Inventory, Node, NodeCondition
+from mainspring.engines.local.engine import LocalCluster
+from mainspring.engines.slurm import SlurmCluster
+from mainspring.engines.slurm.cluster.text import compress_hosts
+from mainspring.engines.slurm.setup.findings import Finding, Standing
+
+MARKS = {
+    Standing.OK: Text("ok", style="green"),
+    Standing.WARNING: Text("warning", style="yellow"),
+    Standing.FAILED: Text("failed", style="bold red"),
+    Standing.SKIPPED: Text("skipped", style="dim"),
+}
+CONDITIONS = {
+    NodeCondition.READY: "green",
+    NodeCondition.CORDONED: "yellow",
+    NodeCondition.DOWN: "red",
+    NodeCondition.COMING: "cyan",
+}
+_MARK_COLUMNS, _NAME_COLUMNS = 9, 22
+
+
+def finding_lines(finding: Finding) -> Text:
+    """Returns one finding on a line, and on the next what to do about it.
+
+    Args:
+        finding: What was found.
+    """
+    mark = MARKS[finding.standing].copy()
+    mark.align("left", _MARK_COLUMNS)
+    said = Text.assemble(mark, finding.name.ljust(_NAME_COLUMNS), finding.found)
+    if finding.fix:
+        said.append("\n" + " " * _MARK_COLUMNS + "-> ", style="dim").append(finding.fix, style="bold")
+    return said
+
+
+def clusters_table(clusters: Sequence[ClusterShown], *, now_s: float) -> RenderableType:
+    """Returns one row a cluster.
+
+    Args:
+        clusters: In name order.
+        now_s: For how long a cluster has been silent.
+    """
+    made = Listing("CLUSTER", "ENGINE", "?PLACES", "?>NODES", "?>READY", "CHIPS", ">FREE", "?~$/CHIP-HOUR", "ANSWERS")
+    for shown in clusters:
+        view = shown.view
+        if view is None:
+            made.add_row(_name(shown), shown.engine, _places(shown), "-", "-", "-", "-", "-", _silence(shown))
+            continue
+        nodes = view.inventory.nodes
+        ready = sum(node.condition is NodeCondition.READY for node in nodes)
+        chips: dict[str, int] = defaultdict(int)
+        for node in nodes:
+            chips[node.chip] += node.chips
+        counts = ", ".join(f"{count} {chip}" for chip, count in sorted(chips.items()))
+        free = sum(_free_milli(view, node) for node in nodes) / 1_000
+        made.add_row(
+            *(_name(shown), shown.engine, _places(shown), str(len(nodes)), str(ready), counts or "none", f"{free:g}"),
+            _prices(view.inventory) or "-",
+            _answers(view, now_s),
+        )
+    return made
+
+
+def cluster_panel(shown: ClusterShown, *, now_s: float) -> RenderableType:
+    """Returns one cluster in full: how it is set up, what it costs, and its nodes, equal ones on one row.
+
+    Args:
+        shown: The cluster.
+        now_s: For ages.
+    """
+    facts: dict[str, str | Text] = {"engine": shown.engine, "places": _places(shown)}
+    if isinstance(shown.settings, SlurmCluster):
+        facts |= _slurm_facts(shown.settings)
+    if shown.view is not None:
+        facts["prices"] = f"{_prices(shown.view.inventory) or 'none'} a chip-hour"
+        facts["answers"] = _answers(shown.view, now_s)
+    else:
+        facts["answers"] = _silence(shown) + (f"; ms cluster check {shown.name} tells why" if shown.asked else "")
+    panel = framed(facts_grid(facts), _name(shown))
+    if shown.view is None or not shown.view.inventory.nodes:
+        return panel
+    return Group(panel, nodes_table(shown.view, now_s=now_s))
+
+
+def nodes_table(view: ClusterView, *, now_s: float) -> RenderableType:
+    """Returns the nodes of a cluster, or its slots, those that are alike on one row.
+
+    Args:
+        view: What the server last saw.
+        now_s: For moments.
+    """
+    alike: dict[tuple[str, ...], list[Node]] = defaultdict(list)
+    for node in view.inventory.nodes:
+        alike[_row(view, node, now_s)].append(node)
+    name = "SLOTS" if view.inventory.delegated else "NODES"
+    headings = (name, ">COUNT", "EACH", ">FREE", "STATE", "?>CPUS", "?>GIB", "?PLACE", "?FEATURES", "~NOTE")
+    rows: list[tuple[str | Text, ...]] = []
+    for (chips, state, *rest), nodes in alike.items():
+        free = sum(_free_milli(view, node) for node in nodes) / 1_000
+        counts = (str(len(nodes)), chips, f"{free:g} of {sum(node.chips for node in nodes)}")
+        drawn = Text(state, style=CONDITIONS[nodes[0].condition])
+        rows.append((compress_hosts(node.name for node in nodes), *counts, drawn, *rest))
+    told = [column for column in range(len(headings)) if any(str(row[column]) for row in rows)]
+    made = Listing(*(headings[column] for column in told))
+    for row in rows:
+        made.add_row(*(row[column] for column in told))
+    return made
+
+
+def _row(view: ClusterView, node: Node, now_s: float) -> tuple[str, ...]:
+    """Returns what is told of a node beside its name and what is free."""
+    state = node.condition.value
+    if node.condition_owner:
+        state += f" by {node.condition_owner}"
+    why = [node.condition_reason] if node.condition_reason else []
+    ours, others = view.used_chip_milli.get(node.name, 0), node.foreign_chip_milli
+    if ours:
+        why.append(f"{ours / 1_000:g} ours")
+    if others:
+        why.append(f"{others / 1_000:g} of others")
+    if node.leaves_s is not None and node.leaves_s > now_s:
+        why.append(f"leaves {clock_text(node.leaves_s, now_s=now_s)}")
+    return (
+        f"{node.chips} {node.chip}",
+        state,
+        "" if node.cpus is None else f"{node.cpus:g}",
+        "" if node.memory_gib is None else f"{node.memory_gib:.0f}",
+        "/".join(name for _, name in node.domains),
+        ", ".join(node.features),
+        "; ".join(why),
+    )
+
+
+def _slurm_facts(settings: SlurmCluster) -> dict[str, str]:
+    """Returns how a Slurm cluster is set up, and what limits it; what is as it comes is left out."""
+    facts = {
+        "partitions": ", ".join(settings.partitions),
+        "shared folder": settings.shared,
+        "commands": f"over SSH on {settings.ssh}" if settings.ssh else "on this machine",
+        "interpreter": settings.python,
+        "tier to QOS": _pairs(settings.qos),
+        "tier to partition": _pairs(settings.tier_partitions),
+        "team to account": _pairs(settings.accounts),
+        "GRES to chip": _pairs(settings.chips),
+        "time limit": ago(settings.time_limit_s) if settings.time_limit_s else "",
+    }
+    if settings.delegated:
+        facts["waiting there"] = (
+            f"for up to {settings.queued_nodes_max} nodes, {ago(settings.queue_wait_s_max)} at most"
+        )
+    return {label: value for label, value in facts.items() if value}
+
+
+def _pairs(mapping: Mapping[str, str]) -> str:
+    return ", ".join(f"{left} = {right}" for left, right in sorted(mapping.items()))
+
+
+def _name(shown: ClusterShown) -> str:
+    pretended = (
+        shown.settings.simulated if shown.settings else shown.view is not None and shown.view.inventory.simulated
+    )
+    return f"{shown.name} (simulated)" if pretended else shown.name
+
+
+def _places(shown: ClusterShown) -> str:
+    if isinstance(shown.settings, LocalCluster) or shown.engine == "local":
+        return "this machine"
+    delegated = (
+        shown.settings.delegated if shown.settings else shown.view is not None and shown.view.inventory.delegated
+    )
+    return "delegated" if delegated else "pinned"
+
+
+def _prices(inventory: Inventory) -> str:
+    chips = sorted({node.chip for node in inventory.nodes})
+    return ", ".join(f"{chip} ${inventory.dollars_per_chip_hour.get(chip, 0.0):.2f}" for chip in chips)
+
+
+def _silence(shown: ClusterShown) -> str:
+    return "not yet" if shown.asked else "no server runs: ms up"
+
+
+def _answers(view: ClusterView, now_s: float) -> str:
+    return "yes" if view.answering else f"no, for {ago(now_s - view.seen_s)}"
+
+
+def _free_milli(view: ClusterView, node: Node) -> int:
+    if node.condition is not NodeCondition.READY:
+        return 0
+    return max(0, node.chips * 1_000 - node.foreign_chip_milli - view.used_chip_milli.get(node.name, 0))

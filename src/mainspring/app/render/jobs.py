@@ -1,0 +1,103 @@
+"""How one job looks: its facts, its attempts with their ranks as they are now, its ledger, its events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from mainspring.app.render.events import events_table
+from mainspring.app.render.goodput import goodput_text
+from mainspring.app.render.tables import (
+    COLOURS,
+    Listing,
+    ago,
+    asks,
+    facts_grid,
+    framed,
+    gist,
+    start_text,
+    states_text,
+    where,
+)
+from mainspring.domain.answers import AttemptView, Event, JobView
+from mainspring.domain.life import JobState, ended
+
+ODD_MAX = 4  # Ranks told of by themselves.
+
+
+def job_panel(job: JobView, events: Sequence[Event], *, now_s: float) -> RenderableType:
+    """Returns everything about one job on a screen.
+
+    Args:
+        job: The job.
+        events: Its events, oldest first.
+        now_s: For ages.
+    """
+    code = job.spec.code
+    facts: dict[str, str | Text] = {
+        "state": Text(f"{job.state.value}: {job.reason}" if job.reason else job.state.value, style=COLOURS[job.state]),
+        "asks": f"{asks(job.spec)} ({job.spec.tier.value}, team {job.spec.team})",
+    }
+    if job.state is JobState.QUEUED and job.start_s is not None:
+        facts["starts"] = start_text(job.start_s, exact=job.exact, now_s=now_s)
+    if job.array is not None:
+        facts["array"] = Text.assemble(f"{job.array.index} of {job.array.count}: ", states_text(job))
+    if job.step >= 0:
+        metrics = ", ".join(f"{name} {value:.4g}" for name, value in sorted(job.metrics.items()))
+        facts["step"] = f"{job.step}  {metrics}"
+    if job.attempts and not ended(job.state) and job.attempts[-1].ranks:
+        facts["ranks"] = ranks_text(job.attempts[-1], spares=sum(role.spares for role in job.spec.roles))
+    if code.tree:
+        facts["code"] = f"{code.tree[:19]} ({code.commit[:12] or 'no commit'}{', with changes' if code.dirty else ''})"
+    for name, value in sorted(job.result.items()):
+        facts[f"result {name}"] = f"{value:.4g}" if isinstance(value, float) else str(value)
+    if job.goodput is not None:
+        facts["goodput"] = goodput_text(job.goodput)
+    parts: list[RenderableType] = [framed(facts_grid(facts), f"{job.spec.name}  {job.id}")]
+    parts += [attempts_table(job.attempts, now_s=now_s), ""] if job.attempts else []
+    return Group(*parts, events_table(events))
+
+
+def ranks_text(attempt: AttemptView, *, spares: int = 0) -> str:
+    """Returns the ranks of an attempt as they are now: how many, in which generation, and which are not like the rest.
+
+    Args:
+        attempt: The attempt.
+        spares: How many of its places stand by until one is lost.
+    """
+    alive = [rank for rank in attempt.ranks if rank.alive]
+    # A place that never ran stands by, when there are no more of them than the job asks to stand by.
+    fresh = [rank for rank in attempt.ranks if not rank.alive and not rank.pid and rank.step < 0]
+    waiting = fresh if alive and len(fresh) <= spares else []
+    text = f"{len(alive)} of {len(attempt.ranks) - len(waiting)} alive in generation {attempt.generation}"
+    text += f", {len(waiting)} standing by" if waiting else ""
+    furthest = max((rank.step for rank in alive), default=-1)
+    odd = [
+        f"rank {rank.rank} on {rank.node} is gone" for rank in attempt.ranks if not rank.alive and rank not in waiting
+    ]
+    behind = sorted((rank for rank in alive if rank.step < furthest - 1), key=lambda rank: rank.step)
+    odd += [f"rank {rank.rank} on {rank.node} is at step {rank.step} of {furthest}" for rank in behind]
+    more = f"; and {len(odd) - ODD_MAX} more" if len(odd) > ODD_MAX else ""
+    return text + "".join(f"; {words}" for words in odd[:ODD_MAX]) + more
+
+
+def attempts_table(attempts: Sequence[AttemptView], *, now_s: float) -> RenderableType:
+    """Returns one row an attempt.
+
+    Args:
+        attempts: Oldest first.
+        now_s: For how long the newest has run.
+    """
+    made = Listing("ATTEMPT", "STATE", "?>GENERATION", "?>RANKS", "?NODES", "?>RAN", "?>COST", "?WHERE", "~REASON")
+    for attempt in attempts:
+        ran = (attempt.ended_s if attempt.ended_s is not None else now_s) - attempt.granted_s
+        nodes = ", ".join(attempt.hosts.get(node, node) for node in attempt.nodes[:4]) + (
+            f" and {len(attempt.nodes) - 4} more" if len(attempt.nodes) > 4 else ""
+        )
+        alive = sum(rank.alive for rank in attempt.ranks)
+        ranks = f"{alive}/{len(attempt.ranks)}" if attempt.ranks else "-"
+        counts = (str(attempt.generation), ranks, nodes, ago(ran), f"${attempt.dollars:.4f}")
+        made.add_row(attempt.id, attempt.state.value, *counts, where(attempt), gist(attempt.reason))
+    return made

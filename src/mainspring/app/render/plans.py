@@ -1,0 +1,203 @@
+"""How the planner's answers look: why a job waits, the last plan, what if, and what teams hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from mainspring.app.render.events import events_table, notable
+from mainspring.app.render.tables import Listing, ago, asked, clock_text, facts_grid, framed, start_text
+from mainspring.domain.answers import Event, JobView, PlanView, TeamView, WaitView, WhatIfAnswer, Why
+from mainspring.domain.ids import JobId
+from mainspring.domain.job import JobSpec
+from mainspring.domain.life import ended
+from mainspring.domain.plan import Candidate, Limit
+from mainspring.domain.team import TeamOrder
+
+_ROWS_MAX = 20  # Of one list of a plan; --json has more.
+
+
+def why_panel(why: Why, job: JobView, events: Sequence[Event] = (), *, now_s: float) -> RenderableType:
+    """Returns the planner's words, what would start the job now, how its runs fared, and every candidate weighed.
+
+    Args:
+        why: The answer.
+        job: The job: its spec names the options.
+        events: Its events, oldest first.
+        now_s: For times of day.
+    """
+    spec = job.spec
+    # How it ended comes first; why it ran where it did, second.
+    past = ended(why.state) and job.reason != why.summary
+    said: list[RenderableType] = [Text(f"{why.job} is {why.state.value}: {job.reason if past else why.summary}")]
+    if past and why.candidates:
+        said.append(Text(f"before that: {why.summary}"))
+    if why.limit is not None:
+        facts = {"limit": why.limit.value + (f" ({why.where})" if why.where else "")}
+        if why.limit is Limit.DEPENDENCY:
+            facts["after"] = ", ".join(spec.after)
+        if why.short_by > 0:
+            facts["short by"] = f"{why.short_by:g} chips"
+        starts = start_text(why.start_s, exact=why.exact, now_s=now_s)
+        facts["starts"] = "nobody can know yet" if starts == "-" else starts
+        for number, remedy in enumerate(why.remedies):
+            text = f"{remedy.text} (on {remedy.cluster}, ${remedy.dollars_per_hour:.2f} an hour)"
+            facts["now, if" if number == 0 else " " * number] = text
+        said += ["", facts_grid(facts)]
+    noted = notable(events)
+    if noted:
+        said += ["", events_table(noted)]
+    return Group(*said, "", _candidates(why.candidates, spec, now_s)) if why.candidates else Group(*said)
+
+
+def _candidates(candidates: Sequence[Candidate], spec: JobSpec, now_s: float) -> RenderableType:
+    roles = {role.name: role for role in spec.roles}
+    weighed = Listing("CLUSTER", "OPTION", "FITS", "?>$/HOUR", "?>$/USEFUL\nCHIP-HOUR", "?STARTS", "~VERDICT")
+    for candidate in candidates:
+        name = f"{candidate.cluster} (simulated)" if candidate.simulated else candidate.cluster
+        role = f" for {candidate.role}" if len(roles) > 1 else ""
+        option = asked(roles[candidate.role].options[candidate.option]) + role
+        fits = Text("yes", style="green") if candidate.fits else Text("no", style="yellow")
+        priced = candidate.fits or candidate.dollars_per_hour > 0  # A cluster without such chips has no price for them.
+        hourly = f"{candidate.dollars_per_hour:.2f}" if priced else "-"
+        work = f"{candidate.dollars_per_work:.2f}" if priced else "-"
+        starts = "-" if candidate.start_s is None else clock_text(max(candidate.start_s, now_s), now_s=now_s)
+        weighed.add_row(name, option, fits, hourly, work, starts, candidate.verdict)
+    return weighed
+
+
+def plan_panel(view: PlanView, *, now_s: float) -> RenderableType:
+    """Returns one plan on a screen.
+
+    Args:
+        view: The plan.
+        now_s: For times of day.
+    """
+    counts = {name: str(count) for name, count in view.counts.items() if count}
+    facts = {"made": f"{ago(max(0.0, now_s - view.made_s))} ago", **(counts or {"decided": "nothing: nobody waits"})}
+    if not view.complete:
+        facts["complete"] = "no: its work budget ran out, and more might have been found"
+    parts: list[RenderableType] = [framed(facts_grid(facts), f"plan {view.number}")]
+    if view.starts:
+        starts = Listing("STARTS", "CLUSTER", ">CHIPS", "~NODES")
+        for start in view.starts[:_ROWS_MAX]:
+            starts.add_row(start.job, start.cluster, f"{start.chips:g}", ", ".join(start.nodes[:8]))
+        parts.append(starts)
+    if view.evicts or view.resizes:
+        ends = Listing("ENDS", "FOR", ">CHIP-SECONDS LOST", "~REASON")
+        for evict in view.evicts[:_ROWS_MAX]:
+            ends.add_row(evict.job, evict.for_job or "-", f"{evict.price_chip_s:.0f}", evict.reason)
+        for resize in view.resizes[:_ROWS_MAX]:
+            ends.add_row(resize.job, resize.for_job or "-", "-", f"to {resize.replicas} replicas: {resize.reason}")
+        parts.append(ends)
+    if view.reservations:
+        kept = Listing("KEPT FOR", "CLUSTER", ">NODES", "FROM")
+        for each in view.reservations[:_ROWS_MAX]:
+            since = start_text(each.start_s, exact=True, now_s=now_s)
+            kept.add_row(each.job, each.cluster, str(each.nodes), since)
+        parts.append(kept)
+    if view.moves or view.provisions:
+        wanted = Listing("WANTED FOR", "~WHAT")
+        for move in view.moves[:_ROWS_MAX]:
+            wanted.add_row(move.for_job, f"{move.what} brought from {move.source} to {move.target}")
+        for order in view.provisions[:_ROWS_MAX]:
+            wanted.add_row(order.for_job, f"{order.nodes} nodes of {order.offer} on {order.cluster}: {order.reason}")
+        parts.append(wanted)
+    if view.waits:
+        parts.append(_waits(view.waits, now_s))
+    return Group(*(each for part in parts for each in (part, "")))
+
+
+def _waits(waits: Sequence[WaitView], now_s: float) -> RenderableType:
+    made = Listing(">WAIT", "FIRST", "LIMIT", "?WHOSE", "?>SHORT BY", "STARTS", "~REASON")
+    for wait in waits[:_ROWS_MAX]:
+        first = start_text(wait.first_s, exact=wait.exact > 0, now_s=now_s)
+        last = "" if wait.count == 1 or wait.last_s is None else f"; the last {clock_text(wait.last_s, now_s=now_s)}"
+        if last and wait.exact < wait.count:
+            last = f"{last}, estimate"
+        short = f"{wait.short_by:g}" if wait.short_by else "-"
+        facts = (wait.limit.value, wait.where or "-", short, first + last, wait.reason)
+        made.add_row(str(wait.count), wait.jobs[0], *facts)
+    return made
+
+
+def what_if_panel(answer: WhatIfAnswer, *, now_s: float) -> RenderableType:
+    """Returns what changes would make of the last plan.
+
+    Args:
+        answer: The comparison.
+        now_s: For times of day.
+    """
+    made = Listing("", ">AS IT IS", ">WHAT IF")
+    for name in answer.before.counts:
+        before, after = answer.before.counts[name], answer.after.counts.get(name, 0)
+        if before or after:
+            made.add_row(name, str(before), str(after))
+    facts = {
+        "would start now": _named(answer.start),
+        "would not start now": _named(answer.wait),
+        "would move": _named(answer.restart),
+        "would stop and wait": _named(answer.stranded),
+        "would start sooner": str(answer.sooner) if answer.sooner else "",
+        "would start later": str(answer.later) if answer.later else "",
+    }
+    told = {name: text for name, text in facts.items() if text} or {"changes": "nothing for any job"}
+    parts: list[RenderableType] = [made, "", facts_grid(told)]
+    evicted = [evict for evict in answer.after.evicts if evict not in answer.before.evicts]
+    if evicted:
+        ends = Listing("WOULD END", "FOR", "~REASON")
+        for evict in evicted[:_ROWS_MAX]:
+            ends.add_row(evict.job, evict.for_job or "-", evict.reason)
+        parts += ["", ends]
+    if answer.shifts:
+        moved = Listing("WAITS", "STARTS", "WOULD START")
+        for shift in answer.shifts[:_ROWS_MAX]:
+            times = (shift.before_s, shift.after_s)
+            moved.add_row(shift.job, *("-" if at_s is None else clock_text(at_s, now_s=now_s) for at_s in times))
+        parts += ["", moved]
+    if answer.after.waits:
+        parts += ["", _waits(answer.after.waits, now_s)]
+    return Group(*parts)
+
+
+def _named(jobs: Sequence[JobId]) -> str:
+    more = f" and {len(jobs) - 5} more" if len(jobs) > 5 else ""
+    return ", ".join(jobs[:5]) + more
+
+
+def teams_table(teams: Sequence[TeamView]) -> RenderableType:
+    """Returns one row a team: what it is promised and allowed, and what it holds.
+
+    Args:
+        teams: In name order.
+    """
+    made = Listing(
+        "TEAM", "?UNDER", "HOLDS", "?AT MOST", "GUARANTEE", "?BORROWS", "?LENDS", "?>WEIGHT", "?>SPENT", "?ORDER"
+    )
+    for view in teams:
+        team = view.team
+        held = "-" if view.use is None else _chips(view.use.chips, none="nothing")
+        spent = "-"
+        if view.use is not None and (view.use.dollars or team.dollars_max is not None):
+            most = "" if team.dollars_max is None else f" of {team.dollars_max:.0f}"
+            spent = f"${view.use.dollars:.0f}{most} in {team.budget_days:g} d"
+        made.add_row(
+            team.name,
+            team.parent or "-",
+            held,
+            "any" if team.chips_max is None else f"{team.chips_max:g} chips",
+            _chips(team.guarantee, none="-"),
+            _chips(team.borrow_max, none="any"),
+            _chips(team.lend_max, none="all"),
+            f"{team.weight:g}",
+            spent,
+            "oldest first" if team.order is TeamOrder.AGE else "least had first",
+        )
+    return made
+
+
+def _chips(counts: object, *, none: str) -> str:
+    assert isinstance(counts, dict)
+    return ", ".join(f"{count:g} {chip}" for chip, count in sorted(counts.items())) or none

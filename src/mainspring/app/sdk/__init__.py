@@ -1,0 +1,1 @@
+"""The Python SDK: `Lab` and its groups of verbs."""

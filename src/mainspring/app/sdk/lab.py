@@ -1,0 +1,353 @@
+"""The Python SDK: the same verbs as the command line.
+
+import mainspring as ms
+ms.up()
+job = ms.run(ms.job("hello", ["python", "train.py"], on=["h100:1"], replicas=2))
+ms.wait(job.id)
+
+Verbs called on the package speak of the default home folder; `ms.Lab(home)` has the same ones for any other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from mainspring.app.base.client import Client
+from mainspring.app.base.code import record_environment, snapshot_code
+from mainspring.app.base.home import Home, ServerRecord
+from mainspring.app.base.specs import option_from, spec_from
+from mainspring.app.sdk.checkpoints import Shelf
+from mainspring.app.sdk.clusters import ClusterVerbs
+from mainspring.app.sdk.data import DataVerbs
+from mainspring.app.server import daemon
+from mainspring.domain.answers import (
+    ClusterView,
+    Event,
+    GoodputReport,
+    JobView,
+    PlanView,
+    TeamView,
+    WhatIf,
+    WhatIfAnswer,
+    Why,
+)
+from mainspring.domain.codec import from_plain, to_plain
+from mainspring.domain.errors import NotFound, Unavailable
+from mainspring.domain.goodput import Goodput
+from mainspring.domain.ids import TeamName
+from mainspring.domain.job import LAB, JobSpec
+from mainspring.domain.life import ended
+from mainspring.domain.team import Team
+from mainspring.objects import ObjectStore, open_store
+
+WAIT_S_MAX = 30 * 86_400.0
+_POLL_S = 0.2
+
+
+def job(
+    name: str,
+    command: str | Sequence[str],
+    *,
+    on: str | Sequence[str] = "cpu",
+    replicas: int = 1,
+    spares: int = 0,
+    each: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+    **fields: object,
+) -> JobSpec:
+    """Returns the spec of a simple job.
+
+    Args:
+        name: Shown to people.
+        command: Program and arguments, or one line of text.
+        on: Acceptable chips, each `CHIP[:CHIPS][@SPEED]`: type, chips per replica, relative speed.
+        replicas: How many replicas start together.
+        spares: How many of them stand by.
+        each: Any other field of `Option`, for each of them (`cpus`, `memory_gib`, `within`, `prefer`, ...).
+        environment: Variables for the program.
+        **fields: Any other field of `JobSpec`, as in a YAML spec (`team`, `tier`, `after`, `duration_s`, ...);
+            `begins_from` names a checkpoint, "JOB" or "JOB@STEP"; `options` replaces `on`.
+
+    Raises:
+        InvalidSpec: A field is unknown or out of range.
+    """
+    chips = [on] if isinstance(on, str) else on
+    return spec_from(
+        {
+            "name": name,
+            "command": command if isinstance(command, str) else list(command),
+            "options": [option_from(option, replicas=replicas, **(each or {})) for option in chips],
+            "environment": dict(environment or {}),
+            "spares": spares,
+            **fields,
+        }
+    )
+
+
+class Lab:
+    """One Mainspring, seen from one home folder. Its data is `lab.data`, its clusters `lab.clusters`.
+
+    Args:
+        home: The home folder; None for `MAINSPRING_HOME`, else `~/.mainspring`.
+    """
+
+    def __init__(self, home: Path | str | None = None) -> None:
+        self.home = Home.find(Path(home) if home is not None else None)
+        self.data = DataVerbs(self)
+        self.clusters = ClusterVerbs(self)
+
+    def up(self, *, port: int | None = None, policy: Path | str | None = None) -> ServerRecord:
+        """Starts the server when it is not running, and returns where it listens.
+
+        Args:
+            port: 0 picks a free one; None takes the last one used, else the configured one.
+            policy: A YAML file of the fields of `Policy`, kept for later starts too; None leaves it as it was.
+
+        Raises:
+            Conflict: A policy is given and the server is running: it reads it when it starts.
+        """
+        return daemon.up(self.home, port=port, policy=None if policy is None else Path(policy))
+
+    def down(self) -> bool:
+        """Stops the server and returns whether it was running. Jobs go on."""
+        return daemon.down(self.home)
+
+    def client(self) -> Client:
+        """Returns a client of this lab's server: that of `MAINSPRING_URL` when set, else the home's own.
+
+        Raises:
+            Unavailable: No server was started from this home.
+        """
+        url = os.environ.get("MAINSPRING_URL")
+        if url:
+            return Client(url, os.environ.get("MAINSPRING_TOKEN") or self.home.token())
+        record = self.home.server()
+        if record is None:
+            raise Unavailable("reach the Mainspring server", on=str(self.home.path), got="none", next_step="ms up")
+        return Client(record.url, self.home.token(), certificate=self.home.certificate(self.home.config()))
+
+    def objects(self) -> ObjectStore:
+        """Returns this lab's object store."""
+        return open_store(self.home.objects_url(self.home.config()))
+
+    def run(
+        self,
+        spec: JobSpec,
+        *,
+        key: str = "",
+        code: Path | None = None,
+        count: int = 1,
+        after: Sequence[str] = (),
+        begins_from: str = "",
+    ) -> JobView:
+        """Submits a job and returns it; of an array, its first job.
+
+        Args:
+            spec: What to run.
+            key: The same key again returns the job it made the first time.
+            code: Folder whose working tree the job runs in; None for a job that needs no files.
+            count: How many equal jobs to make of it; each program is told its place by `MAINSPRING_ARRAY_INDEX`.
+            after: Ids or names of jobs that must succeed first, beside those that the spec names.
+            begins_from: "JOB" or "JOB@STEP" of the checkpoint to begin from, where JOB is a job's id or name or an
+                import's name; "" for what the spec says. The newest step there is now, or, of a job that this one
+                comes after, the newest when this one starts.
+
+        Raises:
+            NotFound: There is no such checkpoint.
+        """
+        store = self.objects()
+        taken = record_environment(store) if code is None else snapshot_code(code, store)
+        with self.client() as client:
+            first = {name: name for name in spec.after} | {name: client.job(name).id for name in after}
+            begins_from = begins_from or spec.begins_from
+            if begins_from in first:
+                begins_from = first[begins_from]
+            elif begins_from:
+                found = Shelf(self).steps(begins_from)
+                begins_from = f"{found.job}@{found.steps[0]}"
+            earlier = tuple(dict.fromkeys(first.values()))
+            spec = dataclasses.replace(spec, code=taken, after=earlier, begins_from=begins_from)
+            return client.submit(spec, key=key, count=count)
+
+    def again(self, job: str, *, key: str = "") -> JobView:
+        """Submits a job's spec and code once more and returns the new job.
+
+        Args:
+            job: Id or name of the job to repeat.
+            key: As for `run`.
+
+        Raises:
+            NotFound: The code it ran is no longer kept.
+        """
+        with self.client() as client:
+            spec = client.job(job).spec
+            tree = spec.code.tree.removeprefix("blake3:")
+            if tree and self.objects().size(f"code/{tree}.tar.gz") is None:
+                raise NotFound(
+                    "repeat a job", on=job, got=f"no code tree {tree[:12]}", next_step="ms run from a checkout"
+                )
+            return client.submit(spec, key=key)
+
+    def ps(self, *, state: str = "", array: str = "", limit: int = 50) -> tuple[JobView, ...]:
+        """Returns the newest jobs, newest first; one for each array.
+
+        Args:
+            state: Only jobs in this state, "" for all.
+            array: Id or name of a job: then every job of its array, in order.
+            limit: At most so many.
+        """
+        with self.client() as client:
+            return client.jobs(state=state, array=array, limit=limit)
+
+    def status(self, job: str) -> JobView:
+        """Returns one job.
+
+        Args:
+            job: Its id or name.
+        """
+        with self.client() as client:
+            return client.job(job)
+
+    def events(self, job: str) -> tuple[Event, ...]:
+        """Returns a job's events, oldest first.
+
+        Args:
+            job: Its id or name.
+        """
+        with self.client() as client:
+            return client.events(job)
+
+    def why(self, job: str, *, remedies: bool = False) -> Why:
+        """Returns why a job is where it is, or waits.
+
+        Args:
+            job: Its id or name.
+            remedies: Whether to find what would start it now, which takes a while on a large fleet.
+        """
+        with self.client() as client:
+            return client.why(job, remedies=remedies)
+
+    def goodput(self, job: str) -> Goodput:
+        """Returns what the time allocated to a job went into; the parts add up to the whole.
+
+        Args:
+            job: Its id or name.
+        """
+        with self.client() as client:
+            return client.goodput(job)
+
+    def goodput_report(self, *, team: str = "", cluster: str = "", since_s: float = 0.0) -> GoodputReport:
+        """Returns what allocated time went into: in all, by team and by cluster.
+
+        Args:
+            team: Only of this team and those below it, "" for all.
+            cluster: Only on this cluster, "" for all.
+            since_s: Only attempts granted since then.
+        """
+        with self.client() as client:
+            return client.goodput_report(team=team, cluster=cluster, since_s=since_s)
+
+    def plan(self) -> PlanView:
+        """Returns the last plan."""
+        with self.client() as client:
+            return client.plan()
+
+    def what_if(self, changes: WhatIf) -> WhatIfAnswer:
+        """Returns what some changes would make of the last plan; nothing of it happens.
+
+        Args:
+            changes: What to try.
+        """
+        with self.client() as client:
+            return client.what_if(changes)
+
+    def stop(self, job: str, *, array: bool = False) -> JobView:
+        """Asks a job to end and returns it as it is now.
+
+        Args:
+            job: Its id or name.
+            array: Whether all jobs of its array shall end.
+        """
+        with self.client() as client:
+            return client.stop(job, array=array)
+
+    def fleet(self) -> tuple[ClusterView, ...]:
+        """Returns every cluster."""
+        with self.client() as client:
+            return client.clusters()
+
+    def teams(self) -> tuple[TeamView, ...]:
+        """Returns the tenant tree with what each team holds, in order of name."""
+        with self.client() as client:
+            return client.teams()
+
+    def set_team(self, name: str, **fields: object) -> Team:
+        """Places a team in the tenant tree, or changes it, and returns it.
+
+        Args:
+            name: The team.
+            **fields: Any other field of `Team`; what is left out stays as it was. A new team is placed under "lab".
+        """
+        with self.client() as client:
+            known = {view.team.name: view.team for view in client.teams()}
+            before = known.get(TeamName(name), Team(name=TeamName(name), parent=None if name == LAB else LAB))
+            return client.set_team(from_plain(Team, {**to_plain(before), **to_plain(fields)}, strict=True))
+
+    def logs(self, job: str, *, rank: int = 0, follow: bool = False) -> Iterator[bytes]:
+        """Yields one rank's output: of the job's newest attempt, and when following of every one after it.
+
+        Args:
+            job: Its id or name.
+            rank: The rank.
+            follow: Whether to go on until the job has ended.
+        """
+        attempt, offset = 0, 0
+        with self.client() as client:
+            while True:
+                view = client.job(job)
+                job, newest = view.id, len(view.attempts)  # The id: a name may come to mean a newer job.
+                attempt = attempt or newest
+                if attempt:
+                    chunk = client.logs(job, attempt=attempt, rank=rank, since=offset)
+                    if chunk.data:
+                        offset = chunk.next_offset
+                        yield chunk.data
+                        continue
+                if follow and attempt < newest:
+                    attempt, offset = attempt + 1, 0
+                elif ended(view.state) or not follow:
+                    return
+                else:
+                    time.sleep(_POLL_S)
+
+    def wait(
+        self, job: str, *, timeout_s: float = WAIT_S_MAX, on_look: Callable[[JobView], None] = lambda view: None
+    ) -> JobView:
+        """Returns the job once it has ended.
+
+        Args:
+            job: Its id or name.
+            timeout_s: How long to wait at most.
+            on_look: Called with the job at every look, for progress.
+
+        Raises:
+            Unavailable: It has not ended in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self.client() as client:
+            while True:
+                view = client.job(job)
+                job = view.id  # A name may come to mean a newer job.
+                on_look(view)
+                if ended(view.state):
+                    return view
+                if time.monotonic() > deadline:
+                    raise Unavailable("wait for a job", on=job, got=view.state.value, wanted=f"an end in {timeout_s} s")
+                time.sleep(_POLL_S)
+
+
+__all__ = ["Lab", "job"]

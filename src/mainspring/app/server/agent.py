@@ -1,0 +1,56 @@
+"""The agent's entry program: `python -m mainspring agent --order FILE`, started by an engine on each node."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from mainspring.app.base.system import SystemClock, SystemDice
+from mainspring.domain import codec
+from mainspring.domain.fleet import AgentExit, AgentOrder
+from mainspring.domain.ports import Clock
+from mainspring.domain.wire.trust import CERTIFICATE_VARIABLE
+from mainspring.node.agent import run_agent
+
+EXIT_FILE = "exit.json"
+
+
+def main(clock: Clock) -> int:
+    """Runs one agent to its end; leaves `exit.json` in its report folder as its last act. Returns the exit code.
+
+    Args:
+        clock: Time.
+    """
+    parser = argparse.ArgumentParser(description="Runs one agent, as its engine ordered.")
+    parser.add_argument("--order", type=Path, required=True, help="file that holds the order")
+    order = codec.decode(AgentOrder, parser.parse_args().order.read_bytes())
+    reports = Path(order.report_dir or order.work_dir)
+    for folder in (Path(order.work_dir), reports):
+        folder.mkdir(parents=True, exist_ok=True)
+    environment = dict(os.environ)
+    certificate = environment.pop(CERTIFICATE_VARIABLE, "")
+    try:
+        ended = asyncio.run(
+            run_agent(order, environment=environment, clock=clock, dice=SystemDice(), certificate=certificate)
+        )
+    except Exception as error:  # noqa: BLE001  (the last word of a process that ends either way)
+        traceback.print_exc()
+        ended = AgentExit(exit_code=1, reason=f"fault in the agent: {error!r}")
+    try:
+        partial = reports / (EXIT_FILE + ".partial")
+        partial.write_bytes(codec.encode(ended))
+        partial.replace(reports / EXIT_FILE)
+    except OSError:
+        traceback.print_exc()  # The exit code alone has to say it.
+    return ended.exit_code
+
+
+if __name__ == "__main__":
+    exit_code = main(SystemClock())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)  # A worker thread stuck in a store that does not answer must not keep the process.

@@ -1,0 +1,128 @@
+"""Checking a Slurm cluster's set-up where Slurm's commands are: on this machine, or over SSH on the login node.
+
+There this module is the program: `python -m mainspring check-cluster` reads an `Ask` on standard input and writes one
+`Finding` a line.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from mainspring.app.base.system import SystemClock
+from mainspring.domain.codec import decode, encode
+from mainspring.domain.errors import InvalidMessage
+from mainspring.engines.remote.engine import ssh_words
+from mainspring.engines.slurm.cluster.commands import Commands
+from mainspring.engines.slurm.cluster.config import SlurmCluster
+from mainspring.engines.slurm.setup.check import SetUp
+from mainspring.engines.slurm.setup.findings import Finding, Standing
+
+LOGIN = "login node"  # The step before all others, where the commands are elsewhere.
+FAR_S_MAX = 420.0  # A job may wait 60 s, run 60 s, and show its files after 70 s; the rest is for slow commands.
+WORDS_MAX = 400  # Letters of what ssh says.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What is to be checked.
+
+    Args:
+        cluster: The cluster.
+        controller: Where its agents will call; "" while no server runs.
+        certificate: What they are to trust there; see `SetUp`.
+        version: Of the Mainspring that asks.
+    """
+
+    cluster: SlurmCluster
+    controller: str
+    certificate: str
+    version: str
+
+
+def findings(cluster: SlurmCluster, *, controller: str, certificate: str) -> Iterator[Finding]:
+    """Yields what a check finds, step by step.
+
+    Args:
+        cluster: The cluster.
+        controller: Where its agents will call; "" while no server runs.
+        certificate: What they are to trust there, as PEM text.
+    """
+    ask = Ask(cluster=cluster, controller=controller, certificate=certificate, version=version("mainspring"))
+    return _far(ask) if cluster.ssh else _here(ask)
+
+
+def _here(ask: Ask) -> Iterator[Finding]:
+    set_up = SetUp(
+        ask.cluster,
+        Commands(ask.cluster, os.environ),
+        python=sys.executable,
+        version=ask.version,
+        controller=ask.controller,
+        certificate=ask.certificate,
+        clock=SystemClock(),
+    )
+    return set_up.findings()
+
+
+def _far(ask: Ask) -> Iterator[Finding]:
+    """Yields what the login node writes, and at last why it wrote no more."""
+    target, python = ask.cluster.ssh, ask.cluster.python or sys.executable
+    words = ssh_words(target, python, "check-cluster")
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        limit = threading.Timer(FAR_S_MAX, process.kill)
+        limit.start()
+        try:
+            with suppress(BrokenPipeError):  # It has ended, and its last words tell why.
+                process.stdin.write(encode(ask))
+                process.stdin.close()
+            for line in process.stdout:
+                with suppress(InvalidMessage):  # What a login shell has to say.
+                    yield decode(Finding, line)
+            code = process.wait()
+        finally:
+            limit.cancel()
+            process.kill()
+        errors.seek(0)
+        said = " ".join(errors.read().decode(errors="replace").split())[-WORDS_MAX:]
+    if code:
+        fix = f"see that this works without a password: ssh {target} {shlex.quote(python)} -P -c 'import mainspring'"
+        found = said or ("no end in time" if code < 0 else f"an end with code {code}")
+        yield Finding(name=LOGIN, standing=Standing.FAILED, found=found, fix=fix)
+
+
+def main() -> None:
+    """Answers one ask."""
+    ask = decode(Ask, sys.stdin.buffer.read())
+    own = version("mainspring")
+    found = f"{platform.node()}, Mainspring {own}, Python {platform.python_version()}"
+    if own == ask.version:
+        _write(Finding(name=LOGIN, standing=Standing.OK, found=found))
+        for finding in _here(ask):
+            _write(finding)
+    else:
+        fix = f"install mainspring=={ask.version} there"
+        _write(Finding(name=LOGIN, standing=Standing.FAILED, found=f"{found}; here {ask.version}", fix=fix))
+
+
+def _write(finding: Finding) -> None:
+    sys.stdout.buffer.write(encode(finding) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

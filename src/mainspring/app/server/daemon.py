@@ -1,0 +1,156 @@
+"""Starting and stopping the server that belongs to a home folder."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from mainspring.app.base.client import Client
+from mainspring.app.base.home import Config, Home, ServerRecord, url_of
+from mainspring.domain.errors import Conflict, NotAllowed, Unavailable
+from mainspring.objects import open_store
+
+START_S_MAX = 60.0
+STOP_S_MAX = 30.0
+RELEASE_S_MAX = 1.0
+_POLL_S = 0.05
+
+
+def up(home: Home, *, port: int | None = None, policy: Path | None = None) -> ServerRecord:
+    """Returns where the home's server listens, starting it when it is not running.
+
+    Args:
+        home: The home folder.
+        port: Port to listen on; 0 picks a free one; None takes the last one used, else the configured one.
+        policy: A planning policy to keep and start with; None leaves it as it was.
+
+    Raises:
+        Conflict: Another program holds the port, or a policy is given and the server is running.
+        InvalidSpec: The configuration or the policy is wrong.
+        Unavailable: The server did not start.
+    """
+    config = home.config()
+    open_store(home.objects_url(config))  # A wrong URL is told now, and not by the first job.
+    with home.lock():
+        if policy is not None:
+            record = home.server()
+            if record is not None and running(record):
+                got = "a server that is running"
+                raise Conflict("take a planning policy", on=str(policy), got=got, next_step="ms down, then again")
+            home.keep_policy(policy)
+        home.policy()
+        return _up(home, config, port)
+
+
+def _up(home: Home, config: Config, port: int | None) -> ServerRecord:
+    record = home.server()
+    if record is not None and running(record):
+        return record
+    if port is None:
+        port = int(record.url.rpartition(":")[2]) if record is not None else config.port
+    certificate = home.certificate(config)
+    with _listen(config, port) as listener, home.log.open("ab") as log:
+        # The server inherits the open socket, so that nobody can take the port in between.
+        url = url_of(listener, config)
+        begun = log.tell()
+        server = subprocess.Popen(
+            [sys.executable, "-m", "mainspring", "server", "--home", home.path, "--socket", str(listener.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            pass_fds=(listener.fileno(),),
+        )
+    home.write_server(ServerRecord(url=url, pid=server.pid))
+    deadline = time.monotonic() + START_S_MAX
+    with Client(url, token="", certificate=certificate) as client:
+        while not _healthy(client, server):
+            if server.poll() is not None or time.monotonic() > deadline:
+                server.kill()
+                raise Unavailable(
+                    "start the Mainspring server",
+                    on=url,
+                    got=_tail(home.log, begun) or f"no answer in {START_S_MAX:.0f} s",
+                    next_step=f"read {home.log}",
+                )
+            time.sleep(_POLL_S)
+    return ServerRecord(url=url, pid=server.pid)
+
+
+def down(home: Home) -> bool:
+    """Stops the home's server and returns whether it was running. Jobs go on; the next `up` picks them up again.
+
+    Args:
+        home: The home folder.
+
+    Raises:
+        Unavailable: It did not end in time.
+    """
+    record = home.server()
+    if record is None or not running(record):
+        return False
+    with suppress(ProcessLookupError):
+        process = os.pidfd_open(record.pid)
+        try:
+            os.kill(record.pid, signal.SIGTERM)
+            ends, _, _ = select.select([process], [], [], STOP_S_MAX)
+        finally:
+            os.close(process)
+        if not ends:
+            raise Unavailable("stop the server", on=f"process {record.pid}", next_step=f"kill -9 {record.pid}")
+    return True
+
+
+def running(record: ServerRecord) -> bool:
+    """Returns whether that process lives and is a Mainspring server, not a later one with its number.
+
+    Args:
+        record: Where the server was.
+    """
+    try:
+        words = Path(f"/proc/{record.pid}/cmdline").read_bytes().split(b"\0")
+        state = Path(f"/proc/{record.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    server = {b"mainspring", b"server"} <= set(words) or b"mainspring.app.server" in words  # The latter until 0.1.
+    return server and state != "Z"
+
+
+def _healthy(client: Client, server: subprocess.Popen[bytes]) -> bool:
+    try:
+        return client.healthy()
+    except NotAllowed:  # Nobody could use a server whose certificate does not hold its name.
+        server.kill()
+        server.wait()
+        raise
+
+
+def _listen(config: Config, port: int) -> socket.socket:
+    """Returns a socket on the port; the threads of a server that was just killed may hold it for a moment longer."""
+    # The server's libraries take half a second that no other verb needs.
+    from mainspring.control.server import Tls, listen
+
+    tls = Tls(certificate=Path(config.certificate), key=Path(config.key)) if config.certificate else None
+    deadline = time.monotonic() + RELEASE_S_MAX
+    while True:
+        try:
+            return listen(config.host, port, tls=tls)
+        except Conflict as error:
+            if time.monotonic() > deadline:
+                advice = "ms up --port 0 takes any free port"
+                raise Conflict(error.attempted, on=error.on, got=error.got, next_step=advice) from error
+            time.sleep(_POLL_S)
+
+
+def _tail(log: Path, begun: int) -> str:
+    with log.open("rb") as file:
+        file.seek(begun)
+        lines = file.read()[-4_000:].decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""

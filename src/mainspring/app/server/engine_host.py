@@ -1,0 +1,192 @@
+"""An engine for a Mainspring on another machine: `python -m mainspring engine-host`, started over ssh.
+
+Speaks `engines.far_wire` on standard input and output; what anything here prints goes to the error output instead. It
+ends when its input does: with the ssh, and so with the server that started it.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from importlib.metadata import version
+from threading import Event, Lock, Thread
+from typing import BinaryIO, TypeVar, final
+
+from mainspring.app.server.engines import open_engine
+from mainspring.domain.codec import FRAME_HEADER_BYTES, frame, frame_length, unframe
+from mainspring.domain.errors import InvalidMessage, MainspringError, Unavailable
+from mainspring.domain.ports import Engine
+from mainspring.engines.remote.engine import CALLS_MAX
+from mainspring.engines.remote.wire import (
+    ALIVE_S,
+    LOG_BYTES_MAX,
+    PART_ITEMS_MAX,
+    FarAlive,
+    FarAnswer,
+    FarCall,
+    FarPart,
+    greeting,
+    problem_of,
+)
+
+Item = TypeVar("Item")
+THREADS = 8  # What a controller has under way at once, and two for people who read logs.
+DRAIN_S = 10.0  # For calls under way when the line is gone: they are to leave no half of a launch.
+_log = logging.getLogger(__name__)
+
+
+@final
+class Host:
+    """One engine at the service of one line.
+
+    Args:
+        source: Where calls come from.
+        sink: File descriptor that answers go to; nobody else writes there.
+        make: Makes the engine that the opening message names.
+    """
+
+    def __init__(self, source: BinaryIO, sink: int, make: Callable[[object], Engine]) -> None:
+        self._source = source
+        self._sink = sink
+        self._make = make
+        self._writing = Lock()
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="mainspring-call")
+        self._running: set[Future[None]] = set()
+
+    def run(self) -> None:
+        """Serves until the line is gone.
+
+        Raises:
+            InvalidMessage: What came is no message; nothing after it could be understood.
+        """
+        self._write(greeting(version("mainspring")))
+        gone = Event()
+        Thread(target=self._keep_alive, args=(gone,), name="mainspring-alive", daemon=True).start()
+        try:
+            engine = self._open()
+            while engine is not None and (call := self._next()) is not None:
+                if not isinstance(call, FarCall):
+                    raise InvalidMessage("serve an engine", got=f"a {type(call).__name__}", wanted="a FarCall")
+                self._take(engine, call)
+        finally:
+            gone.set()
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            wait([each for each in self._running if not each.done()], DRAIN_S)  # To it, cancelled ones are not done.
+
+    def _open(self) -> Engine | None:
+        opening = self._next()
+        if opening is None:
+            return None
+        try:
+            engine = self._make(opening)
+        except MainspringError as error:
+            self._say(FarAnswer(number=0, error=problem_of(error)))
+            return None
+        self._say(FarAnswer(number=0))
+        return engine
+
+    def _take(self, engine: Engine, call: FarCall) -> None:
+        self._running = {each for each in self._running if not each.done()}
+        if len(self._running) >= CALLS_MAX:
+            full = Unavailable(call.call, got=f"{len(self._running)} calls that have not ended")
+            self._say(FarAnswer(number=call.number, error=problem_of(full)))
+            return
+        self._running.add(self._pool.submit(self._answer, engine, call))
+
+    def _answer(self, engine: Engine, call: FarCall) -> None:
+        try:
+            answer = self._done(engine, call)
+            self._say(answer)
+        except MainspringError as error:
+            self._say(FarAnswer(number=call.number, error=problem_of(error)))
+        except OSError:
+            return  # The line is gone; the main thread learns it too.
+        except Exception as error:  # noqa: BLE001  (our own fault: told to the caller, and the host goes on)
+            _log.exception("a fault in %s", call.call)
+            fault = Unavailable(call.call, got=f"a fault in the engine: {error!r}")
+            self._say(FarAnswer(number=call.number, error=problem_of(fault)))
+
+    def _done(self, engine: Engine, call: FarCall) -> FarAnswer:
+        done = FarAnswer(number=call.number)
+        match call.call:
+            case "inventory":
+                found = engine.inventory()
+                for nodes in _parts(found.nodes):
+                    self._say(FarPart(number=call.number, nodes=nodes))
+                return replace(done, inventory=replace(found, nodes=()))
+            case "observe":
+                for seen in _parts(engine.observe()):
+                    self._say(FarPart(number=call.number, seen=seen))
+            case "launch":
+                if call.order is None:
+                    raise InvalidMessage("launch an allocation", got="no order")
+                engine.launch(call.order)
+            case "stop":
+                engine.stop(call.allocation, grace_s=call.grace_s)
+            case "logs":
+                limit = min(call.limit, LOG_BYTES_MAX)
+                chunk = engine.logs(call.allocation, rank=call.rank, since=call.since, limit=limit)
+                return replace(done, log=base64.b64encode(chunk.data).decode(), next_offset=chunk.next_offset)
+            case "cordon":
+                engine.cordon(call.node, owner=call.owner, reason=call.reason)
+            case "uncordon":
+                engine.uncordon(call.node, owner=call.owner)
+            case other:
+                raise InvalidMessage("serve an engine", got=other[:80], wanted="one of the seven calls")
+        return done
+
+    def _next(self) -> object:
+        """Returns the next message, None when the line is gone."""
+        header = self._source.read(FRAME_HEADER_BYTES)
+        if len(header) < FRAME_HEADER_BYTES:
+            return None
+        length = frame_length(header)
+        body = self._source.read(length)
+        return unframe(body) if len(body) == length else None
+
+    def _say(self, words: object) -> None:
+        self._write(frame(words))
+
+    def _write(self, data: bytes) -> None:
+        with self._writing:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(self._sink, left) :]
+
+    def _keep_alive(self, gone: Event) -> None:
+        while not gone.wait(ALIVE_S):
+            try:
+                self._say(FarAlive())
+            except OSError:
+                os._exit(1)  # Whoever listened is gone, and nothing else would end a host that waits for a call.
+
+
+def _parts(items: tuple[Item, ...]) -> Iterator[tuple[Item, ...]]:
+    for begin in range(0, len(items), PART_ITEMS_MAX):
+        yield items[begin : begin + PART_ITEMS_MAX]
+
+
+def main(make: Callable[[object], Engine]) -> None:
+    """Hosts one engine on standard input and output, and ends the process.
+
+    Args:
+        make: Makes the engine that the opening message names.
+    """
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    sink = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        Host(sys.stdin.buffer, sink, make).run()
+    except (MainspringError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+    sys.stderr.flush()
+    os._exit(0)  # A call that hangs must not keep the process.
+
+
+if __name__ == "__main__":
+    main(open_engine)

@@ -1,0 +1,83 @@
+"""The server's entry program: `python -m mainspring server --home FOLDER --socket FD`, started by `ms up`.
+
+Joins the adapters to the ports: which store, which engines, which objects.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from pathlib import Path
+
+from mainspring.app.base.home import Home, url_of
+from mainspring.app.base.system import SystemClock, SystemDice
+from mainspring.app.server.arrivals import Inboxes, Reader
+from mainspring.app.server.engines import Engines
+from mainspring.control import Caller, Control, TokenRole, open_store
+from mainspring.control.server import Server, Tls
+from mainspring.domain.errors import MainspringError, NotFound
+from mainspring.domain.job import LAB
+from mainspring.domain.team import Team
+
+
+def main() -> int:
+    """Serves one home folder until told to stop; returns the exit code."""
+    parser = argparse.ArgumentParser(description="Runs the Mainspring server of one home folder.")
+    parser.add_argument("--home", type=Path, required=True, help="home folder")
+    parser.add_argument("--socket", type=int, required=True, help="number of the open socket to serve on")
+    words = parser.parse_args()
+    try:
+        serve(Home(words.home), socket.socket(fileno=words.socket))
+    except MainspringError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+def serve(home: Home, listener: socket.socket) -> None:
+    """Serves until SIGTERM or SIGINT.
+
+    Args:
+        home: The home folder.
+        listener: A socket that listens.
+
+    Raises:
+        Conflict: Another controller leads the same store.
+    """
+    config = home.config()
+    clock = SystemClock()
+    engines = Engines(config, home, environment=os.environ, clock=clock)
+    control = Control(
+        store=open_store(home.database_url(config)),
+        engines=engines.by_name,
+        clock=clock,
+        dice=SystemDice(),
+        controller_url=config.public_url or url_of(listener, config),
+        objects_url=home.objects_url(config),
+        key=home.key(SystemDice()),
+        policy=home.policy(),
+    )
+    try:
+        home.token()
+    except NotFound:
+        control.set_team(Team(name=LAB), Caller(role=TokenRole.ADMIN, team=LAB))
+        home.write_token(control.issue_token(role=TokenRole.ADMIN, team=LAB))
+    inboxes = Inboxes(home.arrivals)
+    reader = Reader(inboxes, home.objects_url(config))
+    tls = Tls(certificate=Path(config.certificate), key=Path(config.key)) if config.certificate else None
+    server = Server(control, listener, tls=tls, arrivals=inboxes)
+    server.start()
+    reader.start()
+    try:
+        server.wait()
+    finally:
+        reader.stop()
+        server.stop()
+        engines.close()
+        control.store.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The loop: observe, plan, commit, act."""

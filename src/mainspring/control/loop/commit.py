@@ -1,0 +1,301 @@
+"""Writes a plan: attempts, stops, events, and why each job is where it is or waits, as far as that has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import final
+
+import sqlalchemy as sa
+
+from mainspring.control.loop.granting import NewAllocation, NewAttempt, grant, resize
+from mainspring.control.state.active_state import Mirror
+from mainspring.control.store.fleet import Fleet
+from mainspring.control.store.holdings import (
+    KEPT,
+    AllocationRecord,
+    Change,
+    change,
+    live_allocations_of,
+    parts,
+    split,
+)
+from mainspring.control.store.ledger import Ledger, StopCause, clipped
+from mainspring.control.store.records import AttemptRecord, JobRecord, attempt_by_id, chunks, jobs_by_id, text_of
+from mainspring.control.store.schema import ID_LENGTH_MAX, plans, whys
+from mainspring.control.store.settings import Settings
+from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, JobId, draw_id
+from mainspring.domain.job import ANY_CHIP, MILLI
+from mainspring.domain.life import AttemptState, JobState
+from mainspring.domain.plan import Candidate, Evict, Grant, Limit, Move, Plan, Provision, Resize, Start, Wait
+from mainspring.domain.ports import Dice
+from mainspring.domain.wire import Detail, EventKind
+
+_SLACK_S = 60.0  # An expected start that moved by less, or by less than a tenth of the wait, is not told again.
+_SLACK = 0.1
+_LIVE = (AttemptState.GRANTED, AttemptState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Words:
+    """What jobs of one class are told."""
+
+    limit: Limit | None
+    where: str
+    short_by: float
+    summary: str
+    considered: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Why:
+    words: _Words
+    start_s: float | None = None
+    exact: bool = False
+
+    def tells(self, words: _Words, start_s: float | None, *, exact: bool, now_s: float) -> bool:
+        """Returns whether who was told this need not be told that."""
+        if self.words is not words or self.exact is not exact:
+            return False
+        if self.start_s is None or start_s is None:
+            return self.start_s is start_s
+        return abs(self.start_s - start_s) <= max(_SLACK_S, _SLACK * (start_s - now_s))
+
+
+@final
+class Committer:
+    """Writes plans, one after the other.
+
+    What no engine here can do yet is told and not done: moves of data and orders of nodes are events, written when they
+    are first wanted. A resize adds allocations to its attempt and ends others, while it goes on. Where that cannot be
+    (a part of an allocation would have to end, or the one with the lead), the attempt ends, saved, and the job is
+    queued to start again at the other size.
+
+    Args:
+        mirror: What has not ended.
+        fleet: What the engines said.
+        settings: Bounds.
+        dice: Draws ids.
+    """
+
+    def __init__(self, mirror: Mirror, fleet: Fleet, settings: Settings, dice: Dice) -> None:
+        self._mirror = mirror
+        self._fleet = fleet
+        self._settings = settings
+        self._dice = dice
+        self._told: dict[JobId, _Why] = {}
+        self._words: dict[_Words, _Words] = {}
+        self._wanted: Collection[Move | Provision] = ()
+
+    def commit(
+        self, connection: sa.Connection, decided: Plan, *, answering: Iterable[ClusterName], now_s: float
+    ) -> None:
+        """Writes a plan. What has moved on since the plan was made is passed over; the next plan sees it.
+
+        Args:
+            connection: From `Store.write`.
+            decided: The plan.
+            answering: Clusters whose engines answer: elsewhere nothing can be made to end.
+            now_s: The time.
+        """
+        ledger = Ledger(connection, now_s)
+        changed = self._changed_waits(decided, now_s)
+        # The words on nodes to order tell how long the job has waited; they are no other wish.
+        wanted: dict[Move | Provision, Move | Provision] = {move: move for move in decided.moves}
+        wanted |= {replace(order, reason=""): order for order in decided.provisions}
+        fresh = [one for wish, one in wanted.items() if wish not in self._wanted]
+        reached = frozenset(answering)
+        planned: tuple[Evict | Resize, ...] = (*decided.evicts, *decided.resizes)
+        ends = [end for end in planned if self._cluster_of(end.attempt) in reached]
+        if not (decided.starts or ends or fresh or changed):
+            return
+        connection.execute(
+            sa.insert(plans).values(
+                number=decided.number,
+                made_s=now_s,
+                starts=len(decided.starts),
+                evicts=len(decided.evicts),
+                waits=sum(len(wait.jobs) for wait in decided.waits),
+            )
+        )
+        self._mirror.plan_number = decided.number
+        for end in ends:
+            self._end(ledger, end)
+        for one in fresh:
+            _tell_wanted(ledger, one)
+        self._wanted = wanted.keys()
+        starts = decided.starts[: self._settings.starts_max]
+        jobs = jobs_by_id(connection, [start.job for start in starts])
+        told = dict(changed)
+        granted: list[NewAttempt] = []
+        for start in starts:
+            if jobs[start.job].state is JobState.QUEUED:
+                new = self._new_attempt(jobs[start.job], start, decided.number)
+                granted.append(new)
+                told[start.job] = _Why(words=_placed(start, new))
+        grant(ledger, granted)
+        _write_whys(connection, told, decided.number)
+        waiting = {job for wait in decided.waits for job in wait.jobs}
+        self._told = {job: why for job, why in self._told.items() if job in waiting} | changed
+
+    def _changed_waits(self, decided: Plan, now_s: float) -> dict[JobId, _Why]:
+        """Returns what jobs are to be told, first in the queue first, at most `whys_max` of them."""
+        changed: dict[JobId, _Why] = {}
+        words: dict[_Words, _Words] = {}
+        for wait in decided.waits:
+            new = _words_of(wait)
+            same = words[new] = self._words.get(new, new)
+            for place, (job, start_s) in enumerate(zip(wait.jobs, wait.start_s, strict=True)):
+                exact = place < wait.exact
+                before = self._told.get(job)
+                if before is not None and before.tells(same, start_s, exact=exact, now_s=now_s):
+                    continue
+                if len(changed) < self._settings.whys_max:
+                    changed[job] = _Why(words=same, start_s=start_s, exact=exact)
+        self._words = words
+        return changed
+
+    def _cluster_of(self, attempt: AttemptId) -> ClusterName | None:
+        known = self._mirror.attempts.get(attempt)
+        return None if known is None else known.cluster
+
+    def _end(self, ledger: Ledger, end: Evict | Resize) -> None:
+        attempt = attempt_by_id(ledger.connection, end.attempt)
+        if attempt is None or attempt.state not in _LIVE:
+            return
+        detail = {"for_job": end.for_job} if end.for_job is not None else {}
+        match end:
+            case Evict():
+                ledger.stop_attempt(attempt, StopCause.EVICT, end.reason, detail={**detail, "limit": end.cause.value})
+            case Resize():
+                self._resize(ledger, attempt, end, detail)
+
+    def _resize(self, ledger: Ledger, attempt: AttemptRecord, wanted: Resize, detail: Mapping[str, str]) -> None:
+        own = {one.id: one for one in live_allocations_of(ledger.connection, [attempt.id]) if one.state in KEPT}
+        kept = sorted(own.values(), key=lambda one: one.place)
+        held = parts(ledger.connection, [one.id for one in kept])
+        of_role = {one.id: held[one.id] for one in kept if held[one.id].role == wanted.role}
+        how = change(of_role, wanted.grant) if of_role else None
+        if how is None or any(_leads(own[allocation], attempt) for allocation in how.dropped):
+            reason = f"runs again with {wanted.replicas} replicas of {wanted.role}: {wanted.reason}"
+            ledger.stop_attempt(attempt, StopCause.RESIZE, reason, detail=detail)
+        elif how != Change(dropped=(), added=()):
+            told: Detail = {"role": wanted.role, "replicas": wanted.replicas, "reason": wanted.reason, **detail}
+            roles = {role.name: role.options for role in self._mirror.specs[attempt.job].roles}
+            resize(
+                ledger,
+                attempt,
+                dropped=[own[allocation] for allocation in how.dropped],
+                added=[self._new_allocation(part, roles[part.role][part.option].chip) for part in how.added],
+                detail=told,
+            )
+
+    def _new_attempt(self, job: JobRecord, start: Start, number: int) -> NewAttempt:
+        roles = {role.name: role.options for role in self._mirror.specs[start.job].roles}
+        options = [roles[each.role][each.option] for each in start.grants]
+        return NewAttempt(
+            id=AttemptId(draw_id("attempt", self._dice)),
+            job=job,
+            grants=start.grants,
+            allocations=tuple(
+                self._new_allocation(part, option.chip)
+                for each, option in zip(start.grants, options, strict=True)
+                for part in split(each, option)
+            ),
+            simulated=self._fleet.seen()[start.grants[0].cluster].inventory.simulated,
+            plan=number,
+        )
+
+    def _new_allocation(self, part: Grant, asked: ChipName) -> NewAllocation:
+        inventory = self._fleet.seen()[part.cluster].inventory
+        chip_of = {node.name: node.chip for node in inventory.nodes} if asked == ANY_CHIP else {}
+        chips: dict[ChipName, int] = {}
+        for node, milli in zip(part.nodes, part.chip_milli, strict=True):
+            chip = chip_of.get(node, asked)
+            chips[chip] = chips.get(chip, 0) + milli
+        prices = inventory.dollars_per_chip_hour
+        return NewAllocation(
+            id=AllocationId(draw_id("allocation", self._dice)),
+            part=part,
+            chips=chips,
+            dollars_per_hour=sum(prices.get(chip, 0.0) * milli / MILLI for chip, milli in chips.items()),
+        )
+
+
+def _leads(allocation: AllocationRecord, attempt: AttemptRecord) -> bool:
+    return allocation.agent_first <= attempt.lead < allocation.agent_first + allocation.nodes
+
+
+def _words_of(wait: Wait) -> _Words:
+    return _Words(
+        limit=wait.limit,
+        where=wait.where,
+        short_by=wait.short_by,
+        summary=wait.reason,
+        considered=wait.considered,
+    )
+
+
+def _tell_wanted(ledger: Ledger, wanted: Move | Provision) -> None:
+    match wanted:
+        case Move():
+            moved: Detail = {
+                "what": wanted.what,
+                "source": wanted.source,
+                "target": wanted.target,
+                "size_bytes": wanted.size_bytes,
+            }
+            ledger.event(EventKind.MOVE_WANTED, job=wanted.for_job, detail=moved)
+        case Provision():
+            ordered: Detail = {
+                "cluster": wanted.cluster,
+                "offer": wanted.offer,
+                "nodes": wanted.nodes,
+                "reason": wanted.reason,
+            }
+            ledger.event(EventKind.PROVISION_WANTED, job=wanted.for_job, detail=ordered)
+
+
+def _write_whys(connection: sa.Connection, told: Mapping[JobId, _Why], number: int) -> None:
+    if not told:
+        return
+    for some in chunks(told):
+        connection.execute(sa.delete(whys).where(whys.c.job_id.in_(some)))
+    # Jobs of one class share one value: its candidates are written out once.
+    texts = {id(why.words): text_of(why.words.considered) for why in told.values()}
+    rows = [
+        {
+            "job_id": job,
+            "plan": number,
+            "summary": clipped(why.words.summary),
+            "limit_name": why.words.limit.value if why.words.limit else None,
+            "whose": why.words.where[:ID_LENGTH_MAX],
+            "short_by": why.words.short_by,
+            "start_s": why.start_s,
+            "exact": why.exact,
+            "candidates": texts[id(why.words)],
+        }
+        for job, why in told.items()
+    ]
+    connection.execute(sa.insert(whys), rows)
+
+
+def _placed(start: Start, new: NewAttempt) -> _Words:
+    """Returns where a job was placed and why there, and what came second."""
+    placed = [
+        f"{_counted(sum(grant.chip_milli) / MILLI, 'chip')} on {_counted(len(grant.nodes), 'node')} of {grant.cluster}"
+        + (f" for {grant.role}" if len(start.grants) > 1 else "")
+        for grant in start.grants
+    ]
+    fit = sum(candidate.fits for candidate in start.considered)
+    pretended = " (simulated)" if new.simulated else ""
+    summary = (
+        f"placed {'; '.join(placed)}{pretended}, ${new.dollars_per_hour:.2f} an hour: "
+        f"the cheapest per useful chip-hour of {fit} that fit, of {len(start.considered)} weighed"
+    )
+    cluster = start.grants[0].cluster
+    return _Words(limit=None, where=cluster, short_by=0.0, summary=summary, considered=start.considered)
+
+
+def _counted(count: float, what: str) -> str:
+    return f"{count:g} {what}" if count == 1 else f"{count:g} {what}s"

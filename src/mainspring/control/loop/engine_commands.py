@@ -1,0 +1,169 @@
+"""What the store says the engines should be told now, how they are told, and what their answers mean for the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import sqlalchemy as sa
+
+from mainspring.control.loop.fold import Loss
+from mainspring.control.loop.losses import lose
+from mainspring.control.state.active_state import Mirror
+from mainspring.control.store.holdings import AllocationRecord, allocation_by_id, ranks_per_replica
+from mainspring.control.store.ledger import Ledger, StopCause
+from mainspring.control.store.settings import Settings
+from mainspring.control.store.tokens import Caller, TokenRole, attempt_secret, save_token
+from mainspring.domain.errors import MainspringError, Unavailable
+from mainspring.domain.fleet import AllocationPhase, AllocationSeen, LaunchOrder
+from mainspring.domain.ids import AllocationId, AttemptId, ClusterName
+from mainspring.domain.life import AllocationState
+from mainspring.domain.ports import Engine
+
+Seen = Mapping[ClusterName, Mapping[AllocationId, AllocationSeen]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """One thing to tell an engine: a launch when there is an order, else a stop with a grace."""
+
+    cluster: ClusterName
+    allocation: AllocationId
+    order: LaunchOrder | None = None
+    grace_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What an engine answered: `refused` says why it will never do it, "" when it took it."""
+
+    act: Act
+    refused: str = ""
+
+
+def tell(engine: Engine, act: Act) -> Told | None:
+    """Tells an engine one thing; None when it did not answer and is to be asked again.
+
+    Args:
+        engine: Of the act's cluster.
+        act: What to tell it.
+    """
+    try:
+        if act.order is None:
+            engine.stop(act.allocation, grace_s=act.grace_s)
+        else:
+            engine.launch(act.order)
+    except Unavailable:
+        return None
+    except MainspringError as error:
+        return Told(act=act, refused=str(error))
+    return Told(act=act)
+
+
+@final
+class Actor:
+    """Finds what is to be told, and writes what was answered.
+
+    Args:
+        mirror: What has not ended.
+        settings: Bounds.
+        key: What the tokens of attempts are made from.
+        controller_url: Where agents register.
+    """
+
+    def __init__(self, mirror: Mirror, settings: Settings, key: str, controller_url: str) -> None:
+        self._mirror = mirror
+        self._settings = settings
+        self._key = key
+        self._controller_url = controller_url
+        self._secrets: dict[AttemptId, str] = {}
+
+    def acts(self, connection: sa.Connection, seen: Seen, now_s: float) -> Sequence[Act]:
+        """Returns what the engines should be told now, and stores the tokens that launches carry.
+
+        Args:
+            connection: From `Store.write`.
+            seen: What the engines that answer see.
+            now_s: The time.
+        """
+        mirror, settings = self._mirror, self._settings
+        self._secrets = {attempt: secret for attempt, secret in self._secrets.items() if attempt in mirror.attempts}
+        acts: list[Act] = []
+        known: set[AllocationId] = set()
+        for allocation in mirror.allocations:
+            known.add(allocation.id)
+            if len(acts) >= settings.acts_max or allocation.cluster not in seen:
+                continue
+            if allocation.state is AllocationState.STOPPING:
+                waited_s = float("inf") if allocation.stopped_s is None else now_s - allocation.stopped_s
+                if waited_s > settings.grace_s + settings.stop_again_s:
+                    acts.append(
+                        Act(cluster=allocation.cluster, allocation=allocation.id, grace_s=self._grace_s(allocation))
+                    )
+            elif allocation.state is AllocationState.GRANTED:
+                order = self._order(connection, allocation, now_s)
+                acts.append(Act(cluster=allocation.cluster, allocation=allocation.id, order=order))
+        for cluster, found in seen.items():
+            for allocation_id, phase in ((one.allocation, one.phase) for one in found.values()):
+                # What runs under our label and is not in the store would hold nodes that plans believe to be free.
+                runs = phase in (AllocationPhase.PENDING, AllocationPhase.RUNNING)
+                if runs and allocation_id not in known and len(acts) < settings.acts_max:
+                    acts.append(Act(cluster=cluster, allocation=allocation_id, grace_s=settings.grace_s))
+        return acts
+
+    def record(self, connection: sa.Connection, told: Sequence[Told], now_s: float) -> None:
+        """Writes what the engines answered, unless the allocation has moved on meanwhile.
+
+        Args:
+            connection: From `Store.write`.
+            told: What they answered.
+            now_s: The time.
+        """
+        ledger = Ledger(connection, now_s)
+        states = {allocation.id: allocation for allocation in self._mirror.allocations}
+        for answer in told:
+            known = states.get(answer.act.allocation)
+            if known is None:
+                continue
+            self._mirror.touch(known.attempt)
+            current = allocation_by_id(connection, known.id)
+            assert current is not None
+            if answer.act.order is None:
+                if not answer.refused:
+                    ledger.stop_taken(current.id)
+            elif answer.refused:
+                lose(ledger, self._mirror, known.attempt, {current.id: Loss(reason=answer.refused)})
+            elif current.state is AllocationState.GRANTED:
+                ledger.move_allocation(current, AllocationState.LAUNCHED)
+
+    def _grace_s(self, allocation: AllocationRecord) -> float:
+        attempt = self._mirror.attempts.get(allocation.attempt)
+        lost = attempt is None or attempt.stop_cause == StopCause.LOST
+        return self._settings.lost_grace_s if lost else self._settings.grace_s
+
+    def _order(self, connection: sa.Connection, allocation: AllocationRecord, now_s: float) -> LaunchOrder:
+        attempt = self._mirror.attempts[allocation.attempt]
+        part, spec = self._mirror.parts[allocation.id], self._mirror.specs[attempt.job]
+        option = next(role for role in spec.roles if role.name == part.role).options[part.option]
+        each = ranks_per_replica(part, option)  # Cores and memory are spread like the chips.
+        if attempt.id not in self._secrets:
+            # Agents of one attempt know each other by it, so a controller that starts anew must give the same.
+            self._secrets[attempt.id] = attempt_secret(self._key, attempt.id)
+            caller = Caller(role=TokenRole.ATTEMPT, team=spec.team, attempt=attempt.id)
+            save_token(connection, self._secrets[attempt.id], caller, now_s=now_s)
+        return LaunchOrder(
+            allocation=allocation.id,
+            attempt=attempt.id,
+            role=part.role,
+            nodes=part.nodes,
+            chip_milli=part.chip_milli,
+            cpu_milli=tuple(round(option.cpu_milli * ranks / each) for ranks in part.ranks),
+            memory_mib=tuple(round(option.memory_mib * ranks / each) for ranks in part.ranks),
+            controller=self._controller_url,
+            token=self._secrets[attempt.id],
+            job=self._mirror.jobs[attempt.job].name,
+            teams=self._mirror.with_those_above(spec.team),
+            tier=spec.tier,
+            duration_s=spec.duration_s or None,
+        )

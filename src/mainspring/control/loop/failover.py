@@ -1,0 +1,68 @@
+"""When a cluster that does not answer is given up, so that its jobs may start elsewhere.
+
+Silence alone proves nothing: an engine's own controller may be down while every run goes on. An attempt is given up
+only when its engine has been silent for long and its lead has not been heard of beyond the lease either.
+
+What runs there may go on without us knowing. So giving up fences first: from the same transaction on, nothing the old
+lead or its agents say counts (their reports are answered "fenced", at which they end at once; they cannot register;
+what they store bears their attempt's own name), and only then may the job be granted again. Its allocations stay in the
+store as stopping: when the cluster answers again they are stopped before anything is placed on the nodes they hold.
+"""
+
+from __future__ import annotations
+
+from mainspring.control.store.records import AttemptRecord
+from mainspring.domain.ids import ClusterName
+
+
+class Silence:
+    """For how long each engine has not answered, counted from the first time it was asked in vain."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[ClusterName, float] = {}
+
+    def heard(self, cluster: ClusterName) -> None:
+        """Notes an answer.
+
+        Args:
+            cluster: Whose.
+        """
+        self._since_s.pop(cluster, None)
+
+    def missed(self, cluster: ClusterName, *, monotonic_s: float) -> None:
+        """Notes that an answer did not come.
+
+        Args:
+            cluster: Whose.
+            monotonic_s: When, on the clock that never jumps.
+        """
+        self._since_s.setdefault(cluster, monotonic_s)
+
+    def forget(self) -> None:
+        """Starts anew, as after a time in which nobody was asked."""
+        self._since_s.clear()
+
+    def seconds(self, cluster: ClusterName, *, monotonic_s: float) -> float:
+        """Returns for how long a cluster has been silent, 0 while it answers.
+
+        Args:
+            cluster: Which one.
+            monotonic_s: Now.
+        """
+        return monotonic_s - self._since_s.get(cluster, monotonic_s)
+
+
+def given_up(attempt: AttemptRecord, *, silent_s: float, now_s: float, failover_s: float, lease_s: float) -> str:
+    """Returns why an attempt is given up, "" while it is not.
+
+    Args:
+        attempt: A live attempt, as the store has it now.
+        silent_s: For how long its engine has not answered.
+        now_s: The time.
+        failover_s: How long an engine may be silent.
+        lease_s: How long a lead may be silent; several heartbeats.
+    """
+    quiet_s = now_s - (attempt.granted_s if attempt.heard_s is None else attempt.heard_s)
+    if silent_s <= failover_s or quiet_s <= lease_s:
+        return ""
+    return f"cluster {attempt.cluster} has been silent for {silent_s:.0f} s, and its lead for {quiet_s:.0f} s"

@@ -1,0 +1,105 @@
+"""Writes what became of the allocations of live attempts: an attempt ends with them, or goes on without them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from mainspring.control.loop.fold import Loss, fatal
+from mainspring.control.state.active_state import Mirror
+from mainspring.control.store.holdings import KEPT, AllocationRecord, allocation_by_id
+from mainspring.control.store.ledger import Ledger, StopCause
+from mainspring.control.store.records import AttemptRecord, attempt_by_id, attempts_by_id
+from mainspring.domain.ids import AllocationId, AttemptId
+from mainspring.domain.life import AllocationState, AttemptState
+
+LIVE = (AttemptState.GRANTED, AttemptState.RUNNING)
+
+
+def lose(ledger: Ledger, mirror: Mirror, attempt_id: AttemptId, losses: Mapping[AllocationId, Loss]) -> None:
+    """Ends an attempt that cannot go on after some losses; else takes what is lost from it, and lets its lead go on.
+
+    Args:
+        ledger: Of the transaction.
+        mirror: Shows the attempt's allocations as they were before.
+        attempt_id: The attempt.
+        losses: What was lost of it, by allocation.
+    """
+    attempt = attempt_by_id(ledger.connection, attempt_id)
+    if attempt is None or attempt.state not in LIVE:
+        return
+    held = {one: mirror.parts[one.id] for one in mirror.allocations_of(attempt_id)}
+    taken = {one: losses[one.id].reason for one in held if one.id in losses and losses[one.id].taken}
+    reason = fatal(held, losses, mirror.specs[attempt.job], led=attempt.epoch > 0)
+    for one, words in taken.items():
+        ledger.take_back(one, words)
+    if reason:
+        cause = StopCause.TAKEN if taken else StopCause.LOST
+        ledger.stop_attempt(attempt, cause, next(iter(taken.values()), reason))
+        mirror.touch(attempt_id)
+        return
+    for one in held:
+        loss = losses.get(one.id)
+        if loss is not None and loss.ended:
+            nodes = mirror.parts[one.id].nodes
+            ledger.note_gone(one, [nodes.index(node) for node in loss.ended if node in nodes])
+        if loss is None or (one.lost and not loss.whole):
+            continue
+        mirror.touch(attempt_id)
+        if not loss.well:
+            ledger.lose_allocation(one)
+        if loss.whole:
+            _take(ledger, one)
+            ledger.settle_grants(attempt_id)
+
+
+def drop_late(ledger: Ledger, mirror: Mirror, *, before_s: float) -> None:
+    """Takes allocations from attempts that go on, whose agents have not come in the time a start may take.
+
+    Args:
+        ledger: Of the transaction.
+        mirror: Shows what has not ended.
+        before_s: Those granted before, or out of their cluster's queue before, are late.
+    """
+    late: dict[AttemptId, dict[AllocationId, Loss]] = {}
+    for one in mirror.allocations:
+        if one.state in KEPT and one.came_s is None and not one.queued and one.granted_s < before_s:
+            attempt = mirror.attempts.get(one.attempt)
+            if attempt is not None and attempt.state is AttemptState.RUNNING and _missing(ledger, one.id):
+                late.setdefault(one.attempt, {})[one.id] = Loss(reason=f"the agents of {one.id} have not come")
+    for attempt_id, losses in late.items():
+        lose(ledger, mirror, attempt_id, losses)
+
+
+def end_leaderless(ledger: Ledger, mirror: Mirror, *, before_s: float) -> None:
+    """Ends attempts that have lost an agent, and of whose lead nothing was heard since.
+
+    Args:
+        ledger: Of the transaction.
+        mirror: Shows which have lost one.
+        before_s: Leads last heard of before then are gone too.
+    """
+    for attempt in _in_order(attempts_by_id(ledger.connection, mirror.bereaved)):
+        heard_s = attempt.granted_s if attempt.heard_s is None else attempt.heard_s
+        if attempt.state in LIVE and heard_s < before_s:
+            silent_s = ledger.now_s - heard_s
+            reason = f"an agent was lost, and no lead was heard of for {silent_s:.0f} s"
+            ledger.stop_attempt(attempt, StopCause.LOST, reason)
+            mirror.touch(attempt.id)
+
+
+def _missing(ledger: Ledger, allocation: AllocationId) -> bool:
+    """Returns whether its agents have not come; the mirror does not hear of that."""
+    current = allocation_by_id(ledger.connection, allocation)
+    assert current is not None
+    return current.came_s is None
+
+
+def _take(ledger: Ledger, allocation: AllocationRecord) -> None:
+    current = allocation_by_id(ledger.connection, allocation.id)
+    assert current is not None
+    if current.state in KEPT:
+        ledger.move_allocation(current, AllocationState.STOPPING)
+
+
+def _in_order(found: Iterable[AttemptRecord]) -> list[AttemptRecord]:
+    return sorted(found, key=lambda attempt: attempt.id)

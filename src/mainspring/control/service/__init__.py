@@ -1,0 +1,1 @@
+"""What the API serves: answers to agents, leads and people."""

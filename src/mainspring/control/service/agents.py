@@ -1,0 +1,396 @@
+"""What agents and leads are told: orders for those that register, acknowledgements for those that report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from mainspring.control.store.holdings import (
+    KEPT,
+    AllocationRecord,
+    allocation_by_id,
+    live_allocations_of,
+    parts,
+    ranks_min,
+    ranks_per_replica,
+)
+from mainspring.control.store.ledger import Ledger, StopCause
+from mainspring.control.store.records import (
+    AttemptRecord,
+    JobRecord,
+    attempt_by_id,
+    furthest_step,
+    jobs_by_id,
+    specs,
+    text_of,
+)
+from mainspring.control.store.schema import agents, allocations, attempts, jobs
+from mainspring.control.store.settings import Settings
+from mainspring.domain.errors import Conflict, InvalidMessage, NotFound, nearest
+from mainspring.domain.goodput import TimeUse
+from mainspring.domain.ids import AllocationId, RoleName
+from mainspring.domain.job import JobSpec
+from mainspring.domain.life import AttemptState, ended
+from mainspring.domain.plan import Grant
+from mainspring.domain.wire import (
+    EventKind,
+    Heartbeat,
+    HeartbeatReply,
+    LeadEvent,
+    Orders,
+    RankPlace,
+    Register,
+    RoleOrders,
+)
+
+ADDRESS_LENGTH_MAX = 255
+LEDGER_S_MAX = 1e13  # Of one use: every node of the largest cluster, for a year and a half.
+FIRST_LEAD = 0  # The first node of the first allocation.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posting:
+    """An allocation and the attempt it serves, as an agent names them."""
+
+    allocation: AllocationRecord
+    attempt: AttemptRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What orders are made by.
+
+    Args:
+        settings: How often leads report, and how long agents live without one.
+        objects_url: Where code snapshots and checkpoints are.
+        now_s: The time.
+        listens_since_s: Since when this controller hears leads: one that was not heard before may well live.
+    """
+
+    settings: Settings
+    objects_url: str
+    now_s: float
+    listens_since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gang:
+    """What goes on of an attempt, as an agent that registers finds it: its allocations in order of place, and parts."""
+
+    allocations: tuple[AllocationRecord, ...]
+    parts: Mapping[AllocationId, Grant]
+
+    @property
+    def size(self) -> int:
+        """Returns how many agents there are to be."""
+        return sum(one.nodes for one in self.allocations)
+
+
+def layout(held: Sequence[tuple[AllocationRecord, Grant]], *, only: int | None = None) -> tuple[RankPlace, ...]:
+    """Returns where every rank of an attempt lives.
+
+    Agents are numbered over all allocations' nodes in order, ranks over all agents; so rank 0 lives with agent 0, and
+    the ranks of one role are neighbours until the role grows.
+
+    Args:
+        held: The attempt's allocations with what they hold, in order of place.
+        only: Just this agent's ranks, unless None.
+    """
+    sizes: dict[RoleName, int] = {}
+    for _, part in held:
+        sizes[part.role] = sizes.get(part.role, 0) + sum(part.ranks)
+    places: list[RankPlace] = []
+    seen: dict[RoleName, int] = {}
+    for one, part in held:
+        first = one.rank_first
+        for agent, count in enumerate(part.ranks, start=one.agent_first):
+            before = seen.get(part.role, 0)
+            seen[part.role] = before + count
+            if only in (None, agent):
+                places += [
+                    RankPlace(
+                        rank=first + each,
+                        role=part.role,
+                        role_rank=before + each,
+                        role_size=sizes[part.role],
+                        agent=agent,
+                    )
+                    for each in range(count)
+                ]
+            first += count
+    return tuple(places)
+
+
+def posting(connection: sa.Connection, allocation: AllocationId) -> Posting:
+    """Returns what an allocation id stands for.
+
+    Args:
+        connection: Where to read.
+        allocation: Its id.
+
+    Raises:
+        NotFound: No such allocation.
+    """
+    record = allocation_by_id(connection, allocation)
+    if record is None:
+        raise NotFound("register an agent", on=f"allocation {allocation[:80]!r}", wanted="one that was launched")
+    attempt = attempt_by_id(connection, record.attempt)
+    assert attempt is not None
+    return Posting(allocation=record, attempt=attempt)
+
+
+def register(connection: sa.Connection, call: Register, *, rules: Rules, known: bool = False) -> Orders | None:
+    """Returns an agent's orders: ready once every agent of the attempt has come, and from then on at once.
+
+    An agent that has lost its lead is told to lead itself when the lead has been silent here for a lease too, and of
+    nobody else who does; else it is sent back to the one that reports.
+
+    Args:
+        connection: From `Store.write`; from `Store.read` will do when the agent is `known`.
+        call: What the agent says.
+        rules: What orders are made by.
+        known: Only look: None when there is something to write down.
+
+    Raises:
+        NotFound: No such allocation, or the node is not in it.
+        Conflict: The allocation is stopping or gone, or the attempt has lost too many leads.
+        InvalidMessage: The address is too long.
+    """
+    if not 0 < len(call.address) <= ADDRESS_LENGTH_MAX:
+        raise InvalidMessage("register an agent", got=f"{len(call.address)} letters", wanted="its address")
+    where = posting(connection, call.allocation)
+    attempt = where.attempt
+    if where.allocation.state not in KEPT:
+        raise Conflict("register an agent", on=call.allocation, got=f"one that is {where.allocation.state.value}")
+    own = sorted(live_allocations_of(connection, [attempt.id]), key=lambda one: one.place)
+    kept = tuple(one for one in own if one.state in KEPT)
+    gang = _Gang(allocations=kept, parts=parts(connection, [one.id for one in kept]))
+    agent = where.allocation.agent_first + _place(gang.parts[call.allocation], call)
+    fresh = _address(connection, attempt, agent) != call.address
+    formed = attempt.epoch == 0 and _all_came(connection, attempt, gang, agent)
+    leads = not formed and _succeeds(attempt, call, rules)
+    waited = bool(where.allocation.queued)
+    if known and (fresh or formed or leads or waited):
+        return None
+    if waited:
+        Ledger(connection, rules.now_s).leave_queue(where.allocation)
+    if fresh:
+        connection.execute(sa.delete(agents).where(agents.c.attempt_id == attempt.id, agents.c.agent == agent))
+        connection.execute(sa.insert(agents).values(attempt_id=attempt.id, agent=agent, address=call.address))
+    if fresh and where.allocation.came_s is None:
+        _note_arrival(connection, where.allocation, rules.now_s)
+    if formed:
+        attempt = _name_first(connection, attempt, rules.now_s)
+    if leads:
+        attempt = _name_another(connection, attempt, agent, gang, rules)
+    return _orders(connection, attempt, agent, gang, rules)
+
+
+def _address(connection: sa.Connection, attempt: AttemptRecord, agent: int) -> str | None:
+    query = sa.select(agents.c.address).where(agents.c.attempt_id == attempt.id, agents.c.agent == agent)
+    return connection.execute(query).scalar()
+
+
+def _all_came(connection: sa.Connection, attempt: AttemptRecord, gang: _Gang, agent: int) -> bool:
+    """Returns whether every agent has come, with the one that calls."""
+    others = (agents.c.attempt_id == attempt.id, agents.c.agent != agent)
+    count = connection.execute(sa.select(sa.func.count()).select_from(agents).where(*others)).scalar_one()
+    if count + 1 < gang.size:  # A thousand agents ask often until the last has come: counting is all they cost.
+        return False
+    came = {agent, *connection.execute(sa.select(agents.c.agent).where(*others)).scalars()}
+    return all(each in came for one in gang.allocations for each in range(one.agent_first, one.agent_first + one.nodes))
+
+
+def _note_arrival(connection: sa.Connection, allocation: AllocationRecord, now_s: float) -> None:
+    """Writes when the last agent of an allocation has come."""
+    first, last = allocation.agent_first, allocation.agent_first + allocation.nodes - 1
+    own = (agents.c.attempt_id == allocation.attempt, agents.c.agent.between(first, last))
+    came = connection.execute(sa.select(sa.func.count()).select_from(agents).where(*own)).scalar_one()
+    if came == allocation.nodes:
+        connection.execute(sa.update(allocations).where(allocations.c.id == allocation.id).values(came_s=now_s))
+
+
+def _orders(connection: sa.Connection, attempt: AttemptRecord, agent: int, gang: _Gang, rules: Rules) -> Orders:
+    spec = specs(connection, [attempt.job])[attempt.job]
+    held = [(one, gang.parts[one.id]) for one in gang.allocations]
+    ready, lead = attempt.epoch > 0, agent == attempt.lead
+    earlier = attempt.number if attempt.epoch > 1 else attempt.number - 1  # A lead before may have told of steps too.
+    environment = _array_place(jobs_by_id(connection, [attempt.job])[attempt.job])
+    return Orders(
+        ready=ready,
+        attempt=attempt.id,
+        job=attempt.job,
+        epoch=attempt.epoch,
+        agent=agent,
+        agents=gang.size,
+        lead=lead,
+        lead_address=(_address(connection, attempt, attempt.lead) or "") if ready else "",
+        ranks=layout(held, only=None if lead else agent) if ready else (),
+        roles=_roles(spec, [part for _, part in held], environment) if ready else (),
+        code=spec.code,
+        objects_url=rules.objects_url,
+        restarts_max=spec.restarts_max,
+        lease_s=rules.settings.lease_s,
+        heartbeat_s=rules.settings.heartbeat_s,
+        furthest_step=furthest_step(connection, attempt.job, until=earlier),
+        number=attempt.number,
+        inputs=spec.inputs,
+        begins_from=spec.begins_from,
+    )
+
+
+def _roles(spec: JobSpec, held: Sequence[Grant], environment: Mapping[str, str]) -> tuple[RoleOrders, ...]:
+    granted = {part.role: part for part in reversed(held)}
+    made = []
+    for role in spec.roles:
+        part = granted[role.name]
+        option = role.options[part.option]
+        each = ranks_per_replica(part, option)
+        made.append(
+            RoleOrders(
+                role=role.name,
+                command=role.command,
+                environment={**role.environment, **environment},
+                spares=role.spares * each,
+                ranks_min=ranks_min(role, part),
+                group=option.group * each if option.group or each > 1 else 0,
+                memory_mib=option.memory_mib // each,
+            )
+        )
+    return tuple(made)
+
+
+# ---------------------------------------------------------------- leads
+
+
+def _name_first(connection: sa.Connection, attempt: AttemptRecord, now_s: float) -> AttemptRecord:
+    named: dict[str, object] = {"epoch": 1, "lead": FIRST_LEAD, "led_s": now_s, "heard_s": now_s}
+    return _named(connection, attempt, named)
+
+
+def _succeeds(attempt: AttemptRecord, call: Register, rules: Rules) -> bool:
+    """Returns whether who calls is to lead: the lead it has lost is the newest, and nobody here hears of it either."""
+    if call.lost_epoch != attempt.epoch or attempt.epoch == 0:
+        return False
+    heard_s = max(rules.listens_since_s, attempt.granted_s if attempt.heard_s is None else attempt.heard_s)
+    return rules.now_s - heard_s >= rules.settings.lease_s
+
+
+def _name_another(
+    connection: sa.Connection, attempt: AttemptRecord, agent: int, gang: _Gang, rules: Rules
+) -> AttemptRecord:
+    if attempt.epoch >= rules.settings.leads_max:
+        raise Conflict(
+            "name another lead", on=attempt.id, got=f"{attempt.epoch} leads lost", wanted="fewer", next_step="end"
+        )
+    heard_s = attempt.granted_s if attempt.heard_s is None else attempt.heard_s
+    silent_s = max(0.0, rules.now_s - heard_s)
+    # What nobody told of since: the nodes stood idle for want of a lead.
+    before = dict(attempt.seconds_before)
+    for use, seconds in (*attempt.seconds.items(), (TimeUse.RECOVERY.value, silent_s * gang.size)):
+        before[use] = before.get(use, 0.0) + seconds
+    epoch = attempt.epoch + 1
+    reason = f"agent {attempt.lead}, which led, has not been heard of for {silent_s:.0f} s"
+    Ledger(connection, rules.now_s).event(
+        EventKind.LEAD_NAMED,
+        job=attempt.job,
+        attempt=attempt.id,
+        detail={"epoch": epoch, "agent": agent, "reason": reason},
+    )
+    named: dict[str, object] = {"epoch": epoch, "lead": agent, "heard_s": rules.now_s, "events_seen": 0}
+    return _named(connection, attempt, {**named, "seconds": "{}", "seconds_before": text_of(before)})
+
+
+def _named(connection: sa.Connection, attempt: AttemptRecord, columns: Mapping[str, object]) -> AttemptRecord:
+    connection.execute(sa.update(attempts).where(attempts.c.id == attempt.id).values(columns))
+    current = attempt_by_id(connection, attempt.id)
+    assert current is not None
+    return current
+
+
+def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> HeartbeatReply:
+    """Writes what a lead reports and returns what it need not repeat.
+
+    Args:
+        connection: From `Store.write`.
+        beat: The report.
+        now_s: The time.
+
+    Raises:
+        InvalidMessage: Its outcome is not one an attempt can end with.
+    """
+    if beat.outcome is not None and not ended(beat.outcome):
+        raise InvalidMessage("accept a heartbeat", on="field 'outcome'", got=beat.outcome.value, wanted="an end")
+    attempt = attempt_by_id(connection, beat.attempt)
+    if attempt is None or ended(attempt.state) or beat.epoch != attempt.epoch:
+        return HeartbeatReply(acknowledged=0, fenced=True)
+    ledger = Ledger(connection, now_s)
+    if attempt.state is AttemptState.GRANTED:
+        ledger.run_attempt(attempt, jobs_by_id(connection, [attempt.job])[attempt.job])
+    seen = _write_events(ledger, attempt, beat.events)
+    columns: dict[str, object] = {"events_seen": seen, "heard_s": now_s}
+    given = {use.value: min(beat.seconds.get(use.value, 0.0), LEDGER_S_MAX) for use in TimeUse}
+    told = {use: seconds for use, seconds in given.items() if seconds > 0}
+    if sum(told.values()) >= sum(attempt.seconds.values()):  # One that came late tells what was known before.
+        columns["seconds"] = text_of(told)
+        if told and attempt.epoch == 1 and not attempt.seconds:
+            columns["led_s"] = _began_s(connection, attempt, sum(told.values()), now_s)
+    if (beat.generation, beat.step) >= (attempt.generation, attempt.step):
+        columns |= {"generation": beat.generation, "step": beat.step, "ranks": text_of(beat.ranks)}
+        connection.execute(
+            sa.update(jobs).where(jobs.c.id == attempt.job).values(step=beat.step, metrics=text_of(beat.metrics))
+        )
+    if beat.outcome is not None and attempt.outcome is None:
+        columns["outcome"] = beat.outcome.value
+    connection.execute(sa.update(attempts).where(attempts.c.id == attempt.id).values(columns))
+    if beat.outcome is not None:
+        current = attempt_by_id(connection, attempt.id)
+        assert current is not None
+        # A lead ends so only when its engine asks it to: nobody here has, unless the attempt is stopping already.
+        taken = beat.outcome is AttemptState.CANCELLED
+        cause = StopCause.TAKEN if taken else StopCause.OUTCOME
+        reason = beat.reason or f"its lead reported {beat.outcome.value}"
+        ledger.stop_attempt(current, cause, f"cluster {attempt.cluster} took it back: {reason}" if taken else reason)
+    return HeartbeatReply(acknowledged=seen, gone=_gone(connection, attempt))
+
+
+def _gone(connection: sa.Connection, attempt: AttemptRecord) -> tuple[int, ...]:
+    own = (agents.c.attempt_id == attempt.id, agents.c.gone)
+    return tuple(connection.execute(sa.select(agents.c.agent).where(*own).order_by(agents.c.agent)).scalars())
+
+
+def _began_s(connection: sa.Connection, attempt: AttemptRecord, told_s: float, now_s: float) -> float:
+    """Returns when the first lead began, by the first word of its ledger: it came a while after it was named."""
+    nodes = sum(one.nodes for one in live_allocations_of(connection, [attempt.id]) if one.state in KEPT)
+    assert attempt.led_s is not None
+    return max(attempt.led_s, now_s - told_s / max(1, nodes))
+
+
+def _write_events(ledger: Ledger, attempt: AttemptRecord, told: Sequence[LeadEvent]) -> int:
+    """Writes the events not seen yet and returns the last sequence seen."""
+    seen = attempt.events_seen
+    for event in sorted(told, key=lambda one: one.sequence):
+        if event.sequence <= seen:
+            continue
+        seen = event.sequence
+        ledger.event(event.kind, job=attempt.job, attempt=attempt.id, detail=event.detail, time_s=event.time_s)
+        if event.kind is EventKind.RESULT:
+            result = dict(jobs_by_id(ledger.connection, [attempt.job])[attempt.job].result) | dict(event.detail)
+            ledger.connection.execute(sa.update(jobs).where(jobs.c.id == attempt.job).values(result=text_of(result)))
+    return seen
+
+
+def _array_place(job: JobRecord) -> Mapping[str, str]:
+    """Returns what a program of an array is told of its place in it."""
+    if job.array is None:
+        return {}
+    return {"MAINSPRING_ARRAY_INDEX": str(job.array_index), "MAINSPRING_ARRAY_COUNT": str(job.array_count)}
+
+
+def _place(part: Grant, call: Register) -> int:
+    if call.node not in part.nodes:
+        wanted = nearest(call.node, part.nodes)
+        raise NotFound("register an agent", on=call.allocation, got=f"node {call.node[:80]!r}", wanted=wanted)
+    return part.nodes.index(call.node)

@@ -1,0 +1,100 @@
+"""What people ask of the last plan: why a job is where it is, what it says, what some changes would make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Lock
+from typing import final
+
+from mainspring.control.service.planning import remedies, view_plan, waiting_why, what_if
+from mainspring.control.service.views import find_job, view_why
+from mainspring.control.state.latest_plan import Picture, Pictures
+from mainspring.control.store.records import ACTIVE_MAX
+from mainspring.control.store.store import Store
+from mainspring.domain.answers import PlanView, WhatIf, WhatIfAnswer, Why
+from mainspring.domain.errors import InvalidInput, Unavailable
+from mainspring.domain.life import JobState
+
+ASK_S = 60.0  # The longest wait for others who try changes: one thread tries at a time, for each makes whole plans.
+
+
+@final
+class Questions:
+    """Answers about plans. Used by many threads; nothing here changes anything.
+
+    Args:
+        store: Where jobs are.
+        pictures: The last plan.
+    """
+
+    def __init__(self, store: Store, pictures: Pictures) -> None:
+        self._store = store
+        self._pictures = pictures
+        self._asking = Lock()
+
+    def why(self, reference: str, *, with_remedies: bool = False) -> Why:
+        """Returns why a job is where it is, or waits.
+
+        Args:
+            reference: Its id or name.
+            with_remedies: Whether to find what would start it now, which makes plans and takes a while.
+
+        Raises:
+            NotFound: No such job.
+            Unavailable: Others keep this controller busy with such questions.
+        """
+        with self._store.read() as connection:
+            answer = view_why(connection, find_job(connection, reference))
+        picture = self._pictures.newest
+        if picture is None or answer.state is not JobState.QUEUED:
+            return answer
+        answer = waiting_why(picture, answer)
+        if not with_remedies:
+            return answer
+        with self._asked("find what would start a job"):
+            return replace(answer, remedies=remedies(picture, answer.job))
+
+    def plan(self) -> PlanView:
+        """Returns the last plan.
+
+        Raises:
+            Unavailable: This controller does not lead, or has not planned yet.
+        """
+        picture = self._picture("show the last plan")
+        return view_plan(picture.plan, picture.now_s)
+
+    def what_if(self, changes: WhatIf) -> WhatIfAnswer:
+        """Returns what some changes would make of the last plan; nothing of it happens.
+
+        Args:
+            changes: What to try.
+
+        Raises:
+            NotFound: A change speaks of a cluster, chip or team that is not known.
+            InvalidInput: There would be too many nodes or jobs, or the teams would be no tree.
+            Unavailable: This controller does not lead, has not planned yet, or is kept busy with such questions.
+        """
+        picture = self._picture("try a change")
+        count = sum(submit.count for submit in changes.submits) + len(picture.snapshot.pending.jobs)
+        if count > ACTIVE_MAX:
+            raise InvalidInput("try a change", got=f"{count} waiting jobs", wanted=f"at most {ACTIVE_MAX}")
+        with self._asked("try a change"):
+            return what_if(picture, changes)
+
+    def _picture(self, attempted: str) -> Picture:
+        picture = self._pictures.newest
+        if picture is None:
+            raise Unavailable(attempted, got="no plan yet on this controller", next_step="ask again in a moment")
+        return picture
+
+    @contextmanager
+    def _asked(self, attempted: str) -> Iterator[None]:
+        """Lets one thread at a time make plans that only answer questions."""
+        if not self._asking.acquire(timeout=ASK_S):
+            raise Unavailable(attempted, got="others who ask", next_step="ask again in a moment")
+        try:
+            yield
+        finally:
+            self._asking.release()

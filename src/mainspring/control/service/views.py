@@ -1,0 +1,339 @@
+"""The store as people see it: jobs, their attempts, why they are where they are, and the clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import sqlalchemy as sa
+
+from mainspring.control.service.goodput import goodput_of
+from mainspring.control.state.active_state import held
+from mainspring.control.store.fleet import Fleet
+from mainspring.control.store.holdings import ALLOCATION_LIVE
+from mainspring.control.store.records import (
+    AttemptRecord,
+    JobRecord,
+    attempts_of,
+    chunks,
+    grants,
+    jobs_by_id,
+    live_attempts,
+    ranks,
+    read_text,
+    specs,
+)
+from mainspring.control.store.schema import allocations, jobs, whys
+from mainspring.domain.answers import ArrayView, AttemptView, ClusterView, JobView, Why
+from mainspring.domain.errors import NotFound, nearest
+from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName, TeamName
+from mainspring.domain.job import JobSpec
+from mainspring.domain.life import JobState
+from mainspring.domain.plan import Candidate, Grant, Limit
+from mainspring.domain.wire import RankStatus
+
+_NAMES_MAX = 200
+_READ_AT_ONCE = 1_000
+_SECONDS_PER_HOUR = 3_600.0
+
+
+def find_job(connection: sa.Connection, reference: str) -> JobRecord:
+    """Returns the job with an id, or the newest with a name.
+
+    Args:
+        connection: Where to read.
+        reference: An id or a name.
+
+    Raises:
+        NotFound: Neither; names the nearest job.
+    """
+    found = jobs_by_id(connection, [JobId(reference)])
+    if not found:
+        query = sa.select(jobs.c.id).where(jobs.c.name == reference).order_by(jobs.c.ordinal.desc()).limit(1)
+        named = connection.execute(query).scalars().all()
+        found = jobs_by_id(connection, [JobId(job) for job in named])
+    if found:
+        return next(iter(found.values()))
+    names = connection.execute(sa.select(jobs.c.name).order_by(jobs.c.ordinal.desc()).limit(_NAMES_MAX)).scalars()
+    raise NotFound("find a job", on=repr(reference[:80]), wanted=nearest(reference[:80], names), next_step="ms ps")
+
+
+def view_job(connection: sa.Connection, job: JobRecord, *, now_s: float, lease_s: float) -> JobView:
+    """Returns everything about one job.
+
+    Args:
+        connection: Where to read.
+        job: Its row.
+        now_s: The time, for what has not ended.
+        lease_s: How long a lead may be silent.
+    """
+    own = attempts_of(connection, [job.id]).get(job.id, [])
+    granted = grants(connection, [attempt.id for attempt in own])
+    told = _told(connection, own, now_s)
+    view = _job_view(
+        job,
+        specs(connection, [job.id])[job.id],
+        tuple(_view_attempt(attempt, granted, told, ranks(connection, attempt.id)) for attempt in own),
+        _waits(connection, [job]).get(job.id),
+        _arrays(connection, [job]),
+    )
+    return replace(view, goodput=goodput_of(connection, job, now_s=now_s, lease_s=lease_s)) if own else view
+
+
+def list_jobs(
+    connection: sa.Connection,
+    *,
+    state: JobState | None,
+    team: TeamName | None,
+    array: JobId | None,
+    limit: int,
+    now_s: float,
+) -> tuple[JobView, ...]:
+    """Returns the newest jobs, newest first, without ranks and goodput, which only a look at one job shows.
+
+    Of each array only the newest job that matches is shown, with a count of all its jobs by state.
+
+    Args:
+        connection: Where to read.
+        state: Only those in this state, unless None.
+        team: Only this team's, unless None.
+        array: Only the jobs of this array, each of them and in their order, unless None.
+        limit: The most to return.
+        now_s: The time.
+    """
+    query = sa.select(jobs.c.id, jobs.c.array_id).order_by(jobs.c.ordinal.desc())
+    if state is not None:
+        query = query.where(jobs.c.state == state.value)
+    if team is not None:
+        query = query.where(jobs.c.team == team)
+    if array is not None:
+        query = query.where(jobs.c.array_id == array).order_by(None).order_by(jobs.c.array_index)
+    shown: dict[str, JobId] = {}
+    with connection.execute(query.execution_options(yield_per=_READ_AT_ONCE)) as rows:
+        for row in rows:
+            shown.setdefault(row.id if array is not None else row.array_id or row.id, JobId(row.id))
+            if len(shown) == limit:
+                break
+    wanted = list(shown.values())
+    found, written, own = jobs_by_id(connection, wanted), specs(connection, wanted), attempts_of(connection, wanted)
+    every = [attempt for some in own.values() for attempt in some]
+    granted, told = grants(connection, [attempt.id for attempt in every]), _told(connection, every, now_s)
+    waits, arrays = _waits(connection, found.values()), _arrays(connection, found.values())
+    return tuple(
+        _job_view(
+            found[job],
+            written[job],
+            tuple(_view_attempt(attempt, granted, told, ()) for attempt in own.get(job, [])),
+            waits.get(job),
+            arrays,
+        )
+        for job in wanted
+    )
+
+
+def _job_view(
+    job: JobRecord,
+    spec: JobSpec,
+    own: tuple[AttemptView, ...],
+    wait: _Wait | None,
+    arrays: Mapping[JobId, Mapping[str, int]],
+) -> JobView:
+    place = None
+    if job.array is not None:
+        assert job.array_index is not None
+        assert job.array_count is not None
+        place = ArrayView(
+            first=job.array, index=job.array_index, count=job.array_count, states=arrays.get(job.array, {})
+        )
+    reason = own[-1].reason if job.state is JobState.STARTING and own and own[-1].reason else job.reason
+    return JobView(
+        id=job.id,
+        spec=spec if job.name == spec.name else replace(spec, name=job.name),
+        state=job.state,
+        submitted_s=job.submitted_s,
+        ended_s=job.ended_s,
+        reason=reason if wait is None else wait.summary,
+        step=job.step,
+        metrics=job.metrics,
+        result=job.result,
+        attempts=own,
+        goodput=None,
+        start_s=None if wait is None else wait.start_s,
+        exact=False if wait is None else wait.exact,
+        array=place,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wait:
+    """What the newest plan says of a job that waits."""
+
+    summary: str
+    start_s: float | None
+    exact: bool
+
+
+def _waits(connection: sa.Connection, of: Iterable[JobRecord]) -> dict[JobId, _Wait]:
+    """Returns what the newest plan says of those that wait."""
+    waits: dict[JobId, _Wait] = {}
+    for some in chunks([job.id for job in of if job.state is JobState.QUEUED]):
+        query = sa.select(whys.c.job_id, whys.c.summary, whys.c.start_s, whys.c.exact).where(
+            whys.c.job_id.in_(some), whys.c.limit_name.is_not(None)
+        )
+        for row in connection.execute(query):
+            waits[JobId(row.job_id)] = _Wait(summary=row.summary, start_s=row.start_s, exact=row.exact)
+    return waits
+
+
+def _arrays(connection: sa.Connection, of: Iterable[JobRecord]) -> dict[JobId, dict[str, int]]:
+    """Returns how many jobs are in each state, by array, of the arrays that some jobs belong to."""
+    counts: dict[JobId, dict[str, int]] = {}
+    for some in chunks(dict.fromkeys(job.array for job in of if job.array is not None)):
+        query = (
+            sa.select(jobs.c.array_id, jobs.c.state, sa.func.count().label("size"))
+            .where(jobs.c.array_id.in_(some))
+            .group_by(jobs.c.array_id, jobs.c.state)
+            .order_by(jobs.c.array_id, jobs.c.state)
+        )
+        for row in connection.execute(query):
+            counts.setdefault(JobId(row.array_id), {})[row.state] = row.size
+    return counts
+
+
+def view_why(connection: sa.Connection, job: JobRecord) -> Why:
+    """Returns why a job is where it is, or waits.
+
+    Args:
+        connection: Where to read.
+        job: Its row.
+    """
+    row = connection.execute(sa.select(whys).where(whys.c.job_id == job.id)).one_or_none()
+    # What was said while it waited is not why it ended, and what was said when it started not why it waits again.
+    spoken = row is not None and (row.limit_name is None) is not (job.state is JobState.QUEUED)
+    if row is None or not spoken:
+        summary = job.reason or "no plan has considered it yet"
+        return Why(job=job.id, state=job.state, plan=0, summary=summary, limit=None, candidates=())
+    own = attempts_of(connection, [job.id]).get(job.id, []) if job.state is JobState.STARTING else []
+    queued = _queues(connection, own[-1:]).get(own[-1].id) if own else None
+    return Why(
+        job=job.id,
+        state=job.state,
+        plan=row.plan,
+        summary=f"{row.summary}; {queued}" if queued else row.summary,
+        limit=Limit(row.limit_name) if row.limit_name else None,
+        candidates=read_text(tuple[Candidate, ...], row.candidates),
+        where=row.whose,
+        short_by=row.short_by,
+        start_s=row.start_s,
+        exact=row.exact,
+    )
+
+
+def view_clusters(connection: sa.Connection, fleet: Fleet) -> tuple[ClusterView, ...]:
+    """Returns every cluster that ever answered, in order of name.
+
+    Args:
+        connection: Where to read what is granted.
+        fleet: What the engines said.
+    """
+    used: dict[ClusterName, dict[NodeName, int]] = {}
+    live = live_attempts(connection)
+    granted = grants(connection, [attempt.id for attempt in live])
+    for attempt in live:
+        of_cluster = used.setdefault(attempt.cluster, {})
+        for node, milli in held(granted[attempt.id]).items():
+            of_cluster[node] = of_cluster.get(node, 0) + milli
+    return tuple(
+        ClusterView(
+            inventory=seen.inventory,
+            used_chip_milli=dict(sorted(used.get(name, {}).items())),
+            answering=seen.answering,
+            seen_s=seen.seen_s,
+        )
+        for name, seen in fleet.seen().items()
+    )
+
+
+def nodes_of(granted: Iterable[Grant]) -> tuple[NodeName, ...]:
+    """Returns the node of each agent, in agent order; a node that serves two roles has two agents.
+
+    Args:
+        granted: An attempt's grants.
+    """
+    return tuple(node for grant in granted for node in grant.nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Told:
+    """What is told of some attempts from their allocations: dollars, waits in queues, machines by node."""
+
+    cost: Mapping[AttemptId, float]
+    queues: Mapping[AttemptId, str]
+    hosts: Mapping[AttemptId, Mapping[str, str]]
+
+
+def _told(connection: sa.Connection, of: Sequence[AttemptRecord], now_s: float) -> _Told:
+    return _Told(cost=_dollars(connection, of, now_s), queues=_queues(connection, of), hosts=_hosts(connection, of))
+
+
+def _queues(connection: sa.Connection, of: Iterable[AttemptRecord]) -> dict[AttemptId, str]:
+    """Returns what those of some attempts wait for that are in their cluster's own queue, in words."""
+    found: dict[AttemptId, str] = {}
+    for some in chunks([attempt.id for attempt in of if not attempt.stop_cause]):
+        query = sa.select(allocations.c.attempt_id, allocations.c.cluster, allocations.c.queued).where(
+            allocations.c.attempt_id.in_(some), allocations.c.queued != "", allocations.c.state.in_(ALLOCATION_LIVE)
+        )
+        for row in connection.execute(query.order_by(allocations.c.place)):
+            words = f"waits in the queue of {row.cluster} itself: {row.queued}"
+            found.setdefault(AttemptId(row.attempt_id), words)
+    return found
+
+
+def _hosts(connection: sa.Connection, of: Iterable[AttemptRecord]) -> dict[AttemptId, dict[str, str]]:
+    """Returns the machines behind the nodes of some attempts, where their clusters chose them."""
+    found: dict[AttemptId, dict[str, str]] = {}
+    for some in chunks([attempt.id for attempt in of]):
+        query = sa.select(allocations.c.attempt_id, allocations.c.part, allocations.c.hosts).where(
+            allocations.c.attempt_id.in_(some), allocations.c.hosts != "[]"
+        )
+        for row in connection.execute(query.order_by(allocations.c.place)):
+            named = zip(read_text(Grant, row.part).nodes, read_text(tuple[str, ...], row.hosts), strict=False)
+            found.setdefault(AttemptId(row.attempt_id), {}).update(named)
+    return found
+
+
+def _dollars(connection: sa.Connection, of: Iterable[AttemptRecord], now_s: float) -> dict[AttemptId, float]:
+    """Returns what some attempts have cost: what each of their allocations did while it was held."""
+    until_s = sa.func.coalesce(allocations.c.ended_s, now_s)
+    held = (until_s > allocations.c.granted_s) & (sa.func.coalesce(allocations.c.queued, "") == "")
+    lasted_s = sa.case((held, until_s - allocations.c.granted_s), else_=0.0)
+    cost = sa.func.sum(lasted_s * allocations.c.dollars_per_hour / _SECONDS_PER_HOUR)
+    found: dict[AttemptId, float] = {}
+    for some in chunks([attempt.id for attempt in of]):
+        query = sa.select(allocations.c.attempt_id, cost).where(allocations.c.attempt_id.in_(some))
+        for attempt, sum_ in connection.execute(query.group_by(allocations.c.attempt_id)):
+            found[AttemptId(attempt)] = sum_
+    return found
+
+
+def _view_attempt(
+    attempt: AttemptRecord,
+    granted: Mapping[AttemptId, tuple[Grant, ...]],
+    told: _Told,
+    reported: Sequence[RankStatus],
+) -> AttemptView:
+    return AttemptView(
+        id=attempt.id,
+        number=attempt.number,
+        state=attempt.state,
+        cluster=attempt.cluster,
+        simulated=attempt.simulated,
+        nodes=nodes_of(granted[attempt.id]),
+        generation=attempt.generation,
+        granted_s=attempt.granted_s,
+        ended_s=attempt.ended_s,
+        reason=attempt.reason or told.queues.get(attempt.id, ""),
+        ranks=tuple(reported),
+        dollars=told.cost.get(attempt.id, 0.0),
+        hosts=told.hosts.get(attempt.id, {}),
+    )

@@ -1,0 +1,352 @@
+"""What attempts hold: allocations as values, the queries that read them, and how parts make up an attempt's grants.
+
+An allocation is what an engine starts and stops as one, so it is also what is counted and paid. It never changes: an
+attempt grows by one more, and shrinks by ending one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+
+from mainspring.control.store.records import chunks, read_text
+from mainspring.control.store.schema import allocations
+from mainspring.domain.errors import NotFound
+from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
+from mainspring.domain.job import Option, Role
+from mainspring.domain.life import AllocationState, ended
+from mainspring.domain.plan import Grant
+
+ALLOCATION_LIVE = tuple(state.value for state in AllocationState if not ended(state))
+PARTS_KEPT = 8_192  # Texts read once: the parts of a few of the largest attempts.
+KEPT = (AllocationState.GRANTED, AllocationState.LAUNCHED)  # Those that are meant to go on.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationRecord:
+    """One allocation, but for its part of the grants, which is read apart because it never changes.
+
+    `place` counts the attempt's allocations, `agent_first` and `rank_first` are numbers in the attempt. `came_s` is
+    when the last of its agents came, `ended_s` until when it is counted, None while it is; `lost` tells that an agent
+    of it ended otherwise than well. `queued` is what it waits for in its cluster's own queue, "" once it has left that,
+    None when it never was there; `hosts_text` names the machines behind its nodes, where its cluster chose them.
+    """
+
+    id: AllocationId
+    attempt: AttemptId
+    place: int
+    cluster: ClusterName
+    state: AllocationState
+    launched_s: float | None
+    stopped_s: float | None
+    agent_first: int
+    rank_first: int
+    nodes: int
+    dollars_per_hour: float
+    granted_s: float
+    came_s: float | None
+    ended_s: float | None
+    lost: bool
+    queued: str | None
+    hosts_text: str
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Returns the machines behind its nodes, () where those are its nodes."""
+        return read_text(tuple[str, ...], self.hosts_text)
+
+
+_COLUMNS = [column for column in allocations.c if column.name not in ("part", "chips")]
+_IN_ORDER = (allocations.c.attempt_id, allocations.c.place)
+_LIVE = sa.select(*_COLUMNS).where(allocations.c.state.in_(ALLOCATION_LIVE)).order_by(*_IN_ORDER)
+
+
+def allocation_of(row: sa.Row[Any]) -> AllocationRecord:
+    """Returns a row of `allocations` as a value.
+
+    Args:
+        row: As selected.
+    """
+    return AllocationRecord(
+        id=AllocationId(row.id),
+        attempt=AttemptId(row.attempt_id),
+        place=row.place,
+        cluster=ClusterName(row.cluster),
+        state=AllocationState(row.state),
+        launched_s=row.launched_s,
+        stopped_s=row.stopped_s,
+        agent_first=row.agent_first,
+        rank_first=row.rank_first,
+        nodes=row.nodes,
+        dollars_per_hour=row.dollars_per_hour,
+        granted_s=row.granted_s,
+        came_s=row.came_s,
+        ended_s=row.ended_s,
+        lost=row.lost,
+        queued=row.queued,
+        hosts_text=row.hosts,
+    )
+
+
+def allocation_by_id(connection: sa.Connection, allocation: AllocationId) -> AllocationRecord | None:
+    """Returns one allocation, or None.
+
+    Args:
+        connection: Where to read.
+        allocation: Its id.
+    """
+    row = connection.execute(sa.select(*_COLUMNS).where(allocations.c.id == allocation)).one_or_none()
+    return allocation_of(row) if row else None
+
+
+def live_allocations(connection: sa.Connection) -> tuple[AllocationRecord, ...]:
+    """Returns every allocation that is not gone, in order of attempt and place.
+
+    Args:
+        connection: Where to read.
+    """
+    return tuple(allocation_of(row) for row in connection.execute(_LIVE))
+
+
+def live_allocations_of(connection: sa.Connection, wanted: Iterable[AttemptId]) -> tuple[AllocationRecord, ...]:
+    """Returns every allocation of some attempts that is not gone, in no particular order.
+
+    Args:
+        connection: Where to read.
+        wanted: Ids of the attempts.
+    """
+    return tuple(
+        allocation_of(row)
+        for some in chunks(wanted)
+        for row in connection.execute(_LIVE.where(allocations.c.attempt_id.in_(some)))
+    )
+
+
+def allocations_by_id(connection: sa.Connection, wanted: Iterable[AllocationId]) -> tuple[AllocationRecord, ...]:
+    """Returns some allocations, in no particular order.
+
+    Args:
+        connection: Where to read.
+        wanted: Their ids.
+    """
+    return tuple(
+        allocation_of(row)
+        for some in chunks(wanted)
+        for row in connection.execute(sa.select(*_COLUMNS).where(allocations.c.id.in_(some)))
+    )
+
+
+def allocations_of(connection: sa.Connection, attempt: AttemptId) -> tuple[AllocationRecord, ...]:
+    """Returns an attempt's allocations, also those that are gone, in order of place.
+
+    Args:
+        connection: Where to read.
+        attempt: Its id.
+    """
+    return allocations_of_each(connection, [attempt]).get(attempt, ())
+
+
+def allocations_of_each(
+    connection: sa.Connection, wanted: Iterable[AttemptId]
+) -> Mapping[AttemptId, tuple[AllocationRecord, ...]]:
+    """Returns the allocations of some attempts, also those that are gone, each attempt's in order of place.
+
+    Args:
+        connection: Where to read.
+        wanted: Ids of the attempts.
+    """
+    found: dict[AttemptId, list[AllocationRecord]] = {}
+    for some in chunks(wanted):
+        query = sa.select(*_COLUMNS).where(allocations.c.attempt_id.in_(some)).order_by(*_IN_ORDER)
+        for row in connection.execute(query):
+            found.setdefault(AttemptId(row.attempt_id), []).append(allocation_of(row))
+    return {attempt: tuple(own) for attempt, own in found.items()}
+
+
+def bereaved(connection: sa.Connection, wanted: Iterable[AttemptId]) -> frozenset[AttemptId]:
+    """Returns those of some attempts of which an agent was lost.
+
+    Args:
+        connection: Where to read.
+        wanted: Ids of the attempts.
+    """
+    return frozenset(
+        AttemptId(attempt)
+        for some in chunks(wanted)
+        for attempt in connection.execute(
+            sa.select(allocations.c.attempt_id).where(allocations.c.attempt_id.in_(some), allocations.c.lost)
+        ).scalars()
+    )
+
+
+def parts(connection: sa.Connection, wanted: Iterable[AllocationId]) -> Mapping[AllocationId, Grant]:
+    """Returns what some allocations hold; it never changes.
+
+    Args:
+        connection: Where to read.
+        wanted: Ids of the allocations.
+    """
+    found = {}
+    for some in chunks(wanted):
+        query = sa.select(allocations.c.id, allocations.c.part).where(allocations.c.id.in_(some))
+        for row in connection.execute(query):
+            found[AllocationId(row.id)] = _part(row.part)
+    return found
+
+
+@lru_cache(maxsize=PARTS_KEPT)
+def _part(text: str) -> Grant:
+    """Returns what a text holds; each agent that registers reads the parts of its whole attempt."""
+    return read_text(Grant, text)
+
+
+def allocation_of_rank(connection: sa.Connection, attempt: AttemptId, rank: int) -> AllocationRecord:
+    """Returns the allocation in which a rank lives, or has lived.
+
+    Args:
+        connection: Where to read.
+        attempt: The rank's attempt.
+        rank: Its number in the attempt.
+
+    Raises:
+        NotFound: The attempt has no such rank.
+    """
+    own = allocations_of(connection, attempt)
+    held = parts(connection, [one.id for one in own])
+    for one in own:
+        if one.rank_first <= rank < one.rank_first + sum(held[one.id].ranks):
+            return one
+    last = max((one.rank_first + sum(held[one.id].ranks) for one in own), default=0) - 1
+    raise NotFound("find a rank", on=attempt, got=f"rank {rank}", wanted=f"0 to {last}")
+
+
+# ---------------------------------------------------------------- grants and their parts, pure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """How a role of a live attempt gets what a plan wants: the allocations that end, and the parts it gets beside."""
+
+    dropped: tuple[AllocationId, ...]
+    added: tuple[Grant, ...]
+
+
+def merged(held: Iterable[Grant]) -> tuple[Grant, ...]:
+    """Returns one grant a role, in order of their first parts; nodes keep their order too.
+
+    Args:
+        held: Parts, in order of place.
+    """
+    by_role: dict[RoleName, list[Grant]] = {}
+    for part in held:
+        by_role.setdefault(part.role, []).append(part)
+    return tuple(own[0] if len(own) == 1 else _together(own) for own in by_role.values())
+
+
+def _together(own: Sequence[Grant]) -> Grant:
+    milli: dict[NodeName, int] = {}
+    ranks: dict[NodeName, int] = {}
+    for part in own:
+        for node, some_milli, some_ranks in zip(part.nodes, part.chip_milli, part.ranks, strict=True):
+            milli[node] = milli.get(node, 0) + some_milli
+            ranks[node] = ranks.get(node, 0) + some_ranks
+    return Grant(
+        role=own[0].role,
+        option=own[0].option,
+        cluster=own[0].cluster,
+        nodes=tuple(milli),
+        chip_milli=tuple(milli.values()),
+        ranks=tuple(ranks.values()),
+    )
+
+
+def ranks_per_replica(grant: Grant, option: Option) -> int:
+    """Returns how many ranks one replica is: more than 1 when it is larger than a node.
+
+    Args:
+        grant: What the role was granted.
+        option: The option granted.
+    """
+    return max(1, -(-option.chip_milli // max(1, grant.chip_milli[0] // grant.ranks[0])))
+
+
+def ranks_min(role: Role, grant: Grant) -> int:
+    """Returns the fewest ranks that a role can run with.
+
+    Args:
+        role: The role.
+        grant: What it was granted.
+    """
+    option = role.options[grant.option]
+    return (option.replicas_min - role.spares) * ranks_per_replica(grant, option)
+
+
+def split(grant: Grant, option: Option) -> tuple[Grant, ...]:
+    """Returns the parts a grant is launched in: what the role cannot do without, then each further node by itself.
+
+    So what an elastic role can give up are whole allocations. A role that never changes its size is one part, and so is
+    one whose replicas share chips: no plan changes those.
+
+    Args:
+        grant: What a plan grants.
+        option: The option granted.
+    """
+    if option.replicas_min == option.replicas or grant.shared:
+        return (grant,)
+    least = option.replicas_min * ranks_per_replica(grant, option)
+    first = 0
+    while first < len(grant.nodes) and sum(grant.ranks[:first]) < least:
+        first += 1
+    bounds = [(0, first), *((place, place + 1) for place in range(first, len(grant.nodes)))]
+    return tuple(_cut(grant, begin, end) for begin, end in bounds)
+
+
+def _cut(grant: Grant, begin: int, end: int) -> Grant:
+    return Grant(
+        role=grant.role,
+        option=grant.option,
+        cluster=grant.cluster,
+        nodes=grant.nodes[begin:end],
+        chip_milli=grant.chip_milli[begin:end],
+        ranks=grant.ranks[begin:end],
+    )
+
+
+def change(held: Mapping[AllocationId, Grant], wanted: Grant) -> Change | None:
+    """Returns how a role gets from what it holds to what a plan wants, None when some allocation would have to change.
+
+    Args:
+        held: The parts of the role that go on, in order of place.
+        wanted: All the role has afterwards.
+    """
+    spare = {node: ranks for part in merged(held.values()) for node, ranks in zip(part.nodes, part.ranks, strict=True)}
+    added: list[Grant] = []
+    for place, (node, ranks) in enumerate(zip(wanted.nodes, wanted.ranks, strict=True)):
+        spare[node] = spare.get(node, 0) - ranks
+        if spare[node] < 0:
+            part = _cut(wanted, place, place + 1)
+            milli = part.chip_milli[0] // ranks * -spare[node]
+            added.append(_with(part, chip_milli=milli, ranks=-spare[node]))
+            spare[node] = 0
+    dropped: list[AllocationId] = []
+    for allocation, part in reversed(list(held.items())):
+        if all(spare[node] >= ranks for node, ranks in zip(part.nodes, part.ranks, strict=True)):
+            dropped.append(allocation)
+            for node, ranks in zip(part.nodes, part.ranks, strict=True):
+                spare[node] -= ranks
+    return None if any(spare.values()) else Change(dropped=tuple(dropped), added=tuple(added))
+
+
+def _with(part: Grant, *, chip_milli: int, ranks: int) -> Grant:
+    return Grant(
+        role=part.role,
+        option=part.option,
+        cluster=part.cluster,
+        nodes=part.nodes,
+        chip_milli=(chip_milli,),
+        ranks=(ranks,),
+    )

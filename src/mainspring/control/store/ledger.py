@@ -1,0 +1,485 @@
+"""Writes facts inside one transaction: states move along the tables of `domain.life`, and every move is an event.
+
+Decides how one move drags others along (a stopped attempt stops its allocations) and how an attempt's end settles its
+job; when to move what is decided by `loop`, `agents` and `control`, and what a grant writes by `granting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import sqlalchemy as sa
+
+from mainspring.control.store.holdings import (
+    KEPT,
+    AllocationRecord,
+    allocations_of,
+    live_allocations_of,
+    merged,
+    parts,
+)
+from mainspring.control.store.records import AttemptRecord, JobRecord, chunks, event_of, text_of
+from mainspring.control.store.schema import REASON_LENGTH_MAX, agents, allocations, attempts, events, jobs
+from mainspring.domain.answers import Submit
+from mainspring.domain.ids import AllocationId, AttemptId, JobId
+from mainspring.domain.life import (
+    ALLOCATION_MOVES,
+    ATTEMPT_MOVES,
+    JOB_MOVES,
+    AllocationState,
+    AttemptState,
+    JobState,
+    ended,
+    moved,
+)
+from mainspring.domain.wire import EXIT_PREEMPTED, Detail, EventKind
+
+_EXITS_READ_MAX = 32  # The first bad exit is among the first few: later ones are ranks that lost their peers.
+
+
+class StopCause(str, Enum):
+    """Why an attempt was asked to stop."""
+
+    OUTCOME = "outcome"
+    CANCEL = "cancel"
+    EVICT = "evict"
+    RESIZE = "resize"  # To run again with more or fewer replicas.
+    LOST = "lost"
+    TAKEN = "taken"  # Its cluster took it back.
+    FENCED = "fenced"  # Its cluster was given up; what may still run there no longer counts.
+
+
+# By a plan, or by the cluster: the job is queued again, and nothing is held against it.
+DISPLACED = (StopCause.EVICT, StopCause.RESIZE, StopCause.TAKEN)
+_OWN_END = (AttemptState.LOST, AttemptState.CANCELLED)  # Outcomes by which a lead may tell of a cluster's doing.
+_ASKED = (StopCause.CANCEL, *DISPLACED)
+_NOTHING: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """How an attempt ended, and what becomes of its job."""
+
+    attempt: AttemptState
+    job: JobState
+
+
+def conclude(
+    *, job: JobState, outcome: AttemptState | None, cause: StopCause, lost_before: int, attempts_max: int
+) -> Conclusion:
+    """Returns what the end of an attempt means.
+
+    What the lead said counts first; then what people asked for; then what the plan asked for. What is left was lost.
+    Losses count against `attempts_max`, but for those of whole clusters: no job can help them.
+
+    Args:
+        job: The job's state.
+        outcome: What the lead reported, None when it said nothing.
+        cause: Why the attempt was stopped.
+        lost_before: Earlier attempts of the job that were lost, and count.
+        attempts_max: Losses after which the job fails.
+    """
+    if outcome is AttemptState.SUCCEEDED:
+        return Conclusion(attempt=AttemptState.SUCCEEDED, job=JobState.SUCCEEDED)
+    if outcome is AttemptState.FAILED and cause is StopCause.OUTCOME:
+        return Conclusion(attempt=AttemptState.FAILED, job=JobState.FAILED)
+    if job is JobState.STOPPING:
+        return Conclusion(attempt=AttemptState.CANCELLED, job=JobState.CANCELLED)
+    if cause in DISPLACED:
+        return Conclusion(attempt=AttemptState.CANCELLED, job=JobState.QUEUED)
+    again = cause is StopCause.FENCED or lost_before + 1 < attempts_max
+    return Conclusion(attempt=AttemptState.LOST, job=JobState.QUEUED if again else JobState.FAILED)
+
+
+def clipped(text: str) -> str:
+    """Returns text short enough for a column, without the NULs that some databases refuse.
+
+    Args:
+        text: From an engine, a lead or a program.
+    """
+    return text.replace("\0", "")[:REASON_LENGTH_MAX]
+
+
+def member_name(array: str, index: int) -> str:
+    """Returns the name of one job of an array.
+
+    Args:
+        array: The array's name.
+        index: The job's place in it.
+    """
+    return f"{array}-{index}"
+
+
+class Ledger:
+    """The moves of one transaction.
+
+    Args:
+        connection: From `Store.write`.
+        now_s: The time of everything written.
+    """
+
+    def __init__(self, connection: sa.Connection, now_s: float) -> None:
+        self.connection = connection
+        self.now_s = now_s
+
+    def event(
+        self,
+        kind: EventKind,
+        *,
+        job: JobId,
+        attempt: AttemptId | None = None,
+        detail: Detail | None = None,
+        time_s: float | None = None,
+    ) -> None:
+        """Appends an event.
+
+        Args:
+            kind: What happened.
+            job: To which job.
+            attempt: To which attempt, if to one.
+            detail: The facts that `kind` carries.
+            time_s: When it happened, if not now.
+        """
+        plain = {key: clipped(fact) if isinstance(fact, str) else fact for key, fact in (detail or {}).items()}
+        self.connection.execute(
+            sa.insert(events).values(
+                time_s=self.now_s if time_s is None else time_s,
+                kind=kind.value,
+                job_id=job,
+                attempt_id=attempt,
+                detail=text_of(plain),
+            )
+        )
+
+    def submit(self, made: Sequence[JobId], submit: Submit) -> None:
+        """Writes a new job, or the jobs of a new array, queued. The spec's text is written once, with the first.
+
+        Args:
+            made: Their ids, in order.
+            submit: What was asked.
+        """
+        spec, first = submit.spec, made[0]
+        rows: list[dict[str, object]] = [
+            {
+                "id": job,
+                "name": member_name(spec.name, index) if len(made) > 1 else spec.name,
+                "team": spec.team,
+                "state": JobState.QUEUED.value,
+                "spec": text_of(spec) if job == first else "",
+                "submit_key": submit.key or None if job == first else None,
+                "submitted_s": self.now_s,
+                "array_id": first if len(made) > 1 else None,
+                "array_index": index if len(made) > 1 else None,
+                "array_count": len(made) if len(made) > 1 else None,
+            }
+            for index, job in enumerate(made)
+        ]
+        self.connection.execute(sa.insert(jobs), rows)
+        told = [text_of({"name": row["name"], "team": spec.team}) for row in rows]
+        self.tell_each(EventKind.JOB_SUBMITTED, made, told)
+
+    def cancel_queued(self, queued: Sequence[JobRecord], by: str) -> None:
+        """Cancels jobs that wait, as many as there are, in a few statements.
+
+        Args:
+            queued: As they stand in this transaction.
+            by: Who wants it.
+        """
+        after, reason = JobState.CANCELLED, f"cancelled by {by}"
+        for some in chunks(queued):
+            for job in some:
+                moved(JOB_MOVES, job.state, after, job.id)
+            wanted = [job.id for job in some]
+            columns = {"state": after.value, "reason": clipped(reason), "ended_s": self.now_s}
+            self.connection.execute(sa.update(jobs).where(jobs.c.id.in_(wanted)).values(columns))
+            self.tell_each(EventKind.STOP_REQUESTED, wanted, [text_of({"by": by})] * len(wanted))
+            detail = text_of({"before": JobState.QUEUED.value, "after": after.value, "reason": reason})
+            self.tell_each(EventKind.JOB_MOVED, wanted, [detail] * len(wanted))
+
+    def tell_each(
+        self, kind: EventKind, of: Sequence[JobId], details: Sequence[str], *, attempts_of: Sequence[AttemptId] = ()
+    ) -> None:
+        """Appends one event a job, all of one kind.
+
+        Args:
+            kind: What happened.
+            of: To which jobs.
+            details: The facts of each, as text.
+            attempts_of: The attempt of each, if to attempts.
+        """
+        rows = [
+            {
+                "time_s": self.now_s,
+                "kind": kind.value,
+                "job_id": job,
+                "attempt_id": attempts_of[place] if attempts_of else None,
+                "detail": detail,
+            }
+            for place, (job, detail) in enumerate(zip(of, details, strict=True))
+        ]
+        self.connection.execute(sa.insert(events), rows)
+
+    def move_job(self, job: JobRecord, after: JobState, reason: str) -> None:
+        """Moves a job.
+
+        Args:
+            job: As it stands in this transaction.
+            after: Where to.
+            reason: Why, for people.
+        """
+        moved(JOB_MOVES, job.state, after, job.id)
+        columns: dict[str, object] = {"state": after.value, "reason": clipped(reason)}
+        if ended(after):
+            columns["ended_s"] = self.now_s
+        self.connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(columns))
+        detail = {"before": job.state.value, "after": after.value, "reason": reason}
+        self.event(EventKind.JOB_MOVED, job=job.id, detail=detail)
+
+    def run_attempt(self, attempt: AttemptRecord, job: JobRecord) -> None:
+        """Notes that an attempt's lead lives.
+
+        Args:
+            attempt: A granted attempt.
+            job: Its job; one that is being cancelled stays so.
+        """
+        moved(ATTEMPT_MOVES, attempt.state, AttemptState.RUNNING, attempt.id)
+        self._update_attempt(attempt.id, state=AttemptState.RUNNING.value)
+        if job.state is JobState.STARTING:
+            self.move_job(job, JobState.RUNNING, f"attempt {attempt.number} runs on {attempt.cluster}")
+
+    def stop_attempt(
+        self, attempt: AttemptRecord, cause: StopCause, reason: str, *, detail: Mapping[str, str] = _NOTHING
+    ) -> None:
+        """Asks a live attempt to stop, and its allocations with it; one that stops already keeps its first cause.
+
+        A stop that somebody asked for, a person or a plan, is an event: ranks that end after it did not fail.
+
+        Args:
+            attempt: As it stands in this transaction.
+            cause: Why.
+            reason: Why, for people.
+            detail: More facts for that event.
+        """
+        if attempt.state is not AttemptState.STOPPING:
+            moved(ATTEMPT_MOVES, attempt.state, AttemptState.STOPPING, attempt.id)
+            self._update_attempt(
+                attempt.id, state=AttemptState.STOPPING.value, stop_cause=cause.value, reason=clipped(reason)
+            )
+            told = {"cause": cause.value, "reason": reason}
+            self.event(EventKind.ATTEMPT_STOPPING, job=attempt.job, attempt=attempt.id, detail=told)
+        if cause in _ASKED:
+            asked = {"by": reason, **detail}
+            self.event(EventKind.STOP_REQUESTED, job=attempt.job, attempt=attempt.id, detail=asked)
+        for allocation in live_allocations_of(self.connection, [attempt.id]):
+            if allocation.state in KEPT:
+                self.move_allocation(allocation, AllocationState.STOPPING)
+
+    def move_allocation(self, allocation: AllocationRecord, after: AllocationState) -> None:
+        """Moves an allocation; one that was granted and is gone already was launched in between.
+
+        Args:
+            allocation: As it stands in this transaction.
+            after: Where to.
+        """
+        columns: dict[str, object] = {"state": after.value}
+        before = allocation.state
+        if before is AllocationState.GRANTED and after is AllocationState.GONE:
+            before = moved(ALLOCATION_MOVES, before, AllocationState.LAUNCHED, allocation.id)
+        moved(ALLOCATION_MOVES, before, after, allocation.id)
+        if after is AllocationState.LAUNCHED:
+            columns["launched_s"] = self.now_s
+        if after is AllocationState.GONE and allocation.queued:
+            self.leave_queue(allocation)
+        if after is AllocationState.GONE and allocation.ended_s is None:
+            began_s = self.now_s if allocation.queued else allocation.granted_s  # Out of a queue it was nowhere.
+            columns["ended_s"] = max(self.now_s, began_s)
+        self.connection.execute(sa.update(allocations).where(allocations.c.id == allocation.id).values(columns))
+        if after is AllocationState.GONE:
+            self.note_gone(allocation, range(allocation.nodes))
+
+    def note_gone(self, allocation: AllocationRecord, places: Iterable[int]) -> None:
+        """Notes that agents of an allocation are gone: their lead, told so, need not wait until they must be.
+
+        Args:
+            allocation: Whose, while it may still be stopping or go on with others.
+            places: Theirs, among its nodes.
+        """
+        for some in chunks(places):
+            numbers = [allocation.agent_first + place for place in some]
+            own = (agents.c.attempt_id == allocation.attempt, agents.c.agent.in_(numbers))
+            self.connection.execute(sa.update(agents).where(*own, sa.not_(agents.c.gone)).values(gone=True))
+
+    def wait_in_queue(self, allocation: AllocationRecord, reason: str) -> None:
+        """Notes what an allocation waits for in its cluster's own queue; nothing of it is held yet.
+
+        Args:
+            allocation: Which.
+            reason: The cluster's words, not "".
+        """
+        own = allocations.c.id == allocation.id
+        self.connection.execute(sa.update(allocations).where(own).values(queued=reason))
+        if not allocation.queued:
+            detail = {"allocation": allocation.id, "cluster": allocation.cluster, "reason": reason}
+            self._tell_of(allocation, EventKind.ALLOCATION_QUEUED, detail)
+
+    def leave_queue(self, allocation: AllocationRecord) -> None:
+        """Notes that an allocation waits in its cluster's queue no longer: from now on it is counted as granted.
+
+        Args:
+            allocation: Which; nothing happens when it does not wait.
+        """
+        own = allocations.c.id == allocation.id
+        left = sa.update(allocations).values(queued="", granted_s=self.now_s)
+        if not self.connection.execute(left.where(own, allocations.c.queued != "")).rowcount:
+            return
+        held = (allocations.c.attempt_id == allocation.attempt, sa.func.coalesce(allocations.c.queued, "") == "")
+        first_s = self.connection.execute(sa.select(sa.func.min(allocations.c.granted_s)).where(*held)).scalar_one()
+        unled = (attempts.c.id == allocation.attempt, attempts.c.epoch == 0)
+        self.connection.execute(sa.update(attempts).where(*unled).values(granted_s=first_s))
+        self._tell_of(allocation, EventKind.ALLOCATION_PLACED, {"allocation": allocation.id})
+
+    def note_hosts(self, allocation: AllocationRecord, hosts: Sequence[str]) -> None:
+        """Notes the machines behind an allocation's nodes.
+
+        Args:
+            allocation: Which.
+            hosts: The machines, in the order of the nodes.
+        """
+        own = allocations.c.id == allocation.id
+        self.connection.execute(sa.update(allocations).where(own).values(hosts=text_of(tuple(hosts))))
+
+    def _tell_of(self, allocation: AllocationRecord, kind: EventKind, detail: Detail) -> None:
+        of = attempts.c.id == allocation.attempt
+        job = self.connection.execute(sa.select(attempts.c.job_id).where(of)).scalar_one()
+        self.event(kind, job=JobId(job), attempt=allocation.attempt, detail=detail)
+
+    def take_back(self, allocation: AllocationRecord, reason: str) -> None:
+        """Notes that its cluster took an allocation back; an attempt that ended of that has not failed.
+
+        Args:
+            allocation: Which.
+            reason: The cluster's words.
+        """
+        detail = {"allocation": allocation.id, "cluster": allocation.cluster, "reason": reason}
+        self._tell_of(allocation, EventKind.ALLOCATION_TAKEN, detail)
+        lost = attempts.c.stop_cause.in_([StopCause.LOST.value, StopCause.TAKEN.value])
+        told = attempts.c.outcome.in_([outcome.value for outcome in _OWN_END])
+        ended_of_it = (
+            attempts.c.id == allocation.attempt,
+            attempts.c.state == AttemptState.STOPPING.value,
+            lost | (attempts.c.stop_cause == StopCause.OUTCOME.value) & told,
+        )
+        columns = {"stop_cause": StopCause.TAKEN.value, "reason": clipped(reason)}
+        self.connection.execute(sa.update(attempts).where(*ended_of_it).values(columns))
+
+    def lose_allocation(self, allocation: AllocationRecord) -> None:
+        """Notes that an agent of an allocation ended otherwise than well.
+
+        Args:
+            allocation: Whose.
+        """
+        self.connection.execute(sa.update(allocations).where(allocations.c.id == allocation.id).values(lost=True))
+
+    def settle_grants(self, attempt: AttemptId) -> None:
+        """Writes what an attempt holds, from the allocations that are not gone.
+
+        Args:
+            attempt: A live attempt whose allocations have changed.
+        """
+        own = [one for one in allocations_of(self.connection, attempt) if one.state is not AllocationState.GONE]
+        held = parts(self.connection, [one.id for one in own])
+        if own:
+            self._update_attempt(attempt, grants=text_of(merged(held[one.id] for one in own)))
+
+    def stop_taken(self, allocation: AllocationId) -> None:
+        """Notes that an engine has taken a stop: what is absent from now on is gone.
+
+        Args:
+            allocation: What was stopped.
+        """
+        self.connection.execute(
+            sa.update(allocations).where(allocations.c.id == allocation).values(stopped_s=self.now_s)
+        )
+
+    def end_attempt(self, attempt: AttemptRecord, job: JobRecord, *, attempts_max: int) -> None:
+        """Ends an attempt whose allocations are all gone, or that is fenced, and settles its job.
+
+        Args:
+            attempt: A stopping attempt, as it stands in this transaction.
+            job: Its job.
+            attempts_max: Losses after which the job fails.
+        """
+        lost = self.connection.execute(
+            sa.select(attempts.c.reason)
+            .where(
+                attempts.c.job_id == job.id,
+                attempts.c.state == AttemptState.LOST.value,
+                attempts.c.stop_cause != StopCause.FENCED.value,
+            )
+            .order_by(attempts.c.number)
+        ).all()
+        cause = StopCause(attempt.stop_cause)
+        end = conclude(
+            job=job.state,
+            outcome=attempt.outcome,
+            cause=cause,
+            lost_before=len(lost),
+            attempts_max=attempts_max,
+        )
+        reason = attempt.reason
+        if end.attempt is AttemptState.LOST and cause is not StopCause.FENCED:
+            reason = self._first_error(attempt) or reason
+        moved(ATTEMPT_MOVES, attempt.state, end.attempt, attempt.id)
+        ended_s = max(self.now_s, attempt.granted_s)
+        self._update_attempt(attempt.id, state=end.attempt.value, ended_s=ended_s, reason=clipped(reason))
+        for allocation in live_allocations_of(self.connection, [attempt.id]):
+            if allocation.queued:
+                self.leave_queue(allocation)  # Of a cluster that was given up.
+        self.connection.execute(
+            sa.update(allocations)
+            .where(allocations.c.attempt_id == attempt.id, allocations.c.ended_s.is_(None))
+            .values(ended_s=ended_s)
+        )
+        self.connection.execute(sa.delete(agents).where(agents.c.attempt_id == attempt.id))
+        detail = {"outcome": end.attempt.value, "reason": reason}
+        self.event(EventKind.ATTEMPT_ENDED, job=job.id, attempt=attempt.id, detail=detail)
+        errors = [row.reason for row in lost] + [reason]
+        self.move_job(job, end.job, _verdict(end, errors, attempt, attempts_max))
+
+    def _first_error(self, attempt: AttemptRecord) -> str:
+        """Returns the first bad exit of a rank that its lead told of, "" when there was none."""
+        query = (
+            sa.select(events)
+            .where(
+                events.c.job_id == attempt.job,
+                events.c.attempt_id == attempt.id,
+                events.c.kind == EventKind.RANK_EXITED.value,
+            )
+            .order_by(events.c.sequence)
+            .limit(_EXITS_READ_MAX)
+        )
+        for row in self.connection.execute(query):
+            detail = event_of(row).detail
+            if detail.get("exit_code") not in (0, EXIT_PREEMPTED):
+                words = f": {detail['last_words']}" if detail.get("last_words") else ""
+                return f"rank {detail.get('rank')} exited with {detail.get('exit_code')}{words}"
+        return ""
+
+    def _update_attempt(self, attempt: AttemptId, **columns: object) -> None:
+        self.connection.execute(sa.update(attempts).where(attempts.c.id == attempt).values(**columns))
+
+
+def _verdict(end: Conclusion, errors: Sequence[str], attempt: AttemptRecord, attempts_max: int) -> str:
+    """Returns the words on a job whose attempt has ended."""
+    match end.job:
+        case JobState.QUEUED if end.attempt is AttemptState.LOST:
+            counted = "" if attempt.stop_cause == StopCause.FENCED else f" (loss {len(errors)} of {attempts_max})"
+            return f"attempt {attempt.number} was lost ({errors[-1]}); waiting to start again{counted}"
+        case JobState.QUEUED:
+            return f"attempt {attempt.number} gave up its place ({errors[-1]}); waiting to start again"
+        case JobState.FAILED if end.attempt is AttemptState.LOST:
+            return f"{len(errors)} attempts were lost, and that is the most allowed; the first error: {errors[0]}"
+        case _:
+            return errors[-1]

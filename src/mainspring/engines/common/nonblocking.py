@@ -1,0 +1,199 @@
+"""An engine behind threads of its own, so that whoever calls it never waits for a cluster that is slow or hangs.
+
+A controller's one thread calls its engines one after the other. Through `Behind` a question is answered from the newest
+answer, and an act that takes longer than a moment raises `Unavailable` while it goes on; asking for the same act again
+tells how it ended. Answers are ordered by what was done before they were asked for: one that cannot know of an act that
+returned is completed from that act, so a launch that returned is never absent, and what a stop took never runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import Lock
+from typing import final
+
+from mainspring.domain.fleet import AllocationPhase, AllocationSeen, Inventory, LaunchOrder, LogChunk
+from mainspring.domain.ids import AllocationId, ClusterName, NodeName
+from mainspring.domain.ports import Clock, Engine
+from mainspring.engines.common.background_calls import MOMENT_S, Act, Newest, Patience, Turns
+
+JOIN_S = 1.0  # A call that takes longer ends when its own bound is reached; nothing waits for its thread.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """An act that the engine took, and when; a launch until its stop follows."""
+
+    mark: int
+    nodes: tuple[NodeName, ...]
+    stopped: bool
+
+
+@final
+class Behind:
+    """The `Engine` port around another engine, which several threads will call at once.
+
+    Args:
+        engine: Does the work.
+        name: Of its cluster.
+        clock: Time.
+        inventory_s: How old what is known of its nodes may be before it is asked for again.
+        observe_s: The same of its allocations.
+        stale_s: How old either may be when it is shown; over it the cluster counts as silent.
+        moment_s: How long a caller may be kept waiting.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        name: ClusterName,
+        clock: Clock,
+        inventory_s: float,
+        observe_s: float,
+        stale_s: float,
+        moment_s: float = MOMENT_S,
+    ) -> None:
+        self._engine = engine
+        self._lock = Lock()
+        self._observing = Lock()  # An answer must not meet what was kept for an older one only.
+        self._mark = 0
+        self._taken: dict[AllocationId, _Taken] = {}
+        patience = Patience(clock, moment_s)
+        self._inventory = Newest(
+            "list a cluster's nodes",
+            on=name,
+            ask=engine.inventory,
+            mark=self._marked,
+            clock=clock,
+            patience=patience,
+            refresh_s=inventory_s,
+            stale_s=stale_s,
+        )
+        self._seen = Newest(
+            "look at a cluster's allocations",
+            on=name,
+            ask=engine.observe,
+            mark=self._marked,
+            clock=clock,
+            patience=patience,
+            refresh_s=observe_s,
+            stale_s=stale_s,
+        )
+        self._turns = Turns(name, clock=clock, patience=patience, result_s=stale_s, idle=self._seen.want)
+
+    def inventory(self) -> Inventory:
+        """Returns every node, as it was at most `stale_s` ago; see `Engine.inventory`."""
+        self._seen.want()  # It is the next thing a controller asks for.
+        return self._inventory.get().value
+
+    def observe(self) -> tuple[AllocationSeen, ...]:
+        """Returns every allocation, as it was at most `stale_s` ago or as acts have left it since."""
+        with self._observing:
+            answer = self._seen.get()
+            seen = {each.allocation: each for each in answer.value}
+            with self._lock:
+                self._taken = {name: taken for name, taken in self._taken.items() if taken.mark > answer.mark}
+                for name, taken in self._taken.items():
+                    seen[name] = _after(name, seen.get(name), taken)
+            return tuple(seen[name] for name in sorted(seen))
+
+    def launch(self, order: LaunchOrder) -> None:
+        """Starts one agent on each node; see `Engine.launch`.
+
+        Args:
+            order: What to start.
+
+        Raises:
+            Unavailable: It is under way: launch it again to learn what came of it.
+        """
+        run = partial(self._act, partial(self._engine.launch, order), order.allocation, order)
+        self._turns.do(Act(allocation=order.allocation, attempted="launch an allocation", run=run))
+
+    def stop(self, allocation: AllocationId, *, grace_s: float) -> None:
+        """Asks the allocation's agents to end; see `Engine.stop`.
+
+        Args:
+            allocation: Its id.
+            grace_s: Seconds after which they are ended by force.
+
+        Raises:
+            Unavailable: It is under way: stop it again to learn what came of it.
+        """
+        run = partial(self._act, partial(self._engine.stop, allocation, grace_s=grace_s), allocation, None)
+        self._turns.do(Act(allocation=allocation, attempted="stop an allocation", grace_s=grace_s, run=run))
+
+    def logs(self, allocation: AllocationId, *, rank: int, since: int, limit: int) -> LogChunk:
+        """Returns a piece of one rank's output, waiting for it; see `Engine.logs`.
+
+        Args:
+            allocation: Its id.
+            rank: Its number in the attempt.
+            since: Byte to start from.
+            limit: How many bytes at most.
+        """
+        return self._engine.logs(allocation, rank=rank, since=since, limit=limit)
+
+    def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
+        """Keeps new allocations off a node, waiting for it; see `Engine.cordon`.
+
+        Args:
+            node: The node.
+            owner: Who wants it.
+            reason: Why, for people.
+        """
+        try:
+            self._engine.cordon(node, owner=owner, reason=reason)
+        finally:
+            self._next_mark()
+
+    def uncordon(self, node: NodeName, *, owner: str) -> None:
+        """Takes back our own cordon, waiting for it; see `Engine.uncordon`.
+
+        Args:
+            node: The node.
+            owner: Who set it.
+        """
+        try:
+            self._engine.uncordon(node, owner=owner)
+        finally:
+            self._next_mark()
+
+    def close(self) -> None:
+        """Ends its threads, as far as the engine lets them; what waits is not done. Every call raises from now on."""
+        parts = (self._turns, self._seen, self._inventory)
+        for part in parts:
+            part.close()
+        for part in parts:
+            part.join(JOIN_S)
+
+    def _act(self, run: Callable[[], None], allocation: AllocationId, order: LaunchOrder | None) -> None:
+        try:
+            run()
+        except BaseException:
+            self._next_mark()  # It may have acted.
+            raise
+        with self._lock:
+            self._mark += 1
+            known = self._taken.get(allocation)
+            nodes = order.nodes if order else known.nodes if known else ()
+            stopped = order is None or (known is not None and known.stopped)
+            self._taken[allocation] = _Taken(mark=self._mark, nodes=nodes, stopped=stopped)
+
+    def _marked(self) -> int:
+        return self._mark
+
+    def _next_mark(self) -> None:
+        with self._lock:
+            self._mark += 1
+
+
+def _after(name: AllocationId, seen: AllocationSeen | None, taken: _Taken) -> AllocationSeen:
+    """Returns an allocation as an act has left it of which the answer cannot know."""
+    if seen is None:
+        phase = AllocationPhase.STOPPING if taken.stopped else AllocationPhase.PENDING
+        return AllocationSeen(allocation=name, phase=phase, nodes=taken.nodes, reason="not looked at since")
+    live = seen.phase in (AllocationPhase.PENDING, AllocationPhase.RUNNING)
+    return replace(seen, phase=AllocationPhase.STOPPING) if live and taken.stopped else seen

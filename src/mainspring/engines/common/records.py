@@ -1,0 +1,231 @@
+"""What the local engine remembers, as files: one folder an allocation, claimed whole, under one lock.
+
+<root>/.lock                            held during every call that looks at allocations
+<root>/.cordons.json                    cordons by node
+<root>/<allocation>/claim.json          there as soon as the folder is: the id can never be launched again
+<root>/<allocation>/launched.json       its processes; the moment this file is there, the launch has happened
+<root>/<allocation>/stop.json           somebody asked it to end
+<root>/<allocation>/ended.json          everything is over
+<root>/<allocation>/node-<i>/           an agent's own folder: order.json, grace, agent.log, exit.json, rank-<rank>.log;
+                                        once all is over, only output and last words stay
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from mainspring.domain.codec import decode, encode
+from mainspring.domain.errors import Conflict, DamagedData, InvalidMessage, StorageFull, Unavailable
+from mainspring.domain.ids import AllocationId, NodeName, checked_name
+from mainspring.engines.common.processes import Process
+
+LOCK_WAIT_S = 10.0  # A launch of 100 nodes holds the lock for about a second.
+_LOCK_POLL_S = 0.005
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """An allocation id that is taken; no nodes when it was stopped before it was launched."""
+
+    nodes: tuple[NodeName, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """The agents of an allocation, in rank order of their nodes."""
+
+    agents: tuple[Process, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAsked:
+    """How long the agents have to end by themselves."""
+
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How an allocation ended, and when that was seen; `lost_nodes` are those whose agents did not end well."""
+
+    exit_code: int | None
+    reason: str
+    ended_s: float
+    lost_nodes: tuple[NodeName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cordon:
+    """Who keeps new allocations off a node, and why."""
+
+    owner: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cordons:
+    """Cordons by node."""
+
+    by_node: Mapping[str, Cordon] = field(default_factory=dict)
+
+
+class Records:
+    """The folder of one local cluster. Safe to use from several processes and threads at once.
+
+    Args:
+        root: The folder; made when missing.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def folder(self, allocation: AllocationId) -> Path:
+        """Returns an allocation's folder.
+
+        Args:
+            allocation: Its id.
+
+        Raises:
+            InvalidInput: The id is not one that could name a folder.
+        """
+        return self.root / checked_name(allocation, "allocation")
+
+    def allocations(self) -> tuple[AllocationId, ...]:
+        """Returns every id ever claimed, in order."""
+        return tuple(AllocationId(name) for name in sorted(os.listdir(self.root)) if not name.startswith("."))
+
+    def claim(self, allocation: AllocationId, nodes: tuple[NodeName, ...]) -> bool:
+        """Takes an id for good, whole or not at all; returns whether it was still free. The lock must be held.
+
+        Args:
+            allocation: The id.
+            nodes: Its nodes, none for an id that shall never be launched.
+        """
+        folder = self.folder(allocation)
+        if folder.exists():
+            return False
+        draft = self.root / f".claim-{allocation}"
+        shutil.rmtree(draft, ignore_errors=True)  # Left by a process that died here; the lock keeps others out.
+        draft.mkdir(mode=0o700)
+        self.write(draft / "claim.json", Claim(nodes=nodes))
+        draft.rename(folder)
+        return True
+
+    def read(self, kind: type[Record], path: Path) -> Record | None:
+        """Returns a record; None when it was never written.
+
+        Args:
+            kind: Its class.
+            path: Its file.
+
+        Raises:
+            DamagedData: The file does not hold such a record.
+        """
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return decode(kind, data)
+        except InvalidMessage as error:
+            raise DamagedData(f"read a {kind.__name__}", on=str(path), got=error.got, wanted=error.wanted) from error
+
+    def write(self, path: Path, record: object) -> None:
+        """Writes a record durably, whole or not at all, readable by its owner alone.
+
+        Args:
+            path: Its file.
+            record: The record.
+        """
+        draft = path.with_name(f".{path.name}")
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(encode(record))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(path)
+
+    def cordons(self) -> Mapping[str, Cordon]:
+        """Returns who keeps new allocations off which node."""
+        return (self.read(Cordons, self.root / ".cordons.json") or Cordons()).by_node
+
+    def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
+        """Keeps new allocations off a node.
+
+        Args:
+            node: The node.
+            owner: Who wants it.
+            reason: Why, for people.
+
+        Raises:
+            Conflict: Another owner has cordoned it.
+            Unavailable: The folder cannot be used.
+        """
+        self._change_cordons(node, owner, "cordon a node", Cordon(owner=owner, reason=reason))
+
+    def uncordon(self, node: NodeName, *, owner: str) -> None:
+        """Takes back a cordon; does nothing when there is none.
+
+        Args:
+            node: The node.
+            owner: Who set it.
+
+        Raises:
+            Conflict: The cordon belongs to another owner.
+            Unavailable: The folder cannot be used.
+        """
+        self._change_cordons(node, owner, "uncordon a node", None)
+
+    def _change_cordons(self, node: NodeName, owner: str, attempted: str, after: Cordon | None) -> None:
+        with self.locked(f"{attempted}: {node}"):
+            others = dict(self.cordons())
+            known = others.pop(node, None)
+            if known and known.owner != owner:
+                raise Conflict(
+                    attempted, on=node, got=f"a cordon of {known.owner!r} ({known.reason})", wanted=f"one of {owner!r}"
+                )
+            by_node = {**others, node: after} if after else others
+            self.write(self.root / ".cordons.json", Cordons(by_node=by_node))
+
+    @contextmanager
+    def locked(self, attempted: str) -> Iterator[None]:
+        """Keeps every other process and thread out; the system lets go when the holder dies.
+
+        Args:
+            attempted: What is being done, for the message.
+
+        Raises:
+            Unavailable: The lock did not come within `LOCK_WAIT_S`, or the folder cannot be used.
+            StorageFull: The disk is full.
+        """
+        try:
+            with open(self.root / ".lock", "wb") as file:
+                self._take(file.fileno(), attempted)
+                yield
+        except OSError as error:
+            kind = StorageFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else Unavailable
+            raise kind(attempted, on=str(self.root), got=str(error), next_step="look at that folder") from error
+
+    def _take(self, descriptor: int, attempted: str) -> None:
+        pause = threading.Event()
+        for _ in range(int(LOCK_WAIT_S / _LOCK_POLL_S)):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pause.wait(_LOCK_POLL_S)
+            else:
+                return
+        raise Unavailable(
+            attempted, on=str(self.root), got=f"a lock held by another process for {LOCK_WAIT_S:g} s", wanted="the lock"
+        )

@@ -1,0 +1,1 @@
+"""An engine on another machine, over the pipe of an `ssh`."""

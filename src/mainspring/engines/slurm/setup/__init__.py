@@ -1,0 +1,1 @@
+"""Looks at a Slurm cluster's set-up and says what to fix."""

@@ -1,0 +1,1 @@
+"""Connections of an agent: framed messages, raw bytes between agents, calls to the controller."""

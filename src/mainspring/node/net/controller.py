@@ -1,0 +1,91 @@
+"""The agent's calls to the controller: register, heartbeat. The controller may be away for as long as it likes."""
+
+from __future__ import annotations
+
+from email.utils import parsedate_to_datetime
+from typing import TypeVar, final
+
+import httpx
+
+from mainspring.domain import codec, wire
+from mainspring.domain.errors import InvalidMessage, NotAllowed, Unavailable
+from mainspring.domain.ports import Clock
+from mainspring.domain.wire.trust import trust
+
+CALL_LIMIT_S = 10.0  # A heartbeat of the largest attempt is megabytes; a controller slower than this is away.
+REFUSALS = (400, 401, 403, 404, 409, 410, 422)  # Asking again the same way would be answered the same way.
+
+Reply = TypeVar("Reply")
+
+
+@final
+class Controller:
+    """The controller as an agent sees it.
+
+    Args:
+        url: Where it listens.
+        token: The attempt's secret.
+        clock: Time, to compare with the controller's.
+        certificate: PEM text to trust besides the system's authorities.
+    """
+
+    def __init__(self, url: str, token: str, clock: Clock, *, certificate: str = "") -> None:
+        self.clock_ahead_s = 0.0
+        """How far our clock is ahead of the controller's, to the second, as its newest answer's date shows."""
+        self._clock = clock
+        self._client = httpx.AsyncClient(
+            base_url=url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=CALL_LIMIT_S,
+            trust_env=False,
+            verify=trust(url, certificate),
+        )
+
+    async def register(self, message: wire.Register) -> wire.Orders:
+        """Returns the agent's orders, as far as they are known.
+
+        Args:
+            message: Who registers.
+
+        Raises:
+            NotAllowed: The attempt is over, or never was.
+            Unavailable: The controller does not answer.
+        """
+        return await self._call("/v1/agents/register", message, wire.Orders)
+
+    async def heartbeat(self, message: wire.Heartbeat) -> wire.HeartbeatReply:
+        """Returns the controller's answer to a heartbeat.
+
+        Args:
+            message: The report.
+
+        Raises:
+            NotAllowed: The attempt is over, or never was.
+            Unavailable: The controller does not answer.
+        """
+        return await self._call("/v1/agents/heartbeat", message, wire.HeartbeatReply)
+
+    async def close(self) -> None:
+        """Hangs up."""
+        await self._client.aclose()
+
+    async def _call(self, path: str, message: object, kind: type[Reply]) -> Reply:
+        attempted = f"call the controller at {path}"
+        try:
+            answer = await self._client.post(
+                path, content=codec.encode(message), headers={"Content-Type": "application/json"}
+            )
+            self._compare(answer.headers.get("Date", ""))
+            if answer.status_code in REFUSALS:
+                raise NotAllowed(attempted, got=f"{answer.status_code} {answer.text[:500]}")
+            if answer.status_code != httpx.codes.OK:
+                raise Unavailable(attempted, got=f"{answer.status_code} {answer.text[:500]}")
+            return codec.decode(kind, answer.content)
+        except (httpx.HTTPError, InvalidMessage) as error:
+            raise Unavailable(attempted, got=f"{type(error).__name__}: {error}") from error
+
+    def _compare(self, date: str) -> None:
+        try:
+            self.clock_ahead_s = self._clock.now_s() - parsedate_to_datetime(date).timestamp()
+        except ValueError:
+            return  # No date, or none that can be read: the controller's time is not known.

@@ -1,0 +1,209 @@
+"""A connection between two agents: framed messages with checksums and raw bytes, each byte read only when asked for.
+
+Raw bytes go from a file to the socket without passing through this process, and from the socket straight to their
+place, so that terabytes move with no memory but where they come to lie.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+from typing import BinaryIO, cast, final
+
+import google_crc32c
+
+from mainspring.domain import codec
+from mainspring.domain.errors import InvalidMessage, Unavailable
+from mainspring.node.net.connection import host_port
+
+CONNECT_LIMIT_S = 4.0  # Two lost packets that open a connection (1 s, then 2 s more, by RFC 6298).
+PART_BYTES = 16 << 20
+_CRC = struct.Struct(">I")
+PART_LIMIT_S = 4.0  # 4 MB/s: a line or a peer slower than that is as good as gone. Less than `arena.SLOT_WAIT_S`.
+
+
+def sealed_frame(message: object) -> bytes:
+    """Returns a message as it travels in a pipe: its frame, then the frame's crc32c, big-endian.
+
+    What lists of shards and small facts say is restored as it is told, so a bit that flips on the way must show.
+
+    Args:
+        message: A message of `wire`.
+
+    Raises:
+        InvalidMessage: It is larger than a frame may be.
+    """
+    frame = codec.frame(message)
+    return frame + _CRC.pack(google_crc32c.value(frame))
+
+
+@final
+class Pipe(asyncio.BufferedProtocol):
+    """One end of a connection. For one user at a time; every wait has a bound, after which the connection is closed."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._room = memoryview(b"")
+        self._filled: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def open(cls, address: str) -> Pipe:
+        """Returns a pipe to an agent.
+
+        Args:
+            address: Its "host:port".
+
+        Raises:
+            Unavailable: Nobody answers there.
+        """
+        try:
+            host, port = host_port(address)
+            async with asyncio.timeout(CONNECT_LIMIT_S):
+                _, pipe = await asyncio.get_running_loop().create_connection(cls, host, port)
+        except (OSError, TimeoutError, InvalidMessage) as error:
+            raise Unavailable("reach an agent", on=address, got=str(error) or "no answer") from error
+        return pipe
+
+    @classmethod
+    def over(cls, writer: asyncio.StreamWriter) -> Pipe:
+        """Returns a pipe over a connection whose other end waits for an answer; its stream is not to be used again.
+
+        Args:
+            writer: The stream it was until now.
+        """
+        pipe = cls()
+        transport = cast(asyncio.Transport, writer.transport)
+        transport.set_protocol(pipe)
+        pipe.connection_made(transport)
+        return pipe
+
+    @property
+    def is_open(self) -> bool:
+        """Returns whether nothing is known to have ended it."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    # ------------------------------------------------------------ what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.BaseProtocol`. Nothing is read until somebody asks for bytes."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.pause_reading()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See `asyncio.BufferedProtocol`."""
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        self._room = self._room[nbytes:]
+        if not self._room and self._transport is not None:
+            self._transport.pause_reading()
+            if self._filled is not None and not self._filled.done():
+                self._filled.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.BaseProtocol`."""
+        self._transport = None
+        if self._filled is not None and not self._filled.done():
+            self._filled.set_exception(Unavailable("hear from an agent", got="a hang-up"))
+
+    # ------------------------------------------------------------ messages
+
+    def send(self, message: object) -> None:
+        """Queues a message; nothing happens on a connection that is gone.
+
+        Args:
+            message: A message of `wire`.
+
+        Raises:
+            InvalidMessage: It is larger than a frame may be.
+        """
+        self.send_bytes(sealed_frame(message))
+
+    async def receive(self, limit_s: float) -> object:
+        """Returns the next message.
+
+        Args:
+            limit_s: How long to wait.
+
+        Raises:
+            Unavailable: The peer hung up or stayed silent.
+            InvalidMessage: It said what is no message, or not what arrived.
+        """
+        header = bytearray(codec.FRAME_HEADER_BYTES)
+        await self._read(memoryview(header), limit_s)
+        body = bytearray(codec.frame_length(bytes(header)) + _CRC.size)
+        await self._read(memoryview(body), PART_LIMIT_S)
+        frame = bytes(header + body[: -_CRC.size])
+        if _CRC.unpack(body[-_CRC.size :]) != (google_crc32c.value(frame),):
+            raise InvalidMessage("hear from an agent", got="a message that differs from its crc32c")
+        return codec.unframe(frame[codec.FRAME_HEADER_BYTES :])
+
+    # ------------------------------------------------------------ raw bytes
+
+    async def receive_into(self, room: memoryview) -> None:
+        """Fills `room` with the next bytes.
+
+        Args:
+            room: Where they go.
+
+        Raises:
+            Unavailable: They did not come, or too slowly.
+        """
+        for start in range(0, len(room), PART_BYTES):
+            await self._read(room[start : start + PART_BYTES], PART_LIMIT_S)
+
+    async def send_part(self, file: int, offset: int, size_bytes: int) -> None:
+        """Sends bytes of a file.
+
+        Args:
+            file: Its descriptor.
+            offset: The first byte.
+            size_bytes: How many, at most `PART_BYTES`.
+
+        Raises:
+            Unavailable: They could not be sent, or too slowly.
+        """
+        if self._transport is None:
+            raise Unavailable("send to an agent", got="a hang-up")
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(PART_LIMIT_S):
+                with os.fdopen(file, "rb", buffering=0, closefd=False) as source:
+                    await loop.sendfile(self._transport, cast(BinaryIO, source), offset, size_bytes, fallback=False)
+        except (OSError, RuntimeError, TimeoutError) as error:
+            self.close()
+            raise Unavailable("send to an agent", got=str(error) or "no progress") from error
+
+    def send_bytes(self, data: bytes) -> None:
+        """Queues bytes of this process; nothing happens on a connection that is gone.
+
+        Args:
+            data: A few megabytes at most.
+        """
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Hangs up at once. May be called again."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _read(self, room: memoryview, limit_s: float) -> None:
+        if not room:
+            return
+        if self._transport is None or not self.is_open:
+            raise Unavailable("hear from an agent", got="a hang-up")
+        self._room = room
+        self._filled = asyncio.get_running_loop().create_future()
+        self._transport.resume_reading()
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._filled
+        except TimeoutError as error:
+            raise Unavailable("hear from an agent", got=f"{len(self._room)} bytes missing for {limit_s:g} s") from error
+        finally:
+            if self._room:
+                self.close()  # Half a message: nothing that follows would make sense.
+            self._filled, self._room = None, memoryview(b"")

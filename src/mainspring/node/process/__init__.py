@@ -1,0 +1,1 @@
+"""Rank processes: started, bounded in memory, never orphaned, and where they stand."""

@@ -1,0 +1,1 @@
+"""Supervision of one node's ranks and of what outlives them."""

@@ -1,0 +1,315 @@
+"""One process of a rank's program: its own Unix socket, who it is in each generation, the answers to what it asks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, final
+
+from mainspring.domain import wire
+from mainspring.domain.errors import Unavailable
+from mainspring.domain.ids import RoleName
+from mainspring.node.net.connection import Line
+from mainspring.node.process.ranks import RankProcess
+from mainspring.node.snapshots.arena import Arena
+
+HELLO_LIMIT_S = 10.0  # The session says hello as it connects.
+RESULTS_KEPT_MAX = 100  # To be told again when the lead's line was down.
+SERVED_KEPT_MAX = 16  # An arena holds two snapshots; generations older than that many are long resumed from elsewhere.
+RECONNECTS_MAX = 16  # Then a fresh process: what frameworks leak by reconnecting stays bounded, on both sides.
+
+
+@dataclass(slots=True)
+class Desk:
+    """What the agent knows of one of its places, across generations and processes.
+
+    Args:
+        rank: The place's number.
+        arena: Its snapshots.
+        place: Who runs there in this generation, None while it stands by.
+        local_rank: Its place among its role's ranks on this node.
+        local_ranks: Those ranks.
+        coordinator: The JAX service of its role in this generation.
+        served: Generations it had a rank in, newest last.
+        progress: Its newest progress that the lead has not been told.
+        told_s: When the lead was last told of its progress.
+        stepped_in: The newest generation it has reported a step of.
+        results: What its program gave as results, newest last.
+        results_told: How many it gave, in all generations.
+    """
+
+    rank: int
+    arena: Arena
+    place: wire.RankPlace | None = None
+    local_rank: int = 0
+    local_ranks: tuple[int, ...] = ()
+    coordinator: str = ""
+    served: deque[int] = field(default_factory=lambda: deque(maxlen=SERVED_KEPT_MAX))
+    progress: wire.RankProgress | None = None
+    told_s: float = 0.0
+    stepped_in: int = 0
+    results: list[wire.RankResult] = field(default_factory=list)
+    results_told: int = 0
+
+    def keep_result(self, values: wire.Detail) -> wire.RankResult:
+        """Returns a result as the lead is told it, now and after every break of the line.
+
+        Args:
+            values: The program's facts.
+        """
+        self.results_told += 1
+        result = wire.RankResult(rank=self.rank, values=values, sequence=self.results_told)
+        self.results = [*self.results[-RESULTS_KEPT_MAX + 1 :], result]
+        return result
+
+
+class Duty(Protocol):
+    """What a process's conversation needs of its agent's crew."""
+
+    def is_current(self, life: Life) -> bool:
+        """Returns whether the process belongs to the generation that is running."""
+        ...
+
+    def welcome(self, life: Life) -> wire.Welcome:
+        """Returns who the process is."""
+        ...
+
+    def step_reply(self, life: Life) -> wire.StepReply:
+        """Returns whether, when and how programs must leave, and the pace of snapshots."""
+        ...
+
+    def stepped(self, desk: Desk, report: wire.StepReport) -> None:
+        """Takes a step report."""
+        ...
+
+    def rests(self, life: Life) -> None:
+        """Takes word that the process waits for the next generation."""
+        ...
+
+    def tell_lead(self, message: object) -> None:
+        """Sends a message to the lead."""
+        ...
+
+
+class Keep(Protocol):
+    """What a process's conversation needs of what outlives it."""
+
+    def saved(self, desk: Desk, holding: wire.Holding) -> None:
+        """Takes word of a snapshot that is whole in the arena."""
+        ...
+
+    async def plan(self, desk: Desk, request: wire.RestoreRequest) -> wire.RestorePlan | wire.FetchFailed:
+        """Returns where the state lies that the generation resumes from."""
+        ...
+
+    async def fetch(self, desk: Desk, request: wire.FetchPieces) -> wire.PiecesFetched | wire.FetchFailed:
+        """Returns bytes of it."""
+        ...
+
+
+@final
+class Life:
+    """A process from its start to its end: of a place, or standing by for one.
+
+    Args:
+        role: Whose program it runs.
+        process: The process.
+        duty: The crew.
+        keep: What outlives the process.
+    """
+
+    def __init__(self, role: RoleName, process: RankProcess, duty: Duty, keep: Keep) -> None:
+        self.role = role
+        self.process = process
+        self.desk: Desk | None = None
+        self.hello: wire.Hello | None = None
+        self.generation = 0  # The newest it was welcomed to.
+        self.left = -1  # The newest it has left; 0 for one that stands by.
+        self.reconnected = 0
+        self.over = False
+        self.resting = asyncio.Event()  # Set while it waits for a generation, and for good when it has ended.
+        self.watch: asyncio.Task[None] | None = None
+        self._duty = duty
+        self._keep = keep
+        self._welcomed = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._path = ""
+
+    @property
+    def rests(self) -> bool:
+        """Returns whether it waits for a generation."""
+        return not self.over and self.left >= self.generation
+
+    @property
+    def program(self) -> int:
+        """Returns the id of the process that speaks to us, which may be a child of the one we started."""
+        return self.hello.pid if self.hello is not None else self.process.pid
+
+    @property
+    def may_reconnect(self) -> bool:
+        """Returns whether its program can go on as a rank of another generation."""
+        return self.hello is not None and self.hello.reconnects and self.reconnected < RECONNECTS_MAX
+
+    async def listen(self, path: str) -> None:
+        """Opens its socket.
+
+        Args:
+            path: The Unix socket's path, at most 107 bytes.
+
+        Raises:
+            Unavailable: Its folder cannot be written.
+        """
+        self._path = path
+        try:
+            self._server = await asyncio.start_unix_server(self._serve, path)
+        except OSError as error:
+            raise Unavailable("open a rank's socket", on=path, got=str(error)) from error
+
+    def seat(self, desk: Desk, generation: int) -> None:
+        """Gives it a place in a generation; if it waits for one, its program goes on.
+
+        Args:
+            desk: The place.
+            generation: The generation.
+        """
+        self.reconnected += self.generation > 0
+        self.desk, self.generation = desk, generation
+        self.resting.clear()
+        welcomed, self._welcomed = self._welcomed, asyncio.Event()
+        welcomed.set()
+
+    def exited(self, exit_code: int) -> wire.RankExited:
+        """Returns what the lead is told of its end in a place.
+
+        Args:
+            exit_code: How it ended.
+        """
+        assert self.desk is not None
+        words = self.process.last_words
+        return wire.RankExited(generation=self.generation, rank=self.desk.rank, exit_code=exit_code, last_words=words)
+
+    def close(self) -> None:
+        """Ends its conversations: the process is gone."""
+        self.over = True
+        self.resting.set()
+        self._welcomed.set()
+        if self._server is not None:
+            self._server.close()
+        with contextlib.suppress(OSError):
+            Path(self._path).unlink()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = Line(reader, writer)
+        try:
+            hello = await line.receive(HELLO_LIMIT_S)
+            if not isinstance(hello, wire.Hello):
+                return
+            self.hello = hello
+            await self._next(line, after=0)
+            async for message in line.messages():
+                if isinstance(message, wire.NextGeneration):
+                    await self._next(line, after=message.after)
+                    continue
+                answer = await self._answer(message)
+                if answer is None:
+                    return
+                line.send(answer)
+        finally:
+            line.close()
+
+    async def _next(self, line: Line, *, after: int) -> None:
+        """Answers with a `Welcome` once the process has a place in a generation after that one."""
+        while not self.over:
+            if self.generation > after and self._duty.is_current(self):
+                line.send(self._duty.welcome(self))
+                return
+            self.left = max(after, self.generation)  # One that was over before its program heard of it is left too.
+            self.resting.set()
+            self._duty.rests(self)
+            await self._welcomed.wait()
+
+    async def _answer(self, message: object) -> object | None:
+        desk = self.desk
+        assert desk is not None
+        if not self._duty.is_current(self):
+            return self._answer_of_the_past(message)
+        match message:
+            case wire.StepReport():
+                self._duty.stepped(desk, message)
+                return self._duty.step_reply(self)
+            case wire.SnapshotBegin():
+                slot = await desk.arena.begin(message.size_bytes)
+                if slot.offset < 0:
+                    self._duty.tell_lead(wire.StoreFailed(rank=desk.rank, step=message.step, reason=slot.reason))
+                return slot
+            case wire.SnapshotCommit():
+                holding = self._holding(desk, message.step)
+                if holding is None or not desk.arena.commit(message, holding):
+                    return None
+                self._keep.saved(desk, holding)
+                return wire.Done()
+            case wire.RestoreRequest():
+                return await self._keep.plan(desk, message)
+            case wire.FetchPieces():
+                return await self._keep.fetch(desk, message)
+            case wire.ResultReport():
+                self._duty.tell_lead(desk.keep_result(message.values))
+                return wire.Done()
+            case _:
+                return None
+
+    def _holding(self, desk: Desk, step: int) -> wire.Holding | None:
+        place = desk.place
+        if place is None:
+            return None
+        return wire.Holding(
+            step=step,
+            generation=self.generation,
+            rank=desk.rank,
+            role=place.role,
+            role_rank=place.role_rank,
+            role_size=place.role_size,
+        )
+
+    def _answer_of_the_past(self, message: object) -> object | None:
+        """Answers a process whose generation is over, so that it leaves it unharmed: nothing it says counts."""
+        over = f"generation {self.generation} is over"
+        match message:
+            case wire.StepReport():
+                return self._duty.step_reply(self)
+            case wire.SnapshotBegin():
+                return wire.SnapshotSlot(offset=-1, reason=over)
+            case wire.SnapshotCommit() | wire.ResultReport():
+                return wire.Done()
+            case wire.RestoreRequest() | wire.FetchPieces():
+                return wire.FetchFailed(reason=over, corrupt=False)
+            case _:
+                return None
+
+
+def signal_all(lives: Sequence[Life], number: signal.Signals) -> None:
+    """Signals the groups of some processes.
+
+    Args:
+        lives: The processes.
+        number: The signal.
+    """
+    for life in lives:
+        life.process.signal(number)
+
+
+async def ended_all(lives: Sequence[Life], limit_s: float) -> None:
+    """Waits until some processes have ended.
+
+    Args:
+        lives: The processes.
+        limit_s: How long at the most.
+    """
+    watches = [life.watch for life in lives if life.watch is not None]
+    if watches:
+        await asyncio.wait(watches, timeout=limit_s)

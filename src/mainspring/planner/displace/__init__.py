@@ -1,0 +1,1 @@
+"""Preemption, elastic shrinking, moves of running jobs."""

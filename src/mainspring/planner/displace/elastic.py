@@ -1,0 +1,342 @@
+"""Elastic roles: replicas they can do without, given up before anyone ends, and growth into idle room."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mainspring.domain.ids import AttemptId
+from mainspring.domain.job import ANY_CHIP, MILLI, Option
+from mainspring.domain.plan import Grant, Resize
+from mainspring.planner.displace.reclaimable import Ground, Parts, Things
+from mainspring.planner.facts.policy import HOUR_S, Policy
+from mainspring.planner.facts.snapshot import NONE, Flags, Floats, Integers, Snapshot
+from mainspring.planner.place.free_capacity import Room
+from mainspring.planner.place.pool import Picked, Pool
+from mainspring.planner.place.topology import Ask, choose, most
+from mainspring.planner.quota.entitlement import Charge, Entitlement
+
+GROWTHS_MAX = 64  # In one plan; each is a restart.
+GROWTH_PAYS_S = HOUR_S  # Within which the replicas won must make up for the restart.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Elastic:
+    """A role of a live attempt that can run with other numbers of replicas."""
+
+    row: int
+    role: int
+    grant: Grant
+    option: Option
+    first: int  # Its first row among the things held.
+
+    @property
+    def nodes_per_replica(self) -> int:
+        """Returns how many nodes one replica takes; more than 1 when it is larger than each of them."""
+        return max(1, -(-self.option.chip_milli // max(1, self.grant.chip_milli[0] // self.grant.ranks[0])))
+
+    @property
+    def replicas(self) -> int:
+        """Returns how many it has."""
+        return sum(self.grant.ranks) // self.nodes_per_replica
+
+
+def _elastic(snapshot: Snapshot, rows: Integers) -> Iterator[_Elastic]:
+    """Yields the elastic roles of some live attempts that hold whole chips, or cores alone."""
+    live = snapshot.live
+    shapes = live.shape[rows]
+    able = [shape for shape in np.unique(shapes).tolist() if _can_change(snapshot, shape)]
+    for row in rows[np.isin(shapes, able)].tolist() if able else ():
+        options = {role.name: role.options for role in snapshot.shapes[int(live.shape[row])].roles}
+        first = int(np.searchsorted(live.held_by, row))
+        for number, grant in enumerate(live.grants[row]):
+            option = options[grant.role][grant.option]
+            shares = 0 < option.chip_milli < MILLI
+            if option.replicas_min < option.replicas and not shares:
+                yield _Elastic(row=row, role=number, grant=grant, option=option, first=first)
+            first += sum(grant.ranks) if shares else len(grant.nodes)
+
+
+def _can_change(snapshot: Snapshot, shape: int) -> bool:
+    roles = snapshot.shapes[shape].roles
+    return any(option.replicas_min < option.replicas for role in roles for option in role.options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spare:
+    """What an elastic role gives up together."""
+
+    of: _Elastic
+    held: tuple[int, ...]  # Rows among the things held, each once.
+    ranks: tuple[int, ...]  # How many of each.
+
+
+def _spares(elastic: _Elastic, open_held: Flags) -> list[_Spare]:
+    """Returns what an elastic role can give up: single replicas, or groups, all at once.
+
+    Those on the nodes with most of them first: that opens most room in one place.
+    """
+    grant, each = elastic.grant, elastic.nodes_per_replica
+    if each > 1:
+        starts = range(len(grant.nodes) - each, -1, -each)
+        pieces = [tuple(range(start, start + each)) for start in starts]
+    else:
+        places = sorted(range(len(grant.nodes)), key=lambda place: (-grant.ranks[place], -place))
+        pieces = [(place,) for place in places for _ in range(grant.ranks[place])]
+    pieces = [piece for piece in pieces if all(open_held[elastic.first + place] for place in piece)]
+    pieces = pieces[: max(0, elastic.replicas - elastic.option.replicas_min)]
+    group = elastic.option.group
+    if group:
+        pieces = pieces[: len(pieces) - len(pieces) % group]
+        pieces = [tuple(place for piece in pieces for place in piece)] if pieces else []
+    spares = []
+    for piece in pieces:
+        counts = {place: piece.count(place) for place in piece}
+        held = tuple(elastic.first + place for place in counts)
+        spares.append(_Spare(of=elastic, held=held, ranks=tuple(counts.values())))
+    return spares
+
+
+def parts_of(ground: Ground, eligible: Flags, price: Floats, restart: Floats | None) -> Parts:
+    """Returns what could be given up on some nodes: whole attempts, then what elastic ones can do without.
+
+    Args:
+        ground: The nodes.
+        eligible: By live row: whether it may be touched.
+        price: By live row: what ending it costs.
+        restart: By live row: what changing its size costs; None where no role is to shrink.
+    """
+    live = ground.live
+    open_held = (live.held_node != NONE) & ground.inside[live.held_node]
+    held = np.flatnonzero(open_held & eligible[live.held_by])
+    holders = live.held_by[held]
+    rows = holders[np.flatnonzero(np.diff(holders, prepend=-1))]
+    things = Things(
+        part=np.searchsorted(rows, holders),
+        node=live.held_node[held],
+        whole=live.held_whole[held],
+        cpu=live.held_cpu_milli[held],
+        memory=live.held_memory_mib[held],
+        chip=live.held_chip[held],
+        share=live.held_share_milli[held],
+    )
+    spares: list[_Spare] = []
+    prices: list[float] = []
+    for elastic in () if restart is None else _elastic(ground.room.snapshot, rows):
+        assert restart is not None
+        own = _spares(elastic, open_held)
+        spares += own
+        prices += [float(restart[elastic.row]) / max(1, len(own))] * len(own)
+    parts = Parts(live=rows, role=np.full(len(rows), NONE, dtype=np.int64), price=price[rows], things=things)
+    return _with_spares(parts, held, spares, prices) if spares else parts
+
+
+def _with_spares(parts: Parts, held: Integers, spares: list[_Spare], prices: list[float]) -> Parts:
+    """Returns parts, and what elastic roles give up apart from the rest of their attempts."""
+    things = parts.things
+    whole, cpu, memory = things.whole.copy(), things.cpu.copy(), things.memory.copy()
+    added: list[tuple[int, ...]] = []
+    ranks_of: dict[int, int] = {}
+    for number, spare in enumerate(spares, start=len(parts)):
+        grant = spare.of.grant
+        for row, ranks in zip(spare.held, spare.ranks, strict=True):
+            place = int(np.searchsorted(held, row))
+            # The thing shrinks by what was split off before, so each rank takes its share of what is left.
+            left = ranks_of.get(row, grant.ranks[row - spare.of.first])
+            ranks_of[row] = left - ranks
+            amounts = [int(column[place]) * ranks // left for column in (whole, cpu, memory)]
+            for column, amount in zip((whole, cpu, memory), amounts, strict=True):
+                column[place] -= amount
+            added.append((number, int(things.node[place]), *amounts))
+    columns = np.array(added, dtype=np.int64).T
+    none, zero = np.full(len(added), NONE, dtype=np.int64), np.zeros(len(added), dtype=np.int64)
+    return Parts(
+        live=np.append(parts.live, [spare.of.row for spare in spares]),
+        role=np.append(parts.role, [spare.of.role for spare in spares]),
+        price=np.append(parts.price, prices),
+        things=Things(
+            part=np.append(things.part, columns[0]),
+            node=np.append(things.node, columns[1]),
+            whole=np.append(whole, columns[2]),
+            cpu=np.append(cpu, columns[3]),
+            memory=np.append(memory, columns[4]),
+            chip=np.append(things.chip, none),
+            share=np.append(things.share, zero),
+        ),
+    )
+
+
+def resizes(ground: Ground, parts: Parts, shrunk: Integers) -> tuple[Resize, ...]:
+    """Returns what elastic roles keep.
+
+    Args:
+        ground: The nodes.
+        parts: What could be given up.
+        shrunk: Numbers of the parts given up, none of them a whole attempt.
+    """
+    snapshot, live = ground.room.snapshot, ground.live
+    made = []
+    for elastic in _elastic(snapshot, np.unique(parts.live[shrunk])):
+        own = shrunk[(parts.live[shrunk] == elastic.row) & (parts.role[shrunk] == elastic.role)]
+        if not len(own):
+            continue
+        grant = elastic.grant
+        things = parts.things.where(np.isin(parts.things.part, own))
+        ranks = list(grant.ranks)
+        for place in range(len(grant.nodes)):
+            mine = things.node == live.held_node[elastic.first + place]
+            lost = int(things.whole[mine].sum()) * MILLI if grant.chip_milli[place] else int(things.cpu[mine].sum())
+            held = grant.chip_milli[place] or int(live.held_cpu_milli[elastic.first + place])
+            ranks[place] -= round(lost * grant.ranks[place] / held)
+        kept = [place for place in range(len(ranks)) if ranks[place]]
+        left = Grant(
+            role=grant.role,
+            option=grant.option,
+            cluster=grant.cluster,
+            nodes=tuple(grant.nodes[place] for place in kept),
+            chip_milli=tuple(grant.chip_milli[place] // grant.ranks[place] * ranks[place] for place in kept),
+            ranks=tuple(ranks[place] for place in kept),
+        )
+        replicas = sum(left.ranks) // elastic.nodes_per_replica
+        made.append(
+            Resize(
+                attempt=live.attempts[elastic.row],
+                job=live.jobs[elastic.row],
+                role=grant.role,
+                replicas=replicas,
+                grant=left,
+                reason=f"shrinks from {elastic.replicas} to {replicas} replicas so that nobody need end",
+            )
+        )
+    return tuple(made)
+
+
+def grow(
+    room: Room,
+    policy: Policy,
+    now_s: float,
+    *,
+    crowded: Collection[int],
+    ending: Collection[AttemptId],
+    entitlement: Entitlement,
+) -> tuple[Resize, ...]:
+    """Returns which elastic roles grow into idle room, where the replicas won soon make up for the restart.
+
+    Args:
+        room: What is free; what they grow into is taken.
+        policy: Says what a restart costs, and how long an attempt is left alone.
+        now_s: The time.
+        crowded: Clusters where jobs wait for room: nothing grows there.
+        ending: Attempts that end or change in this plan.
+        entitlement: What teams may hold, everything this plan grants included; what they grow into is charged.
+    """
+    snapshot = room.snapshot
+    live, clusters = snapshot.live, snapshot.clusters
+    open_ = clusters.answering & ~clusters.delegated
+    for cluster in crowded:
+        open_[cluster] = False
+    left_alone = now_s - np.maximum(live.granted_s, live.resized_s) >= policy.runtime_min_s
+    calm = left_alone & ~live.stopping & (live.cluster != NONE)
+    if not calm.any():
+        return ()
+    rows = np.flatnonzero(calm & open_[live.cluster])
+    made: list[Resize] = []
+    grown: set[int] = set()
+    for elastic in _elastic(snapshot, rows):
+        if len(made) == GROWTHS_MAX:
+            break
+        if elastic.row in grown or live.attempts[elastic.row] in ending:
+            continue
+        resize = _grown(room, policy, now_s, elastic, entitlement)
+        if resize is not None:
+            grown.add(elastic.row)
+            made.append(resize)
+    return tuple(made)
+
+
+def _grown(room: Room, policy: Policy, now_s: float, elastic: _Elastic, entitlement: Entitlement) -> Resize | None:
+    live, row = room.snapshot.live, elastic.row
+    pool = _pool(room, elastic)
+    wanted = elastic.option.replicas - elastic.replicas
+    if pool is None or wanted <= 0 or pool.units_per_replica != elastic.nodes_per_replica:
+        return None
+    caps = _beside(room, pool, elastic)
+    fits = min(wanted, most(caps, pool.tree, _ask(pool, 0)) // pool.units_per_replica)
+    more = fits - fits % pool.together
+    pays_s = min(GROWTH_PAYS_S, max(0.0, float(live.ends_s[row]) - now_s))
+    if more <= 0 or more * pays_s < (elastic.replicas + more) * policy.restart_s:
+        return None
+    team = int(live.team[row])
+    charge = _charge(room, pool, more)
+    if entitlement.bar(team, charge) is not None:
+        return None
+    chosen = choose(caps, pool.tree, _ask(pool, more * pool.units_per_replica))
+    if chosen is None:
+        return None
+    picked = Picked(rows=pool.rows[chosen.rows], units=chosen.units)
+    room.take(pool, picked)
+    entitlement.charge(team, charge)
+    replicas = elastic.replicas + more
+    return Resize(
+        attempt=live.attempts[row],
+        job=live.jobs[row],
+        role=elastic.grant.role,
+        replicas=replicas,
+        grant=_joined(room, elastic, picked),
+        reason=f"grows from {elastic.replicas} to {replicas} replicas into idle room",
+    )
+
+
+def _pool(room: Room, elastic: _Elastic) -> Pool | None:
+    """Returns where a role may grow: on the chips it has, though it would have started on any."""
+    snapshot, option = room.snapshot, elastic.option
+    node = int(snapshot.live.held_node[elastic.first])
+    if option.chip == ANY_CHIP and option.chips:
+        if node == NONE:
+            return None
+        option = replace(option, chip=snapshot.chips[int(snapshot.nodes.chip[node])])
+    return room.pool(int(snapshot.live.cluster[elastic.row]), option)
+
+
+def _beside(room: Room, pool: Pool, elastic: _Elastic) -> Integers:
+    """Returns the units each node has idle room for, in the domain of the level that holds the role already."""
+    live, tree = room.snapshot.live, pool.tree
+    caps = np.where(room.hold[pool.rows] == 0, pool.caps(room.whole, room.cpu, room.memory), 0)
+    depth = tree.depth(pool.closeness.within)
+    if depth <= 0:
+        return caps
+    held = live.held_node[elastic.first : elastic.first + len(elastic.grant.nodes)]
+    own = np.isin(pool.rows, held)
+    ids = np.arange(len(pool.rows)) if depth == tree.bottom else tree.domain[:, depth - 1]
+    return np.where(np.isin(ids, ids[own]) & (ids != NONE), caps, 0)
+
+
+def _ask(pool: Pool, units: int) -> Ask:
+    known = pool.closeness
+    return Ask(units=units, group_units=known.group_units, group_within=known.group_within, whole=known.whole)
+
+
+def _charge(room: Room, pool: Pool, replicas: int) -> Charge:
+    milli = pool.charge_milli(replicas)
+    chip = int(room.snapshot.nodes.chip[pool.rows[0]])
+    dollars = pool.dollars_per_chip_hour * milli / MILLI
+    return Charge(chips=((chip, milli),) if milli else (), dollars_per_hour=dollars, duration_s=HOUR_S)
+
+
+def _joined(room: Room, elastic: _Elastic, picked: Picked) -> Grant:
+    """Returns what a role holds once more ranks have joined: old nodes keep their places, new ones follow."""
+    grant, names = elastic.grant, room.snapshot.nodes.names
+    milli = grant.chip_milli[0] // grant.ranks[0]
+    ranks = dict(zip(grant.nodes, grant.ranks, strict=True))
+    for node, units in zip(picked.rows.tolist(), picked.units.tolist(), strict=True):
+        ranks[names[node]] = ranks.get(names[node], 0) + units
+    return Grant(
+        role=grant.role,
+        option=grant.option,
+        cluster=grant.cluster,
+        nodes=tuple(ranks),
+        chip_milli=tuple(count * milli for count in ranks.values()),
+        ranks=tuple(ranks.values()),
+    )

@@ -1,0 +1,1 @@
+"""The future of free capacity: reservations, backfill, expected starts."""

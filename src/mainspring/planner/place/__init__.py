@@ -1,0 +1,1 @@
+"""Placement: topology, fragmentation, free capacity, candidates."""

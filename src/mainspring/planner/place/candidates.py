@@ -1,0 +1,380 @@
+"""Every option of a shape on every cluster: what it costs, and what bars it whatever the plan does.
+
+A `Choice` is one option of one role on one cluster; a `Site` is one choice for each role, all on one cluster. The score
+of a site is the price of one chip-hour of useful work there, the risk of losing nodes included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby, islice, product
+from math import inf
+
+import numpy as np
+
+from mainspring.domain.job import ANY_CHIP, MILLI, Option
+from mainspring.domain.plan import Candidate, Limit
+from mainspring.planner.facts.policy import HOUR_S, Policy
+from mainspring.planner.facts.reasons import Bar, amount, together
+from mainspring.planner.facts.snapshot import NONE, Flags, Shape, Snapshot
+from mainspring.planner.place.free_capacity import Picked, Pool, Room
+from mainspring.planner.quota.entitlement import Charge
+
+COMBINATIONS_MAX = 64  # Of the roles' options on one cluster; 3 roles of 4 options each are all tried.
+BUDGET_DURATION_S = HOUR_S  # What a job of unknown duration is taken to cost when a budget is asked.
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Choice:
+    """One option of one role on one cluster.
+
+    Args:
+        role: Index of the role.
+        option: Index of the option in its role.
+        cluster: Index of the cluster.
+        wanted: The option itself.
+        pool: Where its replicas would go; None when the cluster has nothing of the kind.
+        replicas: How many would start.
+        chip: Index of the chip charged, `NONE` for cores alone.
+        dollars_per_chip_hour: Price of one of its chips.
+        bar: What bars it whatever the plan does, or None.
+    """
+
+    role: int
+    option: int
+    cluster: int
+    wanted: Option
+    pool: Pool | None
+    replicas: int
+    chip: int
+    dollars_per_chip_hour: float
+    bar: Bar | None
+
+    @property
+    def charge_milli(self) -> int:
+        """Returns what it would take, the rest of whole nodes included."""
+        if self.pool is None:
+            return self.replicas * self.wanted.chip_milli
+        return self.pool.charge_milli(self.replicas)
+
+    @property
+    def dollars_per_hour(self) -> float:
+        """Returns the price of all its chips, per hour."""
+        return self.dollars_per_chip_hour * self.charge_milli / MILLI
+
+    @property
+    def dollars_per_work(self) -> float:
+        """Returns the price of one chip-hour of useful work."""
+        return self.dollars_per_chip_hour / self.wanted.speed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Site:
+    """One choice for each role, all on one cluster.
+
+    Args:
+        index: Its place in its menu.
+        cluster: Index of the cluster.
+        choices: One for each role, in the job's order.
+        dollars_per_work: Price of one chip-hour of useful work, all roles together: the score.
+        charge: What it would take.
+        bytes_to_move: What must be brought there first.
+    """
+
+    index: int
+    cluster: int
+    choices: tuple[Choice, ...]
+    dollars_per_work: float
+    charge: Charge
+    bytes_to_move: int
+
+    @property
+    def by_size(self) -> list[int]:
+        """Returns the places of its choices, those with the largest replicas first."""
+        if len(self.choices) == 1:
+            return [0]
+        return sorted(range(len(self.choices)), key=lambda place: -self.choices[place].wanted.chip_milli)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Menu:
+    """What a shape can choose from, and what was learned of it while a plan is made.
+
+    Args:
+        shape: The shape.
+        choices: Every option of every role on every cluster, best first, barred ones last.
+        sites: The ways to place all roles on one cluster that nothing bars, best score first.
+        tied: The same, those of equal price together.
+        costs: For each site: how much the last place found there left broken up.
+        closed_from_s: For each site: jobs that run at least this long find no room there any more.
+        told: For each site somebody started at: what was weighed against it.
+    """
+
+    shape: Shape
+    choices: tuple[Choice, ...]
+    sites: tuple[Site, ...]
+    tied: tuple[tuple[Site, ...], ...]
+    costs: list[float]
+    closed_from_s: list[float]
+    told: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
+
+
+def menu(room: Room, policy: Policy, shape: Shape) -> Menu:
+    """Returns what a shape can choose from.
+
+    Args:
+        room: What is free.
+        policy: What the lab decides.
+        shape: The shape.
+    """
+    snapshot = room.snapshot
+    clusters = range(len(snapshot.clusters.names))
+    found = [
+        _choice(room, row, index, cluster, option)
+        for cluster in clusters
+        for row, role in enumerate(shape.roles)
+        for index, any_option in enumerate(role.options)
+        for option in _by_chip(snapshot, cluster, any_option)
+    ]
+    missing = _bytes_to_move(snapshot, shape)
+    sites: list[Site] = []
+    for cluster in clusters:
+        ways = [
+            [choice for choice in found if choice.cluster == cluster and choice.role == row and not choice.bar]
+            for row in range(len(shape.roles))
+        ]
+        sites += [
+            _site(snapshot, policy, cluster, combination, missing[cluster])
+            for combination in islice(product(*ways), COMBINATIONS_MAX)
+        ]
+    sites.sort(key=lambda site: (site.dollars_per_work, site.bytes_to_move))
+    sites = [replace(site, index=index) for index, site in enumerate(sites)]
+    return Menu(
+        shape=shape,
+        choices=tuple(sorted(found, key=_choice_order)),
+        sites=tuple(sites),
+        tied=tuple(tuple(tied) for _, tied in groupby(sites, key=lambda site: round(site.dollars_per_work, 9))),
+        costs=[-inf] * len(sites),
+        closed_from_s=[inf] * len(sites),
+    )
+
+
+def _by_chip(snapshot: Snapshot, cluster: int, option: Option) -> list[Option]:
+    """Returns an option for each chip type it may run on: a gang is of one type, and is as fast as its chips' value."""
+    if option.chip != ANY_CHIP or not option.chips:
+        return [option]
+    chips = np.unique(snapshot.nodes.chip[snapshot.nodes.cluster == cluster]).tolist()
+    by_chip = [
+        replace(option, chip=snapshot.chips[chip], speed=option.speed * float(snapshot.chip_value[chip]))
+        for chip in chips
+        if snapshot.chip_value[chip] > 0
+    ]
+    return by_chip or [option]
+
+
+def _bytes_to_move(snapshot: Snapshot, shape: Shape) -> list[int]:
+    rows = [snapshot.data.names.index(name) for name in shape.inputs if name in snapshot.data.names]
+    if not rows:
+        return [0] * len(snapshot.clusters.names)
+    missing = np.where(snapshot.data.present[rows], 0, snapshot.data.size_bytes[rows][:, None])
+    return [int(size) for size in missing.sum(axis=0)]
+
+
+def _choice(room: Room, role: int, index: int, cluster: int, option: Option) -> Choice:
+    snapshot = room.snapshot
+    pool = room.pool(cluster, option)
+    bar = lasting_bar(snapshot, cluster, pool, option)
+    usable = option.replicas if pool is None or bar else min(option.replicas, pool.room_usable)
+    return Choice(
+        role=role,
+        option=index,
+        cluster=cluster,
+        wanted=option,
+        pool=pool,
+        replicas=usable - usable % option.group if option.group else usable,
+        chip=NONE if pool is None or not len(pool.rows) else int(snapshot.nodes.chip[pool.rows[0]]),
+        dollars_per_chip_hour=0.0 if pool is None else pool.dollars_per_chip_hour,
+        bar=bar,
+    )
+
+
+# A limit that time lifts binds before one that people must lift.
+_SEVERITY = {Limit.CAPACITY: 0, Limit.TOPOLOGY: 0, Limit.QUOTA: 0, Limit.BUDGET: 0, Limit.HEALTH: 1}
+
+
+def severity(bar: Bar | None) -> int:
+    """Returns -1 without a bar, 0 when time may lift it, more when it takes people.
+
+    Args:
+        bar: What stands in the way.
+    """
+    return -1 if bar is None else _SEVERITY.get(bar.limit, 2)
+
+
+def _choice_order(choice: Choice) -> tuple[int, float, int, int, int]:
+    return severity(choice.bar), choice.dollars_per_work, choice.cluster, choice.role, choice.option
+
+
+def lasting_bar(snapshot: Snapshot, cluster: int, pool: Pool | None, option: Option) -> Bar | None:
+    """Returns what keeps an option from a cluster whatever the plan does, if anything.
+
+    Args:
+        snapshot: The facts.
+        cluster: Index of the cluster.
+        pool: Where its replicas would go.
+        option: The option.
+    """
+    name = snapshot.clusters.names[cluster]
+    fewest = option.replicas_min
+    if pool is not None and pool.room_usable >= fewest and snapshot.clusters.answering[cluster]:
+        return None
+    if pool is None:
+        what = f"{option.chip} slice {option.slice}" if option.slice else option.chip
+        chip = snapshot.chips.index(option.chip) if option.chip in snapshot.chips else NONE
+        there = bool(((snapshot.nodes.cluster == cluster) & (snapshot.nodes.chip == chip)).any())
+        text = f"has no {what}" + (" that it may use" if there else "")
+        if option.chip == ANY_CHIP:
+            text = "has no nodes that it may use"
+        divides = snapshot.nodes.divides[snapshot.nodes.cluster == cluster].any()
+        if there and 0 < option.chip_milli < MILLI and not divides:
+            text = "shares no chip between replicas; ask for whole ones"
+        return Bar(limit=Limit.IMPOSSIBLE, where=name, short_by=round(fewest * option.chips, 3), text=text)
+    if not pool.level_known:
+        levels = " or ".join(repr(level) for level in dict.fromkeys((option.within, option.group_within)) if level)
+        return Bar(limit=Limit.IMPOSSIBLE, where=name, short_by=0.0, text=f"has no level {levels}")
+    if pool.room_ever < fewest:
+        return Bar(
+            limit=Limit.IMPOSSIBLE,
+            where=name,
+            short_by=round((fewest - pool.room_ever) * option.chips, 3),
+            text=f"needs {amount(option, fewest)}{together(option)}, at most {pool.room_ever} could ever fit",
+        )
+    if not snapshot.clusters.answering[cluster]:
+        return Bar(limit=Limit.HEALTH, where=name, short_by=0.0, text="the cluster is not answering")
+    nodes = snapshot.nodes
+    lost = int(np.count_nonzero(~nodes.ready[pool.rows] | (nodes.leaves_s[pool.rows] < inf)))
+    those = f"{lost} of {len(pool.rows)} nodes" + ("" if option.chip == ANY_CHIP else f" with {option.chip}")
+    return Bar(
+        limit=Limit.HEALTH,
+        where=name,
+        short_by=round((fewest - pool.room_usable) * option.chips, 3),
+        text=f"needs {amount(option, fewest)}{together(option)}, but {those} {'is' if lost == 1 else 'are'} not ready "
+        "or about to leave",
+    )
+
+
+def _site(snapshot: Snapshot, policy: Policy, cluster: int, choices: tuple[Choice, ...], missing: int) -> Site:
+    if len(choices) > 1 and any(choice.replicas > choice.wanted.replicas_min for choice in choices):
+        # Elastic roles that could each fill the cluster must leave room for one another.
+        asked: dict[int, int] = {}
+        for choice in choices:
+            asked[choice.chip] = asked.get(choice.chip, 0) + choice.charge_milli
+        nodes = snapshot.nodes
+        for chip, milli in asked.items():
+            usable = nodes.ready & (nodes.cluster == cluster) & (nodes.chip == chip)
+            if milli > int(nodes.chips[usable].sum()) * MILLI:
+                choices = tuple(replace(choice, replicas=choice.wanted.replicas_min) for choice in choices)
+                break
+    charge = charge_of(choices)
+    work = sum(choice.charge_milli / MILLI * choice.wanted.speed for choice in choices)
+    nodes_used = sum(max(1.0, choice.charge_milli / MILLI / 8) for choice in choices)
+    # Each node lost stops the whole gang: what it did since its last checkpoint, and a restart, are paid again.
+    lost = float(snapshot.clusters.losses_per_node_hour[cluster]) * nodes_used
+    risk = 1.0 + lost * (policy.checkpoint_s + policy.restart_s) / HOUR_S
+    moved = missing / GIB * policy.dollars_per_gib_moved
+    cores = sum(choice.replicas * choice.wanted.speed for choice in choices)
+    return Site(
+        index=0,
+        cluster=cluster,
+        choices=choices,
+        dollars_per_work=(charge.dollars_per_hour * risk + moved) / (work or cores),
+        charge=charge,
+        bytes_to_move=missing,
+    )
+
+
+def charge_of(choices: Iterable[Choice]) -> Charge:
+    """Returns what choices take together.
+
+    Args:
+        choices: One for each role.
+    """
+    chips: dict[int, int] = {}
+    dollars = 0.0
+    for choice in choices:
+        dollars += choice.dollars_per_hour
+        if choice.charge_milli:
+            chips[choice.chip] = chips.get(choice.chip, 0) + choice.charge_milli
+    return Charge(chips=tuple(sorted(chips.items())), dollars_per_hour=dollars, duration_s=BUDGET_DURATION_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Standing:
+    """Where a whole gang would stand.
+
+    Args:
+        site: The site.
+        picked: Nodes of each role, in the job's order.
+        replicas: How many of each role; fewer than the site's where an elastic role finds less room.
+    """
+
+    site: Site
+    picked: tuple[Picked, ...]
+    replicas: tuple[int, ...]
+
+    def cost(self, room: Room) -> float:
+        """Returns how much it breaks up: compares sites of equal price.
+
+        Args:
+            room: What is free.
+        """
+        parts = zip(self.site.choices, self.picked, strict=True)
+        return sum(room.cost(choice.pool, picked) for choice, picked in parts if choice.pool is not None)
+
+
+def stand_at(room: Room, site: Site, holds: Flags | None) -> Standing | None:
+    """Returns where the whole gang would stand now, or None. Takes nothing.
+
+    An elastic role starts with what there is; it grows when room comes free. Where that leaves no room for the other
+    roles, all of them start with the fewest they can run with.
+
+    Args:
+        room: What is free.
+        site: One choice for each role.
+        holds: Which reservations' nodes may be used; None for none of them.
+    """
+    wanted = [choice.replicas for choice in site.choices]
+    fewest = [min(choice.replicas, choice.wanted.replicas_min) for choice in site.choices]
+    found = _stand(room, site, wanted, holds)
+    if found is None and len(wanted) > 1 and fewest != wanted:
+        found = _stand(room, site, fewest, holds)
+    return found
+
+
+def _stand(room: Room, site: Site, wanted: Sequence[int], holds: Flags | None) -> Standing | None:
+    several = len(site.choices) > 1
+    order = site.by_size
+    mark = room.mark() if several else 0
+    picked: dict[int, Picked] = {}
+    replicas: dict[int, int] = {}
+    for row in order:
+        choice, count = site.choices[row], wanted[row]
+        assert choice.pool is not None
+        found = room.stand(choice.pool, count, holds)
+        if found is None and choice.wanted.replicas_min < count:
+            count = room.fits(choice.pool, count, holds)
+            if count >= choice.wanted.replicas_min:
+                found = room.stand(choice.pool, count, holds)
+        if found is None:
+            break
+        picked[row], replicas[row] = found, count
+        if several:
+            room.take(choice.pool, found)
+    if several:
+        room.rollback(mark)
+    if len(picked) < len(order):
+        return None
+    rows = range(len(order))
+    return Standing(site=site, picked=tuple(picked[row] for row in rows), replicas=tuple(replicas[row] for row in rows))

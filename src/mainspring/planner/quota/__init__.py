@@ -1,0 +1,1 @@
+"""Entitlement and queue order."""

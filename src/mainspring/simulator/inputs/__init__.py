@@ -1,0 +1,1 @@
+"""What a replay is given: traces, fleets, faults, as people hand them in."""

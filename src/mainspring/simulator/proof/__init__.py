@@ -1,0 +1,1 @@
+"""Fault proof: the real controller against clusters that fail, on virtual time."""

@@ -1,0 +1,1 @@
+"""Replay: a workload on a fleet in virtual time, through the real planner."""

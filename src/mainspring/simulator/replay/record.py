@@ -1,0 +1,222 @@
+"""What a replay writes down while it runs; `Outcome` is what it comes to."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from mainspring.control.state.accounting import dollars
+from mainspring.domain.ids import TeamName
+from mainspring.domain.plan import Evict, Limit, Move, Plan
+from mainspring.domain.team import Team
+from mainspring.planner.facts.policy import Policy
+from mainspring.simulator.inputs.workload import Workload
+from mainspring.simulator.replay.attempts import JobRun, Phase, Run
+from mainspring.simulator.replay.machines import Piece, Pool
+from mainspring.simulator.replay.outcome import Changes, Counts, Outcome, job_columns
+
+GIB = 1 << 30
+DAY_S = 86_400.0
+
+
+class Record:
+    """Everything measured while a replay runs.
+
+    Args:
+        workload: What is submitted.
+        fleet: The fleet's name.
+        tree: The tenant tree.
+        policy: What the lab decides about planning.
+        start_s: When the replay begins.
+    """
+
+    def __init__(self, workload: Workload, fleet: str, tree: tuple[Team, ...], policy: Policy, start_s: float) -> None:
+        self.tree = tree
+        self.ended = self.refused = self.resizes = self.outages = self.nodes_bought = 0
+        self.budgets = {team.name: team.budget_days * DAY_S for team in tree if team.dollars_max is not None}
+        self._workload = workload
+        self._fleet = fleet
+        self._policy = policy
+        self._start_s = start_s
+        self._teams = tuple(sorted({*(team.name for team in tree), *(job.spec.team for job in workload.jobs)}))
+        self._team_rows = {name: row for row, name in enumerate(self._teams)}
+        self._chips = tuple(sorted({job.spec.roles[0].options[0].chip for job in workload.jobs}))
+        self._chip_rows = {chip: row for row, chip in enumerate(self._chips)}
+        self._unit = "chip" if any(job.chips for job in workload.jobs) else "core"
+        self._room: list[tuple[float, int, float, float]] = []
+        self._use: list[tuple[float, int, int, float]] = []
+        self._want: list[tuple[float, int, int, float, int]] = []
+        self._spent_s = dict.fromkeys(Phase, 0.0)
+        self._evicts = dict.fromkeys(Limit, 0)
+        self._plans = self._incomplete = self._moves = self._moved_bytes = 0
+        self._moved_dollars = 0.0
+        self._windows: dict[TeamName, deque[tuple[float, float]]] = {name: deque() for name in self.budgets}
+        self._sums = dict.fromkeys(self.budgets, 0.0)
+        parents = {team.name: team.parent for team in tree}
+        self._charged = {name: tuple(_budgets_above(name, parents, self.budgets)) for name in self._teams}
+
+    def job_runs(self) -> list[JobRun]:
+        """Returns the jobs of the workload, none submitted yet."""
+        rows, in_chips = self._team_rows, self._unit == "chip"
+        return [
+            JobRun(
+                trace=job,
+                row=row,
+                team=rows[job.spec.team],
+                chip=self._chip_rows[job.spec.roles[0].options[0].chip],
+                size=job.chips if in_chips else job.cores,
+            )
+            for row, job in enumerate(self._workload.jobs)
+        ]
+
+    def room(self, now_s: float, piece: Piece, sign: int) -> None:
+        """Notes that a pool has more or less room.
+
+        Args:
+            now_s: The time.
+            piece: What comes or goes.
+            sign: 1 or -1.
+        """
+        self._room.append((now_s, piece.pool, sign * piece.amount, sign * piece.dollars_per_hour))
+
+    def use(self, now_s: float, run: Run, sign: int) -> None:
+        """Notes that an attempt holds, or no longer holds, what it uses.
+
+        Args:
+            now_s: The time.
+            run: The attempt.
+            sign: 1 or -1.
+        """
+        team = run.job.team
+        for pool, amount in run.uses:
+            self._use.append((now_s, pool, team, sign * amount))
+
+    def want(self, now_s: float, job: JobRun, sign: int) -> None:
+        """Notes that a job waits, or no longer waits.
+
+        Args:
+            now_s: The time.
+            job: The job.
+            sign: 1 or -1.
+        """
+        if (sign > 0) != job.wanted:
+            job.wanted = sign > 0
+            self._want.append((now_s, job.team, job.chip, job.size, sign))
+
+    def spend(self, phase: Phase, seconds: float, run: Run) -> None:
+        """Counts allocated time.
+
+        Args:
+            phase: What it was.
+            seconds: How long.
+            run: The attempt that held what was allocated.
+        """
+        self._spent_s[phase] += seconds * run.amount
+
+    def pay(self, run: Run, now_s: float) -> None:
+        """Charges an attempt for the time since it was charged last.
+
+        Args:
+            run: The attempt.
+            now_s: The time.
+        """
+        cost = dollars(dollars_per_hour=run.dollars_per_hour, granted_s=run.paid_s, ended_s=now_s)
+        run.paid_s = now_s
+        run.job.dollars += cost
+        for name in self._charged[run.job.trace.spec.team]:
+            self._windows[name].append((now_s, cost))
+            self._sums[name] += cost
+
+    def spent(self, now_s: float, runs: Iterable[Run]) -> dict[TeamName, float]:
+        """Returns what each team with a budget spent in its window, live attempts until now included.
+
+        Args:
+            now_s: The time.
+            runs: Every live attempt.
+        """
+        for name, window in self._windows.items():
+            while window and window[0][0] < now_s - self.budgets[name]:
+                self._sums[name] -= window.popleft()[1]
+        spent = dict(self._sums)
+        for run in runs:
+            for name in self._charged[run.job.trace.spec.team]:
+                spent[name] += dollars(dollars_per_hour=run.dollars_per_hour, granted_s=run.paid_s, ended_s=now_s)
+        return spent
+
+    def evict(self, evict: Evict) -> None:
+        """Counts an eviction.
+
+        Args:
+            evict: What the plan said.
+        """
+        self._evicts[evict.cause] += 1
+
+    def move(self, move: Move, dollars_per_gib: float) -> None:
+        """Counts a move of data.
+
+        Args:
+            move: What the plan said.
+            dollars_per_gib: What moving costs.
+        """
+        self._moves += 1
+        self._moved_bytes += move.size_bytes
+        self._moved_dollars += dollars_per_gib * move.size_bytes / GIB
+
+    def planned(self, plan: Plan) -> None:
+        """Counts a plan.
+
+        Args:
+            plan: The plan.
+        """
+        self._plans += 1
+        self._incomplete += not plan.complete
+
+    def outcome(self, jobs: Sequence[JobRun], pools: Sequence[Pool], now_s: float) -> Outcome:
+        """Returns what the replay came to.
+
+        Args:
+            jobs: Every job.
+            pools: Every pool.
+            now_s: When it ended.
+        """
+        counts = Counts(
+            plans=self._plans,
+            plans_incomplete=self._incomplete,
+            evicts={limit.value: count for limit, count in self._evicts.items() if count},
+            lost=sum(job.lost for job in jobs),
+            outages=self.outages,
+            resizes=self.resizes,
+            refused=self.refused,
+            moves=self._moves,
+            moved_gib=self._moved_bytes / GIB,
+            moved_dollars=self._moved_dollars,
+            nodes_bought=self.nodes_bought,
+        )
+        return Outcome(
+            workload=self._workload,
+            fleet=self._fleet,
+            policy=self._policy,
+            unit=self._unit,
+            tree=self.tree,
+            teams=self._teams,
+            chips=self._chips,
+            pools=tuple(pools),
+            start_s=self._start_s,
+            end_s=now_s,
+            jobs=job_columns(jobs),
+            room=Changes.of(self._room, "time_s", "pool", "amount", "dollars_per_hour"),
+            use=Changes.of(self._use, "time_s", "pool", "team", "amount"),
+            want=Changes.of(self._want, "time_s", "team", "chip", "size", "count"),
+            spent_s={phase.value: seconds for phase, seconds in self._spent_s.items()},
+            counts=counts,
+        )
+
+
+def _budgets_above(
+    name: TeamName, parents: dict[TeamName, TeamName | None], budgets: dict[TeamName, float]
+) -> Iterable[TeamName]:
+    at: TeamName | None = name
+    while at is not None:
+        if at in budgets:
+            yield at
+        at = parents.get(at)

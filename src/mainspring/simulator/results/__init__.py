@@ -1,0 +1,1 @@
+"""What replays come to: measures, fairness, comparisons, plots."""
