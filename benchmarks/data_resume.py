@@ -26,7 +26,7 @@ from blake3 import blake3
 
 from mainspring.data.features import Camera, Column, Features
 from mainspring.data.loader.loader import Loader, Sampling
-from mainspring.data.views.manifest import Packets, Shard, SplitManifest, ViewManifest, ViewRecipe, view_key
+from mainspring.data.views.manifest import Packets, SplitManifest, ViewManifest, ViewRecipe, ViewShard, view_key
 from mainspring.data.views.moments import Statistics
 from mainspring.data.views.view import open_view
 from mainspring.domain.codec import encode
@@ -80,7 +80,7 @@ def make(folder: Path, episodes: int) -> None:
         file.write_table(table)
     summary = linked(folder / "episodes", "summary")
     shards = tuple(
-        Shard(
+        ViewShard(
             rows=rows,
             columns={name: linked(folder / "values.npy", f"{name} {number}") for name in ("action", "state")},
             videos={

@@ -1,11 +1,12 @@
 """How full a real cluster gets when jobs come one at a time: ours against fragmentation gradient descent (FGD).
 
 Run as `python -m benchmarks.planner_openb [--quick] [--nodes CSV] [--pods CSV] [--seeds 42 43 ...]`. The protocol is
-FGD's: nodes with chips only; pods shuffled once per seed, then drawn with replacement until the chips asked for are
-130 % of capacity; one pod at a time, one try each, never reordered, moved, retried or deleted. The figure is chips
+FGD's: nodes with chips only; pods shuffled once per seed, then drawn with replacement until the chips asked for are 130
+% of capacity; one pod at a time, one try each, never reordered, moved, retried or deleted. The figure is chips
 allocated over capacity, averaged over the arrivals at which demand rounds to 130 %. Both see the same orders and know
-the same thing of what comes: the mix of the pods in the file. Ours is placed by the planner's own `Room`, which learns
-that mix from shapes as it would from history. With the default pods, FGD is checked against its published values.
+the same thing of what comes: the mix of the pods in the file. Ours is placed by the planner's own `FreeCapacity`, which
+learns that mix from shapes as it would from history. With the default pods, FGD is checked against its published
+values.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from mainspring.domain.fleet import Inventory, Node
 from mainspring.domain.ids import ChipName, ClusterName, JobId, NodeName
 from mainspring.domain.job import ANY_CHIP, JobSpec, Option, Role
 from mainspring.planner import PendingJob, Snapshot, SnapshotBuilder
-from mainspring.planner.place.free_capacity import Picked, Pool, Room
+from mainspring.planner.place.free_capacity import FreeCapacity, Picked, Pool
 
 TRACE = Path("../shared/traces/openb")
 PUBLISHED = "published_allocation_default.csv"
@@ -171,7 +172,7 @@ class Ours:
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self._room = Room(snapshot)
+        self._room = FreeCapacity(snapshot)
         self._pools: dict[Ask, list[Pool]] = {}
 
     def place(self, ask: Ask) -> int | None:

@@ -3,9 +3,9 @@
 Run as `python -m benchmarks.runtime_goodput [--quick] [--seed N] [--<cost> VALUE ...]`. Virtual time; both sides live
 through the same failures, drawn at the rates clusters have published. Ours: the lead's own `Pace` decides how often to
 snapshot from what it has seen, a failure is noticed, ranks reconnect, state comes from memory, steps since the newest
-whole snapshot are repeated. Cold: a checkpoint that blocks, at the interval that is best for the true failure rate;
-a failure that shows only as silence is noticed by the collective's timeout; then the whole job starts again. Both
-sides' time goes through the lead's own `Ledger`. Goodput is productive node-time over all node-time, spares included.
+whole snapshot are repeated. Cold: a checkpoint that blocks, at the interval that is best for the true failure rate; a
+failure that shows only as silence is noticed by the collective's timeout; then the whole job starts again. Both sides'
+time goes through the lead's own `TimeLedger`. Goodput is productive node-time over all node-time, spares included.
 
 Costs are flags. `COSTS` gives each default and where it comes from; what was not measured at this size says so, and
 `slow` shows ours with every one of our recovery costs ten times as high.
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mainspring.domain.goodput import Goodput, TimeUse, total
-from mainspring.node.lead.watch.ledger import Ledger
+from mainspring.node.lead.watch.ledger import TimeLedger
 from mainspring.node.lead.watch.pace import DAY_S, Pace
 
 NODES = 2_048
@@ -107,7 +107,7 @@ class Run:
         self.end_s = end_s
         self.nodes = NODES - int(costs["spares"])
         self.now_s = 0.0
-        self.ledger = Ledger(nodes=self.nodes, now_s=0.0)
+        self.ledger = TimeLedger(nodes=self.nodes, now_s=0.0)
         self.pace = Pace(nodes=self.nodes, now_s=0.0)
         self.step = self.furthest = 0
         self.saved: list[tuple[int, float]] = []  # (step, when its copies are with the peers)

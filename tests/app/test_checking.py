@@ -13,7 +13,7 @@ import pytest
 from mainspring.app.server.checking import LOGIN, findings
 from mainspring.domain.ids import ClusterName
 from mainspring.engines.slurm import SlurmCluster
-from mainspring.engines.slurm.setup.findings import STEPS, Finding, Standing
+from mainspring.engines.slurm.setup.findings import STEPS, CheckResult, Finding
 from mainspring.testing.slurm import SlurmNodes, SlurmServer, slurm_missing
 from tests.engines.sshd import Sshd
 
@@ -46,16 +46,16 @@ def _found(tmp_path: Path, *, python: str = "") -> list[Finding]:
 def test_a_check_over_ssh_looks_at_everything_from_the_login_node(sshd: Sshd, tmp_path: Path) -> None:
     found = _found(tmp_path)
     assert [finding.name for finding in found] == [LOGIN, *STEPS]
-    assert {finding.name for finding in found if finding.standing is Standing.FAILED} == set()
+    assert {finding.name for finding in found if finding.standing is CheckResult.FAILED} == set()
     assert "Mainspring" in found[0].found
 
 
 def test_a_check_of_a_login_node_that_lets_nobody_in_says_why(sshd: Sshd, tmp_path: Path) -> None:
     (found,) = _found(tmp_path, python="/nowhere/python")
-    assert (found.name, found.standing) == (LOGIN, Standing.FAILED)
+    assert (found.name, found.standing) == (LOGIN, CheckResult.FAILED)
     assert "/nowhere/python" in found.found
     sshd.lock_out()
     (found,) = _found(tmp_path)
-    assert (found.name, found.standing) == (LOGIN, Standing.FAILED)
+    assert (found.name, found.standing) == (LOGIN, CheckResult.FAILED)
     assert "Permission denied" in found.found
     assert f"ssh login {sys.executable}" in found.fix

@@ -12,7 +12,7 @@ from mainspring.domain.answers import ClusterView
 from mainspring.domain.fleet import Inventory, Node, NodeCondition
 from mainspring.domain.ids import ChipName, ClusterName, NodeName
 from mainspring.engines.slurm import SlurmCluster
-from mainspring.engines.slurm.setup.findings import Finding, Standing
+from mainspring.engines.slurm.setup.findings import CheckResult, Finding
 
 NOW_S = 1_700_000_000.0
 HALL, H100 = ClusterName("hall"), ChipName("h100")
@@ -67,7 +67,7 @@ def test_what_others_use_is_not_free() -> None:
 
 
 def test_a_finding_that_wants_something_says_it_below() -> None:
-    wrong = Finding(name="clocks", standing=Standing.FAILED, found="9 s apart", fix="run NTP")
+    wrong = Finding(name="clocks", standing=CheckResult.FAILED, found="9 s apart", fix="run NTP")
     first, second = _drawn(finding_lines(wrong))
     assert first.split() == ["failed", "clocks", "9", "s", "apart"]
     assert second.split() == ["->", "run", "NTP"]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mainspring.checkpoint import Claim, Lineage, Manifest, commit, open_checkpoint, seal, share_file, write_share
 from mainspring.checkpoint.exchange import StoredSource
 from mainspring.checkpoint.format import dtype_named
-from mainspring.checkpoint.interop import ArraySpec, Block, Facts, Source, block, regions
+from mainspring.checkpoint.interop import ArraySource, ArraySpec, Block, Facts, block, regions
 from mainspring.domain.ids import AttemptId, JobId
 from mainspring.domain.wire import Part, Shard
 from mainspring.objects import ObjectStore
@@ -114,7 +114,7 @@ def stored(store: ObjectStore, arrays: Arrays, **about: Any) -> StoredSource:
 
 @dataclass(frozen=True)
 class InMemory:
-    """Arrays as a `Source`. `broken` is a path whose reading fails."""
+    """Arrays as a `ArraySource`. `broken` is a path whose reading fails."""
 
     held: Arrays
     facts: Facts = field(default_factory=Facts)
@@ -142,7 +142,7 @@ def assert_same(got: Arrays, wanted: Arrays) -> None:
         assert found.tobytes() == array.tobytes(), path
 
 
-def read_all(source: Source) -> dict[str, NDArray[Any]]:
+def read_all(source: ArraySource) -> dict[str, NDArray[Any]]:
     """Reads a source in regions of a few elements."""
     found = {}
     for array in source.arrays:

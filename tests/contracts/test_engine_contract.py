@@ -22,7 +22,7 @@ from mainspring.domain.fleet import AllocationPhase, AllocationSeen, Inventory, 
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, NodeName, RoleName
 from mainspring.domain.ports import Engine
 from mainspring.engines import LocalCluster, LocalEngine
-from mainspring.engines.common.nonblocking import Behind
+from mainspring.engines.common.nonblocking import NonBlockingEngine
 from mainspring.engines.slurm import SlurmCluster, SlurmEngine
 from mainspring.testing import FakeClock, FakeEngine
 from mainspring.testing.slurm import SlurmNodes, SlurmServer, slurm_missing
@@ -139,11 +139,11 @@ class BehindHarness(LocalHarness):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.made: list[Behind] = []
+        self.made: list[NonBlockingEngine] = []
 
     def engine(self) -> Engine:
         name = ClusterName("alpha")
-        made = Behind(
+        made = NonBlockingEngine(
             super().engine(),
             name=name,
             clock=self.clock,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.control.conftest import GPU
 
 from mainspring.control.state.dependencies import verdict
-from mainspring.control.state.latest_plan import Picture
+from mainspring.control.state.latest_plan import LatestPlan
 from mainspring.control.store.settings import Settings
 from mainspring.domain.answers import AddNodes, Submit, WhatIf
 from mainspring.domain.errors import Conflict, InvalidInput, NotFound
@@ -32,7 +32,7 @@ VISION = TeamName("vision")
 SWIFT = Policy(runtime_min_s=2.0, cooldown_s=5.0, restart_s=1.0, checkpoint_s=1.0)
 
 
-def _picture(world: World) -> Picture:
+def _picture(world: World) -> LatestPlan:
     picture = world.control.pictures.newest
     assert picture is not None
     return picture

@@ -1,4 +1,4 @@
-"""`Behind`: what a controller sees of an engine that is slow, hangs or fails."""
+"""`NonBlockingEngine`: what a controller sees of an engine that is slow, hangs or fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mainspring.domain.fleet import AllocationPhase, AllocationSeen
 from mainspring.domain.ids import AllocationId, ClusterName, NodeName
 from mainspring.domain.ports import Clock
 from mainspring.engines.common.background_calls import ACTS_MAX, THREADS
-from mainspring.engines.common.nonblocking import Behind
+from mainspring.engines.common.nonblocking import NonBlockingEngine
 from mainspring.testing import FakeClock, SeededDice
 from tests.engines.troubled import WAIT_S, Troubled, order, small_cluster
 
@@ -29,15 +29,15 @@ STALE_S = 30.0
 @dataclass
 class World:
     clock: FakeClock = field(default_factory=FakeClock)
-    made: list[Behind] = field(default_factory=list)
+    made: list[NonBlockingEngine] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.fake = small_cluster(self.clock)
         self.inner = Troubled(self.fake)
         self.engine = self.behind(self.clock)
 
-    def behind(self, clock: Clock) -> Behind:
-        made = Behind(
+    def behind(self, clock: Clock) -> NonBlockingEngine:
+        made = NonBlockingEngine(
             self.inner, name=ClusterName("alpha"), clock=clock, inventory_s=8.0, observe_s=2.0, stale_s=STALE_S
         )
         self.made.append(made)

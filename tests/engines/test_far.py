@@ -1,4 +1,4 @@
-"""`Far`: an engine at the other end of a pipe, and every way in which the pipe goes wrong."""
+"""`RemoteEngine`: an engine at the other end of a pipe, and every way in which the pipe goes wrong."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from mainspring.domain.errors import Conflict, MainspringError, NotFound, Unavai
 from mainspring.domain.fleet import AllocationPhase
 from mainspring.domain.ids import AllocationId, ClusterName, NodeName
 from mainspring.domain.ports import Clock
-from mainspring.engines.common.nonblocking import Behind
-from mainspring.engines.remote.engine import RETRY_S, Far, ssh_words
+from mainspring.engines.common.nonblocking import NonBlockingEngine
+from mainspring.engines.remote.engine import RETRY_S, RemoteEngine, ssh_words
 from mainspring.engines.remote.wire import error_of, problem_of
 from mainspring.testing import FakeClock
 from tests.engines.far_host import OpenTest, many_nodes
@@ -34,16 +34,18 @@ ROOT = Path(__file__).parents[2]
 HOST = (sys.executable, "-m", "tests.engines.far_host")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 ONE, NODE = AllocationId("allocation-1"), NodeName("alpha-0")
-Make = Callable[..., Far]
+Make = Callable[..., RemoteEngine]
 
 
 @pytest.fixture
 def far(tmp_path: Path) -> Iterator[Make]:
-    made: list[Far] = []
+    made: list[RemoteEngine] = []
 
-    def make(*words: str, clock: Clock | None = None, call_s: float = 30.0, nodes: int = 3, **limits: float) -> Far:
+    def make(
+        *words: str, clock: Clock | None = None, call_s: float = 30.0, nodes: int = 3, **limits: float
+    ) -> RemoteEngine:
         made.append(
-            Far(
+            RemoteEngine(
                 words or HOST,
                 OpenTest(nodes=nodes, pids=str(tmp_path / "pids")),
                 on="ada@login",
@@ -255,7 +257,7 @@ def test_a_host_ends_with_whoever_started_it(far: Make, tmp_path: Path) -> None:
 def test_behind_far_a_controller_never_waits_for_a_line_that_hangs(far: Make) -> None:
     clock = SystemClock()
     hanging = far(*shell("sleep 60"))
-    engine = Behind(
+    engine = NonBlockingEngine(
         hanging,
         name=ClusterName("alpha"),
         clock=clock,

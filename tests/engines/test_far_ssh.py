@@ -1,4 +1,4 @@
-"""`Far` over a real sshd: banners, keys, and a login node that dies or hangs in the middle."""
+"""`RemoteEngine` over a real sshd: banners, keys, and a login node that dies or hangs in the middle."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mainspring.app.base.system import SystemClock
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.fleet import AllocationPhase
 from mainspring.domain.ids import ClusterName
-from mainspring.engines.common.nonblocking import Behind
-from mainspring.engines.remote.engine import Far, ssh_words
+from mainspring.engines.common.nonblocking import NonBlockingEngine
+from mainspring.engines.remote.engine import RemoteEngine, ssh_words
 from tests.engines.far_host import OpenTest
 from tests.engines.sshd import Sshd
 from tests.engines.test_far import ENVIRONMENT, gone, pids, until
@@ -34,11 +34,11 @@ def sshd(tmp_path: Path) -> Iterator[Sshd]:
 
 
 @pytest.fixture
-def far(sshd: Sshd, tmp_path: Path) -> Iterator[Far]:
+def far(sshd: Sshd, tmp_path: Path) -> Iterator[RemoteEngine]:
     words = ssh_words("login", sys.executable, "engine-host")
     # The host must find the tests too; a lab's has Mainspring installed.
     path = f"PYTHONPATH={shlex.quote(ENVIRONMENT['PYTHONPATH'])} {sys.executable} -m tests.engines.far_host"
-    made = Far(
+    made = RemoteEngine(
         (words[0], "-F", str(sshd.client), *words[1:-1], f"exec env {path}"),
         OpenTest(nodes=3, pids=str(tmp_path / "pids")),
         on="login",
@@ -52,7 +52,7 @@ def far(sshd: Sshd, tmp_path: Path) -> Iterator[Far]:
     made.close()
 
 
-def answers(far: Far) -> bool:
+def answers(far: RemoteEngine) -> bool:
     try:
         far.inventory()
     except Unavailable:
@@ -60,14 +60,14 @@ def answers(far: Far) -> bool:
     return True
 
 
-def test_calls_come_through_whatever_banner_and_shell_print(far: Far) -> None:
+def test_calls_come_through_whatever_banner_and_shell_print(far: RemoteEngine) -> None:
     assert len(far.inventory().nodes) == 3
     far.launch(order())
     assert [seen.phase for seen in far.observe()] == [AllocationPhase.RUNNING]
 
 
 def test_an_sshd_killed_in_the_middle_is_told_and_used_again_once_it_is_back(
-    far: Far, sshd: Sshd, tmp_path: Path
+    far: RemoteEngine, sshd: Sshd, tmp_path: Path
 ) -> None:
     assert answers(far)
     sshd.kill()
@@ -81,7 +81,9 @@ def test_an_sshd_killed_in_the_middle_is_told_and_used_again_once_it_is_back(
     assert gone(pids(tmp_path)[0])
 
 
-def test_an_sshd_that_hangs_is_given_up_and_its_host_ends_once_it_wakes(far: Far, sshd: Sshd, tmp_path: Path) -> None:
+def test_an_sshd_that_hangs_is_given_up_and_its_host_ends_once_it_wakes(
+    far: RemoteEngine, sshd: Sshd, tmp_path: Path
+) -> None:
     assert answers(far)
     sshd.signal(signal.SIGSTOP)
     with pytest.raises(Unavailable, match="not a word for 4 s"):
@@ -93,7 +95,7 @@ def test_an_sshd_that_hangs_is_given_up_and_its_host_ends_once_it_wakes(far: Far
     until(lambda: answers(far))
 
 
-def test_a_key_that_is_not_taken_is_told_in_the_words_of_ssh(far: Far, sshd: Sshd) -> None:
+def test_a_key_that_is_not_taken_is_told_in_the_words_of_ssh(far: RemoteEngine, sshd: Sshd) -> None:
     sshd.lock_out()
     with pytest.raises(Unavailable, match=r"Permission denied \(publickey\)"):
         far.inventory()
@@ -101,7 +103,7 @@ def test_a_key_that_is_not_taken_is_told_in_the_words_of_ssh(far: Far, sshd: Ssh
 
 def test_a_python_that_is_not_there_is_told_in_the_words_of_the_shell(sshd: Sshd) -> None:
     words = ssh_words("login", "/nowhere/python", "engine-host")
-    far = Far(
+    far = RemoteEngine(
         (words[0], "-F", str(sshd.client), *words[1:]),
         OpenTest(nodes=3),
         on="login",
@@ -114,8 +116,12 @@ def test_a_python_that_is_not_there_is_told_in_the_words_of_the_shell(sshd: Sshd
     far.close()
 
 
-def test_behind_an_sshd_that_comes_and_goes_nobody_waits_and_a_launch_that_returned_stays(far: Far, sshd: Sshd) -> None:
-    behind = Behind(far, name=ClusterName("alpha"), clock=SystemClock(), inventory_s=0.2, observe_s=0.2, stale_s=3.0)
+def test_behind_an_sshd_that_comes_and_goes_nobody_waits_and_a_launch_that_returned_stays(
+    far: RemoteEngine, sshd: Sshd
+) -> None:
+    behind = NonBlockingEngine(
+        far, name=ClusterName("alpha"), clock=SystemClock(), inventory_s=0.2, observe_s=0.2, stale_s=3.0
+    )
     slowest_s = 0.0
 
     def done(act: Callable[[], object]) -> bool:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mainspring.checkpoint import Claim, Lineage, Manifest, ShareEntry
 from mainspring.domain import wire
 from mainspring.domain.ids import AttemptId, JobId, RoleName
-from mainspring.node.net.connection import Line
+from mainspring.node.net.connection import Connection
 from mainspring.node.snapshots.arena import Arena, Held
 from mainspring.node.snapshots.copies import Copies
 from mainspring.node.snapshots.peers import Peers
@@ -158,7 +158,7 @@ class Node:
         task = asyncio.current_task()
         assert task is not None
         self.serving.add(task)
-        first = await Line(reader, writer).receive(5.0)
+        first = await Connection(reader, writer).receive(5.0)
         if isinstance(first, wire.PeerHello):
             await self.peers.serve(writer, first)
         writer.close()

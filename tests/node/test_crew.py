@@ -17,15 +17,15 @@ import pytest
 from mainspring.domain import wire
 from mainspring.domain.ids import AttemptId, JobId, RoleName
 from mainspring.domain.job import Code
-from mainspring.node.net.connection import Line
-from mainspring.node.process.limits import Limits
+from mainspring.node.net.connection import Connection
+from mainspring.node.process.limits import MemoryLimits
 from mainspring.node.snapshots.arena import Arena
 from mainspring.node.snapshots.copies import Copies
 from mainspring.node.snapshots.peers import Peers
 from mainspring.node.snapshots.stores import Stores
-from mainspring.node.supervise.rank_server import RECONNECTS_MAX, Desk
-from mainspring.node.supervise.rank_supervisor import Crew
-from mainspring.node.supervise.snapshot_manager import Keeper
+from mainspring.node.supervise.rank_server import RECONNECTS_MAX, RankSlot
+from mainspring.node.supervise.rank_supervisor import RankSupervisor
+from mainspring.node.supervise.snapshot_manager import SnapshotManager
 from mainspring.objects import open_store
 from mainspring.testing import FakeClock
 
@@ -47,8 +47,8 @@ def place(rank: int, *, agent: int = 0, role_rank: int | None = None, size: int 
 class Post:
     """A crew, and what it told its lead."""
 
-    crew: Crew
-    keeper: Keeper
+    crew: RankSupervisor
+    keeper: SnapshotManager
     work: Path
     told: list[object] = field(default_factory=list)
     arena_path: str = ""
@@ -72,19 +72,19 @@ class Post:
         assert self.of(wire.GenerationPrepared)[-1].reason == ""
         await self.crew.start(wire.StartRanks(generation=generation, coordinators={}, snapshot_every=3))
 
-    async def join(self, process: int, *, standby: bool = False, reconnects: bool = False) -> Line:
+    async def join(self, process: int, *, standby: bool = False, reconnects: bool = False) -> Connection:
         """Speaks as the program of the agent's n-th process."""
-        line = Line(*await asyncio.open_unix_connection(str(self.work / f"{process}.sock")))
+        line = Connection(*await asyncio.open_unix_connection(str(self.work / f"{process}.sock")))
         line.send(wire.Hello(pid=1, standby=standby, reconnects=reconnects))
         return line
 
-    async def welcome(self, line: Line) -> wire.Welcome:
+    async def welcome(self, line: Connection) -> wire.Welcome:
         welcome = await line.receive(5.0)
         assert isinstance(welcome, wire.Welcome)
         self.arena_path = welcome.arena_path
         return welcome
 
-    async def snapshot(self, line: Line, step: int, data: bytes) -> wire.SnapshotSlot:
+    async def snapshot(self, line: Connection, step: int, data: bytes) -> wire.SnapshotSlot:
         slot = await ask(line, wire.SnapshotBegin(step=step, size_bytes=4))
         assert isinstance(slot, wire.SnapshotSlot)
         self.write(slot, data)
@@ -97,7 +97,7 @@ class Post:
             file.write(data)
 
 
-async def ask(line: Line, message: object) -> object | None:
+async def ask(line: Connection, message: object) -> object | None:
     line.send(message)
     return await line.receive(5.0)
 
@@ -136,15 +136,15 @@ async def posted(
     stores = Stores(open_store(f"file://{work / 'objects'}"), JOB)
     arenas = {rank: Arena(work) for rank in ranks}
     copies = Copies()
-    keeper = Keeper(
+    keeper = SnapshotManager(
         orders=orders,
-        desks={rank: Desk(rank=rank, arena=arena) for rank, arena in arenas.items()},
+        desks={rank: RankSlot(rank=rank, arena=arena) for rank, arena in arenas.items()},
         copies=copies,
         peers=Peers(attempt=ATTEMPT, token="t", arenas=arenas, copies=copies, tell_lead=told.append),
         stores=stores,
         tell_lead=told.append,
     )
-    crew = Crew(
+    crew = RankSupervisor(
         orders=orders,
         host="127.0.0.1",
         code=work,
@@ -152,7 +152,7 @@ async def posted(
         reports=work,
         environment={"PATH": "/usr/bin:/bin"},
         keeper=keeper,
-        limits=Limits(None),
+        limits=MemoryLimits(None),
         tell_lead=told.append,
         clock=FakeClock(),
     )

@@ -12,8 +12,8 @@ from mainspring.checkpoint import Claim, newest_claim, put_claim
 from mainspring.domain import wire
 from mainspring.domain.ids import AttemptId, JobId, NodeName
 from mainspring.node.lead_host import LeadHost
-from mainspring.node.net.connection import Line
-from mainspring.node.net.controller import Controller
+from mainspring.node.net.connection import Connection
+from mainspring.node.net.controller import ControllerClient
 from mainspring.node.snapshots.stores import Stores
 from mainspring.objects import ObjectStore, open_store
 from tests.node.lead_agents import orders
@@ -39,7 +39,7 @@ def _join(token: str = TOKEN, epoch: int = 1) -> wire.AgentJoin:
 async def _answer(store: ObjectStore, join: wire.AgentJoin) -> tuple[object | None, str]:
     """Returns the first order an agent that joins is given, None when it is hung up on; and the lead's reason."""
     clock, stores = RealClock(), Stores(store, JOB)
-    controller = Controller(NOBODY, TOKEN, clock)
+    controller = ControllerClient(NOBODY, TOKEN, clock)
     try:
         async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
             host = LeadHost(
@@ -54,14 +54,14 @@ async def _answer(store: ObjectStore, join: wire.AgentJoin) -> tuple[object | No
             running = group.create_task(host.run())
 
             async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                line = Line(reader, writer)
+                line = Connection(reader, writer)
                 first = await line.receive(LIMIT_S)
                 assert isinstance(first, wire.AgentJoin)
                 await host.serve(line, first)
 
             server = await asyncio.start_server(accept, "127.0.0.1", 0)
             port = server.sockets[0].getsockname()[1]
-            line = Line(*await asyncio.open_connection("127.0.0.1", port))
+            line = Connection(*await asyncio.open_connection("127.0.0.1", port))
             line.send(join)
             answer: object | None = wire.Done()
             while isinstance(answer, wire.Done):

@@ -16,7 +16,15 @@ from mainspring.node.lead.holdings import Holdings, Taken
 from mainspring.node.lead.members import Members, Membership
 from mainspring.node.lead.saves import Saves
 from mainspring.node.lead.watch.failures import FORGIVEN_S, Failures, exited
-from mainspring.node.lead.watch.hangs import ANYHOW_S, HANG_S_MIN, LIKELY_S_MIN, STARTUP_S, Hangs, Standing, odd_ones
+from mainspring.node.lead.watch.hangs import (
+    ANYHOW_S,
+    HANG_S_MIN,
+    LIKELY_S_MIN,
+    STARTUP_S,
+    Hangs,
+    RankPosition,
+    odd_ones,
+)
 from mainspring.node.lead.watch.stragglers import WINDOW_S, WINDOWS_SLOW, Slow, Stragglers
 
 MAIN, OTHER = RoleName("main"), RoleName("sampler")
@@ -253,8 +261,8 @@ def _stacks(**states: str) -> dict[int, StacksDumped]:
     }
 
 
-def _standings(*steps: int, ended: Collection[int] = ()) -> dict[int, Standing]:
-    return {rank: Standing(step=step, ended=rank in ended) for rank, step in enumerate(steps)}
+def _standings(*steps: int, ended: Collection[int] = ()) -> dict[int, RankPosition]:
+    return {rank: RankPosition(step=step, ended=rank in ended) for rank, step in enumerate(steps)}
 
 
 def test_odd_one_that_is_stopped_is_certain() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.domain.goodput import Goodput, TimeUse
-from mainspring.node.lead.watch.ledger import Ledger
+from mainspring.node.lead.watch.ledger import TimeLedger
 
 SECONDS = st.floats(0.0, 1e5, allow_nan=False)
 NEWS = st.one_of(
@@ -28,7 +28,7 @@ NEWS = st.one_of(
 
 @given(news=st.lists(NEWS, max_size=60), nodes=st.integers(1, 4_000))
 def test_ledger_whatever_the_news_adds_up_to_nodes_times_time(news: list[tuple[str, object]], nodes: int) -> None:
-    ledger, now_s, allocated_s = Ledger(nodes=nodes, now_s=5.0), 5.0, 0.0
+    ledger, now_s, allocated_s = TimeLedger(nodes=nodes, now_s=5.0), 5.0, 0.0
     for what, value in news:
         match what, value:
             case "pass", float():
@@ -54,9 +54,9 @@ def test_ledger_whatever_the_news_adds_up_to_nodes_times_time(news: list[tuple[s
         Goodput(allocated_s=allocated_s, seconds={TimeUse(use): part for use, part in seconds.items()})
 
 
-def _running(nodes: int = 2) -> Ledger:
+def _running(nodes: int = 2) -> TimeLedger:
     """Returns a ledger that is 10 s into its first generation's steps of a second each."""
-    ledger = Ledger(nodes=nodes, now_s=0.0)
+    ledger = TimeLedger(nodes=nodes, now_s=0.0)
     ledger.run(-1, -1, 0.0)
     for step in range(1, 11):
         ledger.stepped(step, {}, float(step))
@@ -74,7 +74,7 @@ def test_ledger_of_steps_books_what_the_rank_measured_and_the_rest_as_productive
 
 
 def test_ledger_of_a_first_report_books_compilation_and_restore_and_the_rest_as_what_it_waited_for() -> None:
-    ledger = Ledger(nodes=1, now_s=0.0)
+    ledger = TimeLedger(nodes=1, now_s=0.0)
     ledger.enter(TimeUse.RECOVERY, 4.0)
     ledger.run(-1, -1, 5.0)
     ledger.stepped(1, {"compile": 3.0, "restore": 2.0}, 11.0)
@@ -108,7 +108,7 @@ def test_ledger_of_a_hang_books_the_silence_since_the_last_step() -> None:
 
 @pytest.mark.parametrize(("well", "use"), [(True, "productive"), (False, "startup")])
 def test_ledger_of_a_program_that_never_reports_is_productive_only_if_it_ends_well(*, well: bool, use: str) -> None:
-    ledger = Ledger(nodes=3, now_s=0.0)
+    ledger = TimeLedger(nodes=3, now_s=0.0)
     ledger.run(-1, -1, 0.0)
     ledger.end(100.0, well=well)
     assert ledger.seconds(100.0) == pytest.approx({use: 300.0})

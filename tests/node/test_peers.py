@@ -18,7 +18,7 @@ from mainspring.checkpoint.share import table_crc32c
 from mainspring.domain import codec, wire
 from mainspring.domain.errors import InvalidMessage, MainspringError, Unavailable
 from mainspring.domain.ids import AttemptId
-from mainspring.node.net.connection import Line, host_port
+from mainspring.node.net.connection import Connection, host_port
 from mainspring.node.net.pipes import PART_LIMIT_S, sealed_frame
 from mainspring.node.snapshots.peers import SHARDS_MAX, copied_runs
 
@@ -68,7 +68,7 @@ async def impostor(answers: Sequence[object], raw: bytes = b"") -> AsyncIterator
     over = asyncio.Event()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = Line(reader, writer)
+        line = Connection(reader, writer)
         await line.receive(5.0)
         writer.write(sealed_frame(wire.Done()))
         for answer in answers:
@@ -235,7 +235,7 @@ def test_copy_to_a_peer_that_takes_nothing_gives_its_slot_to_training_in_time(tm
         stalled: list[asyncio.StreamWriter] = []
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            line = Line(reader, writer)
+            line = Connection(reader, writer)
             stalled.append(writer)
             await line.receive(5.0)
             writer.write(sealed_frame(wire.Done()))
@@ -302,7 +302,7 @@ def test_peer_with_another_secret_or_attempt_is_hung_up_on(tmp_path: Path, hello
     async def scenario() -> None:
         async with nodes(tmp_path, 1) as (own,):
             await own.save(ME, blocks(1), step=1)
-            line = Line(*await asyncio.open_connection(*host_port(own.address)))
+            line = Connection(*await asyncio.open_connection(*host_port(own.address)))
             line.send(hello)
             line.send(wire.IndexRequest(step=1, taken_in=1))
             assert await line.receive(5.0) is None

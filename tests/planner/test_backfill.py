@@ -15,8 +15,8 @@ from mainspring.domain.job import JobSpec, Option
 from mainspring.planner.facts.policy import Budget, Policy
 from mainspring.planner.facts.snapshot import RoleShape, Shape, Snapshot
 from mainspring.planner.future.backfill import STOPPING_S, Profile, Reserved
-from mainspring.planner.place.candidates import Site, menu
-from mainspring.planner.place.free_capacity import Room
+from mainspring.planner.place.candidates import CandidatePlacement, menu
+from mainspring.planner.place.free_capacity import FreeCapacity
 
 NODE = Option(chip=H100, chips=8)
 
@@ -26,15 +26,15 @@ class Future:
 
     def __init__(self, lab: Lab, budget: Budget | None = None) -> None:
         self.snapshot: Snapshot = lab.snapshot()
-        self.room = Room(self.snapshot)
+        self.room = FreeCapacity(self.snapshot)
         self.profile = Profile(self.room, lab.now_s, budget or Budget())
         self.reservations = 0
 
-    def site(self, of: JobSpec) -> Site:
+    def site(self, of: JobSpec) -> CandidatePlacement:
         """Returns the best site of a spec."""
         return self.sites(of)[0]
 
-    def sites(self, of: JobSpec) -> tuple[Site, ...]:
+    def sites(self, of: JobSpec) -> tuple[CandidatePlacement, ...]:
         """Returns the sites of a spec, none when it can never run."""
         roles = tuple(RoleShape(name=role.name, options=role.options) for role in of.roles)
         return menu(self.room, Policy(), Shape(roles=roles)).sites

@@ -14,7 +14,7 @@ from mainspring.domain.plan import Resize
 from mainspring.domain.team import Team
 from mainspring.planner import Policy
 from mainspring.planner.displace.elastic import grow
-from mainspring.planner.place.free_capacity import Room
+from mainspring.planner.place.free_capacity import FreeCapacity
 from mainspring.planner.quota.entitlement import Entitlement
 
 NOW_S = 100_000.0
@@ -37,7 +37,7 @@ def grown(
     """Returns what grows."""
     snapshot, policy = world.snapshot(), policy or Policy()
     return grow(
-        Room(snapshot),
+        FreeCapacity(snapshot),
         policy,
         NOW_S,
         crowded=crowded,

@@ -16,7 +16,7 @@ from mainspring.planner.displace.moves import consolidate, forced
 from mainspring.planner.displace.preemption import Victims
 from mainspring.planner.facts.snapshot import Snapshot
 from mainspring.planner.place.candidates import menu
-from mainspring.planner.place.free_capacity import Room
+from mainspring.planner.place.free_capacity import FreeCapacity
 
 NOW_S = 100_000.0
 ONE = spec(Option(chip=H100))
@@ -86,7 +86,7 @@ def scattered(*, age_s: float = 0.0, busy: dict[str, int] | None = None) -> Lab:
 def moved(world: Lab, *, evicts_max: int = 100) -> tuple[Snapshot, Victims | None]:
     """Returns what is moved so that a job of a whole node may start."""
     snapshot = world.pend("gang", spec(Option(chip=H100, chips=8))).snapshot()
-    room = Room(snapshot)
+    room = FreeCapacity(snapshot)
     (site,) = menu(room, world.policy, snapshot.shapes[int(snapshot.pending.shape[0])]).sites
     return snapshot, consolidate(
         room,

@@ -18,8 +18,8 @@ from mainspring.domain.plan import Grant
 from mainspring.planner import Policy, Snapshot
 from mainspring.planner.displace.preemption import Victims, prices, victims
 from mainspring.planner.facts.snapshot import Flags
-from mainspring.planner.place.candidates import Site, menu
-from mainspring.planner.place.free_capacity import Room
+from mainspring.planner.place.candidates import CandidatePlacement, menu
+from mainspring.planner.place.free_capacity import FreeCapacity
 
 NOW_S = 100_000.0
 EAGER = Policy(evicted_ratio_max=1_000.0)
@@ -50,10 +50,12 @@ def hold(world: Lab, job: str, nodes: dict[str, int], *, age_s: float = 600.0, g
     return world
 
 
-def asked(world: Lab, *options: Option, others: dict[str, Option] | None = None) -> tuple[Snapshot, Room, Site]:
+def asked(
+    world: Lab, *options: Option, others: dict[str, Option] | None = None
+) -> tuple[Snapshot, FreeCapacity, CandidatePlacement]:
     """Returns the fleet with a gang that comes before everybody."""
     snapshot = world.pend("gang", spec(*options, tier=Tier.CRITICAL, others=others)).snapshot()
-    room = Room(snapshot)
+    room = FreeCapacity(snapshot)
     return snapshot, room, menu(room, EAGER, snapshot.shapes[int(snapshot.pending.shape[0])]).sites[0]
 
 

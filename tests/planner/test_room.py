@@ -18,7 +18,7 @@ from mainspring.domain.ids import ChipName, ClusterName, NodeName
 from mainspring.domain.job import ANY_CHIP, Option
 from mainspring.planner import Snapshot, SnapshotBuilder
 from mainspring.planner.facts.snapshot import UNCOUNTED
-from mainspring.planner.place.free_capacity import Picked, Pool, Room
+from mainspring.planner.place.free_capacity import FreeCapacity, Picked, Pool
 
 H100 = ChipName("h100")
 
@@ -71,13 +71,13 @@ def snapshot_of(*nodes: Node, delegated: bool = False, answering: bool = True) -
     return builder.build()
 
 
-def pool_of(room: Room, option: Option) -> Pool:
+def pool_of(room: FreeCapacity, option: Option) -> Pool:
     pool = room.pool(0, option)
     assert pool is not None
     return pool
 
 
-def start(room: Room, option: Option, *, replicas: int | None = None) -> Picked | None:
+def start(room: FreeCapacity, option: Option, *, replicas: int | None = None) -> Picked | None:
     pool = pool_of(room, option)
     picked = room.stand(pool, replicas or option.replicas)
     if picked is not None:
@@ -214,7 +214,7 @@ def by_hand(snapshot: Snapshot, books: list[Machine], option: Option) -> int:
 def test_placements_never_exceed_a_node_and_fits_equals_a_look_at_every_domain(
     snapshot: Snapshot, asked: list[Option]
 ) -> None:
-    room, books = Room(snapshot), machines(snapshot)
+    room, books = FreeCapacity(snapshot), machines(snapshot)
     for option in asked:
         if option.chips > int(snapshot.nodes.chips.max()):
             continue  # Replicas larger than every node have a test of their own.
@@ -244,7 +244,7 @@ def test_placements_never_exceed_a_node_and_fits_equals_a_look_at_every_domain(
 def test_after_a_rollback_everything_is_as_if_nothing_had_been_tried(
     snapshot: Snapshot, tried: list[Option], asked: list[Option], data: st.DataObject
 ) -> None:
-    room, fresh = Room(snapshot), Room(snapshot)
+    room, fresh = FreeCapacity(snapshot), FreeCapacity(snapshot)
     for option in asked[:1]:
         start(room, option)
         start(fresh, option)
@@ -298,27 +298,27 @@ def test_places_are_the_same_whatever_the_hash_seed() -> None:
 
 
 def test_job_goes_to_the_node_it_fills_not_to_an_idle_one() -> None:
-    room = Room(snapshot_of(node(0), node(1, foreign_chip_milli=5_000), node(2, foreign_chip_milli=3_000)))
+    room = FreeCapacity(snapshot_of(node(0), node(1, foreign_chip_milli=5_000), node(2, foreign_chip_milli=3_000)))
     assert rows_of(start(room, Option(chip=H100, chips=3.0))) == [1]
 
 
 def test_equal_nodes_are_taken_from_the_most_used_rack_and_rack_by_rack() -> None:
     nodes = [node(index, rack=index // 3) for index in range(9)]
     nodes[7] = node(7, rack=2, foreign_chip_milli=8_000)
-    room = Room(snapshot_of(*nodes))
+    room = FreeCapacity(snapshot_of(*nodes))
     taken = [rows_of(start(room, Option(chip=H100, chips=8.0)))[0] for _ in range(4)]
     assert [row // 3 for row in taken] == [2, 2, 0, 0]
 
 
 def test_several_replicas_that_fit_on_one_node_share_it() -> None:
-    room = Room(snapshot_of(node(0), node(1), node(2, foreign_chip_milli=2_000)))
+    room = FreeCapacity(snapshot_of(node(0), node(1), node(2, foreign_chip_milli=2_000)))
     picked = start(room, Option(chip=H100, chips=2.0, replicas=3))
     assert picked is not None
     assert (picked.rows.tolist(), picked.units.tolist()) == ([2], [3])
 
 
 def test_shares_fill_a_chip_in_use_before_they_open_another() -> None:
-    room = Room(snapshot_of(node(0, chips=2)))
+    room = FreeCapacity(snapshot_of(node(0, chips=2)))
     pool = pool_of(room, Option(chip=H100, chips=0.4))
     chips = []
     for _ in range(4):
@@ -330,7 +330,7 @@ def test_shares_fill_a_chip_in_use_before_they_open_another() -> None:
 
 
 def test_share_of_foreign_work_keeps_its_chip_and_the_rest_of_it_is_used() -> None:
-    room = Room(snapshot_of(node(0, chips=2, foreign_chip_milli=1_500)))
+    room = FreeCapacity(snapshot_of(node(0, chips=2, foreign_chip_milli=1_500)))
     pool = pool_of(room, Option(chip=H100, chips=0.5))
     picked = room.stand(pool, 1)
     assert picked is not None
@@ -339,7 +339,7 @@ def test_share_of_foreign_work_keeps_its_chip_and_the_rest_of_it_is_used() -> No
 
 
 def test_cores_alone_may_go_to_any_node_and_cores_nobody_counts_never_run_out() -> None:
-    room = Room(snapshot_of(node(0, chips=1, foreign_chip_milli=1_000), node(1, chip="cpu", chips=0)))
+    room = FreeCapacity(snapshot_of(node(0, chips=1, foreign_chip_milli=1_000), node(1, chip="cpu", chips=0)))
     assert len(rows_of(start(room, Option(chip=ANY_CHIP, chips=0.0, cpus=4.0, replicas=500)))) == 1
     assert pool_of(room, Option(chip=ANY_CHIP, chips=0.0, cpus=4.0)).charge_milli(500) == 0
     assert int(room.cpu.min()) == UNCOUNTED
@@ -350,7 +350,7 @@ def test_cores_alone_may_go_to_any_node_and_cores_nobody_counts_never_run_out() 
 
 def test_pool_leaves_out_taints_not_tolerated_slices_and_other_chips() -> None:
     sliced = node(3, slice_shape="2x2", slice_name="s0")
-    room = Room(snapshot_of(node(0), node(1, taints=("spot",)), node(2, chip="a100"), sliced))
+    room = FreeCapacity(snapshot_of(node(0), node(1, taints=("spot",)), node(2, chip="a100"), sliced))
     assert pool_of(room, Option(chip=H100)).rows.tolist() == [0]
     assert pool_of(room, Option(chip=H100, tolerates=("spot",))).rows.tolist() == [0, 1]
     any_chip = pool_of(room, Option(chip=ANY_CHIP))
@@ -362,7 +362,7 @@ def test_pool_leaves_out_taints_not_tolerated_slices_and_other_chips() -> None:
 
 
 def test_level_that_does_not_exist_here_is_known_as_such() -> None:
-    room = Room(snapshot_of(node(0), node(1, rack=None)))
+    room = FreeCapacity(snapshot_of(node(0), node(1, rack=None)))
     assert not pool_of(room, Option(chip=H100, within="pod")).level_known
     assert room.stand(pool_of(room, Option(chip=H100, within="pod")), 1) is None
     assert pool_of(room, Option(chip=H100, within="rack")).rows.tolist() == [0]
@@ -370,17 +370,17 @@ def test_level_that_does_not_exist_here_is_known_as_such() -> None:
 
 
 def test_nodes_down_or_leaving_get_no_new_work_but_count_for_ever() -> None:
-    room = Room(snapshot_of(node(0, ready=False), node(1, leaves_s=1e12), node(2)))
+    room = FreeCapacity(snapshot_of(node(0, ready=False), node(1, leaves_s=1e12), node(2)))
     pool = pool_of(room, Option(chip=H100, chips=8.0))
     assert rows_of(start(room, Option(chip=H100, chips=8.0))) == [2]
     assert room.stand(pool, 1) is None
     assert (pool.room_usable, pool.room_ever) == (1, 3)
-    silent = Room(snapshot_of(node(0), answering=False))
+    silent = FreeCapacity(snapshot_of(node(0), answering=False))
     assert silent.stand(pool_of(silent, Option(chip=H100)), 1) is None
 
 
 def test_room_ever_ignores_foreign_use_and_keeps_groups_and_domains() -> None:
-    room = Room(snapshot_of(*(node(index, rack=index // 3, foreign_chip_milli=8_000) for index in range(6))))
+    room = FreeCapacity(snapshot_of(*(node(index, rack=index // 3, foreign_chip_milli=8_000) for index in range(6))))
     assert pool_of(room, Option(chip=H100)).room_ever == 48
     assert pool_of(room, Option(chip=H100, within="rack")).room_usable == 24
     pairs = Option(chip=H100, chips=8.0, replicas=2, group=2, group_within="rack")
@@ -388,7 +388,7 @@ def test_room_ever_ignores_foreign_use_and_keeps_groups_and_domains() -> None:
 
 
 def test_most_that_fits_is_a_multiple_of_the_group() -> None:
-    room = Room(snapshot_of(*(node(index) for index in range(6))))
+    room = FreeCapacity(snapshot_of(*(node(index) for index in range(6))))
     pairs = Option(chip=H100, chips=8.0, replicas=2, group=2, group_within="rack")
     assert room.fits(pool_of(room, pairs), 5) == 4
     assert room.stand(pool_of(room, pairs), 5) is None
@@ -398,7 +398,7 @@ def test_most_that_fits_is_a_multiple_of_the_group() -> None:
 
 
 def test_replica_larger_than_every_node_takes_whole_nodes_one_rank_each() -> None:
-    room = Room(snapshot_of(*(node(index, cpus=64.0) for index in range(4)), node(4, foreign_chip_milli=1_000)))
+    room = FreeCapacity(snapshot_of(*(node(index, cpus=64.0) for index in range(4)), node(4, foreign_chip_milli=1_000)))
     option = Option(chip=H100, chips=12.0, cpus=12.0, replicas=2)
     pool = pool_of(room, option)
     assert (pool.units_per_replica, pool.charge_milli(2), room.fits(pool, 9)) == (2, 32_000, 2)
@@ -410,7 +410,7 @@ def test_replica_larger_than_every_node_takes_whole_nodes_one_rank_each() -> Non
 
 
 def test_replica_larger_than_every_node_uses_the_size_of_node_that_holds_most_replicas() -> None:
-    room = Room(snapshot_of(node(0), node(1), *(node(index, chips=4) for index in range(2, 10))))
+    room = FreeCapacity(snapshot_of(node(0), node(1), *(node(index, chips=4) for index in range(2, 10))))
     pool = pool_of(room, Option(chip=H100, chips=12.0))
     assert (pool.need.whole, pool.units_per_replica, pool.room_ever) == (4, 3, 2)
     assert rows_of(room.stand(pool, 2)) == [2, 3, 4, 5, 6, 7]
@@ -422,7 +422,7 @@ def test_tpu_slices_are_taken_whole_and_each_group_is_one_slice() -> None:
         for index in range(8)
     ]
     hosts[3] = node(3, chip="v5p", chips=4, rack=None, slice_shape="2x2x2", slice_name="s1", foreign_chip_milli=1_000)
-    room = Room(snapshot_of(*hosts))
+    room = FreeCapacity(snapshot_of(*hosts))
     option = Option(chip=ChipName("v5p"), chips=4.0, replicas=4, slice="2x2x2")
     pool = pool_of(room, option)
     assert rows_of(room.stand(pool, 4)) == [0, 1, 4, 5]
@@ -436,7 +436,7 @@ def test_tpu_slices_are_taken_whole_and_each_group_is_one_slice() -> None:
 
 
 def test_buckets_of_a_delegated_cluster_hold_many_replicas() -> None:
-    room = Room(snapshot_of(node(0, chips=256), node(1, chips=256), delegated=True))
+    room = FreeCapacity(snapshot_of(node(0, chips=256), node(1, chips=256), delegated=True))
     picked = start(room, Option(chip=H100, chips=8.0, replicas=40))
     assert picked is not None
     assert picked.units.tolist() == [32, 8]
@@ -446,13 +446,13 @@ def test_buckets_of_a_delegated_cluster_hold_many_replicas() -> None:
 
 
 def test_fleet_where_every_node_is_of_its_own_kind_is_filled_to_the_last_chip() -> None:
-    room = Room(snapshot_of(*(node(index, chips=2, memory_gib=100.0 + index) for index in range(300))))
+    room = FreeCapacity(snapshot_of(*(node(index, chips=2, memory_gib=100.0 + index) for index in range(300))))
     option = Option(chip=H100, chips=2.0, memory_gib=200.0)
     assert sum(start(room, option) is not None for _ in range(300)) == 200
 
 
 def test_node_that_goes_through_hundreds_of_states_is_always_known_as_it_is() -> None:
-    room = Room(snapshot_of(node(0, chips=400, memory_gib=100_000.0), node(1, memory_gib=0.0)))
+    room = FreeCapacity(snapshot_of(node(0, chips=400, memory_gib=100_000.0), node(1, memory_gib=0.0)))
     left_mib = 100_000 * 1_024
     for step in range(300):
         memory_gib = 1.0 + step
@@ -466,7 +466,7 @@ def test_node_that_goes_through_hundreds_of_states_is_always_known_as_it_is() ->
 
 
 def test_equal_nodes_kept_together_are_held_and_given_back_together() -> None:
-    room = Room(snapshot_of(*(node(index) for index in range(4))))
+    room = FreeCapacity(snapshot_of(*(node(index) for index in range(4))))
     pool = pool_of(room, Option(chip=H100, chips=8.0))
     room.keep(np.array([3, 1, 2]), 0)
     assert room.hold.tolist() == [0, 1, 1, 1]
@@ -481,7 +481,7 @@ def test_equal_nodes_kept_together_are_held_and_given_back_together() -> None:
 
 
 def test_kept_nodes_are_used_only_by_whom_their_reservation_allows() -> None:
-    room = Room(snapshot_of(*(node(index) for index in range(3))))
+    room = FreeCapacity(snapshot_of(*(node(index) for index in range(3))))
     pool, gang = pool_of(room, Option(chip=H100, chips=8.0)), pool_of(room, Option(chip=H100, chips=8.0, prefer="rack"))
     room.keep(np.array([0]), 0)
     room.keep(np.array([0, 1]), 1)

@@ -15,7 +15,7 @@ from tests.session.agent import Agent
 from mainspring.domain import wire
 from mainspring.domain.errors import DamagedData, InvalidInput, InvalidMessage, NotFound, Unavailable
 from mainspring.session import Region, Restored
-from mainspring.session.line import Line
+from mainspring.session.line import AgentConnection
 
 
 def lay(agent: Agent, whole: np.ndarray[Any, Any], cuts: list[int], *, path: str = "x", here: frozenset[int]) -> None:
@@ -150,7 +150,7 @@ def test_restored_without_copy_shares_memory_where_it_lies_in_one_piece(agent: A
 def test_restore_of_much_comes_in_turns_of_bounded_size(agent: Agent) -> None:
     whole = np.random.default_rng(0).normal(size=(100, 20))
     lay(agent, whole, list(range(5, 100, 5)), here=frozenset({2, 7}))
-    line = Line(agent.path)
+    line = AgentConnection(agent.path)
     plan = line.ask(wire.RestoreRequest(), wire.RestorePlan)
     much = Restored(plan, line.ask, nullcontext, turn_bytes=1000)
     np.testing.assert_array_equal(much.array("x"), whole)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mainspring.checkpoint.format import dtype_named
-from mainspring.checkpoint.interop import ArraySpec, Progress, Source, batches
+from mainspring.checkpoint.interop import ArraySource, ArraySpec, Progress, batches
 
 _CHUNK_ITEMS = 1 << 16  # As float64 and a few temporaries they stay in a processor's cache.
 
@@ -57,7 +57,9 @@ class Difference:
     right_numbers: Numbers | None = None
 
 
-def differences(left: Source, right: Source, *, progress: Progress = lambda done: None) -> tuple[Difference, ...]:
+def differences(
+    left: ArraySource, right: ArraySource, *, progress: Progress = lambda done: None
+) -> tuple[Difference, ...]:
     """Returns how each array of either checkpoint differs, in order of path.
 
     Args:

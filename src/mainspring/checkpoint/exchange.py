@@ -19,12 +19,12 @@ from mainspring.checkpoint.format import (
 )
 from mainspring.checkpoint.interop import (
     REGION_BYTES,
+    ArraySource,
     ArraySpec,
     Block,
     Facts,
     Progress,
     Region,
-    Source,
     batches,
     block,
 )
@@ -45,7 +45,7 @@ _ALIGNMENT_BYTES = 64  # A cache line, as in the arena: arrays of any type can b
 
 
 class StoredSource:
-    """A checkpoint of ours as a `Source`.
+    """A checkpoint of ours as an `ArraySource`.
 
     Args:
         checkpoint: What `open_checkpoint` gave.
@@ -61,22 +61,22 @@ class StoredSource:
 
     @property
     def name(self) -> str:
-        """See `Source.name`."""
+        """See `ArraySource.name`."""
         return f"{self._checkpoint.manifest.job}@{self._checkpoint.manifest.step}"
 
     @property
     def facts(self) -> Facts:
-        """See `Source.facts`."""
+        """See `ArraySource.facts`."""
         manifest = self._checkpoint.manifest
         return Facts(step=manifest.step, state=manifest.state, origin=self.name)
 
     @property
     def arrays(self) -> tuple[ArraySpec, ...]:
-        """See `Source.arrays`."""
+        """See `ArraySource.arrays`."""
         return self._arrays
 
     def read(self, blocks: Sequence[Block]) -> None:
-        """See `Source.read`."""
+        """See `ArraySource.read`."""
         whole = self._checkpoint.arrays(each.array.path for each in blocks if each.region.shape == each.array.shape)
         for each in blocks:
             if each.region.shape == each.array.shape:
@@ -87,7 +87,7 @@ class StoredSource:
 
 def import_source(
     store: ObjectStore,
-    source: Source,
+    source: ArraySource,
     *,
     job: str,
     step: int,
@@ -151,7 +151,7 @@ class _Shares:
         self._shards: list[Shard] = []
         self._used = 0
 
-    def written(self, source: Source) -> tuple[ShareEntry, ...]:
+    def written(self, source: ArraySource) -> tuple[ShareEntry, ...]:
         """Returns the shares of a whole source, once all are stored."""
         total = sum(array.size_bytes + _ALIGNMENT_BYTES for array in source.arrays)
         room_bytes = min(total, max(SHARE_BYTES_MIN, -(-total // _SHARES_MAX)) + REGION_BYTES)

@@ -1,7 +1,7 @@
 """What arrays are read from, whatever the format: by path, by region, never all of them at once.
 
-A `Source` is one checkpoint of any format. Exports are written from a source, an import makes one ours, and any two can
-be compared. What a foreign format looks like is known to its own file alone: `orbax`, `safetensors`.
+An `ArraySource` is one checkpoint of any format. Exports are written from a source, an import makes one ours, and any
+two can be compared. What a foreign format looks like is known to its own file alone: `orbax`, `safetensors`.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Block:
         return tuple(slice(low, low + size) for low, size in zip(self.region.start, self.region.shape, strict=True))
 
 
-class Source(Protocol):
+class ArraySource(Protocol):
     """One checkpoint of any format. Reading may be repeated, in any order, by one thread at a time."""
 
     @property
@@ -189,7 +189,7 @@ def block(array: ArraySpec, region: Region, room: NDArray[np.uint8]) -> Block:
 
 
 def batches(
-    source: Source, arrays: Sequence[ArraySpec], *, like: Sequence[ArraySpec] | None = None
+    source: ArraySource, arrays: Sequence[ArraySpec], *, like: Sequence[ArraySpec] | None = None
 ) -> Iterator[tuple[Block, ...]]:
     """Yields arrays' regions with their elements, some `REGION_BYTES` at a time; the next are read meanwhile.
 
@@ -200,8 +200,8 @@ def batches(
             come in step.
 
     Raises:
-        DamagedData: See `Source.read`.
-        Unavailable: See `Source.read`.
+        DamagedData: See `ArraySource.read`.
+        Unavailable: See `ArraySource.read`.
     """
     rooms = [np.frombuffer(aligned_buffer(REGION_BYTES), dtype=np.uint8) for _ in range(2)]
 
@@ -255,30 +255,30 @@ class Selected:
         chosen: The source's own array for each of ours, in order of path.
     """
 
-    source: Source
+    source: ArraySource
     chosen: Mapping[ArraySpec, ArraySpec]
 
     @property
     def name(self) -> str:
-        """See `Source.name`."""
+        """See `ArraySource.name`."""
         return self.source.name
 
     @property
     def facts(self) -> Facts:
-        """See `Source.facts`."""
+        """See `ArraySource.facts`."""
         return self.source.facts
 
     @property
     def arrays(self) -> tuple[ArraySpec, ...]:
-        """See `Source.arrays`."""
+        """See `ArraySource.arrays`."""
         return tuple(self.chosen)
 
     def read(self, blocks: Sequence[Block]) -> None:
-        """See `Source.read`."""
+        """See `ArraySource.read`."""
         self.source.read([replace(each, array=self.chosen[each.array]) for each in blocks])
 
 
-def weights_of(source: Source) -> Source:
+def weights_of(source: ArraySource) -> ArraySource:
     """Returns a source's weights alone.
 
     Args:
@@ -294,7 +294,7 @@ def weights_of(source: Source) -> Source:
     return Selected(source, chosen)
 
 
-def without_prefix(source: Source, prefix: str) -> Source:
+def without_prefix(source: ArraySource, prefix: str) -> ArraySource:
     """Returns the arrays below a path, named from there.
 
     Args:
@@ -316,7 +316,7 @@ def without_prefix(source: Source, prefix: str) -> Source:
     return Selected(source, chosen)
 
 
-def with_prefix(source: Source, prefix: str) -> Source:
+def with_prefix(source: ArraySource, prefix: str) -> ArraySource:
     """Returns a source's arrays below another path, which then says what they are for unless the source did.
 
     Args:
@@ -366,7 +366,7 @@ def parts_of(arrays: tuple[ArraySpec, ...]) -> dict[str, Part]:
     return told
 
 
-def noted(source: Source) -> Any:
+def noted(source: ArraySource) -> Any:
     """Returns what we leave in a foreign format's metadata, as JSON's own types.
 
     Args:

@@ -21,11 +21,11 @@ from mainspring.checkpoint.files import json_file, whole_folder
 from mainspring.checkpoint.format import AXES_MAX, dtype_named
 from mainspring.checkpoint.interop import (
     FACTS_KEY,
+    ArraySource,
     ArraySpec,
     Block,
     Facts,
     Progress,
-    Source,
     batches,
     checked_arrays,
     checked_path,
@@ -76,7 +76,7 @@ class _Tree:
 
 
 class OrbaxSource:
-    """An Orbax checkpoint of one tree as a `Source`.
+    """An Orbax checkpoint of one tree as an `ArraySource`.
 
     Args:
         path: Its folder, or a step's folder that holds one such item.
@@ -103,21 +103,21 @@ class OrbaxSource:
 
     @property
     def name(self) -> str:
-        """See `Source.name`."""
+        """See `ArraySource.name`."""
         return self._name
 
     @property
     def facts(self) -> Facts:
-        """See `Source.facts`."""
+        """See `ArraySource.facts`."""
         return self._facts
 
     @property
     def arrays(self) -> tuple[ArraySpec, ...]:
-        """See `Source.arrays`."""
+        """See `ArraySource.arrays`."""
         return self._arrays
 
     def read(self, blocks: Sequence[Block]) -> None:
-        """See `Source.read`."""
+        """See `ArraySource.read`."""
         stores = {**self._open, **self._opened([each for each in blocks if each.array.path not in self._open])}
         reading = [stores[each.array.path][each.place].read() for each in blocks]
         for each, future in zip(blocks, reading, strict=True):
@@ -192,7 +192,7 @@ def _told(attempted: str, on: str, kind: type[MainspringError]) -> Iterator[None
         raise (StorageFull if full else kind)(attempted, on=on, got=got) from error
 
 
-def write_orbax(source: Source, folder: Path, *, progress: Progress = lambda done: None) -> None:
+def write_orbax(source: ArraySource, folder: Path, *, progress: Progress = lambda done: None) -> None:
     """Writes a source as an Orbax checkpoint of one tree of NumPy arrays. It appears whole or not at all.
 
     `StandardCheckpointer().restore(folder)` gives nested dictionaries, with lists where segments of paths count from 0
@@ -219,7 +219,7 @@ def write_orbax(source: Source, folder: Path, *, progress: Progress = lambda don
         )
 
 
-def _write_arrays(source: Source, folder: Path, progress: Progress) -> None:
+def _write_arrays(source: ArraySource, folder: Path, progress: Progress) -> None:
     import tensorstore
 
     context = tensorstore.Context()
@@ -264,7 +264,7 @@ def _name_of(path: str) -> str:
     return ".".join(path.split("/"))
 
 
-def _tree_metadata(source: Source) -> dict[str, Any]:
+def _tree_metadata(source: ArraySource) -> dict[str, Any]:
     """Returns the tree's metadata, once it is sure that Orbax can hold every array."""
     import tensorstore
 

@@ -25,11 +25,11 @@ from mainspring.checkpoint.files import HEADER_BYTES_MAX, json_file, json_object
 from mainspring.checkpoint.format import AXES_MAX, dtype_named
 from mainspring.checkpoint.interop import (
     FACTS_KEY,
+    ArraySource,
     ArraySpec,
     Block,
     Facts,
     Progress,
-    Source,
     batches,
     checked_arrays,
     checked_path,
@@ -86,7 +86,7 @@ class _File:
 
 
 class SafetensorsSource:
-    """A safetensors file, or a folder of several with their index, as a `Source`.
+    """A safetensors file, or a folder of several with their index, as an `ArraySource`.
 
     Args:
         path: The file; or a folder that holds one, or an index.
@@ -120,21 +120,21 @@ class SafetensorsSource:
 
     @property
     def name(self) -> str:
-        """See `Source.name`."""
+        """See `ArraySource.name`."""
         return self._name
 
     @property
     def facts(self) -> Facts:
-        """See `Source.facts`."""
+        """See `ArraySource.facts`."""
         return self._facts
 
     @property
     def arrays(self) -> tuple[ArraySpec, ...]:
-        """See `Source.arrays`."""
+        """See `ArraySource.arrays`."""
         return self._arrays
 
     def read(self, blocks: Sequence[Block]) -> None:
-        """See `Source.read`."""
+        """See `ArraySource.read`."""
         for path, some in groupby(blocks, key=lambda each: self._places[each.array.path].path):
             with reported("read safetensors", str(path)), path.open("rb", buffering=0) as file:
                 for each in some:
@@ -161,7 +161,7 @@ def is_safetensors(path: Path) -> bool:
 
 
 def write_safetensors(
-    source: Source, folder: Path, *, progress: Progress = lambda done: None, file_bytes_max: int = FILE_BYTES_MAX
+    source: ArraySource, folder: Path, *, progress: Progress = lambda done: None, file_bytes_max: int = FILE_BYTES_MAX
 ) -> None:
     """Writes a source as a folder of safetensors, one file or several with their index; whole or not at all.
 
@@ -214,7 +214,7 @@ def _shared_out(arrays: Sequence[ArraySpec], file_bytes_max: int) -> list[list[A
 
 
 def _write_file(
-    file: BinaryIO, arrays: list[ArraySpec], metadata: dict[str, str], source: Source, progress: Progress
+    file: BinaryIO, arrays: list[ArraySpec], metadata: dict[str, str], source: ArraySource, progress: Progress
 ) -> None:
     header: dict[str, Any] = {_METADATA: metadata}
     offset = 0

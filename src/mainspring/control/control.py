@@ -16,10 +16,10 @@ from mainspring.control.service.planning import team_uses
 from mainspring.control.service.questions import Questions
 from mainspring.control.service.submits import array_of, made_before, require_jobs, require_known, require_room
 from mainspring.control.service.views import find_job, list_jobs, view_clusters, view_job
-from mainspring.control.state.latest_plan import Pictures
-from mainspring.control.store.fleet import Fleet
+from mainspring.control.state.latest_plan import LatestPlans
+from mainspring.control.store.fleet import FleetView
 from mainspring.control.store.holdings import allocation_of_rank
-from mainspring.control.store.ledger import Ledger, StopCause, member_name
+from mainspring.control.store.ledger import StateWriter, StopCause, member_name
 from mainspring.control.store.records import attempts_of, events_since, jobs_of_array, tenants, text_of
 from mainspring.control.store.schema import KEY_LENGTH_MAX, teams
 from mainspring.control.store.settings import Settings
@@ -87,8 +87,8 @@ class Control:
         self.clock = clock
         self.settings = settings or Settings()
         self.policy = policy or Policy()
-        self.fleet = Fleet()
-        self.pictures = Pictures()
+        self.fleet = FleetView()
+        self.pictures = LatestPlans()
         self.wake = Signal()
         self._engines = dict(engines)
         self._dice = dice
@@ -215,7 +215,7 @@ class Control:
                 width = len(str(submit.count - 1))
                 ids = [JobId(f"{drawn}-{index:0{width}}") for index in range(submit.count)]
                 made = JobId(drawn) if submit.count == 1 else ids[0]
-                Ledger(connection, self.clock.now_s()).submit([made] if submit.count == 1 else ids, submit)
+                StateWriter(connection, self.clock.now_s()).submit([made] if submit.count == 1 else ids, submit)
         self.wake.set()
         return self.job(made)
 
@@ -272,7 +272,7 @@ class Control:
         with self.store.write() as connection:
             job = find_job(connection, reference)
             caller.require_team(connection, job.team, "stop a job")
-            ledger = Ledger(connection, self.clock.now_s())
+            ledger = StateWriter(connection, self.clock.now_s())
             wanted = jobs_of_array(connection, array_of(job)) if array else (job,)
             ledger.cancel_queued([one for one in wanted if one.state is JobState.QUEUED], by)
             running = [one for one in wanted if one.state in (JobState.STARTING, JobState.RUNNING)]

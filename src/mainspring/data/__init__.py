@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from mainspring.data.catalog.lineage import ancestors as ancestors
     from mainspring.data.catalog.lineage import descendants as descendants
     from mainspring.data.catalog.lineage import record_use as record_use
-    from mainspring.data.catalog.log import Candidate as Candidate
     from mainspring.data.catalog.log import Origin as Origin
     from mainspring.data.catalog.log import Version as Version
+    from mainspring.data.catalog.log import VersionCandidate as VersionCandidate
     from mainspring.data.catalog.log import Waiver as Waiver
     from mainspring.data.catalog.log import datasets as datasets
     from mainspring.data.catalog.log import newest_versions as newest_versions

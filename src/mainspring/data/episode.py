@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mainspring.data.features import Features
 from mainspring.data.loss import Loss
-from mainspring.data.packs import Piece
+from mainspring.data.packs import PackPiece
 from mainspring.domain.codec import to_plain
 from mainspring.domain.errors import DamagedData
 from mainspring.domain.ids import EpisodeId
@@ -120,7 +120,7 @@ class VideoTrack:
 
     camera: str
     blob: Blob
-    index: Piece
+    index: PackPiece
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ class EpisodeRow:
     started_ns: int
     arrived_ns: int
     metadata: Mapping[str, str]
-    columns: Piece
+    columns: PackPiece
     videos: tuple[VideoTrack, ...]
     raw: tuple[RawFile, ...] = field(default=())
 

@@ -20,7 +20,7 @@ _CHECK_LETTERS = 16  # 64 bits tell damage from soundness; who wants to forge ha
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class PackPiece:
     """Bytes inside a blob.
 
     Args:
@@ -37,7 +37,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class PackPart:
     """Bytes of a pack that is not stored yet: they become a piece with it."""
 
     offset: int
@@ -45,10 +45,10 @@ class Part:
     check: str
 
 
-class Places(Protocol):
+class PackPlaces(Protocol):
     """Turns what `Pack.add` returned into pieces."""
 
-    def __call__(self, part: Part) -> Piece:
+    def __call__(self, part: PackPart) -> PackPiece:
         """Returns the piece."""
         ...
 
@@ -64,17 +64,17 @@ class Pack:
         """Returns how much it holds; who adds stores it at `PACK_BYTES_MAX`."""
         return self._data.tell()
 
-    def add(self, data: Data) -> Part:
+    def add(self, data: Data) -> PackPart:
         """Adds bytes.
 
         Args:
             data: The bytes.
         """
-        part = Part(offset=self._data.tell(), size_bytes=memoryview(data).nbytes, check=_check(data))
+        part = PackPart(offset=self._data.tell(), size_bytes=memoryview(data).nbytes, check=_check(data))
         self._data.write(data)
         return part
 
-    def store(self, store: ObjectStore) -> Places:
+    def store(self, store: ObjectStore) -> PackPlaces:
         """Stores the pack as a blob, and returns what its parts are now.
 
         Args:
@@ -85,13 +85,13 @@ class Pack:
         """
         blob = put_blob(store, self._data.getbuffer())
 
-        def place(part: Part) -> Piece:
-            return Piece(blob=blob, offset=part.offset, size_bytes=part.size_bytes, check=part.check)
+        def place(part: PackPart) -> PackPiece:
+            return PackPiece(blob=blob, offset=part.offset, size_bytes=part.size_bytes, check=part.check)
 
         return place
 
 
-def put_piece(store: ObjectStore, data: Data) -> Piece:
+def put_piece(store: ObjectStore, data: Data) -> PackPiece:
     """Stores bytes as a blob of their own.
 
     Args:
@@ -102,16 +102,16 @@ def put_piece(store: ObjectStore, data: Data) -> Piece:
     return piece_of(data)
 
 
-def piece_of(data: Data) -> Piece:
+def piece_of(data: Data) -> PackPiece:
     """Returns the piece that bytes are as a blob of their own, stored or not.
 
     Args:
         data: The bytes.
     """
-    return Piece(blob=blob_of(data), offset=0, size_bytes=memoryview(data).nbytes, check=_check(data))
+    return PackPiece(blob=blob_of(data), offset=0, size_bytes=memoryview(data).nbytes, check=_check(data))
 
 
-def read_piece(store: ObjectStore, piece: Piece) -> bytes:
+def read_piece(store: ObjectStore, piece: PackPiece) -> bytes:
     """Returns a piece's bytes, checked.
 
     Args:

@@ -18,17 +18,17 @@ from mainspring.domain.life import AttemptState
 from mainspring.domain.ports import Clock, Dice
 from mainspring.node.code import unpack_code
 from mainspring.node.lead_host import LeadHost
-from mainspring.node.net.connection import QUIET_PARTS, Line, address_of, host_port, own_address
-from mainspring.node.net.controller import Controller
+from mainspring.node.net.connection import QUIET_PARTS, Connection, address_of, host_port, own_address
+from mainspring.node.net.controller import ControllerClient
 from mainspring.node.probe import probe
-from mainspring.node.process.limits import Limits, find_limits
+from mainspring.node.process.limits import MemoryLimits, find_limits
 from mainspring.node.snapshots.arena import Arena
 from mainspring.node.snapshots.copies import Copies
 from mainspring.node.snapshots.peers import Peers
 from mainspring.node.snapshots.stores import Stores
-from mainspring.node.supervise.rank_server import Desk
-from mainspring.node.supervise.rank_supervisor import Crew
-from mainspring.node.supervise.snapshot_manager import Keeper
+from mainspring.node.supervise.rank_server import RankSlot
+from mainspring.node.supervise.rank_supervisor import RankSupervisor
+from mainspring.node.supervise.snapshot_manager import SnapshotManager
 from mainspring.objects import ObjectStore, open_store
 
 REGISTER_WAIT_S = 0.1  # The first; orders are ready as soon as the attempt's last agent has registered.
@@ -73,13 +73,13 @@ class Agent:
         self._reports = Path(order.report_dir or order.work_dir)
         self._host = own_address(urlsplit(order.controller).hostname or "127.0.0.1")
         self._address = ""
-        self._controller = Controller(order.controller, order.token, clock, certificate=certificate)
+        self._controller = ControllerClient(order.controller, order.token, clock, certificate=certificate)
         self._stopping = asyncio.Event()
         self._stop_by_s = 0.0
         self._leading = asyncio.Event()
         self._lead: LeadHost | None = None
         self._peers: Peers | None = None
-        self._line: Line | None = None
+        self._line: Connection | None = None
         self._ended: asyncio.Future[AgentExit] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -153,22 +153,24 @@ class Agent:
         finally:
             stores.close()
 
-    async def _muster(self, orders: wire.Orders, store: ObjectStore, stores: Stores) -> tuple[Crew, Keeper]:
+    async def _muster(
+        self, orders: wire.Orders, store: ObjectStore, stores: Stores
+    ) -> tuple[RankSupervisor, SnapshotManager]:
         mine = [place for place in orders.ranks if place.agent == orders.agent]
         arenas = {place.rank: Arena(self._work) for place in mine}
         copies = Copies()
         self._peers = peers = Peers(
             attempt=orders.attempt, token=self._order.token, arenas=arenas, copies=copies, tell_lead=self._tell_lead
         )
-        keeper = Keeper(
+        keeper = SnapshotManager(
             orders=orders,
-            desks={rank: Desk(rank=rank, arena=arena) for rank, arena in sorted(arenas.items())},
+            desks={rank: RankSlot(rank=rank, arena=arena) for rank, arena in sorted(arenas.items())},
             copies=copies,
             peers=peers,
             stores=stores,
             tell_lead=self._tell_lead,
         )
-        crew = Crew(
+        crew = RankSupervisor(
             orders=orders,
             host=self._host,
             code=await self._bring(orders, mine, store),
@@ -176,7 +178,7 @@ class Agent:
             reports=self._reports,
             environment=self._environment,
             keeper=keeper,
-            limits=find_limits() if any(role.memory_mib for role in orders.roles) else Limits(None),
+            limits=find_limits() if any(role.memory_mib for role in orders.roles) else MemoryLimits(None),
             tell_lead=self._tell_lead,
             clock=self._clock,
         )
@@ -223,7 +225,7 @@ class Agent:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves who calls: an agent that reports for duty, or one that wants or brings snapshots."""
-        line = Line(reader, writer)
+        line = Connection(reader, writer)
         first = await line.receive(FIRST_MESSAGE_LIMIT_S)
         token = getattr(first, "token", "")
         if not isinstance(first, wire.AgentJoin | wire.PeerHello) or not self._knows(token):
@@ -252,7 +254,12 @@ class Agent:
     # ------------------------------------------------------------ following
 
     async def _follow_to_the_end(
-        self, orders: wire.Orders, crew: Crew, keeper: Keeper, stores: Stores, group: asyncio.TaskGroup
+        self,
+        orders: wire.Orders,
+        crew: RankSupervisor,
+        keeper: SnapshotManager,
+        stores: Stores,
+        group: asyncio.TaskGroup,
     ) -> None:
         """Follows one lead after another, until told to end."""
         patience_s = LEAD_UP_LEASES * orders.lease_s
@@ -271,7 +278,12 @@ class Agent:
             patience_s = leases * orders.lease_s
 
     async def _follow(
-        self, orders: wire.Orders, crew: Crew, keeper: Keeper, patience_s: float, group: asyncio.TaskGroup
+        self,
+        orders: wire.Orders,
+        crew: RankSupervisor,
+        keeper: SnapshotManager,
+        patience_s: float,
+        group: asyncio.TaskGroup,
     ) -> bool:
         """Does what the lead says, over as many connections as it takes; returns whether the lead is lost."""
         host, port = host_port(orders.lead_address)
@@ -279,7 +291,7 @@ class Agent:
         while True:
             try:
                 async with asyncio.timeout(CONNECT_LIMIT_S):
-                    line = Line(*await asyncio.open_connection(host, port))
+                    line = Connection(*await asyncio.open_connection(host, port))
             except (OSError, TimeoutError):
                 line = None
             if line is not None:
@@ -300,7 +312,7 @@ class Agent:
                 return True
             await asyncio.sleep(RECONNECT_WAIT_S)
 
-    def _join(self, line: Line, orders: wire.Orders, crew: Crew, keeper: Keeper) -> None:
+    def _join(self, line: Connection, orders: wire.Orders, crew: RankSupervisor, keeper: SnapshotManager) -> None:
         line.send(
             wire.AgentJoin(
                 attempt=orders.attempt,
@@ -319,7 +331,9 @@ class Agent:
         if self._stopping.is_set():
             self._tell_leaving(orders.agent)
 
-    async def _obey(self, message: object, crew: Crew, keeper: Keeper, group: asyncio.TaskGroup) -> bool:
+    async def _obey(
+        self, message: object, crew: RankSupervisor, keeper: SnapshotManager, group: asyncio.TaskGroup
+    ) -> bool:
         """Returns whether this was the last message."""
         match message:
             case wire.PrepareGeneration():
@@ -348,7 +362,7 @@ class Agent:
 
     # ------------------------------------------------------------ ends
 
-    async def _stop(self, crew: Crew) -> None:
+    async def _stop(self, crew: RankSupervisor) -> None:
         """Leaves as the engine wants it: the lead decides how; without its word ranks save what they have."""
         await self._stopping.wait()
         grace_s = await self._grace_s()

@@ -33,8 +33,8 @@ from mainspring.node.lead.effects import (
     WriteManifest,
 )
 from mainspring.node.lead.lead import Lead
-from mainspring.node.net.connection import Line
-from mainspring.node.net.controller import Controller
+from mainspring.node.net.connection import Connection
+from mainspring.node.net.controller import ControllerClient
 from mainspring.node.snapshots.stores import Stores
 
 TICK_S = 0.25  # Fine enough for limits of seconds; a tick costs microseconds a rank.
@@ -65,7 +65,7 @@ class LeadHost:
         orders: wire.Orders,
         token: str,
         host: str,
-        controller: Controller,
+        controller: ControllerClient,
         stores: Stores,
         clock: Clock,
         group: asyncio.TaskGroup,
@@ -76,7 +76,7 @@ class LeadHost:
         self._stores = stores
         self._clock = clock
         self._lead = Lead(orders, self._now())
-        self._lines: dict[int, Line] = {}
+        self._lines: dict[int, Connection] = {}
         self._standbys: list[wire.StandbyAllowed] = []
         self._group = group
         self._tasks: set[asyncio.Task[None]] = set()
@@ -117,7 +117,7 @@ class LeadHost:
             for line in self._lines.values():
                 line.close()
 
-    async def serve(self, line: Line, join: wire.AgentJoin) -> None:
+    async def serve(self, line: Connection, join: wire.AgentJoin) -> None:
         """Serves one agent's connection.
 
         Args:

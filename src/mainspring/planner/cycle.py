@@ -20,13 +20,20 @@ from mainspring.planner.displace.elastic import grow
 from mainspring.planner.displace.moves import consolidate, forced
 from mainspring.planner.displace.preemption import Victims, victims
 from mainspring.planner.facts.policy import Budget, Policy
-from mainspring.planner.facts.reasons import Bar
+from mainspring.planner.facts.reasons import BindingLimit
 from mainspring.planner.facts.snapshot import Flags, Shape, Snapshot
 from mainspring.planner.future.backfill import Profile, Reserved
 from mainspring.planner.future.waits import Waiting, chosen_of
 from mainspring.planner.offers import provisions
-from mainspring.planner.place.candidates import Menu, Site, Standing, charge_of, menu, stand_at
-from mainspring.planner.place.free_capacity import Room
+from mainspring.planner.place.candidates import (
+    CandidatePlacement,
+    CandidateSet,
+    GangPlacement,
+    charge_of,
+    menu,
+    stand_at,
+)
+from mainspring.planner.place.free_capacity import FreeCapacity
 from mainspring.planner.quota.entitlement import Charge, Entitlement, Precedence, code_of
 from mainspring.planner.quota.queue import FOREVER_S, Queue, Turn
 
@@ -54,13 +61,15 @@ def _code(precedence: Precedence) -> int:
 class _Cycle:
     def __init__(self, snapshot: Snapshot, policy: Policy, now_s: float, budget: Budget) -> None:
         self.snapshot, self.policy, self.now_s, self.budget = snapshot, policy, now_s, budget
-        self.room = Room(snapshot)
+        self.room = FreeCapacity(snapshot)
         self.entitlement = Entitlement(snapshot, policy, now_s)
         self.queue = Queue(snapshot, self.entitlement, policy, now_s)
         self.profile = Profile(self.room, now_s, budget)
         self.waiting = Waiting(snapshot, self.room, self.entitlement)
-        self.menus: dict[int, Menu] = {}
-        self.menus_of: dict[Shape, Menu] = {}  # Shapes that differ only in what is ample everywhere share a menu.
+        self.menus: dict[int, CandidateSet] = {}
+        self.menus_of: dict[
+            Shape, CandidateSet
+        ] = {}  # Shapes that differ only in what is ample everywhere share a menu.
         self.starts: list[Start] = []
         self.evicts: list[Evict] = []
         self.resizes: list[Resize] = []
@@ -138,30 +147,30 @@ class _Cycle:
             else:
                 self._close(turn, menu)
 
-    def _avoided(self, turn: Turn, menu: Menu) -> dict[int, Bar]:
+    def _avoided(self, turn: Turn, menu: CandidateSet) -> dict[int, BindingLimit]:
         """Returns, by site, why a job is not placed where it was taken back a moment ago."""
         until_s = self.snapshot.avoid.get(self.snapshot.pending.jobs[turn.row])
         if until_s is None:
             return {}
-        bars: dict[int, Bar] = {}
+        bars: dict[int, BindingLimit] = {}
         for site in menu.sites:
             name = self.snapshot.clusters.names[site.cluster]
             if until_s.get(name, -inf) > self.now_s:
                 text = "took it back, and is not asked again for a while"
-                bars[site.index] = Bar(limit=Limit.HEALTH, where=name, short_by=0.0, text=text)
+                bars[site.index] = BindingLimit(limit=Limit.HEALTH, where=name, short_by=0.0, text=text)
         return bars
 
-    def _wait_for_cluster(self, turn: Turn, menu: Menu, avoided: Mapping[int, Bar]) -> None:
+    def _wait_for_cluster(self, turn: Turn, menu: CandidateSet, avoided: Mapping[int, BindingLimit]) -> None:
         bar = next(iter(avoided.values()))
         until_s = self.snapshot.avoid[self.snapshot.pending.jobs[turn.row]][ClusterName(bar.where)]
         self.waiting.row(turn.row, bar, menu, start_s=until_s, exact=False)
 
-    def _close(self, turn: Turn, menu: Menu) -> None:
+    def _close(self, turn: Turn, menu: CandidateSet) -> None:
         """Notes that no job of this shape that runs as long finds room any more."""
         self.waiting.shape(turn.shape, menu, _code(turn.precedence))
         self.queue.close(turn.shape, duration_s=max(menu.closed_from_s, default=0.0))
 
-    def _menu(self, shape: int) -> Menu:
+    def _menu(self, shape: int) -> CandidateSet:
         known = self.menus.get(shape)
         if known is None:
             plain = self.room.ample.plain(self.snapshot.shapes[shape])
@@ -175,9 +184,11 @@ class _Cycle:
         expected_s = float(self.snapshot.pending.duration_s[row]) if self.budgeted else inf
         return replace(charge, duration_s=expected_s) if expected_s < inf else charge
 
-    def _best(self, menu: Menu, turn: Turn, duration_s: float, barred: dict[int, Bar]) -> Standing | None:
+    def _best(
+        self, menu: CandidateSet, turn: Turn, duration_s: float, barred: dict[int, BindingLimit]
+    ) -> GangPlacement | None:
         """Returns the best site with room now: the cheapest; among equals the one left least broken up."""
-        best: Standing | None = None
+        best: GangPlacement | None = None
         best_cost = inf
         _, tier, level = turn.precedence
         holds = self.profile.holds_open(duration_s) if self.reservations else None
@@ -215,7 +226,7 @@ class _Cycle:
         place = bisect_left(offsets, duration_s)
         return nextafter(offsets[place - 1], inf) if place else 0.0
 
-    def _start(self, turn: Turn, menu: Menu, standing: Standing) -> None:
+    def _start(self, turn: Turn, menu: CandidateSet, standing: GangPlacement) -> None:
         site, pending = standing.site, self.snapshot.pending
         names = self.snapshot.nodes.names
         ends_s = self.now_s + float(pending.duration_s[turn.row])
@@ -247,7 +258,7 @@ class _Cycle:
         self.starts.append(Start(job=pending.jobs[turn.row], grants=in_order, considered=considered))
         self.waiting.started(turn.row)
 
-    def _bring_data(self, turn: Turn, menu: Menu, site: Site) -> None:
+    def _bring_data(self, turn: Turn, menu: CandidateSet, site: CandidatePlacement) -> None:
         job = self.snapshot.pending.jobs[turn.row]
         names, data = self.snapshot.clusters.names, self.snapshot.data
         rows = [data.names.index(name) for name in menu.shape.inputs if name in data.names]
@@ -255,7 +266,7 @@ class _Cycle:
         lost = [data.names[row] for row in brought if not data.present[row].any()]
         if lost:
             text = f"no cluster known has {' and '.join(lost)}, which it reads"
-            bar = Bar(limit=Limit.DATA, where="", short_by=0.0, text=text)
+            bar = BindingLimit(limit=Limit.DATA, where="", short_by=0.0, text=text)
             self.waiting.row(turn.row, bar, menu, start_s=inf, exact=False)
             return
         target = names[site.cluster]
@@ -273,13 +284,13 @@ class _Cycle:
                 )
             )
         text = f"{site.bytes_to_move / 1e9:.1f} GB it reads are being moved there"
-        bar = Bar(limit=Limit.DATA, where=names[site.cluster], short_by=0.0, text=text)
+        bar = BindingLimit(limit=Limit.DATA, where=names[site.cluster], short_by=0.0, text=text)
         ready_s = self.now_s + site.bytes_to_move / self.policy.link_bytes_per_s
         self.waiting.row(turn.row, bar, menu, start_s=ready_s, exact=False)
 
     # ---------------------------------------------------------------- making room
 
-    def _make_room(self, turn: Turn, menu: Menu, sites: Sequence[Site]) -> bool:
+    def _make_room(self, turn: Turn, menu: CandidateSet, sites: Sequence[CandidatePlacement]) -> bool:
         """Reserves room for a job that finds none, displacing others where it may; returns whether it did."""
         pinned = [site for site in sites if not self.snapshot.clusters.delegated[site.cluster]][:SITES_MAX]
         left = len(self.reservations) < self.policy.reservations_max
@@ -300,24 +311,24 @@ class _Cycle:
             soonest = self._drain(pinned)
         return soonest is not None and self._reserve(turn, menu, *soonest)
 
-    def _start_beside_holds(self, turn: Turn, menu: Menu, site: Site, reserved: Reserved) -> bool:
+    def _start_beside_holds(self, turn: Turn, menu: CandidateSet, site: CandidatePlacement, reserved: Reserved) -> bool:
         """Starts a job on nodes kept for others, which it leaves free enough for them however long it runs."""
         if site.bytes_to_move:
             self._bring_data(turn, menu, site)
             return True
         replicas = tuple(choice.replicas for choice in site.choices)
-        self._start(turn, menu, Standing(site=site, picked=reserved.picked, replicas=replicas))
+        self._start(turn, menu, GangPlacement(site=site, picked=reserved.picked, replicas=replicas))
         return True
 
-    def _earliest(self, sites: Sequence[Site]) -> tuple[Site, Reserved] | None:
-        best: tuple[Site, Reserved] | None = None
+    def _earliest(self, sites: Sequence[CandidatePlacement]) -> tuple[CandidatePlacement, Reserved] | None:
+        best: tuple[CandidatePlacement, Reserved] | None = None
         for site in sites:
             reserved = self.profile.earliest(site)
             if reserved is not None and (best is None or reserved.start_s < best[1].start_s):
                 best = (site, reserved)
         return best
 
-    def _drain(self, sites: Sequence[Site]) -> tuple[Site, Reserved] | None:
+    def _drain(self, sites: Sequence[CandidatePlacement]) -> tuple[CandidatePlacement, Reserved] | None:
         """Keeps what comes free for the first job of each kind of chip whose start nobody can foresee."""
         for site in sites:
             kinds = {(site.cluster, choice.chip) for choice in site.choices}
@@ -329,7 +340,7 @@ class _Cycle:
                 return site, reserved
         return None
 
-    def _reserve(self, turn: Turn, menu: Menu, site: Site, reserved: Reserved) -> bool:
+    def _reserve(self, turn: Turn, menu: CandidateSet, site: CandidatePlacement, reserved: Reserved) -> bool:
         pending = self.snapshot.pending
         index = len(self.reservations)
         self.profile.reserve(site, reserved, float(pending.duration_s[turn.row]), index)
@@ -345,14 +356,14 @@ class _Cycle:
         self.waiting.row(turn.row, None, menu, start_s=reserved.start_s, exact=start_s is not None, code=code)
         return True
 
-    def _displace(self, turn: Turn, menu: Menu, sites: Sequence[Site]) -> bool:
+    def _displace(self, turn: Turn, menu: CandidateSet, sites: Sequence[CandidatePlacement]) -> bool:
         code = _code(turn.precedence)
         if code >= self.worst_code:
             return False
         candidates = self.evictable & (self.live_code > code)
         if not candidates.any():
             return False
-        best: tuple[Site, Victims] | None = None
+        best: tuple[CandidatePlacement, Victims] | None = None
         for site in sites:
             self.searches += 1
             found = victims(
@@ -367,7 +378,7 @@ class _Cycle:
                 best = (site, found)
         return best is not None and self._apply(turn, menu, *best, Limit.TIER)
 
-    def _tidy(self, turn: Turn, menu: Menu, sites: Sequence[Site]) -> bool:
+    def _tidy(self, turn: Turn, menu: CandidateSet, sites: Sequence[CandidatePlacement]) -> bool:
         """Moves running jobs together for a gang that waits only because free chips are too scattered."""
         if not self.policy.consolidate:
             return False
@@ -385,7 +396,7 @@ class _Cycle:
                 return self._apply(turn, menu, site, found, Limit.TOPOLOGY)
         return False
 
-    def _apply(self, turn: Turn, menu: Menu, site: Site, found: Victims, cause: Limit) -> bool:
+    def _apply(self, turn: Turn, menu: CandidateSet, site: CandidatePlacement, found: Victims, cause: Limit) -> bool:
         if site.bytes_to_move:  # Nobody ends for a job before what it reads is there.
             self._bring_data(turn, menu, site)
             return True

@@ -20,7 +20,7 @@ from mainspring.planner.cycle import plan
 from mainspring.planner.facts.policy import Budget, Policy
 from mainspring.planner.facts.reasons import amount, together
 from mainspring.planner.facts.snapshot import NO_LIMIT, Integers, Shape, Snapshot, sealed
-from mainspring.planner.place.free_capacity import Room
+from mainspring.planner.place.free_capacity import FreeCapacity
 from mainspring.planner.quota.entitlement import Entitlement
 from mainspring.planner.quota.queue import Queue
 
@@ -172,7 +172,7 @@ def _trials(snapshot: Snapshot, row: int, asked: Shape, now: Plan, policy: Polic
     wait = next((wait for wait in now.waits if snapshot.pending.jobs[row] in wait.jobs), None)
     if wait is not None and wait.limit in (Limit.QUOTA, Limit.BUDGET):
         yield from _limits(snapshot, row, asked, wait, policy, now_s)
-    room = Room(snapshot)
+    room = FreeCapacity(snapshot)
     for place, role in enumerate(asked.roles):
         for index, option in enumerate(role.options):
             for text, looser in _looser(snapshot, option):
@@ -230,7 +230,7 @@ def _levels(snapshot: Snapshot) -> list[str]:
     return [level for _, level in sorted(zip(counts, snapshot.levels, strict=True))]
 
 
-def _smaller(room: Room, option: Option) -> Iterator[Option]:
+def _smaller(room: FreeCapacity, option: Option) -> Iterator[Option]:
     """Yields fewer replicas, the most that would stand on some cluster now first, then halves of it."""
     most = 0
     for cluster in range(len(room.snapshot.clusters.names)):

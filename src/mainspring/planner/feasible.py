@@ -13,7 +13,7 @@ from mainspring.planner.facts.policy import Policy
 from mainspring.planner.facts.reasons import amount, together
 from mainspring.planner.facts.snapshot import RoleShape, Shape, Snapshot, sealed
 from mainspring.planner.place.candidates import menu, stand_at
-from mainspring.planner.place.free_capacity import Pool, Room
+from mainspring.planner.place.free_capacity import FreeCapacity, Pool
 
 
 def feasible(snapshot: Snapshot, spec: JobSpec) -> ImpossibleJob | None:
@@ -28,7 +28,7 @@ def feasible(snapshot: Snapshot, spec: JobSpec) -> ImpossibleJob | None:
     if not snapshot.nodes.names:
         return None
     shape = Shape(roles=tuple(RoleShape(name=role.name, options=role.options) for role in spec.roles))
-    room = Room(replace(_healthy(snapshot), shapes=(*snapshot.shapes, shape)))
+    room = FreeCapacity(replace(_healthy(snapshot), shapes=(*snapshot.shapes, shape)))
     offered = {each.offer.chip for each in snapshot.offers}
     for role in spec.roles:
         if any(option.chip in offered for option in role.options):
@@ -81,7 +81,7 @@ def _unknown_chips(snapshot: Snapshot, spec: JobSpec, role: Role) -> ImpossibleJ
     )
 
 
-def _too_large(room: Room, spec: JobSpec, role: Role) -> ImpossibleJob | None:
+def _too_large(room: FreeCapacity, spec: JobSpec, role: Role) -> ImpossibleJob | None:
     most = "nothing, for no node is open to it"
     most_chips = -1.0
     for option in role.options:
@@ -104,7 +104,7 @@ def _too_large(room: Room, spec: JobSpec, role: Role) -> ImpossibleJob | None:
     )
 
 
-def _none(room: Room, pool: Pool, cluster: str, levels: tuple[str | None, ...]) -> str:
+def _none(room: FreeCapacity, pool: Pool, cluster: str, levels: tuple[str | None, ...]) -> str:
     """Returns what a cluster could hold when not even one replica fits."""
     if not pool.level_known:
         missing = " or ".join(repr(level) for level in dict.fromkeys(levels) if level)

@@ -49,14 +49,14 @@ class Purpose(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class ArmStart:
     """Where an episode starts: the puck on the table and the goal above it, in metres."""
 
     object_m: tuple[float, float, float]
     goal_m: tuple[float, float, float]
 
 
-def draw_start(purpose: Purpose, *, seed: int, index: int) -> Start:
+def draw_start(purpose: Purpose, *, seed: int, index: int) -> ArmStart:
     """Returns the start number `index` of a purpose; the same arguments always give the same start.
 
     Args:
@@ -72,7 +72,7 @@ def draw_start(purpose: Purpose, *, seed: int, index: int) -> Start:
     generator = np.random.default_rng([seed, list(Purpose).index(purpose), index])
     for _ in range(_DRAWS_MAX):
         place = generator.uniform((*_OBJECT_LOW_M, *_GOAL_LOW_M), (*_OBJECT_HIGH_M, *_GOAL_HIGH_M)).tolist()
-        start = Start(object_m=(place[0], place[1], place[2]), goal_m=(place[3], place[4], place[5]))
+        start = ArmStart(object_m=(place[0], place[1], place[2]), goal_m=(place[3], place[4], place[5]))
         if np.hypot(place[0] - place[3], place[1] - place[4]) >= _OBJECT_TO_GOAL_MIN_M:
             return start
     raise AssertionError("no start was far enough from its goal")
@@ -94,7 +94,7 @@ class Arm:
         self._expert = SawyerPickPlaceV3Policy()
         self._observation = np.zeros(STATE_DIM)
 
-    def reset(self, start: Start) -> Moment:
+    def reset(self, start: ArmStart) -> Moment:
         """Puts arm, puck and goal at a start; what happened before leaves no trace.
 
         Args:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mainspring.domain.errors import InvalidInput
-from mainspring.robots.arm import ACTION_DIM, STATE_DIM, Arm, FloatArray, Moment, Start
+from mainspring.robots.arm import ACTION_DIM, STATE_DIM, Arm, ArmStart, FloatArray, Moment
 
 LANES = 16  # Arms that live at once, and share a call of the policy: 300 MB, and calls are no longer what takes time.
 STEPS_MAX = 150  # The expert needs 45 to 65 steps; a policy that needs twice that has lost its way.
@@ -45,7 +45,7 @@ class _Lane:
         self.moment = Moment(state=np.zeros(STATE_DIM, np.float32), solved=False)
         self.steps = 0
 
-    def begin(self, start: Start) -> None:
+    def begin(self, start: ArmStart) -> None:
         self.moment = self.arm.reset(start)
         self.steps = 0
 
@@ -59,7 +59,7 @@ class _Lane:
         return False
 
 
-def drive(actor: Actor, starts: Sequence[Start], *, progress: Callable[[int], object]) -> DriveResult:
+def drive(actor: Actor, starts: Sequence[ArmStart], *, progress: Callable[[int], object]) -> DriveResult:
     """Returns how often a policy brings the puck to its goal. The first half of every chunk is carried out.
 
     Args:

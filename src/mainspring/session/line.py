@@ -18,7 +18,7 @@ Answer = TypeVar("Answer")
 
 
 @final
-class Line:
+class AgentConnection:
     """A connection to the agent. After any failure it is of no use, and every question says so.
 
     Args:

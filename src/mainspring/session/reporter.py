@@ -8,7 +8,7 @@ from typing import final
 
 from mainspring.domain.errors import InvalidMessage, Unavailable
 from mainspring.domain.wire import StepReply
-from mainspring.session.line import ANSWER_LIMIT_S, Line
+from mainspring.session.line import ANSWER_LIMIT_S, AgentConnection
 from mainspring.session.meter import Meter
 
 REPORT_EVERY_S = 0.1  # Ten reports a second show progress to people and cost a fast loop nothing.
@@ -25,7 +25,7 @@ class Reporter:
         told: Called with each answer, while the line is held.
     """
 
-    def __init__(self, line: Line, meter: Meter, told: Callable[[StepReply], None]) -> None:
+    def __init__(self, line: AgentConnection, meter: Meter, told: Callable[[StepReply], None]) -> None:
         self._line = line
         self._meter = meter
         self._told = told
@@ -45,7 +45,7 @@ class Reporter:
         Args:
             again: See `Meter.take`.
             rest: See `Meter.take`.
-            limit_s: See `Line.ask`.
+            limit_s: See `AgentConnection.ask`.
 
         Raises:
             Unavailable: The agent is gone.

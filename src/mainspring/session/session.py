@@ -16,7 +16,7 @@ from mainspring.domain.goodput import TimeUse
 from mainspring.domain.ids import AttemptId, JobId, RoleName
 from mainspring.session.arena import ArenaMap, lay_out
 from mainspring.session.blocks import Block
-from mainspring.session.line import ANSWER_LIMIT_S, CLOSE_LIMIT_S, Line
+from mainspring.session.line import ANSWER_LIMIT_S, CLOSE_LIMIT_S, AgentConnection
 from mainspring.session.meter import Meter
 from mainspring.session.reporter import Reporter
 from mainspring.session.restore import Restored, plan_from
@@ -71,10 +71,10 @@ class Session:
     ) -> None:
         self._pid = pid
         self._meter = Meter(stopwatch)
-        self._line: Line | None = None
+        self._line: AgentConnection | None = None
         self._welcome = ALONE
         if socket_path:
-            self._line = Line(socket_path)
+            self._line = AgentConnection(socket_path)
             hello = wire.Hello(pid=pid, standby=standby, reconnects=reconnects)
             limit_s = None if standby else ANSWER_LIMIT_S  # A spare waits for as long as it takes.
             self._welcome = self._line.ask(hello, wire.Welcome, limit_s=limit_s)

@@ -29,7 +29,7 @@ SWEEP_WAIT_S = 0.02
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # Its owner's end, and nothing else, ends it.
 
 
-class Keeper:
+class DaemonKeeper:
     """The daemons by name, and how the ended ones ended."""
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ def main(folder: str) -> None:
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    keeper = Keeper()
+    keeper = DaemonKeeper()
     # Orphans are reaped at once: a daemon that waits for its job's processes to go counts those that are dead too.
     signal.signal(signal.SIGCHLD, lambda _number, _frame: keeper.reap())
     try:

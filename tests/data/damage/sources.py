@@ -26,7 +26,7 @@ from tests.data.readers import test_hdf5, test_rlds, test_zarr
 from tests.data.readers.logs import ROS1, ROS2, Sent, joint_state, stamp, ulog_record
 from tests.data.video.kinds import FRAMES, HEIGHT, KINDS, WIDTH, packets_of, written
 
-from mainspring.data.intake.logs.recipe import Align, CameraPart, MappingRecipe, Part
+from mainspring.data.intake.logs.recipe import Align, CameraPart, MappingRecipe, RecipePart
 from mainspring.data.options import DEFAULT, IngestOptions
 
 SECONDS = 1.5
@@ -182,14 +182,14 @@ def _rlds(folder: Path) -> None:
 
 
 def _bag_recipe() -> MappingRecipe:
-    joint = Part(topic="/joint_states", field="position", tolerance_ms=20)
-    command = Part(topic="/arm/command", field="position", tolerance_ms=100, align=Align.HOLD)
+    joint = RecipePart(topic="/joint_states", field="position", tolerance_ms=20)
+    command = RecipePart(topic="/arm/command", field="position", tolerance_ms=100, align=Align.HOLD)
     return MappingRecipe(rate_hz=20, columns={"state": (joint,), "action": (command,)})
 
 
 def _ulog_recipe() -> MappingRecipe:
-    joint = Part(topic="drive", field="pose", tolerance_ms=20)
-    command = Part(topic="drive/1", field="speed", tolerance_ms=100, align=Align.HOLD)
+    joint = RecipePart(topic="drive", field="pose", tolerance_ms=20)
+    command = RecipePart(topic="drive/1", field="speed", tolerance_ms=100, align=Align.HOLD)
     return MappingRecipe(rate_hz=20, columns={"state": (joint,), "action": (command,)})
 
 

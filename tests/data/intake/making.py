@@ -28,7 +28,7 @@ from tests.data.readers.logs import (
 
 from mainspring.data.episode import Episode
 from mainspring.data.intake.logs.mapping import Mapped, mapped_episodes
-from mainspring.data.intake.logs.recipe import Align, CameraPart, Cut, Fact, MappingRecipe, Part
+from mainspring.data.intake.logs.recipe import Align, CameraPart, Cut, Fact, MappingRecipe, RecipePart
 from mainspring.data.readers.log import open_log
 
 JOINTS = ("shoulder", "elbow", "wrist")
@@ -167,12 +167,12 @@ def recipe(
     cut: Cut | None = None,
     task: Fact | None = None,
     success: Fact | None = None,
-    state: Part | None = None,
+    state: RecipePart | None = None,
     align: Align = Align.NEAREST,
 ) -> MappingRecipe:
     """Joints by name as the state, commands held as the action, one camera or none."""
-    joint = Part(topic="/joint_states", field="position", names=JOINTS, keys="name", tolerance_ms=20, align=align)
-    command = Part(topic="/arm/command", field="data", tolerance_ms=100, align=Align.HOLD)
+    joint = RecipePart(topic="/joint_states", field="position", names=JOINTS, keys="name", tolerance_ms=20, align=align)
+    command = RecipePart(topic="/arm/command", field="data", tolerance_ms=100, align=Align.HOLD)
     return MappingRecipe(
         rate_hz=rate_hz,
         columns={"state": (state or joint,), "action": (command,)},

@@ -14,11 +14,11 @@ from tests.data.intake.making import START_NS, arm, images, recipe, said, write_
 from tests.data.making import PERIOD_NS, record, record_many, write_lerobot_v2
 from tests.data.readers.logs import robot_bag1, robot_bag2
 
-from mainspring.data.catalog.log import Candidate, Version, resolve
+from mainspring.data.catalog.log import Version, VersionCandidate, resolve
 from mainspring.data.catalog.versions import episode_rows
 from mainspring.data.episode import NANOSECONDS
 from mainspring.data.intake.ingest import ingest
-from mainspring.data.intake.logs.recipe import Align, Fact, MappingRecipe, Part
+from mainspring.data.intake.logs.recipe import Align, Fact, MappingRecipe, RecipePart
 from mainspring.data.intake.report import IngestProgress
 from mainspring.data.intake.workers import PROCESSES_PAY_BYTES, Workers
 from mainspring.data.loss import LOST
@@ -217,8 +217,8 @@ def test_bags_of_both_kinds_are_mapped_side_by_side_with_logs(store: ObjectStore
     by = MappingRecipe(
         rate_hz=50,
         columns={
-            "state": tuple(Part(topic="/pose", field=field, tolerance_ms=10) for field in fields),
-            "action": (Part(topic="/pose", field="theta", tolerance_ms=10, align=Align.HOLD),),
+            "state": tuple(RecipePart(topic="/pose", field=field, tolerance_ms=10) for field in fields),
+            "action": (RecipePart(topic="/pose", field="theta", tolerance_ms=10, align=Align.HOLD),),
         },
     )
     report = ingest(tmp_path / "raw", store, "pose", clock=FakeClock(), recipe=by)
@@ -279,7 +279,7 @@ def test_second_ingest_reads_nothing_that_is_known(store: ObjectStore, tmp_path:
 def test_version_that_gates_refuse_is_published_later_without_reading_again(store: ObjectStore, tmp_path: Path) -> None:
     source = record_many(tmp_path / "raw", 3)
 
-    def refuse(_: ObjectStore, candidate: Candidate) -> Version:
+    def refuse(_: ObjectStore, candidate: VersionCandidate) -> Version:
         raise InvalidInput("publish a version", on=candidate.dataset, got=f"{candidate.episodes} odd episodes")
 
     with pytest.raises(InvalidInput, match="3 odd"):

@@ -9,13 +9,13 @@ from tests.data.intake.making import JOINTS, SECOND_NS, START_NS, arm, images, m
 
 from mainspring.data.catalog.versions import episode_rows
 from mainspring.data.intake.ingest import ingest
-from mainspring.data.intake.logs.recipe import Cut, CutBy, Part
+from mainspring.data.intake.logs.recipe import Cut, CutBy, RecipePart
 from mainspring.data.loss import LOST
 from mainspring.data.options import IngestOptions
 from mainspring.objects import open_store
 from mainspring.testing.time_and_chance import FakeClock
 
-TOLERANT = Part(topic="/joint_states", field="position", names=JOINTS, keys="name", tolerance_ms=200)
+TOLERANT = RecipePart(topic="/joint_states", field="position", names=JOINTS, keys="name", tolerance_ms=200)
 CAMERA = 3  # The channel of the images: topics are written in the order of `making.KINDS`.
 CUT = Cut(by=CutBy.FLAG, topic="/recording")
 

@@ -33,7 +33,7 @@ from tests.data.readers.logs import ROS2, Sent, ros2, stamp, write_mcap
 
 from mainspring.data.episode import Episode, columns_to_parquet
 from mainspring.data.gates.doctor import examined
-from mainspring.data.intake.logs.recipe import Align, CameraPart, Cut, CutBy, Fact, Part
+from mainspring.data.intake.logs.recipe import Align, CameraPart, Cut, CutBy, Fact, RecipePart
 from mainspring.data.video.frames import frames_in
 from mainspring.data.video.pictures import PngEncoder
 from mainspring.domain.errors import DamagedData, InvalidInput
@@ -91,14 +91,14 @@ def test_joints_are_picked_by_name_whoever_sends_them_in_whatever_order(tmp_path
 
 def test_messages_of_several_widths_are_refused_without_names_to_pick_by(tmp_path: Path) -> None:
     sent = [*arm(), joints(START_NS + SECOND_NS + 1, 0.0, ("wrist",))]
-    part = Part(topic="/joint_states", field="position", tolerance_ms=20)
+    part = RecipePart(topic="/joint_states", field="position", tolerance_ms=20)
     with pytest.raises(DamagedData, match="vectors of 3 and of 1"):
         mapped(write_log(tmp_path / "a.mcap", sent), recipe(state=part), tmp_path / "out")
 
 
 def test_stamp_in_the_header_is_the_clock_when_the_recipe_says_so(tmp_path: Path) -> None:
     late = [(topic, time_ns + 7_000_000 * (number % 2), data) for number, (topic, time_ns, data) in enumerate(arm())]
-    part = Part(topic="/joint_states", field="position", tolerance_ms=20, stamp="header.stamp")
+    part = RecipePart(topic="/joint_states", field="position", tolerance_ms=20, stamp="header.stamp")
     episode = episode_of(write_log(tmp_path / "a.mcap", late), recipe(20, state=part), tmp_path / "out")
     at_s = (episode.time_ns - START_NS) / SECOND_NS
     assert episode.columns["state"][:, 0] == pytest.approx(at_s, abs=0.011)
@@ -226,7 +226,7 @@ def test_clock_that_jumps_back_is_refused_and_repeated_times_are_dropped_and_not
     assert found.note == "1 messages on /joint_states with the time of one before"
     assert found.episode is not None
     assert 77.0 not in found.episode.columns["state"]
-    part = Part(topic="/joint_states", field="position", tolerance_ms=20, stamp="header.stamp")
+    part = RecipePart(topic="/joint_states", field="position", tolerance_ms=20, stamp="header.stamp")
     back = [*arm(1.0), *[(topic, time_ns + SECOND_NS, data) for topic, time_ns, data in arm(1.0)]]
     with pytest.raises(DamagedData, match=r"/joint_states; got a clock that jumps back by 0\.99"):
         mapped(write_log(tmp_path / "b.mcap", back), recipe(state=part), tmp_path / "out")
@@ -235,15 +235,18 @@ def test_clock_that_jumps_back_is_refused_and_repeated_times_are_dropped_and_not
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        (Part(topic="/joint_state", field="position", tolerance_ms=1), "did you mean '/joint_states'"),
-        (Part(topic="/joint_states", field="postion", tolerance_ms=1), "did you mean 'position'"),
-        (Part(topic="/joint_states", field="position", stamp="header", tolerance_ms=1), "header"),
-        (Part(topic="/joint_states", field="position", stamp="effort", tolerance_ms=1), "one of header.stamp"),
-        (Part(topic="/joint_states", field="header.frame_id", tolerance_ms=20), "got text; wanted numbers"),
-        (Part(topic="/joint_states", field="position", names=("a",), tolerance_ms=20), "got 3 values; wanted 1 names"),
+        (RecipePart(topic="/joint_state", field="position", tolerance_ms=1), "did you mean '/joint_states'"),
+        (RecipePart(topic="/joint_states", field="postion", tolerance_ms=1), "did you mean 'position'"),
+        (RecipePart(topic="/joint_states", field="position", stamp="header", tolerance_ms=1), "header"),
+        (RecipePart(topic="/joint_states", field="position", stamp="effort", tolerance_ms=1), "one of header.stamp"),
+        (RecipePart(topic="/joint_states", field="header.frame_id", tolerance_ms=20), "got text; wanted numbers"),
+        (
+            RecipePart(topic="/joint_states", field="position", names=("a",), tolerance_ms=20),
+            "got 3 values; wanted 1 names",
+        ),
     ],
 )
-def test_recipe_that_does_not_fit_the_log_names_the_nearest(tmp_path: Path, part: Part, message: str) -> None:
+def test_recipe_that_does_not_fit_the_log_names_the_nearest(tmp_path: Path, part: RecipePart, message: str) -> None:
     log = write_log(tmp_path / "a.mcap", arm())
     with pytest.raises(InvalidInput, match=message):
         mapped(log, recipe(state=part), tmp_path / "out")

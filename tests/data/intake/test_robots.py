@@ -10,7 +10,7 @@ from tests.data.making import ROBOTS, copy_humanoid
 from mainspring.data.catalog.versions import episode_rows
 from mainspring.data.intake.ingest import ingest
 from mainspring.data.intake.judge import OUR_FAULT
-from mainspring.data.intake.logs.recipe import Align, Cut, CutBy, Fact, MappingRecipe, Part
+from mainspring.data.intake.logs.recipe import Align, Cut, CutBy, Fact, MappingRecipe, RecipePart
 from mainspring.data.intake.proposals.propose import propose
 from mainspring.objects import ObjectStore, open_store
 from mainspring.testing.time_and_chance import FakeClock
@@ -21,12 +21,12 @@ TURTLE = MappingRecipe(
     rate_hz=20,
     columns={
         "state": tuple(
-            Part(topic=f"{turtle}/pose", field=field, tolerance_ms=20)
+            RecipePart(topic=f"{turtle}/pose", field=field, tolerance_ms=20)
             for turtle in TURTLES
             for field in ("x", "y", "theta")
         ),
         "action": tuple(
-            Part(topic="/turtle1/cmd_vel", field=field, tolerance_ms=2_000, align=Align.HOLD)
+            RecipePart(topic="/turtle1/cmd_vel", field=field, tolerance_ms=2_000, align=Align.HOLD)
             for field in ("linear.x", "angular.z")
         ),
     },
@@ -37,15 +37,15 @@ CAMERA_INFO = "/kinect_head/rgb/camera_info"
 PR2 = MappingRecipe(
     rate_hz=10,
     columns={
-        "state": (Part(topic=CAMERA_INFO, field="K", tolerance_ms=100, stamp="header.stamp"),),
-        "action": (Part(topic="/l_forearm_cam/camera_info", field="P[0:3]", tolerance_ms=100),),
+        "state": (RecipePart(topic=CAMERA_INFO, field="K", tolerance_ms=100, stamp="header.stamp"),),
+        "action": (RecipePart(topic="/l_forearm_cam/camera_info", field="P[0:3]", tolerance_ms=100),),
     },
 )
 FLIGHT = MappingRecipe(
     rate_hz=50,
     columns={
-        "state": (Part(topic="vehicle_attitude", field="q", tolerance_ms=50, align=Align.INTERPOLATE),),
-        "action": (Part(topic="actuator_controls_0", field="control[0:4]", tolerance_ms=50),),
+        "state": (RecipePart(topic="vehicle_attitude", field="q", tolerance_ms=50, align=Align.INTERPOLATE),),
+        "action": (RecipePart(topic="actuator_controls_0", field="control[0:4]", tolerance_ms=50),),
     },
     cut=Cut(by=CutBy.GAP, gap_s=0.1),
 )

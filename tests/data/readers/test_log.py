@@ -10,7 +10,7 @@ import pytest
 from mcap.writer import CompressionType
 from rosbags.rosbag2 import StoragePlugin
 
-from mainspring.data.readers.log import Field, Topic, open_log
+from mainspring.data.readers.log import MessageField, Topic, open_log
 from mainspring.domain.errors import DamagedData, InvalidInput, NotFound
 
 from .logs import (
@@ -66,14 +66,14 @@ def test_topics_tell_type_count_and_shapes(tmp_path: Path) -> None:
     found = topics(robot_mcap(tmp_path / "a.mcap"))
     assert [topic.count for topic in found.values()] == [50] * 4
     assert found["/joint_states"].type == "sensor_msgs/msg/JointState"
-    assert Field(path="position", kind="number", dims=(7,)) in found["/joint_states"].fields
-    assert Field(path="name", kind="text", dims=(7,)) in found["/joint_states"].fields
-    assert Field(path="effort", kind="number", dims=(0,)) in found["/joint_states"].fields
-    assert Field(path="header.stamp", kind="time") in found["/joint_states"].fields
-    assert Field(path="data", kind="bytes") in found["/camera"].fields
-    assert Field(path="values", kind="number", dims=(2,)) in found["/command"].fields
-    assert Field(path="cells", kind="number", dims=(7,)) in found["/pressure"].fields
-    assert Field(path="stamp", kind="time") in found["/pressure"].fields
+    assert MessageField(path="position", kind="number", dims=(7,)) in found["/joint_states"].fields
+    assert MessageField(path="name", kind="text", dims=(7,)) in found["/joint_states"].fields
+    assert MessageField(path="effort", kind="number", dims=(0,)) in found["/joint_states"].fields
+    assert MessageField(path="header.stamp", kind="time") in found["/joint_states"].fields
+    assert MessageField(path="data", kind="bytes") in found["/camera"].fields
+    assert MessageField(path="values", kind="number", dims=(2,)) in found["/command"].fields
+    assert MessageField(path="cells", kind="number", dims=(7,)) in found["/pressure"].fields
+    assert MessageField(path="stamp", kind="time") in found["/pressure"].fields
 
 
 @pytest.mark.parametrize("compression", list(CompressionType))

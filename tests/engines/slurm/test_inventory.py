@@ -15,7 +15,7 @@ from mainspring.domain.ids import ChipName, NodeName, checked_name
 from mainspring.engines.common.records import Cordon
 from mainspring.engines.slurm.cluster.commands import Refused
 from mainspring.engines.slurm.cluster.hosts import our_name, stands
-from mainspring.engines.slurm.cluster.inventory import SLOW_S, Holding, Ours
+from mainspring.engines.slurm.cluster.inventory import SLOW_S, Ours, SlotHolding
 from mainspring.testing import FakeClock
 
 from .telling import CLUSTER, NOW_S, Telling, config, look, node, only, partition, slurm, stock
@@ -24,9 +24,9 @@ READY, CORDONED, DOWN = NodeCondition.READY, NodeCondition.CORDONED, NodeConditi
 RELEASES = ("22.05.9", "23.11.11", "24.05.8", "24.11.7", "25.11.7")
 
 
-def holding(node: str, host: str, chips: int, cpus: float = 0.0, memory_mib: int = 0) -> Holding:
+def holding(node: str, host: str, chips: int, cpus: float = 0.0, memory_mib: int = 0) -> SlotHolding:
     """Returns what is ours."""
-    return Holding(node=NodeName(node), host=host, chips=chips, cpus=cpus, memory_mib=memory_mib)
+    return SlotHolding(node=NodeName(node), host=host, chips=chips, cpus=cpus, memory_mib=memory_mib)
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -14,7 +14,7 @@ from mainspring.domain.errors import NotFound, Unavailable
 from mainspring.domain.fleet import Inventory, Node, NodeCondition
 from mainspring.domain.ids import NodeName
 from mainspring.domain.job import MILLI
-from mainspring.engines.slurm.cluster.inventory import Holding, Ours
+from mainspring.engines.slurm.cluster.inventory import Ours, SlotHolding
 
 from .telling import CLUSTER, Telling, config, look, node, partition, slurm, stock
 
@@ -28,9 +28,9 @@ def busy(name: str, chips: int = 8) -> str:
     return node(name, gres_used=f"gpu:h100:{chips}(IDX:0)", used_cpus=4 * chips, state="MIXED")
 
 
-def held(slot: str, host: str = "", chips: int = 8) -> Holding:
+def held(slot: str, host: str = "", chips: int = 8) -> SlotHolding:
     """Returns what one of our allocations holds of a slot."""
-    return Holding(node=NodeName(f"main-h100x8-{slot}"), host=host, chips=chips, cpus=0.0, memory_mib=0)
+    return SlotHolding(node=NodeName(f"main-h100x8-{slot}"), host=host, chips=chips, cpus=0.0, memory_mib=0)
 
 
 def free(inventory: Inventory) -> dict[str, int]:

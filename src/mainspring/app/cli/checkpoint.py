@@ -13,7 +13,7 @@ import typer
 
 from mainspring.app.render import checkpoints as look
 from mainspring.app.render.tables import bytes_bar, show
-from mainspring.app.sdk.checkpoints import Shelf
+from mainspring.app.sdk.checkpoints import CheckpointFinder
 from mainspring.checkpoint import (
     KEEP_STEPS,
     collect,
@@ -23,7 +23,7 @@ from mainspring.checkpoint import (
 )
 from mainspring.checkpoint.difference import differences
 from mainspring.checkpoint.exchange import StoredSource, import_source
-from mainspring.checkpoint.interop import Source, weights_of, with_prefix, without_prefix
+from mainspring.checkpoint.interop import ArraySource, weights_of, with_prefix, without_prefix
 from mainspring.checkpoint.orbax import OrbaxSource, write_orbax
 from mainspring.checkpoint.safetensors import SafetensorsSource, is_safetensors, write_safetensors
 from mainspring.domain.errors import DamagedData
@@ -66,7 +66,7 @@ def list_command(
     as_json: Json = False,
 ) -> None:
     """List what has checkpoints, or the steps of one job."""
-    shelf = Shelf(context.obj, objects)
+    shelf = CheckpointFinder(context.obj, objects)
     wanted = (shelf.job(job),) if job else shelf.jobs()
     rows: list[look.Row] = []
     for each in wanted:
@@ -82,7 +82,7 @@ def list_command(
 @app.command("show")
 def show_command(context: typer.Context, reference: Reference, objects: Objects = "", as_json: Json = False) -> None:
     """Show one checkpoint: what it holds, part by part and as a tree, and what it came from."""
-    checkpoint = Shelf(context.obj, objects).open(reference)
+    checkpoint = CheckpointFinder(context.obj, objects).open(reference)
     arrays = StoredSource(checkpoint).arrays
     manifest = checkpoint.manifest
     facts = {"checkpoint": look.row_of(manifest), "lineage": manifest.lineage, "state": manifest.state}
@@ -93,15 +93,15 @@ def show_command(context: typer.Context, reference: Reference, objects: Objects 
 @app.command("verify")
 def verify_command(context: typer.Context, reference: Reference, objects: Objects = "", as_json: Json = False) -> None:
     """Read every byte and check it: of one step, or of every step of a job. Exit 1 when any is damaged."""
-    shelf = Shelf(context.obj, objects)
+    shelf = CheckpointFinder(context.obj, objects)
     wanted = shelf.steps(reference)
-    verdicts: list[look.Verdict] = []
+    verdicts: list[look.Agreement] = []
     for step in wanted.steps:
         try:
             size_bytes = verify(shelf.store, wanted.job, step).size_bytes
-            verdicts.append(look.Verdict(job=wanted.job, step=step, size_bytes=size_bytes))
+            verdicts.append(look.Agreement(job=wanted.job, step=step, size_bytes=size_bytes))
         except DamagedData as error:
-            verdicts.append(look.Verdict(job=wanted.job, step=step, damage=str(error)))
+            verdicts.append(look.Agreement(job=wanted.job, step=step, damage=str(error)))
     show(tuple(verdicts), as_json=as_json, look=lambda: look.verdicts_table(verdicts))
     if any(verdict.damage for verdict in verdicts):
         raise typer.Exit(1)
@@ -117,7 +117,7 @@ def diff_command(
     as_json: Json = False,
 ) -> None:
     """Compare two checkpoints array by array. Exit 1 when they differ."""
-    shelf = Shelf(context.obj, objects)
+    shelf = CheckpointFinder(context.obj, objects)
     one, other = StoredSource(shelf.open(left)), StoredSource(shelf.open(right))
     with _progress("compare", sum(array.size_bytes for array in one.arrays)) as progress:
         found = differences(one, other, progress=progress)
@@ -140,7 +140,7 @@ def export_command(
     as_json: Json = False,
 ) -> None:
     """Write a checkpoint as Orbax or safetensors. It appears whole or not at all."""
-    source: Source = StoredSource(Shelf(context.obj, objects).open(reference))
+    source: ArraySource = StoredSource(CheckpointFinder(context.obj, objects).open(reference))
     source = weights_of(source) if weights_only else source
     source = without_prefix(source, under) if under else source
     size_bytes = sum(array.size_bytes for array in source.arrays)
@@ -165,10 +165,10 @@ def import_command(
     as_json: Json = False,
 ) -> None:
     """Take in an Orbax or safetensors checkpoint, so that jobs can begin from it."""
-    shelf = Shelf(context.obj, objects)
+    shelf = CheckpointFinder(context.obj, objects)
     job = shelf.unused(job)
     form = form or (Format.SAFETENSORS if is_safetensors(path) else Format.ORBAX)
-    source: Source = OrbaxSource(path) if form is Format.ORBAX else SafetensorsSource(path)
+    source: ArraySource = OrbaxSource(path) if form is Format.ORBAX else SafetensorsSource(path)
     source = with_prefix(source, under) if under else source
     source = weights_of(source) if weights_only else source
     at = max(source.facts.step, 0) if step is None else step
@@ -188,7 +188,7 @@ def gc_command(
     as_json: Json = False,
 ) -> None:
     """Delete all but the newest steps of a job, and what broken saves left behind."""
-    shelf = Shelf(context.obj, objects)
+    shelf = CheckpointFinder(context.obj, objects)
     found = collect(shelf.store, shelf.job(job), keep=keep, dry_run=dry_run)
     told = "Would delete" if dry_run else "Deleted"
     steps = ", ".join(map(str, found.steps[:20])) or "none"

@@ -12,7 +12,7 @@ from rich.tree import Tree
 from mainspring.app.render.tables import Listing, ago, facts_grid, framed
 from mainspring.checkpoint import Manifest
 from mainspring.checkpoint.difference import Difference, Numbers
-from mainspring.checkpoint.interop import ArraySpec, Source
+from mainspring.checkpoint.interop import ArraySource, ArraySpec
 from mainspring.domain.ids import JobId
 from mainspring.domain.wire import Part
 
@@ -49,7 +49,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Agreement:
     """What reading all of a step found.
 
     Args:
@@ -125,7 +125,7 @@ def rows_table(rows: Sequence[Row], *, now_s: float) -> RenderableType:
     return Group(made, Text("\n".join(damaged), style="red")) if damaged else made
 
 
-def verdicts_table(verdicts: Sequence[Verdict]) -> RenderableType:
+def verdicts_table(verdicts: Sequence[Agreement]) -> RenderableType:
     """Returns one row a step that was read.
 
     Args:
@@ -224,7 +224,9 @@ def _branch_text(name: str, branch: _Branch) -> str:
     return f"{name}  {branch.arrays:,} arrays, {size_text(branch.size_bytes)}"
 
 
-def differences_table(left: Source, right: Source, found: Sequence[Difference], *, limit: int) -> RenderableType:
+def differences_table(
+    left: ArraySource, right: ArraySource, found: Sequence[Difference], *, limit: int
+) -> RenderableType:
     """Returns what differs, the most different first: what only one has, then by relative difference.
 
     Args:

@@ -15,13 +15,13 @@ from mainspring.domain.fleet import Inventory, Node, NodeCondition
 from mainspring.engines.local.engine import LocalCluster
 from mainspring.engines.slurm import SlurmCluster
 from mainspring.engines.slurm.cluster.text import compress_hosts
-from mainspring.engines.slurm.setup.findings import Finding, Standing
+from mainspring.engines.slurm.setup.findings import CheckResult, Finding
 
 MARKS = {
-    Standing.OK: Text("ok", style="green"),
-    Standing.WARNING: Text("warning", style="yellow"),
-    Standing.FAILED: Text("failed", style="bold red"),
-    Standing.SKIPPED: Text("skipped", style="dim"),
+    CheckResult.OK: Text("ok", style="green"),
+    CheckResult.WARNING: Text("warning", style="yellow"),
+    CheckResult.FAILED: Text("failed", style="bold red"),
+    CheckResult.SKIPPED: Text("skipped", style="dim"),
 }
 CONDITIONS = {
     NodeCondition.READY: "green",

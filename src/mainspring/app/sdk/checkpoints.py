@@ -31,7 +31,7 @@ class Steps:
 
 
 @final
-class Shelf:
+class CheckpointFinder:
     """Where checkpoints are looked for: an object store, and the server that knows what jobs are called.
 
     Args:

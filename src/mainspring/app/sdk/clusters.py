@@ -21,7 +21,7 @@ from mainspring.domain.ids import ClusterName
 from mainspring.domain.life import JobState, ended
 from mainspring.engines.local.engine import LocalCluster
 from mainspring.engines.slurm import SlurmCluster
-from mainspring.engines.slurm.setup.findings import Finding, Standing
+from mainspring.engines.slurm.setup.findings import CheckResult, Finding
 
 if TYPE_CHECKING:
     from mainspring.app.sdk.lab import Lab
@@ -307,7 +307,7 @@ def refused(found: list[Finding], *, attempted: str, on: str, next_step: str) ->
     Raises:
         Unavailable: Something needed is missing.
     """
-    failed = [finding for finding in found if finding.standing is Standing.FAILED]
+    failed = [finding for finding in found if finding.standing is CheckResult.FAILED]
     if failed:
         got = "; ".join(f"{finding.name}: {finding.found}" for finding in failed)
         raise Unavailable(attempted, on=on, got=got, wanted=failed[0].fix, next_step=next_step)

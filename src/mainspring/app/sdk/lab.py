@@ -20,7 +20,7 @@ from mainspring.app.base.client import Client
 from mainspring.app.base.code import record_environment, snapshot_code
 from mainspring.app.base.home import Home, ServerRecord
 from mainspring.app.base.specs import option_from, spec_from
-from mainspring.app.sdk.checkpoints import Shelf
+from mainspring.app.sdk.checkpoints import CheckpointFinder
 from mainspring.app.sdk.clusters import ClusterVerbs
 from mainspring.app.sdk.data import DataVerbs
 from mainspring.app.server import daemon
@@ -167,7 +167,7 @@ class Lab:
             if begins_from in first:
                 begins_from = first[begins_from]
             elif begins_from:
-                found = Shelf(self).steps(begins_from)
+                found = CheckpointFinder(self).steps(begins_from)
                 begins_from = f"{found.job}@{found.steps[0]}"
             earlier = tuple(dict.fromkeys(first.values()))
             spec = dataclasses.replace(spec, code=taken, after=earlier, begins_from=begins_from)

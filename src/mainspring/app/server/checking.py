@@ -25,7 +25,7 @@ from mainspring.engines.remote.engine import ssh_words
 from mainspring.engines.slurm.cluster.commands import Commands
 from mainspring.engines.slurm.cluster.config import SlurmCluster
 from mainspring.engines.slurm.setup.check import SetUp
-from mainspring.engines.slurm.setup.findings import Finding, Standing
+from mainspring.engines.slurm.setup.findings import CheckResult, Finding
 
 LOGIN = "login node"  # The step before all others, where the commands are elsewhere.
 FAR_S_MAX = 420.0  # A job may wait 60 s, run 60 s, and show its files after 70 s; the rest is for slow commands.
@@ -102,7 +102,7 @@ def _far(ask: Ask) -> Iterator[Finding]:
     if code:
         fix = f"see that this works without a password: ssh {target} {shlex.quote(python)} -P -c 'import mainspring'"
         found = said or ("no end in time" if code < 0 else f"an end with code {code}")
-        yield Finding(name=LOGIN, standing=Standing.FAILED, found=found, fix=fix)
+        yield Finding(name=LOGIN, standing=CheckResult.FAILED, found=found, fix=fix)
 
 
 def main() -> None:
@@ -111,12 +111,12 @@ def main() -> None:
     own = version("mainspring")
     found = f"{platform.node()}, Mainspring {own}, Python {platform.python_version()}"
     if own == ask.version:
-        _write(Finding(name=LOGIN, standing=Standing.OK, found=found))
+        _write(Finding(name=LOGIN, standing=CheckResult.OK, found=found))
         for finding in _here(ask):
             _write(finding)
     else:
         fix = f"install mainspring=={ask.version} there"
-        _write(Finding(name=LOGIN, standing=Standing.FAILED, found=f"{found}; here {ask.version}", fix=fix))
+        _write(Finding(name=LOGIN, standing=CheckResult.FAILED, found=f"{found}; here {ask.version}", fix=fix))
 
 
 def _write(finding: Finding) -> None:

@@ -15,9 +15,9 @@ from mainspring.domain.errors import InvalidMessage
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.ports import Clock, Engine
 from mainspring.domain.wire.trust import CERTIFICATE_VARIABLE
-from mainspring.engines.common.nonblocking import Behind
+from mainspring.engines.common.nonblocking import NonBlockingEngine
 from mainspring.engines.local.engine import LocalCluster, LocalEngine
-from mainspring.engines.remote.engine import Far, ssh_words
+from mainspring.engines.remote.engine import RemoteEngine, ssh_words
 from mainspring.engines.slurm import SlurmCluster
 from mainspring.engines.slurm.cluster.commands import KEPT
 from mainspring.engines.slurm.engine import SlurmEngine
@@ -110,8 +110,8 @@ class Engines:
     """
 
     def __init__(self, config: Config, home: Home, *, environment: Mapping[str, str], clock: Clock) -> None:
-        self._far: list[Far] = []
-        self._behind: list[Behind] = []
+        self._far: list[RemoteEngine] = []
+        self._behind: list[NonBlockingEngine] = []
         self.by_name: dict[ClusterName, Engine] = {}
         certificate = home.certificate(config)
         for local in config.clusters:
@@ -121,7 +121,7 @@ class Engines:
             )
         for slurm in config.slurm:
             far = _slurm_far(slurm, certificate, environment, clock)
-            behind = Behind(
+            behind = NonBlockingEngine(
                 far,
                 name=slurm.name,
                 clock=clock,
@@ -141,12 +141,12 @@ class Engines:
             behind.close()
 
 
-def _slurm_far(cluster: SlurmCluster, certificate: str, environment: Mapping[str, str], clock: Clock) -> Far:
+def _slurm_far(cluster: SlurmCluster, certificate: str, environment: Mapping[str, str], clock: Clock) -> RemoteEngine:
     """Returns an engine in a process of its own: here too, a shared folder may hang, which no thread survives."""
     words: tuple[str, ...] = (sys.executable, "-P", "-m", "mainspring", "engine-host")
     if cluster.ssh:
         words = ssh_words(cluster.ssh, cluster.python or sys.executable, "engine-host")
-    return Far(
+    return RemoteEngine(
         words,
         OpenSlurm(cluster=cluster, certificate=certificate),
         on=f"{cluster.name} over {cluster.ssh}" if cluster.ssh else cluster.name,

@@ -9,18 +9,18 @@ from typing import final
 import sqlalchemy as sa
 
 from mainspring.control.loop.granting import NewAllocation, NewAttempt, grant, resize
-from mainspring.control.state.active_state import Mirror
-from mainspring.control.store.fleet import Fleet
+from mainspring.control.state.active_state import ActiveState
+from mainspring.control.store.fleet import FleetView
 from mainspring.control.store.holdings import (
     KEPT,
+    AllocationChange,
     AllocationRecord,
-    Change,
     change,
     live_allocations_of,
     parts,
     split,
 )
-from mainspring.control.store.ledger import Ledger, StopCause, clipped
+from mainspring.control.store.ledger import StateWriter, StopCause, clipped
 from mainspring.control.store.records import AttemptRecord, JobRecord, attempt_by_id, chunks, jobs_by_id, text_of
 from mainspring.control.store.schema import ID_LENGTH_MAX, plans, whys
 from mainspring.control.store.settings import Settings
@@ -78,7 +78,7 @@ class Committer:
         dice: Draws ids.
     """
 
-    def __init__(self, mirror: Mirror, fleet: Fleet, settings: Settings, dice: Dice) -> None:
+    def __init__(self, mirror: ActiveState, fleet: FleetView, settings: Settings, dice: Dice) -> None:
         self._mirror = mirror
         self._fleet = fleet
         self._settings = settings
@@ -98,7 +98,7 @@ class Committer:
             answering: Clusters whose engines answer: elsewhere nothing can be made to end.
             now_s: The time.
         """
-        ledger = Ledger(connection, now_s)
+        ledger = StateWriter(connection, now_s)
         changed = self._changed_waits(decided, now_s)
         # The words on nodes to order tell how long the job has waited; they are no other wish.
         wanted: dict[Move | Provision, Move | Provision] = {move: move for move in decided.moves}
@@ -159,7 +159,7 @@ class Committer:
         known = self._mirror.attempts.get(attempt)
         return None if known is None else known.cluster
 
-    def _end(self, ledger: Ledger, end: Evict | Resize) -> None:
+    def _end(self, ledger: StateWriter, end: Evict | Resize) -> None:
         attempt = attempt_by_id(ledger.connection, end.attempt)
         if attempt is None or attempt.state not in _LIVE:
             return
@@ -170,7 +170,7 @@ class Committer:
             case Resize():
                 self._resize(ledger, attempt, end, detail)
 
-    def _resize(self, ledger: Ledger, attempt: AttemptRecord, wanted: Resize, detail: Mapping[str, str]) -> None:
+    def _resize(self, ledger: StateWriter, attempt: AttemptRecord, wanted: Resize, detail: Mapping[str, str]) -> None:
         own = {one.id: one for one in live_allocations_of(ledger.connection, [attempt.id]) if one.state in KEPT}
         kept = sorted(own.values(), key=lambda one: one.place)
         held = parts(ledger.connection, [one.id for one in kept])
@@ -179,7 +179,7 @@ class Committer:
         if how is None or any(_leads(own[allocation], attempt) for allocation in how.dropped):
             reason = f"runs again with {wanted.replicas} replicas of {wanted.role}: {wanted.reason}"
             ledger.stop_attempt(attempt, StopCause.RESIZE, reason, detail=detail)
-        elif how != Change(dropped=(), added=()):
+        elif how != AllocationChange(dropped=(), added=()):
             told: Detail = {"role": wanted.role, "replicas": wanted.replicas, "reason": wanted.reason, **detail}
             roles = {role.name: role.options for role in self._mirror.specs[attempt.job].roles}
             resize(
@@ -236,7 +236,7 @@ def _words_of(wait: Wait) -> _Words:
     )
 
 
-def _tell_wanted(ledger: Ledger, wanted: Move | Provision) -> None:
+def _tell_wanted(ledger: StateWriter, wanted: Move | Provision) -> None:
     match wanted:
         case Move():
             moved: Detail = {

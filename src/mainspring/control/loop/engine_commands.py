@@ -10,9 +10,9 @@ import sqlalchemy as sa
 
 from mainspring.control.loop.fold import Loss
 from mainspring.control.loop.losses import lose
-from mainspring.control.state.active_state import Mirror
+from mainspring.control.state.active_state import ActiveState
 from mainspring.control.store.holdings import AllocationRecord, allocation_by_id, ranks_per_replica
-from mainspring.control.store.ledger import Ledger, StopCause
+from mainspring.control.store.ledger import StateWriter, StopCause
 from mainspring.control.store.settings import Settings
 from mainspring.control.store.tokens import Caller, TokenRole, attempt_secret, save_token
 from mainspring.domain.errors import MainspringError, Unavailable
@@ -35,14 +35,14 @@ class Act:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class CommandResult:
     """What an engine answered: `refused` says why it will never do it, "" when it took it."""
 
     act: Act
     refused: str = ""
 
 
-def tell(engine: Engine, act: Act) -> Told | None:
+def tell(engine: Engine, act: Act) -> CommandResult | None:
     """Tells an engine one thing; None when it did not answer and is to be asked again.
 
     Args:
@@ -57,12 +57,12 @@ def tell(engine: Engine, act: Act) -> Told | None:
     except Unavailable:
         return None
     except MainspringError as error:
-        return Told(act=act, refused=str(error))
-    return Told(act=act)
+        return CommandResult(act=act, refused=str(error))
+    return CommandResult(act=act)
 
 
 @final
-class Actor:
+class EngineCommands:
     """Finds what is to be told, and writes what was answered.
 
     Args:
@@ -72,7 +72,7 @@ class Actor:
         controller_url: Where agents register.
     """
 
-    def __init__(self, mirror: Mirror, settings: Settings, key: str, controller_url: str) -> None:
+    def __init__(self, mirror: ActiveState, settings: Settings, key: str, controller_url: str) -> None:
         self._mirror = mirror
         self._settings = settings
         self._key = key
@@ -112,7 +112,7 @@ class Actor:
                     acts.append(Act(cluster=cluster, allocation=allocation_id, grace_s=settings.grace_s))
         return acts
 
-    def record(self, connection: sa.Connection, told: Sequence[Told], now_s: float) -> None:
+    def record(self, connection: sa.Connection, told: Sequence[CommandResult], now_s: float) -> None:
         """Writes what the engines answered, unless the allocation has moved on meanwhile.
 
         Args:
@@ -120,7 +120,7 @@ class Actor:
             told: What they answered.
             now_s: The time.
         """
-        ledger = Ledger(connection, now_s)
+        ledger = StateWriter(connection, now_s)
         states = {allocation.id: allocation for allocation in self._mirror.allocations}
         for answer in told:
             known = states.get(answer.act.allocation)

@@ -35,14 +35,16 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class AllocationOutcome:
     """What follows: where the allocation moves, and what of it was lost, None when nothing was."""
 
     after: AllocationState | None = None
     loss: Loss | None = None
 
 
-def judge(allocation: AllocationRecord, seen: AllocationSeen | None, *, now_s: float, absent_s: float) -> Judgement:
+def judge(
+    allocation: AllocationRecord, seen: AllocationSeen | None, *, now_s: float, absent_s: float
+) -> AllocationOutcome:
     """Returns what an engine's answer means for one allocation.
 
     Absence alone proves nothing: a launch may be on its way. Only after the engine took a stop, which also bars every
@@ -57,26 +59,30 @@ def judge(allocation: AllocationRecord, seen: AllocationSeen | None, *, now_s: f
     over = seen is not None and seen.phase is AllocationPhase.ENDED
     match allocation.state:
         case AllocationState.GRANTED | AllocationState.LAUNCHED if seen is not None and over and seen.taken:
-            return Judgement(after=AllocationState.GONE, loss=Loss(reason=taken_words(allocation, seen), taken=True))
+            return AllocationOutcome(
+                after=AllocationState.GONE, loss=Loss(reason=taken_words(allocation, seen), taken=True)
+            )
         case AllocationState.GRANTED | AllocationState.LAUNCHED if seen is not None and over:
             well = seen.exit_code == 0 and not seen.agent_lost
-            return Judgement(after=AllocationState.GONE, loss=Loss(reason=_ending(seen), well=well))
+            return AllocationOutcome(after=AllocationState.GONE, loss=Loss(reason=_ending(seen), well=well))
         case AllocationState.GRANTED | AllocationState.LAUNCHED if seen is not None and seen.agent_lost:
             # An engine that cannot tell which node it was has lost one at least.
             lost, reason = seen.lost_nodes or seen.nodes[-1:], f"an agent is gone: {seen.reason}"
-            return Judgement(loss=Loss(reason=reason, whole=False, nodes=lost, ended=seen.lost_nodes))
+            return AllocationOutcome(loss=Loss(reason=reason, whole=False, nodes=lost, ended=seen.lost_nodes))
         case AllocationState.GRANTED:
-            return Judgement(after=AllocationState.LAUNCHED) if seen is not None else Judgement()
+            return AllocationOutcome(after=AllocationState.LAUNCHED) if seen is not None else AllocationOutcome()
         case AllocationState.LAUNCHED:
             missing_s = now_s - (allocation.launched_s or 0.0)
             if seen is None and missing_s > absent_s:
-                return Judgement(loss=Loss(reason=f"the engine has not seen {allocation.id} for {missing_s:.0f} s"))
-            return Judgement()
+                return AllocationOutcome(
+                    loss=Loss(reason=f"the engine has not seen {allocation.id} for {missing_s:.0f} s")
+                )
+            return AllocationOutcome()
         case AllocationState.STOPPING:
             gone = over or (seen is None and allocation.stopped_s is not None)
-            return Judgement(after=AllocationState.GONE) if gone else Judgement()
+            return AllocationOutcome(after=AllocationState.GONE) if gone else AllocationOutcome()
         case AllocationState.GONE:
-            return Judgement()
+            return AllocationOutcome()
 
 
 def fatal(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from mainspring.control.store.holdings import AllocationRecord, allocations_of, parts
-from mainspring.control.store.ledger import Ledger
+from mainspring.control.store.ledger import StateWriter
 from mainspring.control.store.records import AttemptRecord, JobRecord, befores, text_of
 from mainspring.control.store.schema import allocations, attempts, jobs
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName
@@ -69,7 +69,7 @@ class _Numbers:
     rank: int = 0
 
 
-def grant(ledger: Ledger, granted: Sequence[NewAttempt]) -> None:
+def grant(ledger: StateWriter, granted: Sequence[NewAttempt]) -> None:
     """Gives queued jobs their next attempts, with their allocations, in a few statements.
 
     Args:
@@ -115,7 +115,7 @@ def grant(ledger: Ledger, granted: Sequence[NewAttempt]) -> None:
 
 
 def resize(
-    ledger: Ledger,
+    ledger: StateWriter,
     attempt: AttemptRecord,
     *,
     dropped: Sequence[AllocationRecord],
@@ -168,7 +168,7 @@ def _rows(attempt: AttemptId, made: Sequence[NewAllocation], first: _Numbers, no
     return rows
 
 
-def _start_jobs(ledger: Ledger, granted: Sequence[NewAttempt], numbers: Sequence[int]) -> None:
+def _start_jobs(ledger: StateWriter, granted: Sequence[NewAttempt], numbers: Sequence[int]) -> None:
     after = JobState.STARTING
     reasons = [
         f"attempt {number} granted on {new.grants[0].cluster}" for new, number in zip(granted, numbers, strict=True)

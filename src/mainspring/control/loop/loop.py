@@ -13,15 +13,15 @@ from enum import Enum
 import sqlalchemy as sa
 
 from mainspring.control.loop.commit import Committer
-from mainspring.control.loop.engine_commands import Actor, Seen, Told, tell
+from mainspring.control.loop.engine_commands import CommandResult, EngineCommands, Seen, tell
 from mainspring.control.loop.failover import Silence, given_up
 from mainspring.control.loop.fold import Loss, judge, taken_words
 from mainspring.control.loop.losses import drop_late, end_leaderless, lose
 from mainspring.control.loop.queues import follow_queue
-from mainspring.control.state.active_state import Mirror
-from mainspring.control.state.latest_plan import Picture, Pictures
-from mainspring.control.store.fleet import Fleet
-from mainspring.control.store.ledger import Ledger, StopCause
+from mainspring.control.state.active_state import ActiveState
+from mainspring.control.state.latest_plan import LatestPlan, LatestPlans
+from mainspring.control.store.fleet import FleetView
+from mainspring.control.store.ledger import StateWriter, StopCause
 from mainspring.control.store.records import attempt_by_id, attempts_by_id, jobs_by_id
 from mainspring.control.store.schema import agents
 from mainspring.control.store.settings import Settings
@@ -73,8 +73,8 @@ class Loop:
         engines: Mapping[ClusterName, Engine],
         clock: Clock,
         dice: Dice,
-        fleet: Fleet,
-        pictures: Pictures,
+        fleet: FleetView,
+        pictures: LatestPlans,
         controller_url: str,
         key: str,
         settings: Settings,
@@ -131,9 +131,9 @@ class Loop:
             self._lease = None
 
     def _forget(self) -> None:
-        self._mirror = Mirror()
+        self._mirror = ActiveState()
         self._committer = Committer(self._mirror, self._fleet, self._settings, self._dice)
-        self._actor = Actor(self._mirror, self._settings, self._key, self._controller_url)
+        self._actor = EngineCommands(self._mirror, self._settings, self._key, self._controller_url)
         self._planned_version = -1
         self._planned_s = float("-inf")
 
@@ -164,7 +164,7 @@ class Loop:
             acts = self._actor.acts(connection, seen, now_s)
             lease = self._renewed(connection, lease)
         yield Step.COMMITTED
-        told: list[Told] = []
+        told: list[CommandResult] = []
         for act in acts:
             answer = tell(self._engines[act.cluster], act)
             if answer is not None:
@@ -217,7 +217,7 @@ class Loop:
 
     def _fold(self, connection: sa.Connection, seen: Seen, now_s: float) -> None:
         """Writes what the engines' answers and silences mean, and ends attempts of which nothing is left."""
-        mirror, ledger = self._mirror, Ledger(connection, now_s)
+        mirror, ledger = self._mirror, StateWriter(connection, now_s)
         mirror.refresh(connection, now_s)
         losses: dict[AttemptId, dict[AllocationId, Loss]] = {}
         dropped: dict[AttemptId, None] = {}
@@ -259,14 +259,14 @@ class Loop:
                 ledger.move_job(job, JobState.FAILED, mirror.doomed[job.id])
             mirror.refresh(connection, now_s)
 
-    def _end(self, connection: sa.Connection, ledger: Ledger, attempt_id: AttemptId) -> None:
+    def _end(self, connection: sa.Connection, ledger: StateWriter, attempt_id: AttemptId) -> None:
         attempt = attempt_by_id(connection, attempt_id)
         assert attempt is not None
         assert attempt.state is AttemptState.STOPPING, f"{attempt.id} has no allocation left and was not stopped"
         job = jobs_by_id(connection, [attempt.job])[attempt.job]
         ledger.end_attempt(attempt, job, attempts_max=self._mirror.specs[job.id].attempts_max)
 
-    def _stop_late_starts(self, connection: sa.Connection, ledger: Ledger) -> None:
+    def _stop_late_starts(self, connection: sa.Connection, ledger: StateWriter) -> None:
         """Stops attempts whose agents have not all come within the time a start may take.
 
         The time counts from when this controller began to lead: while none led, agents had nowhere to register; and
@@ -293,7 +293,7 @@ class Loop:
         since_s = max((attempt.granted_s, self._led_since_s, *(one.granted_s for one in own)))
         return now_s - since_s > self._settings.start_s_max
 
-    def _give_up_silent(self, connection: sa.Connection, ledger: Ledger, seen: Seen) -> None:
+    def _give_up_silent(self, connection: sa.Connection, ledger: StateWriter, seen: Seen) -> None:
         """Fences and ends attempts whose cluster and lead have both been silent for too long; see `failover`."""
         at_s = self._clock.monotonic_s()
         for cluster in {attempt.cluster: None for attempt in self._mirror.attempts.values()}:
@@ -329,5 +329,5 @@ class Loop:
         mirror.feed_spending(now_s)
         snapshot = mirror.builder.build(number=mirror.plan_number + 1, now_s=now_s)
         decided = plan(snapshot, self._policy, now_s, Budget())
-        self._pictures.newest = Picture(snapshot=snapshot, policy=self._policy, now_s=now_s, plan=decided)
+        self._pictures.newest = LatestPlan(snapshot=snapshot, policy=self._policy, now_s=now_s, plan=decided)
         return decided

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from mainspring.control.loop.fold import Loss, fatal
-from mainspring.control.state.active_state import Mirror
+from mainspring.control.state.active_state import ActiveState
 from mainspring.control.store.holdings import KEPT, AllocationRecord, allocation_by_id
-from mainspring.control.store.ledger import Ledger, StopCause
+from mainspring.control.store.ledger import StateWriter, StopCause
 from mainspring.control.store.records import AttemptRecord, attempt_by_id, attempts_by_id
 from mainspring.domain.ids import AllocationId, AttemptId
 from mainspring.domain.life import AllocationState, AttemptState
@@ -15,7 +15,7 @@ from mainspring.domain.life import AllocationState, AttemptState
 LIVE = (AttemptState.GRANTED, AttemptState.RUNNING)
 
 
-def lose(ledger: Ledger, mirror: Mirror, attempt_id: AttemptId, losses: Mapping[AllocationId, Loss]) -> None:
+def lose(ledger: StateWriter, mirror: ActiveState, attempt_id: AttemptId, losses: Mapping[AllocationId, Loss]) -> None:
     """Ends an attempt that cannot go on after some losses; else takes what is lost from it, and lets its lead go on.
 
     Args:
@@ -52,7 +52,7 @@ def lose(ledger: Ledger, mirror: Mirror, attempt_id: AttemptId, losses: Mapping[
             ledger.settle_grants(attempt_id)
 
 
-def drop_late(ledger: Ledger, mirror: Mirror, *, before_s: float) -> None:
+def drop_late(ledger: StateWriter, mirror: ActiveState, *, before_s: float) -> None:
     """Takes allocations from attempts that go on, whose agents have not come in the time a start may take.
 
     Args:
@@ -70,7 +70,7 @@ def drop_late(ledger: Ledger, mirror: Mirror, *, before_s: float) -> None:
         lose(ledger, mirror, attempt_id, losses)
 
 
-def end_leaderless(ledger: Ledger, mirror: Mirror, *, before_s: float) -> None:
+def end_leaderless(ledger: StateWriter, mirror: ActiveState, *, before_s: float) -> None:
     """Ends attempts that have lost an agent, and of whose lead nothing was heard since.
 
     Args:
@@ -87,14 +87,14 @@ def end_leaderless(ledger: Ledger, mirror: Mirror, *, before_s: float) -> None:
             mirror.touch(attempt.id)
 
 
-def _missing(ledger: Ledger, allocation: AllocationId) -> bool:
+def _missing(ledger: StateWriter, allocation: AllocationId) -> bool:
     """Returns whether its agents have not come; the mirror does not hear of that."""
     current = allocation_by_id(ledger.connection, allocation)
     assert current is not None
     return current.came_s is None
 
 
-def _take(ledger: Ledger, allocation: AllocationRecord) -> None:
+def _take(ledger: StateWriter, allocation: AllocationRecord) -> None:
     current = allocation_by_id(ledger.connection, allocation.id)
     assert current is not None
     if current.state in KEPT:

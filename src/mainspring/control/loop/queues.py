@@ -6,14 +6,19 @@ when its engine first shows it elsewhere, or when the first of its agents comes.
 
 from __future__ import annotations
 
-from mainspring.control.state.active_state import Mirror
+from mainspring.control.state.active_state import ActiveState
 from mainspring.control.store.holdings import KEPT, AllocationRecord
-from mainspring.control.store.ledger import Ledger, clipped
+from mainspring.control.store.ledger import StateWriter, clipped
 from mainspring.domain.fleet import AllocationPhase, AllocationSeen
 
 
 def follow_queue(
-    ledger: Ledger, mirror: Mirror, allocation: AllocationRecord, seen: AllocationSeen | None, *, delegated: bool
+    ledger: StateWriter,
+    mirror: ActiveState,
+    allocation: AllocationRecord,
+    seen: AllocationSeen | None,
+    *,
+    delegated: bool,
 ) -> None:
     """Writes what an engine's answer says of an allocation's wait and place, as far as that has changed.
 

@@ -16,7 +16,7 @@ from mainspring.control.store.holdings import (
     ranks_min,
     ranks_per_replica,
 )
-from mainspring.control.store.ledger import Ledger, StopCause
+from mainspring.control.store.ledger import StateWriter, StopCause
 from mainspring.control.store.records import (
     AttemptRecord,
     JobRecord,
@@ -175,7 +175,7 @@ def register(connection: sa.Connection, call: Register, *, rules: Rules, known: 
     if known and (fresh or formed or leads or waited):
         return None
     if waited:
-        Ledger(connection, rules.now_s).leave_queue(where.allocation)
+        StateWriter(connection, rules.now_s).leave_queue(where.allocation)
     if fresh:
         connection.execute(sa.delete(agents).where(agents.c.attempt_id == attempt.id, agents.c.agent == agent))
         connection.execute(sa.insert(agents).values(attempt_id=attempt.id, agent=agent, address=call.address))
@@ -293,7 +293,7 @@ def _name_another(
         before[use] = before.get(use, 0.0) + seconds
     epoch = attempt.epoch + 1
     reason = f"agent {attempt.lead}, which led, has not been heard of for {silent_s:.0f} s"
-    Ledger(connection, rules.now_s).event(
+    StateWriter(connection, rules.now_s).event(
         EventKind.LEAD_NAMED,
         job=attempt.job,
         attempt=attempt.id,
@@ -326,7 +326,7 @@ def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> Heart
     attempt = attempt_by_id(connection, beat.attempt)
     if attempt is None or ended(attempt.state) or beat.epoch != attempt.epoch:
         return HeartbeatReply(acknowledged=0, fenced=True)
-    ledger = Ledger(connection, now_s)
+    ledger = StateWriter(connection, now_s)
     if attempt.state is AttemptState.GRANTED:
         ledger.run_attempt(attempt, jobs_by_id(connection, [attempt.job])[attempt.job])
     seen = _write_events(ledger, attempt, beat.events)
@@ -368,7 +368,7 @@ def _began_s(connection: sa.Connection, attempt: AttemptRecord, told_s: float, n
     return max(attempt.led_s, now_s - told_s / max(1, nodes))
 
 
-def _write_events(ledger: Ledger, attempt: AttemptRecord, told: Sequence[LeadEvent]) -> int:
+def _write_events(ledger: StateWriter, attempt: AttemptRecord, told: Sequence[LeadEvent]) -> int:
     """Writes the events not seen yet and returns the last sequence seen."""
     seen = attempt.events_seen
     for event in sorted(told, key=lambda one: one.sequence):

@@ -1,6 +1,7 @@
 """What people ask of the last plan: what it says, what would change it, what would start a job, what teams hold.
 
-Everything here reads one `Picture`, which nothing changes; trying something makes plans of copies and writes nothing.
+Everything here reads one `LatestPlan`, which nothing changes; trying something makes plans of copies and writes
+nothing.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from mainspring.control.state.latest_plan import Picture
+from mainspring.control.state.latest_plan import LatestPlan
 from mainspring.domain.answers import (
     SHOWN_MAX,
     PlannedStart,
@@ -93,7 +94,7 @@ def _view_wait(waits: Sequence[Wait]) -> WaitView:
     )
 
 
-def what_if(picture: Picture, changes: WhatIf) -> WhatIfAnswer:
+def what_if(picture: LatestPlan, changes: WhatIf) -> WhatIfAnswer:
     """Returns what some changes would make of the last plan.
 
     Args:
@@ -120,7 +121,7 @@ def what_if(picture: Picture, changes: WhatIf) -> WhatIfAnswer:
     )
 
 
-def waiting_why(picture: Picture, told: Why) -> Why:
+def waiting_why(picture: LatestPlan, told: Why) -> Why:
     """Returns why a waiting job waits as the last plan has it, which may not all be written yet.
 
     Args:
@@ -144,7 +145,7 @@ def waiting_why(picture: Picture, told: Why) -> Why:
     return told
 
 
-def remedies(picture: Picture, job: JobId) -> tuple[Remedy, ...]:
+def remedies(picture: LatestPlan, job: JobId) -> tuple[Remedy, ...]:
     """Returns changes that would start a waiting job now, cheapest first; none for a job that does not wait.
 
     Args:

@@ -10,7 +10,7 @@ from typing import final
 
 from mainspring.control.service.planning import remedies, view_plan, waiting_why, what_if
 from mainspring.control.service.views import find_job, view_why
-from mainspring.control.state.latest_plan import Picture, Pictures
+from mainspring.control.state.latest_plan import LatestPlan, LatestPlans
 from mainspring.control.store.records import ACTIVE_MAX
 from mainspring.control.store.store import Store
 from mainspring.domain.answers import PlanView, WhatIf, WhatIfAnswer, Why
@@ -29,7 +29,7 @@ class Questions:
         pictures: The last plan.
     """
 
-    def __init__(self, store: Store, pictures: Pictures) -> None:
+    def __init__(self, store: Store, pictures: LatestPlans) -> None:
         self._store = store
         self._pictures = pictures
         self._asking = Lock()
@@ -83,7 +83,7 @@ class Questions:
         with self._asked("try a change"):
             return what_if(picture, changes)
 
-    def _picture(self, attempted: str) -> Picture:
+    def _picture(self, attempted: str) -> LatestPlan:
         picture = self._pictures.newest
         if picture is None:
             raise Unavailable(attempted, got="no plan yet on this controller", next_step="ask again in a moment")

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from mainspring.control.service.goodput import goodput_of
 from mainspring.control.state.active_state import held
-from mainspring.control.store.fleet import Fleet
+from mainspring.control.store.fleet import FleetView
 from mainspring.control.store.holdings import ALLOCATION_LIVE
 from mainspring.control.store.records import (
     AttemptRecord,
@@ -229,7 +229,7 @@ def view_why(connection: sa.Connection, job: JobRecord) -> Why:
     )
 
 
-def view_clusters(connection: sa.Connection, fleet: Fleet) -> tuple[ClusterView, ...]:
+def view_clusters(connection: sa.Connection, fleet: FleetView) -> tuple[ClusterView, ...]:
     """Returns every cluster that ever answered, in order of name.
 
     Args:

@@ -12,9 +12,9 @@ from math import inf
 
 import sqlalchemy as sa
 
-from mainspring.control.state.dependencies import Verdict, verdict
+from mainspring.control.state.dependencies import DependencyState, verdict
 from mainspring.control.state.history import RAN_S_MIN, Charge, Past, Spending, chip_seconds, pasts, successes, usage
-from mainspring.control.store.fleet import Fleet
+from mainspring.control.store.fleet import FleetView
 from mainspring.control.store.holdings import (
     KEPT,
     AllocationRecord,
@@ -76,7 +76,7 @@ class _News:
 _NO_NEWS = _News(jobs={}, attempts={}, durable_s={})
 
 
-class Mirror:
+class ActiveState:
     """Jobs, attempts and allocations that have not ended, and the planner's builder that follows them.
 
     Valid only for transactions that were committed: whoever loses one makes a new mirror.
@@ -146,7 +146,7 @@ class Mirror:
             self._follow(connection, newest)
         self._event_seen = newest
 
-    def feed_fleet(self, fleet: Fleet, silent_s: Mapping[ClusterName, float]) -> None:
+    def feed_fleet(self, fleet: FleetView, silent_s: Mapping[ClusterName, float]) -> None:
         """Tells the planner's builder what the engines said.
 
         Args:
@@ -271,7 +271,7 @@ class Mirror:
 
     def _add_pending(self, job: JobRecord) -> None:
         spec = self.specs[job.id]
-        says = verdict(spec.after, self._states) if spec.after else Verdict()
+        says = verdict(spec.after, self._states) if spec.after else DependencyState()
         if says.doomed:
             self.doomed[job.id] = says.doomed
         past = self._pasts.get(job.id, Past())

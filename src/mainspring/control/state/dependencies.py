@@ -10,14 +10,14 @@ from mainspring.domain.life import JobState, ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class DependencyState:
     """Whether a job must wait for others, and why it can never start, "" while it may."""
 
     blocked: bool = False
     doomed: str = ""
 
 
-def verdict(after: Iterable[JobId], states: Mapping[JobId, JobState]) -> Verdict:
+def verdict(after: Iterable[JobId], states: Mapping[JobId, JobState]) -> DependencyState:
     """Returns what follows for a job from those it comes after: all must succeed.
 
     Args:
@@ -28,9 +28,9 @@ def verdict(after: Iterable[JobId], states: Mapping[JobId, JobState]) -> Verdict
     for job in after:
         state = states.get(job)
         if state is None:
-            return Verdict(blocked=True, doomed=f"{job}, which it comes after, is not known any more")
+            return DependencyState(blocked=True, doomed=f"{job}, which it comes after, is not known any more")
         if ended(state) and state is not JobState.SUCCEEDED:
             word = "was cancelled" if state is JobState.CANCELLED else "failed"
-            return Verdict(blocked=True, doomed=f"{job}, which it comes after, {word}")
+            return DependencyState(blocked=True, doomed=f"{job}, which it comes after, {word}")
         blocked |= state is not JobState.SUCCEEDED
-    return Verdict(blocked=blocked)
+    return DependencyState(blocked=blocked)

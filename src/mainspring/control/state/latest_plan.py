@@ -9,7 +9,7 @@ from mainspring.planner import Policy, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Picture:
+class LatestPlan:
     """One plan and what it was made from; nothing in it ever changes.
 
     Args:
@@ -25,8 +25,8 @@ class Picture:
     plan: Plan
 
 
-class Pictures:
+class LatestPlans:
     """The newest picture, None while this controller does not lead or has not planned. Used by many threads."""
 
     def __init__(self) -> None:
-        self.newest: Picture | None = None
+        self.newest: LatestPlan | None = None

@@ -25,7 +25,7 @@ class ClusterSeen:
     seen_s: float
 
 
-class Fleet:
+class FleetView:
     """The last inventory of each cluster that ever answered. Used by many threads."""
 
     def __init__(self) -> None:

@@ -228,7 +228,7 @@ def allocation_of_rank(connection: sa.Connection, attempt: AttemptId, rank: int)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class AllocationChange:
     """How a role of a live attempt gets what a plan wants: the allocations that end, and the parts it gets beside."""
 
     dropped: tuple[AllocationId, ...]
@@ -316,7 +316,7 @@ def _cut(grant: Grant, begin: int, end: int) -> Grant:
     )
 
 
-def change(held: Mapping[AllocationId, Grant], wanted: Grant) -> Change | None:
+def change(held: Mapping[AllocationId, Grant], wanted: Grant) -> AllocationChange | None:
     """Returns how a role gets from what it holds to what a plan wants, None when some allocation would have to change.
 
     Args:
@@ -338,7 +338,7 @@ def change(held: Mapping[AllocationId, Grant], wanted: Grant) -> Change | None:
             dropped.append(allocation)
             for node, ranks in zip(part.nodes, part.ranks, strict=True):
                 spare[node] -= ranks
-    return None if any(spare.values()) else Change(dropped=tuple(dropped), added=tuple(added))
+    return None if any(spare.values()) else AllocationChange(dropped=tuple(dropped), added=tuple(added))
 
 
 def _with(part: Grant, *, chip_milli: int, ranks: int) -> Grant:

@@ -112,7 +112,7 @@ def member_name(array: str, index: int) -> str:
     return f"{array}-{index}"
 
 
-class Ledger:
+class StateWriter:
     """The moves of one transaction.
 
     Args:

@@ -94,7 +94,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class VersionCandidate:
     """Episodes that may become a version once somebody has judged them.
 
     Args:

@@ -18,7 +18,7 @@ MIXTURE = "mixture"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Component:
+class MixtureComponent:
     """One version of a mixture: its name, its id, and its share of what is drawn."""
 
     version: str
@@ -31,7 +31,7 @@ class Mixture:
     """Versions to draw from at once; the shares sum to one. In order of the versions' names."""
 
     name: str
-    components: tuple[Component, ...]
+    components: tuple[MixtureComponent, ...]
 
 
 def freeze_mixture(store: ObjectStore, name: str, weights: Mapping[str, float]) -> Mixture:
@@ -56,7 +56,7 @@ def freeze_mixture(store: ObjectStore, name: str, weights: Mapping[str, float]) 
     total = math.fsum(weights.values())
     resolved = {version: resolve(store, version) for version in weights}
     components = [
-        Component(version=resolved[version].name, id=resolved[version].id, share=weight / total)
+        MixtureComponent(version=resolved[version].name, id=resolved[version].id, share=weight / total)
         for version, weight in weights.items()
     ]
     if len({component.version for component in components}) < len(components):

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainspring.data.catalog.fragments import READERS, Fragment, chunked, masked, read_fragments
-from mainspring.data.catalog.log import Candidate, Origin, Version, place_of, resolve
+from mainspring.data.catalog.log import Origin, Version, VersionCandidate, place_of, resolve
 from mainspring.data.catalog.queries import matching
 from mainspring.data.catalog.versions import prepare_whole, publish
 from mainspring.domain.errors import InvalidInput
@@ -28,7 +28,7 @@ def choose(
     dataset: str,
     joined: Mapping[str, pa.Table] = _NOTHING,
     origin: Origin | None = None,
-) -> Candidate:
+) -> VersionCandidate:
     """Returns the episodes for which a condition holds, as a candidate. No row is written again, only which stay.
 
     Args:
@@ -96,7 +96,7 @@ def merge(store: ObjectStore, names: Sequence[str], *, dataset: str) -> Version:
     return publish(store, merged(store, names, dataset=dataset))
 
 
-def merged(store: ObjectStore, names: Sequence[str], *, dataset: str) -> Candidate:
+def merged(store: ObjectStore, names: Sequence[str], *, dataset: str) -> VersionCandidate:
     """Returns the episodes of several versions, each once, as a candidate.
 
     Args:

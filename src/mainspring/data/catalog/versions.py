@@ -34,10 +34,10 @@ from mainspring.data.catalog.lineage import VERSION, record_use
 from mainspring.data.catalog.log import (
     NUMBER_MAX,
     TASKS_NAMED_MAX,
-    Candidate,
     Numbers,
     Origin,
     Version,
+    VersionCandidate,
     Waiver,
     datasets,
     newest_version,
@@ -62,9 +62,9 @@ _ID_LETTERS = 32
 
 __all__ = [
     "INGEST",
-    "Candidate",
     "Origin",
     "Version",
+    "VersionCandidate",
     "Waiver",
     "candidate",
     "candidates",
@@ -113,7 +113,7 @@ def prepare(
     rows: Sequence[EpisodeRow] | pa.Table,
     features: Features,
     origin: Origin = INGEST,
-) -> Candidate:
+) -> VersionCandidate:
     """Returns episodes as a candidate for a dataset's next version, kept in the store until it is published.
 
     Args:
@@ -133,7 +133,7 @@ def prepare(
 
 def prepare_whole(
     store: ObjectStore, dataset: str, fragments: Sequence[Fragment], features: Features, *, parent: str, origin: Origin
-) -> Candidate:
+) -> VersionCandidate:
     """Returns fragments as a candidate that is to be a version by itself, kept in the store until it is published.
 
     Args:
@@ -152,7 +152,7 @@ def prepare_whole(
     return made
 
 
-def candidate(store: ObjectStore, dataset: str, id: str) -> Candidate:
+def candidate(store: ObjectStore, dataset: str, id: str) -> VersionCandidate:
     """Returns a candidate that was prepared and not yet published.
 
     Args:
@@ -163,7 +163,7 @@ def candidate(store: ObjectStore, dataset: str, id: str) -> Candidate:
     Raises:
         NotFound: It was published, was never prepared, or is too old and was collected.
     """
-    return decode(Candidate, store.get(f"candidates/{checked_name(dataset, 'dataset')}/{id}.json"))
+    return decode(VersionCandidate, store.get(f"candidates/{checked_name(dataset, 'dataset')}/{id}.json"))
 
 
 def candidates(store: ObjectStore, dataset: str) -> tuple[str, ...]:
@@ -177,7 +177,7 @@ def candidates(store: ObjectStore, dataset: str) -> tuple[str, ...]:
     return tuple(entry.key.rpartition("/")[2].removesuffix(".json") for entry in entries)
 
 
-def publish(store: ObjectStore, candidate: Candidate, *, waivers: Sequence[Waiver] = ()) -> Version:
+def publish(store: ObjectStore, candidate: VersionCandidate, *, waivers: Sequence[Waiver] = ()) -> Version:
     """Returns the version that a candidate has become. May be repeated: it becomes one version once.
 
     Safe against others who publish at the same time, and against a garbage collection that runs meanwhile.
@@ -218,7 +218,7 @@ def publish(store: ObjectStore, candidate: Candidate, *, waivers: Sequence[Waive
     )
 
 
-def episode_rows(store: ObjectStore, version: Version | Candidate) -> tuple[EpisodeRow, ...]:
+def episode_rows(store: ObjectStore, version: Version | VersionCandidate) -> tuple[EpisodeRow, ...]:
     """Returns a version's episodes, in id order: for few, or for what is shown.
 
     Args:
@@ -229,7 +229,9 @@ def episode_rows(store: ObjectStore, version: Version | Candidate) -> tuple[Epis
     return tuple(from_plain(EpisodeRow, row) for row in rows)
 
 
-def episode_table(store: ObjectStore, version: Version | Candidate, columns: Sequence[str] | None = None) -> pa.Table:
+def episode_table(
+    store: ObjectStore, version: Version | VersionCandidate, columns: Sequence[str] | None = None
+) -> pa.Table:
     """Returns a version's episodes as a table of `fragments.ROWS`, in id order.
 
     Args:
@@ -264,7 +266,7 @@ def query(store: ObjectStore, version: Version, where: str) -> tuple[EpisodeId, 
 
 def _candidate(
     store: ObjectStore, dataset: str, rows: Sequence[EpisodeRow] | pa.Table, features: Features, origin: Origin
-) -> Candidate:
+) -> VersionCandidate:
     checked_name(dataset, "dataset")
     newest = newest_version(store, dataset)
     _check_features(dataset, features, newest)
@@ -282,7 +284,7 @@ def _made(
     whole: bool,
     parent: str,
     origin: Origin,
-) -> Candidate:
+) -> VersionCandidate:
     if not fragments:
         raise InvalidInput("freeze a version", on=checked_name(dataset, "dataset"), got="no episodes", wanted="one")
     tasks = pc.unique(read_fragments(store, fragments, ["task"])["task"]).to_pylist()
@@ -295,7 +297,7 @@ def _made(
         "parent": parent,
         "origin": origin,
     }
-    return Candidate(id=blake3(encode(said)).hexdigest()[:_ID_LETTERS], **said)
+    return VersionCandidate(id=blake3(encode(said)).hexdigest()[:_ID_LETTERS], **said)
 
 
 def _newest(store: ObjectStore, dataset: str, numbers: Numbers) -> Version | None:
@@ -307,7 +309,7 @@ def _check_features(dataset: str, features: Features, newest: Version | None) ->
         raise InvalidInput("extend a dataset", on=dataset, got=str(features), wanted=str(newest.features))
 
 
-def _check_fits(candidate: Candidate, newest: Version | None) -> None:
+def _check_fits(candidate: VersionCandidate, newest: Version | None) -> None:
     if not candidate.whole:
         _check_features(candidate.dataset, candidate.features, newest)
     elif newest and newest.name != candidate.parent and place_of(candidate.parent).dataset == candidate.dataset:
@@ -320,7 +322,7 @@ def _check_fits(candidate: Candidate, newest: Version | None) -> None:
 
 
 def _version(
-    candidate: Candidate,
+    candidate: VersionCandidate,
     number: int,
     fragments: tuple[Fragment, ...],
     *,
@@ -349,7 +351,7 @@ def _version(
     )
 
 
-def _announce(store: ObjectStore, candidate: Candidate, version: Version, newest: Version | None) -> None:
+def _announce(store: ObjectStore, candidate: VersionCandidate, version: Version, newest: Version | None) -> None:
     """Makes sure that nothing the version names is collected before or while it is committed, and who it comes from.
 
     What a living version names is safe: it is freed only when the grace after its deletion is over.
@@ -415,5 +417,5 @@ def _settled(store: ObjectStore, fragments: list[Fragment]) -> tuple[Fragment, .
     return (*fragments[:start], put_fragment(store, rows))
 
 
-def _candidate_key(candidate: Candidate) -> str:
+def _candidate_key(candidate: VersionCandidate) -> str:
     return f"candidates/{candidate.dataset}/{candidate.id}.json"

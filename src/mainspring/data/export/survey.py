@@ -23,7 +23,7 @@ from mainspring.data.export.video import VideoPart, delay_of
 from mainspring.data.features import Camera, Features
 from mainspring.data.layers.episode import Recorded, read_recorded
 from mainspring.data.layers.layer import facts_table, features_with, find_layer, layer_pieces
-from mainspring.data.packs import Piece, read_piece
+from mainspring.data.packs import PackPiece, read_piece
 from mainspring.data.video.packets import PacketIndex, index_from_parquet
 from mainspring.domain.codec import from_plain
 from mainspring.domain.errors import DamagedData, InvalidInput, nearest
@@ -123,7 +123,7 @@ class EpisodeSeen:
 
     number: int
     row: EpisodeRow
-    layers: tuple[Piece, ...]
+    layers: tuple[PackPiece, ...]
     off_grid_ns: int
     wide: tuple[str, ...]
     tracks: tuple[TrackSeen, ...]
@@ -349,7 +349,7 @@ def _rows(
 
 
 def _seen(
-    store: ObjectStore, number: int, row: EpisodeRow, layers: tuple[Piece, ...], features: Features, folder: Path
+    store: ObjectStore, number: int, row: EpisodeRow, layers: tuple[PackPiece, ...], features: Features, folder: Path
 ) -> EpisodeSeen:
     read = read_recorded(store, row, layers, folder)
     for column in features.columns:

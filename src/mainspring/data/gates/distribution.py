@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from mainspring.data.catalog.fragments import Fragment, read_fragment
 from mainspring.data.episode import column_from_table
 from mainspring.data.features import Features
-from mainspring.data.packs import Piece, read_piece
+from mainspring.data.packs import PackPiece, read_piece
 from mainspring.data.pool import mapped
 from mainspring.data.sketch import Sketch, sketch_from_bytes, sketch_to_bytes
 from mainspring.domain.codec import from_plain
@@ -35,7 +35,7 @@ AHEAD = 64  # Episodes in hand at once: a few megabytes.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shift:
+class ColumnShift:
     """How one dimension of new episodes differs from the same of the old ones.
 
     Args:
@@ -70,7 +70,7 @@ def sketch_of(store: ObjectStore, fragments: Sequence[Fragment], features: Featu
     return reduce(Sketch.merged, (_of_fragment(store, fragment, features) for fragment in fragments))
 
 
-def shifts(before: Sketch, after: Sketch, features: Features) -> tuple[Shift, ...]:
+def shifts(before: Sketch, after: Sketch, features: Features) -> tuple[ColumnShift, ...]:
     """Returns where new rows differ from old ones by more than chance or another task would explain.
 
     Args:
@@ -102,7 +102,7 @@ def shifts(before: Sketch, after: Sketch, features: Features) -> tuple[Shift, ..
             range_text = f"median {edges[4, at]:.4g}, at most {SHIFT_MAX} apart"
         else:
             continue
-        found.append(Shift(column=column, dimension=dimension, kind=kind, got=got, wanted=range_text))
+        found.append(ColumnShift(column=column, dimension=dimension, kind=kind, got=got, wanted=range_text))
     return tuple(found)
 
 
@@ -117,9 +117,9 @@ def _of_fragment(store: ObjectStore, fragment: Fragment, features: Features) -> 
 
 
 def _made(store: ObjectStore, fragment: Fragment, features: Features) -> Sketch:
-    pieces = [from_plain(Piece, row) for row in read_fragment(store, fragment, ["columns"])["columns"].to_pylist()]
+    pieces = [from_plain(PackPiece, row) for row in read_fragment(store, fragment, ["columns"])["columns"].to_pylist()]
 
-    def one(piece: Piece) -> Sketch:
+    def one(piece: PackPiece) -> Sketch:
         table = pq.read_table(io.BytesIO(read_piece(store, piece)))
         return Sketch.of(np.concatenate([column_from_table(table, column.name) for column in features.columns], axis=1))
 

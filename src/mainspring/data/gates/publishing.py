@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mainspring.data.catalog.log import Candidate, Version, Waiver, resolve
+from mainspring.data.catalog.log import Version, VersionCandidate, Waiver, resolve
 from mainspring.data.catalog.versions import publish
 from mainspring.data.gates.distribution import shifts, sketch_of
 from mainspring.domain.codec import decode, encode
@@ -68,7 +68,7 @@ class Judgement:
     judged_s: float
 
 
-def judge(store: ObjectStore, candidate: Candidate) -> tuple[Finding, ...]:
+def judge(store: ObjectStore, candidate: VersionCandidate) -> tuple[Finding, ...]:
     """Returns what keeps a candidate from being published; nothing when all gates are open.
 
     Args:
@@ -105,7 +105,7 @@ def judge(store: ObjectStore, candidate: Candidate) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _damage(candidate: Candidate, parent: Version) -> Iterator[Finding]:
+def _damage(candidate: VersionCandidate, parent: Version) -> Iterator[Finding]:
     """Tells of recordings that have begun to lose things; of those that always did, the first ingest told."""
     share_max = parent.lossy / max(1, parent.episodes) + LOSSY_MAX
     if candidate.lossy > share_max * candidate.episodes:
@@ -118,7 +118,7 @@ def _damage(candidate: Candidate, parent: Version) -> Iterator[Finding]:
 
 
 def publish_judged(
-    store: ObjectStore, candidate: Candidate, *, clock: Clock, waivers: Sequence[Waiver] = ()
+    store: ObjectStore, candidate: VersionCandidate, *, clock: Clock, waivers: Sequence[Waiver] = ()
 ) -> Version:
     """Returns the version that a candidate has become, if every gate is open or waived. Leaves a judgement.
 
@@ -169,7 +169,7 @@ def judgements(store: ObjectStore, dataset: str) -> tuple[Judgement, ...]:
 
 def _record(
     store: ObjectStore,
-    candidate: Candidate,
+    candidate: VersionCandidate,
     findings: tuple[Finding, ...],
     waivers: tuple[Waiver, ...],
     version: Version | None,

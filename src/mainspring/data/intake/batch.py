@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mainspring.data.episode import EpisodeRow
-from mainspring.data.intake.journal import Line
-from mainspring.data.intake.judge import Draft, Verdict
-from mainspring.data.packs import PACK_BYTES_MAX, Pack, Part, Piece, Places
+from mainspring.data.intake.journal import JournalEntry
+from mainspring.data.intake.judge import Draft, UnitVerdict
+from mainspring.data.packs import PACK_BYTES_MAX, Pack, PackPart, PackPiece, PackPlaces
 from mainspring.objects import Data, ObjectStore
 
 
@@ -16,7 +16,7 @@ class _Packed:
     """Bytes in one of the batch's packs."""
 
     pack: int
-    part: Part
+    part: PackPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class _Waiting:
 
     key: str
     mark: int
-    verdict: Verdict
+    verdict: UnitVerdict
     columns: _Packed | None = None
     indexes: tuple[_Packed, ...] = ()
 
@@ -40,7 +40,7 @@ class Batch:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._pack = Pack()
-        self._places: list[Places] = []
+        self._places: list[PackPlaces] = []
         self._waiting: list[_Waiting] = []
         self.size_bytes = 0
 
@@ -49,7 +49,7 @@ class Batch:
         """Returns how many lines it has."""
         return len(self._waiting)
 
-    def add(self, key: str, mark: int, verdicts: tuple[Verdict, ...]) -> None:
+    def add(self, key: str, mark: int, verdicts: tuple[UnitVerdict, ...]) -> None:
         """Adds what was found in a unit, whose files are stored already.
 
         Args:
@@ -67,10 +67,10 @@ class Batch:
             columns = self._packed(draft.columns)
             indexes = tuple(self._packed(index) for index in draft.indexes)
             light = Draft(row=draft.row, features=draft.features, columns=b"", indexes=(), files=())
-            verdict = Verdict(name=verdict.name, note=verdict.note, draft=light)
+            verdict = UnitVerdict(name=verdict.name, note=verdict.note, draft=light)
             self._waiting.append(_Waiting(key=key, mark=mark, verdict=verdict, columns=columns, indexes=indexes))
 
-    def stored(self) -> list[Line]:
+    def stored(self) -> list[JournalEntry]:
         """Returns the lines for the journal; everything they name is stored then.
 
         Raises:
@@ -88,12 +88,12 @@ class Batch:
         self.size_bytes += len(data)
         return _Packed(pack=len(self._places), part=self._pack.add(data))
 
-    def _line(self, waiting: _Waiting) -> Line:
+    def _line(self, waiting: _Waiting) -> JournalEntry:
         verdict = waiting.verdict
         row: EpisodeRow | None = None
         if verdict.draft and waiting.columns:
             row = verdict.draft.placed(self._piece(waiting.columns), tuple(map(self._piece, waiting.indexes)))
-        return Line(
+        return JournalEntry(
             key=waiting.key,
             mark=waiting.mark,
             name=verdict.name,
@@ -103,5 +103,5 @@ class Batch:
             features=verdict.draft.features if verdict.draft else None,
         )
 
-    def _piece(self, packed: _Packed) -> Piece:
+    def _piece(self, packed: _Packed) -> PackPiece:
         return self._places[packed.pack](packed.part)

@@ -20,13 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mainspring.data.catalog.fragments import FRAGMENT_ROWS_MAX
-from mainspring.data.catalog.log import Candidate, Origin, Version, newest_version
+from mainspring.data.catalog.log import Origin, Version, VersionCandidate, newest_version
 from mainspring.data.catalog.versions import episode_table, prepare
 from mainspring.data.catalog.versions import publish as publish_plainly
 from mainspring.data.features import Features
 from mainspring.data.intake.batch import Batch
 from mainspring.data.intake.journal import Journal, Keys, hash_of, keys_from
-from mainspring.data.intake.judge import Verdict, cleared, content_of, judged
+from mainspring.data.intake.judge import UnitVerdict, cleared, content_of, judged
 from mainspring.data.intake.logs.recipe import Recipe
 from mainspring.data.intake.report import NAMED_MAX, IngestProgress, IngestReport, LeftOut, Noted
 from mainspring.data.intake.sources import NATIVE, Survey, survey_of, units_in
@@ -53,7 +53,7 @@ BATCH_BYTES_MAX = 64 << 20  # One pack.
 BATCH_SECONDS_MAX = 30.0  # What a kill loses at most, besides the unit under way.
 _NANOSECONDS = 1_000_000_000
 
-Publish: TypeAlias = Callable[[ObjectStore, Candidate], Version]
+Publish: TypeAlias = Callable[[ObjectStore, VersionCandidate], Version]
 Progress: TypeAlias = Callable[[IngestProgress], None]
 
 
@@ -73,7 +73,7 @@ class _Taken:
     size_bytes: int
     mark: int
     key: str
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[UnitVerdict, ...]
 
 
 def ingest(
@@ -246,7 +246,7 @@ class _Intake:
         mark = mark_of(unit, self._staging)
         there = [file.path for file in unit.files if file.path.is_file()]
         folder = scratch / f"{next(self._folders):08d}"
-        verdicts: tuple[Verdict, ...] = ()
+        verdicts: tuple[UnitVerdict, ...] = ()
         size_bytes = 0
         try:
             size_bytes = sum(path.stat().st_size for path in there)
@@ -259,20 +259,20 @@ class _Intake:
                         verdicts = self._judged(unit, blobs, folder, workers)
                         self._store_files(unit, mark, verdicts, folder)
         except (InvalidInput, NotFound, Conflict) as error:  # What is wrong with its content, a verdict says.
-            key, verdicts = "", (Verdict(name=unit.name, reason=f"{error}; it is read again next time"),)
+            key, verdicts = "", (UnitVerdict(name=unit.name, reason=f"{error}; it is read again next time"),)
         finally:
             cleared(folder)
         return _Taken(unit=unit, size_bytes=size_bytes, mark=mark, key=key, verdicts=verdicts)
 
     def _judged(
         self, unit: Unit, blobs: Mapping[Path, Blob], folder: Path, workers: Workers | None
-    ) -> tuple[Verdict, ...]:
+    ) -> tuple[UnitVerdict, ...]:
         arrived_ns = self._arrived_ns(unit)
         if workers is None:
             return judged(unit, blobs, folder, arrived_ns, self._options)
         return workers.run(unit.name, judged, unit, blobs, folder, arrived_ns, self._options)
 
-    def _store_files(self, unit: Unit, mark: int, verdicts: tuple[Verdict, ...], folder: Path) -> None:
+    def _store_files(self, unit: Unit, mark: int, verdicts: tuple[UnitVerdict, ...], folder: Path) -> None:
         """Stores the files of sound episodes; nothing may stay under a name of other bytes when one has changed."""
         files = {path: blob for verdict in verdicts if verdict.draft for path, blob in verdict.draft.files}
         changed = mark_of(unit, self._staging) != mark
@@ -301,7 +301,7 @@ def _published(
     journal: Journal,
     keys: Keys,
     lines: pa.Table,
-    publish: Callable[[Candidate], Version],
+    publish: Callable[[VersionCandidate], Version],
     origin: Origin,
 ) -> Version | None:
     """Freezes the sound episodes that share the dataset's features, or the most common ones of a new dataset."""
@@ -323,7 +323,7 @@ def _frozen(
     dataset: str,
     tables: list[pa.Table],
     features: Features,
-    publish: Callable[[Candidate], Version],
+    publish: Callable[[VersionCandidate], Version],
     origin: Origin,
 ) -> Version:
     return publish(prepare(store, dataset, pa.concat_tables(tables), features, origin))

@@ -50,7 +50,7 @@ Keys = NDArray[np.bytes_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class JournalEntry:
     """One episode found, or why there is none.
 
     Args:
@@ -122,7 +122,7 @@ class Journal:
         place = int(np.searchsorted(self._done, wanted))
         return place < len(self._done) and bool(self._done[place] == wanted)
 
-    def add(self, lines: Sequence[Line]) -> None:
+    def add(self, lines: Sequence[JournalEntry]) -> None:
         """Writes a batch; when this returns, its units need not be read again.
 
         Args:
@@ -149,7 +149,7 @@ class Journal:
         self._put(pa.table(columns, schema=_LINES).append_column(_ROW, structs.take(place)), features)
 
     def lines(self, keys: Keys) -> pa.Table:
-        """Returns the lines of some units, each once: the columns of `Line`, with `features` as a hash and no row.
+        """Returns the lines of some units, each once: columns of `JournalEntry`, with `features` as a hash and no row.
 
         Args:
             keys: The units.

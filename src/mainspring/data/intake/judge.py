@@ -24,7 +24,7 @@ from mainspring.data.intake.logs.mapping import Mapped
 from mainspring.data.intake.units import Unit
 from mainspring.data.loss import LOST, Loss, losses_text
 from mainspring.data.options import IngestOptions
-from mainspring.data.packs import Piece, piece_of
+from mainspring.data.packs import PackPiece, piece_of
 from mainspring.data.video.packets import index_of_video
 from mainspring.domain.errors import InvalidInput, MainspringError, NotFound
 from mainspring.objects import Blob, blob_of_file
@@ -51,7 +51,7 @@ class Draft:
     indexes: tuple[bytes, ...]
     files: tuple[tuple[Path, Blob], ...]
 
-    def placed(self, columns: Piece, indexes: tuple[Piece, ...]) -> EpisodeRow:
+    def placed(self, columns: PackPiece, indexes: tuple[PackPiece, ...]) -> EpisodeRow:
         """Returns its row, with pieces that are stored.
 
         Args:
@@ -63,7 +63,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class UnitVerdict:
     """What was found of one episode, or of what should have been some.
 
     Args:
@@ -81,7 +81,7 @@ class Verdict:
 
 def judged(
     unit: Unit, blobs: Mapping[Path, Blob], folder: Path, arrived_ns: int, options: IngestOptions
-) -> tuple[Verdict, ...]:
+) -> tuple[UnitVerdict, ...]:
     """Returns a unit's episodes, each judged; at least one verdict.
 
     Args:
@@ -95,18 +95,18 @@ def judged(
         StorageFull: There is no room for the packets.
     """
     folder.mkdir()
-    found: list[Verdict] = []
+    found: list[UnitVerdict] = []
     named = dict(blobs)
     try:
         for mapped in unit.read(folder):
             found.append(_verdict(mapped, named, arrived_ns, options))
     except (InvalidInput, NotFound) as error:
-        found.append(Verdict(name=unit.name, reason=str(error)))
+        found.append(UnitVerdict(name=unit.name, reason=str(error)))
     except MainspringError:
         raise  # No room, no answer: that is about this place, not about the recording.
     except Exception as error:  # noqa: BLE001 - one recording must not keep a fleet's others out.
-        found.append(Verdict(name=unit.name, reason=f"{OUR_FAULT}: {type(error).__name__}: {str(error)[:200]}"))
-    return tuple(found) or (Verdict(name=unit.name, reason="no episode in it"),)
+        found.append(UnitVerdict(name=unit.name, reason=f"{OUR_FAULT}: {type(error).__name__}: {str(error)[:200]}"))
+    return tuple(found) or (UnitVerdict(name=unit.name, reason="no episode in it"),)
 
 
 def content_of(path: Path) -> Blob:
@@ -137,24 +137,24 @@ def cleared(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _verdict(mapped: Mapped, blobs: dict[Path, Blob], arrived_ns: int, options: IngestOptions) -> Verdict:
+def _verdict(mapped: Mapped, blobs: dict[Path, Blob], arrived_ns: int, options: IngestOptions) -> UnitVerdict:
     if mapped.episode is None:
-        return Verdict(name=mapped.name, reason=mapped.reason, note=mapped.note)
+        return UnitVerdict(name=mapped.name, reason=mapped.reason, note=mapped.note)
     try:
         found = examined(mapped.episode, options.allow)
         beyond = [loss for loss in found.losses if loss.share > options.lost_max]
         if found.reasons or beyond:
             reasons = [*found.reasons, *([_too_much(beyond, options.lost_max)] if beyond else ())]
-            return Verdict(name=mapped.name, reason="; ".join(reasons), note=mapped.note)
+            return UnitVerdict(name=mapped.name, reason="; ".join(reasons), note=mapped.note)
         episode = replace(mapped.episode, videos=found.videos)
         note = "; ".join(filter(None, (mapped.note, *found.allowed)))
         if found.losses:
             gone = losses_text(found.losses)
             episode = replace(episode, metadata={**episode.metadata, LOST: gone})
             note = "; ".join(filter(None, (note, gone)))
-        return Verdict(name=mapped.name, note=note, draft=_drafted(mapped.name, episode, blobs, arrived_ns))
+        return UnitVerdict(name=mapped.name, note=note, draft=_drafted(mapped.name, episode, blobs, arrived_ns))
     except (InvalidInput, NotFound) as error:
-        return Verdict(name=mapped.name, reason=str(error), note=mapped.note)
+        return UnitVerdict(name=mapped.name, reason=str(error), note=mapped.note)
 
 
 def _too_much(losses: list[Loss], lost_max: float) -> str:

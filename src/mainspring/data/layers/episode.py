@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from mainspring.data.episode import SHOWN, EpisodeRow, Floats, Integers, column_from_table, shown_at
-from mainspring.data.packs import Piece, read_piece
+from mainspring.data.packs import PackPiece, read_piece
 from mainspring.data.video.frames import frames_shown
 from mainspring.data.video.packets import index_from_parquet
 from mainspring.domain.errors import InvalidInput
@@ -64,7 +64,7 @@ class Recorded:
             yield frame.to_ndarray(format="rgb24")
 
 
-def read_recorded(store: ObjectStore, row: EpisodeRow, layers: tuple[Piece, ...], folder: Path) -> Recorded:
+def read_recorded(store: ObjectStore, row: EpisodeRow, layers: tuple[PackPiece, ...], folder: Path) -> Recorded:
     """Returns an episode as a producer sees it.
 
     Args:

@@ -22,7 +22,7 @@ from mainspring.data.catalog.fragments import PIECE
 from mainspring.data.features import Column, Features
 from mainspring.data.layers.making import Result
 from mainspring.data.layers.producer import LayerSpec
-from mainspring.data.packs import Pack, Piece
+from mainspring.data.packs import Pack, PackPiece
 from mainspring.domain.codec import decode, encode, from_plain, to_plain
 from mainspring.domain.errors import DamagedData, InvalidInput, NotFound, Unavailable
 from mainspring.domain.ids import EpisodeId
@@ -136,7 +136,7 @@ def layer_table(store: ObjectStore, layer_id: str) -> pa.Table:
     return table.filter(pa.array(first, pa.bool_()))
 
 
-def layer_pieces(store: ObjectStore, layer_id: str, episodes: Iterable[EpisodeId]) -> dict[EpisodeId, Piece]:
+def layer_pieces(store: ObjectStore, layer_id: str, episodes: Iterable[EpisodeId]) -> dict[EpisodeId, PackPiece]:
     """Returns where a layer's columns of some episodes lie.
 
     Args:
@@ -150,7 +150,7 @@ def layer_pieces(store: ObjectStore, layer_id: str, episodes: Iterable[EpisodeId
     wanted = set(episodes)
     table = layer_table(store, layer_id).select(["id", "columns"])
     found = {
-        EpisodeId(row["id"]): from_plain(Piece, row["columns"])
+        EpisodeId(row["id"]): from_plain(PackPiece, row["columns"])
         for row in table.to_pylist()
         if row["id"] in wanted and row["columns"] is not None
     }

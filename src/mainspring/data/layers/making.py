@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from mainspring.data.episode import EpisodeRow
 from mainspring.data.layers.episode import read_recorded
 from mainspring.data.layers.producer import LayerSpec, Producer, load_producer
-from mainspring.data.packs import Piece
+from mainspring.data.packs import PackPiece
 from mainspring.domain.errors import InvalidInput, MainspringError, Unavailable
 from mainspring.domain.ids import EpisodeId
 from mainspring.objects import open_store
@@ -44,7 +44,7 @@ class Task:
     store: str
     options: Mapping[str, str]
     row: EpisodeRow
-    inputs: tuple[Piece, ...]
+    inputs: tuple[PackPiece, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

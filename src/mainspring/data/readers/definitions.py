@@ -13,7 +13,7 @@ from rosbags.typesys import Stores, TypesysError, get_types_from_idl, get_types_
 
 from mainspring.data.readers.layout import Format
 from mainspring.data.readers.messages import DEPTH_MAX
-from mainspring.data.readers.types import EMPTY_MEMBER, Node
+from mainspring.data.readers.types import EMPTY_MEMBER, TypeNode
 from mainspring.domain.errors import InvalidInput
 
 DEFINITION_BYTES_MAX = 1 << 20  # The largest of ROS, with all it names, has 30 KB.
@@ -37,9 +37,9 @@ _NUMBERS = MappingProxyType(
     }
 )
 NUMBERS = MappingProxyType(
-    {name: Node(kind="number", dtype=dtype, size=size) for name, (dtype, size) in _NUMBERS.items()}
+    {name: TypeNode(kind="number", dtype=dtype, size=size) for name, (dtype, size) in _NUMBERS.items()}
 )
-_TEXT = Node(kind="text")
+_TEXT = TypeNode(kind="text")
 Given: TypeAlias = tuple[tuple[str, str], ...]  # Of `definitions_in`: file to text; a tuple, so that layouts are kept.
 _DASHES = re.compile(r"^---[ \t]*$\n?", re.MULTILINE)  # Between the parts of a service or action.
 _SECTIONS = re.compile(r"^={20,}\n", re.MULTILINE)
@@ -52,7 +52,7 @@ _PART = re.compile(r"_(Request|Response|Event|Goal|Result|Feedback|FeedbackMessa
 
 
 @lru_cache(maxsize=1_024)  # Streams of one type share it; parsing takes milliseconds.
-def ros_type(name: str, text: str, language: str, message_format: Format, given: Given = ()) -> Node:
+def ros_type(name: str, text: str, language: str, message_format: Format, given: Given = ()) -> TypeNode:
     """Returns the layout of a ROS message type.
 
     Args:
@@ -171,14 +171,14 @@ def ros1_digest(name: str, text: str) -> str | None:
         return None
 
 
-def _struct(name: str, types: _Types, known: dict[str, Node], message_format: Format, depth: int) -> Node:
+def _struct(name: str, types: _Types, known: dict[str, TypeNode], message_format: Format, depth: int) -> TypeNode:
     if name in known:
         return known[name]
     if depth > DEPTH_MAX:
         raise _unclear(name, f"types nested deeper than {DEPTH_MAX}", "fewer")
     if name in _TIMES:
         seconds = NUMBERS["uint32" if message_format == "ros1" and name == _TIMES[0] else "int32"]
-        node = Node(kind="struct", fields=(("sec", seconds), ("nanosec", NUMBERS["uint32"])), time=True)
+        node = TypeNode(kind="struct", fields=(("sec", seconds), ("nanosec", NUMBERS["uint32"])), time=True)
     else:
         definition = types.find(name)
         if definition is None:
@@ -189,12 +189,12 @@ def _struct(name: str, types: _Types, known: dict[str, Node], message_format: Fo
         if not fields and message_format == "cdr":
             # A struct cannot be empty in IDL, so ROS 2 writes one byte.
             fields = ((EMPTY_MEMBER, NUMBERS["uint8"]),)
-        node = Node(kind="struct", fields=fields)
+        node = TypeNode(kind="struct", fields=fields)
     known[name] = node
     return node
 
 
-def _node(description: Any, types: _Types, known: dict[str, Node], message_format: Format, depth: int) -> Node:
+def _node(description: Any, types: _Types, known: dict[str, TypeNode], message_format: Format, depth: int) -> TypeNode:
     kind, detail = description
     if kind == Nodetype.BASE:
         if detail[0] == "string":
@@ -205,7 +205,7 @@ def _node(description: Any, types: _Types, known: dict[str, Node], message_forma
     if kind == Nodetype.NAME:
         return _struct(detail, types, known, message_format, depth + 1)
     element = _node(detail[0], types, known, message_format, depth)
-    return Node(kind="row", element=element, count=detail[1] if kind == Nodetype.ARRAY else None)
+    return TypeNode(kind="row", element=element, count=detail[1] if kind == Nodetype.ARRAY else None)
 
 
 @lru_cache(maxsize=1)

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from mainspring.data.readers.messages import (
     Decoded,
-    Field,
     Kind,
-    Part,
+    MessageField,
+    MessagePart,
     Values,
 )
-from mainspring.data.readers.types import Node, Want, fields_of, wants_of
+from mainspring.data.readers.types import TypeNode, Want, fields_of, wants_of
 
 Format = Literal["cdr", "ros1", "ulog"]
 _LAYOUTS_MAX = 8  # Kept from batch to batch and tried on all messages; those that match none are walked one by one.
@@ -120,7 +120,7 @@ class _Walk:
             places=self.places,
         )
 
-    def take(self, node: Node, want: Want) -> None:
+    def take(self, node: TypeNode, want: Want) -> None:
         """Passes over a node and notes what is wanted of it."""
         match node.kind:
             case "number":
@@ -137,7 +137,7 @@ class _Walk:
             case "row":
                 self._row(node, want)
 
-    def _struct(self, node: Node, want: Want) -> None:
+    def _struct(self, node: TypeNode, want: Want) -> None:
         if want.paths:  # Only times are wanted whole.
             self._align(4)
             for path in want.paths:
@@ -151,7 +151,7 @@ class _Walk:
             if not self.left:
                 return
 
-    def _row(self, node: Node, want: Want) -> None:
+    def _row(self, node: TypeNode, want: Want) -> None:
         assert node.element is not None
         count = node.count
         if count is None:
@@ -178,7 +178,7 @@ class _Walk:
             if self.left:
                 self._skip(element, count - done)
 
-    def _number_row(self, node: Node, count: int, want: Want) -> None:
+    def _number_row(self, node: TypeNode, count: int, want: Want) -> None:
         assert node.element is not None
         size, dtype = node.element.size, node.element.dtype
         if count:
@@ -199,7 +199,7 @@ class _Walk:
             for path in inner.paths:
                 self._place(path, self._numbers(dtype, base + item * size, (), size))
 
-    def _skip(self, node: Node, count: int) -> None:
+    def _skip(self, node: TypeNode, count: int) -> None:
         """Passes over some elements of one type; each step advances, so a count that lies ends at the message's end."""
         if count <= 0:
             return
@@ -212,7 +212,7 @@ class _Walk:
             for _ in range(self._bounded(count, 1)):
                 self._skip_one(node)
 
-    def _skip_one(self, node: Node) -> None:
+    def _skip_one(self, node: TypeNode) -> None:
         match node.kind:
             case "text":
                 self._text()
@@ -276,10 +276,10 @@ class LayoutDecoder:
         format: How it is laid out.
     """
 
-    root: Node
+    root: TypeNode
     format: Format
 
-    def fields(self, example: bytes | None) -> tuple[Field, ...]:
+    def fields(self, example: bytes | None) -> tuple[MessageField, ...]:
         """See `Decoder.fields`."""
         found = fields_of(self.root)
         unknown = {item.path for item in found if item.dims is None}
@@ -293,7 +293,7 @@ class LayoutDecoder:
             except _Unfit:
                 known = {}
         return tuple(
-            Field(path=item.path, kind=item.kind, dims=known.get(item.path) if item.dims is None else item.dims)
+            MessageField(path=item.path, kind=item.kind, dims=known.get(item.path) if item.dims is None else item.dims)
             for item in found
         )
 
@@ -311,7 +311,7 @@ class LayoutDecoder:
         return decode
 
 
-def _walked(data: bytes, root: Node, message_format: Format, want: Want, wanted: int, whole: int = 0) -> _Layout:
+def _walked(data: bytes, root: TypeNode, message_format: Format, want: Want, wanted: int, whole: int = 0) -> _Layout:
     """Returns where the wanted fields lie; with `whole` 1 the message must also end where its type does."""
     walk = _Walk(data, message_format, wanted, whole)
     if wanted:
@@ -332,7 +332,7 @@ def _checked(data: bytes, walk: Callable[[bytes, int], _Layout]) -> _Layout:
     return whole if fits else early
 
 
-def _layout_of(data: bytes, root: Node, message_format: Format, paths: tuple[str, ...]) -> _Layout:
+def _layout_of(data: bytes, root: TypeNode, message_format: Format, paths: tuple[str, ...]) -> _Layout:
     return _walked(data, root, message_format, wants_of(root, paths), len(paths))
 
 
@@ -411,10 +411,10 @@ def _runs(groups: list[tuple[NDArray[np.int64], _Layout]]) -> list[list[tuple[ND
     return runs
 
 
-def _part(messages: Sequence[bytes], run: list[tuple[NDArray[np.int64], _Layout]]) -> Part:
+def _part(messages: Sequence[bytes], run: list[tuple[NDArray[np.int64], _Layout]]) -> MessagePart:
     columns = [_read(messages, rows, layout) for rows, layout in run]
     if len(run) == 1:
-        return Part(rows=run[0][0], fields=columns[0])
+        return MessagePart(rows=run[0][0], fields=columns[0])
     rows = np.concatenate([rows for rows, _ in run])
     order = np.argsort(rows)
     fields: dict[str, Values] = {}
@@ -424,7 +424,7 @@ def _part(messages: Sequence[bytes], run: list[tuple[NDArray[np.int64], _Layout]
         else:
             listed: list[Any] = [value for column in columns for value in column[path]]
             fields[path] = tuple(listed[place] for place in order.tolist())
-    return Part(rows=rows[order], fields=fields)
+    return MessagePart(rows=rows[order], fields=fields)
 
 
 def _read(messages: Sequence[bytes], rows: NDArray[np.int64], layout: _Layout) -> dict[str, Values]:

@@ -16,7 +16,7 @@ from mainspring.data.readers.definitions import Given
 from mainspring.data.readers.gone import told_beside
 from mainspring.data.readers.mcap_log import MAGIC as MCAP_MAGIC
 from mainspring.data.readers.mcap_log import McapContainer
-from mainspring.data.readers.messages import Field, Log, Messages, Topic, Values
+from mainspring.data.readers.messages import Log, MessageField, Messages, Topic, Values
 from mainspring.data.readers.split import split_files
 from mainspring.data.readers.topics import Container, TopicLog
 from mainspring.data.readers.ulog_log import MAGIC as ULOG_MAGIC
@@ -27,7 +27,7 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 LOG_SUFFIXES = (".mcap", ".bag", ".db3", ".ulg")
 _COMPRESSED = (".zstd", ".zst")
 
-__all__ = ["LOG_SUFFIXES", "Field", "Log", "Messages", "Topic", "Values", "log_suffix", "open_log"]
+__all__ = ["LOG_SUFFIXES", "Log", "MessageField", "Messages", "Topic", "Values", "log_suffix", "open_log"]
 
 
 def log_suffix(path: Path) -> str:

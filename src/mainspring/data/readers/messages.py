@@ -24,7 +24,7 @@ Values: TypeAlias = NDArray[Any] | tuple[bytes, ...] | tuple[str, ...] | tuple[t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class MessageField:
     """What can be read from each message of a topic.
 
     Args:
@@ -56,7 +56,7 @@ class Topic:
     type: str
     encoding: str
     count: int | None
-    fields: tuple[Field, ...] = ()
+    fields: tuple[MessageField, ...] = ()
     problem: str = ""
 
 
@@ -128,7 +128,7 @@ class Log(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Part:
+class MessagePart:
     """Some messages of a batch, decoded: their places in it, and their fields."""
 
     rows: NDArray[np.int64]
@@ -139,7 +139,7 @@ class Part:
 class Decoded:
     """A batch decoded: parts in the batch's order, and why the rest was left out."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[MessagePart, ...]
     left_out: int = 0
     reason: str = ""
 
@@ -147,7 +147,7 @@ class Decoded:
 class Decoder(Protocol):
     """Turns the bytes of one topic's messages into columns."""
 
-    def fields(self, example: bytes | None) -> tuple[Field, ...]:
+    def fields(self, example: bytes | None) -> tuple[MessageField, ...]:
         """Returns what can be read, with the shapes of an example; at most `FIELDS_MAX`."""
         ...
 

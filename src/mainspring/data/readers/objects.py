@@ -18,9 +18,9 @@ from mainspring.data.readers.messages import (
     DEPTH_MAX,
     FIELDS_MAX,
     Decoded,
-    Field,
     Kind,
-    Part,
+    MessageField,
+    MessagePart,
     Step,
     Values,
     steps_of,
@@ -56,9 +56,9 @@ class _Value:
 class JsonDecoder:
     """Decodes JSON objects; its fields are those of an example."""
 
-    def fields(self, example: bytes | None) -> tuple[Field, ...]:
+    def fields(self, example: bytes | None) -> tuple[MessageField, ...]:
         """See `Decoder.fields`."""
-        found: list[Field] = []
+        found: list[MessageField] = []
         if example is not None and len(example) <= _JSON_BYTES_MAX:
             try:
                 _list_json(json.loads(example), "", 0, found)
@@ -89,9 +89,9 @@ class ProtobufDecoder:
 
     descriptor: Descriptor
 
-    def fields(self, example: bytes | None) -> tuple[Field, ...]:
+    def fields(self, example: bytes | None) -> tuple[MessageField, ...]:
         """See `Decoder.fields`."""
-        found: list[Field] = []
+        found: list[MessageField] = []
         _list_protobuf(self.descriptor, "", 0, found)
         if example is None:
             return tuple(found)
@@ -154,7 +154,7 @@ def _decode(messages: Sequence[bytes], read: Callable[[bytes], dict[str, _Value]
             rows.append(row)
         except (_Lacks, ValueError, DecodeError, RecursionError, OverflowError) as error:
             left_out, reason = left_out + 1, reason or str(error)[:200]
-    parts: list[Part] = []
+    parts: list[MessagePart] = []
     first = 0
     shapes = [tuple(value.shape for value in fields.values()) for fields in values]
     for place in range(1, len(values) + 1):
@@ -164,7 +164,7 @@ def _decode(messages: Sequence[bytes], read: Callable[[bytes], dict[str, _Value]
     return Decoded(parts=tuple(parts), left_out=left_out, reason=reason)
 
 
-def _part(rows: list[int], values: list[dict[str, _Value]]) -> Part:
+def _part(rows: list[int], values: list[dict[str, _Value]]) -> MessagePart:
     fields: dict[str, Values] = {}
     for path, first in values[0].items():
         column = [fields_of[path].value for fields_of in values]
@@ -174,7 +174,7 @@ def _part(rows: list[int], values: list[dict[str, _Value]]) -> Part:
             fields[path] = np.array(column, dtype=np.int64)
         else:
             fields[path] = tuple(column)
-    return Part(rows=np.array(rows, dtype=np.int64), fields=fields)
+    return MessagePart(rows=np.array(rows, dtype=np.int64), fields=fields)
 
 
 def _follow_json(plain: Any, steps: tuple[Step, ...]) -> Any:
@@ -229,7 +229,7 @@ def _time(seconds: int, rest: int) -> int:
     return time_ns
 
 
-def _list_json(plain: Any, path: str, depth: int, found: list[Field]) -> None:
+def _list_json(plain: Any, path: str, depth: int, found: list[MessageField]) -> None:
     if len(found) >= FIELDS_MAX or depth > DEPTH_MAX:
         return
     if isinstance(plain, dict) and not (path and _json_time(plain) is not None):
@@ -243,7 +243,7 @@ def _list_json(plain: Any, path: str, depth: int, found: list[Field]) -> None:
             value = _json_value(plain)
         except (_Lacks, ValueError):
             return
-        found.append(Field(path=path, kind=value.kind, dims=_dims(value)))
+        found.append(MessageField(path=path, kind=value.kind, dims=_dims(value)))
 
 
 def _dims(value: _Value) -> tuple[int, ...]:
@@ -252,7 +252,7 @@ def _dims(value: _Value) -> tuple[int, ...]:
     return (len(value.value),) if isinstance(value.value, tuple) else ()
 
 
-def _list_protobuf(descriptor: Descriptor, path: str, depth: int, found: list[Field]) -> None:
+def _list_protobuf(descriptor: Descriptor, path: str, depth: int, found: list[MessageField]) -> None:
     for field in descriptor.fields:
         if len(found) >= FIELDS_MAX or depth > DEPTH_MAX:
             return
@@ -266,7 +266,7 @@ def _list_protobuf(descriptor: Descriptor, path: str, depth: int, found: list[Fi
             kind = _kind(field)
             dims = None if field.is_repeated else ()
             if kind != "bytes" or not field.is_repeated:
-                found.append(Field(path=name, kind=kind, dims=dims))
+                found.append(MessageField(path=name, kind=kind, dims=dims))
 
 
 def _is_time(descriptor: Descriptor) -> bool:
@@ -285,14 +285,14 @@ def _kind(field: FieldDescriptor) -> Kind:
     return "bytes" if field.type == FieldDescriptor.TYPE_BYTES else "number"
 
 
-def _shaped(field: Field, message: Message, descriptor: Descriptor) -> Field:
+def _shaped(field: MessageField, message: Message, descriptor: Descriptor) -> MessageField:
     if field.dims is not None:
         return field
     try:
         value = _protobuf_value(_follow_protobuf(message, steps_of(field.path)), _leaf(descriptor, field.path))
     except _Lacks:
         return field
-    return Field(path=field.path, kind=field.kind, dims=_dims(value))
+    return MessageField(path=field.path, kind=field.kind, dims=_dims(value))
 
 
 def _leaf(descriptor: Descriptor, path: str) -> FieldDescriptor:

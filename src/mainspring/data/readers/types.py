@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mainspring.data.readers.messages import DEPTH_MAX, FIELDS_MAX, Field, Step, steps_of
+from mainspring.data.readers.messages import DEPTH_MAX, FIELDS_MAX, MessageField, Step, steps_of
 from mainspring.domain.errors import InvalidInput
 
 EMPTY_MEMBER = "structure_needs_at_least_one_member"  # What ROS 2 puts into a struct without fields.
@@ -13,7 +13,7 @@ _PADDING = "_padding"  # ULog's.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class TypeNode:
     """A type: a number, a text, a struct, or a row of elements of one type.
 
     Args:
@@ -29,8 +29,8 @@ class Node:
     kind: Literal["number", "text", "struct", "row"]
     dtype: str = ""
     size: int = 0
-    fields: tuple[tuple[str, Node], ...] = ()
-    element: Node | None = None
+    fields: tuple[tuple[str, TypeNode], ...] = ()
+    element: TypeNode | None = None
     count: int | None = None
     time: bool = False
     fixed: int | None = field(init=False)  # Its bytes where nothing is aligned; None when they vary.
@@ -63,26 +63,26 @@ class Want:
     ranges: list[tuple[str, int, int]] = field(default_factory=list)
 
 
-def fields_of(root: Node) -> tuple[Field, ...]:
+def fields_of(root: TypeNode) -> tuple[MessageField, ...]:
     """Returns what can be read of a type; dims None where they vary.
 
     Args:
         root: The type.
     """
-    found: list[Field] = []
+    found: list[MessageField] = []
     _list(root, "", 0, found)
     return tuple(found)
 
 
-def _list(node: Node, path: str, depth: int, found: list[Field]) -> None:
+def _list(node: TypeNode, path: str, depth: int, found: list[MessageField]) -> None:
     if len(found) >= FIELDS_MAX or depth > DEPTH_MAX:
         return
     if node.kind == "number":
-        found.append(Field(path=path, kind="number"))
+        found.append(MessageField(path=path, kind="number"))
     elif node.kind == "text":
-        found.append(Field(path=path, kind="text"))
+        found.append(MessageField(path=path, kind="text"))
     elif node.time and path:
-        found.append(Field(path=path, kind="time"))
+        found.append(MessageField(path=path, kind="time"))
     elif node.kind == "struct":
         for name, child in node.fields:
             if name == EMPTY_MEMBER or name.startswith(_PADDING):
@@ -92,14 +92,14 @@ def _list(node: Node, path: str, depth: int, found: list[Field]) -> None:
         element = node.element
         dims = None if node.count is None else (node.count,)
         if element.kind == "number" and dims is None and element.dtype in ("u1", "i1"):
-            found.append(Field(path=path, kind="bytes"))
+            found.append(MessageField(path=path, kind="bytes"))
         elif element.kind in ("number", "text"):
-            found.append(Field(path=path, kind="number" if element.kind == "number" else "text", dims=dims))
+            found.append(MessageField(path=path, kind="number" if element.kind == "number" else "text", dims=dims))
         else:
             _list(element, f"{path}[0]", depth + 1, found)
 
 
-def wants_of(root: Node, paths: tuple[str, ...]) -> Want:
+def wants_of(root: TypeNode, paths: tuple[str, ...]) -> Want:
     """Returns where in a type some paths lead.
 
     Args:
@@ -115,7 +115,7 @@ def wants_of(root: Node, paths: tuple[str, ...]) -> Want:
     return want
 
 
-def _add_want(root: Node, want: Want, path: str, steps: tuple[Step, ...]) -> None:
+def _add_want(root: TypeNode, want: Want, path: str, steps: tuple[Step, ...]) -> None:
     node = root
     for step in steps:
         if step.name:

@@ -19,7 +19,7 @@ from mainspring.data.readers.gone import Notes, Stretch
 from mainspring.data.readers.layout import LayoutDecoder
 from mainspring.data.readers.messages import DEPTH_MAX, Decoder
 from mainspring.data.readers.topics import Channel
-from mainspring.data.readers.types import Node
+from mainspring.data.readers.types import TypeNode
 from mainspring.domain.errors import DamagedData, InvalidInput
 
 MAGIC = b"ULog\x01\x12\x35"
@@ -242,7 +242,7 @@ def _shape(name: str, formats: dict[str, str]) -> _Shape | None:
     return None if time_at is None else _Shape(time_at=time_at, bytes_min=place - padding, bytes_max=place)
 
 
-def _node(name: str, formats: dict[str, str], depth: int) -> Node:
+def _node(name: str, formats: dict[str, str], depth: int) -> TypeNode:
     if name in _TYPES:
         return NUMBERS[_TYPES[name]]
     if name not in formats or depth > DEPTH_MAX:
@@ -251,10 +251,10 @@ def _node(name: str, formats: dict[str, str], depth: int) -> Node:
     fields = []
     for kind, count, field_name in _fields(formats[name]):
         inner = _node(kind, formats, depth + 1)
-        fields.append((field_name, inner if count is None else Node(kind="row", element=inner, count=count)))
+        fields.append((field_name, inner if count is None else TypeNode(kind="row", element=inner, count=count)))
     if depth == 0 and fields and fields[-1][0].startswith("_padding"):
         fields.pop()  # Writers leave the last padding out of their messages.
-    return Node(kind="struct", fields=tuple(fields))
+    return TypeNode(kind="struct", fields=tuple(fields))
 
 
 def _channel(number: int, found: _Found) -> Channel:

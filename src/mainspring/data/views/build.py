@@ -26,18 +26,18 @@ from mainspring.data.catalog.versions import episode_table
 from mainspring.data.episode import EpisodeRow
 from mainspring.data.features import Features
 from mainspring.data.layers.layer import features_with, find_layer, layer_pieces
-from mainspring.data.packs import Piece
+from mainspring.data.packs import PackPiece
 from mainspring.data.video.packet import DECODING
 from mainspring.data.views.earlier import sides_before
 from mainspring.data.views.manifest import (
-    Shard,
     SplitManifest,
     ViewManifest,
     ViewRecipe,
+    ViewShard,
     view_key,
     view_manifest,
 )
-from mainspring.data.views.ready import Maker, ReadyEpisode
+from mainspring.data.views.ready import FrameMaker, ReadyEpisode
 from mainspring.data.views.shards import Records, ShardRecord, ShardWriter, held_episodes, shard_blobs
 from mainspring.data.views.summary import Summary, summary_from_bytes
 from mainspring.domain.codec import encode, from_plain, to_plain
@@ -227,7 +227,7 @@ class _Builder:
         store: ObjectStore,
         recipe: ViewRecipe,
         features: Features,
-        layers: tuple[Mapping[EpisodeId, Piece], ...],
+        layers: tuple[Mapping[EpisodeId, PackPiece], ...],
         folder: Path,
         pool: ThreadPoolExecutor,
         threads: int,
@@ -242,7 +242,7 @@ class _Builder:
         self._ahead = max(AHEAD_MIN, 2 * threads)
         self._told = told
         self._videos = _Videos(store, folder / "videos")
-        self._make = Maker(
+        self._make = FrameMaker(
             store=store, recipe=recipe, features=features, layers=layers, folder=folder, video=self._videos.fetch
         )
 
@@ -253,7 +253,7 @@ class _Builder:
             side: Its episodes.
         """
         episodes = side.ids
-        shards: list[Shard] = []
+        shards: list[ViewShard] = []
         lengths: list[int] = []
         summary: Summary | None = None
         with _Window(self._pool, self._make, self._videos, side, self._ahead) as window:

@@ -149,7 +149,7 @@ class Packets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
+class ViewShard:
     """Consecutive rows of a split, of whole episodes.
 
     Args:
@@ -172,7 +172,7 @@ class SplitManifest:
 
     rows: int
     episodes: int
-    shards: tuple[Shard, ...]
+    shards: tuple[ViewShard, ...]
     episode_table: Blob
 
 

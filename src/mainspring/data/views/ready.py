@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from mainspring.data.episode import NANOSECONDS, EpisodeRow, Integers, VideoTrack, column_from_table, shown_at
 from mainspring.data.features import Features
-from mainspring.data.packs import Piece, read_piece
+from mainspring.data.packs import PackPiece, read_piece
 from mainspring.data.video.coded import Coded
 from mainspring.data.video.encode import encode_frames
 from mainspring.data.video.frames import PictureHash, frames_shown, hash_of_frames, read_frames
@@ -59,7 +59,7 @@ class ReadyEpisode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Maker:
+class FrameMaker:
     """What making episodes ready takes.
 
     Args:
@@ -74,7 +74,7 @@ class Maker:
     store: ObjectStore
     recipe: ViewRecipe
     features: Features
-    layers: tuple[Mapping[EpisodeId, Piece], ...]
+    layers: tuple[Mapping[EpisodeId, PackPiece], ...]
     folder: Path
     video: Callable[[Blob], Path]
 

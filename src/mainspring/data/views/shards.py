@@ -21,7 +21,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from mainspring.data.video.coded import Coded
-from mainspring.data.views.manifest import IMAGES, Packets, Shard
+from mainspring.data.views.manifest import IMAGES, Packets, ViewShard
 from mainspring.data.views.ready import ReadyEpisode
 from mainspring.data.views.summary import Summary, summary_to_bytes
 from mainspring.domain.codec import decode, encode
@@ -47,7 +47,7 @@ class ShardRecord:
         pictures: For each camera, the hash of what each episode's packets were decoded to when it was made.
     """
 
-    shard: Shard
+    shard: ViewShard
     episodes: tuple[str, ...]
     rows: tuple[int, ...]
     closed: bool
@@ -69,7 +69,7 @@ class ShardRecord:
         return shard_blobs(self.shard)
 
 
-def shard_blobs(shard: Shard) -> tuple[Blob, ...]:
+def shard_blobs(shard: ViewShard) -> tuple[Blob, ...]:
     """Returns every blob of a shard.
 
     Args:
@@ -217,7 +217,7 @@ class ShardWriter:
             np.save(sink, np.concatenate(ends), allow_pickle=False)
             videos[camera] = Packets(data=self._stored(store, "video", camera), ends=put_blob(store, sink.getbuffer()))
         summary = put_blob(store, summary_to_bytes(self._summary(rows)))
-        shard = Shard(rows=rows, columns=columns, videos=videos, summary=summary)
+        shard = ViewShard(rows=rows, columns=columns, videos=videos, summary=summary)
         return ShardRecord(
             shard=shard,
             episodes=tuple(self._episodes),

@@ -62,7 +62,7 @@ class Answer(Generic[Value]):
 
 
 @final
-class Newest(Generic[Value]):
+class LatestAnswer(Generic[Value]):
     """The newest answer to one question. A thread of its own asks, whenever somebody wants to know.
 
     Args:
@@ -189,7 +189,7 @@ class Newest(Generic[Value]):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Act:
+class BackgroundCall:
     """One thing to do for an allocation; the same thing when kind and grace are the same.
 
     Args:
@@ -217,7 +217,7 @@ class Act:
 
 
 @final
-class Turns:
+class CallQueue:
     """Does acts on a few threads: those of one allocation one after the other, in the order they were first asked for.
 
     Args:
@@ -237,10 +237,10 @@ class Turns:
         self._result_s = result_s
         self._idle = idle
         self._changed = Condition()
-        self._lanes: dict[AllocationId, deque[Act]] = {}
-        self._ready: deque[deque[Act]] = deque()
+        self._lanes: dict[AllocationId, deque[BackgroundCall]] = {}
+        self._ready: deque[deque[BackgroundCall]] = deque()
         self._waiting = 0
-        self._results: OrderedDict[tuple[AllocationId, str, float], Act] = OrderedDict()
+        self._results: OrderedDict[tuple[AllocationId, str, float], BackgroundCall] = OrderedDict()
         self._closed = False
         self._threads = [
             Thread(target=self._run, name=f"mainspring-acts-{name}-{index}", daemon=True) for index in range(THREADS)
@@ -248,7 +248,7 @@ class Turns:
         for thread in self._threads:
             thread.start()
 
-    def do(self, act: Act) -> None:
+    def do(self, act: BackgroundCall) -> None:
         """Returns once the act, or the same one asked for before, is done; waits a moment for that.
 
         Args:
@@ -282,7 +282,7 @@ class Turns:
         for thread in self._threads:
             thread.join(wait_s)
 
-    def _known(self, act: Act) -> Act | None:
+    def _known(self, act: BackgroundCall) -> BackgroundCall | None:
         """Returns the act that is the same, done or not, if it was asked for before and is not forgotten."""
         late_s = self._clock.monotonic_s() - self._result_s
         while self._results and (
@@ -292,7 +292,7 @@ class Turns:
         waiting = self._lanes.get(act.allocation, ())
         return next((each for each in waiting if each.key == act.key), None) or self._results.get(act.key)
 
-    def _queue(self, act: Act) -> Act:
+    def _queue(self, act: BackgroundCall) -> BackgroundCall:
         if self._waiting >= ACTS_MAX:
             got = f"{self._waiting} launches and stops that wait for their turn"
             raise Unavailable(act.attempted, on=f"{act.allocation} of {self._name}", got=got)

@@ -1,9 +1,10 @@
 """An engine behind threads of its own, so that whoever calls it never waits for a cluster that is slow or hangs.
 
-A controller's one thread calls its engines one after the other. Through `Behind` a question is answered from the newest
-answer, and an act that takes longer than a moment raises `Unavailable` while it goes on; asking for the same act again
-tells how it ended. Answers are ordered by what was done before they were asked for: one that cannot know of an act that
-returned is completed from that act, so a launch that returned is never absent, and what a stop took never runs again.
+A controller's one thread calls its engines one after the other. Through `NonBlockingEngine` a question is answered from
+the newest answer, and an act that takes longer than a moment raises `Unavailable` while it goes on; asking for the same
+act again tells how it ended. Answers are ordered by what was done before they were asked for: one that cannot know of
+an act that returned is completed from that act, so a launch that returned is never absent, and what a stop took never
+runs again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import final
 from mainspring.domain.fleet import AllocationPhase, AllocationSeen, Inventory, LaunchOrder, LogChunk
 from mainspring.domain.ids import AllocationId, ClusterName, NodeName
 from mainspring.domain.ports import Clock, Engine
-from mainspring.engines.common.background_calls import MOMENT_S, Act, Newest, Patience, Turns
+from mainspring.engines.common.background_calls import MOMENT_S, BackgroundCall, CallQueue, LatestAnswer, Patience
 
 JOIN_S = 1.0  # A call that takes longer ends when its own bound is reached; nothing waits for its thread.
 
@@ -32,7 +33,7 @@ class _Taken:
 
 
 @final
-class Behind:
+class NonBlockingEngine:
     """The `Engine` port around another engine, which several threads will call at once.
 
     Args:
@@ -62,7 +63,7 @@ class Behind:
         self._mark = 0
         self._taken: dict[AllocationId, _Taken] = {}
         patience = Patience(clock, moment_s)
-        self._inventory = Newest(
+        self._inventory = LatestAnswer(
             "list a cluster's nodes",
             on=name,
             ask=engine.inventory,
@@ -72,7 +73,7 @@ class Behind:
             refresh_s=inventory_s,
             stale_s=stale_s,
         )
-        self._seen = Newest(
+        self._seen = LatestAnswer(
             "look at a cluster's allocations",
             on=name,
             ask=engine.observe,
@@ -82,7 +83,7 @@ class Behind:
             refresh_s=observe_s,
             stale_s=stale_s,
         )
-        self._turns = Turns(name, clock=clock, patience=patience, result_s=stale_s, idle=self._seen.want)
+        self._turns = CallQueue(name, clock=clock, patience=patience, result_s=stale_s, idle=self._seen.want)
 
     def inventory(self) -> Inventory:
         """Returns every node, as it was at most `stale_s` ago; see `Engine.inventory`."""
@@ -110,7 +111,7 @@ class Behind:
             Unavailable: It is under way: launch it again to learn what came of it.
         """
         run = partial(self._act, partial(self._engine.launch, order), order.allocation, order)
-        self._turns.do(Act(allocation=order.allocation, attempted="launch an allocation", run=run))
+        self._turns.do(BackgroundCall(allocation=order.allocation, attempted="launch an allocation", run=run))
 
     def stop(self, allocation: AllocationId, *, grace_s: float) -> None:
         """Asks the allocation's agents to end; see `Engine.stop`.
@@ -123,7 +124,7 @@ class Behind:
             Unavailable: It is under way: stop it again to learn what came of it.
         """
         run = partial(self._act, partial(self._engine.stop, allocation, grace_s=grace_s), allocation, None)
-        self._turns.do(Act(allocation=allocation, attempted="stop an allocation", grace_s=grace_s, run=run))
+        self._turns.do(BackgroundCall(allocation=allocation, attempted="stop an allocation", grace_s=grace_s, run=run))
 
     def logs(self, allocation: AllocationId, *, rank: int, since: int, limit: int) -> LogChunk:
         """Returns a piece of one rank's output, waiting for it; see `Engine.logs`.

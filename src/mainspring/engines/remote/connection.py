@@ -46,7 +46,7 @@ class _Waiting:
 
 
 @final
-class Line:
+class RemoteConnection:
     """A running command that hosts an engine. Broken for good by the first thing that goes wrong.
 
     Args:

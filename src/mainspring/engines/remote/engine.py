@@ -13,7 +13,7 @@ from mainspring.domain.errors import MainspringError, Unavailable
 from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder, LogChunk
 from mainspring.domain.ids import AllocationId, NodeName
 from mainspring.domain.ports import Clock
-from mainspring.engines.remote.connection import Line, Reply
+from mainspring.engines.remote.connection import RemoteConnection, Reply
 from mainspring.engines.remote.wire import LOG_BYTES_MAX, OPEN_S, SILENT_S, FarCall, error_of, problem_of
 
 CALLS_MAX = 32  # Under way at once. A controller's threads make six, and people who read logs some more.
@@ -51,7 +51,7 @@ def ssh_words(target: str, python: str, program: str) -> tuple[str, ...]:
 
 
 @final
-class Far:
+class RemoteEngine:
     """The `Engine` port to an engine on another machine. Any number of threads may call it.
 
     The line is opened by the first call, and again after it broke by the first call that comes once its wait is over;
@@ -90,7 +90,7 @@ class Far:
         self._silent_s = silent_s
         self._free = threading.BoundedSemaphore(CALLS_MAX)
         self._lock = threading.Lock()
-        self._line: Line | None = None
+        self._line: RemoteConnection | None = None
         self._broken: MainspringError | None = None
         self._failures = 0
         self._retry_at_s = float("-inf")
@@ -179,7 +179,7 @@ class Far:
             raise error_of(reply.answer.error)
         return reply
 
-    def _open(self, attempted: str) -> Line:
+    def _open(self, attempted: str) -> RemoteConnection:
         """Returns a line that is open as far as anybody knows."""
         if self._closed.is_set():
             raise Unavailable(attempted, on=self._on, got="an engine that was closed")
@@ -198,7 +198,7 @@ class Far:
             if self._broken is not None and now_s < self._retry_at_s:
                 raise error_of(problem_of(self._broken))
             try:
-                self._line = line = Line(
+                self._line = line = RemoteConnection(
                     self._words,
                     on=self._on,
                     environment=self._environment,

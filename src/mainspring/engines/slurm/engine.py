@@ -21,7 +21,7 @@ from mainspring.engines.common.work_folder import read_rank
 from mainspring.engines.slurm.cluster.commands import Commands, Refused
 from mainspring.engines.slurm.cluster.config import SlurmCluster
 from mainspring.engines.slurm.cluster.hosts import stands
-from mainspring.engines.slurm.cluster.inventory import Holding, Ours, Stock
+from mainspring.engines.slurm.cluster.inventory import Ours, SlotHolding, Stock
 from mainspring.engines.slurm.cluster.queue import (
     HISTORY_FORMAT,
     NAME,
@@ -368,13 +368,13 @@ def _answers(state: str) -> bool:
     return stands(state).condition is not NodeCondition.DOWN
 
 
-def _holdings(one: Watched) -> Iterable[Holding]:
+def _holdings(one: Watched) -> Iterable[SlotHolding]:
     """Yields what an allocation that has not ended holds, or waits for in Slurm's queue."""
     if one.asked is None or one.over is not None:
         return
     hosts = one.machines if one.holds else ()
     for index, node in enumerate(one.claim.nodes):
-        yield Holding(
+        yield SlotHolding(
             node=node,
             host=hosts[index] if hosts else "",
             chips=one.asked.chips[index],

@@ -20,7 +20,7 @@ STEPS_AHEAD_UNKNOWN = 2  # Where no step was timed yet: the one under way, and o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class PlannedChange:
     """A planned change under way.
 
     Args:

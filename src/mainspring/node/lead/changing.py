@@ -9,8 +9,8 @@ from mainspring.domain import wire
 from mainspring.domain.goodput import TimeUse
 from mainspring.domain.life import AttemptState
 from mainspring.domain.wire import EventKind, Then
-from mainspring.node.lead.changes import Change, reserve_s, time_to_leave_s
-from mainspring.node.lead.gang import Gang
+from mainspring.node.lead.changes import PlannedChange, reserve_s, time_to_leave_s
+from mainspring.node.lead.gang import RunningGeneration
 from mainspring.node.lead.holdings import Holdings
 from mainspring.node.lead.members import Members
 from mainspring.node.lead.outbox import Beginning, Outbox
@@ -31,7 +31,7 @@ class Changing:
         outbox: Where events and messages go.
     """
 
-    def __init__(self, roster: Roster, members: Members, gang: Gang, outbox: Outbox) -> None:
+    def __init__(self, roster: Roster, members: Members, gang: RunningGeneration, outbox: Outbox) -> None:
         self._roster = roster
         self._members = members
         self._gang = gang
@@ -68,7 +68,7 @@ class Changing:
             generation: The generation that runs.
             grace_s: How long they have.
         """
-        change = Change(
+        change = PlannedChange(
             then=Then.EXIT,
             stop_at=self._gang.stop_at,
             deadline_s=self._outbox.now_s + grace_s,
@@ -97,7 +97,7 @@ class Changing:
             here, step_s, stop_at = self._gang.progress.here, self._gang.pace.step_s, self._gang.stop_at
             deadline_s = now_s + time_to_leave_s(here, stop_at, step_s)
             cause = f"grows to {sum(wanted.sizes.values())} ranks"
-            self._ask(generation, Change(then=Then.REJOIN, stop_at=stop_at, deadline_s=deadline_s, cause=cause))
+            self._ask(generation, PlannedChange(then=Then.REJOIN, stop_at=stop_at, deadline_s=deadline_s, cause=cause))
         return None
 
     def _without(self, generation: int, leaving: list[int], lacking: str) -> Beginning | None:
@@ -108,7 +108,7 @@ class Changing:
         here, step_s, stop_at = self._gang.progress.here, self._gang.pace.step_s, self._gang.stop_at
         cause = f"agents {', '.join(map(str, leaving[:20]))} leave"
         if lacking:
-            change = Change(
+            change = PlannedChange(
                 then=Then.EXIT,
                 stop_at=stop_at,
                 deadline_s=deadline_s,
@@ -119,7 +119,7 @@ class Changing:
             return None
         if stop_at < 0 or (stop_at - here) * (step_s or 0.0) > deadline_s - now_s:
             return Beginning(cause=cause, use=TimeUse.RESIZE)  # No step to wait for, or no time to.
-        self._ask(generation, Change(then=Then.REJOIN, stop_at=stop_at, deadline_s=deadline_s, cause=cause))
+        self._ask(generation, PlannedChange(then=Then.REJOIN, stop_at=stop_at, deadline_s=deadline_s, cause=cause))
         return None
 
     def dismiss(self, holdings: Holdings) -> None:
@@ -139,7 +139,7 @@ class Changing:
                 self._dismissed.add(agent)
                 self._outbox.tell(agent, wire.EndAgent(grace_s=LEFT_GRACE_S, reason="its node was taken away"))
 
-    def _ask(self, generation: int, change: Change) -> None:
+    def _ask(self, generation: int, change: PlannedChange) -> None:
         before = self._gang.change
         if before is not None and before.stop_at >= 0:
             change = replace(change, stop_at=before.stop_at)  # Some may have left there already.

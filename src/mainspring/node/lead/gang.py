@@ -11,13 +11,13 @@ from mainspring.domain.goodput import TimeUse
 from mainspring.domain.ids import NodeName, RoleName
 from mainspring.domain.life import AttemptState
 from mainspring.domain.wire import EventKind, Then
-from mainspring.node.lead.changes import Change, step_to_leave_at
+from mainspring.node.lead.changes import PlannedChange, step_to_leave_at
 from mainspring.node.lead.members import Members
 from mainspring.node.lead.outbox import Beginning, Ending, Outbox
 from mainspring.node.lead.roster import Roster
 from mainspring.node.lead.watch.failures import Failure, Failures, exited
-from mainspring.node.lead.watch.hangs import Hangs, Oddness, Standing, Suspicion, odd_ones
-from mainspring.node.lead.watch.ledger import Ledger
+from mainspring.node.lead.watch.hangs import Hangs, Oddness, RankPosition, Suspicion, odd_ones
+from mainspring.node.lead.watch.ledger import TimeLedger
 from mainspring.node.lead.watch.pace import Pace
 from mainspring.node.lead.watch.progress import Progress, RankSeen
 from mainspring.node.lead.watch.stragglers import Stragglers
@@ -36,7 +36,7 @@ class _Dump:
 
 
 @final
-class Gang:
+class RunningGeneration:
     """The ranks of one generation after the other.
 
     Args:
@@ -51,9 +51,9 @@ class Gang:
         self.ranks: dict[int, RankSeen] = {rank: RankSeen() for rank in members.places}
         self.progress = Progress(reached=orders.furthest_step)
         self.pace = Pace(nodes=nodes, now_s=outbox.now_s)
-        self.ledger = Ledger(nodes=nodes, now_s=outbox.now_s)
+        self.ledger = TimeLedger(nodes=nodes, now_s=outbox.now_s)
         self.failures = Failures(restarts_max=orders.restarts_max)
-        self.change: Change | None = None
+        self.change: PlannedChange | None = None
         self._members = members
         self._roster = roster
         self._outbox = outbox
@@ -339,7 +339,7 @@ class Gang:
             )
         return self._listen() if self._in_touch else None
 
-    def _overdue(self, change: Change) -> Beginning | Ending | None:
+    def _overdue(self, change: PlannedChange) -> Beginning | Ending | None:
         if self._outbox.now_s < change.deadline_s:
             return None
         late = f"{change.cause}; ranks outlived the grace"
@@ -359,7 +359,7 @@ class Gang:
             self._outbox.tell(self._members.active_agents, wire.DumpStacks(generation=self._generation))
         else:
             standings = {
-                rank: Standing(step=self.ranks[rank].step, ended=self.ranks[rank].gone)
+                rank: RankPosition(step=self.ranks[rank].step, ended=self.ranks[rank].gone)
                 for rank, place in self._members.active.items()
                 if place.role == suspicion.role
             }

@@ -20,11 +20,11 @@ from mainspring.domain.life import AttemptState
 from mainspring.domain.wire import EventKind
 from mainspring.node.lead import effects
 from mainspring.node.lead.changing import Changing
-from mainspring.node.lead.gang import Gang
+from mainspring.node.lead.gang import RunningGeneration
 from mainspring.node.lead.holdings import Holdings
 from mainspring.node.lead.members import Members
 from mainspring.node.lead.outbox import Beginning, Ending, Outbox
-from mainspring.node.lead.resume import Briefing, Resumption, Source
+from mainspring.node.lead.resume import Briefing, ResumeSource, Resumption
 from mainspring.node.lead.roster import Roster
 from mainspring.node.lead.saves import Saving
 
@@ -77,10 +77,10 @@ class Lead:
         self._members = Members(orders.roles, orders.ranks)
         self._holdings = Holdings(self._members.roles)
         self._resumption = Resumption()
-        self._gang = Gang(orders, self._members, self._roster, self._outbox)
+        self._gang = RunningGeneration(orders, self._members, self._roster, self._outbox)
         self._changing = Changing(self._roster, self._members, self._gang, self._outbox)
         self._saving = Saving(self._holdings, self._resumption, self._outbox)
-        self._source = Source()
+        self._source = ResumeSource()
         self._briefing: Briefing | None = None
         self._addresses: Mapping[str, str] | None = None
         self._unready: set[int] = set()

@@ -17,7 +17,7 @@ HOLDINGS_TOLD_MAX = 256  # About 30 kB a message. Each agent reads its own at 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class ResumeSource:
     """Where a generation's state is.
 
     Args:
@@ -79,7 +79,7 @@ class Resumption:
         """
         return step in self._damaged
 
-    def choose(self, holdings: Holdings) -> Source:
+    def choose(self, holdings: Holdings) -> ResumeSource:
         """Returns where to resume: at the newest whole step there is.
 
         Args:
@@ -88,12 +88,12 @@ class Resumption:
         taken = holdings.newest()
         stored = max(set(self._durable or ()) - self._damaged, default=-1)
         if taken is not None and taken.step >= stored:
-            return Source(step=taken.step, name="arena", taken=taken)
+            return ResumeSource(step=taken.step, name="arena", taken=taken)
         if stored < 0 and not self._begins_from:
-            return Source()
-        return Source(step=stored, name="store", begins_from=self._begins_from if stored < 0 else "")
+            return ResumeSource()
+        return ResumeSource(step=stored, name="store", begins_from=self._begins_from if stored < 0 else "")
 
-    def failed(self, source: Source, agent: int, holdings: Holdings, *, corrupt: bool) -> bool:
+    def failed(self, source: ResumeSource, agent: int, holdings: Holdings, *, corrupt: bool) -> bool:
         """Takes note that a source could not be restored; returns whether the next try is better put off a little.
 
         Args:
@@ -132,7 +132,7 @@ class Briefing:
         self,
         *,
         generation: int,
-        source: Source,
+        source: ResumeSource,
         members: Members,
         roster: Roster,
         holdings: Holdings,

@@ -11,7 +11,7 @@ from mainspring.domain.wire import NO_LONGER_HELD, Detail, EventKind, ShareStore
 from mainspring.node.lead.effects import ManifestWritten, WriteManifest
 from mainspring.node.lead.holdings import Holdings, Taken
 from mainspring.node.lead.outbox import Outbox
-from mainspring.node.lead.resume import Resumption, Source
+from mainspring.node.lead.resume import ResumeSource, Resumption
 
 STORE_EVERY_S = 10.0  # The most work an attempt can lose with all its nodes, beyond what one save takes.
 REST_PARTS = 3.0  # A save that took long is followed by three times as long a rest: disk and network are training's.
@@ -169,7 +169,7 @@ class Saving:
         self._resumption = resumption
         self._outbox = outbox
         self._agents: tuple[int, ...] = ()
-        self._parent: Source | None = None
+        self._parent: ResumeSource | None = None
 
     @property
     def owes(self) -> bool:
@@ -210,20 +210,20 @@ class Saving:
         else:
             self._fail(message.step, message.reason)
 
-    def began(self, source: Source) -> None:
+    def began(self, source: ResumeSource) -> None:
         """Takes note of where a generation resumes: the first tells what checkpoint this lead began from.
 
         Args:
             source: Where.
         """
         if self._parent is None:
-            self._parent = source if source.name == "store" else Source()
+            self._parent = source if source.name == "store" else ResumeSource()
 
     def finish(self) -> None:
         """Has the manifest written once the last share has come."""
         stored = self.saves.finish()
         if stored is not None:
-            parent = self._parent or Source()
+            parent = self._parent or ResumeSource()
             self._outbox.effects.append(
                 WriteManifest(
                     step=stored.taken.step,

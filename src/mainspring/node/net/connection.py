@@ -17,7 +17,7 @@ QUIET_PARTS = 4  # A line speaks at least this often in a lease, so that one los
 
 
 @final
-class Line:
+class Connection:
     """One connection that carries messages both ways.
 
     Args:

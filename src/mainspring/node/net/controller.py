@@ -19,7 +19,7 @@ Reply = TypeVar("Reply")
 
 
 @final
-class Controller:
+class ControllerClient:
     """The controller as an agent sees it.
 
     Args:

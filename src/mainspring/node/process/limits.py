@@ -33,7 +33,7 @@ _V2 = _Names(limit="memory.max", events="memory.events")
 
 
 @final
-class Limit:
+class MemoryLimit:
     """One process's bound.
 
     Args:
@@ -65,7 +65,7 @@ class Limit:
 
 
 @final
-class Limits:
+class MemoryLimits:
     """Makes bounds below one control group.
 
     Args:
@@ -78,7 +78,7 @@ class Limits:
         self._names = names
         self._count = 0
 
-    def limit(self, memory_mib: int) -> Limit | None:
+    def limit(self, memory_mib: int) -> MemoryLimit | None:
         """Returns a bound for one more process; None where none can be made, and none is wanted for 0.
 
         Args:
@@ -91,14 +91,14 @@ class Limits:
         try:
             folder.mkdir()
             (folder / self._names.limit).write_text(str(memory_mib << 20))
-            return Limit(folder, memory_mib, self._names)
+            return MemoryLimit(folder, memory_mib, self._names)
         except OSError:
             with contextlib.suppress(OSError):
                 folder.rmdir()
             return None
 
 
-def find_limits(root: Path = ROOT, own_groups: Path = OWN_GROUPS) -> Limits:
+def find_limits(root: Path = ROOT, own_groups: Path = OWN_GROUPS) -> MemoryLimits:
     """Returns what this machine allows.
 
     Args:
@@ -110,11 +110,11 @@ def find_limits(root: Path = ROOT, own_groups: Path = OWN_GROUPS) -> Limits:
             _, controllers, path = line.split(":", 2)
             if "memory" in controllers.split(","):
                 own = root / "memory" / path.lstrip("/")
-                return Limits(own if (own / _V1.limit).exists() and os.access(own, os.W_OK) else None, _V1)
+                return MemoryLimits(own if (own / _V1.limit).exists() and os.access(own, os.W_OK) else None, _V1)
         for line in own_groups.read_text().splitlines():
             if line.startswith("0::"):
-                return Limits(_made_parent(root / line[3:].lstrip("/")), _V2)
-    return Limits(None)
+                return MemoryLimits(_made_parent(root / line[3:].lstrip("/")), _V2)
+    return MemoryLimits(None)
 
 
 def _made_parent(own: Path) -> Path | None:

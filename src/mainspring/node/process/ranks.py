@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, final
 
 from mainspring.node.process.guard import kill_marked
-from mainspring.node.process.limits import Limit
+from mainspring.node.process.limits import MemoryLimit
 
 LOG_BYTES_MAX = 256 << 20  # Twice this a rank, with the one rotation: days of a chatty program.
 LAST_WORDS_BYTES = 2_000  # A Python traceback's end; also what fits on a screen.
@@ -225,7 +225,7 @@ class RankProcess:
         limit: Its memory's bound, None for none; given back when the process ends.
     """
 
-    def __init__(self, guard: Guard, log: RankLog, socket: str, limit: Limit | None) -> None:
+    def __init__(self, guard: Guard, log: RankLog, socket: str, limit: MemoryLimit | None) -> None:
         self.log = log
         self.last_words = ""
         self._guard = guard

@@ -18,7 +18,7 @@ from mainspring.domain.wire import Detail, Holder, Holding, PrepareGeneration, R
 from mainspring.node.snapshots.arena import Arena
 from mainspring.node.snapshots.copies import Copies
 from mainspring.node.snapshots.peers import Indexed, Peers
-from mainspring.node.snapshots.sources import HereSource, PeerSource, Source, StoredSource
+from mainspring.node.snapshots.sources import ByteSource, HereSource, PeerSource, StoredSource
 from mainspring.node.snapshots.stores import Stores
 
 PEERS_AT_ONCE = 16  # Asked for their lists at the same time.
@@ -29,7 +29,7 @@ class Entry:
     """One block of a rank's list, and who has it (a source, and the block's number there), best first."""
 
     shard: Shard
-    homes: list[tuple[Source, int]]
+    homes: list[tuple[ByteSource, int]]
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +42,7 @@ class Listing:
     everywhere: bool = False
     _numbers: dict[tuple[str, tuple[int, ...], tuple[int, ...]], int] = field(default_factory=dict)
 
-    def add(self, source: Source, *, only_known: bool = False) -> None:
+    def add(self, source: ByteSource, *, only_known: bool = False) -> None:
         """Takes a source's facts and blocks; of blocks already listed, it becomes the last home.
 
         Args:
@@ -63,7 +63,7 @@ class Listing:
 
 
 @final
-class Catalogue:
+class StepIndexer:
     """One generation's sources.
 
     Args:

@@ -26,10 +26,10 @@ from mainspring.domain.wire import (
     Shard,
 )
 from mainspring.node.snapshots.arena import MEMORY_SHARE, Arena, memory_available_bytes, memory_file, path_of
-from mainspring.node.snapshots.catalogue import Catalogue, Entry
+from mainspring.node.snapshots.catalogue import Entry, StepIndexer
 from mainspring.node.snapshots.copies import Copies
 from mainspring.node.snapshots.peers import SHARDS_MAX, Peers, page_end
-from mainspring.node.snapshots.sources import HereSource, PeerSource, Source, Want
+from mainspring.node.snapshots.sources import ByteSource, HereSource, PeerSource, Want
 from mainspring.node.snapshots.stores import Stores
 
 STAGINGS_A_RANK = 2  # A rank asks for the next bytes before it has mapped those before.
@@ -60,7 +60,7 @@ class _Staging:
 
 @dataclass(slots=True, eq=False)
 class _Generation:
-    catalogue: Catalogue
+    catalogue: StepIndexer
     staged: dict[int, deque[int]] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
 
@@ -111,7 +111,7 @@ class Restores:
         """
         self.release()
         self._wanted = order
-        catalogue = Catalogue(
+        catalogue = StepIndexer(
             order,
             agent=self._agent,
             peers=self._peers,
@@ -212,7 +212,7 @@ class Restores:
         """Fills every piece from the first of its homes that can; looks into the store when none is left."""
         missing = [piece for piece in pieces if piece.into]
         while missing:
-            by_source: dict[Source, list[_Piece]] = {}
+            by_source: dict[ByteSource, list[_Piece]] = {}
             for piece in missing:
                 source = await self._home(now, piece)
                 by_source.setdefault(source, []).append(piece)
@@ -221,7 +221,7 @@ class Restores:
             for piece in missing:
                 piece.home += 1
 
-    async def _home(self, now: _Generation, piece: _Piece) -> Source:
+    async def _home(self, now: _Generation, piece: _Piece) -> ByteSource:
         while True:
             for home, (source, _) in enumerate(piece.entry.homes[piece.home :], start=piece.home):
                 if not (isinstance(source, PeerSource) and source.address in now.gone):
@@ -234,7 +234,7 @@ class Restores:
                     "restore the state", on=piece.entry.shard.path, got="nobody who still has it"
                 )
 
-    async def _read(self, now: _Generation, source: Source, pieces: Sequence[_Piece]) -> list[_Piece]:
+    async def _read(self, now: _Generation, source: ByteSource, pieces: Sequence[_Piece]) -> list[_Piece]:
         """Returns the pieces that this source could not fill."""
         wants = [Want(shard=piece.entry.homes[piece.home][1], offset=piece.offset, into=piece.into) for piece in pieces]
         try:

@@ -73,7 +73,7 @@ class Want:
         np.copyto(target, np.frombuffer(data[low - offset : high - offset], dtype=np.uint8))
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """One place to read from."""
 
     @property
@@ -127,7 +127,7 @@ class HereSource:
         return intact
 
     async def read(self, wants: Sequence[Want]) -> None:
-        """See `Source`."""
+        """See `ByteSource`."""
 
         def work() -> None:
             for want in wants:
@@ -161,7 +161,7 @@ class StoredSource:
         self.state = {name.removeprefix(prefix): value for name, value in facts if name.startswith(prefix)}
 
     async def read(self, wants: Sequence[Want]) -> None:
-        """See `Source`."""
+        """See `ByteSource`."""
         try:
             await self._read(wants)
         except DamagedData as error:
@@ -234,7 +234,7 @@ class PeerSource:
         self._turns = asyncio.Semaphore(REQUESTS_AT_ONCE)
 
     async def read(self, wants: Sequence[Want]) -> None:
-        """See `Source`."""
+        """See `ByteSource`."""
         if self._table is None:
             self._table = asyncio.create_task(self._fetch_table())
         table = await asyncio.shield(self._table)

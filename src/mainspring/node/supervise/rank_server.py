@@ -14,7 +14,7 @@ from typing import Protocol, final
 from mainspring.domain import wire
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.ids import RoleName
-from mainspring.node.net.connection import Line
+from mainspring.node.net.connection import Connection
 from mainspring.node.process.ranks import RankProcess
 from mainspring.node.snapshots.arena import Arena
 
@@ -25,7 +25,7 @@ RECONNECTS_MAX = 16  # Then a fresh process: what frameworks leak by reconnectin
 
 
 @dataclass(slots=True)
-class Desk:
+class RankSlot:
     """What the agent knows of one of its places, across generations and processes.
 
     Args:
@@ -71,23 +71,23 @@ class Desk:
 class Duty(Protocol):
     """What a process's conversation needs of its agent's crew."""
 
-    def is_current(self, life: Life) -> bool:
+    def is_current(self, life: RankConnection) -> bool:
         """Returns whether the process belongs to the generation that is running."""
         ...
 
-    def welcome(self, life: Life) -> wire.Welcome:
+    def welcome(self, life: RankConnection) -> wire.Welcome:
         """Returns who the process is."""
         ...
 
-    def step_reply(self, life: Life) -> wire.StepReply:
+    def step_reply(self, life: RankConnection) -> wire.StepReply:
         """Returns whether, when and how programs must leave, and the pace of snapshots."""
         ...
 
-    def stepped(self, desk: Desk, report: wire.StepReport) -> None:
+    def stepped(self, desk: RankSlot, report: wire.StepReport) -> None:
         """Takes a step report."""
         ...
 
-    def rests(self, life: Life) -> None:
+    def rests(self, life: RankConnection) -> None:
         """Takes word that the process waits for the next generation."""
         ...
 
@@ -99,21 +99,21 @@ class Duty(Protocol):
 class Keep(Protocol):
     """What a process's conversation needs of what outlives it."""
 
-    def saved(self, desk: Desk, holding: wire.Holding) -> None:
+    def saved(self, desk: RankSlot, holding: wire.Holding) -> None:
         """Takes word of a snapshot that is whole in the arena."""
         ...
 
-    async def plan(self, desk: Desk, request: wire.RestoreRequest) -> wire.RestorePlan | wire.FetchFailed:
+    async def plan(self, desk: RankSlot, request: wire.RestoreRequest) -> wire.RestorePlan | wire.FetchFailed:
         """Returns where the state lies that the generation resumes from."""
         ...
 
-    async def fetch(self, desk: Desk, request: wire.FetchPieces) -> wire.PiecesFetched | wire.FetchFailed:
+    async def fetch(self, desk: RankSlot, request: wire.FetchPieces) -> wire.PiecesFetched | wire.FetchFailed:
         """Returns bytes of it."""
         ...
 
 
 @final
-class Life:
+class RankConnection:
     """A process from its start to its end: of a place, or standing by for one.
 
     Args:
@@ -126,7 +126,7 @@ class Life:
     def __init__(self, role: RoleName, process: RankProcess, duty: Duty, keep: Keep) -> None:
         self.role = role
         self.process = process
-        self.desk: Desk | None = None
+        self.desk: RankSlot | None = None
         self.hello: wire.Hello | None = None
         self.generation = 0  # The newest it was welcomed to.
         self.left = -1  # The newest it has left; 0 for one that stands by.
@@ -170,7 +170,7 @@ class Life:
         except OSError as error:
             raise Unavailable("open a rank's socket", on=path, got=str(error)) from error
 
-    def seat(self, desk: Desk, generation: int) -> None:
+    def seat(self, desk: RankSlot, generation: int) -> None:
         """Gives it a place in a generation; if it waits for one, its program goes on.
 
         Args:
@@ -204,7 +204,7 @@ class Life:
             Path(self._path).unlink()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = Line(reader, writer)
+        line = Connection(reader, writer)
         try:
             hello = await line.receive(HELLO_LIMIT_S)
             if not isinstance(hello, wire.Hello):
@@ -222,7 +222,7 @@ class Life:
         finally:
             line.close()
 
-    async def _next(self, line: Line, *, after: int) -> None:
+    async def _next(self, line: Connection, *, after: int) -> None:
         """Answers with a `Welcome` once the process has a place in a generation after that one."""
         while not self.over:
             if self.generation > after and self._duty.is_current(self):
@@ -263,7 +263,7 @@ class Life:
             case _:
                 return None
 
-    def _holding(self, desk: Desk, step: int) -> wire.Holding | None:
+    def _holding(self, desk: RankSlot, step: int) -> wire.Holding | None:
         place = desk.place
         if place is None:
             return None
@@ -292,7 +292,7 @@ class Life:
                 return None
 
 
-def signal_all(lives: Sequence[Life], number: signal.Signals) -> None:
+def signal_all(lives: Sequence[RankConnection], number: signal.Signals) -> None:
     """Signals the groups of some processes.
 
     Args:
@@ -303,7 +303,7 @@ def signal_all(lives: Sequence[Life], number: signal.Signals) -> None:
         life.process.signal(number)
 
 
-async def ended_all(lives: Sequence[Life], limit_s: float) -> None:
+async def ended_all(lives: Sequence[RankConnection], limit_s: float) -> None:
     """Waits until some processes have ended.
 
     Args:

@@ -15,11 +15,11 @@ from mainspring.domain.ids import RoleName
 from mainspring.domain.ports import Clock
 from mainspring.node.net.connection import address_of, free_port, host_port
 from mainspring.node.process.guard import SOCKET_VARIABLE
-from mainspring.node.process.limits import Limits
+from mainspring.node.process.limits import MemoryLimits
 from mainspring.node.process.ranks import LOG_BYTES_MAX, Guard, RankLog, RankProcess
 from mainspring.node.process.stacks import STUCK, dumped, process_state
-from mainspring.node.supervise.rank_server import Desk, Life, ended_all, signal_all
-from mainspring.node.supervise.snapshot_manager import Keeper
+from mainspring.node.supervise.rank_server import RankConnection, RankSlot, ended_all, signal_all
+from mainspring.node.supervise.snapshot_manager import SnapshotManager
 from mainspring.node.supervise.standby import Standbys
 
 PROGRESS_EVERY_S = 0.5  # What people and the lead see; the session itself reports up to ten times a second.
@@ -28,7 +28,7 @@ KILL_LIMIT_S = 30.0  # A process the kernel does not let go within this (a dead 
 
 
 @final
-class Crew:
+class RankSupervisor:
     """All ranks of one agent.
 
     Args:
@@ -53,8 +53,8 @@ class Crew:
         work: Path,
         reports: Path,
         environment: Mapping[str, str],
-        keeper: Keeper,
-        limits: Limits,
+        keeper: SnapshotManager,
+        limits: MemoryLimits,
         tell_lead: Callable[[object], None],
         clock: Clock,
     ) -> None:
@@ -71,8 +71,8 @@ class Crew:
         self._folder = os.open(work, os.O_RDONLY | os.O_DIRECTORY)
         self._guard = Guard(self._socket(""))
         self._desks = keeper.desks
-        self._seats: dict[int, Life] = {}  # Places that have a living process.
-        self._lives: list[Life] = []
+        self._seats: dict[int, RankConnection] = {}  # Places that have a living process.
+        self._lives: list[RankConnection] = []
         self._count = 0
         self._standbys = Standbys(lambda role: self._begin(role, "", {}))
         self._allowed: set[RoleName] = set()  # Roles whose program said so here.
@@ -184,8 +184,8 @@ class Crew:
         Raises:
             Unavailable: A process cannot be ended.
         """
-        staying: list[Life] = []
-        going: list[Life] = []
+        staying: list[RankConnection] = []
+        going: list[RankConnection] = []
         for rank, life in self._seats.items():
             wanted = self._desks[rank].place is not None and order.reconnect_s > 0
             stays = wanted and life.may_reconnect and process_state(life.program) not in STUCK
@@ -214,7 +214,7 @@ class Crew:
                     desk.coordinator = order.coordinators.get(desk.place.role, "")
                     await self._start_rank(rank, desk, desk.place, order)
 
-    async def _start_rank(self, rank: int, desk: Desk, place: wire.RankPlace, order: wire.StartRanks) -> None:
+    async def _start_rank(self, rank: int, desk: RankSlot, place: wire.RankPlace, order: wire.StartRanks) -> None:
         life, how = self._seats.get(rank), "reconnected"
         if life is None:
             life, how = self._standbys.take(place.role), "standby"
@@ -228,7 +228,7 @@ class Crew:
         if life.process.pid:
             self.tell_lead(wire.RankStarted(generation=order.generation, rank=rank, pid=life.process.pid, how=how))
 
-    def _variables(self, desk: Desk, place: wire.RankPlace, order: wire.StartRanks) -> Mapping[str, str]:
+    def _variables(self, desk: RankSlot, place: wire.RankPlace, order: wire.StartRanks) -> Mapping[str, str]:
         host, port = host_port(order.masters.get(place.role, address_of(self._host, 0)))
         return {
             "RANK": str(place.role_rank),
@@ -241,14 +241,14 @@ class Crew:
 
     # ------------------------------------------------------------ processes
 
-    async def _begin(self, role: RoleName, log: str, variables: Mapping[str, str]) -> Life:
+    async def _begin(self, role: RoleName, log: str, variables: Mapping[str, str]) -> RankConnection:
         """Returns a process of the role's program."""
         self._count += 1
         orders = next(orders for orders in self._orders.roles if orders.role == role)
         socket = self._socket(f"{self._count}.sock")
         limit = self._limits.limit(orders.memory_mib)
         file = RankLog(self._reports / (log or f"standby-{self._count}.log"), bytes_max=LOG_BYTES_MAX)
-        life = Life(role, RankProcess(self._guard, file, socket, limit), self, self._keeper)
+        life = RankConnection(role, RankProcess(self._guard, file, socket, limit), self, self._keeper)
         self._lives.append(life)
         await life.listen(socket)
         environment = {
@@ -262,7 +262,7 @@ class Crew:
         life.watch = asyncio.create_task(self._watch(life))
         return life
 
-    async def _watch(self, life: Life) -> None:
+    async def _watch(self, life: RankConnection) -> None:
         self._tell_exit(life, await life.process.doomed())
         exit_code = await life.process.ended()
         life.close()
@@ -273,7 +273,7 @@ class Crew:
             del self._seats[life.desk.rank]
         self._tell_exit(life, exit_code)
 
-    def _tell_exit(self, life: Life, exit_code: int | None) -> None:
+    def _tell_exit(self, life: RankConnection, exit_code: int | None) -> None:
         desk = life.desk
         if exit_code is not None and desk is not None and self.is_current(life) and desk.rank not in self._exits:
             self._tell_progress(desk)
@@ -303,7 +303,7 @@ class Crew:
         """
         await self._kill([life for life in self._lives if not life.rests])
 
-    async def _kill(self, lives: Iterable[Life]) -> None:
+    async def _kill(self, lives: Iterable[RankConnection]) -> None:
         mortal = list(lives)
         signal_all(mortal, signal.SIGKILL)
         await ended_all(mortal, KILL_LIMIT_S)
@@ -346,7 +346,7 @@ class Crew:
             lives = [life for life in self._seats.values() if self.is_current(life)]
             await asyncio.gather(*(self._dump_one(life) for life in lives))
 
-    async def _dump_one(self, life: Life) -> None:
+    async def _dump_one(self, life: RankConnection) -> None:
         assert life.desk is not None
         seen = await dumped(life.process, life.program)
         self.tell_lead(
@@ -369,11 +369,11 @@ class Crew:
 
     # ------------------------------------------------------------ what ranks ask (see `Duty`)
 
-    def is_current(self, life: Life) -> bool:
+    def is_current(self, life: RankConnection) -> bool:
         """Returns whether the process belongs to the generation that is running; see `Duty`."""
         return life.generation == self.generation
 
-    def welcome(self, life: Life) -> wire.Welcome:
+    def welcome(self, life: RankConnection) -> wire.Welcome:
         """Returns who the process is; see `Duty`."""
         desk = life.desk
         assert desk is not None
@@ -392,7 +392,7 @@ class Crew:
             snapshot_every=self._every,
         )
 
-    def step_reply(self, life: Life) -> wire.StepReply:
+    def step_reply(self, life: RankConnection) -> wire.StepReply:
         """Returns whether, when and how programs must leave, and the pace of snapshots; see `Duty`."""
         if not self.is_current(life):
             return wire.StepReply(stop=True, then=wire.Then.REJOIN, snapshot_every=self._every)
@@ -404,7 +404,7 @@ class Crew:
             stop=True, stop_at=leave.step, grace_s=grace_s, then=leave.then, snapshot_every=self._every
         )
 
-    def rests(self, life: Life) -> None:
+    def rests(self, life: RankConnection) -> None:
         """Tells the lead that a rank has left its generation; see `Duty`."""
         desk = life.desk
         if desk is None or not self.is_current(life):
@@ -414,7 +414,7 @@ class Crew:
         self._left[desk.rank] = wire.RankLeft(generation=life.generation, rank=desk.rank, words=words)
         self.tell_lead(self._left[desk.rank])
 
-    def stepped(self, desk: Desk, report: wire.StepReport) -> None:
+    def stepped(self, desk: RankSlot, report: wire.StepReport) -> None:
         """Tells the lead of progress, not more often than it needs; see `Duty`."""
         untold = desk.progress
         seconds = dict(untold.seconds) if untold is not None else {}
@@ -464,7 +464,7 @@ class Crew:
         sizes = {desk.place.role: desk.place.role_size for desk in self._desks.values() if desk.place is not None}
         return PROGRESS_EVERY_S * max(1.0, sum(sizes.values()) / RANKS_AT_FULL_PACE)
 
-    def _tell_progress(self, desk: Desk) -> None:
+    def _tell_progress(self, desk: RankSlot) -> None:
         if desk.progress is not None:
             self.tell_lead(desk.progress)
             desk.told_s, desk.progress = self._clock.monotonic_s(), None

@@ -15,11 +15,11 @@ from mainspring.node.snapshots.copies import Copies
 from mainspring.node.snapshots.peers import Peers
 from mainspring.node.snapshots.restores import Restores
 from mainspring.node.snapshots.stores import Share, Stores
-from mainspring.node.supervise.rank_server import Desk
+from mainspring.node.supervise.rank_server import RankSlot
 
 
 @final
-class Keeper:
+class SnapshotManager:
     """One agent's memory, and what is done with it.
 
     Args:
@@ -35,7 +35,7 @@ class Keeper:
         self,
         *,
         orders: wire.Orders,
-        desks: dict[int, Desk],
+        desks: dict[int, RankSlot],
         copies: Copies,
         peers: Peers,
         stores: Stores,
@@ -126,7 +126,7 @@ class Keeper:
             if current:
                 self._tell_lead(answer)  # Else the attempt went on from before this step.
 
-    def saved(self, desk: Desk, holding: wire.Holding) -> None:
+    def saved(self, desk: RankSlot, holding: wire.Holding) -> None:
         """Tells the lead of a snapshot, and has it sealed and copied to the peer; see `Keep`."""
         self._tell_lead(wire.SnapshotTaken(holding=holding))
         self._copy(desk, holding.step, holding.generation)
@@ -141,7 +141,7 @@ class Keeper:
             for desk in self.desks.values():
                 self._copy(desk, order.step, order.taken_in)
 
-    def _copy(self, desk: Desk, step: int, taken_in: int) -> None:
+    def _copy(self, desk: RankSlot, step: int, taken_in: int) -> None:
         held = desk.arena.hold(step, taken_in)
         if held is not None:
             task = asyncio.create_task(self._seal_and_copy(held, self._order.peer))
@@ -159,7 +159,7 @@ class Keeper:
 
     # ------------------------------------------------------------ what ranks ask (see `Keep`)
 
-    async def plan(self, desk: Desk, request: wire.RestoreRequest) -> wire.RestorePlan | wire.FetchFailed:
+    async def plan(self, desk: RankSlot, request: wire.RestoreRequest) -> wire.RestorePlan | wire.FetchFailed:
         """Returns where the state lies that the generation resumes from; see `Keep`."""
         generation = self._order.generation
         try:
@@ -168,13 +168,13 @@ class Keeper:
             corrupt = isinstance(error, DamagedData | NotFound)
             return self._failed(desk, generation, wire.FetchFailed(reason=str(error), corrupt=corrupt))
 
-    async def fetch(self, desk: Desk, request: wire.FetchPieces) -> wire.PiecesFetched | wire.FetchFailed:
+    async def fetch(self, desk: RankSlot, request: wire.FetchPieces) -> wire.PiecesFetched | wire.FetchFailed:
         """Returns bytes of it; see `Keep`."""
         generation = self._order.generation
         answer = await self._restores.fetch(desk.rank, request)
         return self._failed(desk, generation, answer) if isinstance(answer, wire.FetchFailed) else answer
 
-    def _failed(self, desk: Desk, generation: int, answer: wire.FetchFailed) -> wire.FetchFailed:
+    def _failed(self, desk: RankSlot, generation: int, answer: wire.FetchFailed) -> wire.FetchFailed:
         self._tell_lead(
             wire.RestoreFailed(generation=generation, rank=desk.rank, reason=answer.reason, corrupt=answer.corrupt)
         )

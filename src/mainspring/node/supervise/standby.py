@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import final
 
 from mainspring.domain.ids import RoleName
-from mainspring.node.supervise.rank_server import Life
+from mainspring.node.supervise.rank_server import RankConnection
 
 FAILURES_MAX = 3  # A program whose spare process ends by itself that often is not helped by another.
 
@@ -22,10 +22,10 @@ class Standbys:
         start: Starts a process of a role without a place.
     """
 
-    def __init__(self, start: Callable[[RoleName], Awaitable[Life]]) -> None:
+    def __init__(self, start: Callable[[RoleName], Awaitable[RankConnection]]) -> None:
         self._start = start
         self._failures: dict[RoleName, int] = {}
-        self._waiting: dict[RoleName, Life] = {}
+        self._waiting: dict[RoleName, RankConnection] = {}
         self._starting: set[RoleName] = set()
 
     async def fill(self, role: RoleName) -> None:
@@ -42,7 +42,7 @@ class Standbys:
         finally:
             self._starting.discard(role)
 
-    def take(self, role: RoleName) -> Life | None:
+    def take(self, role: RoleName) -> RankConnection | None:
         """Returns the spare process, then no spare any more; one that has yet to join is still ahead of a new one.
 
         Args:
@@ -50,7 +50,7 @@ class Standbys:
         """
         return self._waiting.pop(role, None)
 
-    def lost(self, life: Life) -> None:
+    def lost(self, life: RankConnection) -> None:
         """Forgets a spare process that has ended.
 
         Args:

@@ -10,10 +10,10 @@ import numpy as np
 from mainspring.domain.ids import AttemptId
 from mainspring.domain.job import ANY_CHIP, MILLI, Option
 from mainspring.domain.plan import Grant, Resize
-from mainspring.planner.displace.reclaimable import Ground, Parts, Things
+from mainspring.planner.displace.reclaimable import Parts, ReclaimableCapacity, Things
 from mainspring.planner.facts.policy import HOUR_S, Policy
 from mainspring.planner.facts.snapshot import NONE, Flags, Floats, Integers, Snapshot
-from mainspring.planner.place.free_capacity import Room
+from mainspring.planner.place.free_capacity import FreeCapacity
 from mainspring.planner.place.pool import Picked, Pool
 from mainspring.planner.place.topology import Ask, choose, most
 from mainspring.planner.quota.entitlement import Charge, Entitlement
@@ -99,7 +99,7 @@ def _spares(elastic: _Elastic, open_held: Flags) -> list[_Spare]:
     return spares
 
 
-def parts_of(ground: Ground, eligible: Flags, price: Floats, restart: Floats | None) -> Parts:
+def parts_of(ground: ReclaimableCapacity, eligible: Flags, price: Floats, restart: Floats | None) -> Parts:
     """Returns what could be given up on some nodes: whole attempts, then what elastic ones can do without.
 
     Args:
@@ -168,7 +168,7 @@ def _with_spares(parts: Parts, held: Integers, spares: list[_Spare], prices: lis
     )
 
 
-def resizes(ground: Ground, parts: Parts, shrunk: Integers) -> tuple[Resize, ...]:
+def resizes(ground: ReclaimableCapacity, parts: Parts, shrunk: Integers) -> tuple[Resize, ...]:
     """Returns what elastic roles keep.
 
     Args:
@@ -214,7 +214,7 @@ def resizes(ground: Ground, parts: Parts, shrunk: Integers) -> tuple[Resize, ...
 
 
 def grow(
-    room: Room,
+    room: FreeCapacity,
     policy: Policy,
     now_s: float,
     *,
@@ -256,7 +256,9 @@ def grow(
     return tuple(made)
 
 
-def _grown(room: Room, policy: Policy, now_s: float, elastic: _Elastic, entitlement: Entitlement) -> Resize | None:
+def _grown(
+    room: FreeCapacity, policy: Policy, now_s: float, elastic: _Elastic, entitlement: Entitlement
+) -> Resize | None:
     live, row = room.snapshot.live, elastic.row
     pool = _pool(room, elastic)
     wanted = elastic.option.replicas - elastic.replicas
@@ -289,7 +291,7 @@ def _grown(room: Room, policy: Policy, now_s: float, elastic: _Elastic, entitlem
     )
 
 
-def _pool(room: Room, elastic: _Elastic) -> Pool | None:
+def _pool(room: FreeCapacity, elastic: _Elastic) -> Pool | None:
     """Returns where a role may grow: on the chips it has, though it would have started on any."""
     snapshot, option = room.snapshot, elastic.option
     node = int(snapshot.live.held_node[elastic.first])
@@ -300,7 +302,7 @@ def _pool(room: Room, elastic: _Elastic) -> Pool | None:
     return room.pool(int(snapshot.live.cluster[elastic.row]), option)
 
 
-def _beside(room: Room, pool: Pool, elastic: _Elastic) -> Integers:
+def _beside(room: FreeCapacity, pool: Pool, elastic: _Elastic) -> Integers:
     """Returns the units each node has idle room for, in the domain of the level that holds the role already."""
     live, tree = room.snapshot.live, pool.tree
     caps = np.where(room.hold[pool.rows] == 0, pool.caps(room.whole, room.cpu, room.memory), 0)
@@ -318,14 +320,14 @@ def _ask(pool: Pool, units: int) -> Ask:
     return Ask(units=units, group_units=known.group_units, group_within=known.group_within, whole=known.whole)
 
 
-def _charge(room: Room, pool: Pool, replicas: int) -> Charge:
+def _charge(room: FreeCapacity, pool: Pool, replicas: int) -> Charge:
     milli = pool.charge_milli(replicas)
     chip = int(room.snapshot.nodes.chip[pool.rows[0]])
     dollars = pool.dollars_per_chip_hour * milli / MILLI
     return Charge(chips=((chip, milli),) if milli else (), dollars_per_hour=dollars, duration_s=HOUR_S)
 
 
-def _joined(room: Room, elastic: _Elastic, picked: Picked) -> Grant:
+def _joined(room: FreeCapacity, elastic: _Elastic, picked: Picked) -> Grant:
     """Returns what a role holds once more ranks have joined: old nodes keep their places, new ones follow."""
     grant, names = elastic.grant, room.snapshot.nodes.names
     milli = grant.chip_milli[0] // grant.ranks[0]

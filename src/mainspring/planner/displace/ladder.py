@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mainspring.planner.displace.reclaimable import Free, Ground, Parts, Things
+from mainspring.planner.displace.reclaimable import Free, Parts, ReclaimableCapacity, Things
 from mainspring.planner.facts.snapshot import NONE, Flags, Floats, Integers
 from mainspring.planner.place.pool import Pool
 from mainspring.planner.place.topology import Ask, Tree
@@ -97,7 +97,14 @@ class Ladder:
 
 
 def ladder(
-    ground: Ground, pool: Pool, domains: Domains, parts: Parts, allowed: Flags, free: Free, *, shared_price: bool
+    ground: ReclaimableCapacity,
+    pool: Pool,
+    domains: Domains,
+    parts: Parts,
+    allowed: Flags,
+    free: Free,
+    *,
+    shared_price: bool,
 ) -> Ladder:
     """Returns the rungs of every node of a pool.
 

@@ -10,11 +10,11 @@ from mainspring.domain.job import MILLI
 from mainspring.domain.plan import Evict, Limit
 from mainspring.planner.displace.elastic import parts_of
 from mainspring.planner.displace.preemption import Found, Victims, cheapest, prices, settled
-from mainspring.planner.displace.reclaimable import Free, Ground, Parts, pool_of, things_of
+from mainspring.planner.displace.reclaimable import Free, Parts, ReclaimableCapacity, pool_of, things_of
 from mainspring.planner.facts.policy import Policy
 from mainspring.planner.facts.snapshot import NONE, Flags, Integers, Snapshot
-from mainspring.planner.place.candidates import Site
-from mainspring.planner.place.free_capacity import Room
+from mainspring.planner.place.candidates import CandidatePlacement
+from mainspring.planner.place.free_capacity import FreeCapacity
 from mainspring.planner.place.pool import Picked
 from mainspring.planner.place.topology import choose, most
 
@@ -75,7 +75,7 @@ def _leaving(snapshot: Snapshot, row: int, leaves_s: float, now_s: float) -> str
 
 
 def consolidate(
-    room: Room, site: Site, *, candidates: Flags, policy: Policy, now_s: float, evicts_max: int
+    room: FreeCapacity, site: CandidatePlacement, *, candidates: Flags, policy: Policy, now_s: float, evicts_max: int
 ) -> Victims | None:
     """Returns the attempts to move so that a gang stands that waits only because free room is scattered.
 
@@ -99,7 +99,7 @@ def consolidate(
         return None
     price = prices(snapshot, policy, now_s)
     eligible = candidates & (live.cluster == site.cluster) & settled(snapshot, policy, now_s) & (price < worth)
-    ground = Ground(room, site.choices)
+    ground = ReclaimableCapacity(room, site.choices)
     if int(ground.base.whole.sum()) * MILLI < asked_milli or not eligible.any():
         return None
     parts = parts_of(ground, eligible, price, restart=None)
@@ -112,13 +112,13 @@ def consolidate(
     return Victims(rows=rows, prices_chip_s=price[rows], price_chip_s=found.price, resizes=(), picked=found.picked)
 
 
-def _all_fit(ground: Ground, site: Site, parts: Parts, found: Found) -> bool:
+def _all_fit(ground: ReclaimableCapacity, site: CandidatePlacement, parts: Parts, found: Found) -> bool:
     """Returns whether the gang and all attempts stand again, with the options they had, whoever comes first.
 
     Those that come before the gang in the queue, or are as eager as an elastic one, would else take its place again.
     """
     room, live = ground.room, ground.live
-    anywhere = Ground(room, site.choices, everywhere=True)
+    anywhere = ReclaimableCapacity(room, site.choices, everywhere=True)
     moved = np.zeros(len(live.attempts), dtype=np.bool_)
     moved[parts.live[found.parts]] = True
     free = anywhere.with_things(anywhere.base, things_of(live, anywhere.inside, moved))
@@ -133,7 +133,7 @@ def _all_fit(ground: Ground, site: Site, parts: Parts, found: Found) -> bool:
     return _beside(anywhere, rows, free, eager=False) is not None
 
 
-def _beside(ground: Ground, rows: Integers, free: Free, *, eager: bool) -> Free | None:
+def _beside(ground: ReclaimableCapacity, rows: Integers, free: Free, *, eager: bool) -> Free | None:
     """Returns what is left once attempts stand again, as large as they can if `eager`; None when one does not."""
     room, live = ground.room, ground.live
     for row in rows.tolist():

@@ -22,11 +22,11 @@ from mainspring.domain.job import MILLI
 from mainspring.domain.plan import Resize
 from mainspring.planner.displace.elastic import parts_of, resizes
 from mainspring.planner.displace.ladder import Domains, Ladder, Offers, ladder
-from mainspring.planner.displace.reclaimable import Free, Ground, Parts, pool_of
+from mainspring.planner.displace.reclaimable import Free, Parts, ReclaimableCapacity, pool_of
 from mainspring.planner.facts.policy import Policy
 from mainspring.planner.facts.snapshot import NONE, Flags, Floats, Integers, Snapshot
-from mainspring.planner.place.candidates import Choice, Site
-from mainspring.planner.place.free_capacity import Room
+from mainspring.planner.place.candidates import CandidatePlacement, OptionOnCluster
+from mainspring.planner.place.free_capacity import FreeCapacity
 from mainspring.planner.place.pool import Picked
 from mainspring.planner.place.topology import NODE, most
 
@@ -97,7 +97,7 @@ def settled(snapshot: Snapshot, policy: Policy, now_s: float) -> Flags:
 
 
 def victims(
-    room: Room, site: Site, *, candidates: Flags, policy: Policy, now_s: float, evicts_max: int
+    room: FreeCapacity, site: CandidatePlacement, *, candidates: Flags, policy: Policy, now_s: float, evicts_max: int
 ) -> Victims | None:
     """Returns the cheapest way found to make room for a gang, None when there is none within the limits.
 
@@ -116,7 +116,7 @@ def victims(
     eligible &= settled(snapshot, policy, now_s)
     if evicts_max <= 0 or not eligible.any():
         return None
-    ground = Ground(room, site.choices)
+    ground = ReclaimableCapacity(room, site.choices)
     if int(ground.base.whole.sum()) * MILLI + int(live.chip_milli[eligible].sum()) < asked_milli:
         return None
     parts = parts_of(ground, eligible, prices(snapshot, policy, now_s), sizes(snapshot) * policy.restart_s)
@@ -153,7 +153,7 @@ class Found:
     picked: tuple[Picked, ...]
 
 
-def cheapest(ground: Ground, choices: Sequence[Choice], parts: Parts) -> Found | None:
+def cheapest(ground: ReclaimableCapacity, choices: Sequence[OptionOnCluster], parts: Parts) -> Found | None:
     """Returns the cheapest set of parts found that makes room for a gang, or None when all together do not.
 
     Args:
@@ -179,7 +179,7 @@ def cheapest(ground: Ground, choices: Sequence[Choice], parts: Parts) -> Found |
 class _Search:
     """One search for the parts to give up for a gang."""
 
-    def __init__(self, ground: Ground, choices: Sequence[Choice], parts: Parts) -> None:
+    def __init__(self, ground: ReclaimableCapacity, choices: Sequence[OptionOnCluster], parts: Parts) -> None:
         self.ground, self.parts = ground, parts
         self.choices = choices
         self.replicas = [choice.wanted.replicas_min for choice in choices]

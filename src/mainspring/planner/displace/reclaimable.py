@@ -14,8 +14,8 @@ import numpy as np
 
 from mainspring.domain.job import MILLI
 from mainspring.planner.facts.snapshot import NONE, Flags, Floats, Integers, Live
-from mainspring.planner.place.candidates import Choice
-from mainspring.planner.place.free_capacity import Room
+from mainspring.planner.place.candidates import OptionOnCluster
+from mainspring.planner.place.free_capacity import FreeCapacity
 from mainspring.planner.place.pool import Picked, Pool
 from mainspring.planner.place.topology import choose
 
@@ -118,7 +118,7 @@ class Parts:
         return len(self.live)
 
 
-class Ground:
+class ReclaimableCapacity:
     """Nodes a job could use, what is free there now, and what would be free without some parts.
 
     What attempts that end already still hold counts as free. Nodes kept for somebody else do not count.
@@ -129,7 +129,7 @@ class Ground:
         everywhere: Whether all nodes count, not only those the job could use.
     """
 
-    def __init__(self, room: Room, choices: Sequence[Choice], *, everywhere: bool = False) -> None:
+    def __init__(self, room: FreeCapacity, choices: Sequence[OptionOnCluster], *, everywhere: bool = False) -> None:
         self.room = room
         self.live = room.snapshot.live
         self.count = len(room.whole)
@@ -200,7 +200,9 @@ class Ground:
         """
         return self.with_things(free or self.base, parts.things.where(given_up[parts.things.part]))
 
-    def stand(self, choices: Sequence[Choice], replicas: Sequence[int], free: Free) -> tuple[Picked, ...] | None:
+    def stand(
+        self, choices: Sequence[OptionOnCluster], replicas: Sequence[int], free: Free
+    ) -> tuple[Picked, ...] | None:
         """Returns where a gang stands in what is free, one entry for each choice; None when it does not.
 
         Args:
@@ -240,7 +242,7 @@ class Ground:
         return Free(whole, cpu, memory)
 
 
-def pool_of(choice: Choice) -> Pool:
+def pool_of(choice: OptionOnCluster) -> Pool:
     """Returns where a choice of a site goes; sites have no choice without one.
 
     Args:

@@ -9,7 +9,7 @@ from mainspring.domain.plan import Limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class BindingLimit:
     """What stands in the way.
 
     Args:

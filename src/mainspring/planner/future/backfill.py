@@ -21,8 +21,8 @@ from mainspring.domain.job import MILLI
 from mainspring.planner.facts.policy import Budget
 from mainspring.planner.facts.snapshot import NONE, UNCOUNTED, Flags, Floats, Integers
 from mainspring.planner.future.fluid import Changes, spread_ends, starts
-from mainspring.planner.place.candidates import Choice, Site
-from mainspring.planner.place.free_capacity import Room
+from mainspring.planner.place.candidates import CandidatePlacement, OptionOnCluster
+from mainspring.planner.place.free_capacity import FreeCapacity
 from mainspring.planner.place.pool import Picked, Pool
 from mainspring.planner.place.topology import choose
 
@@ -172,7 +172,7 @@ class Profile:
         budget: Bounds the probes.
     """
 
-    def __init__(self, room: Room, now_s: float, budget: Budget) -> None:
+    def __init__(self, room: FreeCapacity, now_s: float, budget: Budget) -> None:
         self._room, self._now_s = room, now_s
         self._probes_left = budget.probes_max
         self.spent = False  # Whether a search ended early because the probes ran out.
@@ -197,7 +197,7 @@ class Profile:
         if ends_s < inf:
             self._foreseen = True
 
-    def earliest(self, site: Site, *, not_before_s: float = -inf) -> Reserved | None:
+    def earliest(self, site: CandidatePlacement, *, not_before_s: float = -inf) -> Reserved | None:
         """Returns when the whole gang will stand and where, None when nobody can say or the probes ran out.
 
         What it names delays no reservation made before. A start at the time of the plan can be made at once.
@@ -216,7 +216,7 @@ class Profile:
         times = np.append(begin_s, releases.times(inside[releases.here], begin_s))
         return self._first(times, lambda time_s: self._stand(site, self._free_at(releases, time_s)))
 
-    def soonest(self, site: Site) -> Reserved | None:
+    def soonest(self, site: CandidatePlacement) -> Reserved | None:
         """Returns nodes to keep for a gang until they have drained, none of them kept yet; None when too few.
 
         Those that are most free now: the busiest of them is as little busy as can be.
@@ -242,7 +242,7 @@ class Profile:
         found = self._first(np.unique(busy), stand)
         return None if found is None else Reserved(start_s=inf, picked=found.picked)
 
-    def reserve(self, site: Site, reserved: Reserved, duration_s: float, reservation: int) -> None:
+    def reserve(self, site: CandidatePlacement, reserved: Reserved, duration_s: float, reservation: int) -> None:
         """Keeps room for a job from its start on, for as long as it is expected to run.
 
         Args:
@@ -293,7 +293,7 @@ class Profile:
         opened = np.array(self._opens_s) >= self._now_s + safe_duration_s
         return opened if opened.any() else None
 
-    def estimates(self, rows: Integers, sites: Sequence[Site | None]) -> Floats:
+    def estimates(self, rows: Integers, sites: Sequence[CandidatePlacement | None]) -> Floats:
         """Returns when waiting jobs are expected to start behind the reservations; infinity when nobody can know.
 
         Args:
@@ -439,7 +439,7 @@ class Profile:
             middle = (low + high) // 2
         return found
 
-    def _stand(self, site: Site, free: Integers) -> tuple[Picked, ...] | None:
+    def _stand(self, site: CandidatePlacement, free: Integers) -> tuple[Picked, ...] | None:
         """Returns where the whole gang stands in what is free, roles of large replicas first; uses `free` up."""
         picked: dict[int, Picked] = {}
         for place in sorted(range(len(site.choices)), key=lambda place: -site.choices[place].wanted.chip_milli):
@@ -456,7 +456,7 @@ class Profile:
         return tuple(picked[place] for place in range(len(site.choices)))
 
 
-def _pool(choice: Choice) -> Pool:
+def _pool(choice: OptionOnCluster) -> Pool:
     assert choice.pool is not None
     return choice.pool
 

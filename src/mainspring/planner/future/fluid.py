@@ -19,8 +19,8 @@ import numpy as np
 from mainspring.domain.job import MILLI
 from mainspring.planner.facts.durations import SAFE_QUANTILE
 from mainspring.planner.facts.snapshot import NONE, Flags, Floats, Integers
-from mainspring.planner.place.candidates import Site
-from mainspring.planner.place.free_capacity import Room
+from mainspring.planner.place.candidates import CandidatePlacement
+from mainspring.planner.place.free_capacity import FreeCapacity
 
 RUNS_MAX = 1_000  # Runs of equal jobs placed one by one, over all lanes.
 STEPS_MAX = 256  # Times at which a lane's free chips change; more are gathered, each into the next one kept.
@@ -47,7 +47,9 @@ class Changes:
     cpu_milli: Integers
 
 
-def starts(room: Room, now_s: float, changes: Changes, duration_s: Floats, sites: Sequence[Site | None]) -> Floats:
+def starts(
+    room: FreeCapacity, now_s: float, changes: Changes, duration_s: Floats, sites: Sequence[CandidatePlacement | None]
+) -> Floats:
     """Returns when waiting jobs are expected to start, always after now; infinity when nobody can know.
 
     Args:
@@ -114,7 +116,7 @@ def spread_ends(granted_s: Floats, ends_s: Floats, safe_s: Floats, now_s: float)
     return spread
 
 
-def _asked(site: Site | None) -> tuple[int, int, int, int]:
+def _asked(site: CandidatePlacement | None) -> tuple[int, int, int, int]:
     """Returns cluster, chip, how much a site takes in all, and on one node: of its main chip, or of cores (milli)."""
     if site is None:
         return NONE, NONE, 0, 0
@@ -130,7 +132,9 @@ def _asked(site: Site | None) -> tuple[int, int, int, int]:
 class _Lane:
     """What is free of one kind of chip on one cluster, from each of some times on; the first is now."""
 
-    def __init__(self, room: Room, now_s: float, changes: Changes, cluster: int, chip: int, asked: Floats) -> None:
+    def __init__(
+        self, room: FreeCapacity, now_s: float, changes: Changes, cluster: int, chip: int, asked: Floats
+    ) -> None:
         nodes = room.snapshot.nodes
         inside: Flags = room.usable & (nodes.cluster == cluster)
         if chip != NONE:

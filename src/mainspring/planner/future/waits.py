@@ -11,11 +11,11 @@ import numpy as np
 from mainspring.domain.ids import JobId
 from mainspring.domain.job import MILLI
 from mainspring.domain.plan import Candidate, Limit, Wait
-from mainspring.planner.facts.reasons import Bar, amount, together
+from mainspring.planner.facts.reasons import BindingLimit, amount, together
 from mainspring.planner.facts.snapshot import NONE, UNCOUNTED, Floats, Integers, Snapshot
 from mainspring.planner.future.backfill import Profile
-from mainspring.planner.place.candidates import Choice, Menu, Site, severity
-from mainspring.planner.place.free_capacity import Room
+from mainspring.planner.place.candidates import CandidatePlacement, CandidateSet, OptionOnCluster, severity
+from mainspring.planner.place.free_capacity import FreeCapacity
 from mainspring.planner.quota.entitlement import Entitlement, code_of
 from mainspring.planner.quota.queue import Queue
 
@@ -36,8 +36,8 @@ class _Cause:
         keeps: Whether room is kept for them: then what is kept is not in their way.
     """
 
-    bar: Bar | None
-    menu: Menu | None
+    bar: BindingLimit | None
+    menu: CandidateSet | None
     code: int
     team: int
     keeps: bool = False
@@ -52,7 +52,7 @@ class Waiting:
         entitlement: What teams hold, kept up to date by others.
     """
 
-    def __init__(self, snapshot: Snapshot, room: Room, entitlement: Entitlement) -> None:
+    def __init__(self, snapshot: Snapshot, room: FreeCapacity, entitlement: Entitlement) -> None:
         self.closed: dict[int, int] = {}
         self._closed_menus: dict[int, int] = {}
         self._snapshot, self._room, self._entitlement = snapshot, room, entitlement
@@ -73,7 +73,9 @@ class Waiting:
         """
         self._started[row] = True
 
-    def row(self, row: int, bar: Bar | None, menu: Menu, *, start_s: float, exact: bool, code: int = 0) -> None:
+    def row(
+        self, row: int, bar: BindingLimit | None, menu: CandidateSet, *, start_s: float, exact: bool, code: int = 0
+    ) -> None:
         """Notes why one job waits, and until when.
 
         Args:
@@ -87,7 +89,7 @@ class Waiting:
         self._of_row[row] = self._cause(_Cause(bar=bar, menu=menu, code=code, team=NONE, keeps=bar is None))
         self._start_s[row], self._exact[row] = start_s, exact
 
-    def shape(self, shape: int, menu: Menu, code: int) -> None:
+    def shape(self, shape: int, menu: CandidateSet, code: int) -> None:
         """Notes that all jobs of a shape left wait for room.
 
         Args:
@@ -101,7 +103,7 @@ class Waiting:
                 self._closed_menus[id(menu)] = self._cause(cause)
             self.closed[shape] = self._closed_menus[id(menu)]
 
-    def team(self, shape: int, team: int, bar: Bar | None, menu: Menu) -> None:
+    def team(self, shape: int, team: int, bar: BindingLimit | None, menu: CandidateSet) -> None:
         """Notes that all jobs left of a shape and team wait for a limit of the team.
 
         Args:
@@ -117,7 +119,7 @@ class Waiting:
         return len(self._causes) - 1
 
     def finish(
-        self, menus: Mapping[int, Menu], queue: Queue, profile: Profile, now_s: float, *, spent: bool
+        self, menus: Mapping[int, CandidateSet], queue: Queue, profile: Profile, now_s: float, *, spent: bool
     ) -> tuple[Wait, ...]:
         """Returns why every job that did not start waits, classes in queue order of their first job.
 
@@ -176,23 +178,23 @@ class Waiting:
         blocked = pending.blocked[rows] & (cause == NONE)
         if blocked.any():
             text = "a job it comes after has not succeeded yet"
-            bar = Bar(limit=Limit.DEPENDENCY, where="", short_by=0.0, text=text)
+            bar = BindingLimit(limit=Limit.DEPENDENCY, where="", short_by=0.0, text=text)
             cause = np.where(blocked, self._cause(_Cause(bar=bar, menu=None, code=0, team=NONE)), cause)
         if (cause == NONE).any():
             assert spent, "every job popped has a cause"
             text = "the plan's work budget ran out before this job's turn"
-            bar = Bar(limit=Limit.SEARCH, where="planner", short_by=0.0, text=text)
+            bar = BindingLimit(limit=Limit.SEARCH, where="planner", short_by=0.0, text=text)
             cause = np.where(cause == NONE, self._cause(_Cause(bar=bar, menu=None, code=0, team=NONE)), cause)
         return cause
 
-    def _starts(self, rows: Integers, cause: Integers, menus: Mapping[int, Menu], profile: Profile) -> Floats:
+    def _starts(self, rows: Integers, cause: Integers, menus: Mapping[int, CandidateSet], profile: Profile) -> Floats:
         """Returns when each row is expected to start: as reserved, else an estimate behind the reservations."""
         roomy = np.array([each.bar is None and each.team == NONE for each in self._causes], dtype=np.bool_)
         start_s = np.full(len(rows), inf)
         asked = np.flatnonzero(roomy[cause] & ~np.isin(rows, list(self._start_s)))
         if len(asked):
             shapes = self._snapshot.pending.shape[rows[asked]].tolist()
-            sites: dict[int, Site | None] = {}
+            sites: dict[int, CandidatePlacement | None] = {}
             for shape in shapes:
                 if shape not in sites:
                     known = menus.get(shape)
@@ -226,10 +228,10 @@ class Waiting:
             considered=considered,
         )
 
-    def _bars(self, cause: _Cause) -> list[Bar | None]:
+    def _bars(self, cause: _Cause) -> list[BindingLimit | None]:
         """Returns what stands in the way of each choice of a menu."""
         assert cause.menu is not None
-        bars: list[Bar | None] = []
+        bars: list[BindingLimit | None] = []
         for index, choice in enumerate(cause.menu.choices[:CANDIDATES_MAX]):
             bar = choice.bar
             if bar is None and cause.team != NONE:
@@ -244,7 +246,7 @@ class Waiting:
             bars.append(bar)
         return bars
 
-    def _ahead(self, choice: Choice, code: int) -> int:
+    def _ahead(self, choice: OptionOnCluster, code: int) -> int:
         """Returns thousandths of a choice's chips held by attempts that come before a job."""
         assert choice.pool is not None
         area = choice.pool.area
@@ -256,11 +258,11 @@ class Waiting:
         codes, milli = known
         return int(milli[np.searchsorted(codes, code, side="left")])
 
-    def _binding(self, menu: Menu, bars: list[Bar | None]) -> Bar:
+    def _binding(self, menu: CandidateSet, bars: list[BindingLimit | None]) -> BindingLimit:
         """Returns the bar of the site that is nearest to running the job."""
         if not menu.choices:
             text = "no cluster has reported its machines yet"
-            return Bar(limit=Limit.HEALTH, where="", short_by=0.0, text=text)
+            return BindingLimit(limit=Limit.HEALTH, where="", short_by=0.0, text=text)
         by_choice = {id(choice): bar for choice, bar in zip(menu.choices, bars, strict=False)}
         for site in menu.sites:
             for choice in site.choices:
@@ -271,8 +273,8 @@ class Waiting:
             several = len(menu.shape.roles) > 1
             text = "each role would fit by itself, but not beside the job's other roles" if several else "no room now"
             where = self._snapshot.clusters.names[menu.sites[0].cluster]
-            return Bar(limit=Limit.CAPACITY, where=where, short_by=0.0, text=text)
-        worst: dict[int, Bar] = {}
+            return BindingLimit(limit=Limit.CAPACITY, where=where, short_by=0.0, text=text)
+        worst: dict[int, BindingLimit] = {}
         for role in range(len(menu.shape.roles)):
             for cluster in range(len(self._snapshot.clusters.names)):
                 mine = next(choice for choice in menu.choices if choice.cluster == cluster and choice.role == role)
@@ -294,7 +296,9 @@ def _held_by_code(snapshot: Snapshot, precedence: Integers, rows: Integers) -> t
     return code[order], np.append(0, np.cumsum(milli[order]))
 
 
-def room_bar(room: Room, choice: Choice, ahead_milli: int = 0, *, keeps: bool = False) -> Bar | None:
+def room_bar(
+    room: FreeCapacity, choice: OptionOnCluster, ahead_milli: int = 0, *, keeps: bool = False
+) -> BindingLimit | None:
     """Returns what keeps a choice from the room as it is now, if anything.
 
     Args:
@@ -319,30 +323,30 @@ def room_bar(room: Room, choice: Choice, ahead_milli: int = 0, *, keeps: bool = 
         counted = total < UNCOUNTED
         cores = f", {int(room.cpu[usable].sum()) / MILLI:g} free of {total / MILLI:g}" if counted else ""
         text = f"{needs}{cores}; {found.text}"
-        return Bar(limit=Limit.CAPACITY, where=where, short_by=short_by, text=text)
+        return BindingLimit(limit=Limit.CAPACITY, where=where, short_by=short_by, text=text)
     free = room.free_chips(pool)
     chips = int(room.snapshot.nodes.chips[usable].sum())
     held = 0 if keeps else int(room.whole[pool.rows][room.hold[pool.rows] > 0].sum())
     kept = f" ({held} kept for jobs before it)" if held else ""
     if found.apart:
-        return Bar(limit=Limit.TOPOLOGY, where=where, short_by=short_by, text=f"{needs}; {found.text}{kept}")
+        return BindingLimit(limit=Limit.TOPOLOGY, where=where, short_by=short_by, text=f"{needs}; {found.text}{kept}")
     if chips * MILLI - ahead_milli < choice.charge_milli and ahead_milli:
         text = f"{needs}; jobs that come before it hold {ahead_milli / MILLI:g} of {chips}"
-        return Bar(limit=Limit.TIER, where=where, short_by=short_by, text=text + kept)
+        return BindingLimit(limit=Limit.TIER, where=where, short_by=short_by, text=text + kept)
     text = f"{needs}, {free:g} free of {chips}{kept}"
     if free - held >= replicas * wanted.chips:
         text += f"; {found.text}"
-    return Bar(limit=Limit.CAPACITY, where=where, short_by=short_by, text=text)
+    return BindingLimit(limit=Limit.CAPACITY, where=where, short_by=short_by, text=text)
 
 
-def _told(snapshot: Snapshot, menu: Menu, bars: list[Bar | None]) -> tuple[Candidate, ...]:
+def _told(snapshot: Snapshot, menu: CandidateSet, bars: list[BindingLimit | None]) -> tuple[Candidate, ...]:
     return tuple(
         _candidate(snapshot, menu, choice, fits=bar is None, verdict=bar.text if bar else "fits by itself")
         for choice, bar in zip(menu.choices, bars, strict=False)
     )
 
 
-def chosen_of(snapshot: Snapshot, menu: Menu, site: Site, now_s: float) -> tuple[Candidate, ...]:
+def chosen_of(snapshot: Snapshot, menu: CandidateSet, site: CandidatePlacement, now_s: float) -> tuple[Candidate, ...]:
     """Returns what was weighed for a job that starts: the chosen first, then the others, best first.
 
     Args:
@@ -366,7 +370,9 @@ def chosen_of(snapshot: Snapshot, menu: Menu, site: Site, now_s: float) -> tuple
     return menu.told[site.index]
 
 
-def _verdict(snapshot: Snapshot, menu: Menu, site: Site, choice: Choice) -> tuple[bool, str]:
+def _verdict(
+    snapshot: Snapshot, menu: CandidateSet, site: CandidatePlacement, choice: OptionOnCluster
+) -> tuple[bool, str]:
     """Returns whether a choice that was not taken fits, and why it was not."""
     if choice.bar is not None:
         return False, choice.bar.text
@@ -382,7 +388,9 @@ def _verdict(snapshot: Snapshot, menu: Menu, site: Site, choice: Choice) -> tupl
     return True, f"same price; {snapshot.clusters.names[taken.cluster]} is left less broken up, or comes first by name"
 
 
-def _candidate(snapshot: Snapshot, menu: Menu, choice: Choice, *, fits: bool, verdict: str) -> Candidate:
+def _candidate(
+    snapshot: Snapshot, menu: CandidateSet, choice: OptionOnCluster, *, fits: bool, verdict: str
+) -> Candidate:
     return Candidate(
         role=menu.shape.roles[choice.role].name,
         option=choice.option,

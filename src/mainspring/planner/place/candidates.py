@@ -1,7 +1,7 @@
 """Every option of a shape on every cluster: what it costs, and what bars it whatever the plan does.
 
-A `Choice` is one option of one role on one cluster; a `Site` is one choice for each role, all on one cluster. The score
-of a site is the price of one chip-hour of useful work there, the risk of losing nodes included.
+An `OptionOnCluster` is one option of one role on one cluster; a `CandidatePlacement` is one choice for each role, all on
+one cluster. The score of a site is the price of one chip-hour of useful work there, the risk of losing nodes included.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 from mainspring.domain.job import ANY_CHIP, MILLI, Option
 from mainspring.domain.plan import Candidate, Limit
 from mainspring.planner.facts.policy import HOUR_S, Policy
-from mainspring.planner.facts.reasons import Bar, amount, together
+from mainspring.planner.facts.reasons import BindingLimit, amount, together
 from mainspring.planner.facts.snapshot import NONE, Flags, Shape, Snapshot
-from mainspring.planner.place.free_capacity import Picked, Pool, Room
+from mainspring.planner.place.free_capacity import FreeCapacity, Picked, Pool
 from mainspring.planner.quota.entitlement import Charge
 
 COMBINATIONS_MAX = 64  # Of the roles' options on one cluster; 3 roles of 4 options each are all tried.
@@ -27,7 +27,7 @@ GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Choice:
+class OptionOnCluster:
     """One option of one role on one cluster.
 
     Args:
@@ -50,7 +50,7 @@ class Choice:
     replicas: int
     chip: int
     dollars_per_chip_hour: float
-    bar: Bar | None
+    bar: BindingLimit | None
 
     @property
     def charge_milli(self) -> int:
@@ -71,7 +71,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Site:
+class CandidatePlacement:
     """One choice for each role, all on one cluster.
 
     Args:
@@ -85,7 +85,7 @@ class Site:
 
     index: int
     cluster: int
-    choices: tuple[Choice, ...]
+    choices: tuple[OptionOnCluster, ...]
     dollars_per_work: float
     charge: Charge
     bytes_to_move: int
@@ -99,7 +99,7 @@ class Site:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Menu:
+class CandidateSet:
     """What a shape can choose from, and what was learned of it while a plan is made.
 
     Args:
@@ -113,15 +113,15 @@ class Menu:
     """
 
     shape: Shape
-    choices: tuple[Choice, ...]
-    sites: tuple[Site, ...]
-    tied: tuple[tuple[Site, ...], ...]
+    choices: tuple[OptionOnCluster, ...]
+    sites: tuple[CandidatePlacement, ...]
+    tied: tuple[tuple[CandidatePlacement, ...], ...]
     costs: list[float]
     closed_from_s: list[float]
     told: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
 
 
-def menu(room: Room, policy: Policy, shape: Shape) -> Menu:
+def menu(room: FreeCapacity, policy: Policy, shape: Shape) -> CandidateSet:
     """Returns what a shape can choose from.
 
     Args:
@@ -139,7 +139,7 @@ def menu(room: Room, policy: Policy, shape: Shape) -> Menu:
         for option in _by_chip(snapshot, cluster, any_option)
     ]
     missing = _bytes_to_move(snapshot, shape)
-    sites: list[Site] = []
+    sites: list[CandidatePlacement] = []
     for cluster in clusters:
         ways = [
             [choice for choice in found if choice.cluster == cluster and choice.role == row and not choice.bar]
@@ -151,7 +151,7 @@ def menu(room: Room, policy: Policy, shape: Shape) -> Menu:
         ]
     sites.sort(key=lambda site: (site.dollars_per_work, site.bytes_to_move))
     sites = [replace(site, index=index) for index, site in enumerate(sites)]
-    return Menu(
+    return CandidateSet(
         shape=shape,
         choices=tuple(sorted(found, key=_choice_order)),
         sites=tuple(sites),
@@ -182,12 +182,12 @@ def _bytes_to_move(snapshot: Snapshot, shape: Shape) -> list[int]:
     return [int(size) for size in missing.sum(axis=0)]
 
 
-def _choice(room: Room, role: int, index: int, cluster: int, option: Option) -> Choice:
+def _choice(room: FreeCapacity, role: int, index: int, cluster: int, option: Option) -> OptionOnCluster:
     snapshot = room.snapshot
     pool = room.pool(cluster, option)
     bar = lasting_bar(snapshot, cluster, pool, option)
     usable = option.replicas if pool is None or bar else min(option.replicas, pool.room_usable)
-    return Choice(
+    return OptionOnCluster(
         role=role,
         option=index,
         cluster=cluster,
@@ -204,7 +204,7 @@ def _choice(room: Room, role: int, index: int, cluster: int, option: Option) -> 
 _SEVERITY = {Limit.CAPACITY: 0, Limit.TOPOLOGY: 0, Limit.QUOTA: 0, Limit.BUDGET: 0, Limit.HEALTH: 1}
 
 
-def severity(bar: Bar | None) -> int:
+def severity(bar: BindingLimit | None) -> int:
     """Returns -1 without a bar, 0 when time may lift it, more when it takes people.
 
     Args:
@@ -213,11 +213,11 @@ def severity(bar: Bar | None) -> int:
     return -1 if bar is None else _SEVERITY.get(bar.limit, 2)
 
 
-def _choice_order(choice: Choice) -> tuple[int, float, int, int, int]:
+def _choice_order(choice: OptionOnCluster) -> tuple[int, float, int, int, int]:
     return severity(choice.bar), choice.dollars_per_work, choice.cluster, choice.role, choice.option
 
 
-def lasting_bar(snapshot: Snapshot, cluster: int, pool: Pool | None, option: Option) -> Bar | None:
+def lasting_bar(snapshot: Snapshot, cluster: int, pool: Pool | None, option: Option) -> BindingLimit | None:
     """Returns what keeps an option from a cluster whatever the plan does, if anything.
 
     Args:
@@ -240,23 +240,23 @@ def lasting_bar(snapshot: Snapshot, cluster: int, pool: Pool | None, option: Opt
         divides = snapshot.nodes.divides[snapshot.nodes.cluster == cluster].any()
         if there and 0 < option.chip_milli < MILLI and not divides:
             text = "shares no chip between replicas; ask for whole ones"
-        return Bar(limit=Limit.IMPOSSIBLE, where=name, short_by=round(fewest * option.chips, 3), text=text)
+        return BindingLimit(limit=Limit.IMPOSSIBLE, where=name, short_by=round(fewest * option.chips, 3), text=text)
     if not pool.level_known:
         levels = " or ".join(repr(level) for level in dict.fromkeys((option.within, option.group_within)) if level)
-        return Bar(limit=Limit.IMPOSSIBLE, where=name, short_by=0.0, text=f"has no level {levels}")
+        return BindingLimit(limit=Limit.IMPOSSIBLE, where=name, short_by=0.0, text=f"has no level {levels}")
     if pool.room_ever < fewest:
-        return Bar(
+        return BindingLimit(
             limit=Limit.IMPOSSIBLE,
             where=name,
             short_by=round((fewest - pool.room_ever) * option.chips, 3),
             text=f"needs {amount(option, fewest)}{together(option)}, at most {pool.room_ever} could ever fit",
         )
     if not snapshot.clusters.answering[cluster]:
-        return Bar(limit=Limit.HEALTH, where=name, short_by=0.0, text="the cluster is not answering")
+        return BindingLimit(limit=Limit.HEALTH, where=name, short_by=0.0, text="the cluster is not answering")
     nodes = snapshot.nodes
     lost = int(np.count_nonzero(~nodes.ready[pool.rows] | (nodes.leaves_s[pool.rows] < inf)))
     those = f"{lost} of {len(pool.rows)} nodes" + ("" if option.chip == ANY_CHIP else f" with {option.chip}")
-    return Bar(
+    return BindingLimit(
         limit=Limit.HEALTH,
         where=name,
         short_by=round((fewest - pool.room_usable) * option.chips, 3),
@@ -265,7 +265,9 @@ def lasting_bar(snapshot: Snapshot, cluster: int, pool: Pool | None, option: Opt
     )
 
 
-def _site(snapshot: Snapshot, policy: Policy, cluster: int, choices: tuple[Choice, ...], missing: int) -> Site:
+def _site(
+    snapshot: Snapshot, policy: Policy, cluster: int, choices: tuple[OptionOnCluster, ...], missing: int
+) -> CandidatePlacement:
     if len(choices) > 1 and any(choice.replicas > choice.wanted.replicas_min for choice in choices):
         # Elastic roles that could each fill the cluster must leave room for one another.
         asked: dict[int, int] = {}
@@ -285,7 +287,7 @@ def _site(snapshot: Snapshot, policy: Policy, cluster: int, choices: tuple[Choic
     risk = 1.0 + lost * (policy.checkpoint_s + policy.restart_s) / HOUR_S
     moved = missing / GIB * policy.dollars_per_gib_moved
     cores = sum(choice.replicas * choice.wanted.speed for choice in choices)
-    return Site(
+    return CandidatePlacement(
         index=0,
         cluster=cluster,
         choices=choices,
@@ -295,7 +297,7 @@ def _site(snapshot: Snapshot, policy: Policy, cluster: int, choices: tuple[Choic
     )
 
 
-def charge_of(choices: Iterable[Choice]) -> Charge:
+def charge_of(choices: Iterable[OptionOnCluster]) -> Charge:
     """Returns what choices take together.
 
     Args:
@@ -311,7 +313,7 @@ def charge_of(choices: Iterable[Choice]) -> Charge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Standing:
+class GangPlacement:
     """Where a whole gang would stand.
 
     Args:
@@ -320,11 +322,11 @@ class Standing:
         replicas: How many of each role; fewer than the site's where an elastic role finds less room.
     """
 
-    site: Site
+    site: CandidatePlacement
     picked: tuple[Picked, ...]
     replicas: tuple[int, ...]
 
-    def cost(self, room: Room) -> float:
+    def cost(self, room: FreeCapacity) -> float:
         """Returns how much it breaks up: compares sites of equal price.
 
         Args:
@@ -334,7 +336,7 @@ class Standing:
         return sum(room.cost(choice.pool, picked) for choice, picked in parts if choice.pool is not None)
 
 
-def stand_at(room: Room, site: Site, holds: Flags | None) -> Standing | None:
+def stand_at(room: FreeCapacity, site: CandidatePlacement, holds: Flags | None) -> GangPlacement | None:
     """Returns where the whole gang would stand now, or None. Takes nothing.
 
     An elastic role starts with what there is; it grows when room comes free. Where that leaves no room for the other
@@ -353,7 +355,9 @@ def stand_at(room: Room, site: Site, holds: Flags | None) -> Standing | None:
     return found
 
 
-def _stand(room: Room, site: Site, wanted: Sequence[int], holds: Flags | None) -> Standing | None:
+def _stand(
+    room: FreeCapacity, site: CandidatePlacement, wanted: Sequence[int], holds: Flags | None
+) -> GangPlacement | None:
     several = len(site.choices) > 1
     order = site.by_size
     mark = room.mark() if several else 0
@@ -377,4 +381,6 @@ def _stand(room: Room, site: Site, wanted: Sequence[int], holds: Flags | None) -
     if len(picked) < len(order):
         return None
     rows = range(len(order))
-    return Standing(site=site, picked=tuple(picked[row] for row in rows), replicas=tuple(replicas[row] for row in rows))
+    return GangPlacement(
+        site=site, picked=tuple(picked[row] for row in rows), replicas=tuple(replicas[row] for row in rows)
+    )

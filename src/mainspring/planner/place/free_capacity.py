@@ -13,16 +13,16 @@ from mainspring.domain.job import MILLI, Option
 from mainspring.planner.facts.snapshot import Flags, Integers, Snapshot
 from mainspring.planner.place.ample import Ample
 from mainspring.planner.place.fragmentation import Fragmentation
-from mainspring.planner.place.kinds import Kind, Kinds, capacity, groups
+from mainspring.planner.place.kinds import NodeClass, NodeClasses, capacity, groups
 from mainspring.planner.place.pool import Area, Picked, Pool, Pools
 from mainspring.planner.place.topology import NODE, Shortfall, choose, most, shortfall
 
-__all__ = ["Picked", "Pool", "Room"]
+__all__ = ["FreeCapacity", "Picked", "Pool"]
 
 _Chips = tuple[tuple[int, int], ...]  # Partly used chips of a node: number, free thousandths; by number.
 
 
-class Room:
+class FreeCapacity:
     """What is free, by row of the snapshot's nodes; nothing on nodes that are not `usable`.
 
     Args:
@@ -46,7 +46,7 @@ class Room:
         shares = zip(nodes.share_node.tolist(), nodes.share_chip.tolist(), nodes.share_milli.tolist(), strict=True)
         for row, chip, milli in shares:
             self._chips[row] = (*self._chips.get(row, ()), (chip, milli))
-        self._kinds = Kinds(
+        self._kinds = NodeClasses(
             Fragmentation(snapshot),
             self._pools.block,
             _ranks(self._pools.areas(), self.whole),
@@ -271,7 +271,7 @@ class Room:
         self._chips[row] = tuple(sorted(free.items()))
         return tuple(numbers)
 
-    def _put(self, rows: Integers, kind: Kind) -> None:
+    def _put(self, rows: Integers, kind: NodeClass) -> None:
         if len(rows) == 1:
             self._put_one(int(rows[0]), kind)
             return
@@ -281,7 +281,7 @@ class Room:
         self.hold[rows] = shelf.hold
         self._changes[shelf.block] += 1
 
-    def _put_one(self, row: int, kind: Kind) -> None:
+    def _put_one(self, row: int, kind: NodeClass) -> None:
         self._kinds.put_one(row, kind)
         state, shelf = kind.state, kind.shelf
         self.whole[row], self.cpu[row], self.memory[row] = state.whole, state.cpu_milli, state.memory_mib

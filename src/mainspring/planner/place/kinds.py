@@ -22,7 +22,7 @@ WEIGHED_MAX = 128  # Kinds weighed at a time; where there are more, those with f
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Kind:
+class NodeClass:
     """Nodes that are alike.
 
     Args:
@@ -37,13 +37,13 @@ class Kind:
     """
 
     number: int
-    shelf: Shelf
+    shelf: NodeClassIndex
     state: State
     slot: int = NONE
     count: int = 0
     queue: list[int] = field(default_factory=list)
     incoming: list[Integers] = field(default_factory=list)
-    after: dict[tuple[Need, int], tuple[Kind, tuple[int, ...]]] = field(default_factory=dict)
+    after: dict[tuple[Need, int], tuple[NodeClass, tuple[int, ...]]] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +55,7 @@ class _Weights:
     version: int = -1
 
 
-class Shelf:
+class NodeClassIndex:
     """The kinds of one block and one hold, those with chips to give apart from those without.
 
     Args:
@@ -65,14 +65,14 @@ class Shelf:
 
     def __init__(self, block: int, hold: int) -> None:
         self.block, self.hold = block, hold
-        self.kinds: list[Kind] = []
+        self.kinds: list[NodeClass] = []
         self.numbers = np.full(_SLOTS, NONE, dtype=np.int64)
         self.whole = np.zeros(_SLOTS, dtype=np.int64)
         self.present: Flags = np.zeros(_SLOTS, dtype=np.bool_)
         self.version = 0
         self.weights: dict[tuple[Need, int], _Weights] = {}
 
-    def show(self, kind: Kind) -> None:
+    def show(self, kind: NodeClass) -> None:
         """Puts a kind that has nodes again on the shelf."""
         if kind.slot == NONE:
             if len(self.kinds) == len(self.present):
@@ -104,7 +104,7 @@ class Shelf:
         self.present[: len(kept)] = True
 
 
-class Kinds:
+class NodeClasses:
     """Which kind every node is of, kept up to date.
 
     Args:
@@ -126,9 +126,9 @@ class Kinds:
         self._fragmentation = fragmentation
         self._rank = rank
         self._row_of_rank: list[int] = np.argsort(rank).tolist()
-        self._known: dict[tuple[int, int, State], Kind] = {}
-        self._shelves: dict[tuple[int, int, bool], Shelf] = {}
-        self.of: list[Kind] = []
+        self._known: dict[tuple[int, int, State], NodeClass] = {}
+        self._shelves: dict[tuple[int, int, bool], NodeClassIndex] = {}
+        self.of: list[NodeClass] = []
         self.number = np.full(len(block), NONE, dtype=np.int64)
         share_ids = {milli: number for number, milli in enumerate(sorted(set(shares.values())), start=1)}
         share = np.zeros(len(block), dtype=np.int64)
@@ -139,7 +139,7 @@ class Kinds:
             state = State(chip, chips, whole, shares.get(first, ()), cpu, memory)
             self.put(rows, self.kind(int(block[first]), 0, state))
 
-    def kind(self, block: int, hold: int, state: State) -> Kind:
+    def kind(self, block: int, hold: int, state: State) -> NodeClass:
         """Returns the kind of a state.
 
         Args:
@@ -152,13 +152,13 @@ class Kinds:
             gives = state.whole > 0 or bool(state.shares)
             shelf = self._shelves.get((block, hold, gives))
             if shelf is None:
-                shelf = self._shelves[block, hold, gives] = Shelf(block, hold)
-            known = Kind(number=len(self.of), shelf=shelf, state=state)
+                shelf = self._shelves[block, hold, gives] = NodeClassIndex(block, hold)
+            known = NodeClass(number=len(self.of), shelf=shelf, state=state)
             self._known[block, hold, state] = known
             self.of.append(known)
         return known
 
-    def after(self, kind: Kind, need: Need, units: int) -> tuple[Kind, tuple[int, ...]]:
+    def after(self, kind: NodeClass, need: Need, units: int) -> tuple[NodeClass, tuple[int, ...]]:
         """Returns what units of a need make of a kind, and for each unit of a share what was free on its chip.
 
         Args:
@@ -172,7 +172,7 @@ class Kinds:
             known = kind.after[need, units] = (self.kind(kind.shelf.block, kind.shelf.hold, taken.state), taken.opened)
         return known
 
-    def put_one(self, row: int, kind: Kind) -> None:
+    def put_one(self, row: int, kind: NodeClass) -> None:
         """Makes a node one of a kind.
 
         Args:
@@ -191,7 +191,7 @@ class Kinds:
             kind.shelf.show(kind)
         heappush(kind.queue, self._rank.item(row))
 
-    def put(self, rows: Integers, kind: Kind) -> None:
+    def put(self, rows: Integers, kind: NodeClass) -> None:
         """Makes nodes, all of one kind until now, nodes of another.
 
         Args:
@@ -212,19 +212,19 @@ class Kinds:
             kind.count += len(rows)
         kind.incoming.append(self._rank[rows])
 
-    def shelves(self, blocks: tuple[int, ...], holds: tuple[int, ...], *, chips: bool) -> list[Shelf]:
+    def shelves(self, blocks: tuple[int, ...], holds: tuple[int, ...], *, chips: bool) -> list[NodeClassIndex]:
         """Returns the shelves of blocks.
 
         Args:
             blocks: The blocks.
-            holds: The holds: see `Shelf`.
+            holds: The holds: see `NodeClassIndex`.
             chips: Whether only those with chips to give are asked for.
         """
         wanted = (True,) if chips else (True, False)
         keys = [(block, hold, gives) for block in blocks for hold in holds for gives in wanted]
         return [self._shelves[key] for key in keys if key in self._shelves]
 
-    def cheapest(self, shelf: Shelf, need: Need, units: int) -> tuple[float, int]:
+    def cheapest(self, shelf: NodeClassIndex, need: Need, units: int) -> tuple[float, int]:
         """Returns what units cost on the best node of a shelf, infinity where none has room; and its rank.
 
         Args:
@@ -248,7 +248,7 @@ class Kinds:
         """Returns the node of a rank."""
         return self._row_of_rank[rank]
 
-    def cost(self, kind: Kind, need: Need, units: int) -> float:
+    def cost(self, kind: NodeClass, need: Need, units: int) -> float:
         """Returns what units cost on a node of a kind, infinity when it has no room.
 
         Args:
@@ -261,7 +261,7 @@ class Kinds:
             self._weigh(kind.shelf, weights, need, units, np.array([kind.slot]))
         return weights.scores.item(kind.slot)
 
-    def _weights(self, shelf: Shelf, need: Need, units: int) -> _Weights:
+    def _weights(self, shelf: NodeClassIndex, need: Need, units: int) -> _Weights:
         weights = shelf.weights.get((need, units))
         if weights is None:
             size = len(shelf.present)
@@ -277,7 +277,7 @@ class Kinds:
             weights.version = shelf.version
         return weights
 
-    def _weigh(self, shelf: Shelf, weights: _Weights, need: Need, units: int, slots: Integers) -> None:
+    def _weigh(self, shelf: NodeClassIndex, weights: _Weights, need: Need, units: int, slots: Integers) -> None:
         fitting: list[int] = []
         for slot in slots.tolist():
             if capacity(shelf.kinds[slot].state, need) < units:
@@ -290,7 +290,7 @@ class Kinds:
             states = [shelf.kinds[slot].state for slot in fitting]
             weights.scores[fitting] = self._fragmentation.scores(states, several(need, units))
 
-    def _first(self, kind: Kind) -> int:
+    def _first(self, kind: NodeClass) -> int:
         """Returns the lowest rank of a kind's nodes."""
         queue, number = kind.queue, self.number
         if kind.incoming:

@@ -29,7 +29,7 @@ import numpy as np
 from mainspring.domain.job import MILLI, Tier
 from mainspring.domain.plan import Limit
 from mainspring.planner.facts.policy import HOUR_S, Policy
-from mainspring.planner.facts.reasons import Bar
+from mainspring.planner.facts.reasons import BindingLimit
 from mainspring.planner.facts.snapshot import NO_LIMIT, NONE, Flags, Floats, Integers, Snapshot, Teams, sealed
 
 Precedence = tuple[int, int, int]  # Standing, rank of the tier, level of chip-time had: less comes first.
@@ -143,7 +143,7 @@ class Entitlement:
         self._levels = len(policy.attained_levels_chip_s) + 1
         self.live_precedence = sealed(self._covered(snapshot, guarantee, held, level))
 
-    def bar(self, team: int, charge: Charge, *, tier: int = LAST, level: int = LAST) -> Bar | None:
+    def bar(self, team: int, charge: Charge, *, tier: int = LAST, level: int = LAST) -> BindingLimit | None:
         """Returns the first limit that a grant would break: caps from the top down, borrowing, lending, dollars.
 
         Args:
@@ -176,13 +176,13 @@ class Entitlement:
                     keeper = self._keeper(team, chip)
                     free = f"of {_count(free_milli)} free {self._chips[chip]} teams do not lend {_count(kept)}"
                     text = f"{free}, {self._names[keeper]} among them; {_count(milli)} are {_count(short)} too many"
-                    return Bar(limit=Limit.QUOTA, where=self._names[keeper], short_by=short / MILLI, text=text)
+                    return BindingLimit(limit=Limit.QUOTA, where=self._names[keeper], short_by=short / MILLI, text=text)
         for above in self._budgeted[team]:
             short_dollars = self._dollars[above] + charge.dollars - self._dollars_max[above]
             if short_dollars > 0 and charge.dollars > 0:
                 may = f"may spend {self._dollars_max[above]:.2f} dollars and spent {self._dollars[above]:.2f}"
                 text = f"team {self._names[above]} {may}; {charge.dollars:.2f} more are {short_dollars:.2f} too many"
-                return Bar(limit=Limit.BUDGET, where=self._names[above], short_by=0.0, text=text)
+                return BindingLimit(limit=Limit.BUDGET, where=self._names[above], short_by=0.0, text=text)
         return None
 
     def standing(self, team: int, charge: Charge, *, tier: int = LAST, level: int = LAST) -> int:
@@ -388,9 +388,9 @@ class Entitlement:
         others = [other for other, unlent in enumerate(self._unlent) if unlent[chip] and other not in path]
         return max(others, key=lambda other: self._unlent[other][chip] - self._used[other][chip])
 
-    def _quota(self, team: int, may: str, asked: int, short: int) -> Bar:
+    def _quota(self, team: int, may: str, asked: int, short: int) -> BindingLimit:
         text = f"team {self._names[team]} {may}; {_count(asked)} more are {_count(short)} too many"
-        return Bar(limit=Limit.QUOTA, where=self._names[team], short_by=short / MILLI, text=text)
+        return BindingLimit(limit=Limit.QUOTA, where=self._names[team], short_by=short / MILLI, text=text)
 
     # ---------------------------------------------------------------- what is live
 

@@ -87,7 +87,7 @@ class Course:
 
 
 @dataclass(slots=True)
-class Run:
+class AttemptRun:
     """An attempt that holds nodes.
 
     Args:
@@ -171,7 +171,7 @@ class JobRun:
     dollars: float = 0.0
     blocked: bool = False
     wanted: bool = False
-    run: Run | None = None
+    run: AttemptRun | None = None
     followers: list[JobRun] = field(default_factory=list)
 
 

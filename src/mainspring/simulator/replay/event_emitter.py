@@ -14,7 +14,7 @@ from mainspring.domain.ids import AttemptId, JobId
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import JOB_MOVES, AttemptState, JobState, moved
 from mainspring.domain.wire import Detail, EventKind
-from mainspring.simulator.replay.attempts import JobRun, Run
+from mainspring.simulator.replay.attempts import AttemptRun, JobRun
 
 Tell = Callable[[Event], None]
 
@@ -28,7 +28,7 @@ def step_of(work_s: float) -> int:
     return int(work_s) - 1
 
 
-class Story:
+class EventEmitter:
     """Tells events, numbered in the order they happen; tells nothing when nobody listens.
 
     Args:
@@ -90,7 +90,7 @@ class Story:
             detail = {"before": before.value, "after": after.value, "reason": reason}
             self._event(now_s, EventKind.JOB_MOVED, job.trace.job, None, detail)
 
-    def granted(self, now_s: float, run: Run, plan: int) -> None:
+    def granted(self, now_s: float, run: AttemptRun, plan: int) -> None:
         """Tells that an attempt was granted, and that its ranks start.
 
         Args:
@@ -111,7 +111,7 @@ class Story:
         self._event(now_s, EventKind.ATTEMPT_GRANTED, job.trace.job, run.attempt, detail)
         self._resumed(now_s, run)
 
-    def resized(self, now_s: float, run: Run, reason: str) -> None:
+    def resized(self, now_s: float, run: AttemptRun, reason: str) -> None:
         """Tells that an elastic attempt changes its size.
 
         Args:
@@ -124,12 +124,12 @@ class Story:
             self._event(now_s, EventKind.GENERATION_PREPARING, run.job.trace.job, run.attempt, detail)
             self._resumed(now_s, run)
 
-    def _resumed(self, now_s: float, run: Run) -> None:
+    def _resumed(self, now_s: float, run: AttemptRun) -> None:
         step = step_of(run.course.work_s)
         detail: Detail = {"generation": run.generation, "step": step, "source": "" if step < 0 else "store"}
         self._event(now_s, EventKind.GENERATION_RESUMED, run.job.trace.job, run.attempt, detail)
 
-    def stepping(self, now_s: float, run: Run) -> None:
+    def stepping(self, now_s: float, run: AttemptRun) -> None:
         """Tells that a generation made its first step.
 
         Args:
@@ -139,7 +139,7 @@ class Story:
         detail: Detail = {"generation": run.generation, "step": step_of(run.course.work_s) + 1}
         self._event(now_s, EventKind.GENERATION_STEPPING, run.job.trace.job, run.attempt, detail)
 
-    def caught_up(self, now_s: float, run: Run) -> None:
+    def caught_up(self, now_s: float, run: AttemptRun) -> None:
         """Tells that an attempt passed what earlier ones did.
 
         Args:
@@ -149,7 +149,7 @@ class Story:
         detail: Detail = {"generation": run.generation, "step": step_of(run.course.furthest_s) + 1}
         self._event(now_s, EventKind.CAUGHT_UP, run.job.trace.job, run.attempt, detail)
 
-    def stop_requested(self, now_s: float, run: Run, reason: str) -> None:
+    def stop_requested(self, now_s: float, run: AttemptRun, reason: str) -> None:
         """Tells that an attempt was asked to end, and that its ranks did.
 
         Args:
@@ -160,7 +160,7 @@ class Story:
         self._event(now_s, EventKind.STOP_REQUESTED, run.job.trace.job, run.attempt, {"by": reason})
         self.lead_ended(now_s, run, AttemptState.CANCELLED, reason)
 
-    def failed(self, now_s: float, run: Run, reason: str) -> None:
+    def failed(self, now_s: float, run: AttemptRun, reason: str) -> None:
         """Tells that an attempt lost a node under it.
 
         Args:
@@ -174,7 +174,7 @@ class Story:
         }  # fmt: skip
         self._event(now_s, EventKind.RANK_EXITED, run.job.trace.job, run.attempt, detail)
 
-    def lead_ended(self, now_s: float, run: Run, outcome: AttemptState, reason: str) -> None:
+    def lead_ended(self, now_s: float, run: AttemptRun, outcome: AttemptState, reason: str) -> None:
         """Tells that an attempt's ranks are gone.
 
         Args:
@@ -191,7 +191,7 @@ class Story:
             }  # fmt: skip
             self._event(now_s, EventKind.LEAD_ENDED, run.job.trace.job, run.attempt, detail)
 
-    def ended(self, now_s: float, run: Run, outcome: AttemptState, reason: str) -> None:
+    def ended(self, now_s: float, run: AttemptRun, outcome: AttemptState, reason: str) -> None:
         """Tells that an attempt gave back all it held.
 
         Args:

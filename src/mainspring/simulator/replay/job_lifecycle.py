@@ -19,14 +19,14 @@ from mainspring.domain.plan import Evict, Resize, Start
 from mainspring.planner.facts.attempts import LiveAttempt
 from mainspring.planner.facts.builder import PendingJob, SnapshotBuilder
 from mainspring.simulator.inputs.workload import ReplayOptions
-from mainspring.simulator.replay.attempts import Course, JobRun, Phase, Run, rate_of
-from mainspring.simulator.replay.event_emitter import Story
+from mainspring.simulator.replay.attempts import AttemptRun, Course, JobRun, Phase, rate_of
+from mainspring.simulator.replay.event_emitter import EventEmitter
 from mainspring.simulator.replay.machines import Machines
 from mainspring.simulator.replay.record import Record
 from mainspring.simulator.replay.timeline import Timeline
 
 
-class Lives:
+class JobLifecycle:
     """Every job of the workload, and the attempts that live.
 
     Args:
@@ -47,7 +47,7 @@ class Lives:
         machines: Machines,
         builder: SnapshotBuilder,
         record: Record,
-        story: Story,
+        story: EventEmitter,
         options: ReplayOptions,
     ) -> None:
         self.timeline = timeline
@@ -57,7 +57,7 @@ class Lives:
         self.story = story
         self.options = options
         self.jobs = record.job_runs()
-        self.runs: dict[AttemptId, Run] = {}
+        self.runs: dict[AttemptId, AttemptRun] = {}
         self.waiting = 0
         self.elastic = 0
         self._by_id = {job.trace.job: job for job in self.jobs}
@@ -163,7 +163,7 @@ class Lives:
             rate=rate,
             checkpoint_s=self.options.checkpoint_s,
         )
-        run = Run(
+        run = AttemptRun(
             attempt=AttemptId(f"{job.trace.job}.{job.attempts}"),
             job=job,
             grants=start.grants,
@@ -183,7 +183,7 @@ class Lives:
         self.story.move(self.timeline.now_s, job, JobState.RUNNING, "runs")
         self._schedule(run)
 
-    def _hold(self, run: Run) -> None:
+    def _hold(self, run: AttemptRun) -> None:
         """Counts what a run holds from now on, and tells the planner."""
         uses: dict[int, float] = {}
         options = {role.name: role.options for role in run.job.trace.spec.roles}
@@ -196,7 +196,7 @@ class Lives:
         self.record.use(self.timeline.now_s, run, 1)
         self._tell_live(run)
 
-    def _tell_live(self, run: Run) -> None:
+    def _tell_live(self, run: AttemptRun) -> None:
         job = run.job
         self.builder.add_live(
             LiveAttempt(
@@ -214,7 +214,7 @@ class Lives:
             )
         )
 
-    def _schedule(self, run: Run) -> None:
+    def _schedule(self, run: AttemptRun) -> None:
         """Lets a run's course take place, unless it changes before."""
         course = run.course
 
@@ -229,7 +229,7 @@ class Lives:
                 self.timeline.at(course.reaches_s(course.furthest_s), caught_up)
         self.timeline.at(course.reaches_s(run.job.trace.duration_s), unless_changed(lambda: self._succeed(run)))
 
-    def _succeed(self, run: Run) -> None:
+    def _succeed(self, run: AttemptRun) -> None:
         self.story.lead_ended(self.timeline.now_s, run, AttemptState.SUCCEEDED, "ended well")
         self._leave_course(run)
         self._settle(run, AttemptState.SUCCEEDED, StopCause.OUTCOME, "ended well")
@@ -254,7 +254,7 @@ class Lives:
             lambda: self._settle(run, None, StopCause.EVICT, evict.reason) if run.attempt in self.runs else None,
         )
 
-    def lose(self, run: Run, reason: str) -> None:
+    def lose(self, run: AttemptRun, reason: str) -> None:
         """Ends an attempt that lost a node under it.
 
         Args:
@@ -268,7 +268,7 @@ class Lives:
         self._leave_course(run)
         self._settle(run, None, StopCause.LOST, reason)
 
-    def _leave_course(self, run: Run) -> None:
+    def _leave_course(self, run: AttemptRun) -> None:
         """Counts where a run's time went until now, and what it did; it does nothing more."""
         course, job = run.course, run.job
         for phase, seconds in course.spent(self.timeline.now_s):
@@ -277,7 +277,7 @@ class Lives:
         job.work_s = course.durable_at(self.timeline.now_s)
         run.course = replace(course, from_s=self.timeline.now_s, steps_s=inf)
 
-    def _settle(self, run: Run, outcome: AttemptState | None, cause: StopCause, reason: str) -> None:
+    def _settle(self, run: AttemptRun, outcome: AttemptState | None, cause: StopCause, reason: str) -> None:
         job = run.job
         self.record.spend(Phase.WIND_DOWN, self.timeline.now_s - run.course.from_s, run)
         self.record.pay(run, self.timeline.now_s)
@@ -355,7 +355,7 @@ class Lives:
             self.record.pay(run, self.timeline.now_s)
 
 
-def _is_elastic(run: Run) -> bool:
+def _is_elastic(run: AttemptRun) -> bool:
     roles = {role.name: role.options for role in run.job.trace.spec.roles}
     had = (roles[grant.role][grant.option] for grant in run.grants)
     return any(option.replicas_min < option.replicas for option in had)

@@ -16,7 +16,7 @@ from mainspring.domain.plan import Grant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class MachinePool:
     """The nodes of one chip type in one cluster.
 
     Args:
@@ -31,7 +31,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class MachineShare:
     """A part of a pool that comes or goes.
 
     Args:
@@ -76,7 +76,7 @@ class Machines:
     """
 
     def __init__(self, inventories: Iterable[Inventory]) -> None:
-        self.pools: list[Pool] = []
+        self.pools: list[MachinePool] = []
         self._pool_rows: dict[tuple[ClusterName, ChipName], int] = {}
         self._clusters: dict[ClusterName, _Cluster] = {}
         for inventory in inventories:
@@ -94,7 +94,7 @@ class Machines:
         key = cluster.inventory.cluster, node.chip
         if key not in self._pool_rows:
             self._pool_rows[key] = len(self.pools)
-            self.pools.append(Pool(cluster=key[0], chip=key[1], counts_cores=counts_cores))
+            self.pools.append(MachinePool(cluster=key[0], chip=key[1], counts_cores=counts_cores))
         pool = self._pool_rows[key]
         room = (node.cpus or 0.0) if self.pools[pool].counts_cores else float(node.chips)
         machine = _Machine(node=node, pool=pool, free_milli=node.chips * MILLI - node.foreign_chip_milli, room=room)
@@ -123,7 +123,7 @@ class Machines:
             offers=tuple(offer for offer in cluster.offers.values() if offer.nodes_max),
         )
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[MachineShare]:
         """Yields every node that is there."""
         for cluster in self._clusters.values():
             for machine in cluster.machines.values():
@@ -163,7 +163,7 @@ class Machines:
         for machine in self._listed(cluster, nodes):
             machine.leaves = (*machine.leaves, at_s)
 
-    def go(self, cluster: ClusterName, nodes: Iterable[NodeName], at_s: float) -> Iterator[Piece]:
+    def go(self, cluster: ClusterName, nodes: Iterable[NodeName], at_s: float) -> Iterator[MachineShare]:
         """Takes nodes away, and yields each that was there.
 
         Args:
@@ -178,7 +178,7 @@ class Machines:
             if machine.away == 1:
                 yield _piece(self._clusters[cluster], machine)
 
-    def come_back(self, cluster: ClusterName, nodes: Iterable[NodeName]) -> Iterator[Piece]:
+    def come_back(self, cluster: ClusterName, nodes: Iterable[NodeName]) -> Iterator[MachineShare]:
         """Lets nodes come back, and yields each that is there again.
 
         Args:
@@ -219,7 +219,7 @@ class Machines:
             machine.dollars_per_chip_hour = left.dollars_per_chip_hour
         return left, names
 
-    def give_back(self, cluster: ClusterName, offer: Offer, node: NodeName) -> Piece:
+    def give_back(self, cluster: ClusterName, offer: Offer, node: NodeName) -> MachineShare:
         """Gives a node back that was ordered and that nobody uses, and returns it as the part of its pool it was.
 
         Args:
@@ -234,7 +234,7 @@ class Machines:
         of.offers[offer.name] = replace(left, nodes_max=left.nodes_max + 1)
         return gone
 
-    def set_price(self, cluster: ClusterName, chip: ChipName, dollars_per_chip_hour: float) -> Iterator[Piece]:
+    def set_price(self, cluster: ClusterName, chip: ChipName, dollars_per_chip_hour: float) -> Iterator[MachineShare]:
         """Changes a price, and yields by how much each node that is there costs more.
 
         Args:
@@ -248,7 +248,7 @@ class Machines:
         of.changed = True
         for machine in of.machines.values():
             if machine.node.chip == chip and not machine.away and machine.dollars_per_chip_hour is None:
-                yield Piece(pool=machine.pool, amount=0.0, dollars_per_hour=machine.node.chips * more)
+                yield MachineShare(pool=machine.pool, amount=0.0, dollars_per_hour=machine.node.chips * more)
 
     # ---------------------------------------------------------------- what is taken
 
@@ -310,9 +310,9 @@ class Machines:
         return machine.free_milli == machine.node.chips * MILLI
 
 
-def _piece(cluster: _Cluster, machine: _Machine) -> Piece:
+def _piece(cluster: _Cluster, machine: _Machine) -> MachineShare:
     dollars_per_hour = _dollars_per_chip_hour(cluster, machine) * machine.node.chips
-    return Piece(pool=machine.pool, amount=machine.room, dollars_per_hour=dollars_per_hour)
+    return MachineShare(pool=machine.pool, amount=machine.room, dollars_per_hour=dollars_per_hour)
 
 
 def _dollars_per_chip_hour(cluster: _Cluster, machine: _Machine) -> float:

@@ -14,7 +14,7 @@ from mainspring.planner.facts.policy import Policy
 from mainspring.planner.facts.snapshot import Floats, Integers, sealed
 from mainspring.simulator.inputs.workload import Workload
 from mainspring.simulator.replay.attempts import JobRun
-from mainspring.simulator.replay.machines import Pool
+from mainspring.simulator.replay.machines import MachinePool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -186,7 +186,7 @@ class Outcome:
     tree: tuple[Team, ...]
     teams: tuple[TeamName, ...]
     chips: tuple[ChipName, ...]
-    pools: tuple[Pool, ...]
+    pools: tuple[MachinePool, ...]
     start_s: float
     end_s: float
     jobs: JobColumns

@@ -20,8 +20,8 @@ from mainspring.planner.facts.policy import Budget, Policy
 from mainspring.planner.facts.snapshot import Snapshot, sealed
 from mainspring.simulator.inputs.fleet import Fleet
 from mainspring.simulator.inputs.workload import ReplayOptions, Workload
-from mainspring.simulator.replay.event_emitter import Story, Tell
-from mainspring.simulator.replay.job_lifecycle import Lives
+from mainspring.simulator.replay.event_emitter import EventEmitter, Tell
+from mainspring.simulator.replay.job_lifecycle import JobLifecycle
 from mainspring.simulator.replay.machines import Machines
 from mainspring.simulator.replay.outcome import Outcome
 from mainspring.simulator.replay.record import Record
@@ -95,7 +95,9 @@ class _Replay:
         self._timeline = Timeline(workload.jobs[0].submit_s if workload.jobs else 0.0)
         self._record = Record(workload, fleet.name, teams, policy, self._timeline.now_s)
         self._machines = Machines(fleet.inventories)
-        self._lives = Lives(self._timeline, self._machines, self._builder, self._record, Story(tell), options)
+        self._lives = JobLifecycle(
+            self._timeline, self._machines, self._builder, self._record, EventEmitter(tell), options
+        )
         self._supply = Supply(self._timeline, self._lives, fleet, policy, seed)
         self._plans = 0
         self._planned_s = -inf

@@ -11,8 +11,8 @@ from mainspring.domain.plan import Evict, Limit, Move, Plan
 from mainspring.domain.team import Team
 from mainspring.planner.facts.policy import Policy
 from mainspring.simulator.inputs.workload import Workload
-from mainspring.simulator.replay.attempts import JobRun, Phase, Run
-from mainspring.simulator.replay.machines import Piece, Pool
+from mainspring.simulator.replay.attempts import AttemptRun, JobRun, Phase
+from mainspring.simulator.replay.machines import MachinePool, MachineShare
 from mainspring.simulator.replay.outcome import Changes, Counts, Outcome, job_columns
 
 GIB = 1 << 30
@@ -69,7 +69,7 @@ class Record:
             for row, job in enumerate(self._workload.jobs)
         ]
 
-    def room(self, now_s: float, piece: Piece, sign: int) -> None:
+    def room(self, now_s: float, piece: MachineShare, sign: int) -> None:
         """Notes that a pool has more or less room.
 
         Args:
@@ -79,7 +79,7 @@ class Record:
         """
         self._room.append((now_s, piece.pool, sign * piece.amount, sign * piece.dollars_per_hour))
 
-    def use(self, now_s: float, run: Run, sign: int) -> None:
+    def use(self, now_s: float, run: AttemptRun, sign: int) -> None:
         """Notes that an attempt holds, or no longer holds, what it uses.
 
         Args:
@@ -103,7 +103,7 @@ class Record:
             job.wanted = sign > 0
             self._want.append((now_s, job.team, job.chip, job.size, sign))
 
-    def spend(self, phase: Phase, seconds: float, run: Run) -> None:
+    def spend(self, phase: Phase, seconds: float, run: AttemptRun) -> None:
         """Counts allocated time.
 
         Args:
@@ -113,7 +113,7 @@ class Record:
         """
         self._spent_s[phase] += seconds * run.amount
 
-    def pay(self, run: Run, now_s: float) -> None:
+    def pay(self, run: AttemptRun, now_s: float) -> None:
         """Charges an attempt for the time since it was charged last.
 
         Args:
@@ -127,7 +127,7 @@ class Record:
             self._windows[name].append((now_s, cost))
             self._sums[name] += cost
 
-    def spent(self, now_s: float, runs: Iterable[Run]) -> dict[TeamName, float]:
+    def spent(self, now_s: float, runs: Iterable[AttemptRun]) -> dict[TeamName, float]:
         """Returns what each team with a budget spent in its window, live attempts until now included.
 
         Args:
@@ -171,7 +171,7 @@ class Record:
         self._plans += 1
         self._incomplete += not plan.complete
 
-    def outcome(self, jobs: Sequence[JobRun], pools: Sequence[Pool], now_s: float) -> Outcome:
+    def outcome(self, jobs: Sequence[JobRun], pools: Sequence[MachinePool], now_s: float) -> Outcome:
         """Returns what the replay came to.
 
         Args:

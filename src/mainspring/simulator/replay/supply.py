@@ -10,9 +10,9 @@ from mainspring.domain.ids import ClusterName, NodeName
 from mainspring.domain.plan import Move, Plan, Provision
 from mainspring.planner.facts.policy import Policy
 from mainspring.simulator.inputs.fleet import Fleet, Outage, PriceChange
-from mainspring.simulator.replay.attempts import Run
+from mainspring.simulator.replay.attempts import AttemptRun
 from mainspring.simulator.replay.faults import Faults
-from mainspring.simulator.replay.job_lifecycle import Lives
+from mainspring.simulator.replay.job_lifecycle import JobLifecycle
 from mainspring.simulator.replay.timeline import Timeline
 
 IDLE_S_MAX = 600.0  # Kubernetes' cluster-autoscaler gives a node back after as long (scale-down-unneeded-time).
@@ -35,7 +35,7 @@ class Supply:
         seed: Of the faults.
     """
 
-    def __init__(self, timeline: Timeline, lives: Lives, fleet: Fleet, policy: Policy, seed: int) -> None:
+    def __init__(self, timeline: Timeline, lives: JobLifecycle, fleet: Fleet, policy: Policy, seed: int) -> None:
         self._timeline = timeline
         self._lives = lives
         self._machines = lives.machines
@@ -177,5 +177,5 @@ class Supply:
         self._timeline.change()
 
 
-def _stands_on(run: Run, cluster: ClusterName, nodes: frozenset[NodeName]) -> bool:
+def _stands_on(run: AttemptRun, cluster: ClusterName, nodes: frozenset[NodeName]) -> bool:
     return any(grant.cluster == cluster and not nodes.isdisjoint(grant.nodes) for grant in run.grants)

@@ -14,7 +14,7 @@ from mainspring.data.features import Camera, Column, Features
 from mainspring.data.intake.logs.align import Match, matched, steps_between
 from mainspring.data.intake.logs.cameras import CameraPackets, image_kind
 from mainspring.data.intake.logs.losses import garbled, losses_of
-from mainspring.data.intake.logs.recipe import Align, CameraPart, CutBy, Fact, MappingRecipe, Part
+from mainspring.data.intake.logs.recipe import Align, CameraPart, CutBy, Fact, MappingRecipe, RecipePart
 from mainspring.data.intake.logs.segments import TIME_NS_MAX, Segment, between_marks, between_pauses, while_true, whole
 from mainspring.data.intake.logs.streams import Need, Stream, checked_topics, needs_of, read_streams, said_at, wanted_of
 from mainspring.data.loss import Loss
@@ -167,7 +167,7 @@ def _last(stream: Stream) -> int:
     return int(stream.time_ns[-1]) if len(stream.time_ns) else -1
 
 
-def _parts(recipe: MappingRecipe) -> dict[str, tuple[Part | CameraPart, ...]]:
+def _parts(recipe: MappingRecipe) -> dict[str, tuple[RecipePart | CameraPart, ...]]:
     return {**recipe.columns, **{f"camera:{name}": (camera,) for name, camera in recipe.cameras.items()}}
 
 
@@ -217,7 +217,7 @@ def _planned(
     )
 
 
-def _near(stream: Stream, time_ns: Integers, part: Part | CameraPart, name: str) -> Match:
+def _near(stream: Stream, time_ns: Integers, part: RecipePart | CameraPart, name: str) -> Match:
     found = matched(stream.time_ns, time_ns, part.align)
     missed = found.missed(part.tolerance_ns)
     if len(missed):
@@ -318,7 +318,7 @@ def _camera(video: VideoFile) -> Camera:
     return Camera(name=video.camera, height=video.index.height, width=video.index.width)
 
 
-def _names(part: Part, dims: int) -> tuple[str, ...]:
+def _names(part: RecipePart, dims: int) -> tuple[str, ...]:
     if part.names:
         if len(part.names) != dims:
             got = f"{dims} values"

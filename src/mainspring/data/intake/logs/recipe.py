@@ -46,7 +46,7 @@ class CutBy(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class RecipePart:
     """A stream of numbers that becomes some dimensions of a column.
 
     Args:
@@ -89,7 +89,7 @@ class CameraPart:
         topic: Where its messages are.
         tolerance_ms: How far from a step in time an image may lie that stands for it.
         align: How the image at a step is found: the nearest, or the last.
-        stamp: See `Part`.
+        stamp: See `RecipePart`.
     """
 
     topic: str
@@ -181,7 +181,7 @@ class MappingRecipe:
     """
 
     rate_hz: float
-    columns: Mapping[str, tuple[Part, ...]]
+    columns: Mapping[str, tuple[RecipePart, ...]]
     cameras: Mapping[str, CameraPart] = field(default_factory=dict)
     cut: Cut = field(default_factory=Cut)
     task: Fact = field(default_factory=Fact)

@@ -23,13 +23,13 @@ from mainspring.data.intake.logs.recipe import (
     CutBy,
     Fact,
     MappingRecipe,
-    Part,
+    RecipePart,
 )
 from mainspring.data.intake.logs.streams import checked_topics, needs_of
 from mainspring.data.intake.proposals.rehearse import Spans, why_it_fails
 from mainspring.data.intake.workers import scratch_folder
 from mainspring.data.readers.log import open_log
-from mainspring.data.readers.messages import Field, Log, Topic
+from mainspring.data.readers.messages import Log, MessageField, Topic
 from mainspring.data.recording import RATE_HZ_MAX
 from mainspring.domain.codec import to_plain
 
@@ -206,7 +206,8 @@ def _guessed(log: Log, seen: list[TopicSeen], spans: Spans) -> _Guess:
     task = _fact(seen, _TASK, "text")
     draft = MappingRecipe(
         rate_hz=rate_hz,
-        columns=columns or {STATE: (Part(topic=_CHOOSE, field=_CHOOSE, tolerance_ms=float(np.ceil(1_000 / rate_hz))),)},
+        columns=columns
+        or {STATE: (RecipePart(topic=_CHOOSE, field=_CHOOSE, tolerance_ms=float(np.ceil(1_000 / rate_hz))),)},
         cameras={
             name: CameraPart(topic=one.topic.name, tolerance_ms=_tolerance_ms(one, rate_hz, Align.NEAREST))
             for name, one in zip(_camera_names([one.topic.name for one in images]), images, strict=True)
@@ -280,7 +281,7 @@ def _rate(ones: list[TopicSeen]) -> float:
     return whole if whole and abs(rate_hz / whole - 1) < 0.005 else round(rate_hz, 2) or RATE_FALLBACK_HZ
 
 
-def _vector(topic: Topic) -> tuple[Field, ...]:
+def _vector(topic: Topic) -> tuple[MessageField, ...]:
     """Returns the numbers of a message that may be a state or a command: a vector, else its single numbers."""
     if image_kind(topic):
         return ()
@@ -302,11 +303,11 @@ def _is_joints(topic: Topic) -> bool:
     return topic.type.endswith("JointState")
 
 
-def _parts(log: Log, seen: TopicSeen, rate_hz: float, align: Align) -> tuple[Part, ...]:
+def _parts(log: Log, seen: TopicSeen, rate_hz: float, align: Align) -> tuple[RecipePart, ...]:
     topic = seen.topic
     stamp = "header.stamp" if any(field.path == "header.stamp" for field in topic.fields) else ""
     parts = tuple(
-        Part(
+        RecipePart(
             topic=topic.name,
             field=field.path,
             tolerance_ms=_tolerance_ms(seen, rate_hz, align),

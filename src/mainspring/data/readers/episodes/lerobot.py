@@ -13,13 +13,13 @@ import numpy as np
 
 from mainspring.data.episode import FRAMES_MAX, Recording, Unreadable
 from mainspring.data.options import DEFAULT, IngestOptions
-from mainspring.data.readers.episodes.lerobot_columns import Kept, Plan, checked, planned
+from mainspring.data.readers.episodes.lerobot_columns import ColumnPlan, Kept, checked, planned
 from mainspring.data.readers.episodes.lerobot_episode import LeRobotRecording
 from mainspring.data.readers.episodes.lerobot_info import (
     EPISODES_MAX,
     READ_VERSIONS,
     Info,
-    Places,
+    LeRobotPaths,
     fields_of,
     filled,
     info_of,
@@ -96,7 +96,7 @@ def lerobot_recordings(root: Path, options: IngestOptions = DEFAULT) -> tuple[Re
     return (*(recordings[index] for index in sorted(recordings)), *beside)
 
 
-def lerobot_plan(root: Path, info: Info, options: IngestOptions) -> Plan:
+def lerobot_plan(root: Path, info: Info, options: IngestOptions) -> ColumnPlan:
     """Returns what the episodes of a dataset have, with what speaks against reading them.
 
     Args:
@@ -107,7 +107,7 @@ def lerobot_plan(root: Path, info: Info, options: IngestOptions) -> Plan:
     Raises:
         InvalidInput: A path leaves the folder, or cannot be made.
     """
-    places = Places(root)
+    places = LeRobotPaths(root)
     paths = [path for path in data_paths(root, info) if places.has(path)]
     if not paths:
         paths = [path.relative_to(root).as_posix() for path in sorted((root / "data").rglob("*.parquet"))]
@@ -120,12 +120,12 @@ def lerobot_plan(root: Path, info: Info, options: IngestOptions) -> Plan:
 class _Placed:
     """Episodes with the files that their cameras have, and the plan without cameras that none has."""
 
-    plan: Plan
+    plan: ColumnPlan
     listed: Mapping[int, Listed]
 
 
-def _placed(root: Path, plan: Plan, listed: Mapping[int, Listed]) -> _Placed:
-    places = Places(root)
+def _placed(root: Path, plan: ColumnPlan, listed: Mapping[int, Listed]) -> _Placed:
+    places = LeRobotPaths(root)
     there = dict.fromkeys((part.key for part in plan.cameras), 0)
     found: dict[int, Listed] = {}
     for index, entry in listed.items():
@@ -158,13 +158,13 @@ def _placed(root: Path, plan: Plan, listed: Mapping[int, Listed]) -> _Placed:
     )
 
 
-def _found_clip(places: Places, clip: Clip) -> Clip:
+def _found_clip(places: LeRobotPaths, clip: Clip) -> Clip:
     """Returns a clip with the one path it is at, or with the one it should be at."""
     path = places.first(clip.paths) or (clip.paths[0] if clip.paths else None)
     return replace(clip, paths=(path,) if path else ())
 
 
-def _told(plan: Plan, entry: Listed) -> Listed:
+def _told(plan: ColumnPlan, entry: Listed) -> Listed:
     """Returns an episode with a problem where nothing says which file a camera's frames are in."""
     lacking = [clip.key for clip in entry.clips if not clip.paths]
     if not lacking:
@@ -177,7 +177,7 @@ def _told(plan: Plan, entry: Listed) -> Listed:
 class _Whole:
     """What the recordings of a dataset share."""
 
-    def __init__(self, root: Path, info: Info, plan: Plan, options: IngestOptions) -> None:
+    def __init__(self, root: Path, info: Info, plan: ColumnPlan, options: IngestOptions) -> None:
         self._root, self._info, self._plan, self._options = root, info, plan, options
         self._tasks = tasks_of(root)
         self._bounds: Packed = statistics_of_set(root, plan.keys)

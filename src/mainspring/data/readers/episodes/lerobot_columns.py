@@ -54,7 +54,7 @@ class ColumnPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CameraPart:
+class LeRobotCamera:
     """A camera here.
 
     Args:
@@ -73,7 +73,7 @@ class CameraPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ColumnPlan:
     """What every episode of a dataset has.
 
     Args:
@@ -86,7 +86,7 @@ class Plan:
     """
 
     columns: tuple[ColumnPart, ...]
-    cameras: tuple[CameraPart, ...]
+    cameras: tuple[LeRobotCamera, ...]
     texts: tuple[str, ...]
     action: str = ""
     notes: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ class Plan:
         """Returns the dataset's names of the columns that are read as numbers."""
         return tuple(dict.fromkeys(key for part in self.columns for key in part.parts))
 
-    def without(self, keys: Sequence[str], note: str) -> Plan:
+    def without(self, keys: Sequence[str], note: str) -> ColumnPlan:
         """Returns the plan without some cameras.
 
         Args:
@@ -118,7 +118,7 @@ class Plan:
         return replace(self, cameras=cameras, notes=(*self.notes, note))
 
 
-def planned(info: Info, kinds: Mapping[str, pa.DataType], options: IngestOptions) -> Plan:
+def planned(info: Info, kinds: Mapping[str, pa.DataType], options: IngestOptions) -> ColumnPlan:
     """Returns what the episodes of a dataset have; problems are collected, so that all are told at once.
 
     Args:
@@ -142,7 +142,7 @@ class _Making:
     def __init__(self, info: Info, kinds: Mapping[str, pa.DataType], options: IngestOptions) -> None:
         self._info, self._kinds, self._options = info, kinds, options
         self._columns: dict[str, ColumnPart] = {}
-        self._cameras: dict[str, CameraPart] = {}
+        self._cameras: dict[str, LeRobotCamera] = {}
         self._notes: list[str] = []
         self._problems: list[str] = []
         self._used: set[str] = set()
@@ -208,7 +208,7 @@ class _Making:
                 if keys:
                     self._notes.append(f"{said}: {_listed(keys)}")
 
-    def plan(self) -> Plan:
+    def plan(self) -> ColumnPlan:
         """Returns what was found."""
         cameras = {name: part for name, part in self._cameras.items() if self._options.takes(name)}
         if unknown := sorted(set(self._options.cameras or ()) - set(self._cameras)):
@@ -224,7 +224,7 @@ class _Making:
                 self._problems.append(f"--action {NEXT}{action}: no such column, there are {self._candidates()}")
             action = named
             self._notes.append(f"action is {named} at the next step")
-        return Plan(
+        return ColumnPlan(
             columns=tuple(self._columns[name] for name in sorted(self._columns)),
             cameras=tuple(cameras[name] for name in sorted(cameras)),
             texts=tuple(key for key in self._info.features if self._is_text(key)),
@@ -246,7 +246,7 @@ class _Making:
         if kept is Kept.PARQUET and self._kinds and key not in self._kinds:
             kept = Kept.FILES
         height, width = said_size(feature)
-        self._cameras[ours] = CameraPart(name=ours, key=key, kept=kept, height=height, width=width)
+        self._cameras[ours] = LeRobotCamera(name=ours, key=key, kept=kept, height=height, width=width)
         self._used.add(key)
 
     def _free(self) -> list[str]:
@@ -348,7 +348,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED_MAX]) + more
 
 
-def checked(plan: Plan, root: str) -> Plan:
+def checked(plan: ColumnPlan, root: str) -> ColumnPlan:
     """Returns a plan by which episodes can be read.
 
     Args:

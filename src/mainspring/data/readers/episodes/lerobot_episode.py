@@ -16,7 +16,7 @@ from blake3 import blake3
 from mainspring.data.episode import FRAMES_MAX, Episode, Floats, Integers, SourceFile, VideoFile
 from mainspring.data.features import ACTION, STATE, Camera, Features
 from mainspring.data.loss import LOST, Loss, losses_text
-from mainspring.data.readers.episodes.lerobot_columns import CameraPart, Kept, Plan
+from mainspring.data.readers.episodes.lerobot_columns import ColumnPlan, Kept, LeRobotCamera
 from mainspring.data.readers.episodes.lerobot_info import inside, not_there
 from mainspring.data.readers.episodes.lerobot_listing import TEXT_MAX, Clip, Listed
 from mainspring.data.readers.episodes.lerobot_parquet import (
@@ -66,7 +66,7 @@ class LeRobotRecording:
 
     name: str
     root: Path
-    plan: Plan
+    plan: ColumnPlan
     listed: Listed
     rate: Fraction
     robot: str
@@ -262,7 +262,7 @@ class LeRobotRecording:
                 found.problems.append(f"camera {part.name}: {type(error).__name__}: {str(error)[:200]}")
         return tracks
 
-    def _track(self, part: CameraPart, clip: Clip, path: Path, rows: int, times: Times | None) -> _Track:
+    def _track(self, part: LeRobotCamera, clip: Clip, path: Path, rows: int, times: Times | None) -> _Track:
         """Returns where a camera's frames begin in its file, and how many there are."""
         index = index_of_file(path)
         first, there = clip.first, index.frames

@@ -284,7 +284,7 @@ def camera_fields(key: str) -> dict[str, int | str]:
     return dict.fromkeys(("video_key", "image_key", "camera_key", "camera", "key"), key)
 
 
-class Places:
+class LeRobotPaths:
     """Says which files of a dataset are there; none is looked at that a link leads to from inside to elsewhere.
 
     Args:

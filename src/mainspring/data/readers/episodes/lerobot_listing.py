@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from mainspring.data.episode import Unreadable
-from mainspring.data.readers.episodes.lerobot_columns import CameraPart, Kept, Plan
+from mainspring.data.readers.episodes.lerobot_columns import ColumnPlan, Kept, LeRobotCamera
 from mainspring.data.readers.episodes.lerobot_info import (
     EPISODES_MAX,
     Info,
@@ -81,7 +81,7 @@ class Listed:
     notes: tuple[str, ...] = ()
 
 
-def listed_episodes(root: Path, info: Info, plan: Plan, *, stale: bool) -> Iterator[Listed | Unreadable]:
+def listed_episodes(root: Path, info: Info, plan: ColumnPlan, *, stale: bool) -> Iterator[Listed | Unreadable]:
     """Yields what is said of each episode, and what says nothing that could be understood.
 
     Args:
@@ -123,7 +123,7 @@ def data_paths(root: Path, info: Info) -> Iterator[str]:
         yield filled(info.data_path, fields_of(number, info, chunk=0 if info.shared else None, file=None))
 
 
-def _of_lines(root: Path, info: Info, plan: Plan) -> Iterator[Listed | Unreadable]:
+def _of_lines(root: Path, info: Info, plan: ColumnPlan) -> Iterator[Listed | Unreadable]:
     statistics = _statistics_of_lines(root, plan)
     path = root / "meta" / "episodes.jsonl"
     for number, line in json_lines(path):
@@ -153,7 +153,7 @@ def _of_lines(root: Path, info: Info, plan: Plan) -> Iterator[Listed | Unreadabl
         )
 
 
-def _statistics_of_lines(root: Path, plan: Plan) -> dict[int, Packed]:
+def _statistics_of_lines(root: Path, plan: ColumnPlan) -> dict[int, Packed]:
     path = root / "meta" / "episodes_stats.jsonl"
     found: dict[int, Packed] = {}
     for _, line in json_lines(path) if path.is_file() else ():
@@ -167,7 +167,7 @@ def _statistics_of_lines(root: Path, plan: Plan) -> dict[int, Packed]:
     return found
 
 
-def _of_tables(root: Path, info: Info, plan: Plan, *, stale: bool) -> Iterator[Listed | Unreadable]:
+def _of_tables(root: Path, info: Info, plan: ColumnPlan, *, stale: bool) -> Iterator[Listed | Unreadable]:
     paths = sorted((root / "meta" / "episodes").rglob("*.parquet"))
     if not paths:
         on, wanted = str(root / "meta" / "episodes"), "Parquet files that list the episodes"
@@ -187,7 +187,7 @@ def _of_tables(root: Path, info: Info, plan: Plan, *, stale: bool) -> Iterator[L
             yield listed or Unreadable(name=f"{name} row {number}", reason="describes no episode: no episode_index")
 
 
-def _of_row(info: Info, plan: Plan, row: Mapping[str, Any], statistics: Packed, *, stale: bool) -> Listed | None:
+def _of_row(info: Info, plan: ColumnPlan, row: Mapping[str, Any], statistics: Packed, *, stale: bool) -> Listed | None:
     index = _whole(row.get("episode_index"))
     if index is None:
         return None
@@ -224,7 +224,7 @@ def _of_row(info: Info, plan: Plan, row: Mapping[str, Any], statistics: Packed, 
     )
 
 
-def _clip_of_row(info: Info, part: CameraPart, row: Mapping[str, Any], index: int) -> Clip:
+def _clip_of_row(info: Info, part: LeRobotCamera, row: Mapping[str, Any], index: int) -> Clip:
     said = {field: row.get(f"videos/{part.key}/{field}") for field in ("chunk_index", "file_index")}
     begin, end = (_seconds(row.get(f"videos/{part.key}/{side}_timestamp")) for side in ("from", "to"))
     if said["chunk_index"] is None and said["file_index"] is None:
@@ -236,7 +236,7 @@ def _clip_of_row(info: Info, part: CameraPart, row: Mapping[str, Any], index: in
     return Clip(key=clip.key, paths=clip.paths, first=first, frames=frames)
 
 
-def _clip(info: Info, part: CameraPart, fields: Mapping[str, int | str]) -> Clip:
+def _clip(info: Info, part: LeRobotCamera, fields: Mapping[str, int | str]) -> Clip:
     said = {**fields, **camera_fields(part.key)}
     return Clip(key=part.key, paths=tuple(filled(template, said) for template in info.video_paths))
 

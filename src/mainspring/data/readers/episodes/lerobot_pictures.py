@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mainspring.data.episode import VideoFile
-from mainspring.data.readers.episodes.lerobot_columns import CameraPart, Kept
+from mainspring.data.readers.episodes.lerobot_columns import Kept, LeRobotCamera
 from mainspring.data.readers.episodes.lerobot_info import PICTURE_PATHS, camera_fields, filled, inside, not_there
 from mainspring.data.readers.episodes.lerobot_parquet import cells_of
 from mainspring.data.video.pictures import PictureFile, picture_codec
@@ -38,7 +38,7 @@ def first_picture(root: Path, key: str, index: int) -> tuple[str, ...]:
 
 
 def pictures_of(
-    root: Path, part: CameraPart, *, data: Path, rows: int, index: int, shared: bool, path: Path
+    root: Path, part: LeRobotCamera, *, data: Path, rows: int, index: int, shared: bool, path: Path
 ) -> VideoFile:
     """Returns a camera's frames, one for each row of an episode.
 

@@ -82,7 +82,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class HostState:
     """What a node's state means.
 
     Args:
@@ -115,7 +115,7 @@ class Host:
     """
 
     machine: Machine
-    standing: Standing
+    standing: HostState
     used_chips: int
     used_cpus: int
     used_memory_mib: int
@@ -172,7 +172,7 @@ def _features(told_of: str | None) -> tuple[str, ...]:
     return tuple(sorted({word for word in told(told_of).split(",") if word}))
 
 
-def _explained(standing: Standing, line: str) -> Standing:
+def _explained(standing: HostState, line: str) -> HostState:
     """Returns the same, with what its operators said and when."""
     if standing.condition is NodeCondition.READY:
         return standing
@@ -191,7 +191,7 @@ def _used_gpus(gres_type: str, used: str | None, allocated: Mapping[str, float])
 
 
 @lru_cache(maxsize=1_024)  # Combinations of states seen in practice are dozens.
-def stands(state: str) -> Standing:
+def stands(state: str) -> HostState:
     """Returns what a node's state means.
 
     Args:
@@ -200,13 +200,13 @@ def stands(state: str) -> Standing:
     names = state.upper().replace("*", "+NOT_RESPONDING").split("+")
     flags = {_ALSO.get(name, name) for name in names}
     if not flags & (_DOWN.keys() | _CLOSED.keys() | _OPEN):
-        return Standing(condition=NodeCondition.DOWN, words=f"in a state that is not known here: {state[:80]}")
+        return HostState(condition=NodeCondition.DOWN, words=f"in a state that is not known here: {state[:80]}")
     leaving = bool(flags & _LEAVING)
     for condition, owner, table in ((NodeCondition.DOWN, "", _DOWN), (NodeCondition.CORDONED, OWNER, _CLOSED)):
         for flag, words in table.items():
             if flag in flags:
-                return Standing(condition=condition, words=words, owner=owner, leaving=leaving)
-    return Standing(condition=NodeCondition.READY, planned="PLANNED" in flags)
+                return HostState(condition=condition, words=words, owner=owner, leaving=leaving)
+    return HostState(condition=NodeCondition.READY, planned="PLANNED" in flags)
 
 
 def chip_of(gres_type: str, chips: Mapping[str, ChipName]) -> ChipName:

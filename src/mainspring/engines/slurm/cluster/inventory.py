@@ -21,7 +21,7 @@ from mainspring.domain.ports import Clock
 from mainspring.engines.common.records import Cordon
 from mainspring.engines.slurm.cluster.commands import Refused
 from mainspring.engines.slurm.cluster.config import SlurmCluster
-from mainspring.engines.slurm.cluster.hosts import OWNER, Host, Machine, Standing, our_name, read_host
+from mainspring.engines.slurm.cluster.hosts import OWNER, Host, HostState, Machine, our_name, read_host
 from mainspring.engines.slurm.cluster.limits import (
     ASSOCIATION_FORMAT,
     QOS_FORMAT,
@@ -32,10 +32,10 @@ from mainspring.engines.slurm.cluster.limits import (
     read_limits,
 )
 from mainspring.engines.slurm.cluster.places import Partition, Place, read_partitions, read_places, read_reserved
-from mainspring.engines.slurm.cluster.slots import Amount, Holding, by_node, make_buckets, make_node, used_of
+from mainspring.engines.slurm.cluster.slots import Amount, SlotHolding, by_node, make_buckets, make_node, used_of
 from mainspring.engines.slurm.cluster.text import duration_s, records, unreadable
 
-__all__ = ["Asks", "Holding", "Machine", "Ours", "Stock"]
+__all__ = ["Asks", "Machine", "Ours", "SlotHolding", "Stock"]
 
 SLOW_S = 300.0  # Settings, topology and the database's QOS change when an operator reconfigures.
 KILL_WAIT_S = 30.0  # Slurm's default for KillWait.
@@ -67,7 +67,7 @@ class Ours:
         refusals: Slurm's words, by partition, where it lately refused what we asked.
     """
 
-    holdings: tuple[Holding, ...] = ()
+    holdings: tuple[SlotHolding, ...] = ()
     cordons: Mapping[str, Cordon] = field(default_factory=dict)
     refusals: Mapping[str, str] = field(default_factory=dict)
 
@@ -337,7 +337,7 @@ def _user_name(number: int) -> str:
         raise Unavailable("read our limits in Slurm", got=got, next_step=step) from error
 
 
-def _held_back(standing: Standing, closed: str, cordon: Cordon | None) -> Standing:
+def _held_back(standing: HostState, closed: str, cordon: Cordon | None) -> HostState:
     """Returns the same, unless the partition takes nothing or we keep work off the node ourselves."""
     if standing.condition is not NodeCondition.READY or not (closed or cordon):
         return standing

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from mainspring.domain.fleet import NodeCondition
-from mainspring.engines.slurm.cluster.hosts import OWNER, Host, Standing
+from mainspring.engines.slurm.cluster.hosts import OWNER, Host, HostState
 from mainspring.engines.slurm.cluster.text import (
     QUOTED_MAX,
     duration_s,
@@ -70,7 +70,7 @@ class Reserved:
     now: Mapping[str, str] = field(default_factory=dict)
     from_s: Mapping[str, float] = field(default_factory=dict)
 
-    def standing(self, host: Host) -> Standing:
+    def standing(self, host: Host) -> HostState:
         """Returns what a machine's state means, reservations included.
 
         Args:

@@ -104,7 +104,7 @@ STUCK = ("launch failed requeued held",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class SlurmJob:
     """One job of ours as Slurm shows it.
 
     Args:
@@ -135,7 +135,7 @@ def stage_of(state: str) -> Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
+class SlurmQueue:
     """Every job of this user.
 
     Args:
@@ -143,11 +143,11 @@ class Queue:
         by_allocation: By the allocation that its name tells, the oldest first.
     """
 
-    by_number: Mapping[int, Job]
-    by_allocation: Mapping[AllocationId, tuple[Job, ...]]
+    by_number: Mapping[int, SlurmJob]
+    by_allocation: Mapping[AllocationId, tuple[SlurmJob, ...]]
 
 
-def read_queue(text: str) -> Queue:
+def read_queue(text: str) -> SlurmQueue:
     """Returns the jobs of this user.
 
     Args:
@@ -156,7 +156,7 @@ def read_queue(text: str) -> Queue:
     Raises:
         Unavailable: It is not that.
     """
-    rows: dict[int, list[Job]] = {}
+    rows: dict[int, list[SlurmJob]] = {}
     for line in text.splitlines():
         columns = line.split("|", 3)
         match = _JOB.fullmatch(columns[0])
@@ -166,7 +166,7 @@ def read_queue(text: str) -> Queue:
             raise Unavailable("read Slurm's queue", on="squeue", got=repr(line[:QUOTED_MAX]), wanted=QUEUE_FORMAT)
         _, state, reason, name = columns
         rows.setdefault(int(match[1]), []).append(
-            Job(
+            SlurmJob(
                 number=int(match[1]),
                 allocation=AllocationId(name.removeprefix(NAME) if name.startswith(NAME) else ""),
                 state=state,
@@ -174,14 +174,14 @@ def read_queue(text: str) -> Queue:
             )
         )
     by_number = {number: _joined(rows[number]) for number in sorted(rows)}
-    by_allocation: dict[AllocationId, tuple[Job, ...]] = {}
+    by_allocation: dict[AllocationId, tuple[SlurmJob, ...]] = {}
     for job in by_number.values():
         if job.allocation:
             by_allocation[job.allocation] = (*by_allocation.get(job.allocation, ()), job)
-    return Queue(by_number=by_number, by_allocation=by_allocation)
+    return SlurmQueue(by_number=by_number, by_allocation=by_allocation)
 
 
-def _joined(components: list[Job]) -> Job:
+def _joined(components: list[SlurmJob]) -> SlurmJob:
     """Returns the one job that these components are."""
     # Of components that are over, one that ended otherwise than well tells how the job did.
     return min(components, key=lambda component: (component.stage, component.state == "COMPLETED"))

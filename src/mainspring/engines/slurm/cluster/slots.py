@@ -15,17 +15,17 @@ from math import inf
 from mainspring.domain.fleet import Node, NodeCondition
 from mainspring.domain.ids import NAME_LENGTH_MAX, NodeName
 from mainspring.domain.job import MILLI
-from mainspring.engines.slurm.cluster.hosts import CPU, OWNER, Host, Machine, Standing, our_name
+from mainspring.engines.slurm.cluster.hosts import CPU, OWNER, Host, HostState, Machine, our_name
 from mainspring.engines.slurm.cluster.limits import JOBS, Room
 
 MIB_PER_GIB = 1_024
 _NUMBER_LETTERS = 7  # A dash and up to six digits: NODES_MAX.
 _NUMBER = re.compile(r"(.*)-[0-9]{4,6}")
-_READY = Standing(condition=NodeCondition.READY)
+_READY = HostState(condition=NodeCondition.READY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class SlotHolding:
     """What one live allocation of ours holds on one of its nodes, as Slurm counts it.
 
     Args:
@@ -78,7 +78,7 @@ class Bucket:
     name: str
     machine: Machine
     hosts: tuple[Host, ...]
-    held: tuple[Holding, ...]
+    held: tuple[SlotHolding, ...]
 
     @property
     def free(self) -> int:
@@ -112,9 +112,9 @@ class Bucket:
         nodes += [self._node(slot, _READY, used) for slot, used in zip(ready_slots, foreign, strict=True)]
         for slot, host in zip(away_slots, away, strict=True):
             words = f"{host.machine.name}: {host.standing.words}"
-            gone = Standing(condition=host.standing.condition, words=words, owner=host.standing.owner)
+            gone = HostState(condition=host.standing.condition, words=words, owner=host.standing.owner)
             nodes.append(self._node(slot, gone, Amount()))
-        shut = Standing(condition=NodeCondition.CORDONED, words=closed, owner=OWNER)
+        shut = HostState(condition=NodeCondition.CORDONED, words=closed, owner=OWNER)
         if closed:
             nodes = [self._node(node.name, shut, _foreign_of(node)) for node in nodes]
         return sorted(nodes, key=lambda node: node.name)
@@ -141,12 +141,12 @@ class Bucket:
             nodes.append(self._node(slot, host.standing, used.less(ours)))
         return nodes
 
-    def _node(self, slot: NodeName, standing: Standing, foreign: Amount) -> Node:
+    def _node(self, slot: NodeName, standing: HostState, foreign: Amount) -> Node:
         return make_node(slot, self.machine, standing, foreign, domains=())
 
 
 def make_node(
-    name: NodeName, machine: Machine, standing: Standing, foreign: Amount, *, domains: tuple[tuple[str, str], ...]
+    name: NodeName, machine: Machine, standing: HostState, foreign: Amount, *, domains: tuple[tuple[str, str], ...]
 ) -> Node:
     """Returns a node as the planner knows it.
 
@@ -176,7 +176,7 @@ def make_node(
     )
 
 
-def make_buckets(hosts: Iterable[Host], holdings: Sequence[Holding]) -> tuple[Bucket, ...]:
+def make_buckets(hosts: Iterable[Host], holdings: Sequence[SlotHolding]) -> tuple[Bucket, ...]:
     """Returns machines by kind.
 
     Args:
@@ -187,7 +187,7 @@ def make_buckets(hosts: Iterable[Host], holdings: Sequence[Holding]) -> tuple[Bu
     for host in hosts:
         machine = host.machine
         kinds.setdefault((machine.partition, machine.chip, machine.gres_type, machine.chips), []).append(host)
-    held: dict[str, list[Holding]] = {}
+    held: dict[str, list[SlotHolding]] = {}
     for holding in holdings:
         if match := _NUMBER.fullmatch(holding.node):
             held.setdefault(match[1], []).append(holding)
@@ -219,7 +219,7 @@ def used_of(host: Host) -> Amount:
     return Amount(chips=host.used_chips, cpus=float(host.used_cpus), memory_mib=host.used_memory_mib)
 
 
-def by_node(holdings: Iterable[Holding]) -> dict[NodeName, Amount]:
+def by_node(holdings: Iterable[SlotHolding]) -> dict[NodeName, Amount]:
     """Returns what is held of each node.
 
     Args:

@@ -18,8 +18,8 @@ from mainspring.engines.slurm.cluster.queue import (
     NODE_REASONS,
     STUCK,
     TAKEN,
-    Job,
-    Queue,
+    SlurmJob,
+    SlurmQueue,
     Stage,
     state_words,
     waits_for,
@@ -93,7 +93,7 @@ class Watch:
     """
 
     def __init__(
-        self, cluster: SlurmCluster, records: Records, queue: Queue, *, now_s: float, monotonic_s: float
+        self, cluster: SlurmCluster, records: Records, queue: SlurmQueue, *, now_s: float, monotonic_s: float
     ) -> None:
         self._cluster = cluster
         self._records = records
@@ -132,7 +132,7 @@ class Watch:
 
     # ------------------------------------------------------------ before it begins
 
-    def _waiting(self, one: Watched, jobs: tuple[Job, ...]) -> AllocationSeen | None:
+    def _waiting(self, one: Watched, jobs: tuple[SlurmJob, ...]) -> AllocationSeen | None:
         known = _numbered(jobs, one.submitted.number if one.submitted else None)
         # Of jobs nobody wrote down only those count that may begin: one that is over without having begun never will.
         live = [job for job in jobs if job.stage is not Stage.OVER]
@@ -157,7 +157,7 @@ class Watch:
             return self._seen(one, AllocationPhase.RUNNING)
         return self._seen(one, AllocationPhase.PENDING, reason=state_words(job.state))
 
-    def _queued(self, one: Watched, job: Job) -> AllocationSeen:
+    def _queued(self, one: Watched, job: SlurmJob) -> AllocationSeen:
         since_s = self._now_s - (one.asked.at_s if one.asked else self._now_s)
         limit_s = self._cluster.queue_wait_s_max
         if not self._cluster.delegated and job.reason.startswith(NODE_REASONS):
@@ -168,7 +168,7 @@ class Watch:
             return self._withdraw(one, f"waited {since_s:.0f} s: {reason}")
         return self._seen(one, AllocationPhase.PENDING, reason=reason)
 
-    def _never_began(self, one: Watched, job: Job) -> AllocationSeen:
+    def _never_began(self, one: Watched, job: SlurmJob) -> AllocationSeen:
         taken = job.state in TAKEN
         said = one.place.log_tail()
         reason = f"{state_words(job.state)}; it wrote {said!r}" if said else state_words(job.state)
@@ -182,7 +182,7 @@ class Watch:
 
     # ------------------------------------------------------------ since it has begun
 
-    def _begun(self, one: Watched, job: Job | None, names: frozenset[str]) -> AllocationSeen:
+    def _begun(self, one: Watched, job: SlurmJob | None, names: frozenset[str]) -> AllocationSeen:
         running = job is not None and job.stage is Stage.ALIVE
         gone = one.place.gone(surely=not running)
         if not one.hosts and "hosts" in names:
@@ -329,11 +329,11 @@ class Watch:
             one.missing_s = self._monotonic_s
         return self._monotonic_s - one.missing_s
 
-    def _cancel(self, jobs: Iterable[Job]) -> None:
+    def _cancel(self, jobs: Iterable[SlurmJob]) -> None:
         self.deeds.cancel += [job.number for job in jobs]
 
 
-def _numbered(jobs: tuple[Job, ...], number: int | None) -> Job | None:
+def _numbered(jobs: tuple[SlurmJob, ...], number: int | None) -> SlurmJob | None:
     """Returns the job of this number among an allocation's; by number alone it might be anybody's.
 
     A controller of Slurm that was killed has forgotten its last jobs, and gives their numbers anew.
@@ -381,7 +381,7 @@ def _agent_words(one: Watched, gone: Gone, index: int | None) -> str:
     return f"agent on {one.claim.nodes[index]}: {said}" if said else ""
 
 
-def _live_reason(one: Watched, gone: Gone, job: Job) -> str:
+def _live_reason(one: Watched, gone: Gone, job: SlurmJob) -> str:
     if gone.taken:
         return f"Slurm {gone.taken}"
     if job.state != "RUNNING":

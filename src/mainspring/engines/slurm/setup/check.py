@@ -24,7 +24,7 @@ from mainspring.engines.slurm.cluster.config import SlurmCluster
 from mainspring.engines.slurm.cluster.inventory import Ours, Stock
 from mainspring.engines.slurm.setup import check_node
 from mainspring.engines.slurm.setup.check_node import Trial, TrialJob
-from mainspring.engines.slurm.setup.findings import STEPS, Finding, Standing, in_words
+from mainspring.engines.slurm.setup.findings import STEPS, CheckResult, Finding, in_words
 
 COMMANDS = ("sinfo", "squeue", "scontrol", "sbatch", "srun", "scancel")
 VERSION_MIN = (22, 5)
@@ -92,7 +92,7 @@ class SetUp:
         broken: set[str] = set()
         for name, (look, needs) in zip(STEPS, here, strict=False):
             finding = self._look(name, look, [need for need in needs if need in broken])
-            if finding.standing in (Standing.FAILED, Standing.SKIPPED):
+            if finding.standing in (CheckResult.FAILED, CheckResult.SKIPPED):
                 broken.add(name)
             yield finding
         trial, scratch = self._trial, self._cluster.scratch
@@ -108,14 +108,14 @@ class SetUp:
 
     def _look(self, name: str, look: Callable[[], Finding], broken: list[str]) -> Finding:
         if broken:
-            return Finding(name=name, standing=Standing.SKIPPED, found=f"waits for: {broken[0]}")
+            return Finding(name=name, standing=CheckResult.SKIPPED, found=f"waits for: {broken[0]}")
         try:
             return look()
         except MainspringError as error:
             found = f"{error.got or error}{f', on {error.on}' if error.on else ''}"
-            return Finding(name=name, standing=Standing.FAILED, found=found, fix=error.next_step or _FIXES[name])
+            return Finding(name=name, standing=CheckResult.FAILED, found=found, fix=error.next_step or _FIXES[name])
         except OSError as error:
-            return Finding(name=name, standing=Standing.FAILED, found=str(error), fix=_FIXES[name])
+            return Finding(name=name, standing=CheckResult.FAILED, found=str(error), fix=_FIXES[name])
 
     # ---------------------------------------------------------------- Slurm
 
@@ -149,7 +149,7 @@ class SetUp:
         limit_s = self._cluster.command_s_max
         if took_s > SLOW_PART * limit_s:
             fix = f"raise command_s_max ({limit_s:g} s) in config.yaml, or find out what keeps slurmctld busy"
-            return Finding(name="slurmctld", standing=Standing.WARNING, found=found, fix=fix)
+            return Finding(name="slurmctld", standing=CheckResult.WARNING, found=found, fix=fix)
         return _ok("slurmctld", found)
 
     def _partitions_are_up(self) -> Finding:
@@ -163,7 +163,7 @@ class SetUp:
         down = [f"{name} is {row.get('State')}" for name, row in own.items() if row.get("State") != "UP"]
         if down:
             fix = "have an operator run: scontrol update PartitionName=... State=UP"
-            return Finding(name="partitions", standing=Standing.FAILED, found=in_words(down), fix=fix)
+            return Finding(name="partitions", standing=CheckResult.FAILED, found=in_words(down), fix=fix)
         found = in_words(
             f"{name} ({row.get('TotalNodes', '?')} nodes, jobs up to {row.get('MaxTime', '?')})"
             for name, row in own.items()
@@ -172,7 +172,7 @@ class SetUp:
         if others:
             fix = "see that the partition is Mainspring's alone, or add it as --delegated"
             found += f"; {others} jobs of others are in it"
-            return Finding(name="partitions", standing=Standing.WARNING, found=found, fix=fix)
+            return Finding(name="partitions", standing=CheckResult.WARNING, found=found, fix=fix)
         return _ok("partitions", found)
 
     def _jobs_of_others(self) -> int:
@@ -196,7 +196,7 @@ class SetUp:
             there = sorted({machine.gres_type for machine in machines if machine.gres_type})
             fix = f"GRES types here: {in_words(there) or 'none'}"
             found += f"; no node has {in_words(absent)}, which --chip renames"
-            return Finding(name="chips", standing=Standing.WARNING, found=found, fix=fix)
+            return Finding(name="chips", standing=CheckResult.WARNING, found=found, fix=fix)
         return _ok("chips", found)
 
     def _chips_have_prices(self) -> Finding:
@@ -207,7 +207,7 @@ class SetUp:
         if free:
             fix = f"--price {free[0]}=DOLLARS, per chip and hour: jobs go where work is cheapest"
             found = f"none for {in_words(free)}, which counts as free of charge"
-            return Finding(name="prices", standing=Standing.WARNING, found=found, fix=fix)
+            return Finding(name="prices", standing=CheckResult.WARNING, found=found, fix=fix)
         return _ok("prices", in_words(f"{chip} ${prices[chip]:g}" for chip in chips))
 
     def _accounts_are_known(self) -> Finding:
@@ -216,7 +216,7 @@ class SetUp:
             if accounts or qos:
                 found = "Slurm keeps no accounts here and looks at neither account nor QOS"
                 fix = "leave --account and --qos out, or map tiers to partitions in config.yaml (tier_partitions)"
-                return Finding(name="accounts", standing=Standing.WARNING, found=found, fix=fix)
+                return Finding(name="accounts", standing=CheckResult.WARNING, found=found, fix=fix)
             return _ok("accounts", "Slurm keeps none here")
         user = pwd.getpwuid(os.getuid()).pw_name
         words = ("sacctmgr", "-n", "-P", "show", "assoc", f"user={user}", "format=account,qos")
@@ -284,7 +284,7 @@ class SetUp:
         found = f"{path}{' (made now)' if made else ''}, {free / 1e9:.1f} GB free"
         if free < SHARED_BYTES_MIN:
             fix = "make room: output of jobs is kept there"
-            return Finding(name="shared folder", standing=Standing.WARNING, found=found, fix=fix)
+            return Finding(name="shared folder", standing=CheckResult.WARNING, found=found, fix=fix)
         return _ok("shared folder", found)
 
     def _job_runs(self) -> Finding:
@@ -292,15 +292,15 @@ class SetUp:
         if trial.waits:
             found = f"waited {trial.waited_s:.0f} s in Slurm's queue and was taken back: {trial.waits}"
             fix = f"once a node is free: ms cluster check {self._cluster.name}"
-            return Finding(name="test job", standing=Standing.WARNING, found=found, fix=fix)
+            return Finding(name="test job", standing=CheckResult.WARNING, found=found, fix=fix)
         if trial.wrong:
             found = f"on {trial.node}: {trial.wrong}"
-            return Finding(name="test job", standing=Standing.FAILED, found=found, fix=trial.fix)
+            return Finding(name="test job", standing=CheckResult.FAILED, found=found, fix=trial.fix)
         return _ok("test job", f"ran on {trial.node}, over {trial.waited_s:.1f} s after it was submitted")
 
 
 def _ok(name: str, found: str) -> Finding:
-    return Finding(name=name, standing=Standing.OK, found=found)
+    return Finding(name=name, standing=CheckResult.OK, found=found)
 
 
 # What to do where a step failed and the error does not say it.

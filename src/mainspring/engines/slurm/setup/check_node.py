@@ -23,7 +23,7 @@ from mainspring.domain.ports import Clock
 from mainspring.engines.slurm.cluster.commands import Commands, Refused
 from mainspring.engines.slurm.cluster.queue import Stage, stage_of, state_words, waits_for
 from mainspring.engines.slurm.setup import probe
-from mainspring.engines.slurm.setup.findings import Finding, NodeAnswer, Standing
+from mainspring.engines.slurm.setup.findings import CheckResult, Finding, NodeAnswer
 
 QUEUED_S_MAX = 60.0  # Where a node is free, a job gets its turn within a scheduling cycle: 30 s or 60 s by default.
 RUN_S_MAX = 60.0  # Python with an agent's libraries starts in 1 s; from a cold network file system in tens.
@@ -242,7 +242,7 @@ def folder_is_the_same(trial: Trial, shared: str) -> Finding:
         shared: The shared folder.
     """
     name, answer = "folder on a node", _answer(trial)
-    return Finding(name=name, standing=Standing.OK, found=f"{answer.node} and this machine see {shared} alike")
+    return Finding(name=name, standing=CheckResult.OK, found=f"{answer.node} and this machine see {shared} alike")
 
 
 def agent_can_start(trial: Trial, version: str) -> Finding:
@@ -256,11 +256,11 @@ def agent_can_start(trial: Trial, version: str) -> Finding:
     found = f"{answer.version or 'none'} under Python {answer.python}"
     if answer.agent_error:
         fix = f"install mainspring=={version} for that Python on every node, or name another one with --python"
-        return Finding(name=name, standing=Standing.FAILED, found=f"{found}: {answer.agent_error}", fix=fix)
+        return Finding(name=name, standing=CheckResult.FAILED, found=f"{found}: {answer.agent_error}", fix=fix)
     if answer.version != version:
         fix = f"install mainspring=={version} there"
-        return Finding(name=name, standing=Standing.FAILED, found=f"{found}, here {version}", fix=fix)
-    return Finding(name=name, standing=Standing.OK, found=found)
+        return Finding(name=name, standing=CheckResult.FAILED, found=f"{found}, here {version}", fix=fix)
+    return Finding(name=name, standing=CheckResult.OK, found=found)
 
 
 def scratch_has_room(trial: Trial, folder: str) -> Finding:
@@ -273,12 +273,12 @@ def scratch_has_room(trial: Trial, folder: str) -> Finding:
     name, answer = "scratch on a node", _answer(trial)
     if answer.scratch_error:
         fix = "name a folder of the nodes that this account may write with --scratch"
-        return Finding(name=name, standing=Standing.FAILED, found=f"{folder}: {answer.scratch_error}", fix=fix)
+        return Finding(name=name, standing=CheckResult.FAILED, found=f"{folder}: {answer.scratch_error}", fix=fix)
     found = f"{folder}, {answer.scratch_free_bytes / 1e9:.1f} GB free"
     if answer.scratch_free_bytes < SCRATCH_BYTES_MIN:
         fix = f"make room, or name a folder with --scratch that has {SCRATCH_BYTES_MIN / 1e9:.0f} GB"
-        return Finding(name=name, standing=Standing.WARNING, found=found, fix=fix)
-    return Finding(name=name, standing=Standing.OK, found=found)
+        return Finding(name=name, standing=CheckResult.WARNING, found=found, fix=fix)
+    return Finding(name=name, standing=CheckResult.OK, found=found)
 
 
 def clocks_agree(trial: Trial) -> Finding:
@@ -297,8 +297,8 @@ def clocks_agree(trial: Trial) -> Finding:
     found = f"{answer.node} is {abs(ahead_s):.1f} s {'behind' if ahead_s < 0 else 'ahead'}"
     if abs(ahead_s) > CLOCK_S_MAX:
         fix = f"run NTP on both; at most {CLOCK_S_MAX:g} s apart"
-        return Finding(name=name, standing=Standing.FAILED, found=found, fix=fix)
-    return Finding(name=name, standing=Standing.OK, found=found if abs(ahead_s) >= 1 else "within a second")
+        return Finding(name=name, standing=CheckResult.FAILED, found=found, fix=fix)
+    return Finding(name=name, standing=CheckResult.OK, found=found if abs(ahead_s) >= 1 else "within a second")
 
 
 def server_answers(trial: Trial, url: str) -> Finding:
@@ -311,18 +311,18 @@ def server_answers(trial: Trial, url: str) -> Finding:
     name, answer = "server from a node", _answer(trial)
     if not url:
         fix = "ms up, then ms cluster check"
-        return Finding(name=name, standing=Standing.SKIPPED, found="no server runs here", fix=fix)
+        return Finding(name=name, standing=CheckResult.SKIPPED, found="no server runs here", fix=fix)
     if answer.agent_error:
-        return Finding(name=name, standing=Standing.SKIPPED, found="waits for: Mainspring on a node")
+        return Finding(name=name, standing=CheckResult.SKIPPED, found="waits for: Mainspring on a node")
     if answer.server_status == 200:
-        return Finding(name=name, standing=Standing.OK, found=f"{answer.node} reaches {url}")
+        return Finding(name=name, standing=CheckResult.OK, found=f"{answer.node} reaches {url}")
     got = answer.server_error or f"HTTP {answer.server_status}"
     host = urlsplit(url).hostname or ""
     if host in ("localhost", "::1") or host.startswith("127."):
         fix = "in config.yaml, set host to an address that nodes reach, and certificate and key; then ms down, ms up"
     else:
         fix = f"let the nodes reach {url} (firewall, name, certificate), or set public_url in config.yaml"
-    return Finding(name=name, standing=Standing.FAILED, found=f"{answer.node} asked {url}: {got}", fix=fix)
+    return Finding(name=name, standing=CheckResult.FAILED, found=f"{answer.node} asked {url}: {got}", fix=fix)
 
 
 def _answer(trial: Trial) -> NodeAnswer:

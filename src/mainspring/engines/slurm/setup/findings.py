@@ -14,7 +14,7 @@ STEPS = (
 SHOWN_MAX = 8  # Names in one clause; more are counted.
 
 
-class Standing(str, Enum):
+class CheckResult(str, Enum):
     """How one step of a check came out."""
 
     OK = "ok"
@@ -35,7 +35,7 @@ class Finding:
     """
 
     name: str
-    standing: Standing
+    standing: CheckResult
     found: str
     fix: str = ""
 

@@ -48,7 +48,7 @@ def exited(*, rank: int, agent: int, exit_code: int, words: str) -> Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class FailureDecision:
     """What to do about a failure.
 
     Args:
@@ -79,7 +79,7 @@ class Failures:
         self._step = -1
         self._by_agent: dict[int, int] = {}
 
-    def another(self, failure: Failure, *, furthest: int, now_s: float) -> Verdict:
+    def another(self, failure: Failure, *, furthest: int, now_s: float) -> FailureDecision:
         """Counts a failure; returns what to do about it.
 
         Args:
@@ -102,18 +102,20 @@ class Failures:
             self._restarts_s.popleft()
         return self._verdict(failure, furthest, now_s)
 
-    def _verdict(self, failure: Failure, furthest: int, now_s: float) -> Verdict:
+    def _verdict(self, failure: Failure, furthest: int, now_s: float) -> FailureDecision:
         how = f"rank {failure.rank} {failure.how}" + (f" at step {furthest}" if furthest >= 0 else "")
         words = f"; it first said: {self._first_words}" if self._first_words else ""
         if self._alike >= ALIKE_MAX:
             reason = f"{how}, {self._alike} times the same way without a step between{words}"
-            return Verdict(outcome=AttemptState.FAILED, reason=reason)
+            return FailureDecision(outcome=AttemptState.FAILED, reason=reason)
         if len(self._restarts_s) >= self._restarts_max:
             outcome = AttemptState.LOST if failure.outside else AttemptState.FAILED
-            return Verdict(outcome=outcome, reason=f"{how}, after {len(self._restarts_s)} restarts in place{words}")
+            return FailureDecision(
+                outcome=outcome, reason=f"{how}, after {len(self._restarts_s)} restarts in place{words}"
+            )
         self._restarts_s.append(now_s)
         swapped = (
             f", on agent {failure.agent} only where others do not suffice" if failure.agent in self.suspects else ""
         )
         rung = f"restart {len(self._restarts_s)} of {self._restarts_max}{swapped}"
-        return Verdict(outcome=None, reason=f"{how} ({rung})")
+        return FailureDecision(outcome=None, reason=f"{how} ({rung})")

@@ -32,7 +32,7 @@ _STOPPED = ("T", "t")  # proc(5): stopped by a signal, or by a tracer.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class RankPosition:
     """Where one rank is, as far as the lead knows.
 
     Args:
@@ -59,7 +59,7 @@ class Oddness:
     evidence: str
 
 
-def odd_ones(standings: Mapping[int, Standing], stacks: Mapping[int, StacksDumped]) -> Oddness:
+def odd_ones(standings: Mapping[int, RankPosition], stacks: Mapping[int, StacksDumped]) -> Oddness:
     """Returns the ranks that stand elsewhere than the others.
 
     Args:

@@ -20,7 +20,7 @@ STEPS_KEPT = 64  # Reports the usual step is the median of.
 
 
 @final
-class Ledger:
+class TimeLedger:
     """The books of one lead.
 
     Args:
