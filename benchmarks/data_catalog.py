@@ -27,10 +27,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from blake3 import blake3
 
+from mainspring.data.catalog.choose.compare import diff
+from mainspring.data.catalog.choose.selections import select
 from mainspring.data.catalog.collect import gc
-from mainspring.data.catalog.compare import diff
 from mainspring.data.catalog.fragments import ROWS
-from mainspring.data.catalog.selections import select
 from mainspring.data.catalog.versions import extend, resolve
 from mainspring.data.features import Column, Features
 from mainspring.objects import open_store

@@ -9,7 +9,7 @@ import pytest
 
 from mainspring.domain.ids import ClusterName, NodeName
 from mainspring.simulator import Outage, ReplayOptions
-from mainspring.simulator.replay.faults import Faults
+from mainspring.simulator.virtual.faults import Faults
 
 from .replaying import fleet
 

@@ -12,10 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mainspring.data.catalog.choose.compare import Difference as Difference
+    from mainspring.data.catalog.choose.compare import diff as diff
+    from mainspring.data.catalog.choose.selections import choose as choose
+    from mainspring.data.catalog.choose.selections import merge as merge
+    from mainspring.data.catalog.choose.selections import merged as merged
+    from mainspring.data.catalog.choose.selections import select as select
+    from mainspring.data.catalog.choose.splits import Sides as Sides
+    from mainspring.data.catalog.choose.splits import split as split
     from mainspring.data.catalog.collect import GcReport as GcReport
     from mainspring.data.catalog.collect import gc as gc
-    from mainspring.data.catalog.compare import Difference as Difference
-    from mainspring.data.catalog.compare import diff as diff
     from mainspring.data.catalog.keeping import Pin as Pin
     from mainspring.data.catalog.keeping import delete as delete
     from mainspring.data.catalog.keeping import pin as pin
@@ -39,12 +45,6 @@ if TYPE_CHECKING:
     from mainspring.data.catalog.mixtures import freeze_mixture as freeze_mixture
     from mainspring.data.catalog.mixtures import mixture as mixture
     from mainspring.data.catalog.mixtures import mixtures as mixtures
-    from mainspring.data.catalog.selections import choose as choose
-    from mainspring.data.catalog.selections import merge as merge
-    from mainspring.data.catalog.selections import merged as merged
-    from mainspring.data.catalog.selections import select as select
-    from mainspring.data.catalog.splits import Sides as Sides
-    from mainspring.data.catalog.splits import split as split
     from mainspring.data.catalog.versions import candidate as candidate
     from mainspring.data.catalog.versions import candidates as candidates
     from mainspring.data.catalog.versions import episode_rows as episode_rows

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from mainspring.simulator.proof.cluster import CallFaults, SimulatedCluster
     from mainspring.simulator.proof.gang import Gang, GangFaults
     from mainspring.simulator.proof.proof import Trace, prove
-    from mainspring.simulator.replay.outcome import Outcome
-    from mainspring.simulator.replay.playback import Planner, replay
     from mainspring.simulator.results.comparison import Comparison, Difference, compare
     from mainspring.simulator.results.measures import Measures, measure
     from mainspring.simulator.results.plots import check_installed, draw
+    from mainspring.simulator.virtual.outcome import Outcome
+    from mainspring.simulator.virtual.playback import Planner, replay
 
 _MODULES = {
     "proof.cluster": ("CallFaults", "SimulatedCluster"),
@@ -49,10 +49,10 @@ _MODULES = {
     ),
     "proof.gang": ("Gang", "GangFaults"),
     "results.measures": ("Measures", "measure"),
-    "replay.outcome": ("Outcome",),
+    "virtual.outcome": ("Outcome",),
     "proof.proof": ("Trace", "prove"),
     "results.plots": ("check_installed", "draw"),
-    "replay.playback": ("Planner", "replay"),
+    "virtual.playback": ("Planner", "replay"),
     "inputs.traces": ("load",),
     "inputs.workload": ("ReplayOptions", "TraceJob", "Workload"),
 }

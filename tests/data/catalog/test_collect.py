@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mainspring.data.catalog.choose.selections import select
 from mainspring.data.catalog.collect import GcReport, gc
 from mainspring.data.catalog.condemned import confirm
 from mainspring.data.catalog.keeping import GRACE_S_MIN, delete, pin
 from mainspring.data.catalog.mixtures import freeze_mixture
-from mainspring.data.catalog.selections import select
 from mainspring.data.catalog.versions import (
     candidates,
     episode_rows,

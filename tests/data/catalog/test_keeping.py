@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from mainspring.data.catalog.choose.selections import merge, select
 from mainspring.data.catalog.keeping import GRACE_S_MIN, delete, pin, pins, undelete, unpin
 from mainspring.data.catalog.lineage import Link, ancestors, descendants, record_use
 from mainspring.data.catalog.mixtures import delete_mixture, freeze_mixture, mixture, mixtures
-from mainspring.data.catalog.selections import merge, select
 from mainspring.data.catalog.versions import datasets, episode_rows, resolve, versions
 from mainspring.domain.errors import Conflict, InvalidInput, NotFound
 from mainspring.objects import ObjectStore, open_store

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.data.catalog.compare import diff
+from mainspring.data.catalog.choose.compare import diff
+from mainspring.data.catalog.choose.selections import choose, merge, select
+from mainspring.data.catalog.choose.splits import split
 from mainspring.data.catalog.fragments import mask_of
 from mainspring.data.catalog.log import Origin
-from mainspring.data.catalog.selections import choose, merge, select
-from mainspring.data.catalog.splits import split
 from mainspring.data.catalog.versions import (
     candidates,
     episode_rows,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tests.data.intake.making import SECOND_NS, START_NS, arm, recipe, write_log
 
+from mainspring.data.catalog.choose.selections import merged
 from mainspring.data.catalog.log import Version, Waiver
-from mainspring.data.catalog.selections import merged
 from mainspring.data.catalog.versions import candidates, newest_version
 from mainspring.data.gates.freshness import freshness
 from mainspring.data.gates.publishing import DAMAGE, DISTRIBUTION, judgements, publish_judged

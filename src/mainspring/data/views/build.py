@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from blake3 import blake3
 
+from mainspring.data.catalog.choose.splits import Sides, split
 from mainspring.data.catalog.condemned import confirm
 from mainspring.data.catalog.lineage import record_use
 from mainspring.data.catalog.log import Version
-from mainspring.data.catalog.splits import Sides, split
 from mainspring.data.catalog.versions import episode_table
 from mainspring.data.episode import EpisodeRow
 from mainspring.data.features import Features

@@ -16,8 +16,8 @@ from mainspring.domain.ids import TeamName
 from mainspring.domain.job import ANY_CHIP
 from mainspring.domain.team import Team
 from mainspring.planner.facts.snapshot import Flags, Floats
-from mainspring.simulator.replay.outcome import Outcome
 from mainspring.simulator.results.steps import integral, values
+from mainspring.simulator.virtual.outcome import Outcome
 
 HOUR_S = 3_600.0
 PATIENCE_S = 1_800.0

@@ -10,9 +10,9 @@ import numpy as np
 
 from mainspring.domain.life import JobState
 from mainspring.planner.facts.snapshot import Floats, Integers
-from mainspring.simulator.replay.outcome import Counts, JobColumns, Outcome
 from mainspring.simulator.results.fairness import Fairness, fairness
 from mainspring.simulator.results.steps import integral
+from mainspring.simulator.virtual.outcome import Counts, JobColumns, Outcome
 
 HOUR_S = 3_600.0
 SHORT_S = 10.0  # Jobs shorter than this count as this long in slowdowns (Feitelson's bounded slowdown).

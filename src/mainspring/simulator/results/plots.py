@@ -12,9 +12,9 @@ import numpy as np
 
 from mainspring.domain.errors import Unavailable
 from mainspring.planner.facts.snapshot import Floats
-from mainspring.simulator.replay.outcome import Outcome
 from mainspring.simulator.results.measures import SIZES, Measures
 from mainspring.simulator.results.steps import means
+from mainspring.simulator.virtual.outcome import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,9 +11,9 @@ from mainspring.domain.plan import Evict, Limit, Move, Plan
 from mainspring.domain.team import Team
 from mainspring.planner.facts.policy import Policy
 from mainspring.simulator.inputs.workload import Workload
-from mainspring.simulator.replay.attempts import AttemptRun, JobRun, Phase
-from mainspring.simulator.replay.machines import MachinePool, MachineShare
-from mainspring.simulator.replay.outcome import Changes, Counts, Outcome, job_columns
+from mainspring.simulator.virtual.attempts import AttemptRun, JobRun, Phase
+from mainspring.simulator.virtual.machines import MachinePool, MachineShare
+from mainspring.simulator.virtual.outcome import Changes, Counts, Outcome, job_columns
 
 GIB = 1 << 30
 DAY_S = 86_400.0

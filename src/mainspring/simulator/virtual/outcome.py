@@ -13,8 +13,8 @@ from mainspring.domain.team import Team
 from mainspring.planner.facts.policy import Policy
 from mainspring.planner.facts.snapshot import Floats, Integers, sealed
 from mainspring.simulator.inputs.workload import Workload
-from mainspring.simulator.replay.attempts import JobRun
-from mainspring.simulator.replay.machines import MachinePool
+from mainspring.simulator.virtual.attempts import JobRun
+from mainspring.simulator.virtual.machines import MachinePool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

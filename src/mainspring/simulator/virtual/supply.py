@@ -10,10 +10,10 @@ from mainspring.domain.ids import ClusterName, NodeName
 from mainspring.domain.plan import Move, Plan, Provision
 from mainspring.planner.facts.policy import Policy
 from mainspring.simulator.inputs.fleet import Fleet, Outage, PriceChange
-from mainspring.simulator.replay.attempts import AttemptRun
-from mainspring.simulator.replay.faults import Faults
-from mainspring.simulator.replay.job_lifecycle import JobLifecycle
-from mainspring.simulator.replay.timeline import Timeline
+from mainspring.simulator.virtual.attempts import AttemptRun
+from mainspring.simulator.virtual.faults import Faults
+from mainspring.simulator.virtual.job_lifecycle import JobLifecycle
+from mainspring.simulator.virtual.timeline import Timeline
 
 IDLE_S_MAX = 600.0  # Kubernetes' cluster-autoscaler gives a node back after as long (scale-down-unneeded-time).
 

@@ -19,11 +19,11 @@ from mainspring.domain.plan import Evict, Resize, Start
 from mainspring.planner.facts.attempts import LiveAttempt
 from mainspring.planner.facts.builder import PendingJob, SnapshotBuilder
 from mainspring.simulator.inputs.workload import ReplayOptions
-from mainspring.simulator.replay.attempts import AttemptRun, Course, JobRun, Phase, rate_of
-from mainspring.simulator.replay.event_emitter import EventEmitter
-from mainspring.simulator.replay.machines import Machines
-from mainspring.simulator.replay.record import Record
-from mainspring.simulator.replay.timeline import Timeline
+from mainspring.simulator.virtual.attempts import AttemptRun, Course, JobRun, Phase, rate_of
+from mainspring.simulator.virtual.event_emitter import EventEmitter
+from mainspring.simulator.virtual.machines import Machines
+from mainspring.simulator.virtual.record import Record
+from mainspring.simulator.virtual.timeline import Timeline
 
 
 class JobLifecycle:

@@ -20,13 +20,13 @@ from mainspring.planner.facts.policy import Budget, Policy
 from mainspring.planner.facts.snapshot import Snapshot, sealed
 from mainspring.simulator.inputs.fleet import Fleet
 from mainspring.simulator.inputs.workload import ReplayOptions, Workload
-from mainspring.simulator.replay.event_emitter import EventEmitter, Tell
-from mainspring.simulator.replay.job_lifecycle import JobLifecycle
-from mainspring.simulator.replay.machines import Machines
-from mainspring.simulator.replay.outcome import Outcome
-from mainspring.simulator.replay.record import Record
-from mainspring.simulator.replay.supply import Supply
-from mainspring.simulator.replay.timeline import Timeline
+from mainspring.simulator.virtual.event_emitter import EventEmitter, Tell
+from mainspring.simulator.virtual.job_lifecycle import JobLifecycle
+from mainspring.simulator.virtual.machines import Machines
+from mainspring.simulator.virtual.outcome import Outcome
+from mainspring.simulator.virtual.record import Record
+from mainspring.simulator.virtual.supply import Supply
+from mainspring.simulator.virtual.timeline import Timeline
 
 FRUITLESS_MAX = 24  # Plans in a row that decide nothing while nothing else can happen: what waits then waits for ever.
 WAKE_S_MAX = 3_600.0

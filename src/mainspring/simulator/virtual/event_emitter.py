@@ -14,7 +14,7 @@ from mainspring.domain.ids import AttemptId, JobId
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import JOB_MOVES, AttemptState, JobState, moved
 from mainspring.domain.wire import Detail, EventKind
-from mainspring.simulator.replay.attempts import AttemptRun, JobRun
+from mainspring.simulator.virtual.attempts import AttemptRun, JobRun
 
 Tell = Callable[[Event], None]
 

@@ -1,0 +1,1 @@
+"""Choosing among versions: selections, splits, and what differs."""
