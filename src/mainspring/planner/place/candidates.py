@@ -1,7 +1,7 @@
 """Every option of a shape on every cluster: what it costs, and what bars it whatever the plan does.
 
-An `OptionOnCluster` is one option of one role on one cluster; a `CandidatePlacement` is one choice for each role, all on
-one cluster. The score of a site is the price of one chip-hour of useful work there, the risk of losing nodes included.
+An `OptionOnCluster` is one option of one role on one cluster; a `CandidatePlacement` is one of these for each role, all
+on one cluster. Its score is the price of one chip-hour of useful work there, the risk of losing nodes included.
 """
 
 from __future__ import annotations
