@@ -1,4 +1,4 @@
-"""How two checkpoints differ, array by array, in bounded memory."""
+"""Checkpoint comparison: how two of them differ, array by array, in bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a checkpoint is in an object store: the keys, the manifest, and the index of a share.
+"""Checkpoint format: keys in an object store, the manifest, and the index of a share.
 
     checkpoints/<job>/shares/<step>/<file>.<segment>   a share's data, cut every `SEGMENT_BYTES` when it was written
     checkpoints/<job>/shares/<step>/<file>.tail        its index, then the checksums of its pages

@@ -1,4 +1,4 @@
-"""What arrays are read from, whatever the format: by path, by region, never all of them at once.
+"""Array sources: what arrays are read from, by path, by region, never all of them at once, whatever the format.
 
 An `ArraySource` is one checkpoint of any format. Exports are written from a source, an import makes one ours, and any
 two can be compared. What a foreign format looks like is known to its own file alone: `orbax`, `safetensors`.

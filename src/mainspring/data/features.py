@@ -1,4 +1,4 @@
-"""What each step of an episode holds: named columns of numbers, and cameras."""
+"""Feature schema: what each step of an episode holds, as named columns of numbers, and cameras."""
 
 from __future__ import annotations
 

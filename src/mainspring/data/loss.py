@@ -1,4 +1,4 @@
-"""What of a recording is gone: how much of what, by whom it is known."""
+"""Losses: what of a recording is gone, how much of what, by whom it is known."""
 
 from __future__ import annotations
 

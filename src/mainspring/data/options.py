@@ -1,4 +1,4 @@
-"""What whoever takes a source in says of it, where it is not as one would expect."""
+"""Ingest options: what whoever takes a source in says of it, where it is not as one would expect."""
 
 from __future__ import annotations
 

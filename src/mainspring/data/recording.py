@@ -1,4 +1,4 @@
-"""How a robot of ours writes one episode to one MCAP file, and the words that the reader shares.
+"""Episode recorder: how a robot of ours writes one episode to one MCAP file, and the words the reader shares.
 
 Two channels, `/observation/state` and `/action`, JSON with a JSON Schema, one message each per control step with the
 same integer-nanosecond log time; a metadata record `episode` for what holds for the whole of it.

@@ -1,4 +1,4 @@
-"""What values a column takes, in little room: mergeable counts from which quantiles and shares follow.
+"""Value sketches: mergeable counts from which quantiles and shares follow.
 
 Each value is counted in a bucket: its sign, its binary exponent and the first bits of its fraction. Buckets are whole
 numbers taken from the bits of a double, so nothing is rounded anywhere: the sketch of many rows is the same whatever

@@ -1,4 +1,4 @@
-"""What people's tools and the controller say to each other over HTTP: requests, views, and errors as they travel.
+"""API values over HTTP: requests and views of people's tools and the controller, and errors as they travel.
 
 A field may be added with a default; anything else is a new version. Times are seconds since the Unix epoch.
 """

@@ -1,4 +1,4 @@
-"""What the time of accelerators goes into, and the one law of its ledger: the parts add up to the time allocated."""
+"""Goodput: the uses that accelerators' time is put to, which add up to the time allocated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the planner answers: a numbered, complete decision that leaves the executor no choice."""
+"""Plans: numbered, complete decisions that leave the executor no choice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where blocks of one array meet, as runs of bytes: the geometry every restore onto another layout is made of.
+"""Shard geometry: where blocks of one array meet, as runs of bytes; every restore onto another layout is made of it.
 
 A shard's elements lie in row-major order. A region that was cut otherwise than the shards is put together from runs of
 their bytes: `sources` says which, and each `Run` how its bytes lie. With NumPy, a run's bytes go to their place by

@@ -1,4 +1,4 @@
-"""Whether a machine's clock agrees with its object store's: ages of objects are differences between the two."""
+"""Clock skew between a machine and its object store: ages of objects are differences between the two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which adapter answers for a URL."""
+"""Adapter selection: which object store answers for a URL."""
 
 from __future__ import annotations
 

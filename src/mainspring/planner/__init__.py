@@ -1,4 +1,4 @@
-"""The brain: one pure function from a snapshot to a plan.
+"""Planning: one pure function from a snapshot to a plan.
 
 `SnapshotBuilder` folds what control learns into a `Snapshot`; `plan` turns it into a `Plan`; `explain` finds the
 cheapest change that would start a job; `feasible` tells whether a spec could ever run here.

@@ -1,4 +1,4 @@
-"""Whether a spec could ever run: on the whole fleet, empty and healthy, alone. Quota is not asked: it can be raised."""
+"""Feasibility: whether a spec could ever run on the whole fleet, empty and healthy, alone. Quota can be raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What if: changes tried on a copy of a snapshot, and two plans compared. Nothing that is given is ever changed.
+"""What-if: changes tried on a copy of a snapshot, and two plans compared. Nothing that is given is ever changed.
 
 Columns that no change touches are shared with the snapshot given.
 """

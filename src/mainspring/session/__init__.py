@@ -1,4 +1,4 @@
-"""What a rank imports: join the agent, do steps, leave snapshots, restore, give results.
+"""The session of a rank: join the agent, do steps, leave snapshots, restore, give results.
 
 `join()` is the door. Nothing here imports JAX or PyTorch but `jax_state`, `jax_distributed` and `torch_state`, which
 programs import by name.

@@ -1,4 +1,4 @@
-"""How a snapshot lies in the arena: each block at a 64-byte aligned offset, put there by plain memory copy."""
+"""Arena layout of a snapshot: each block at a 64-byte aligned offset, put there by plain memory copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trained policy is worth: chunks for given states, and its error on episodes it never saw."""
+"""Evaluation of a trained policy: chunks for given states, and its error on episodes it never saw."""
 
 from __future__ import annotations
 

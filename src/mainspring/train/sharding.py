@@ -1,4 +1,4 @@
-"""Where arrays live: rules from the names of array axes to the axes of the device mesh, and the mean over ranks.
+"""Sharding rules: from the names of array axes to the axes of the device mesh, and the mean over ranks.
 
 The mesh has one axis, `data`: every device holds all weights and works on its share of the batch. What may be split,
 and along what, is in `RULES` alone; the trainer names array axes and never a mesh axis.

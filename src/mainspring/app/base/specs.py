@@ -1,4 +1,4 @@
-"""What people write: job specs and planning policies in YAML, options, durations and chip counts on command lines.
+"""Job specs and policies as people write them: YAML, options, durations and chip counts on command lines.
 
 Everything is read strictly: an unknown field, or one out of its range, is told by name.
 """

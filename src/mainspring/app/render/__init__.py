@@ -1,1 +1,1 @@
-"""How answers look: tables and panels for people, JSON for machines."""
+"""Rendering of answers: tables and panels for people, JSON for machines."""

@@ -1,4 +1,4 @@
-"""How checkpoints look: their steps, what is in them, and how two of them differ."""
+"""Checkpoint tables: their steps, what is in them, and how two of them differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How clusters and checks of their set-up look."""
+"""Cluster tables, and the findings of set-up checks."""
 
 from __future__ import annotations
 

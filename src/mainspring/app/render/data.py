@@ -1,4 +1,4 @@
-"""How datasets, versions, episodes and what is done with them look in a terminal."""
+"""Tables of datasets, versions and episodes, and of what is done with them."""
 
 from __future__ import annotations
 

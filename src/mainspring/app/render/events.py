@@ -1,4 +1,4 @@
-"""How events read: each in plain words, for people who never saw a list of kinds."""
+"""Event texts: each in plain words, for people who never saw a list of kinds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How goodput looks: one bar a use, and the sum that says that nothing is missing."""
+"""Goodput bars: one a use, and the sum that says that nothing is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How one job looks: its facts, its attempts with their ranks as they are now, its ledger, its events."""
+"""The job panel: facts, attempts with their ranks as they are now, ledger, events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the planner's answers look: why a job waits, the last plan, what if, and what teams hold."""
+"""Plan tables: why a job waits, the last plan, what if, and what teams hold."""
 
 from __future__ import annotations
 

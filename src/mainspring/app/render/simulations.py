@@ -1,4 +1,4 @@
-"""How replays look: figures, sizes, pools and teams, and two replays side by side."""
+"""Replay tables: figures, sizes, pools and teams, and two replays side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How answers look: rich tables for people, JSON for machines. Wherever chips are pretended, it says so."""
+"""Tables for people, JSON for machines. Wherever chips are pretended, it says so."""
 
 from __future__ import annotations
 

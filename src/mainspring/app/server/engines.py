@@ -1,4 +1,4 @@
-"""Which engine each configured cluster has, and what its agents get of the server's environment."""
+"""Engine wiring: which engine each configured cluster has, and what its agents get of the server's environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the store says the engines should be told now, how they are told, and what their answers mean for the store."""
+"""Engine commands: launches and stops that the store says are due, and what their answers mean for it."""
 
 from __future__ import annotations
 

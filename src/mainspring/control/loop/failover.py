@@ -1,4 +1,4 @@
-"""When a cluster that does not answer is given up, so that its jobs may start elsewhere.
+"""Cluster failover: when a cluster that does not answer is given up, so that its jobs may start elsewhere.
 
 Silence alone proves nothing: an engine's own controller may be down while every run goes on. An attempt is given up
 only when its engine has been silent for long and its lead has not been heard of beyond the lease either.

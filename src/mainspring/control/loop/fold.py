@@ -1,4 +1,4 @@
-"""What an engine's view of an allocation means for the store's, and of its losses for the attempt; pure."""
+"""Observation fold: what an engine's view of an allocation means for the store's, and for the attempt; pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan gives: new attempts with their allocations, and allocations added to live attempts or taken from them."""
+"""Grants of a plan: new attempts with their allocations, and allocations added to or taken from live ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clusters that place work by themselves say of allocations in their queues, and where these were placed.
+"""Queue waits: what clusters that place work by themselves say of allocations in their queues and of where they went.
 
 Time in such a queue is not allocated time: an allocation counts as granted from when it leaves the queue, which is
 when its engine first shows it elsewhere, or when the first of its agents comes.

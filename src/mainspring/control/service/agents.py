@@ -1,4 +1,4 @@
-"""What agents and leads are told: orders for those that register, acknowledgements for those that report."""
+"""Agent service: orders for agents that register, acknowledgements for leads that report."""
 
 from __future__ import annotations
 

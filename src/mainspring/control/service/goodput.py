@@ -1,4 +1,4 @@
-"""What allocated time went into, in node-seconds: the ledgers that leads report, and what nobody could tell them.
+"""Goodput accounting in node-seconds: the ledgers that leads report, and what nobody could tell them.
 
 The law holds by construction: a lead's ledger says what its time with its nodes went into, and what is left of the time
 allocated is given to what surrounds it, in this order: start-up until all agents have come (the first ones, or those

@@ -1,4 +1,4 @@
-"""What people ask of the last plan: what it says, what would change it, what would start a job, what teams hold.
+"""Plan queries: what the last plan says, what would change it, what would start a job, what teams hold.
 
 Everything here reads one `LatestPlan`, which nothing changes; trying something makes plans of copies and writes
 nothing.

@@ -1,4 +1,4 @@
-"""What people ask of the last plan: why a job is where it is, what it says, what some changes would make of it."""
+"""Questions about jobs and plans: why a job is where it is, what some changes would make of it."""
 
 from __future__ import annotations
 

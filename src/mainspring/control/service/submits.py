@@ -1,4 +1,4 @@
-"""What a request for jobs must meet before anything is written."""
+"""Admission: what a request for jobs must meet before anything is written."""
 
 from __future__ import annotations
 

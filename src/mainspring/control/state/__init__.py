@@ -1,1 +1,1 @@
-"""What has not ended, folded from events, and what ended attempts mean for plans to come."""
+"""State folded from events: what has not ended, and what ended attempts mean for plans to come."""

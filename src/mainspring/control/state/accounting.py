@@ -1,4 +1,4 @@
-"""Where an attempt's time went as far as its events alone tell, for logs and replays, where no lead keeps a ledger.
+"""Time accounting from events alone, for logs and replays, where no lead keeps a ledger.
 
 A pure fold, in seconds of attempts and not of nodes; `goodput` has the ledger of what really ran. What the parts say
 always adds up to the whole.

@@ -1,4 +1,4 @@
-"""What the jobs that a job comes after mean for it; pure."""
+"""Job dependencies: what the jobs that a job comes after mean for it; pure."""
 
 from __future__ import annotations
 

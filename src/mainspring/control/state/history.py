@@ -1,4 +1,4 @@
-"""What attempts that ended mean for plans to come: what teams used and spent, what jobs have had, how long jobs run.
+"""Usage history: what teams used and spent, what jobs have had, how long jobs run.
 
 Read whole when a controller begins to lead; from then on the mirror adds what ends. Hours are the grain: a budget's
 window slides by whole hours.

@@ -1,4 +1,4 @@
-"""What the engines last said of their clusters, shared between the loop that asks and the API that shows."""
+"""The fleet view: what engines last said of their clusters, shared by the loop that asks and the API that shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What attempts hold: allocations as values, the queries that read them, and how parts make up an attempt's grants.
+"""Allocations as values, the queries that read them, and how they make up an attempt's grants.
 
 An allocation is what an engine starts and stops as one, so it is also what is counted and paid. It never changes: an
 attempt grows by one more, and shrinks by ending one.

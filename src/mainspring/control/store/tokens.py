@@ -1,4 +1,4 @@
-"""Who may do what: bearer tokens, stored as hashes, with a role in a team or the scope of one attempt."""
+"""Authorization: bearer tokens, stored as hashes, with a role in a team or the scope of one attempt."""
 
 from __future__ import annotations
 

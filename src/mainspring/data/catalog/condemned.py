@@ -1,4 +1,4 @@
-"""What a garbage collection is about to delete, said before it does, so that a commit under way can tell.
+"""Deletion intents: what a garbage collection is about to delete, said before, so that a commit under way can tell.
 
 The collector says which blobs it condemns, then looks once more for what names them, then deletes the rest. A writer
 first stores what names its blobs, then asks here. In whichever order the four steps fall, the collector sees the name

@@ -1,4 +1,4 @@
-"""What keeps a version, and how one goes: pins, and deletion with a time to think again.
+"""Retention: pins that keep a version, and deletion with a time to think again.
 
 A deleted version is out of sight at once; its bytes stay until its grace is over and a collection runs. Its number
 never means another version. Versions that a pin or a mixture names are not deleted.

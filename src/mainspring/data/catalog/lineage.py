@@ -1,4 +1,4 @@
-"""What made a version, and what was made of it: versions, mixtures, views, runs, checkpoints.
+"""Lineage: what made a version, and what was made of it: versions, mixtures, views, runs, checkpoints.
 
 Up, a version says itself what it was made of. Down, `uses/<dataset>/<number>/<kind>/<id>` is stored before the thing it
 names, so that no use is missed; a version that another writer's took the number of does not say so itself, and is

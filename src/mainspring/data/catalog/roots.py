@@ -1,4 +1,4 @@
-"""What is alive: every blob that something in the store names, found from its roots.
+"""Garbage-collection roots: every blob that something in the store names.
 
 Roots are the versions (but for deleted ones whose grace is over and that no pin and no mixture names), the views of
 these, young candidates, layers, and young journals of ingests. Where a root says of a blob that it is its "table", the

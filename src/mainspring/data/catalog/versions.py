@@ -1,4 +1,4 @@
-"""How a version comes to be: rows are prepared, judged by whoever wants to, then published by put-if-absent.
+"""Version commits: rows are prepared, judged by whoever wants to, then published by put-if-absent.
 
 What others commit in between is never lost: whoever loses a race adds to the winner's version. A commit reads the ids
 of what is there and writes what is new; small fragments are put together now and then, so that few are ever read.

@@ -1,4 +1,4 @@
-"""What raw logs say beside columns and pictures, and viewers need: calibration, transforms, the robot's shape."""
+"""Auxiliary messages of raw logs that viewers need: calibration, transforms, the robot's shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What formats lose alike: what layers are, cameras that are encoded again or lose their rate, what raw logs say."""
+"""Export losses that formats share: layers, cameras encoded again or without their rate, what raw logs say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which episodes go out, and what of them a format must be able to hold: seen before anything is written."""
+"""Export survey: which episodes go out, and what of them a format must hold, seen before anything is written."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What must hold before a version is published."""
+"""Publishing gates: what must hold before a version is published."""

@@ -1,4 +1,4 @@
-"""What values the columns of episodes take, kept with each fragment, and how new episodes differ from old ones.
+"""Distribution drift: what values columns take, kept with each fragment, and how new episodes differ from old ones.
 
 A changed unit, a flipped sign, swapped joints and a dead sensor are all sound recordings by themselves; beside what the
 dataset held before they stand out.

@@ -1,4 +1,4 @@
-"""How long episodes took from their arrival until they could be trained on."""
+"""Freshness: how long episodes took from their arrival until they could be trained on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where recordings that are sent arrive: piece by piece under the name of their content, whole or not at all.
+"""Resumable uploads: recordings arrive piece by piece under the name of their content, whole or not at all.
 
 Who sends says the content's hash first. The same recording may be sent any number of times, by several at once, and
 from any point on after a break; it appears in the folder once, checked.

@@ -1,4 +1,4 @@
-"""What an ingest has done already: kept in the store batch by batch, so that a rerun after a kill does only the rest.
+"""Ingest journal: kept in the store batch by batch, so that a rerun after a kill does only the rest.
 
 `intake/<dataset>/<recipe>/<hash>.parquet` is a batch: a line for each episode found, or for what should have been one.
 Until a version holds them, lines carry the episodes' rows (and so keep their blobs from being collected); afterwards

@@ -1,4 +1,4 @@
-"""What an ingest says of itself, while it runs and afterwards."""
+"""Ingest report: what an ingest says of itself, while it runs and afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read at once: a log, or an episode of a dataset; what decides it, and how its files look."""
+"""Units of ingest, read at once: a log, or an episode of a dataset; what decides it, and how its files look."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where units are read: in this process, or in worker processes that may die of what they read."""
+"""Ingest workers: units are read in this process, or in worker processes that may die of what they read."""
 
 from __future__ import annotations
 

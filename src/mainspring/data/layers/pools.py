@@ -1,4 +1,4 @@
-"""Where producers run: in this process, in processes of this machine, or on Ray. The producer's code is the same."""
+"""Execution pools for producers: this process, processes of this machine, or Ray; the producer's code is the same."""
 
 from __future__ import annotations
 

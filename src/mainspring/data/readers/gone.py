@@ -1,4 +1,4 @@
-"""What of a log is gone: what containers find while they read, and what that means for each topic."""
+"""Gaps in a log: what containers find missing while they read, and what that means for each topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an MCAP file says of itself twice, compared: indexes of messages, the data section's checksum.
+"""MCAP redundancy checks: what a file says twice, compared: indexes of messages, the data section's checksum.
 
 Source: mcap.dev/spec, version 0.
 """

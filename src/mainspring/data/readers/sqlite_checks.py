@@ -1,4 +1,4 @@
-"""What a SQLite file of messages says of itself twice, compared: its rows, their numbers, its index of times.
+"""SQLite redundancy checks: what a file of messages says twice, compared: rows, their numbers, its index of times.
 
 SQLite has no checksums. `PRAGMA integrity_check` would read the file once more; this costs one pass over the index.
 """

@@ -1,4 +1,4 @@
-"""What views that were made before say of a lab: which of their episodes were held out."""
+"""Earlier views: what views made before say of a lab, such as which episodes were held out."""
 
 from __future__ import annotations
 

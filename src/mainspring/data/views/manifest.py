@@ -1,4 +1,4 @@
-"""What a training view is, as its manifest says it: recipe, shards, statistics."""
+"""View manifest: recipe, shards, statistics of a training view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shard's columns look like: moments and quantile sketches, merged over shards into a view's statistics."""
+"""Column summaries: moments and quantile sketches, merged over shards into a view's statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What agents and leads say to the controller, over HTTP."""
+"""Messages of agents and leads to the controller, over HTTP, and its answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What agents say to their lead and to each other, over TCP."""
+"""Messages of agents to their lead and to each other, over TCP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank and its agent say to each other, over a Unix socket."""
+"""Messages of a rank and its agent to each other, over a Unix socket."""
 
 from __future__ import annotations
 

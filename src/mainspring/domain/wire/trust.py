@@ -1,4 +1,4 @@
-"""Whom a client of the controller trusts: the system's authorities, and the certificate that its lab hands it."""
+"""TLS trust of clients: the system's authorities, and the certificate that a lab hands them."""
 
 from __future__ import annotations
 

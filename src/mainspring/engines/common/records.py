@@ -1,4 +1,4 @@
-"""What the local engine remembers, as files: one folder an allocation, claimed whole, under one lock.
+"""Allocation records of the local engine, as files: one folder an allocation, claimed whole, under one lock.
 
 <root>/.lock                            held during every call that looks at allocations
 <root>/.cordons.json                    cordons by node

@@ -1,4 +1,4 @@
-"""What travels between `Far` and the host of the engine on the other machine.
+"""Messages of a remote engine and its host on the other machine.
 
 The host greets first: one line of text, which is told apart from whatever a login shell prints before it. Then frames
 of `domain.codec`: the opening (which engine to make) and its answer, number 0; then calls, and their answers in any

@@ -1,4 +1,4 @@
-"""What room costs: by node the rungs of getting one more unit there, and the cheapest rungs that hold a gang together.
+"""Preemption costs: by node the price of each further unit there, and the cheapest that hold a gang together.
 
 The parts on a node are given up in order of price per chip; each time that makes room for more units is a rung. Rungs
 are summed up by domain, so that every domain is scored by the price of its cheapest sufficient set.

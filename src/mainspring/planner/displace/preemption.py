@@ -1,4 +1,4 @@
-"""Whom a job displaces: the cheapest attempts that come after it and whose end really lets it start.
+"""Preemption: the cheapest attempts that come after a job and whose end really lets it start.
 
 The price of a victim is what ending it costs: chip-seconds since its newest durable checkpoint, and a restart. An
 attempt that has not run long enough, or whose job was evicted not long ago, is no victim. Elastic attempts shrink

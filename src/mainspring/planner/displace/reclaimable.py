@@ -1,4 +1,4 @@
-"""What would be free if some attempts ended: the hypothetical room in which victims are looked for.
+"""Reclaimable capacity: what would be free if some attempts ended; victims are looked for in it.
 
 A part is what can be given up by itself: a whole attempt, or replicas an elastic role can do without. A thing is
 what a part holds on one node (or of one shared chip).

@@ -1,4 +1,4 @@
-"""How long jobs run: what their owners say, corrected by what jobs like them did.
+"""Run-time prediction: what owners say, corrected by what jobs like theirs did.
 
 A job is like those of its team whose names differ from its own in digits only, then those of its team, then all; the
 narrowest group with enough ended jobs speaks. A wider group remembers one ended job of each narrower one: thousands

@@ -1,4 +1,4 @@
-"""What the lab decides about planning, and how much work one plan may take."""
+"""Planning policy: what the lab decides, and how much work one plan may take."""
 
 from __future__ import annotations
 

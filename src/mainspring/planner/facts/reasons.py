@@ -1,4 +1,4 @@
-"""What stands in a job's way, as data and in words."""
+"""Binding limits: what stands in a job's way, as data and in words."""
 
 from __future__ import annotations
 

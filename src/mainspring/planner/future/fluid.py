@@ -1,4 +1,4 @@
-"""When jobs far back in the queue are expected to start: chips as a fluid, one lane for each cluster and chip.
+"""Start estimates far back in the queue: chips as a fluid, one lane for each cluster and chip.
 
 A lane knows how many of its chips are free from when to when, for units of each size: chips that lie about one on each
 node are of no use to jobs that want eight together. Waiting jobs take theirs in queue order, each at the first time at

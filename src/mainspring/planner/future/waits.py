@@ -1,4 +1,4 @@
-"""Why jobs wait: one `Wait` for each equivalence class, in words and numbers of the room as the plan leaves it."""
+"""Wait reasons: one `Wait` for each equivalence class, in words and numbers of the room as the plan leaves it."""
 
 from __future__ import annotations
 

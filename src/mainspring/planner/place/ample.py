@@ -1,4 +1,4 @@
-"""Which nodes have more cores or memory than all their chips together could ever ask for.
+"""Ample resources: nodes with more cores or memory than all their chips together could ever ask for.
 
 There neither binds, whatever starts or ends. Nodes that differ in them alone are alike, and so are jobs: planning sees
 a few kinds of nodes and a few shapes where it would see thousands.

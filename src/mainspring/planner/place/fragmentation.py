@@ -1,4 +1,4 @@
-"""What a placement breaks: how much less of a node the jobs that usually come will be able to use.
+"""Fragmentation: how much less of a node the jobs that usually come will be able to use after a placement.
 
 Each state of a node has a loss, in chips: what will stay unused of its free chips when jobs of the usual mix have
 filled it. A place costs the loss it adds. Three things strand chips:

@@ -1,4 +1,4 @@
-"""What is free while a plan is made: finds places, takes them, keeps some for reservations, and takes all of it back.
+"""Free capacity while a plan is made: finds places, takes them, keeps some for reservations, gives all of it back.
 
 A job that fits on one node is placed by kinds of nodes (see `kinds`), a gang by the topology (see `topology`).
 """

@@ -1,4 +1,4 @@
-"""What usually comes, and what it makes free room worth: chips, cores and memory on nodes of each chip type."""
+"""Job mix: what usually comes, and what it makes free capacity worth, on nodes of each chip type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where in a tree of domains a gang stands: pure functions on how many units each row has room for.
+"""Topology-aware placement: where in a tree of domains a gang stands; pure functions on units a row has room for.
 
 A gang goes to the tightest domain that holds all of it, among those to the one it leaves least room in; inside, whole
 child domains are filled first and the rest goes to the child it leaves least room in, level by level down to the

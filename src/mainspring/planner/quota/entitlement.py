@@ -1,4 +1,4 @@
-"""What teams may have: who is covered by a guarantee, who may borrow how much, and who had the least so far.
+"""Entitlement: who is covered by a guarantee, who may borrow how much, and who had the least so far.
 
 Three questions, answered while a plan is made and kept up to date by `Entitlement.charge`:
 

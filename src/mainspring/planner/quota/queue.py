@@ -1,4 +1,4 @@
-"""Who is next: pending jobs by standing, tier, level of chip-time had, share, age and id.
+"""Queue order: pending jobs by standing, tier, level of chip-time had, share, age and id.
 
 Jobs of one team, tier and level that ask for equally many chips lie in one bucket, oldest first: whatever happens, they
 stand alike. A heap holds the buckets by the place of their first job. While a plan is made what teams hold only grows,

@@ -1,1 +1,1 @@
-"""What a replay is given: traces, fleets, faults, as people hand them in."""
+"""Inputs of a replay: traces, fleets, faults, as people hand them in."""

@@ -1,4 +1,4 @@
-"""What a replay is given and how it is asked to run: jobs with the truth about them, and its settings."""
+"""Workload of a replay: jobs with the truth about them, and its settings."""
 
 from __future__ import annotations
 

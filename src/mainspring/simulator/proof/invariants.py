@@ -1,4 +1,4 @@
-"""What may never be wrong, whatever fails; checked after every step."""
+"""Invariants: what may never be wrong, whatever fails; checked after every step."""
 
 from __future__ import annotations
 

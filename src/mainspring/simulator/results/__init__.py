@@ -1,1 +1,1 @@
-"""What replays come to: measures, fairness, comparisons, plots."""
+"""Results of replays: measures, fairness, comparisons, plots."""

@@ -1,4 +1,4 @@
-"""What teams had of what was due to them.
+"""Fairness: what teams had of what was due to them.
 
 Due to a team at an instant is its guarantee (where no team has one: its part of the fleet by weight), but no more than
 it uses and waits for. A deficit is the part of a guarantee that is not used although waiting jobs would fit into it;

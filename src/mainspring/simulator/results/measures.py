@@ -1,4 +1,4 @@
-"""What an outcome comes to in figures: waits, slowdowns by size, use of the fleet, fairness, dollars, goodput."""
+"""Measures of an outcome: waits, slowdowns by size, use of the fleet, fairness, dollars, goodput."""
 
 from __future__ import annotations
 

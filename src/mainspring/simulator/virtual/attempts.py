@@ -1,4 +1,4 @@
-"""How far attempts have come: arithmetic on virtual time, in closed form between two changes of size."""
+"""Attempt progress: arithmetic on virtual time, in closed form between two changes of size."""
 
 from __future__ import annotations
 

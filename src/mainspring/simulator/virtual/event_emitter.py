@@ -1,4 +1,4 @@
-"""What happened in a replay, as the events that the real controller would have written.
+"""Event emitter: what happened in a replay, as the events that the real controller would have written.
 
 A step is a second of work, so that `control.accounting` folds these events as it folds those of a live lab.
 """

@@ -1,4 +1,4 @@
-"""What a replay came to, in columns: each job, and every change of what was there, used and wanted."""
+"""Outcome of a replay, in columns: each job, and every change of what was there, used and wanted."""
 
 from __future__ import annotations
 

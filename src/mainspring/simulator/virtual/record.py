@@ -1,4 +1,4 @@
-"""What a replay writes down while it runs; `Outcome` is what it comes to."""
+"""Recorder of a replay while it runs; `Outcome` is what it comes to."""
 
 from __future__ import annotations
 

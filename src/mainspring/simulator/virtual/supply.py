@@ -1,4 +1,4 @@
-"""What becomes of the fleet while a replay runs: nodes that go and come back, prices, nodes ordered, data moved."""
+"""Fleet changes during a replay: nodes that go and come back, prices, nodes ordered, data moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ms data ingest` and `ms data watch` let people say of a source."""
+"""Ingest options: what `ms data ingest` and `ms data watch` let people say of a source."""
 
 from __future__ import annotations
 

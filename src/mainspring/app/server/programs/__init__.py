@@ -1,1 +1,1 @@
-"""What our own jobs run, as anybody's would: `python -m mainspring record`, `train` or `evaluate`."""
+"""Programs of our own jobs, run as anybody's would: `python -m mainspring record`, `train` or `evaluate`."""

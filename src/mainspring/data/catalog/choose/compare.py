@@ -1,4 +1,4 @@
-"""What differs between two versions."""
+"""Version comparison: what differs between two versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which episodes train and which are held out: a share of every task, and no episode ever changes its side.
+"""Train and holdout splits: a share of every task, and no episode ever changes its side.
 
 Episodes that belong together (of one session, one scene) leak from side to side unless they go together: sides are
 those of groups. A side that was used is kept, under `sides/<fraction and group>/`, each object holding all that are

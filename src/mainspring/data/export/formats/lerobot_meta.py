@@ -1,4 +1,4 @@
-"""How LeRobot calls and describes what an episode holds: names, features, statistics; and what it cannot hold.
+"""LeRobot metadata: names, features, statistics of what episodes hold, and what it cannot hold.
 
 Source: github.com/huggingface/lerobot, `lerobot/datasets/utils.py` and `compute_stats.py` of 0.3.3 and 0.4.4.
 """

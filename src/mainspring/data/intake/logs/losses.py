@@ -1,4 +1,4 @@
-"""Which episodes of a log lack what is gone of it."""
+"""Losses by episode: which episodes of a log lack what is gone of it."""
 
 from __future__ import annotations
 

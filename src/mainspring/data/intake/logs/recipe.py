@@ -1,4 +1,4 @@
-"""How the topics of a log become the columns and cameras of episodes: a typed recipe, written by people as YAML."""
+"""Mapping recipe: how topics of a log become columns and cameras; typed, written by people as YAML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log's file says of itself, beside its messages."""
+"""Log metadata: what a log's file says of itself, beside its messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where in a log an episode begins and ends."""
+"""Segmentation: where in a log an episode begins and ends."""
 
 from __future__ import annotations
 

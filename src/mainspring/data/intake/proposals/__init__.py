@@ -1,1 +1,1 @@
-"""What a source holds, and how it could be taken in."""
+"""Recipe proposals: what a source holds, and how it could be taken in."""

@@ -1,4 +1,4 @@
-"""What a source is called on a command line, and the folder it is read from."""
+"""Source addresses: what a source is called on a command line, and the folder it is read from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a LeRobot dataset says of the numbers of each episode, and whether they agree.
+"""LeRobot statistics: what a dataset says of each episode's numbers, and whether they agree.
 
 Statistics of pictures are made of samples, quantiles are estimates; neither is looked at.
 Source: `lerobot/datasets/compute_stats.py` of versions 0.1 to 0.6; of v2.0, statistics of the whole set only.

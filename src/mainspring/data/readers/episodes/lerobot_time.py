@@ -1,4 +1,4 @@
-"""When the steps of a LeRobot episode were: at even distances where its timestamps agree, else as they say."""
+"""LeRobot time: even steps where the timestamps agree with the rate, else as they say."""
 
 from __future__ import annotations
 

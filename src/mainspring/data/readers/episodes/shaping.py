@@ -1,4 +1,4 @@
-"""What is done to an episode that was read, because whoever takes it in said so: names, an action, even times."""
+"""Episode shaping as whoever takes it in said: names, an action, even times."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a Slurm cluster says: its commands, its nodes, its queue, its limits."""
+"""Readers of a Slurm cluster: its commands, nodes, queue, limits."""

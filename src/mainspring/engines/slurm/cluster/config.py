@@ -1,4 +1,4 @@
-"""What an operator says of a Slurm cluster."""
+"""Settings of a Slurm cluster, as its operator gives them."""
 
 from __future__ import annotations
 

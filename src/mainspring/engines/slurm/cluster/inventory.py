@@ -1,4 +1,4 @@
-"""What a Slurm cluster has: nodes, their place and condition, what others use, and what we may still ask for.
+"""Inventory of a Slurm cluster: nodes, their place and condition, what others use, and what we may still ask for.
 
 A look costs four commands however large the cluster is, and four more every `SLOW_S`. Everything is read from text
 that is there whole, or the look fails: half of a cluster is never shown as all of it.

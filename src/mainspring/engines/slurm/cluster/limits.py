@@ -1,4 +1,4 @@
-"""How much more Slurm's accounting lets us ask for: limits of associations and QOS, less what is used of them.
+"""Slurm limits: how much more associations and QOS let us ask for, less what is used of them.
 
 `scontrol show assoc_mgr` tells both limits and use, from the controller's memory. What a QOS allows each user, and its
 grace, only the database tells before the user's first job there.

@@ -1,4 +1,4 @@
-"""What Slurm says of jobs: rows of squeue and sacct, and what every state and reason of theirs means here.
+"""Slurm's queue: rows of squeue and sacct, and what every state and reason of theirs means here.
 
 Source: job_states and job_state_flags in slurm.h, job_reason_string in slurm_protocol_defs.c of Slurm 22.05 to 25.05;
 squeue(1), JOB STATE CODES and JOB REASON CODES.

@@ -1,4 +1,4 @@
-"""How Slurm writes things: records of `Key=value`, lists of hosts, GRES, TRES, times. All bounded, all tolerant.
+"""Slurm's text forms: records of `Key=value`, lists of hosts, GRES, TRES, times. All bounded, all tolerant.
 
 Text, not `--json`: its schema changes with every release, 22.05 has it only where a plugin was built in, and it is
 several times as large. `scontrol --oneliner` has kept its form for over a decade: fields come and go, few change.

@@ -1,4 +1,4 @@
-"""What is asked of Slurm for an order: its share of each node, the files its agents find, the words for sbatch."""
+"""Batch jobs for orders: the share of each node, the files its agents find, the words for sbatch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one allocation's folder and Slurm's queue together mean, and what is to be done about it.
+"""Allocation watch: what a folder and Slurm's queue together mean, and what is to be done about it.
 
 An allocation runs once some job has created `begun`, and is over once every agent has left word. Where one did not, it
 is over when Slurm has ended the job and either every node of such an agent answers Slurm, which then has ended what it

@@ -1,4 +1,4 @@
-"""What looking at a cluster's set-up finds, step by step, and what a job on one of its nodes says of it."""
+"""Findings of a set-up check, step by step, and what a job on one of the nodes says of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which fields of a recording become the state, the action, the cameras and the facts of an episode.
+"""Field selection: which fields of a recording become state, action, cameras and facts of an episode.
 
 What somebody says by `--map` comes first, then the names that formats and labs use, in the order of the tables here.
 Whatever else has one value a step stays as a column of its own.

@@ -1,4 +1,4 @@
-"""What an opened recording holds, whichever format it is of: fields of one value a step, and what is said of the whole.
+"""Opened recordings of any format: fields of one value a step, and what is said of the whole.
 
 The formats' readers say what lies in their files; `choosing.py` decides what it becomes.
 """

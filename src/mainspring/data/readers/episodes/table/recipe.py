@@ -1,4 +1,4 @@
-"""How folders of tables and videos become episodes: a typed recipe, written by people as YAML with `kind: table`."""
+"""Table recipe: how folders of tables and videos become episodes; typed, written by people as YAML."""
 
 from __future__ import annotations
 
