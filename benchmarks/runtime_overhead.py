@@ -43,7 +43,7 @@ def answer(path: str) -> None:
     line, _ = server.accept()
     with line, line.makefile("rb") as stream:
         while header := stream.read(codec.FRAME_HEADER_BYTES):
-            message = codec.unframe(stream.read(codec.frame_length(header)))
+            message = codec.unframe(stream.read(codec.frame_length(header)), wire.Hello | wire.StepReport)
             if isinstance(message, wire.Hello):
                 reply: object = wire.Welcome(
                     job=JobId("job"),
@@ -58,7 +58,6 @@ def answer(path: str) -> None:
                     snapshot_every=EVERY,
                 )
             else:
-                assert isinstance(message, wire.StepReport)
                 reply = wire.StepReply(snapshot_every=EVERY)
             line.sendall(codec.frame(reply))
 

@@ -133,7 +133,7 @@ def test_agents_get_the_certificate_and_no_credentials_of_slurms_account(tmp_pat
 
 def test_a_host_makes_what_its_opening_names_and_nothing_else(tmp_path: Path) -> None:
     opening = OpenSlurm(cluster=slurm(tmp_path), certificate="")
-    assert unframe(frame(opening)[4:]) == opening
+    assert unframe(frame(opening)[4:], OpenSlurm) == opening
     open_engine(opening)
     with pytest.raises(InvalidMessage, match="FarAlive"):
-        open_engine(FarAlive())
+        unframe(frame(FarAlive())[4:], OpenSlurm)

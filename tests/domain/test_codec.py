@@ -62,13 +62,13 @@ def test_frames_come_back_as_they_went(spec: JobSpec, key: str) -> None:
     sent = Submit(spec=spec, key=key)
     data = frame(sent)
     assert frame_length(data[:FRAME_HEADER_BYTES]) == len(data) - FRAME_HEADER_BYTES
-    assert unframe(data[FRAME_HEADER_BYTES:]) == sent
+    assert unframe(data[FRAME_HEADER_BYTES:], Submit) == sent
 
 
 @given(st.binary(max_size=200))
 def test_unframe_of_any_bytes_raises_only_invalid_message(data: bytes) -> None:
     with pytest.raises(InvalidMessage):
-        unframe(data)
+        unframe(data, StepReport)
 
 
 @given(DOCUMENTS)
@@ -121,7 +121,7 @@ def test_messages_over_their_bounds_are_refused() -> None:
 def test_messages_of_another_version_are_refused_by_name() -> None:
     body = json.dumps({"type": "StepReport", "version": 99, "body": {"step": 1}}).encode()
     with pytest.raises(InvalidMessage, match="version 99"):
-        unframe(body)
+        unframe(body, StepReport)
 
 
 def test_nested_messages_keep_tuples_and_mappings() -> None:
@@ -157,4 +157,4 @@ def test_frames_that_share_a_long_part_each_come_back_as_they_went() -> None:
             sent = PrepareGeneration(
                 generation=generation, step=5, source='"holders":[]', holders=holders, peer='\\"holders":[]'
             )
-            assert unframe(frame(sent)[FRAME_HEADER_BYTES:]) == sent
+            assert unframe(frame(sent)[FRAME_HEADER_BYTES:], PrepareGeneration) == sent

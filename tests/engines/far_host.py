@@ -18,7 +18,7 @@ from mainspring.testing import FakeClock
 from tests.engines.troubled import Troubled, small_cluster
 
 
-@message
+@message("OpenTest")
 class OpenTest:
     """Makes the host serve a cluster of this many nodes, and note its process number in a file."""
 
@@ -61,8 +61,7 @@ def many_nodes(count: int) -> tuple[Node, ...]:
     )
 
 
-def make(opening: object) -> Engine:
-    assert isinstance(opening, OpenTest)
+def make(opening: OpenTest) -> Engine:
     if opening.nodes < 3:
         raise InvalidSpec("serve a test", on="nodes", got=str(opening.nodes), wanted="three", next_step="count")
     if opening.pids:
@@ -77,4 +76,4 @@ def make(opening: object) -> Engine:
 
 
 if __name__ == "__main__":
-    main(make)
+    main(make, OpenTest)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from mainspring.app.base.system import SystemClock
 from mainspring.domain import errors
-from mainspring.domain.answers import Problem
+from mainspring.domain.answers import Problem, error_of, problem_of
 from mainspring.domain.codec import decode, encode
 from mainspring.domain.errors import Conflict, MainspringError, NotFound, Unavailable
 from mainspring.domain.fleet import AllocationPhase
@@ -25,7 +25,6 @@ from mainspring.domain.ids import AllocationId, ClusterName, NodeName
 from mainspring.domain.ports import Clock
 from mainspring.engines.common.nonblocking import NonBlockingEngine
 from mainspring.engines.remote.engine import RETRY_S, RemoteEngine, ssh_words
-from mainspring.engines.remote.wire import error_of, problem_of
 from mainspring.testing import FakeClock
 from tests.engines.far_host import OpenTest, many_nodes
 from tests.engines.troubled import order

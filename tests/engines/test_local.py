@@ -16,9 +16,8 @@ import pytest
 import mainspring
 from mainspring.domain.codec import decode, encode
 from mainspring.domain.errors import InvalidInput, MainspringError, Unavailable
-from mainspring.domain.fleet import AllocationPhase, AllocationSeen, LaunchOrder
+from mainspring.domain.fleet import AgentOrder, AllocationPhase, AllocationSeen, LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, NodeName, RoleName
-from mainspring.domain.wire import AgentOrder
 from mainspring.engines import LocalCluster, LocalEngine
 from mainspring.node.process.ranks import RankLog
 from mainspring.testing import FakeClock

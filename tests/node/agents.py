@@ -158,8 +158,8 @@ class Node:
         task = asyncio.current_task()
         assert task is not None
         self.serving.add(task)
-        first = await Connection(reader, writer).receive(5.0)
-        if isinstance(first, wire.PeerHello):
+        first = await Connection(reader, writer).receive(wire.PeerHello, 5.0)
+        if first is not None:
             await self.peers.serve(writer, first)
         writer.close()
 

@@ -162,7 +162,7 @@ class Cluster:
 
         self.after(at_s - self.now_s, arrive)
 
-    def say(self, agent: Agent, message: object) -> None:
+    def say(self, agent: Agent, message: wire.AgentToLead) -> None:
         if not agent.line or agent.cut:
             return
         self._send(agent, lambda: self.feed(effects.Said(agent=agent.number, message=message)), way=0)
@@ -170,7 +170,7 @@ class Cluster:
             line = agent.line
             self.after(self.delay(3.0), lambda: self._again(agent, line, message))
 
-    def _again(self, agent: Agent, line: int, message: object) -> None:
+    def _again(self, agent: Agent, line: int, message: wire.AgentToLead) -> None:
         if agent.line == line and not agent.cut:
             self.feed(effects.Said(agent=agent.number, message=message))
 
@@ -312,10 +312,9 @@ class Cluster:
             mine = [one for one in kept if (one.step, one.generation) == (message.step, message.taken_in)]
             if not mine:
                 continue
-            up = self.store_up
-            answer: object = wire.ShareStored(rank=rank, step=message.step, file=f"share-{rank}", size_bytes=1)
-            if not up:
-                answer = wire.StoreFailed(rank=rank, step=message.step, reason="away")
+            answer: wire.AgentToLead = wire.StoreFailed(rank=rank, step=message.step, reason="away")
+            if self.store_up:
+                answer = wire.ShareStored(rank=rank, step=message.step, file=f"share-{rank}", size_bytes=1)
             self.after(self.delay(0.2), partial(self.say, agent, answer))
 
     # ------------------------------------------------------------ ranks

@@ -79,8 +79,8 @@ class Post:
         return line
 
     async def welcome(self, line: Connection) -> wire.Welcome:
-        welcome = await line.receive(5.0)
-        assert isinstance(welcome, wire.Welcome)
+        welcome = await line.receive(wire.Welcome, 5.0)
+        assert welcome is not None
         self.arena_path = welcome.arena_path
         return welcome
 
@@ -99,7 +99,7 @@ class Post:
 
 async def ask(line: Connection, message: object) -> object | None:
     line.send(message)
-    return await line.receive(5.0)
+    return await line.receive(wire.RankResponse, 5.0)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -138,7 +138,9 @@ def test_lead_of_a_job_that_has_saved_never_begins_from_anothers_checkpoint_agai
 @pytest.mark.parametrize("late", [False, True])
 def test_lead_whose_job_cannot_begin_from_the_checkpoint_it_names_fails_and_says_so(*, late: bool) -> None:
     cluster = Cluster(1, orders(2, begins_from="teacher@900"))
-    answer: object = wire.GenerationPrepared(generation=1, agent=0, ready=False, reason="no such step", corrupt=True)
+    answer: wire.AgentToLead = wire.GenerationPrepared(
+        generation=1, agent=0, ready=False, reason="no such step", corrupt=True
+    )
     if late:  # Only when a rank reads it does it show.
         answer = wire.RestoreFailed(generation=1, rank=0, reason="no such step", corrupt=True)
     phase = Phase.RUNNING if late else Phase.PREPARING

@@ -55,17 +55,17 @@ async def _answer(store: ObjectStore, join: wire.AgentJoin) -> tuple[object | No
 
             async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
                 line = Connection(reader, writer)
-                first = await line.receive(LIMIT_S)
-                assert isinstance(first, wire.AgentJoin)
+                first = await line.receive(wire.AgentJoin, LIMIT_S)
+                assert first is not None
                 await host.serve(line, first)
 
             server = await asyncio.start_server(accept, "127.0.0.1", 0)
             port = server.sockets[0].getsockname()[1]
             line = Connection(*await asyncio.open_connection("127.0.0.1", port))
             line.send(join)
-            answer: object | None = wire.Done()
+            answer: wire.LeadToAgent | None = wire.Done()
             while isinstance(answer, wire.Done):
-                answer = await line.receive(LIMIT_S)
+                answer = await line.receive(wire.LeadToAgent, LIMIT_S)
             line.close()
             server.close()
             running.cancel()

@@ -69,10 +69,10 @@ async def impostor(answers: Sequence[object], raw: bytes = b"") -> AsyncIterator
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = Connection(reader, writer)
-        await line.receive(5.0)
+        await line.receive(wire.PeerHello, 5.0)
         writer.write(sealed_frame(wire.Done()))
         for answer in answers:
-            if await line.receive(5.0) is None:
+            if await line.receive(wire.PeerRequest, 5.0) is None:
                 return
             writer.write(sealed_frame(answer) + raw)
         await over.wait()
@@ -237,9 +237,9 @@ def test_copy_to_a_peer_that_takes_nothing_gives_its_slot_to_training_in_time(tm
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             line = Connection(reader, writer)
             stalled.append(writer)
-            await line.receive(5.0)
+            await line.receive(wire.PeerHello, 5.0)
             writer.write(sealed_frame(wire.Done()))
-            await line.receive(5.0)
+            await line.receive(wire.PeerRequest, 5.0)
             writer.write(sealed_frame(wire.Done()))  # From here on the peer is as if stopped: its socket fills up.
             writer.transport.pause_reading()  # type: ignore[attr-defined]
 
@@ -305,7 +305,7 @@ def test_peer_with_another_secret_or_attempt_is_hung_up_on(tmp_path: Path, hello
             line = Connection(*await asyncio.open_connection(*host_port(own.address)))
             line.send(hello)
             line.send(wire.IndexRequest(step=1, taken_in=1))
-            assert await line.receive(5.0) is None
+            assert await line.receive(wire.Index, 5.0) is None
 
     asyncio.run(scenario())
 

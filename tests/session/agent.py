@@ -120,7 +120,8 @@ class Agent:
     def _serve(self, line: socket.socket) -> None:
         with contextlib.suppress(OSError), line, line.makefile("rb") as stream:
             while header := stream.read(codec.FRAME_HEADER_BYTES):
-                message = codec.unframe(stream.read(codec.frame_length(header)))
+                body = stream.read(codec.frame_length(header))
+                message = codec.unframe(body, wire.Hello | wire.NextGeneration | wire.RankRequest)
                 with self.heard:
                     self.said.append(message)
                     self.heard.notify_all()

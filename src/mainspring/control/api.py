@@ -82,7 +82,7 @@ def _caller(
     try:
         return control.caller(credentials.credentials if credentials else "")
     except NotAllowed as error:
-        raise HTTPException(401, detail=_problem(error), headers={"WWW-Authenticate": "Bearer"}) from error
+        raise HTTPException(401, detail=answers.problem_of(error), headers={"WWW-Authenticate": "Bearer"}) from error
 
 
 def _sender(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
@@ -321,21 +321,10 @@ def heartbeat(control: Controlled, caller: Called, body: Body) -> Response:
 # ---------------------------------------------------------------- errors
 
 
-def _problem(error: MainspringError) -> answers.Problem:
-    return answers.Problem(
-        error=type(error).__name__,
-        attempted=error.attempted,
-        on=error.on,
-        got=error.got,
-        wanted=error.wanted,
-        next_step=error.next_step,
-    )
-
-
 async def _tell_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, MainspringError)
     status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
-    return _answer(_problem(error), status)
+    return _answer(answers.problem_of(error), status)
 
 
 async def _tell_invalid(_: Request, error: Exception) -> Response:
@@ -343,7 +332,7 @@ async def _tell_invalid(_: Request, error: Exception) -> Response:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     told = InvalidInput("read a request", on=where, got=repr(first.get("input"))[:120], wanted=str(first["msg"]))
-    return _answer(_problem(told), 400)
+    return _answer(answers.problem_of(told), 400)
 
 
 async def _tell_http(request: Request, error: Exception) -> Response:
@@ -351,7 +340,9 @@ async def _tell_http(request: Request, error: Exception) -> Response:
     told: object = error.detail
     if not isinstance(told, answers.Problem):
         kind = NotFound if error.status_code == 404 else InvalidInput
-        told = _problem(kind("serve a request", on=f"{request.method} {request.url.path}"[:200], got=str(error.detail)))
+        told = answers.problem_of(
+            kind("serve a request", on=f"{request.method} {request.url.path}"[:200], got=str(error.detail))
+        )
     answer = _answer(told, error.status_code)
     answer.headers.update(error.headers or {})
     return answer

@@ -78,9 +78,9 @@ def publish(app: FastAPI) -> None:
         if app.openapi_schema is None:
             made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             adapters = [(name, "validation", TypeAdapter(kind)) for name, kind in _KINDS.items()]
-            _, schemas = TypeAdapter.json_schemas(adapters, ref_template=_REF)  # type: ignore[arg-type]
+            shown, schemas = TypeAdapter.json_schemas(adapters, ref_template=_REF)  # type: ignore[arg-type]
             components = made.setdefault("components", {})
-            components["schemas"] = schemas["$defs"]
+            components["schemas"] = {name: shown[name, "validation"] for name in _KINDS} | schemas["$defs"]
             app.openapi_schema = made
         return app.openapi_schema
 
@@ -88,5 +88,5 @@ def publish(app: FastAPI) -> None:
 
 
 def _ref(kind: type) -> dict[str, Any]:
-    assert _KINDS[kind.__name__] is kind
-    return {"$ref": _REF.format(model=kind.__name__)}
+    name = next(name for name, known in _KINDS.items() if known is kind)
+    return {"$ref": _REF.format(model=name)}

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
 
+from mainspring.domain import errors
 from mainspring.domain.codec import message
-from mainspring.domain.errors import InvalidInput
+from mainspring.domain.errors import InvalidInput, MainspringError
 from mainspring.domain.fleet import Inventory
 from mainspring.domain.goodput import Goodput
 from mainspring.domain.ids import AttemptId, ChipName, ClusterName, JobId, NodeName
@@ -25,7 +26,7 @@ CHANGES_MAX = 64  # Changes of each kind one what-if may try.
 SHOWN_MAX = 100  # Entries of one list in an answer about a plan; the whole is counted beside it.
 
 
-@message
+@message("Submit")
 class Submit:
     """A job to run, or an array of `count` equal ones called `<name>-0` and so on.
 
@@ -46,7 +47,7 @@ class Submit:
             raise InvalidInput("submit jobs", on="field 'count'", got=str(self.count), wanted=f"1 to {ARRAY_MAX}")
 
 
-@message
+@message("ArrayView")
 class ArrayView:
     """A job's place in its array, and how many of the array's jobs are in each state; `first` names the array."""
 
@@ -56,7 +57,7 @@ class ArrayView:
     states: Mapping[str, int] = field(default_factory=dict)
 
 
-@message
+@message("Event")
 class Event:
     """An append-only fact in the store."""
 
@@ -68,7 +69,7 @@ class Event:
     detail: Detail = field(default_factory=dict)
 
 
-@message
+@message("GoodputReport")
 class GoodputReport:
     """What the allocated time of many attempts went into: in all, by team, by cluster; their number is `attempts`.
 
@@ -82,7 +83,7 @@ class GoodputReport:
     complete: bool = True
 
 
-@message
+@message("AttemptView")
 class AttemptView:
     """One attempt, for people; `hosts` names the machine behind a node where the cluster chose it."""
 
@@ -101,7 +102,7 @@ class AttemptView:
     hosts: Mapping[str, str] = field(default_factory=dict)
 
 
-@message
+@message("JobView")
 class JobView:
     """One job, for people. While it waits, `start_s` is when it is expected to start: `exact` when room is kept."""
 
@@ -121,7 +122,7 @@ class JobView:
     array: ArrayView | None = None
 
 
-@message
+@message("Remedy")
 class Remedy:
     """A change that would start a waiting job now ("32 instead of 64 h100"), where, and what it would cost there."""
 
@@ -130,7 +131,7 @@ class Remedy:
     dollars_per_hour: float
 
 
-@message
+@message("Why")
 class Why:
     """Why a job is where it is, or waits: the words of the plan that decided it, and every candidate weighed.
 
@@ -151,7 +152,7 @@ class Why:
     remedies: tuple[Remedy, ...] = ()
 
 
-@message
+@message("ClusterView")
 class ClusterView:
     """One cluster, for people: its inventory, and thousandths of chips of ours in use by node name."""
 
@@ -161,7 +162,7 @@ class ClusterView:
     seen_s: float
 
 
-@message
+@message("TeamUse")
 class TeamUse:
     """What a team and those below it hold and have spent: chips by type, and dollars in its budget's window."""
 
@@ -169,7 +170,7 @@ class TeamUse:
     dollars: float
 
 
-@message
+@message("TeamView")
 class TeamView:
     """One team, for people; `use` is None while no plan has been made here."""
 
@@ -177,7 +178,7 @@ class TeamView:
     use: TeamUse | None = None
 
 
-@message
+@message("PlannedStart")
 class PlannedStart:
     """A job that a plan starts."""
 
@@ -187,7 +188,7 @@ class PlannedStart:
     chips: float
 
 
-@message
+@message("WaitView")
 class WaitView:
     """Jobs of one class that wait: how many, the first of them, what binds them, and when they are expected to start.
 
@@ -205,7 +206,7 @@ class WaitView:
     last_s: float | None
 
 
-@message
+@message("PlanView")
 class PlanView:
     """One plan, for people: at most `SHOWN_MAX` entries of each kind, and how many there are in all by kind."""
 
@@ -222,7 +223,7 @@ class PlanView:
     waits: tuple[WaitView, ...]
 
 
-@message
+@message("AddNodes")
 class AddNodes:
     """More nodes for a cluster, like those it has, in racks and blocks of their own.
 
@@ -234,7 +235,7 @@ class AddNodes:
     chip: str = ""
 
 
-@message
+@message("WhatIf")
 class WhatIf:
     """Changes to try on a copy of what is known; nothing of it happens."""
 
@@ -256,7 +257,7 @@ class WhatIf:
             )
 
 
-@message
+@message("Shift")
 class Shift:
     """A job that would start at another time; None where nobody can know."""
 
@@ -265,7 +266,7 @@ class Shift:
     after_s: float | None
 
 
-@message
+@message("WhatIfAnswer")
 class WhatIfAnswer:
     """What changes would make of the last plan.
 
@@ -292,7 +293,7 @@ class WhatIfAnswer:
     later: int
 
 
-@message
+@message("Problem")
 class Problem:
     """An error as it travels over HTTP; the parts are those of `MainspringError`."""
 
@@ -304,6 +305,39 @@ class Problem:
     next_step: str = ""
 
 
+_ERRORS = {
+    kind.wire_name: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, MainspringError)
+}
+
+
+def problem_of(error: MainspringError) -> Problem:
+    """Returns an error as it travels, all its parts kept.
+
+    Args:
+        error: What was raised.
+    """
+    return Problem(
+        error=error.wire_name,
+        attempted=error.attempted,
+        on=error.on,
+        got=error.got,
+        wanted=error.wanted,
+        next_step=error.next_step,
+    )
+
+
+def error_of(problem: Problem) -> MainspringError:
+    """Returns the error that travelled, of the class it was raised as.
+
+    Args:
+        problem: What came.
+    """
+    kind = _ERRORS.get(problem.error, MainspringError)
+    return kind(problem.attempted, on=problem.on, got=problem.got, wanted=problem.wanted, next_step=problem.next_step)
+
+
 class Standing(str, Enum):
     """How far a recording is that is sent to a dataset."""
 
@@ -313,7 +347,7 @@ class Standing(str, Enum):
     REFUSED = "refused"  # Some or all of it is left out; the file is kept.
 
 
-@message
+@message("ArrivalView")
 class ArrivalView:
     """Where a recording stands: how many of its bytes are here, what became of it, and why, for people."""
 

@@ -13,12 +13,15 @@ import re
 import reprlib
 import struct
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
 from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, MainspringError, nearest
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm  # A union of classes, as a value that mypy follows (PEP 747).
 
 MESSAGE_BYTES_MAX = 8 << 20  # A heartbeat of 10,000 ranks is about 2 MB; a manifest part of 10,000 shards 3 MB.
 DEPTH_MAX = 16
@@ -27,8 +30,8 @@ WHOLE_MAX = (1 << 63) - 1  # What a column of a store holds.
 
 Value = TypeVar("Value")
 _SCALARS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-_MESSAGES: dict[str, type] = {}
-_SHARED: dict[str, tuple[str, ...]] = {}  # Fields marked as "shared": many messages carry the same long tuple.
+_NAMES: dict[type, str] = {}  # What each message is called where it travels.
+_SHARED: dict[type, tuple[str, ...]] = {}  # Fields marked as "shared": many messages carry the same long tuple.
 _LENGTH = struct.Struct(">I")
 _SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can spell half a character; UTF-8 cannot.
 FRAME_HEADER_BYTES = _LENGTH.size
@@ -120,19 +123,32 @@ def _no_constant(name: str) -> float:
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-def message(kind: type[Value]) -> type[Value]:
-    """Returns `kind` as a frozen value that may travel in frames under its own name.
+def message(name: str) -> Callable[[type[Value]], type[Value]]:
+    """Returns a decorator that makes a class of annotated fields a frozen value that travels under a name of its own.
 
     Args:
-        kind: A class of annotated fields.
+        name: For good: peers and files of other versions know it, so renaming the class leaves it as it is.
     """
-    frozen = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(kind)
-    assert kind.__name__ not in _MESSAGES, kind.__name__
-    _MESSAGES[kind.__name__] = frozen
-    shared = tuple(part.name for part in dataclasses.fields(frozen) if part.metadata.get("shared"))  # type: ignore[arg-type]
-    if shared:
-        _SHARED[kind.__name__] = shared
-    return frozen
+
+    def named(kind: type[Value]) -> type[Value]:
+        frozen = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(kind)
+        assert name not in _NAMES.values(), name
+        _NAMES[frozen] = name
+        shared = tuple(part.name for part in dataclasses.fields(frozen) if part.metadata.get("shared"))  # type: ignore[arg-type]
+        if shared:
+            _SHARED[frozen] = shared
+        return frozen
+
+    return named
+
+
+def wire_name(kind: type) -> str:
+    """Returns what a message is called where it travels.
+
+    Args:
+        kind: A class marked with `message`.
+    """
+    return _NAMES[kind]
 
 
 def frame(value: object) -> bytes:
@@ -144,10 +160,9 @@ def frame(value: object) -> bytes:
     Raises:
         InvalidMessage: It is larger than a frame may be.
     """
-    name = type(value).__name__
-    assert _MESSAGES[name] is type(value)
+    name = _NAMES[type(value)]
     assert dataclasses.is_dataclass(value)
-    shared = _SHARED.get(name, ())
+    shared = _SHARED.get(type(value), ())
     names = [part.name for part in dataclasses.fields(value)]
     plain = {part: [] if part in shared else to_plain(getattr(value, part)) for part in names}
     body = encode({"type": name, "version": MESSAGE_VERSION, "body": plain})
@@ -186,27 +201,33 @@ def frame_length(header: bytes) -> int:
     return length
 
 
-def unframe(body: bytes) -> object:
+def unframe(body: bytes, kinds: TypeForm[Value]) -> Value:
     """Returns the message in a frame's body.
 
     Args:
         body: The bytes after the header.
+        kinds: What may come in here: a message's class, or the union of several.
 
     Raises:
-        InvalidMessage: Not JSON, of an unknown type, of another version, or with wrong fields.
+        InvalidMessage: Not JSON, of a type that may not come in here, of another version, or with wrong fields.
     """
     plain = loads(body)
     if not isinstance(plain, dict) or not isinstance(plain.get("type"), str):
         raise InvalidMessage("read a frame", got=_short(plain), wanted="type, version and body")
-    kind = _MESSAGES.get(plain["type"])
-    if kind is None:
-        raise InvalidMessage("read a frame", got=plain["type"][:80], wanted=nearest(plain["type"][:80], _MESSAGES))
+    name, known = plain["type"], _by_name(cast(Hashable, kinds))
+    if name not in known:
+        raise InvalidMessage("read a frame", got=name[:80], wanted=nearest(name[:80], known))
     if plain.get("version") != MESSAGE_VERSION:
         raise InvalidMessage(
-            f"read a {kind.__name__}", got=f"version {plain.get('version')}", wanted=f"version {MESSAGE_VERSION}"
+            f"read a {name}", got=f"version {plain.get('version')}", wanted=f"version {MESSAGE_VERSION}"
         )
-    value: object = from_plain(kind, plain.get("body"))
+    value: Value = from_plain(known[name], plain.get("body"))
     return value
+
+
+@cache
+def _by_name(kinds: Hashable) -> dict[str, type[Any]]:
+    return {_NAMES[kind]: kind for kind in get_args(kinds) or (kinds,)}
 
 
 _SHORT = reprlib.Repr()

@@ -37,6 +37,7 @@ class MainspringError(Exception):
     """
 
     exit_code = 1
+    wire_name = "MainspringError"  # What it is called where it travels, for good, whatever its class is called.
 
     def __init__(self, attempted: str, *, on: str = "", got: str = "", wanted: str = "", next_step: str = "") -> None:
         self.attempted = attempted
@@ -72,54 +73,71 @@ class InvalidInput(MainspringError):
     """A value, file or message that cannot be accepted as it is."""
 
     exit_code = 2
+    wire_name = "InvalidInput"
 
 
 class InvalidSpec(InvalidInput):
     """A job spec, or one field of it, that cannot be accepted."""
 
+    wire_name = "InvalidSpec"
+
 
 class ImpossibleJob(InvalidInput):
     """A spec that no cluster known here could ever run, however long it waited."""
+
+    wire_name = "ImpossibleJob"
 
 
 class InvalidMessage(InvalidInput):
     """Bytes on a wire that are not a known message within its bounds."""
 
+    wire_name = "InvalidMessage"
+
 
 class DamagedData(InvalidInput):
     """A recording, checkpoint or dataset whose bytes do not hold together."""
+
+    wire_name = "DamagedData"
 
 
 class NotFound(MainspringError):
     """A name or id that nothing here answers to."""
 
     exit_code = 3
+    wire_name = "NotFound"
 
 
 class Conflict(MainspringError):
     """The thing exists already, or has moved on since the caller looked."""
 
     exit_code = 4
+    wire_name = "Conflict"
 
 
 class IllegalTransition(Conflict):
     """A life cycle step its table does not allow."""
+
+    wire_name = "IllegalTransition"
 
 
 class NotAllowed(MainspringError):
     """A token that is missing, wrong, or too weak for what was asked."""
 
     exit_code = 5
+    wire_name = "NotAllowed"
 
 
 class Unavailable(MainspringError):
     """A store, server or device that does not answer; trying again may help."""
 
     exit_code = 6
+    wire_name = "Unavailable"
 
 
 class StorageFull(Unavailable):
     """No room left where bytes must go."""
+
+    wire_name = "StorageFull"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -226,9 +226,8 @@ class Agent:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves who calls: an agent that reports for duty, or one that wants or brings snapshots."""
         line = Connection(reader, writer)
-        first = await line.receive(FIRST_MESSAGE_LIMIT_S)
-        token = getattr(first, "token", "")
-        if not isinstance(first, wire.AgentJoin | wire.PeerHello) or not self._knows(token):
+        first = await line.receive(wire.AgentGreeting, FIRST_MESSAGE_LIMIT_S)
+        if first is None or not self._knows(first.token):
             line.close()
         elif isinstance(first, wire.PeerHello):
             if self._peers is None:
@@ -298,7 +297,7 @@ class Agent:
                 self._join(line, orders, crew, keeper)
                 alive = asyncio.create_task(line.keep_alive(orders.lease_s))
                 try:
-                    async for message in line.messages(orders.lease_s):
+                    async for message in line.messages(wire.LeadToAgent, orders.lease_s):
                         heard_s, patience_s = self._clock.monotonic_s(), orders.lease_s
                         if isinstance(message, wire.EndAgent) and message.fenced and self._lead is None:
                             return True
@@ -332,7 +331,7 @@ class Agent:
             self._tell_leaving(orders.agent)
 
     async def _obey(
-        self, message: object, crew: RankSupervisor, keeper: SnapshotManager, group: asyncio.TaskGroup
+        self, message: wire.LeadToAgent, crew: RankSupervisor, keeper: SnapshotManager, group: asyncio.TaskGroup
     ) -> bool:
         """Returns whether this was the last message."""
         match message:
@@ -356,8 +355,8 @@ class Agent:
                 if self._lead is None:  # Else this agent ends when the attempt's outcome is known.
                     self._end(0, message.reason)
                     return True
-            case _:
-                pass
+            case wire.Done():
+                pass  # The lead lives.
         return False
 
     # ------------------------------------------------------------ ends
@@ -403,7 +402,7 @@ class Agent:
             self._line.send(wire.AgentDrained(agent=agent))
             await self._line.flush(FLUSH_LIMIT_S)
 
-    def _tell_lead(self, message: object) -> None:
+    def _tell_lead(self, message: wire.AgentToLead) -> None:
         if self._line is not None:
             self._line.send(message)
 

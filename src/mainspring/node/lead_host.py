@@ -145,7 +145,7 @@ class LeadHost:
             line.send(allowed)
         alive = asyncio.create_task(line.keep_alive(self._orders.lease_s))
         try:
-            async for message in line.messages(self._orders.lease_s):
+            async for message in line.messages(wire.AgentToLead, self._orders.lease_s):
                 if self._lines.get(join.agent) is not line:
                     return  # The agent has come back on another line; what it says there is newer.
                 if isinstance(message, wire.StandbyAllowed):

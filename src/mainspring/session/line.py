@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from typing import TypeVar, final
+from typing import TYPE_CHECKING, TypeVar, final
 
 from mainspring.domain import codec
-from mainspring.domain.errors import InvalidMessage, Unavailable
+from mainspring.domain.errors import Unavailable
+from mainspring.domain.wire import Hello, NextGeneration, RankRequest
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
 
 ANSWER_LIMIT_S = 60.0  # An agent answers in under a millisecond; past this it is stuck, and says so by silence.
 CLOSE_LIMIT_S = 10.0  # For the last words of a program that is done: an agent that is stuck must not keep it.
 _RECEIVE_BYTES_MAX = 1 << 20
 
 Answer = TypeVar("Answer")
+Question = Hello | NextGeneration | RankRequest
 
 
 @final
@@ -32,7 +37,7 @@ class AgentConnection:
         self.turn = threading.RLock()
         self._path = path
         self._failure = ""
-        self._deferred: list[tuple[object, type[object]]] = []
+        self._deferred: list[tuple[Question, TypeForm[object]]] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.connect(path)
@@ -40,12 +45,12 @@ class AgentConnection:
             self._socket.close()
             raise Unavailable("reach the agent", on=path, got=str(error)) from error
 
-    def ask(self, message: object, kind: type[Answer], *, limit_s: float | None = ANSWER_LIMIT_S) -> Answer:
+    def ask(self, message: Question, kind: TypeForm[Answer], *, limit_s: float | None = ANSWER_LIMIT_S) -> Answer:
         """Returns the agent's answer to a message, once those deferred before it are answered.
 
         Args:
             message: A message of the wire.
-            kind: What the answer must be.
+            kind: What the answer must be: a message's class, or a union of several.
             limit_s: How long to wait for it; None for as long as the agent lives.
 
         Raises:
@@ -56,7 +61,7 @@ class AgentConnection:
             self.settle()
             return self._exchange(message, kind, limit_s)
 
-    def defer(self, message: object, kind: type[object]) -> None:
+    def defer(self, message: Question, kind: TypeForm[object]) -> None:
         """Leaves a message to be sent before the next question, by whichever thread asks it.
 
         Args:
@@ -85,8 +90,8 @@ class AgentConnection:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _exchange(self, message: object, kind: type[Answer], limit_s: float | None) -> Answer:
-        attempted = f"ask the agent with {type(message).__name__}"
+    def _exchange(self, message: Question, kind: TypeForm[Answer], limit_s: float | None) -> Answer:
+        attempted = f"ask the agent with {codec.wire_name(type(message))}"
         if self._failure:
             raise Unavailable(attempted, on=self._path, got=self._failure)
         data = codec.frame(message)
@@ -94,13 +99,11 @@ class AgentConnection:
             self._failure = "an earlier question was broken off"  # What comes back would answer that one.
             self._socket.settimeout(limit_s)
             self._socket.sendall(data)
-            answer = codec.unframe(self._read(codec.frame_length(self._read(codec.FRAME_HEADER_BYTES))))
+            answer = codec.unframe(self._read(codec.frame_length(self._read(codec.FRAME_HEADER_BYTES))), kind)
             self._failure = ""
         except OSError as error:
             self._failure = str(error) or type(error).__name__
             raise Unavailable(attempted, on=self._path, got=self._failure) from error
-        if not isinstance(answer, kind):
-            raise InvalidMessage(attempted, got=type(answer).__name__, wanted=kind.__name__)
         return answer
 
     def _read(self, count: int) -> bytes:

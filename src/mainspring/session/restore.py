@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from mainspring.session.arena import map_bytes
 from mainspring.session.blocks import aligned_empty, dtype_named
 from mainspring.session.copying import Pair, copy_all
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
 FETCH_BYTES = 256 << 20  # A message's worth: a quarter of a second of disk, while the one before is copied.
 FETCH_PIECES_MAX = 10_000  # About 0.5 MB of message.
 FETCH_LIMIT_S = 600.0  # The agent gives up on a store or a peer earlier.
@@ -33,9 +36,9 @@ Answer = TypeVar("Answer")
 
 
 class Ask(Protocol):
-    """Asks the agent; see `Line.ask`."""
+    """Asks the agent; see `AgentConnection.ask`."""
 
-    def __call__(self, message: object, kind: type[Answer], *, limit_s: float | None) -> Answer:
+    def __call__(self, message: wire.RankRequest, kind: TypeForm[Answer], *, limit_s: float | None) -> Answer:
         """Returns the answer."""
         ...
 
@@ -280,7 +283,8 @@ class Restored:
             wire.Piece(shard=source.shard, offset=source.run.offset, size_bytes=source.run.size_bytes)
             for _, source in turn
         )
-        answer = _answer(self._ask, wire.FetchPieces(pieces=pieces), wire.PiecesFetched, FETCH_LIMIT_S)
+        question = wire.FetchPieces(pieces=pieces)
+        answer = _had(self._ask(question, wire.PiecesFetched | wire.FetchFailed, limit_s=FETCH_LIMIT_S))
         if len(answer.offsets) != len(turn):
             raise InvalidMessage("fetch saved state", got=f"{len(answer.offsets)} offsets", wanted=f"{len(turn)}")
         return answer
@@ -347,15 +351,13 @@ def plan_from(ask: Ask, *, everywhere: bool) -> wire.RestorePlan:
 
 
 def _page(ask: Ask, since: int, *, everywhere: bool) -> wire.RestorePlan:
-    return _answer(ask, wire.RestoreRequest(everywhere=everywhere, since=since), wire.RestorePlan, PLAN_LIMIT_S)
+    question = wire.RestoreRequest(everywhere=everywhere, since=since)
+    return _had(ask(question, wire.RestorePlan | wire.FetchFailed, limit_s=PLAN_LIMIT_S))
 
 
-def _answer(ask: Ask, message: object, kind: type[Answer], limit_s: float) -> Answer:
-    answer = ask(message, object, limit_s=limit_s)
+def _had(answer: Answer | wire.FetchFailed) -> Answer:
     if isinstance(answer, wire.FetchFailed):
         raise (DamagedData if answer.corrupt else Unavailable)("restore the state", got=answer.reason)
-    if not isinstance(answer, kind):
-        raise InvalidMessage("restore the state", got=type(answer).__name__, wanted=kind.__name__)
     return answer
 
 

@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 import httpx
 
-from mainspring.domain import errors
 from mainspring.domain.answers import (
     ArrivalView,
     ClusterView,
@@ -25,6 +24,7 @@ from mainspring.domain.answers import (
     WhatIf,
     WhatIfAnswer,
     Why,
+    error_of,
 )
 from mainspring.domain.codec import decode, encode, from_plain, loads
 from mainspring.domain.errors import InvalidInput, InvalidMessage, MainspringError, NotAllowed, NotFound, Unavailable
@@ -243,10 +243,6 @@ def _each(kind: type[Value], plain: list[object]) -> Iterator[Value]:
 def _error_of(response: httpx.Response) -> MainspringError:
     """Returns the server's error as the same class it was raised as."""
     try:
-        problem = decode(Problem, response.content)
+        return error_of(decode(Problem, response.content))
     except InvalidMessage:
         return Unavailable("use the Mainspring server", got=f"HTTP {response.status_code}: {response.text[:200]}")
-    kind = {each.__name__: each for each in vars(errors).values() if isinstance(each, type)}.get(problem.error)
-    if kind is None or not issubclass(kind, MainspringError):
-        kind = MainspringError
-    return kind(problem.attempted, on=problem.on, got=problem.got, wanted=problem.wanted, next_step=problem.next_step)

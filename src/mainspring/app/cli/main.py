@@ -22,7 +22,8 @@ from mainspring.app.render import jobs as jobs_render
 from mainspring.app.render import plans, tables
 from mainspring.app.render.tables import ERRORS, facts_grid, framed, show
 from mainspring.app.sdk.lab import Lab, job
-from mainspring.domain.answers import ARRAY_MAX, JobView
+from mainspring.domain.answers import ARRAY_MAX, JobView, problem_of
+from mainspring.domain.codec import to_plain
 from mainspring.domain.errors import (
     SENTENCES,
     InvalidInput,
@@ -349,8 +350,7 @@ def main() -> None:
     except OSError as error:
         told = _of_this_machine(error)
     if as_json:
-        parts = {name: getattr(told, name) for name in ("attempted", "on", "got", "wanted", "next_step")}
-        sys.stderr.write(json.dumps({"error": type(told).__name__, **parts}, ensure_ascii=False) + "\n")
+        sys.stderr.write(json.dumps(to_plain(problem_of(told)), ensure_ascii=False) + "\n")
     else:
         _tell(told)
     sys.exit(told.exit_code)

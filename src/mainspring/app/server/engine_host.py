@@ -1,7 +1,7 @@
 """An engine for a Mainspring on another machine: `python -m mainspring engine-host`, started over ssh.
 
-Speaks `engines.far_wire` on standard input and output; what anything here prints goes to the error output instead. It
-ends when its input does: with the ssh, and so with the server that started it.
+Speaks `engines.remote.wire` on standard input and output; what anything here prints goes to the error output instead.
+It ends when its input does: with the ssh, and so with the server that started it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from importlib.metadata import version
 from threading import Event, Lock, Thread
-from typing import BinaryIO, TypeVar, final
+from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar, final
 
-from mainspring.app.server.engines import open_engine
+from mainspring.app.server.engines import OpenSlurm, open_engine
+from mainspring.domain.answers import problem_of
 from mainspring.domain.codec import FRAME_HEADER_BYTES, frame, frame_length, unframe
 from mainspring.domain.errors import InvalidMessage, MainspringError, Unavailable
 from mainspring.domain.ports import Engine
@@ -30,30 +31,39 @@ from mainspring.engines.remote.wire import (
     FarAnswer,
     FarCall,
     FarPart,
+    HostMessage,
     greeting,
-    problem_of,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
 Item = TypeVar("Item")
+Opening = TypeVar("Opening")
+Message = TypeVar("Message")
 THREADS = 8  # What a controller has under way at once, and two for people who read logs.
 DRAIN_S = 10.0  # For calls under way when the line is gone: they are to leave no half of a launch.
 _log = logging.getLogger(__name__)
 
 
 @final
-class Host:
+class Host(Generic[Opening]):
     """One engine at the service of one line.
 
     Args:
         source: Where calls come from.
         sink: File descriptor that answers go to; nobody else writes there.
         make: Makes the engine that the opening message names.
+        opening: What that may be: a message's class, or a union of several.
     """
 
-    def __init__(self, source: BinaryIO, sink: int, make: Callable[[object], Engine]) -> None:
+    def __init__(
+        self, source: BinaryIO, sink: int, make: Callable[[Opening], Engine], opening: TypeForm[Opening]
+    ) -> None:
         self._source = source
         self._sink = sink
         self._make = make
+        self._opening = opening
         self._writing = Lock()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="mainspring-call")
         self._running: set[Future[None]] = set()
@@ -62,16 +72,14 @@ class Host:
         """Serves until the line is gone.
 
         Raises:
-            InvalidMessage: What came is no message; nothing after it could be understood.
+            InvalidMessage: What came may not come here; nothing after it could be understood.
         """
         self._write(greeting(version("mainspring")))
         gone = Event()
         Thread(target=self._keep_alive, args=(gone,), name="mainspring-alive", daemon=True).start()
         try:
             engine = self._open()
-            while engine is not None and (call := self._next()) is not None:
-                if not isinstance(call, FarCall):
-                    raise InvalidMessage("serve an engine", got=f"a {type(call).__name__}", wanted="a FarCall")
+            while engine is not None and (call := self._next(FarCall)) is not None:
                 self._take(engine, call)
         finally:
             gone.set()
@@ -79,7 +87,7 @@ class Host:
             wait([each for each in self._running if not each.done()], DRAIN_S)  # To it, cancelled ones are not done.
 
     def _open(self) -> Engine | None:
-        opening = self._next()
+        opening = self._next(self._opening)
         if opening is None:
             return None
         try:
@@ -140,16 +148,16 @@ class Host:
                 raise InvalidMessage("serve an engine", got=other[:80], wanted="one of the seven calls")
         return done
 
-    def _next(self) -> object:
+    def _next(self, kinds: TypeForm[Message]) -> Message | None:
         """Returns the next message, None when the line is gone."""
         header = self._source.read(FRAME_HEADER_BYTES)
         if len(header) < FRAME_HEADER_BYTES:
             return None
         length = frame_length(header)
         body = self._source.read(length)
-        return unframe(body) if len(body) == length else None
+        return unframe(body, kinds) if len(body) == length else None
 
-    def _say(self, words: object) -> None:
+    def _say(self, words: HostMessage) -> None:
         self._write(frame(words))
 
     def _write(self, data: bytes) -> None:
@@ -171,17 +179,18 @@ def _parts(items: tuple[Item, ...]) -> Iterator[tuple[Item, ...]]:
         yield items[begin : begin + PART_ITEMS_MAX]
 
 
-def main(make: Callable[[object], Engine]) -> None:
+def main(make: Callable[[Opening], Engine], opening: TypeForm[Opening]) -> None:
     """Hosts one engine on standard input and output, and ends the process.
 
     Args:
         make: Makes the engine that the opening message names.
+        opening: What that may be: a message's class, or a union of several.
     """
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     sink = os.dup(1)
     os.dup2(2, 1)
     try:
-        Host(sys.stdin.buffer, sink, make).run()
+        Host(sys.stdin.buffer, sink, make, opening).run()
     except (MainspringError, OSError) as error:
         sys.stderr.write(f"{error}\n")
     sys.stderr.flush()
@@ -189,4 +198,4 @@ def main(make: Callable[[object], Engine]) -> None:
 
 
 if __name__ == "__main__":
-    main(open_engine)
+    main(open_engine, OpenSlurm)

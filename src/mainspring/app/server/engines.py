@@ -11,7 +11,6 @@ from typing import final
 from mainspring.app.base.home import Config, Home
 from mainspring.app.base.system import SystemClock
 from mainspring.domain.codec import message
-from mainspring.domain.errors import InvalidMessage
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.ports import Clock, Engine
 from mainspring.domain.wire.trust import CERTIFICATE_VARIABLE
@@ -30,7 +29,7 @@ STALE_COMMANDS = 3  # That many commands may run into their limit one after the 
 _SECRETS = frozenset({"KRB5CCNAME", "SLURM_JWT"})
 
 
-@message
+@message("OpenSlurm")
 class OpenSlurm:
     """Makes a host serve a Slurm cluster. Its agents are to trust the certificate, PEM text, if there is one."""
 
@@ -38,17 +37,12 @@ class OpenSlurm:
     certificate: str
 
 
-def open_engine(opening: object) -> Engine:
+def open_engine(opening: OpenSlurm) -> Engine:
     """Returns the engine that an opening names, for another machine.
 
     Args:
         opening: The first message from there.
-
-    Raises:
-        InvalidMessage: It is no opening.
     """
-    if not isinstance(opening, OpenSlurm):
-        raise InvalidMessage("serve an engine", got=f"a {type(opening).__name__}", wanted="an opening")
     return slurm_engine(opening.cluster, certificate=opening.certificate, environment=os.environ, clock=SystemClock())
 
 

@@ -13,7 +13,7 @@ from mainspring.domain.wire.facts import Detail, EventKind
 from mainspring.domain.wire.node import RankPlace
 
 
-@message
+@message("Register")
 class Register:
     """An agent's first call: which allocation and node it serves, and where a lead on it would listen.
 
@@ -26,7 +26,7 @@ class Register:
     lost_epoch: int = 0
 
 
-@message
+@message("RoleOrders")
 class RoleOrders:
     """What one role's ranks run, and how few or many of its places may run it.
 
@@ -43,7 +43,7 @@ class RoleOrders:
     memory_mib: int = 0
 
 
-@message
+@message("Orders")
 class Orders:
     """What the attempt is and who leads it. `ready` is false while agents are missing: ask again.
 
@@ -74,7 +74,7 @@ class Orders:
     begins_from: str = ""
 
 
-@message
+@message("LeadEvent")
 class LeadEvent:
     """An event as the lead saw it; `sequence` counts from 1 within the attempt and epoch, so repeats are dropped."""
 
@@ -84,7 +84,7 @@ class LeadEvent:
     detail: Detail = field(default_factory=dict)
 
 
-@message
+@message("RankStatus")
 class RankStatus:
     """One rank, as last seen."""
 
@@ -95,7 +95,7 @@ class RankStatus:
     step: int
 
 
-@message
+@message("Heartbeat")
 class Heartbeat:
     """The lead's report on the whole attempt, every `heartbeat_s`; events repeat until acknowledged.
 
@@ -115,7 +115,7 @@ class Heartbeat:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
-@message
+@message("HeartbeatReply")
 class HeartbeatReply:
     """The controller's answer. `fenced`: this attempt or epoch is over; end everything at once.
 

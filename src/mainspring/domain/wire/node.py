@@ -8,10 +8,10 @@ from dataclasses import field
 from mainspring.domain.codec import message
 from mainspring.domain.ids import AttemptId, NodeName, RoleName
 from mainspring.domain.wire.facts import Detail
-from mainspring.domain.wire.rank import Shard, Then
+from mainspring.domain.wire.rank import Done, Shard, Then
 
 
-@message
+@message("RankPlace")
 class RankPlace:
     """Where one rank lives. `rank` numbers the place: unique in the attempt, and the place's for its whole life.
 
@@ -26,7 +26,7 @@ class RankPlace:
     agent: int
 
 
-@message
+@message("Holding")
 class Holding:
     """One rank's snapshot in some agent's memory: the rank's own agent's, or a peer's copy.
 
@@ -43,7 +43,7 @@ class Holding:
     copied: bool = False
 
 
-@message
+@message("AgentJoin")
 class AgentJoin:
     """An agent reports for duty: its places (an agent that was added brings new ones), and what its memory holds.
 
@@ -61,7 +61,7 @@ class AgentJoin:
     holdings: tuple[Holding, ...] = ()
 
 
-@message
+@message("Holder")
 class Holder:
     """An agent that holds part of the step to resume from: its address and what it holds of it."""
 
@@ -70,7 +70,7 @@ class Holder:
     holdings: tuple[Holding, ...]
 
 
-@message
+@message("PrepareGeneration")
 class PrepareGeneration:
     """Lead -> agent: leave older generations, and make `step` ready to restore (-1: nothing of this job's own).
 
@@ -91,7 +91,7 @@ class PrepareGeneration:
     begins_from: str = ""
 
 
-@message
+@message("GenerationPrepared")
 class GenerationPrepared:
     """Agent -> lead: older generations are left here; whether the step is ready, or why not.
 
@@ -106,7 +106,7 @@ class GenerationPrepared:
     masters: Mapping[str, str] = field(default_factory=dict)
 
 
-@message
+@message("StartRanks")
 class StartRanks:
     """Lead -> agent: start your ranks, with each role's JAX service and the place where its rank 0 may listen."""
 
@@ -116,14 +116,14 @@ class StartRanks:
     snapshot_every: int = 1
 
 
-@message
+@message("StandbyAllowed")
 class StandbyAllowed:
     """Agent -> lead -> all other agents: a spare process of the role may be started ahead (see `Hello.standby`)."""
 
     role: RoleName
 
 
-@message
+@message("RankStarted")
 class RankStarted:
     """Agent -> lead: a rank's process lives: a new one, one that stood by, or one that reconnected (`how`)."""
 
@@ -133,7 +133,7 @@ class RankStarted:
     how: str = "started"
 
 
-@message
+@message("RankExited")
 class RankExited:
     """Agent -> lead: a rank's process ended; `exit_code` is negative for a signal. `last_words` quotes its output."""
 
@@ -143,7 +143,7 @@ class RankExited:
     last_words: str = ""
 
 
-@message
+@message("RankLeft")
 class RankLeft:
     """Agent -> lead: a rank that reconnects has left the generation: it failed with `words`, or as asked ("")."""
 
@@ -152,7 +152,7 @@ class RankLeft:
     words: str = ""
 
 
-@message
+@message("RankProgress")
 class RankProgress:
     """Agent -> lead: a rank's newest step report, with all it measured since the one told before."""
 
@@ -164,7 +164,7 @@ class RankProgress:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
-@message
+@message("RankResult")
 class RankResult:
     """Agent -> lead: a rank's result; `sequence` counts from 1 in the agent's life, so repeats are dropped."""
 
@@ -173,21 +173,21 @@ class RankResult:
     sequence: int
 
 
-@message
+@message("SnapshotTaken")
 class SnapshotTaken:
     """Agent -> lead: a snapshot, or a peer's copy of one, is whole in this agent's memory."""
 
     holding: Holding
 
 
-@message
+@message("SnapshotPace")
 class SnapshotPace:
     """Lead -> agent: how many steps there shall be between snapshots from now on."""
 
     every: int
 
 
-@message
+@message("LeaveAt")
 class LeaveAt:
     """Lead -> agent: tell every rank to finish step `step`, save, and leave (-1: the step under way)."""
 
@@ -197,7 +197,7 @@ class LeaveAt:
     then: Then
 
 
-@message
+@message("AgentLeaving")
 class AgentLeaving:
     """Agent -> lead: this node's engine takes it away in `grace_s` seconds."""
 
@@ -205,14 +205,14 @@ class AgentLeaving:
     grace_s: float
 
 
-@message
+@message("DumpStacks")
 class DumpStacks:
     """Lead -> agent: the generation makes no progress; say where each of its ranks is."""
 
     generation: int
 
 
-@message
+@message("StacksDumped")
 class StacksDumped:
     """Agent -> lead: where a rank is: its process state as /proc gives it ("S", "R", "T", "D"; "" when it is gone).
 
@@ -226,7 +226,7 @@ class StacksDumped:
     stacks: str = ""
 
 
-@message
+@message("StoreStep")
 class StoreStep:
     """Lead -> agent: the step is whole in memory; make your ranks' shares of it, taken in `taken_in`, durable."""
 
@@ -234,7 +234,7 @@ class StoreStep:
     taken_in: int = 0
 
 
-@message
+@message("ShareStored")
 class ShareStored:
     """Agent -> lead: a rank's share of a step is durable; the lead writes the manifest when it has all.
 
@@ -252,7 +252,7 @@ class ShareStored:
     state: Detail = field(default_factory=dict)
 
 
-@message
+@message("StoreFailed")
 class StoreFailed:
     """Agent -> lead: a share could not be made durable; training goes on."""
 
@@ -261,7 +261,7 @@ class StoreFailed:
     reason: str
 
 
-@message
+@message("RestoreFailed")
 class RestoreFailed:
     """Agent -> lead: a rank of the generation cannot have its state; `corrupt` when bytes are not what they were."""
 
@@ -271,7 +271,7 @@ class RestoreFailed:
     corrupt: bool
 
 
-@message
+@message("EndAgent")
 class EndAgent:
     """Lead -> agent: the attempt is over, or goes on without you: end ranks within the grace, and exit.
 
@@ -283,15 +283,40 @@ class EndAgent:
     fenced: bool = False
 
 
-@message
+@message("AgentDrained")
 class AgentDrained:
     """Agent -> lead: no rank lives and nothing waits to be stored."""
 
     agent: int
 
 
+AgentToLead = (
+    StandbyAllowed
+    | GenerationPrepared
+    | RankStarted
+    | RankExited
+    | RankLeft
+    | RankProgress
+    | RankResult
+    | SnapshotTaken
+    | StacksDumped
+    | ShareStored
+    | StoreFailed
+    | RestoreFailed
+    | AgentLeaving
+    | AgentDrained
+    | Done
+)
+"""What an agent may tell its lead, once it has said `AgentJoin`."""
+
+LeadToAgent = (
+    PrepareGeneration | StartRanks | StandbyAllowed | SnapshotPace | LeaveAt | DumpStacks | StoreStep | EndAgent | Done
+)
+"""What a lead may tell an agent."""
+
+
 # ---------------------------------------------------------------- agent <-> agent
-@message
+@message("PeerHello")
 class PeerHello:
     """An agent's first message to another: whose attempt, and its secret. After `Done`, requests, one at a time."""
 
@@ -299,7 +324,7 @@ class PeerHello:
     token: str = field(repr=False)
 
 
-@message
+@message("CopyBegin")
 class CopyBegin:
     """Offers a copy of a rank's snapshot. After `Done`, `size_bytes` raw bytes; after those, once verified, `Done`."""
 
@@ -309,7 +334,7 @@ class CopyBegin:
     state: Detail = field(default_factory=dict)
 
 
-@message
+@message("IndexRequest")
 class IndexRequest:
     """Asks for the shards of a step taken in a generation that the other holds; the answer is an `Index`."""
 
@@ -318,7 +343,7 @@ class IndexRequest:
     since: int = 0
 
 
-@message
+@message("IndexEntry")
 class IndexEntry:
     """One shard in a peer's memory, and whose snapshot it is of; its `offset` counts in that snapshot's bytes."""
 
@@ -327,7 +352,7 @@ class IndexEntry:
     shard: Shard
 
 
-@message
+@message("Index")
 class Index:
     """The answer: entries from number `since`, and how many there are in all. `states` are the facts, by place."""
 
@@ -336,7 +361,7 @@ class Index:
     states: Mapping[str, Detail] = field(default_factory=dict)
 
 
-@message
+@message("BytesRequest")
 class BytesRequest:
     """Asks for bytes of a snapshot; the answer is `BytesFollow` and the raw bytes.
 
@@ -352,8 +377,15 @@ class BytesRequest:
     checksums: bool = False
 
 
-@message
+@message("BytesFollow")
 class BytesFollow:
     """`size_bytes` raw bytes follow; fewer than asked for when the snapshot is gone."""
 
     size_bytes: int
+
+
+AgentGreeting = AgentJoin | PeerHello
+"""The first thing that may be said to an agent that listens."""
+
+PeerRequest = CopyBegin | IndexRequest | BytesRequest
+"""What an agent may ask another, once it has said `PeerHello`; the answers are `Done`, `Index` and `BytesFollow`."""

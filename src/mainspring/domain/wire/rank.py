@@ -11,7 +11,7 @@ from mainspring.domain.ids import AttemptId, JobId, RoleName
 from mainspring.domain.wire.facts import Detail
 
 
-@message
+@message("Hello")
 class Hello:
     """A process's first message. The answer, `Welcome`, comes when a rank is free for it: a standby waits for one.
 
@@ -27,7 +27,7 @@ class Hello:
     reconnects: bool = False
 
 
-@message
+@message("Welcome")
 class Welcome:
     """Who the rank is. `coordinator` is the JAX coordination service ("host:port"), "" when the world is 1.
 
@@ -48,7 +48,7 @@ class Welcome:
     snapshot_every: int = 1
 
 
-@message
+@message("StepReport")
 class StepReport:
     """Progress: the last step finished, its metrics, and what the time since the last report went into.
 
@@ -68,7 +68,7 @@ class Then(str, Enum):
     REJOIN = "rejoin"  # Ask for the `NextGeneration`, where the process can; else as above.
 
 
-@message
+@message("StepReply")
 class StepReply:
     """The agent's answer. `stop`: finish step `stop_at` (-1: the one under way), save it, then leave.
 
@@ -82,7 +82,7 @@ class StepReply:
     snapshot_every: int = 1
 
 
-@message
+@message("NextGeneration")
 class NextGeneration:
     """A process that reconnects has left generation `after` (it failed in it, or was asked to leave).
 
@@ -92,7 +92,7 @@ class NextGeneration:
     after: int
 
 
-@message
+@message("SnapshotBegin")
 class SnapshotBegin:
     """Asks for room in the arena; the answer (`SnapshotSlot`) waits until there is some."""
 
@@ -100,7 +100,7 @@ class SnapshotBegin:
     size_bytes: int
 
 
-@message
+@message("SnapshotSlot")
 class SnapshotSlot:
     """Where the snapshot may be written. `offset` is -1 when no room came in time or it can never fit."""
 
@@ -116,7 +116,7 @@ class Part(str, Enum):
     OTHER = "other"
 
 
-@message
+@message("Shard")
 class Shard:
     """One block of one array: `start` and `shape` place it in the array of `global_shape`.
 
@@ -141,7 +141,7 @@ class Shard:
     page_bytes: int = 0
 
 
-@message
+@message("SnapshotCommit")
 class SnapshotCommit:
     """The slot holds a whole snapshot; from here on it outlives the rank. `state` is the program's own small facts."""
 
@@ -151,7 +151,7 @@ class SnapshotCommit:
     state: Detail = field(default_factory=dict)
 
 
-@message
+@message("RestoreRequest")
 class RestoreRequest:
     """Asks for the state this generation resumes from; the answer is a `RestorePlan` with shards from number `since`.
 
@@ -162,7 +162,7 @@ class RestoreRequest:
     since: int = 0
 
 
-@message
+@message("RestorePlan")
 class RestorePlan:
     """Where the state lies: `step` -1 when there is none.
 
@@ -177,7 +177,7 @@ class RestorePlan:
     total: int = 0
 
 
-@message
+@message("Piece")
 class Piece:
     """A run of one shard's bytes: `shard` is its number in the restore plan's list, `offset` counts in the shard."""
 
@@ -186,14 +186,14 @@ class Piece:
     size_bytes: int
 
 
-@message
+@message("FetchPieces")
 class FetchPieces:
     """Asks for bytes other nodes or the store hold; the answer is `PiecesFetched` or `FetchFailed`."""
 
     pieces: tuple[Piece, ...]
 
 
-@message
+@message("PiecesFetched")
 class PiecesFetched:
     """The bytes, verified, in a file the rank can map: piece by piece, at 64-byte aligned `offsets`."""
 
@@ -201,7 +201,7 @@ class PiecesFetched:
     offsets: tuple[int, ...]
 
 
-@message
+@message("FetchFailed")
 class FetchFailed:
     """The bytes cannot be had, or (`corrupt`) are not what they should be: this generation cannot go on."""
 
@@ -209,13 +209,20 @@ class FetchFailed:
     corrupt: bool
 
 
-@message
+@message("ResultReport")
 class ResultReport:
     """Facts the program wants kept as its job's result."""
 
     values: Detail
 
 
-@message
+@message("Done")
 class Done:
     """Acknowledges a message that has no other answer; between agent and lead, shows on a quiet line that one lives."""
+
+
+RankRequest = StepReport | SnapshotBegin | SnapshotCommit | RestoreRequest | FetchPieces | ResultReport
+"""What a rank may ask its agent in a generation; between two of them a process asks for the `NextGeneration`."""
+
+RankResponse = Welcome | StepReply | SnapshotSlot | RestorePlan | PiecesFetched | FetchFailed | Done
+"""What its agent may answer."""

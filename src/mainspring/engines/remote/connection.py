@@ -18,7 +18,7 @@ from typing import final
 from mainspring.domain.codec import FRAME_HEADER_BYTES, MESSAGE_VERSION, frame, frame_length, unframe
 from mainspring.domain.errors import MainspringError, Unavailable
 from mainspring.domain.fleet import AllocationSeen, Node
-from mainspring.engines.remote.wire import FarAlive, FarAnswer, FarCall, FarPart, Greeting, find_greeting
+from mainspring.engines.remote.wire import FarAlive, FarAnswer, FarCall, FarPart, Greeting, HostMessage, find_greeting
 
 BANNER_BYTES_MAX = 64 << 10  # What a login shell may print; a message of the day is a page.
 WORDS_KEPT = 2_000  # Characters of the error output: the end of a traceback, or all that ssh ever says.
@@ -249,11 +249,11 @@ class RemoteConnection:
             end = at + FRAME_HEADER_BYTES + frame_length(said[at : at + FRAME_HEADER_BYTES])
             if len(said) < end:
                 break
-            self._note(unframe(said[at + FRAME_HEADER_BYTES : end]))
+            self._note(unframe(said[at + FRAME_HEADER_BYTES : end], HostMessage))
             at = end
         self._said = said[at:]
 
-    def _note(self, message: object) -> None:
+    def _note(self, message: HostMessage) -> None:
         match message:
             case FarAlive():
                 return
@@ -267,8 +267,6 @@ class RemoteConnection:
                 waiting = self._waiting.get(message.number)
                 if waiting is not None and not waiting.future.done():
                     waiting.future.set_result(Reply(answer=message, nodes=waiting.nodes, seen=waiting.seen))
-            case _:
-                raise Unavailable("reach an engine", got=f"a {type(message).__name__}", wanted="an answer")
 
     # ---------------------------------------------------------------- its end
 

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import final
 
+from mainspring.domain.answers import error_of, problem_of
 from mainspring.domain.errors import MainspringError, Unavailable
 from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder, LogChunk
 from mainspring.domain.ids import AllocationId, NodeName
 from mainspring.domain.ports import Clock
 from mainspring.engines.remote.connection import RemoteConnection, Reply
-from mainspring.engines.remote.wire import LOG_BYTES_MAX, OPEN_S, SILENT_S, FarCall, error_of, problem_of
+from mainspring.engines.remote.wire import LOG_BYTES_MAX, OPEN_S, SILENT_S, FarCall
 
 CALLS_MAX = 32  # Under way at once. A controller's threads make six, and people who read logs some more.
 RETRY_S = (

@@ -10,10 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from mainspring.domain import errors
 from mainspring.domain.answers import Problem
 from mainspring.domain.codec import MESSAGE_VERSION, message
-from mainspring.domain.errors import MainspringError
 from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder, Node
 from mainspring.domain.ids import AllocationId, NodeName
 
@@ -54,7 +52,7 @@ def find_greeting(said: bytes) -> tuple[Greeting, bytes] | None:
     return Greeting(mainspring=found[2].decode("ascii", "replace"), messages=int(found[1])), said[found.end() :]
 
 
-@message
+@message("FarCall")
 class FarCall:
     """One call of the port, by name, with those of the fields that it takes."""
 
@@ -71,7 +69,7 @@ class FarCall:
     reason: str = ""
 
 
-@message
+@message("FarPart")
 class FarPart:
     """Nodes or allocations of an answer that is still to come."""
 
@@ -80,7 +78,7 @@ class FarPart:
     seen: tuple[AllocationSeen, ...] = ()
 
 
-@message
+@message("FarAnswer")
 class FarAnswer:
     """How a call ended: with an error, or with what it returns. The inventory's nodes came in parts; logs in base64."""
 
@@ -91,34 +89,10 @@ class FarAnswer:
     next_offset: int = 0
 
 
-@message
+@message("FarAlive")
 class FarAlive:
     """The host lives, and has nothing to say."""
 
 
-def problem_of(error: MainspringError) -> Problem:
-    """Returns an error as it travels, all its parts kept.
-
-    Args:
-        error: What was raised.
-    """
-    return Problem(
-        error=type(error).__name__,
-        attempted=error.attempted,
-        on=error.on,
-        got=error.got,
-        wanted=error.wanted,
-        next_step=error.next_step,
-    )
-
-
-def error_of(problem: Problem) -> MainspringError:
-    """Returns the error that travelled, of the class it was raised as.
-
-    Args:
-        problem: What came.
-    """
-    kind = getattr(errors, problem.error, None)
-    if not (isinstance(kind, type) and issubclass(kind, MainspringError)):
-        kind = MainspringError
-    return kind(problem.attempted, on=problem.on, got=problem.got, wanted=problem.wanted, next_step=problem.next_step)
+HostMessage = FarPart | FarAnswer | FarAlive
+"""What a host may say, once it has greeted."""

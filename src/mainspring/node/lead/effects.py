@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from mainspring.domain.ids import NodeName
-from mainspring.domain.wire import Detail, Holding, RankPlace, ShareStored
+from mainspring.domain.wire import AgentToLead, Detail, Holding, LeadToAgent, RankPlace, ShareStored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Said:
     """
 
     agent: int
-    message: object
+    message: AgentToLead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class Tell:
     """
 
     agent: int
-    message: object
+    message: LeadToAgent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

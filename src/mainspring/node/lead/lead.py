@@ -41,6 +41,8 @@ RECONNECT_S_MIN = 5.0  # A rank learns within 40 ms that a peer's process is gon
 RECONNECT_STEPS = 2.0  # which it does in every step.
 RECONNECT_S_MAX = 60.0  # Starting a process anew takes about as long, compilation included.
 NAMES_MAX = 20  # Agents named in one reason; a thousand lost agents are one fact.
+_OF_A_RUN = wire.RankStarted | wire.RankExited | wire.RankLeft | wire.RestoreFailed | wire.StacksDumped
+_OF_A_PLACE = wire.RankResult | wire.ShareStored | wire.StoreFailed
 
 
 class Phase(Enum):
@@ -117,22 +119,13 @@ class Lead:
         return self._gang.status
 
     def seconds(self, now: effects.Instant) -> Mapping[str, float]:
-        """Returns the ledger: node-seconds since the lead began, by use.
-
-        Args:
-            now: The time.
-        """
+        """Returns the ledger: node-seconds since the lead began, by use."""
         return self._gang.ledger.seconds(now.monotonic_s)
 
     # ------------------------------------------------------------ the one door
 
     def handle(self, news: effects.News, now: effects.Instant) -> tuple[effects.Effect, ...]:
-        """Takes one piece of news; returns what must be done, in order.
-
-        Args:
-            news: What happened.
-            now: When.
-        """
+        """Takes one piece of news; returns what must be done, in order."""
         self._outbox.now, self._outbox.effects = now, []
         match news:
             case effects.Joined():
@@ -161,41 +154,48 @@ class Lead:
         self._advance()
         return tuple(self._outbox.effects)
 
-    def _said(self, agent: int, message: object) -> None:
+    def _said(self, agent: int, message: wire.AgentToLead) -> None:
+        if isinstance(message, _OF_A_RUN):
+            if message.generation != self.generation or not self._gang.runs(agent, message.rank):
+                return  # Old news of an older generation.
+        elif isinstance(message, _OF_A_PLACE) and not self._members.of(agent, message.rank):
+            return
         match message:
             case wire.RankProgress():
                 self._progressed(agent, message)
-            case wire.SnapshotTaken(holding=holding) if holding.copied or self._members.of(agent, holding.rank):
-                whole = self._holdings.add(agent, holding)
-                safe = self._holdings.safe(holding, agents=len(self._roster.here))
-                self._gang.taken(holding, whole=whole, safe=safe)
-            case wire.GenerationPrepared(generation=self.generation):
-                self._prepared(agent, message)
-            case wire.RestoreFailed(generation=self.generation) if self._gang.runs(agent, message.rank):
+            case wire.SnapshotTaken(holding=holding):
+                if holding.copied or self._members.of(agent, holding.rank):
+                    whole = self._holdings.add(agent, holding)
+                    safe = self._holdings.safe(holding, agents=len(self._roster.here))
+                    self._gang.taken(holding, whole=whole, safe=safe)
+            case wire.GenerationPrepared():
+                if message.generation == self.generation:
+                    self._prepared(agent, message)
+            case wire.RestoreFailed():
                 if self.phase in (Phase.PREPARING, Phase.RUNNING):
                     self._unrestored(agent, message.reason, corrupt=message.corrupt)
-            case wire.RankStarted(generation=self.generation) if self._gang.runs(agent, message.rank):
+            case wire.RankStarted():
                 self._gang.ranks[message.rank].pid = message.pid
-            case wire.RankExited(generation=self.generation) if self._gang.runs(agent, message.rank):
+            case wire.RankExited():
                 if self.phase is Phase.RUNNING:
                     self._follow(self._gang.exited(agent, message))
-            case wire.RankLeft(generation=self.generation) if self._gang.runs(agent, message.rank):
+            case wire.RankLeft():
                 if self.phase is Phase.RUNNING:
                     self._gang.left(agent, message)
-            case wire.StacksDumped(generation=self.generation) if self._gang.runs(agent, message.rank):
+            case wire.StacksDumped():
                 self._gang.stacks(message)
-            case wire.RankResult() if self._members.of(agent, message.rank):
+            case wire.RankResult():
                 self._gang.result(message)
-            case wire.ShareStored() if self._members.of(agent, message.rank):
+            case wire.ShareStored():
                 self._saving.saves.share(message)
-            case wire.StoreFailed() if self._members.of(agent, message.rank):
+            case wire.StoreFailed():
                 self._saving.failed(agent, message)
             case wire.AgentLeaving():
                 self._changing.leaving(agent, message.grace_s)
             case wire.AgentDrained():
                 self._drained(agent)
-            case _:
-                pass  # Old news of an older generation, or a newer peer's.
+            case wire.StandbyAllowed() | wire.Done():
+                pass  # The host passes on the one; the other says that the agent lives.
 
     def _progressed(self, agent: int, message: wire.RankProgress) -> None:
         if message.generation == self.generation and self._gang.runs(agent, message.rank):

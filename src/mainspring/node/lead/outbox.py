@@ -64,7 +64,7 @@ class Outbox:
         """Returns the time on the monotonic clock."""
         return self.now.monotonic_s
 
-    def tell(self, agents: int | Collection[int], message: object) -> None:
+    def tell(self, agents: int | Collection[int], message: wire.LeadToAgent) -> None:
         """Sends a message.
 
         Args:

@@ -6,14 +6,19 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
-from typing import final
+from typing import TYPE_CHECKING, TypeVar, final
 
 from mainspring.domain import codec
 from mainspring.domain.errors import InvalidMessage
 from mainspring.domain.wire import Done
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
 UNSENT_BYTES_MAX = 64 << 20  # Eight of the largest frames; a peer this far behind is as good as gone.
 QUIET_PARTS = 4  # A line speaks at least this often in a lease, so that one lost packet is not a lost peer.
+
+Message = TypeVar("Message")
 
 
 @final
@@ -41,27 +46,29 @@ class Connection:
         if self._writer.transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
             self._writer.transport.abort()
 
-    async def receive(self, limit_s: float | None = None) -> object | None:
+    async def receive(self, kinds: TypeForm[Message], limit_s: float | None = None) -> Message | None:
         """Returns the next message; None when the peer hung up, broke the rules, or stayed silent too long.
 
         Args:
+            kinds: What may come: a message's class, or a union of several.
             limit_s: How long to wait, None for ever.
         """
         try:
             async with asyncio.timeout(limit_s):
                 header = await self._reader.readexactly(codec.FRAME_HEADER_BYTES)
-                return codec.unframe(await self._reader.readexactly(codec.frame_length(header)))
+                return codec.unframe(await self._reader.readexactly(codec.frame_length(header)), kinds)
         except (asyncio.IncompleteReadError, OSError, TimeoutError, InvalidMessage):
             self.close()
             return None
 
-    async def messages(self, limit_s: float | None = None) -> AsyncIterator[object]:
+    async def messages(self, kinds: TypeForm[Message], limit_s: float | None = None) -> AsyncIterator[Message]:
         """Yields messages until the line ends.
 
         Args:
+            kinds: See `receive`.
             limit_s: The longest silence allowed.
         """
-        while (message := await self.receive(limit_s)) is not None:
+        while (message := await self.receive(kinds, limit_s)) is not None:
             yield message
 
     async def keep_alive(self, lease_s: float) -> None:

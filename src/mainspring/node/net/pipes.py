@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
-from typing import BinaryIO, cast, final
+from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast, final
 
 import google_crc32c
 
@@ -17,10 +17,15 @@ from mainspring.domain import codec
 from mainspring.domain.errors import InvalidMessage, Unavailable
 from mainspring.node.net.connection import host_port
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
 CONNECT_LIMIT_S = 4.0  # Two lost packets that open a connection (1 s, then 2 s more, by RFC 6298).
 PART_BYTES = 16 << 20
 _CRC = struct.Struct(">I")
 PART_LIMIT_S = 4.0  # 4 MB/s: a line or a peer slower than that is as good as gone. Less than `arena.SLOT_WAIT_S`.
+
+Message = TypeVar("Message")
 
 
 def sealed_frame(message: object) -> bytes:
@@ -121,15 +126,16 @@ class Pipe(asyncio.BufferedProtocol):
         """
         self.send_bytes(sealed_frame(message))
 
-    async def receive(self, limit_s: float) -> object:
+    async def receive(self, kinds: TypeForm[Message], limit_s: float) -> Message:
         """Returns the next message.
 
         Args:
+            kinds: What may come: a message's class, or a union of several.
             limit_s: How long to wait.
 
         Raises:
             Unavailable: The peer hung up or stayed silent.
-            InvalidMessage: It said what is no message, or not what arrived.
+            InvalidMessage: It said what may not come, or not what arrived.
         """
         header = bytearray(codec.FRAME_HEADER_BYTES)
         await self._read(memoryview(header), limit_s)
@@ -138,7 +144,7 @@ class Pipe(asyncio.BufferedProtocol):
         frame = bytes(header + body[: -_CRC.size])
         if _CRC.unpack(body[-_CRC.size :]) != (google_crc32c.value(frame),):
             raise InvalidMessage("hear from an agent", got="a message that differs from its crc32c")
-        return codec.unframe(frame[codec.FRAME_HEADER_BYTES :])
+        return codec.unframe(frame[codec.FRAME_HEADER_BYTES :], kinds)
 
     # ------------------------------------------------------------ raw bytes
 

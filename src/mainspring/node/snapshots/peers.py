@@ -19,6 +19,7 @@ from mainspring.domain import codec
 from mainspring.domain.errors import InvalidMessage, MainspringError, Unavailable
 from mainspring.domain.ids import AttemptId
 from mainspring.domain.wire import (
+    AgentToLead,
     BytesFollow,
     BytesRequest,
     CopyBegin,
@@ -28,6 +29,7 @@ from mainspring.domain.wire import (
     IndexEntry,
     IndexRequest,
     PeerHello,
+    PeerRequest,
     Shard,
     SnapshotTaken,
 )
@@ -145,7 +147,7 @@ class Peers:
         token: str,
         arenas: Mapping[int, Arena],
         copies: Copies,
-        tell_lead: Callable[[object], None],
+        tell_lead: Callable[[AgentToLead], None],
     ) -> None:
         self._hello = PeerHello(attempt=attempt, token=token)
         self._arenas = arenas
@@ -202,14 +204,14 @@ class Peers:
     async def _send_copy(self, pipe: Pipe, held: Held) -> bool:
         copy = copied_runs((await asyncio.to_thread(held.sealed)).shards)
         pipe.send(CopyBegin(holding=held.holding, shards=copy.shards, size_bytes=copy.size_bytes, state=held.state))
-        if not isinstance(await pipe.receive(ANSWER_LIMIT_S), Done):
-            return False
+        await pipe.receive(Done, ANSWER_LIMIT_S)
         for offset, size_bytes in copy.runs:
             for start in range(offset, offset + size_bytes, PART_BYTES):
                 if held.wanted or not held.current:
                     return False
                 await pipe.send_part(held.file, held.offset + start, min(PART_BYTES, offset + size_bytes - start))
-        return isinstance(await pipe.receive(ANSWER_LIMIT_S + copy.size_bytes / VERIFY_BYTES_PER_S), Done)
+        await pipe.receive(Done, ANSWER_LIMIT_S + copy.size_bytes / VERIFY_BYTES_PER_S)
+        return True
 
     # ------------------------------------------------------------ what others ask
 
@@ -228,7 +230,7 @@ class Peers:
         self._served.add(pipe)
         try:
             pipe.send(Done())
-            while await self._answered(pipe, await pipe.receive(QUIET_LIMIT_S)):
+            while await self._answered(pipe, await pipe.receive(PeerRequest, QUIET_LIMIT_S)):
                 pass
         except MainspringError:
             pass  # It hung up, was too slow, or broke the rules: it may call again.
@@ -236,7 +238,7 @@ class Peers:
             self._served.discard(pipe)
             pipe.close()
 
-    async def _answered(self, pipe: Pipe, request: object) -> bool:
+    async def _answered(self, pipe: Pipe, request: PeerRequest) -> bool:
         match request:
             case CopyBegin():
                 return await self._take_copy(pipe, request)
@@ -246,8 +248,6 @@ class Peers:
             case BytesRequest():
                 await self._send_bytes(pipe, request)
                 return True
-            case _:
-                return False
 
     async def _take_copy(self, pipe: Pipe, offered: CopyBegin) -> bool:
         slot = await self._copies.begin(offered)
@@ -338,9 +338,9 @@ class Peers:
             states: dict[str, Detail] = {}
             while True:
                 pipe.send(IndexRequest(step=step, taken_in=taken_in, since=len(entries)))
-                answer = await pipe.receive(ANSWER_LIMIT_S)
-                if not isinstance(answer, Index) or not 0 <= answer.total <= INDEX_MAX:
-                    raise InvalidMessage("list a peer's shards", on=address, got=_named(answer))
+                answer = await pipe.receive(Index, ANSWER_LIMIT_S)
+                if not 0 <= answer.total <= INDEX_MAX:
+                    raise InvalidMessage("list a peer's shards", on=address, got=f"{answer.total} in all")
                 entries += answer.entries
                 states.update(answer.states)
                 if len(entries) >= answer.total:
@@ -370,9 +370,7 @@ class Peers:
         pipe = await self._pipe(address)
         try:
             pipe.send(request)
-            answer = await pipe.receive(PART_LIMIT_S)
-            if not isinstance(answer, BytesFollow):
-                raise InvalidMessage("read a peer's snapshot", on=address, got=_named(answer))
+            answer = await pipe.receive(BytesFollow, PART_LIMIT_S)
             if answer.size_bytes != len(into):
                 raise Unavailable("read a peer's snapshot", on=address, got=f"{answer.size_bytes} of {len(into)} bytes")
             await pipe.receive_into(into)
@@ -412,19 +410,12 @@ class Peers:
     async def _connect(self, address: str) -> Pipe:
         pipe = await Pipe.open(address)
         try:
-            pipe.send_bytes(
-                codec.frame(self._hello)
-            )  # Read as any agent's first message is: it says that pipes follow.
-            if not isinstance(await pipe.receive(PART_LIMIT_S), Done):
-                raise InvalidMessage("greet an agent", on=address)
+            pipe.send_bytes(codec.frame(self._hello))  # Read as any agent's first message is: pipes follow.
+            await pipe.receive(Done, PART_LIMIT_S)
         except BaseException:
             pipe.close()
             raise
         return pipe
-
-
-def _named(answer: object) -> str:
-    return type(answer).__name__
 
 
 def _check(shard: Shard, address: str) -> None:

@@ -91,7 +91,7 @@ class Duty(Protocol):
         """Takes word that the process waits for the next generation."""
         ...
 
-    def tell_lead(self, message: object) -> None:
+    def tell_lead(self, message: wire.AgentToLead) -> None:
         """Sends a message to the lead."""
         ...
 
@@ -206,12 +206,12 @@ class RankConnection:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = Connection(reader, writer)
         try:
-            hello = await line.receive(HELLO_LIMIT_S)
-            if not isinstance(hello, wire.Hello):
+            hello = await line.receive(wire.Hello, HELLO_LIMIT_S)
+            if hello is None:
                 return
             self.hello = hello
             await self._next(line, after=0)
-            async for message in line.messages():
+            async for message in line.messages(wire.NextGeneration | wire.RankRequest):
                 if isinstance(message, wire.NextGeneration):
                     await self._next(line, after=message.after)
                     continue
@@ -233,7 +233,7 @@ class RankConnection:
             self._duty.rests(self)
             await self._welcomed.wait()
 
-    async def _answer(self, message: object) -> object | None:
+    async def _answer(self, message: wire.RankRequest) -> wire.RankResponse | None:
         desk = self.desk
         assert desk is not None
         if not self._duty.is_current(self):
@@ -260,8 +260,6 @@ class RankConnection:
             case wire.ResultReport():
                 self._duty.tell_lead(desk.keep_result(message.values))
                 return wire.Done()
-            case _:
-                return None
 
     def _holding(self, desk: RankSlot, step: int) -> wire.Holding | None:
         place = desk.place
@@ -276,7 +274,7 @@ class RankConnection:
             role_size=place.role_size,
         )
 
-    def _answer_of_the_past(self, message: object) -> object | None:
+    def _answer_of_the_past(self, message: wire.RankRequest) -> wire.RankResponse:
         """Answers a process whose generation is over, so that it leaves it unharmed: nothing it says counts."""
         over = f"generation {self.generation} is over"
         match message:
@@ -288,8 +286,6 @@ class RankConnection:
                 return wire.Done()
             case wire.RestoreRequest() | wire.FetchPieces():
                 return wire.FetchFailed(reason=over, corrupt=False)
-            case _:
-                return None
 
 
 def signal_all(lives: Sequence[RankConnection], number: signal.Signals) -> None:

@@ -55,7 +55,7 @@ class RankSupervisor:
         environment: Mapping[str, str],
         keeper: SnapshotManager,
         limits: MemoryLimits,
-        tell_lead: Callable[[object], None],
+        tell_lead: Callable[[wire.AgentToLead], None],
         clock: Clock,
     ) -> None:
         self.tell_lead = tell_lead
@@ -114,8 +114,10 @@ class RankSupervisor:
                 self.tell_lead(wire.RankStarted(generation=self.generation, rank=rank, pid=life.process.pid))
         for role in sorted(self._allowed):
             self.tell_lead(wire.StandbyAllowed(role=role))
-        for message in [*self._left.values(), *self._exits.values()]:
-            self.tell_lead(message)
+        for left in self._left.values():
+            self.tell_lead(left)
+        for exited in self._exits.values():
+            self.tell_lead(exited)
         for desk in self._desks.values():
             for result in desk.results:
                 self.tell_lead(result)

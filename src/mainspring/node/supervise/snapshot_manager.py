@@ -39,7 +39,7 @@ class SnapshotManager:
         copies: Copies,
         peers: Peers,
         stores: Stores,
-        tell_lead: Callable[[object], None],
+        tell_lead: Callable[[wire.AgentToLead], None],
     ) -> None:
         self.desks = desks
         self._orders = orders

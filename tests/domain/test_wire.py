@@ -1,0 +1,68 @@
+"""What messages and errors are called where they travel: for good, whatever their classes are called."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from mainspring.domain import errors, wire
+from mainspring.domain.answers import error_of, problem_of
+from mainspring.domain.codec import FRAME_HEADER_BYTES, frame, message, unframe, wire_name
+from mainspring.domain.errors import InvalidMessage, MainspringError
+
+SRC = Path(wire.__file__).parents[2]
+RANK = "Hello NextGeneration StepReport SnapshotBegin SnapshotCommit RestoreRequest FetchPieces ResultReport"
+RANK += " Welcome StepReply SnapshotSlot RestorePlan PiecesFetched FetchFailed Done Piece Shard"
+NODE = (
+    "AgentJoin StandbyAllowed GenerationPrepared RankStarted RankExited RankLeft RankProgress RankResult SnapshotTaken"
+)
+NODE += (
+    " StacksDumped ShareStored StoreFailed RestoreFailed AgentLeaving AgentDrained PrepareGeneration StartRanks LeaveAt"
+)
+NODE += " SnapshotPace DumpStacks StoreStep EndAgent PeerHello CopyBegin IndexRequest Index IndexEntry BytesRequest"
+NODE += " BytesFollow Holder Holding RankPlace"
+CONTROLLER = "Register Orders RoleOrders Heartbeat HeartbeatReply LeadEvent RankStatus"
+PEOPLE = (
+    "AddNodes ArrayView ArrivalView AttemptView ClusterView Event GoodputReport JobView PlanView PlannedStart Problem"
+)
+PEOPLE += " Remedy Shift Submit TeamUse TeamView WaitView WhatIf WhatIfAnswer Why"
+ENGINES = "FarAlive FarAnswer FarCall FarPart OpenSlurm"
+ERRORS = "MainspringError InvalidInput InvalidSpec ImpossibleJob InvalidMessage DamagedData NotFound Conflict"
+ERRORS += " IllegalTransition NotAllowed Unavailable StorageFull"
+
+
+def test_names_of_messages_are_those_that_peers_and_files_of_other_versions_know() -> None:
+    written = [
+        name for path in sorted(SRC.rglob("*.py")) for name in re.findall(r'(?m)^@message\("(.+)"\)$', path.read_text())
+    ]
+    assert sorted(written) == sorted(f"{RANK} {NODE} {CONTROLLER} {PEOPLE} {ENGINES}".split())
+
+
+def test_names_of_errors_are_those_that_peers_of_other_versions_know() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, MainspringError)]
+    assert sorted(kind.wire_name for kind in kinds) == sorted(ERRORS.split())
+    for kind in kinds:
+        error = error_of(problem_of(kind("read it", got="nothing")))
+        assert (type(error), str(error)) == (kind, "could not read it; got nothing")
+
+
+def test_no_name_of_a_class_travels() -> None:
+    @message("TestOnly.First")
+    class Renamed:
+        step: int
+
+    assert wire_name(Renamed) == "TestOnly.First"
+    body = frame(Renamed(step=1))[FRAME_HEADER_BYTES:]
+    assert json.loads(body) == {"type": "TestOnly.First", "version": 1, "body": {"step": 1}}
+    assert unframe(body, Renamed) == Renamed(step=1)
+
+
+@pytest.mark.parametrize("kinds", [wire.RankRequest, wire.LeadToAgent, wire.PeerRequest, wire.StepReply])
+def test_messages_that_may_not_come_in_at_a_door_are_refused_by_name(kinds: object) -> None:
+    body = frame(wire.AgentDrained(agent=0))[FRAME_HEADER_BYTES:]
+    assert unframe(body, wire.AgentToLead) == wire.AgentDrained(agent=0)
+    with pytest.raises(InvalidMessage, match="AgentDrained"):
+        unframe(body, kinds)  # type: ignore[arg-type]
