@@ -20,7 +20,8 @@ from mainspring.data.catalog.queries import matching
 from mainspring.data.episode import NANOSECONDS, EpisodeRow, Integers, shown_at
 from mainspring.data.export.beside import topics_beside
 from mainspring.data.export.video import VideoPart, delay_of
-from mainspring.data.features import Camera, Features
+from mainspring.data.features import Camera, Column, Features
+from mainspring.data.hashed_text import hashed_text
 from mainspring.data.layers.episode import Recorded, read_recorded
 from mainspring.data.layers.layer import facts_table, features_with, find_layer, layer_pieces
 from mainspring.data.packs import PackPiece, read_piece
@@ -262,7 +263,8 @@ def survey_export(store: ObjectStore, version: Version, request: ExportRequest, 
         _seen(store, number, row, tuple(layer[row.id] for layer in pieces), features, scratch)
         for number, row in enumerate(rows)
     )
-    hasher = blake3(repr((features, [spec.id for spec in specs])).encode())
+    called = hashed_text(features, {Features: "Features", Column: "Column", Camera: "Camera"})
+    hasher = blake3(f"({called}, {[spec.id for spec in specs]})".encode())
     for row in rows:
         hasher.update(row.id.encode())
     layers = {f"{spec.producer} {spec.id[:12]}": tuple(spec.columns) for spec in with_columns}

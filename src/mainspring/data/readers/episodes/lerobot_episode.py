@@ -15,8 +15,9 @@ from blake3 import blake3
 
 from mainspring.data.episode import FRAMES_MAX, Episode, Floats, Integers, SourceFile, VideoFile
 from mainspring.data.features import ACTION, STATE, Camera, Features
+from mainspring.data.hashed_text import hashed_text
 from mainspring.data.loss import LOST, Loss, losses_text
-from mainspring.data.readers.episodes.lerobot_columns import ColumnPlan, Kept, LeRobotCamera
+from mainspring.data.readers.episodes.lerobot_columns import ColumnPart, ColumnPlan, Kept, LeRobotCamera
 from mainspring.data.readers.episodes.lerobot_info import inside, not_there
 from mainspring.data.readers.episodes.lerobot_listing import TEXT_MAX, Clip, Listed
 from mainspring.data.readers.episodes.lerobot_parquet import (
@@ -42,6 +43,7 @@ TASK_STEPS = "task_steps"  # In an episode's metadata: from which time on which 
 _INSTRUCTIONS = ("language_instruction", "instruction", "prompt", "task")
 _RUNS_MAX = 4_096
 _STALE = "--stale-statistics lets it in"
+_CALLED = {Listed: "Listed", Clip: "Clip", ColumnPart: "ColumnPart", LeRobotCamera: "CameraPart", Kept: "Kept"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +83,10 @@ class LeRobotRecording:
     @property
     def part(self) -> str:
         """See `Recording.part`. The dataset's description grows with it; only what it says of this one counts."""
-        said = replace(self.listed, statistics=(), notes=())
+        said = hashed_text(replace(self.listed, statistics=(), notes=()), _CALLED)
         numbers = blake3(repr((self.listed.statistics, self.bounds)).encode()).hexdigest()
         how = (self.name, str(self.rate), self.robot, self.shared, self.task_names, self.resample_hz)
-        plan = (self.plan.columns, self.plan.cameras, self.plan.texts, self.plan.action)
+        plan = hashed_text((self.plan.columns, self.plan.cameras, self.plan.texts, self.plan.action), _CALLED)
         return f"{how} {self.stale_statistics} {said} {numbers} {plan}"
 
     @property
