@@ -30,7 +30,7 @@ from mainspring.app.base.system import SystemClock
 from mainspring.app.sdk.lab import Lab, job
 from mainspring.domain.fleet import AllocationPhase, LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
-from mainspring.engines.slurm import SlurmCluster
+from mainspring.engines.slurm.cluster.config import SlurmCluster
 from mainspring.engines.slurm.engine import SlurmEngine
 from mainspring.testing.slurm import SlurmNodes, SlurmServer
 
@@ -67,7 +67,7 @@ def launches(folder: Path, count: int) -> dict[str, float]:
 def lab_on(server: SlurmServer, folder: Path) -> Iterator[Lab]:
     """Gives a lab whose one cluster is that server; stops it whatever happens."""
     lab = Lab(folder / "home")
-    lab.home.write_config(Config(clusters=(), slurm=(cluster_on(server, folder / "shared"),)))
+    lab.home.write_config(Config(clusters=(cluster_on(server, folder / "shared"),)))
     with variables(server.environment):
         lab.up(port=0)
     try:

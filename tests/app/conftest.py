@@ -20,7 +20,7 @@ from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import ended
 from mainspring.domain.wire import EventKind
-from mainspring.engines.local.engine import LocalCluster
+from mainspring.engines.local.config import LocalCluster
 
 # A shell that runs the tests in the background has them ignore interrupts, and so would every process they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

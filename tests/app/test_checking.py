@@ -12,8 +12,9 @@ import pytest
 
 from mainspring.app.server.checking import LOGIN, findings
 from mainspring.domain.ids import ClusterName
-from mainspring.engines.slurm import SlurmCluster
-from mainspring.engines.slurm.setup.findings import STEPS, CheckResult, Finding
+from mainspring.engines.common.kind import CheckResult, Finding
+from mainspring.engines.slurm.cluster.config import SlurmCluster
+from mainspring.engines.slurm.setup.findings import STEPS
 from mainspring.testing.slurm import SlurmNodes, SlurmServer, slurm_missing
 from tests.engines.sshd import Sshd
 

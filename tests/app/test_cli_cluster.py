@@ -16,7 +16,7 @@ from mainspring.app.sdk.lab import Lab, job
 from mainspring.domain.errors import Conflict, Unavailable
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.life import JobState
-from mainspring.engines.local.engine import LocalCluster
+from mainspring.engines.local.config import LocalCluster
 from mainspring.testing.slurm import SlurmNodes, SlurmServer, slurm_missing
 from tests.app.conftest import clusters, until
 

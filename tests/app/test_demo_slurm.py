@@ -47,7 +47,7 @@ def test_demo_on_slurm_trains_there_through_a_killed_rank(tmp_path: Path) -> Non
     assert report["cluster"] == "slurm (simulated)"
     assert report["steps"] == 300
     assert report["generations"] == 2
-    assert [cluster.name for cluster in Home(home).config().slurm] == ["slurm"]
+    assert [cluster.name for cluster in Home(home).config().clusters if cluster.kind == "slurm"] == ["slurm"]
     until(lambda: not _left(home), "everything to be over")
 
 

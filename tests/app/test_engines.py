@@ -14,14 +14,17 @@ import pytest
 from mainspring.app.base.home import Config, Home
 from mainspring.app.base.system import SystemClock
 from mainspring.app.sdk.lab import Lab, job
-from mainspring.app.server.engines import Engines, OpenSlurm, local_engine, open_engine, slurm_engine
+from mainspring.app.server.engines import Engines, open_engine
 from mainspring.domain.codec import frame, unframe
 from mainspring.domain.errors import InvalidMessage, Unavailable
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.life import JobState, ended
 from mainspring.domain.wire.trust import CERTIFICATE_VARIABLE
+from mainspring.engines.common.kind import EngineContext
+from mainspring.engines.local.kind import open_local
 from mainspring.engines.remote.wire import FarAlive
-from mainspring.engines.slurm import SlurmCluster
+from mainspring.engines.slurm.cluster.config import SlurmCluster
+from mainspring.engines.slurm.kind import OpenSlurm, open_slurm
 from mainspring.testing.slurm import SlurmNodes, SlurmServer, slurm_missing
 from tests.app.certificates import self_signed
 from tests.app.conftest import clusters, until
@@ -62,8 +65,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
                 host="localhost",
                 certificate=str(certificate.chain),
                 key=str(certificate.key),
-                clusters=clusters()[1:],
-                slurm=(slurm(tmp_path, ssh="login"),),
+                clusters=(*clusters()[1:], slurm(tmp_path, ssh="login")),
             )
         )
         made.up(port=0)
@@ -96,7 +98,7 @@ def test_a_job_runs_on_a_slurm_reached_over_ssh_and_its_agents_call_back_over_tl
 def test_a_cluster_whose_commands_are_missing_is_silent_in_plain_words_and_holds_up_nobody(
     tmp_path: Path,
 ) -> None:
-    config = Config(clusters=clusters(), slurm=(slurm(tmp_path),))
+    config = Config(clusters=(*clusters(), slurm(tmp_path)))
     clock = SystemClock()
     begun = clock.monotonic_s()
     engines = Engines(config, Home(tmp_path), environment={"PATH": "/nowhere", "MAINSPRING_HOME": "x"}, clock=clock)
@@ -119,10 +121,9 @@ def test_a_cluster_whose_commands_are_missing_is_silent_in_plain_words_and_holds
 
 def test_agents_get_the_certificate_and_no_credentials_of_slurms_account(tmp_path: Path) -> None:
     given = {"PATH": "/usr/bin", "SLURM_CONF": "/conf", "SLURM_JWT": "secret", "MAINSPRING_HOME": "x", "OTHER": "y"}
-    engine = slurm_engine(slurm(tmp_path), certificate="PEM", environment=given, clock=SystemClock())
-    local = local_engine(
-        clusters()[0], root=tmp_path / "alpha", certificate="PEM", environment=given, clock=SystemClock()
-    )
+    context = EngineContext(environment=given, certificate="PEM", folder=tmp_path, clock=SystemClock())
+    engine = open_slurm(slurm(tmp_path), context)
+    local = open_local(clusters()[0], context)
     handed = str(vars(vars(engine)["_launching"]))
     assert "SLURM_CONF=/conf" in handed
     assert f"{CERTIFICATE_VARIABLE}=PEM" in handed

@@ -11,8 +11,8 @@ from mainspring.app.sdk.clusters import ClusterShown
 from mainspring.domain.answers import ClusterView
 from mainspring.domain.fleet import Inventory, Node, NodeCondition
 from mainspring.domain.ids import ChipName, ClusterName, NodeName
-from mainspring.engines.slurm import SlurmCluster
-from mainspring.engines.slurm.setup.findings import CheckResult, Finding
+from mainspring.engines.common.kind import CheckResult, Finding
+from mainspring.engines.slurm.cluster.config import SlurmCluster
 
 NOW_S = 1_700_000_000.0
 HALL, H100 = ClusterName("hall"), ChipName("h100")

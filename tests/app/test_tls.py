@@ -18,7 +18,7 @@ from mainspring.domain.errors import InvalidInput, InvalidSpec, NotAllowed, Unav
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.life import JobState
 from mainspring.domain.wire.trust import CERTIFICATE_VARIABLE
-from mainspring.engines.slurm import SlurmCluster
+from mainspring.engines.slurm.cluster.config import SlurmCluster
 from tests.app.certificates import Certificate, self_signed
 from tests.app.conftest import clusters, until
 
@@ -179,8 +179,8 @@ def test_a_configuration_that_cannot_be_served_names_its_field(fields: dict[str,
 def test_clusters_of_two_kinds_may_not_share_a_name(tmp_path: Path) -> None:
     slurm = SlurmCluster(name=ClusterName("alpha"), partitions=("ours",), shared="/shared")
     with pytest.raises(InvalidSpec, match="names that differ"):
-        Config(clusters=clusters(), slurm=(slurm,))
+        Config(clusters=(*clusters(), slurm))
     lab = Lab(tmp_path / "home")
-    kept = Config(clusters=clusters()[1:], slurm=(slurm,))
+    kept = Config(clusters=(*clusters()[1:], slurm))
     lab.home.write_config(kept)
     assert lab.home.config() == kept

@@ -21,9 +21,11 @@ from mainspring.domain.errors import Conflict, NotFound
 from mainspring.domain.fleet import AllocationPhase, AllocationSeen, Inventory, LaunchOrder, Node, NodeCondition
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, NodeName, RoleName
 from mainspring.domain.ports import Engine
-from mainspring.engines import LocalCluster, LocalEngine
 from mainspring.engines.common.nonblocking import NonBlockingEngine
-from mainspring.engines.slurm import SlurmCluster, SlurmEngine
+from mainspring.engines.local.config import LocalCluster
+from mainspring.engines.local.engine import LocalEngine
+from mainspring.engines.slurm.cluster.config import SlurmCluster
+from mainspring.engines.slurm.engine import SlurmEngine
 from mainspring.testing import FakeClock, FakeEngine
 from mainspring.testing.slurm import SlurmNodes, SlurmServer, slurm_missing
 

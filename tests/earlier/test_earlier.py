@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.earlier.make import PRODUCER, batch_hash, frame_of, messages
 from typer.testing import CliRunner
 
 from mainspring.app.cli.main import app
@@ -17,7 +18,6 @@ from mainspring.app.sdk.lab import Lab
 from mainspring.checkpoint import load
 from mainspring.domain.codec import unframe
 from mainspring.domain.life import JobState
-from tests.earlier.make import PRODUCER, batch_hash, frame_of, messages
 
 HERE = Path(__file__).parent
 FRAMES = {json.loads(line)["type"]: line for line in (HERE / "frames.jsonl").read_text().splitlines()}

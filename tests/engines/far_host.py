@@ -11,9 +11,10 @@ from dataclasses import replace
 from mainspring.app.server.engine_host import main
 from mainspring.domain.codec import message
 from mainspring.domain.errors import InvalidSpec
-from mainspring.domain.fleet import Inventory, Node
+from mainspring.domain.fleet import Node
 from mainspring.domain.ids import ChipName, NodeName
 from mainspring.domain.ports import Engine
+from mainspring.engines.common.forwarding import CallResult, EngineCall
 from mainspring.testing import FakeClock
 from tests.engines.troubled import Troubled, small_cluster
 
@@ -29,13 +30,11 @@ class OpenTest:
 class Mean(Troubled):
     """Does what the reason of a cordon says."""
 
-    def inventory(self) -> Inventory:
-        sys.stdout.write("a library says what nobody asked for\n")
-        sys.stdout.flush()
-        return super().inventory()
-
-    def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
-        match reason:
+    def _forward(self, call: EngineCall) -> CallResult:
+        if call.call == "inventory":
+            sys.stdout.write("a library says what nobody asked for\n")
+            sys.stdout.flush()
+        match call.reason:
             case "hang":
                 threading.Event().wait()
             case "die":
@@ -45,7 +44,8 @@ class Mean(Troubled):
             case "fault":
                 raise KeyError("a fault")
             case _:
-                super().cordon(node, owner=owner, reason=reason)
+                pass
+        return super()._forward(call)
 
 
 def many_nodes(count: int) -> tuple[Node, ...]:

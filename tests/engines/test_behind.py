@@ -18,6 +18,7 @@ from mainspring.domain.fleet import AllocationPhase, AllocationSeen
 from mainspring.domain.ids import AllocationId, ClusterName, NodeName
 from mainspring.domain.ports import Clock
 from mainspring.engines.common.background_calls import ACTS_MAX, THREADS
+from mainspring.engines.common.forwarding import CallResult, EngineCall
 from mainspring.engines.common.nonblocking import NonBlockingEngine
 from mainspring.testing import FakeClock, SeededDice
 from tests.engines.troubled import WAIT_S, Troubled, order, small_cluster
@@ -333,14 +334,14 @@ def test_however_slow_and_faulty_the_cluster_what_returned_holds(seed: int, word
             busy.add(name)
 
     class Alone(Troubled):
-        def _call(self, call, on, act):  # type: ignore[no-untyped-def]
-            if not on:
-                return super()._call(call, on, act)
-            alone(on, call)
+        def _forward(self, call: EngineCall) -> CallResult:
+            if not call.about:
+                return super()._forward(call)
+            alone(call.about, call.call)
             try:
-                return super()._call(call, on, act)
+                return super()._forward(call)
             finally:
-                busy.discard(on)
+                busy.discard(call.about)
 
     world.inner = Alone(world.fake)
     world.inner.dawdle = dawdle

@@ -24,6 +24,7 @@ from mainspring.domain.fleet import AllocationPhase
 from mainspring.domain.ids import AllocationId, ClusterName, NodeName
 from mainspring.domain.ports import Clock
 from mainspring.engines.common.nonblocking import NonBlockingEngine
+from mainspring.engines.remote.connection import HostCommand
 from mainspring.engines.remote.engine import RETRY_S, RemoteEngine, ssh_words
 from mainspring.testing import FakeClock
 from tests.engines.far_host import OpenTest, many_nodes
@@ -45,13 +46,10 @@ def far(tmp_path: Path) -> Iterator[Make]:
     ) -> RemoteEngine:
         made.append(
             RemoteEngine(
-                words or HOST,
+                HostCommand(words=words or HOST, on="ada@login", environment=ENVIRONMENT, **limits),
                 OpenTest(nodes=nodes, pids=str(tmp_path / "pids")),
-                on="ada@login",
-                environment=ENVIRONMENT,
                 clock=clock or SystemClock(),
                 call_s=call_s,
-                **limits,
             )
         )
         return made[-1]

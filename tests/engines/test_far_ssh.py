@@ -17,6 +17,7 @@ from mainspring.domain.errors import Unavailable
 from mainspring.domain.fleet import AllocationPhase
 from mainspring.domain.ids import ClusterName
 from mainspring.engines.common.nonblocking import NonBlockingEngine
+from mainspring.engines.remote.connection import HostCommand
 from mainspring.engines.remote.engine import RemoteEngine, ssh_words
 from tests.engines.far_host import OpenTest
 from tests.engines.sshd import Sshd
@@ -39,14 +40,16 @@ def far(sshd: Sshd, tmp_path: Path) -> Iterator[RemoteEngine]:
     # The host must find the tests too; a lab's has Mainspring installed.
     path = f"PYTHONPATH={shlex.quote(ENVIRONMENT['PYTHONPATH'])} {sys.executable} -m tests.engines.far_host"
     made = RemoteEngine(
-        (words[0], "-F", str(sshd.client), *words[1:-1], f"exec env {path}"),
+        HostCommand(
+            words=(words[0], "-F", str(sshd.client), *words[1:-1], f"exec env {path}"),
+            on="login",
+            environment=ENVIRONMENT,
+            open_s=8.0,
+            silent_s=4.0,
+        ),
         OpenTest(nodes=3, pids=str(tmp_path / "pids")),
-        on="login",
-        environment=ENVIRONMENT,
         clock=SystemClock(),
         call_s=20.0,
-        open_s=8.0,
-        silent_s=4.0,
     )
     yield made
     made.close()
@@ -104,10 +107,8 @@ def test_a_key_that_is_not_taken_is_told_in_the_words_of_ssh(far: RemoteEngine, 
 def test_a_python_that_is_not_there_is_told_in_the_words_of_the_shell(sshd: Sshd) -> None:
     words = ssh_words("login", "/nowhere/python", "engine-host")
     far = RemoteEngine(
-        (words[0], "-F", str(sshd.client), *words[1:]),
+        HostCommand(words=(words[0], "-F", str(sshd.client), *words[1:]), on="login", environment=ENVIRONMENT),
         OpenTest(nodes=3),
-        on="login",
-        environment=ENVIRONMENT,
         clock=SystemClock(),
         call_s=20.0,
     )

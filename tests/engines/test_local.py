@@ -18,7 +18,8 @@ from mainspring.domain.codec import decode, encode
 from mainspring.domain.errors import InvalidInput, MainspringError, Unavailable
 from mainspring.domain.fleet import AgentOrder, AllocationPhase, AllocationSeen, LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, NodeName, RoleName
-from mainspring.engines import LocalCluster, LocalEngine
+from mainspring.engines.local.config import LocalCluster
+from mainspring.engines.local.engine import LocalEngine
 from mainspring.node.process.ranks import RankLog
 from mainspring.testing import FakeClock
 
@@ -243,7 +244,8 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from mainspring.domain.codec import decode, encode
 from mainspring.domain.fleet import LaunchOrder
-from mainspring.engines import LocalCluster, LocalEngine
+from mainspring.engines.local.config import LocalCluster
+from mainspring.engines.local.engine import LocalEngine
 from mainspring.testing import FakeClock
 cluster = LocalCluster(name="alpha", chip="h100", chips_per_node=8, nodes=24, dollars_per_chip_hour=2.0)
 command = ("/bin/sh", "-c", 'echo $$ >> "$STARTS"; exec sleep 60', "agent")

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Condition, Event, Lock
-from typing import TypeVar
 
-from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder, LogChunk, Node
+from mainspring.domain.fleet import Inventory, LaunchOrder, Node
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, NodeName, RoleName
 from mainspring.domain.ports import Engine
+from mainspring.engines.common.forwarding import CallResult, EngineCall, ForwardingEngine, perform
 from mainspring.testing import FakeClock, FakeEngine
 
-Value = TypeVar("Value")
 WAIT_S = 20.0
 
 
-class Troubled:
+class Troubled(ForwardingEngine):
     """The `Engine` port around another engine, one of whose calls runs at a time.
 
     Before a call acts, and again before it returns, it passes the gates that tests close.
@@ -51,38 +50,17 @@ class Troubled:
         with self._changed:
             assert self._changed.wait_for(lambda: self.ended.count(call) >= times, WAIT_S), (call, self.ended)
 
-    def inventory(self) -> Inventory:
-        return self._call("inventory", "", self.engine.inventory)
-
-    def observe(self) -> tuple[AllocationSeen, ...]:
-        return self._call("observe", "", self.engine.observe)
-
-    def launch(self, order: LaunchOrder) -> None:
-        self._call("launch", order.allocation, lambda: self.engine.launch(order))
-
-    def stop(self, allocation: AllocationId, *, grace_s: float) -> None:
-        self._call("stop", allocation, lambda: self.engine.stop(allocation, grace_s=grace_s))
-
-    def logs(self, allocation: AllocationId, *, rank: int, since: int, limit: int) -> LogChunk:
-        return self._call("logs", "", lambda: self.engine.logs(allocation, rank=rank, since=since, limit=limit))
-
-    def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
-        self._call("cordon", "", lambda: self.engine.cordon(node, owner=owner, reason=reason))
-
-    def uncordon(self, node: NodeName, *, owner: str) -> None:
-        self._call("uncordon", "", lambda: self.engine.uncordon(node, owner=owner))
-
-    def _call(self, call: str, on: str, act: Callable[[], Value]) -> Value:
+    def _forward(self, call: EngineCall) -> CallResult:
         try:
-            self._pass(call, on)
-            if call in self.error:
-                raise self.error[call]
+            self._pass(call.call, call.about if call.call in ("launch", "stop") else "")
+            if call.call in self.error:
+                raise self.error[call.call]
             with self._lock:
-                value = act()
-            self._pass(f"{call} replies", on)
-            return value
+                found = perform(self.engine, call)
+            self._pass(f"{call.call} replies", call.about if call.call in ("launch", "stop") else "")
+            return found
         finally:
-            self._note(self.ended, call)
+            self._note(self.ended, call.call)
 
     def _pass(self, gate: str, on: str) -> None:
         self._note(self.begun, gate)

@@ -20,8 +20,8 @@ from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import JobState, ended
 from mainspring.domain.wire import EventKind
-from mainspring.engines.local.engine import LocalCluster
-from mainspring.engines.slurm import SlurmCluster
+from mainspring.engines.local.config import LocalCluster
+from mainspring.engines.slurm.cluster.config import SlurmCluster
 from mainspring.testing.slurm import SlurmNodes, SlurmPartition, SlurmServer
 from tests.app.conftest import COUNTER
 from tests.faults.slurm_rig import until, variables, wrapped
@@ -138,8 +138,8 @@ def _config(folder: Path) -> Config:
 
     beside = LocalCluster(name=BESIDE, chip=ChipName("v5e"), chips_per_node=1, nodes=RANKS, dollars_per_chip_hour=1.2)
     return Config(
-        clusters=(beside,),
-        slurm=(
+        clusters=(
+            beside,
             cluster(PINNED, "robots", delegated=False, dollars=2.4),
             cluster(DELEGATED, "shared", delegated=True, dollars=1.8),
         ),

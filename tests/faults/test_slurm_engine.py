@@ -14,7 +14,7 @@ import pytest
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.fleet import AllocationPhase, Inventory, NodeCondition
 from mainspring.domain.ids import AllocationId
-from mainspring.engines.slurm import SlurmEngine
+from mainspring.engines.slurm.engine import SlurmEngine
 from mainspring.testing.slurm import SlurmNodes, SlurmServer, slurm_missing
 from tests.engines.slurm.rig import Rig, order
 from tests.faults.slurm_rig import ARRAY_CONF, STRANGER, crowd, state, submit, wrapped

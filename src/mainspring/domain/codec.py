@@ -61,20 +61,21 @@ def to_plain(value: object) -> Any:
     return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
 
 
-def from_plain(kind: type[Value], plain: object, *, strict: bool = False) -> Value:
+def from_plain(kind: type[Value], plain: object, *, strict: bool = False, where: str = "") -> Value:
     """Returns `plain` as a `kind`.
 
     Args:
         kind: The dataclass (or other supported type) wanted.
         plain: What `json.loads` or a YAML reader gave.
         strict: Whether an unknown field is an error.
+        where: Its place in a larger document, for errors.
 
     Raises:
         InvalidSpec: `strict`, and a field is unknown, missing or of the wrong type.
         InvalidMessage: Not `strict`, and a field is missing or of the wrong type, or a bound is passed.
     """
     reader = _Reader(strict=strict)
-    value: Value = reader.read(kind, plain, where="", depth=0)
+    value: Value = reader.read(kind, plain, where=where, depth=0)
     return value
 
 

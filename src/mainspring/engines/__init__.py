@@ -1,5 +1,1 @@
-"""Adapters of the `Engine` port, one for each kind of cluster."""
-
-from mainspring.engines.local.engine import LocalCluster, LocalEngine
-
-__all__ = ["LocalCluster", "LocalEngine"]
+"""Adapters of the `Engine` port, one package for each kind of cluster; `registry` names them."""

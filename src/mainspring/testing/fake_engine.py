@@ -18,9 +18,9 @@ from mainspring.domain.fleet import (
 )
 from mainspring.domain.ids import AllocationId, NodeName
 from mainspring.domain.ports import Clock
+from mainspring.engines.common.forwarding import CALLS
 
 ENDED_VISIBLE_S = 3_600.0
-CALLS = ("inventory", "observe", "launch", "stop", "logs", "cordon", "uncordon")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from mainspring.domain.fleet import AllocationPhase, AllocationSeen, LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, NodeName, RoleName
-from mainspring.engines.slurm import SlurmCluster, SlurmEngine
+from mainspring.engines.slurm.cluster.config import SlurmCluster
+from mainspring.engines.slurm.engine import SlurmEngine
 from mainspring.testing import FakeClock
 from mainspring.testing.slurm import SlurmServer
 

@@ -15,14 +15,15 @@ import pytest
 
 from mainspring.app.base.system import SystemClock
 from mainspring.app.server.checking import Ask
-from mainspring.domain.codec import decode, encode
+from mainspring.domain.codec import decode, encode, to_plain
 from mainspring.domain.ids import ChipName, ClusterName
-from mainspring.engines.slurm import SlurmCluster
+from mainspring.engines.common.kind import CheckResult, Finding
 from mainspring.engines.slurm.cluster.commands import Commands
+from mainspring.engines.slurm.cluster.config import SlurmCluster
 from mainspring.engines.slurm.setup import check_node
 from mainspring.engines.slurm.setup.check import SetUp
 from mainspring.engines.slurm.setup.check_node import Trial
-from mainspring.engines.slurm.setup.findings import STEPS, CheckResult, Finding, NodeAnswer
+from mainspring.engines.slurm.setup.findings import STEPS, NodeAnswer
 from mainspring.testing.slurm import SlurmNodes, SlurmPartition, SlurmServer, slurm_missing
 
 real = pytest.mark.skipif(bool(slurm_missing()), reason=slurm_missing())
@@ -160,7 +161,9 @@ def test_check_of_a_folder_that_nodes_do_not_see_says_so(server: SlurmServer, tm
     words = 'mount -t tmpfs -o mode=700 none "$0" && exec "$@"'
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", words, cluster.shared, sys.executable, "-m", "mainspring", "check-cluster"],
-        input=encode(Ask(cluster=cluster, controller="", certificate="", version=version("mainspring"))),
+        input=encode(
+            Ask(kind="slurm", cluster=to_plain(cluster), controller="", certificate="", version=version("mainspring"))
+        ),
         env={**os.environ, **server.environment},
         capture_output=True,
         timeout=60,

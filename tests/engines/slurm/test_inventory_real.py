@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.fleet import Node, NodeCondition
 from mainspring.domain.ids import ClusterName, NodeName
+from mainspring.engines.common.hostlist import compress_hosts
 from mainspring.engines.slurm.cluster.commands import Commands
 from mainspring.engines.slurm.cluster.config import SlurmCluster
 from mainspring.engines.slurm.cluster.inventory import Ours, Stock
-from mainspring.engines.slurm.cluster.text import compress_hosts, expand_hosts
+from mainspring.engines.slurm.cluster.text import expand_hosts
 from mainspring.testing import FakeClock
 from mainspring.testing.slurm import SlurmNodes, SlurmPartition, SlurmServer, slurm_missing
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.domain.errors import Unavailable
+from mainspring.engines.common.hostlist import compress_hosts
 from mainspring.engines.slurm.cluster.text import (
-    compress_hosts,
     duration_s,
     expand_hosts,
     fields,

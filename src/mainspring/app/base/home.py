@@ -15,10 +15,11 @@ import fcntl
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
@@ -26,10 +27,9 @@ import yaml
 from mainspring.app.base.specs import read_policy
 from mainspring.domain.codec import decode, encode, from_plain, to_plain
 from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, NotFound
-from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.ports import Dice
-from mainspring.engines.local.engine import LocalCluster
-from mainspring.engines.slurm import SlurmCluster
+from mainspring.engines.common.kind import ClusterSettings
+from mainspring.engines.registry import KEYS_BEFORE, cluster_from, found_clusters, plain_from
 from mainspring.planner import Policy
 
 PORT = 7077
@@ -37,20 +37,6 @@ PORT_MAX = 65_535
 _KEY_BITS = 256
 _CERTIFICATES = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _CONFIG_HEAD = "# Mainspring's configuration; every field may be left out. `ms up` reads it when the server starts.\n"
-
-
-def default_clusters() -> tuple[LocalCluster, ...]:
-    """Returns this machine as a cluster of one node whose chips are its processors."""
-    return (
-        LocalCluster(
-            name=ClusterName("local"),
-            chip=ChipName("cpu"),
-            chips_per_node=os.cpu_count() or 1,
-            nodes=1,
-            dollars_per_chip_hour=0.0,
-            simulated=False,
-        ),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +52,7 @@ class Config:
             of it, or the name in its certificate; "" for where it listens.
         database: SQLAlchemy URL; "" for SQLite in the home folder.
         objects: Object store URL; "" for a folder in the home folder.
-        clusters: Clusters of the local engine.
-        slurm: Clusters that Slurm runs.
+        clusters: Every cluster; an entry names its kind.
     """
 
     host: str = "127.0.0.1"
@@ -77,8 +62,7 @@ class Config:
     public_url: str = ""
     database: str = ""
     objects: str = ""
-    clusters: tuple[LocalCluster, ...] = field(default_factory=default_clusters)
-    slurm: tuple[SlurmCluster, ...] = ()
+    clusters: tuple[ClusterSettings, ...] = field(default_factory=found_clusters)
 
     def __post_init__(self) -> None:
         """Checks what no cluster can check alone.
@@ -86,7 +70,7 @@ class Config:
         Raises:
             InvalidSpec: A field is out of its range.
         """
-        names = [cluster.name for cluster in self.clusters] + [cluster.name for cluster in self.slurm]
+        names = [cluster.name for cluster in self.clusters]
         files = (self.certificate, self.key)
         everywhere = self.host in ("", "0.0.0.0", "::")
         wrong = {
@@ -101,11 +85,23 @@ class Config:
                 repr(self.public_url),
                 f"http(s)://host[:port]{', as the server listens on every address' if everywhere else ''}",
             ),
-            "clusters": (len(set(names)) < len(names), ", ".join(names), "names that differ, also from Slurm's"),
+            "clusters": (len(set(names)) < len(names), ", ".join(names), "names that differ"),
         }
         for name, (bad, got, wanted) in wrong.items():
             if bad:
                 raise InvalidSpec("accept a configuration", on=f"field {name!r}", got=got, wanted=wanted)
+
+
+def _config_from(plain: object) -> Config:
+    """Returns a configuration, also one that lists the clusters of each engine under a key of its own."""
+    if not isinstance(plain, dict) or not plain.keys() & KEYS_BEFORE.keys():
+        return from_plain(Config, plain, strict=True)
+    clusters = [] if "clusters" in plain else [*found_clusters()]
+    for key, kind_before in KEYS_BEFORE.items():
+        entries = from_plain(tuple[Mapping[str, Any], ...], plain.pop(key, ()), strict=True, where=key)
+        for number, entry in enumerate(entries):
+            clusters.append(cluster_from(entry, where=f"{key}[{number}]", kind_before=kind_before))
+    return replace(from_plain(Config, {**plain, "clusters": ()}, strict=True), clusters=tuple(clusters))
 
 
 def _is_base_url(url: str) -> bool:
@@ -199,7 +195,7 @@ class Home:
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise InvalidSpec("read the configuration", on=str(path), got=" ".join(str(error).split())) from error
         try:
-            return from_plain(Config, plain or {}, strict=True)
+            return _config_from(plain or {})
         except InvalidInput as error:
             on = f"{error.on} of {path}" if error.on else str(path)
             raise InvalidSpec("read the configuration", on=on, got=error.got, wanted=error.wanted) from error
@@ -239,7 +235,8 @@ class Home:
             config: What to write.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        text = yaml.safe_dump(to_plain(config), sort_keys=False)
+        plain = to_plain(replace(config, clusters=())) | {"clusters": list(map(plain_from, config.clusters))}
+        text = yaml.safe_dump(plain, sort_keys=False)
         (self.path / "config.yaml").write_text(_CONFIG_HEAD + text)
 
     @contextmanager

@@ -3,116 +3,129 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated
+from inspect import Parameter, Signature
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from mainspring.app.base.specs import DURATION_FORM, duration_from
 from mainspring.app.render.clusters import cluster_panel, clusters_table, finding_lines
 from mainspring.app.render.tables import CONSOLE, ERRORS, show
-from mainspring.app.sdk.clusters import ClusterShown, refused
+from mainspring.app.sdk.clusters import refused
 from mainspring.app.sdk.lab import Lab
 from mainspring.domain.answers import JobView
 from mainspring.domain.errors import InvalidSpec, NotFound
-from mainspring.domain.ids import ChipName, ClusterName
-from mainspring.engines.local.engine import LocalCluster
-from mainspring.engines.slurm import SlurmCluster
-from mainspring.engines.slurm.setup.findings import STEPS, Finding
+from mainspring.engines.common.kind import AddOption, ClusterKind, Finding, OptionForm
+from mainspring.engines.registry import ENGINES, kind_named, kinds
+
+
+class _AddGroup(TyperGroup):
+    """A command for each kind of cluster, made when one is wanted: who adds none loads no engine."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Returns the kinds of cluster."""
+        self.commands = self.commands or {kind.name: _add_command(kind) for kind in kinds()}
+        return list(self.commands)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Returns the command that adds a cluster of a kind; None where there is no such kind."""
+        self.list_commands(ctx)
+        return super().get_command(ctx, cmd_name)
+
 
 app = typer.Typer(help="Add clusters, look at them, check and remove them.", no_args_is_help=True)
-add = typer.Typer(help="Add a cluster; its set-up is checked first.", no_args_is_help=True)
+add = typer.Typer(cls=_AddGroup, help="Add a cluster; its set-up is checked first.", no_args_is_help=True)
 app.add_typer(add, name="add")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Name = Annotated[str, typer.Argument(help="Name of a cluster.", metavar="NAME")]
-Pairs = list[str] | None
+NewName = Annotated[str, typer.Argument(help="Name to give it.", metavar="NAME")]
+NoCheck = Annotated[bool, typer.Option("--no-check", help="Add it without looking at its set-up.")]
+# What the command line takes for each form of an option, and what it has where nothing is typed.
+_TYPED: dict[OptionForm, tuple[Any, object]] = {
+    OptionForm.TEXT: (str, ""),
+    OptionForm.FLAG: (bool, False),
+    OptionForm.COUNT: (int, 0),
+    OptionForm.NUMBER: (float, 0.0),
+    OptionForm.DURATION: (str, ""),
+    OptionForm.NAMES: (list[str] | None, None),
+    OptionForm.PAIRS: (list[str] | None, None),
+    OptionForm.PRICES: (list[str] | None, None),
+}
 
 
-@add.command("slurm")
-def add_slurm(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Name to give it.", metavar="NAME")],
-    partition: Annotated[list[str], typer.Option(help="Partition of Slurm's to use; repeat for more.")],
-    shared: Annotated[
-        str, typer.Option(help="Folder that this machine and every node see alike; ours alone.", metavar="DIR")
-    ],
-    delegated: Annotated[
-        bool, typer.Option("--delegated", help="Others use it too: Slurm's queue decides where and when.")
-    ] = False,
-    ssh: Annotated[
-        str, typer.Option(help="Where Slurm's commands are, as ssh names it.", metavar="USER@HOST", show_default="here")
-    ] = "",
-    python: Annotated[
-        str, typer.Option(help="Interpreter on the nodes that has Mainspring.", metavar="PATH", show_default="this one")
-    ] = "",
-    scratch: Annotated[str, typer.Option(help="Local folder on the nodes.", metavar="DIR")] = "/tmp",
-    price: Annotated[Pairs, typer.Option(help="Price of a chip for an hour; repeat.", metavar="CHIP=DOLLARS")] = None,
-    chip: Annotated[Pairs, typer.Option(help="Our name for a type of GRES; repeat.", metavar="GRES=CHIP")] = None,
-    qos: Annotated[Pairs, typer.Option(help="Slurm's QOS for a tier; repeat.", metavar="TIER=QOS")] = None,
-    tier_partition: Annotated[
-        Pairs, typer.Option(help="Partition for a tier; repeat.", metavar="TIER=PARTITION")
-    ] = None,
-    account: Annotated[
-        Pairs, typer.Option(help="Slurm's account for a team and those below it; repeat.", metavar="TEAM=ACCOUNT")
-    ] = None,
-    time_limit: Annotated[
-        str, typer.Option(help=f"Time to ask for each job: {DURATION_FORM}.", show_default="the most there is")
-    ] = "",
-    no_check: Annotated[bool, typer.Option("--no-check", help="Add it without looking at its set-up.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Add a Slurm cluster, after a look at its set-up: commands, partitions, folders, a job on one node."""
-    cluster = SlurmCluster(
-        name=ClusterName(name),
-        partitions=tuple(partition),
-        shared=shared,
-        delegated=delegated,
-        ssh=ssh,
-        python=python,
-        scratch=scratch,
-        dollars_per_chip_hour={ChipName(key): _dollars(value) for key, value in _pairs("--price", price).items()},
-        chips={key: ChipName(value) for key, value in _pairs("--chip", chip).items()},
-        qos=_pairs("--qos", qos),
-        tier_partitions=_pairs("--tier-partition", tier_partition),
-        accounts=_pairs("--account", account),
-        time_limit_s=duration_from(time_limit) if time_limit else 0.0,
+def _add_command(kind: ClusterKind[Any]) -> Any:
+    """Returns `ms cluster add KIND`."""
+
+    def add_cluster(
+        *, context: typer.Context, name: str, no_check: bool = False, as_json: bool = False, **given: Any
+    ) -> None:
+        cluster = kind.settings(name=name, **{each.field: _field(each, given[each.field]) for each in kind.options})
+        lab: Lab = context.obj
+        with _telling(kind.steps, as_json=as_json) as tell:
+            shown = lab.clusters.add(cluster, check=not no_check, on_finding=tell)
+        told = f"Added {shown.name}. "
+        told += f"It has not answered yet. Look: ms cluster show {shown.name}" if shown.asked else "ms up takes it in."
+        show(shown, as_json=as_json, look=lambda: cluster_panel(shown, now_s=time.time()) if shown.view else told)
+
+    own = [
+        Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context),
+        Parameter("name", Parameter.KEYWORD_ONLY, annotation=NewName),
+        *map(_parameter, kind.options),
+        Parameter("no_check", Parameter.KEYWORD_ONLY, annotation=NoCheck, default=False),
+        Parameter("as_json", Parameter.KEYWORD_ONLY, annotation=Json, default=False),
+    ]
+    add_cluster.__signature__ = Signature([each for each in own if kind.steps or each.name != "no_check"])  # type: ignore[attr-defined]
+    made = typer.Typer(add_completion=False)
+    made.command(kind.name, help=kind.help)(add_cluster)
+    return typer.main.get_command(made)
+
+
+def _parameter(option: AddOption) -> Parameter:
+    """Returns an option as typer takes it from a function's signature."""
+    kind, usual = _TYPED[option.form]
+    told = typer.Option(
+        _flag(option),
+        help=f"{option.help}: {DURATION_FORM}." if option.form is OptionForm.DURATION else option.help,
+        metavar=option.metavar or None,
+        show_default=option.shown_default or True,
+        min=option.least,
     )
-    lab: Lab = context.obj
-    with _telling(as_json=as_json) as tell:
-        shown = lab.clusters.add(cluster, check=not no_check, on_finding=tell)
-    _show_added(shown, as_json=as_json)
-
-
-@add.command("local")
-def add_local(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Name to give it.", metavar="NAME")],
-    chip: Annotated[str, typer.Option(help="Type of its chips.")],
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes; each agent is a process of this machine.")] = 1,
-    chips_per_node: Annotated[int, typer.Option(min=1, help="Chips on each.")] = 1,
-    price: Annotated[float, typer.Option(min=0, help="Price of a chip for an hour.", metavar="DOLLARS")] = 0.0,
-    racks: Annotated[int, typer.Option(min=0, help="Racks to spread the nodes over; 0 for none.")] = 0,
-    as_json: Json = False,
-) -> None:
-    """Add a cluster that this machine pretends, of any chips."""
-    cluster = LocalCluster(
-        name=ClusterName(name),
-        chip=ChipName(chip),
-        nodes=nodes,
-        chips_per_node=chips_per_node,
-        dollars_per_chip_hour=price,
-        racks=racks,
+    default = usual if option.default is None else option.default
+    return Parameter(
+        option.field,
+        Parameter.KEYWORD_ONLY,
+        annotation=Annotated[kind, told],
+        default=Parameter.empty if option.required else default,
     )
-    lab: Lab = context.obj
-    _show_added(lab.clusters.add(cluster), as_json=as_json)
+
+
+def _flag(option: AddOption) -> str:
+    return option.flag or f"--{option.field.replace('_', '-')}"
+
+
+def _field(option: AddOption, typed: Any) -> object:
+    """Returns what a field of the settings is given for what was typed."""
+    match option.form:
+        case OptionForm.TEXT | OptionForm.FLAG | OptionForm.COUNT | OptionForm.NUMBER:
+            return typed
+        case OptionForm.DURATION:
+            return duration_from(typed) if typed else 0.0
+        case OptionForm.NAMES:
+            return tuple(typed or ())
+        case OptionForm.PAIRS:
+            return _pairs(_flag(option), typed)
+        case OptionForm.PRICES:
+            return {key: _dollars(value) for key, value in _pairs(_flag(option), typed).items()}
 
 
 @app.command("ls")
 def list_command(context: typer.Context, as_json: Json = False) -> None:
     """List clusters with their nodes, chips and prices."""
     clusters = context.obj.clusters.ls()
-    none = "No clusters. Add one: ms cluster add slurm --help; ms cluster add local --help"
+    none = "No clusters. Add one: " + "; ".join(f"ms cluster add {engine} --help" for engine in ENGINES)
     show(clusters, as_json=as_json, look=lambda: clusters_table(clusters, now_s=time.time()) if clusters else none)
 
 
@@ -130,15 +143,16 @@ def check(context: typer.Context, name: Name, as_json: Json = False) -> None:
     shown = lab.clusters.show(name)
     if shown.settings is None:
         raise NotFound("check a cluster", on=name, got="a server elsewhere", next_step="run it on the server's machine")
-    found = []
-    with _telling(as_json=as_json) as tell:
+    found, kind = [], kind_named(shown.settings.kind)
+    with _telling(kind.steps, as_json=as_json) as tell:
         for finding in lab.clusters.findings(shown.settings):
             found.append(finding)
             tell(finding)
     if as_json:
         show(tuple(found), as_json=True)
     elif not found:
-        show(f"{name} is pretended by this machine: there is nothing to set up.")
+        why = "pretended by this machine" if kind.here else "ready as it is"
+        show(f"{name} is {why}: there is nothing to set up.")
     refused(found, attempted="use a cluster", on=name, next_step="put it right, and check again")
 
 
@@ -168,29 +182,23 @@ def remove(
     show(removal, as_json=as_json, look=lambda: "\n".join(told))
 
 
-def _show_added(shown: ClusterShown, *, as_json: bool) -> None:
-    next_step = f"It has not answered yet. Look: ms cluster show {shown.name}" if shown.asked else "ms up takes it in."
-    told = f"Added {shown.name}. {next_step}"
-    show(shown, as_json=as_json, look=lambda: cluster_panel(shown, now_s=time.time()) if shown.view else told)
-
-
 @contextmanager
-def _telling(*, as_json: bool) -> Iterator[Callable[[Finding], None]]:
+def _telling(steps: Sequence[str], *, as_json: bool) -> Iterator[Callable[[Finding], None]]:
     """Gives what prints findings as they come; what is looked at meanwhile is shown below them."""
-    if as_json:
+    if as_json or not steps:
         yield lambda finding: None
         return
-    with CONSOLE.status(STEPS[0]) as status:
+    with CONSOLE.status(steps[0]) as status:
 
         def tell(finding: Finding) -> None:
             CONSOLE.print(finding_lines(finding), soft_wrap=True)
-            after = STEPS.index(finding.name) + 1 if finding.name in STEPS else 0
-            status.update(f"{STEPS[after]} ..." if after < len(STEPS) else "")
+            after = steps.index(finding.name) + 1 if finding.name in steps else 0
+            status.update(f"{steps[after]} ..." if after < len(steps) else "")
 
         yield tell
 
 
-def _pairs(flag: str, texts: Pairs) -> dict[str, str]:
+def _pairs(flag: str, texts: list[str] | None) -> dict[str, str]:
     """Returns what several LEFT=RIGHT stand for."""
     found: dict[str, str] = {}
     for text in texts or ():

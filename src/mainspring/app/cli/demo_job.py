@@ -34,7 +34,7 @@ from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import JobState, ended
 from mainspring.domain.wire import EventKind, RankStatus
-from mainspring.engines.local.engine import LocalCluster
+from mainspring.engines.local.config import LocalCluster
 from mainspring.robots.recorder import record_episodes
 from mainspring.train.recipe import recipe_named
 

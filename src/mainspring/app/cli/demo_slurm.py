@@ -12,7 +12,7 @@ from mainspring.app.cli.demo_job import v5e_beside
 from mainspring.app.render.tables import ERRORS
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.ids import ChipName, ClusterName
-from mainspring.engines.slurm import SlurmCluster
+from mainspring.engines.slurm.cluster.config import SlurmCluster
 from mainspring.testing.slurm import SlurmNodes, SlurmPartition, SlurmServer, slurm_missing
 
 NODES = 4
@@ -58,7 +58,7 @@ def on_slurm(home: Path) -> Iterator[Config]:
         ERRORS.print(f"{version}: {NODES} nodes in partition {PARTITION}, on this machine", style="dim")
         os.environ.update(server.environment)  # For the Mainspring server, which is started from here.
         try:
-            yield Config(clusters=(v5e_beside(),), slurm=(cluster,))
+            yield Config(clusters=(v5e_beside(), cluster))
         finally:
             for name in server.environment:
                 os.environ.pop(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -12,10 +12,9 @@ from mainspring.app.render.tables import Listing, ago, clock_text, facts_grid, f
 from mainspring.app.sdk.clusters import ClusterShown
 from mainspring.domain.answers import ClusterView
 from mainspring.domain.fleet import Inventory, Node, NodeCondition
-from mainspring.engines.local.engine import LocalCluster
-from mainspring.engines.slurm import SlurmCluster
-from mainspring.engines.slurm.cluster.text import compress_hosts
-from mainspring.engines.slurm.setup.findings import CheckResult, Finding
+from mainspring.engines.common.hostlist import compress_hosts
+from mainspring.engines.common.kind import CheckResult, Finding
+from mainspring.engines.registry import ENGINES, kind_named
 
 MARKS = {
     CheckResult.OK: Text("ok", style="green"),
@@ -82,8 +81,9 @@ def cluster_panel(shown: ClusterShown, *, now_s: float) -> RenderableType:
         now_s: For ages.
     """
     facts: dict[str, str | Text] = {"engine": shown.engine, "places": _places(shown)}
-    if isinstance(shown.settings, SlurmCluster):
-        facts |= _slurm_facts(shown.settings)
+    if shown.settings is not None:
+        told = kind_named(shown.engine).facts(shown.settings, ago)
+        facts |= {label: value for label, value in told.items() if value}
     if shown.view is not None:
         facts["prices"] = f"{_prices(shown.view.inventory) or 'none'} a chip-hour"
         facts["answers"] = _answers(shown.view, now_s)
@@ -144,30 +144,6 @@ def _row(view: ClusterView, node: Node, now_s: float) -> tuple[str, ...]:
     )
 
 
-def _slurm_facts(settings: SlurmCluster) -> dict[str, str]:
-    """Returns how a Slurm cluster is set up, and what limits it; what is as it comes is left out."""
-    facts = {
-        "partitions": ", ".join(settings.partitions),
-        "shared folder": settings.shared,
-        "commands": f"over SSH on {settings.ssh}" if settings.ssh else "on this machine",
-        "interpreter": settings.python,
-        "tier to QOS": _pairs(settings.qos),
-        "tier to partition": _pairs(settings.tier_partitions),
-        "team to account": _pairs(settings.accounts),
-        "GRES to chip": _pairs(settings.chips),
-        "time limit": ago(settings.time_limit_s) if settings.time_limit_s else "",
-    }
-    if settings.delegated:
-        facts["waiting there"] = (
-            f"for up to {settings.queued_nodes_max} nodes, {ago(settings.queue_wait_s_max)} at most"
-        )
-    return {label: value for label, value in facts.items() if value}
-
-
-def _pairs(mapping: Mapping[str, str]) -> str:
-    return ", ".join(f"{left} = {right}" for left, right in sorted(mapping.items()))
-
-
 def _name(shown: ClusterShown) -> str:
     pretended = (
         shown.settings.simulated if shown.settings else shown.view is not None and shown.view.inventory.simulated
@@ -176,7 +152,7 @@ def _name(shown: ClusterShown) -> str:
 
 
 def _places(shown: ClusterShown) -> str:
-    if isinstance(shown.settings, LocalCluster) or shown.engine == "local":
+    if shown.engine in ENGINES and kind_named(shown.engine).here:
         return "this machine"
     delegated = (
         shown.settings.delegated if shown.settings else shown.view is not None and shown.view.inventory.delegated

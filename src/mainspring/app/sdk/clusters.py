@@ -19,9 +19,8 @@ from mainspring.domain.answers import ClusterView, JobView
 from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotFound, Unavailable, nearest
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.life import JobState, ended
-from mainspring.engines.local.engine import LocalCluster
-from mainspring.engines.slurm import SlurmCluster
-from mainspring.engines.slurm.setup.findings import CheckResult, Finding
+from mainspring.engines.common.kind import CheckResult, ClusterSettings, Finding
+from mainspring.engines.registry import kind_named
 
 if TYPE_CHECKING:
     from mainspring.app.sdk.lab import Lab
@@ -47,7 +46,7 @@ class ClusterShown:
 
     name: ClusterName
     engine: str
-    settings: LocalCluster | SlurmCluster | None
+    settings: ClusterSettings | None
     asked: bool
     view: ClusterView | None
 
@@ -98,12 +97,12 @@ class ClusterVerbs:
             shown = [
                 ClusterShown(
                     name=cluster.name,
-                    engine=_engine(cluster),
+                    engine=cluster.kind,
                     settings=cluster,
                     asked=asked,
                     view=views.get(cluster.name),
                 )
-                for cluster in _clusters(self._lab.home.config())
+                for cluster in self._lab.home.config().clusters
             ]
         return tuple(sorted(shown, key=lambda each: each.name))
 
@@ -137,8 +136,8 @@ class ClusterVerbs:
                 raise Unavailable("wait for clusters", on=", ".join(silent), got=got, next_step=advice)
             time.sleep(_POLL_S)
 
-    def findings(self, cluster: LocalCluster | SlurmCluster) -> Iterator[Finding]:
-        """Yields what a check of a cluster's set-up finds, step by step; of one of the local engine, nothing.
+    def findings(self, cluster: ClusterSettings) -> Iterator[Finding]:
+        """Yields what a check of a cluster's set-up finds, step by step; where there is nothing to set up, nothing.
 
         Args:
             cluster: Its description; it need not have been added.
@@ -146,18 +145,18 @@ class ClusterVerbs:
         Raises:
             Unavailable: The check cannot be run at all.
         """
-        if isinstance(cluster, LocalCluster):
+        if not kind_named(cluster.kind).steps:
             return
         config, server = self._lab.home.config(), self._server()
         url = (config.public_url or server.url) if server else ""
         certificate = self._lab.home.certificate(config)
-        from mainspring.app.server import checking  # No other verb needs what talks to Slurm.
+        from mainspring.app.server import checking  # No other verb looks at a set-up.
 
         yield from checking.findings(cluster, controller=url, certificate=certificate)
 
     def add(
         self,
-        cluster: LocalCluster | SlurmCluster,
+        cluster: ClusterSettings,
         *,
         check: bool = True,
         on_finding: Callable[[Finding], None] = lambda finding: None,
@@ -221,13 +220,8 @@ class ClusterVerbs:
         left = self._stopped(live, on_look)
         with self._lab.home.lock():
             before = self._lab.home.config()
-            self._lab.home.write_config(
-                replace(
-                    before,
-                    clusters=tuple(each for each in before.clusters if each.name != name),
-                    slurm=tuple(each for each in before.slurm if each.name != name),
-                )
-            )
+            kept = tuple(each for each in before.clusters if each.name != name)
+            self._lab.home.write_config(replace(before, clusters=kept))
         self._restarted(before)
         return Removal(name=shown.name, stopped=tuple(job for job in live if job not in left), left=tuple(left))
 
@@ -244,14 +238,12 @@ class ClusterVerbs:
                 attempted, got=f"MAINSPRING_URL={url}", wanted="the server's own machine", next_step=advice
             )
 
-    def _with(self, cluster: LocalCluster | SlurmCluster) -> Config:
+    def _with(self, cluster: ClusterSettings) -> Config:
         """Returns the configuration with one more cluster."""
         config = self._lab.home.config()
-        if cluster.name in {each.name for each in _clusters(config)}:
+        if cluster.name in {each.name for each in config.clusters}:
             advice = f"another name, or ms cluster remove {cluster.name} first"
             raise Conflict("add a cluster", on=cluster.name, got="one of that name", next_step=advice)
-        if isinstance(cluster, SlurmCluster):
-            return replace(config, slurm=(*config.slurm, cluster))
         return replace(config, clusters=(*config.clusters, cluster))
 
     def _restarted(self, before: Config) -> bool:
@@ -311,11 +303,3 @@ def refused(found: list[Finding], *, attempted: str, on: str, next_step: str) ->
     if failed:
         got = "; ".join(f"{finding.name}: {finding.found}" for finding in failed)
         raise Unavailable(attempted, on=on, got=got, wanted=failed[0].fix, next_step=next_step)
-
-
-def _clusters(config: Config) -> tuple[LocalCluster | SlurmCluster, ...]:
-    return (*config.clusters, *config.slurm)
-
-
-def _engine(cluster: LocalCluster | SlurmCluster) -> str:
-    return "local" if isinstance(cluster, LocalCluster) else "slurm"

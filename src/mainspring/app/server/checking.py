@@ -1,4 +1,4 @@
-"""Checking a Slurm cluster's set-up where Slurm's commands are: on this machine, or over SSH on the login node.
+"""Checking a cluster's set-up where its commands are: on this machine, or over SSH on its login node.
 
 There this module is the program: `python -m mainspring check-cluster` reads an `Ask` on standard input and writes one
 `Finding` a line.
@@ -13,19 +13,18 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Any
 
 from mainspring.app.base.system import SystemClock
-from mainspring.domain.codec import decode, encode
+from mainspring.domain.codec import decode, encode, from_plain, to_plain
 from mainspring.domain.errors import InvalidMessage
+from mainspring.engines.common.kind import CheckResult, ClusterSettings, EngineContext, Finding
+from mainspring.engines.registry import kind_named
 from mainspring.engines.remote.engine import ssh_words
-from mainspring.engines.slurm.cluster.commands import Commands
-from mainspring.engines.slurm.cluster.config import SlurmCluster
-from mainspring.engines.slurm.setup.check import SetUp
-from mainspring.engines.slurm.setup.findings import CheckResult, Finding
 
 LOGIN = "login node"  # The step before all others, where the commands are elsewhere.
 FAR_S_MAX = 420.0  # A job may wait 60 s, run 60 s, and show its files after 70 s; the rest is for slow commands.
@@ -37,19 +36,21 @@ class Ask:
     """What is to be checked.
 
     Args:
-        cluster: The cluster.
+        kind: Of the cluster.
+        cluster: Its settings.
         controller: Where its agents will call; "" while no server runs.
-        certificate: What they are to trust there; see `SetUp`.
+        certificate: What they are to trust there, as PEM text; "" for what the nodes trust.
         version: Of the Mainspring that asks.
     """
 
-    cluster: SlurmCluster
+    kind: str = ""  # One that asks from another version may not say it, and is told that first.
+    cluster: Mapping[str, Any]
     controller: str
     certificate: str
     version: str
 
 
-def findings(cluster: SlurmCluster, *, controller: str, certificate: str) -> Iterator[Finding]:
+def findings(cluster: ClusterSettings, *, controller: str, certificate: str) -> Iterator[Finding]:
     """Yields what a check finds, step by step.
 
     Args:
@@ -57,26 +58,27 @@ def findings(cluster: SlurmCluster, *, controller: str, certificate: str) -> Ite
         controller: Where its agents will call; "" while no server runs.
         certificate: What they are to trust there, as PEM text.
     """
-    ask = Ask(cluster=cluster, controller=controller, certificate=certificate, version=version("mainspring"))
-    return _far(ask) if cluster.ssh else _here(ask)
-
-
-def _here(ask: Ask) -> Iterator[Finding]:
-    set_up = SetUp(
-        ask.cluster,
-        Commands(ask.cluster, os.environ),
-        python=sys.executable,
-        version=ask.version,
-        controller=ask.controller,
-        certificate=ask.certificate,
-        clock=SystemClock(),
+    kind = kind_named(cluster.kind)
+    hosting = kind.hosting(cluster) if kind.hosting else None
+    if hosting is None or not hosting.ssh:
+        return _here(cluster, controller, certificate)
+    ask = Ask(
+        kind=cluster.kind,
+        cluster=to_plain(cluster),
+        controller=controller,
+        certificate=certificate,
+        version=version("mainspring"),
     )
-    return set_up.findings()
+    return _far(ask, hosting.ssh, hosting.python or sys.executable)
 
 
-def _far(ask: Ask) -> Iterator[Finding]:
+def _here(cluster: ClusterSettings, controller: str, certificate: str) -> Iterator[Finding]:
+    context = EngineContext(environment=os.environ, certificate=certificate, clock=SystemClock())
+    return kind_named(cluster.kind).check(cluster, context, controller)
+
+
+def _far(ask: Ask, target: str, python: str) -> Iterator[Finding]:
     """Yields what the login node writes, and at last why it wrote no more."""
-    target, python = ask.cluster.ssh, ask.cluster.python or sys.executable
     words = ssh_words(target, python, "check-cluster")
     with (
         tempfile.TemporaryFile() as errors,
@@ -112,7 +114,8 @@ def main() -> None:
     found = f"{platform.node()}, Mainspring {own}, Python {platform.python_version()}"
     if own == ask.version:
         _write(Finding(name=LOGIN, standing=CheckResult.OK, found=found))
-        for finding in _here(ask):
+        cluster: ClusterSettings = from_plain(kind_named(ask.kind).settings, ask.cluster)
+        for finding in _here(cluster, ask.controller, ask.certificate):
             _write(finding)
     else:
         fix = f"install mainspring=={ask.version} there"

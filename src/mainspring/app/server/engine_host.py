@@ -17,11 +17,14 @@ from importlib.metadata import version
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar, final
 
-from mainspring.app.server.engines import OpenSlurm, open_engine
+from mainspring.app.server.engines import open_engine
 from mainspring.domain.answers import problem_of
 from mainspring.domain.codec import FRAME_HEADER_BYTES, frame, frame_length, unframe
-from mainspring.domain.errors import InvalidMessage, MainspringError, Unavailable
+from mainspring.domain.errors import MainspringError, Unavailable
+from mainspring.domain.fleet import Inventory, LogChunk
 from mainspring.domain.ports import Engine
+from mainspring.engines.common.forwarding import perform
+from mainspring.engines.registry import openings
 from mainspring.engines.remote.engine import CALLS_MAX
 from mainspring.engines.remote.wire import (
     ALIVE_S,
@@ -121,31 +124,19 @@ class Host(Generic[Opening]):
 
     def _done(self, engine: Engine, call: FarCall) -> FarAnswer:
         done = FarAnswer(number=call.number)
-        match call.call:
-            case "inventory":
-                found = engine.inventory()
+        found = perform(engine, replace(call, limit=min(call.limit, LOG_BYTES_MAX)))
+        match found:
+            case Inventory():
                 for nodes in _parts(found.nodes):
                     self._say(FarPart(number=call.number, nodes=nodes))
                 return replace(done, inventory=replace(found, nodes=()))
-            case "observe":
-                for seen in _parts(engine.observe()):
+            case tuple():
+                for seen in _parts(found):
                     self._say(FarPart(number=call.number, seen=seen))
-            case "launch":
-                if call.order is None:
-                    raise InvalidMessage("launch an allocation", got="no order")
-                engine.launch(call.order)
-            case "stop":
-                engine.stop(call.allocation, grace_s=call.grace_s)
-            case "logs":
-                limit = min(call.limit, LOG_BYTES_MAX)
-                chunk = engine.logs(call.allocation, rank=call.rank, since=call.since, limit=limit)
-                return replace(done, log=base64.b64encode(chunk.data).decode(), next_offset=chunk.next_offset)
-            case "cordon":
-                engine.cordon(call.node, owner=call.owner, reason=call.reason)
-            case "uncordon":
-                engine.uncordon(call.node, owner=call.owner)
-            case other:
-                raise InvalidMessage("serve an engine", got=other[:80], wanted="one of the seven calls")
+            case LogChunk():
+                return replace(done, log=base64.b64encode(found.data).decode(), next_offset=found.next_offset)
+            case None:
+                pass
         return done
 
     def _next(self, kinds: TypeForm[Message]) -> Message | None:
@@ -198,4 +189,4 @@ def main(make: Callable[[Opening], Engine], opening: TypeForm[Opening]) -> None:
 
 
 if __name__ == "__main__":
-    main(open_engine, OpenSlurm)
+    main(open_engine, openings())

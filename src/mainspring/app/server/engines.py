@@ -1,95 +1,33 @@
-"""Engine wiring: which engine each configured cluster has, and what its agents get of the server's environment."""
+"""Engine wiring: each configured cluster's engine, opened here or hosted by a process of its own; none is named."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
-from typing import final
+from contextlib import ExitStack
+from typing import Any, final
 
 from mainspring.app.base.home import Config, Home
 from mainspring.app.base.system import SystemClock
-from mainspring.domain.codec import message
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.ports import Clock, Engine
-from mainspring.domain.wire.trust import CERTIFICATE_VARIABLE
+from mainspring.engines.common.kind import ClusterSettings, EngineContext
 from mainspring.engines.common.nonblocking import NonBlockingEngine
-from mainspring.engines.local.engine import LocalCluster, LocalEngine
+from mainspring.engines.registry import kind_named, kinds
+from mainspring.engines.remote.connection import HostCommand
 from mainspring.engines.remote.engine import RemoteEngine, ssh_words
-from mainspring.engines.slurm import SlurmCluster
-from mainspring.engines.slurm.cluster.commands import KEPT
-from mainspring.engines.slurm.engine import SlurmEngine
-
-AGENT_WORDS = ("-m", "mainspring", "agent")
-LOOKS_PER_REFRESH = 4  # Allocations change sooner than nodes do; see `SlurmCluster.refresh_s`.
-CALL_COMMANDS_MAX = 8  # Slurm commands in one call of its engine, at most: an inventory that refreshes all it knows.
-STALE_COMMANDS = 3  # That many commands may run into their limit one after the other before a cluster counts as silent.
-# Credentials of the account that Slurm's commands run under; agents, and so programs of users, get what the engine has.
-_SECRETS = frozenset({"KRB5CCNAME", "SLURM_JWT"})
 
 
-@message("OpenSlurm")
-class OpenSlurm:
-    """Makes a host serve a Slurm cluster. Its agents are to trust the certificate, PEM text, if there is one."""
-
-    cluster: SlurmCluster
-    certificate: str
-
-
-def open_engine(opening: OpenSlurm) -> Engine:
-    """Returns the engine that an opening names, for another machine.
+def open_engine(opening: Any) -> Engine:
+    """Returns the engine that an opening names, for another process.
 
     Args:
-        opening: The first message from there.
+        opening: The first message from there, one of `openings`.
     """
-    return slurm_engine(opening.cluster, certificate=opening.certificate, environment=os.environ, clock=SystemClock())
-
-
-def slurm_engine(
-    cluster: SlurmCluster, *, certificate: str, environment: Mapping[str, str], clock: Clock
-) -> SlurmEngine:
-    """Returns the engine of a Slurm cluster whose commands are on this machine.
-
-    Args:
-        cluster: The cluster.
-        certificate: What its agents are to trust, as PEM text; "" for what its nodes trust.
-        environment: This process's own.
-        clock: Time.
-    """
-    python = cluster.python or sys.executable
-    kept = {name: environment[name] for name in KEPT - _SECRETS if name in environment}
-    kept["PATH"] = _path(python, kept)
-    if certificate:
-        kept[CERTIFICATE_VARIABLE] = certificate
-    if cluster.simulated:
-        kept["JAX_PLATFORMS"] = "cpu"
-    return SlurmEngine(cluster, agent_command=(python, *AGENT_WORDS), environment=kept, clock=clock)
-
-
-def local_engine(
-    cluster: LocalCluster, *, root: Path, certificate: str, environment: Mapping[str, str], clock: Clock
-) -> LocalEngine:
-    """Returns the engine of a cluster that this machine pretends to be.
-
-    Args:
-        cluster: The cluster; where chips are pretended, JAX runs on the processors.
-        root: Its folder.
-        certificate: What its agents are to trust, as PEM text; "" for no TLS.
-        environment: This process's own.
-        clock: Time.
-    """
-    kept = {name: value for name, value in environment.items() if not name.startswith("MAINSPRING_")}
-    kept["PATH"] = _path(sys.executable, kept)
-    if certificate:
-        kept[CERTIFICATE_VARIABLE] = certificate
-    if cluster.simulated or cluster.chip == "cpu":
-        kept["JAX_PLATFORMS"] = "cpu"
-        # Ranks share this machine's processors: XLA's threads (it reads NPROC) get each chip's share of them, no more.
-        chips = cluster.nodes * cluster.chips_per_node
-        kept.setdefault("NPROC", str(max(1, (os.cpu_count() or 1) // chips)))
-    command = (sys.executable, *AGENT_WORDS)
-    return LocalEngine(cluster, root=root, agent_command=command, environment=kept, clock=clock)
+    (kind,) = (kind for kind in kinds() if kind.opening is type(opening))
+    context = EngineContext(environment=os.environ, certificate=opening.certificate, clock=SystemClock())
+    return kind.engine(opening.cluster, context)
 
 
 @final
@@ -104,52 +42,42 @@ class Engines:
     """
 
     def __init__(self, config: Config, home: Home, *, environment: Mapping[str, str], clock: Clock) -> None:
-        self._far: list[RemoteEngine] = []
-        self._behind: list[NonBlockingEngine] = []
-        self.by_name: dict[ClusterName, Engine] = {}
-        certificate = home.certificate(config)
-        for local in config.clusters:
-            root = home.engines / local.name
-            self.by_name[local.name] = local_engine(
-                local, root=root, certificate=certificate, environment=environment, clock=clock
-            )
-        for slurm in config.slurm:
-            far = _slurm_far(slurm, certificate, environment, clock)
-            behind = NonBlockingEngine(
-                far,
-                name=slurm.name,
-                clock=clock,
-                inventory_s=slurm.refresh_s,
-                observe_s=slurm.refresh_s / LOOKS_PER_REFRESH,
-                stale_s=2 * slurm.refresh_s + STALE_COMMANDS * slurm.command_s_max,
-            )
-            self._far.append(far)
-            self._behind.append(behind)
-            self.by_name[slurm.name] = behind
+        self._context = EngineContext(
+            environment=environment, certificate=home.certificate(config), folder=home.engines, clock=clock
+        )
+        self._closing = ExitStack()
+        self.by_name: dict[ClusterName, Engine] = {cluster.name: self._opened(cluster) for cluster in config.clusters}
 
     def close(self) -> None:
         """Hangs up and ends all threads. What the engines have started goes on."""
-        for far in self._far:
-            far.close()
-        for behind in self._behind:
-            behind.close()
+        self._closing.close()
 
-
-def _slurm_far(cluster: SlurmCluster, certificate: str, environment: Mapping[str, str], clock: Clock) -> RemoteEngine:
-    """Returns an engine in a process of its own: here too, a shared folder may hang, which no thread survives."""
-    words: tuple[str, ...] = (sys.executable, "-P", "-m", "mainspring", "engine-host")
-    if cluster.ssh:
-        words = ssh_words(cluster.ssh, cluster.python or sys.executable, "engine-host")
-    return RemoteEngine(
-        words,
-        OpenSlurm(cluster=cluster, certificate=certificate),
-        on=f"{cluster.name} over {cluster.ssh}" if cluster.ssh else cluster.name,
-        environment={name: value for name, value in environment.items() if not name.startswith("MAINSPRING_")},
-        clock=clock,
-        call_s=CALL_COMMANDS_MAX * cluster.command_s_max,
-    )
-
-
-def _path(python: str, environment: Mapping[str, str]) -> str:
-    """Returns a search path on which `python` is the one that runs Mainspring."""
-    return os.pathsep.join([os.path.dirname(python), environment.get("PATH", os.defpath)])
+    def _opened(self, cluster: ClusterSettings) -> Engine:
+        kind, context = kind_named(cluster.kind), self._context
+        if kind.hosting is None or kind.opening is None:
+            return kind.engine(cluster, context)
+        hosting = kind.hosting(cluster)
+        words: tuple[str, ...] = (sys.executable, "-P", "-m", "mainspring", "engine-host")
+        if hosting.ssh:
+            words = ssh_words(hosting.ssh, hosting.python or sys.executable, "engine-host")
+        far = RemoteEngine(
+            HostCommand(
+                words=words,
+                on=f"{cluster.name} over {hosting.ssh}" if hosting.ssh else cluster.name,
+                environment=context.environment_but_ours(),
+            ),
+            kind.opening(cluster=cluster, certificate=context.certificate),
+            clock=context.clock,
+            call_s=hosting.call_s,
+        )
+        behind = NonBlockingEngine(
+            far,
+            name=cluster.name,
+            clock=context.clock,
+            inventory_s=hosting.inventory_s,
+            observe_s=hosting.observe_s,
+            stale_s=hosting.stale_s,
+        )
+        self._closing.callback(behind.close)
+        self._closing.callback(far.close)  # First: whoever waits for it is told.
+        return behind

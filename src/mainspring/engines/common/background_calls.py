@@ -12,6 +12,7 @@ from typing import Generic, TypeVar, final
 from mainspring.domain.errors import MainspringError, Unavailable
 from mainspring.domain.ids import AllocationId
 from mainspring.domain.ports import Clock
+from mainspring.engines.common.forwarding import EngineCall
 
 MOMENT_S = 0.25  # Half the pause between two ticks of a controller: it may be spent on a cluster that answers quickly.
 MOMENT_SHARE = 0.2  # Of the time that passes comes back, so that a thousand short waits are no long one.
@@ -61,41 +62,41 @@ class Answer(Generic[Value]):
     asked_s: float
 
 
-@final
-class LatestAnswer(Generic[Value]):
-    """The newest answer to one question. A thread of its own asks, whenever somebody wants to know.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question(Generic[Value]):
+    """A question that is asked again and again.
 
     Args:
         attempted: The question, as errors name it.
         on: Whom it is put to.
         ask: Asks; takes as long as it likes.
         mark: How things stand; grows with every act that may change the answer.
-        clock: Time.
-        patience: The caller's.
         refresh_s: How old an answer may be before it is asked for again.
         stale_s: How old it may be, at most.
     """
 
-    def __init__(
-        self,
-        attempted: str,
-        *,
-        on: str,
-        ask: Callable[[], Value],
-        mark: Callable[[], int],
-        clock: Clock,
-        patience: Patience,
-        refresh_s: float,
-        stale_s: float,
-    ) -> None:
-        self._attempted = attempted
-        self._on = on
-        self._ask = ask
-        self._mark = mark
+    attempted: str
+    on: str
+    ask: Callable[[], Value]
+    mark: Callable[[], int]
+    refresh_s: float
+    stale_s: float
+
+
+@final
+class LatestAnswer(Generic[Value]):
+    """The newest answer to one question. A thread of its own asks, whenever somebody wants to know.
+
+    Args:
+        question: The question.
+        clock: Time.
+        patience: The caller's.
+    """
+
+    def __init__(self, question: Question[Value], *, clock: Clock, patience: Patience) -> None:
+        self._question = question
         self._clock = clock
         self._patience = patience
-        self._refresh_s = refresh_s
-        self._stale_s = stale_s
         self._changed = Condition()
         self._answer: Answer[Value] | None = None
         self._error: BaseException | None = None
@@ -104,7 +105,8 @@ class LatestAnswer(Generic[Value]):
         self._closed = False
         self._asked_mark = -1
         self._ended_s = float("-inf")
-        self._thread = Thread(target=self._run, name=f"mainspring-{attempted}-{on}", daemon=True)
+        name = f"mainspring-{question.attempted}-{question.on}"
+        self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def want(self) -> None:
@@ -118,7 +120,7 @@ class LatestAnswer(Generic[Value]):
         Raises:
             Unavailable: There is none that is fresh enough; says why.
         """
-        mark = self._mark()
+        mark = self._question.mark()
         with self._changed:
             self._want()
             if not self._serves(mark):
@@ -143,8 +145,8 @@ class LatestAnswer(Generic[Value]):
         self._thread.join(wait_s)
 
     def _want(self) -> None:
-        aged = not self._asking and self._clock.monotonic_s() - self._ended_s >= self._refresh_s
-        if (aged or self._asked_mark < self._mark()) and not self._closed:
+        aged = not self._asking and self._clock.monotonic_s() - self._ended_s >= self._question.refresh_s
+        if (aged or self._asked_mark < self._question.mark()) and not self._closed:
             self._wanted = True
             self._changed.notify_all()
 
@@ -152,17 +154,17 @@ class LatestAnswer(Generic[Value]):
         known = self._answer
         if known is None or self._closed:
             return False
-        return known.mark >= mark and self._clock.monotonic_s() - known.asked_s <= self._stale_s
+        return known.mark >= mark and self._clock.monotonic_s() - known.asked_s <= self._question.stale_s
 
     def _silence(self) -> Unavailable:
         error = self._error
         if self._closed:
-            return Unavailable(self._attempted, on=self._on, got="an engine that was closed")
+            return Unavailable(self._question.attempted, on=self._question.on, got="an engine that was closed")
         if isinstance(error, MainspringError):
-            parts = {"on": error.on or self._on, "wanted": error.wanted, "next_step": error.next_step}
+            parts = {"on": error.on or self._question.on, "wanted": error.wanted, "next_step": error.next_step}
             return Unavailable(error.attempted, got=error.got or "no answer", **parts)
         waited = "no answer yet" if error is None else f"a fault in the engine: {error!r}"
-        return Unavailable(self._attempted, on=self._on, got=waited)
+        return Unavailable(self._question.attempted, on=self._question.on, got=waited)
 
     def _run(self) -> None:
         while True:
@@ -171,16 +173,16 @@ class LatestAnswer(Generic[Value]):
                 if self._closed:
                     return
                 self._wanted, self._asking = False, True
-                self._asked_mark = mark = self._mark()
+                self._asked_mark = mark = self._question.mark()
             asked_s = self._clock.monotonic_s()
             answer: Answer[Value] | None = None
             error: BaseException | None = None
             try:
-                answer = Answer(value=self._ask(), mark=mark, asked_s=asked_s)
+                answer = Answer(value=self._question.ask(), mark=mark, asked_s=asked_s)
             except MainspringError as failed:
                 error = failed
             except Exception as failed:  # noqa: BLE001  (our own fault; the next question may fare better)
-                _log.exception("a fault while asking %s: %s", self._on, self._attempted)
+                _log.exception("a fault while asking %s: %s", self._question.on, self._question.attempted)
                 error = failed
             with self._changed:
                 self._answer, self._error = answer or self._answer, error
@@ -190,21 +192,17 @@ class LatestAnswer(Generic[Value]):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BackgroundCall:
-    """One thing to do for an allocation; the same thing when kind and grace are the same.
+    """A launch or stop to do; the same thing when allocation, call and grace are the same.
 
     Args:
-        allocation: Whose turn it takes.
-        attempted: Its kind, as errors name it.
-        grace_s: Of a stop.
+        call: The call.
         run: Does it; takes as long as it likes.
         done: Whether it has come back.
         error: What it raised.
         done_s: When it came back.
     """
 
-    allocation: AllocationId
-    attempted: str
-    grace_s: float = 0.0
+    call: EngineCall
     run: Callable[[], None]
     done: bool = False
     error: BaseException | None = None
@@ -213,7 +211,16 @@ class BackgroundCall:
     @property
     def key(self) -> tuple[AllocationId, str, float]:
         """Returns what tells it from others."""
-        return self.allocation, self.attempted, self.grace_s
+        return self.call.about, self.call.call, self.call.grace_s
+
+    def unavailable(self, name: str, got: str) -> Unavailable:
+        """Returns why nothing is known of it yet.
+
+        Args:
+            name: Of the cluster.
+            got: Why.
+        """
+        return Unavailable(f"{self.call.call} an allocation", on=f"{self.call.about} of {name}", got=got)
 
 
 @final
@@ -262,7 +269,7 @@ class CallQueue:
             self._patience.wait(self._changed, lambda: act.done or self._closed)
             if not act.done:
                 got = "an engine that was closed" if self._closed else "no end of it yet"
-                raise Unavailable(act.attempted, on=f"{act.allocation} of {self._name}", got=got)
+                raise act.unavailable(self._name, got)
             self._results.pop(act.key, None)
         if act.error is not None:
             raise act.error
@@ -289,14 +296,14 @@ class CallQueue:
             len(self._results) > RESULTS_MAX or next(iter(self._results.values())).done_s < late_s
         ):
             self._results.popitem(last=False)
-        waiting = self._lanes.get(act.allocation, ())
+        waiting = self._lanes.get(act.call.about, ())
         return next((each for each in waiting if each.key == act.key), None) or self._results.get(act.key)
 
     def _queue(self, act: BackgroundCall) -> BackgroundCall:
         if self._waiting >= ACTS_MAX:
             got = f"{self._waiting} launches and stops that wait for their turn"
-            raise Unavailable(act.attempted, on=f"{act.allocation} of {self._name}", got=got)
-        lane = self._lanes.setdefault(act.allocation, deque())
+            raise act.unavailable(self._name, got)
+        lane = self._lanes.setdefault(act.call.about, deque())
         lane.append(act)
         self._waiting += 1
         if len(lane) == 1:
@@ -325,7 +332,7 @@ class CallQueue:
                 if lane:
                     self._ready.append(lane)
                 else:
-                    del self._lanes[act.allocation]
+                    del self._lanes[act.call.about]
                 idle = self._waiting == 0
                 self._changed.notify_all()
             if idle:

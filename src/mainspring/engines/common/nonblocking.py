@@ -9,16 +9,23 @@ runs again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
 from typing import final
 
-from mainspring.domain.fleet import AllocationPhase, AllocationSeen, Inventory, LaunchOrder, LogChunk
+from mainspring.domain.fleet import AllocationPhase, AllocationSeen
 from mainspring.domain.ids import AllocationId, ClusterName, NodeName
 from mainspring.domain.ports import Clock, Engine
-from mainspring.engines.common.background_calls import MOMENT_S, BackgroundCall, CallQueue, LatestAnswer, Patience
+from mainspring.engines.common.background_calls import (
+    MOMENT_S,
+    BackgroundCall,
+    CallQueue,
+    LatestAnswer,
+    Patience,
+    Question,
+)
+from mainspring.engines.common.forwarding import CallResult, EngineCall, ForwardingEngine, perform
 
 JOIN_S = 1.0  # A call that takes longer ends when its own bound is reached; nothing waits for its thread.
 
@@ -33,8 +40,11 @@ class _Taken:
 
 
 @final
-class NonBlockingEngine:
+class NonBlockingEngine(ForwardingEngine):
     """The `Engine` port around another engine, which several threads will call at once.
+
+    What it shows is at most `stale_s` old, or as acts have left it since. A launch or stop that raises `Unavailable`
+    may be under way: asked for again it tells what came of it. Logs and cordons are waited for.
 
     Args:
         engine: Does the work.
@@ -63,104 +73,25 @@ class NonBlockingEngine:
         self._mark = 0
         self._taken: dict[AllocationId, _Taken] = {}
         patience = Patience(clock, moment_s)
-        self._inventory = LatestAnswer(
-            "list a cluster's nodes",
+        nodes = Question(
+            attempted="list a cluster's nodes",
             on=name,
             ask=engine.inventory,
             mark=self._marked,
-            clock=clock,
-            patience=patience,
             refresh_s=inventory_s,
             stale_s=stale_s,
         )
-        self._seen = LatestAnswer(
-            "look at a cluster's allocations",
+        allocations = Question(
+            attempted="look at a cluster's allocations",
             on=name,
             ask=engine.observe,
             mark=self._marked,
-            clock=clock,
-            patience=patience,
             refresh_s=observe_s,
             stale_s=stale_s,
         )
+        self._inventory = LatestAnswer(nodes, clock=clock, patience=patience)
+        self._seen = LatestAnswer(allocations, clock=clock, patience=patience)
         self._turns = CallQueue(name, clock=clock, patience=patience, result_s=stale_s, idle=self._seen.want)
-
-    def inventory(self) -> Inventory:
-        """Returns every node, as it was at most `stale_s` ago; see `Engine.inventory`."""
-        self._seen.want()  # It is the next thing a controller asks for.
-        return self._inventory.get().value
-
-    def observe(self) -> tuple[AllocationSeen, ...]:
-        """Returns every allocation, as it was at most `stale_s` ago or as acts have left it since."""
-        with self._observing:
-            answer = self._seen.get()
-            seen = {each.allocation: each for each in answer.value}
-            with self._lock:
-                self._taken = {name: taken for name, taken in self._taken.items() if taken.mark > answer.mark}
-                for name, taken in self._taken.items():
-                    seen[name] = _after(name, seen.get(name), taken)
-            return tuple(seen[name] for name in sorted(seen))
-
-    def launch(self, order: LaunchOrder) -> None:
-        """Starts one agent on each node; see `Engine.launch`.
-
-        Args:
-            order: What to start.
-
-        Raises:
-            Unavailable: It is under way: launch it again to learn what came of it.
-        """
-        run = partial(self._act, partial(self._engine.launch, order), order.allocation, order)
-        self._turns.do(BackgroundCall(allocation=order.allocation, attempted="launch an allocation", run=run))
-
-    def stop(self, allocation: AllocationId, *, grace_s: float) -> None:
-        """Asks the allocation's agents to end; see `Engine.stop`.
-
-        Args:
-            allocation: Its id.
-            grace_s: Seconds after which they are ended by force.
-
-        Raises:
-            Unavailable: It is under way: stop it again to learn what came of it.
-        """
-        run = partial(self._act, partial(self._engine.stop, allocation, grace_s=grace_s), allocation, None)
-        self._turns.do(BackgroundCall(allocation=allocation, attempted="stop an allocation", grace_s=grace_s, run=run))
-
-    def logs(self, allocation: AllocationId, *, rank: int, since: int, limit: int) -> LogChunk:
-        """Returns a piece of one rank's output, waiting for it; see `Engine.logs`.
-
-        Args:
-            allocation: Its id.
-            rank: Its number in the attempt.
-            since: Byte to start from.
-            limit: How many bytes at most.
-        """
-        return self._engine.logs(allocation, rank=rank, since=since, limit=limit)
-
-    def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
-        """Keeps new allocations off a node, waiting for it; see `Engine.cordon`.
-
-        Args:
-            node: The node.
-            owner: Who wants it.
-            reason: Why, for people.
-        """
-        try:
-            self._engine.cordon(node, owner=owner, reason=reason)
-        finally:
-            self._next_mark()
-
-    def uncordon(self, node: NodeName, *, owner: str) -> None:
-        """Takes back our own cordon, waiting for it; see `Engine.uncordon`.
-
-        Args:
-            node: The node.
-            owner: Who set it.
-        """
-        try:
-            self._engine.uncordon(node, owner=owner)
-        finally:
-            self._next_mark()
 
     def close(self) -> None:
         """Ends its threads, as far as the engine lets them; what waits is not done. Every call raises from now on."""
@@ -170,18 +101,46 @@ class NonBlockingEngine:
         for part in parts:
             part.join(JOIN_S)
 
-    def _act(self, run: Callable[[], None], allocation: AllocationId, order: LaunchOrder | None) -> None:
+    def _forward(self, call: EngineCall) -> CallResult:
+        match call.call:
+            case "inventory":
+                self._seen.want()  # It is the next thing a controller asks for.
+                return self._inventory.get().value
+            case "observe":
+                return self._observed()
+            case "launch" | "stop":
+                self._turns.do(BackgroundCall(call=call, run=partial(self._act, call)))
+                return None
+            case "logs":
+                return perform(self._engine, call)
+            case _:
+                try:
+                    return perform(self._engine, call)
+                finally:
+                    self._next_mark()
+
+    def _observed(self) -> tuple[AllocationSeen, ...]:
+        with self._observing:
+            answer = self._seen.get()
+            seen = {each.allocation: each for each in answer.value}
+            with self._lock:
+                self._taken = {name: taken for name, taken in self._taken.items() if taken.mark > answer.mark}
+                for name, taken in self._taken.items():
+                    seen[name] = _after(name, seen.get(name), taken)
+            return tuple(seen[name] for name in sorted(seen))
+
+    def _act(self, call: EngineCall) -> None:
         try:
-            run()
+            perform(self._engine, call)
         except BaseException:
             self._next_mark()  # It may have acted.
             raise
         with self._lock:
             self._mark += 1
-            known = self._taken.get(allocation)
-            nodes = order.nodes if order else known.nodes if known else ()
-            stopped = order is None or (known is not None and known.stopped)
-            self._taken[allocation] = _Taken(mark=self._mark, nodes=nodes, stopped=stopped)
+            known = self._taken.get(call.about)
+            nodes = call.order.nodes if call.order else known.nodes if known else ()
+            stopped = call.order is None or (known is not None and known.stopped)
+            self._taken[call.about] = _Taken(mark=self._mark, nodes=nodes, stopped=stopped)
 
     def _marked(self) -> int:
         return self._mark

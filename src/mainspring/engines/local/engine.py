@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mainspring.domain.codec import decode
-from mainspring.domain.errors import InvalidInput, InvalidMessage, NotFound, nearest
+from mainspring.domain.errors import InvalidMessage, NotFound, nearest
 from mainspring.domain.fleet import (
     AgentExit,
     AgentOrder,
@@ -28,71 +28,16 @@ from mainspring.domain.fleet import (
     Node,
     NodeCondition,
 )
-from mainspring.domain.ids import AllocationId, ChipName, ClusterName, NodeName, checked_name
+from mainspring.domain.ids import AllocationId, NodeName
 from mainspring.domain.ports import Clock
 from mainspring.engines.common.processes import Process, alive, ask_to_end, identify, kill_all
 from mainspring.engines.common.records import Claim, Ended, Launched, Records, StopAsked
 from mainspring.engines.common.work_folder import read_rank, tidy
+from mainspring.engines.local.config import LocalCluster
 
-NODES_MAX = 1_024  # Each is a process of this machine.
 ENDED_VISIBLE_S = 3_600.0  # The port's promise: a controller that was away learns how an allocation ended.
 # Waits for the launcher to let go of the pipe, then goes on only if the launch was recorded.
 _GATE = 'read -r _; [ -e "$1" ] || exit 1; shift; exec "$@" </dev/null'
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalCluster:
-    """A cluster to pretend.
-
-    Args:
-        name: Its name; nodes are called `<name>-<number>`.
-        chip: Type of every chip.
-        chips_per_node: Chips on each node.
-        nodes: How many nodes.
-        dollars_per_chip_hour: Price of one chip.
-        racks: How many racks the nodes are spread over, in name order; 0 for no level of racks.
-        cpus_per_node: CPU cores that work may use on each node; None when nobody counts them.
-        memory_gib_per_node: Host memory that work may use on each node; None when nobody counts it.
-        simulated: False when the chips are what this machine really has.
-    """
-
-    name: ClusterName
-    chip: ChipName
-    chips_per_node: int
-    nodes: int
-    dollars_per_chip_hour: float
-    racks: int = 0
-    cpus_per_node: float | None = None
-    memory_gib_per_node: float | None = None
-    simulated: bool = True
-
-    def __post_init__(self) -> None:
-        """Checks every field.
-
-        Raises:
-            InvalidInput: A field is out of its range.
-        """
-        checked_name(self.name, "cluster")
-        checked_name(self.chip, "chip")
-        ranges = (
-            ("chips_per_node", self.chips_per_node, 1, 1_024),
-            ("nodes", self.nodes, 1, NODES_MAX),
-            ("dollars_per_chip_hour", self.dollars_per_chip_hour, 0, 1e6),
-            ("racks", self.racks, 0, self.nodes),
-            ("cpus_per_node", self.cpus_per_node or 0, 0, 1e6),
-            ("memory_gib_per_node", self.memory_gib_per_node or 0, 0, 1e7),
-        )
-        for name, value, least, most in ranges:
-            if not least <= value <= most:
-                raise InvalidInput(
-                    "pretend a cluster", on=f"{self.name}, {name}", got=str(value), wanted=f"{least} to {most:g}"
-                )
-
-    @property
-    def node_names(self) -> tuple[NodeName, ...]:
-        """Returns the names of its nodes, in order."""
-        width = len(str(self.nodes - 1))
-        return tuple(NodeName(f"{self.name}-{index:0{width}}") for index in range(self.nodes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,19 +12,49 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from typing import final
 
 from mainspring.domain.codec import FRAME_HEADER_BYTES, MESSAGE_VERSION, frame, frame_length, unframe
 from mainspring.domain.errors import MainspringError, Unavailable
 from mainspring.domain.fleet import AllocationSeen, Node
-from mainspring.engines.remote.wire import FarAlive, FarAnswer, FarCall, FarPart, Greeting, HostMessage, find_greeting
+from mainspring.engines.common.forwarding import EngineCall
+from mainspring.engines.remote.wire import (
+    OPEN_S,
+    SILENT_S,
+    FarAlive,
+    FarAnswer,
+    FarCall,
+    FarPart,
+    Greeting,
+    HostMessage,
+    find_greeting,
+)
 
 BANNER_BYTES_MAX = 64 << 10  # What a login shell may print; a message of the day is a page.
 WORDS_KEPT = 2_000  # Characters of the error output: the end of a traceback, or all that ssh ever says.
 END_S = 2.0  # From the end of its output to the end of the command.
 _READ_BYTES = 1 << 18
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCommand:
+    """The command that starts a host.
+
+    Args:
+        words: The command, such as one from `ssh_words`.
+        on: How errors name the machine.
+        environment: Every variable it gets.
+        open_s: How long it may take to greet (a log-in), and again to make its engine.
+        silent_s: How long it may say nothing afterwards before it counts as hanging.
+    """
+
+    words: tuple[str, ...]
+    on: str
+    environment: Mapping[str, str]
+    open_s: float = OPEN_S
+    silent_s: float = SILENT_S
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,25 +80,17 @@ class RemoteConnection:
     """A running command that hosts an engine. Broken for good by the first thing that goes wrong.
 
     Args:
-        words: The command.
-        on: How errors name the machine.
-        environment: Every variable it gets.
-        open_s: How long it may take to greet, and again to make its engine.
-        silent_s: How long it may say nothing afterwards.
+        command: Starts it.
 
     Raises:
         Unavailable: It cannot be started.
     """
 
-    def __init__(
-        self, words: tuple[str, ...], *, on: str, environment: Mapping[str, str], open_s: float, silent_s: float
-    ) -> None:
+    def __init__(self, command: HostCommand) -> None:
         self.broken: Unavailable | None = None
         self.answered = False
-        self._words = words
-        self._on = on
-        self._open_s = open_s
-        self._silent_s = silent_s
+        self._command = command
+        self._on = command.on
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._waiting: dict[int, _Waiting] = {0: _Waiting()}
@@ -78,19 +100,19 @@ class RemoteConnection:
         self._errors = ""
         try:
             self._process = subprocess.Popen(
-                words,
+                command.words,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                env=dict(environment),
+                env=dict(command.environment),
                 start_new_session=True,
             )
         except OSError as error:
-            raise Unavailable("reach an engine on another machine", on=on, got=str(error)) from error
+            raise Unavailable("reach an engine on another machine", on=command.on, got=str(error)) from error
         assert self._process.stdin is not None
         os.set_blocking(self._process.stdin.fileno(), False)
-        self._reader = threading.Thread(target=self._read, name=f"mainspring-far-{on}", daemon=True)
+        self._reader = threading.Thread(target=self._read, name=f"mainspring-far-{command.on}", daemon=True)
         self._reader.start()
 
     def open(self, opening: object) -> None:
@@ -103,32 +125,36 @@ class RemoteConnection:
             Unavailable: It did not come to that; says why.
         """
         try:
-            greeting = self._greeted.result(self._open_s)
+            greeting = self._greeted.result(self._command.open_s)
             if greeting.messages != MESSAGE_VERSION:
                 raise self._error(
                     f"Mainspring {greeting.mainspring}, whose messages are of version {greeting.messages}",
                     wanted=f"messages of version {MESSAGE_VERSION}",
                     next_step="install the same Mainspring on both machines",
                 )
-            self._send(frame(opening), self._open_s)
-            answer = self._waiting[0].future.result(self._open_s).answer
+            self._send(frame(opening), self._command.open_s)
+            answer = self._waiting[0].future.result(self._command.open_s).answer
             if answer.error is not None:
                 told = answer.error
                 raise Unavailable(
-                    told.attempted, on=told.on or self._on, got=told.got, wanted=told.wanted, next_step=told.next_step
+                    told.attempted,
+                    on=told.on or self._on,
+                    got=told.got,
+                    wanted=told.wanted,
+                    next_step=told.next_step,
                 )
         except TimeoutError as error:
-            self._break(self._error(f"nothing for {self._open_s:g} s{self._shown()}"))
+            self._break(self._error(f"nothing for {self._command.open_s:g} s{self._shown()}"))
             raise self._again() from error
         except Unavailable as error:
             self._break(error)
             raise
 
-    def call(self, call: FarCall, *, wait_s: float) -> Reply:
+    def call(self, call: EngineCall, *, wait_s: float) -> Reply:
         """Returns what the host answers.
 
         Args:
-            call: What to ask; its number is given here.
+            call: What to ask.
             wait_s: How long that may take.
 
         Raises:
@@ -142,7 +168,8 @@ class RemoteConnection:
             number = self._number
             self._waiting[number] = waiting
         try:
-            self._send(frame(replace(call, number=number)), wait_s)
+            asked = {each.name: getattr(call, each.name) for each in fields(call)}
+            self._send(frame(FarCall(number=number, **asked)), wait_s)
             return waiting.future.result(wait_s)
         except TimeoutError as error:
             raise Unavailable(call.call, on=self._on, got=f"no answer within {wait_s:g} s") from error
@@ -207,7 +234,7 @@ class RemoteConnection:
         for descriptor in (out, errors):
             poll.register(descriptor, select.POLLIN)
         while True:
-            silent_s = self._silent_s if self._greeted.done() else self._open_s
+            silent_s = self._command.silent_s if self._greeted.done() else self._command.open_s
             ready = poll.poll(silent_s * 1_000)
             if not ready:
                 return self._error(f"not a word for {silent_s:g} s{self._shown()}")
@@ -231,7 +258,7 @@ class RemoteConnection:
             self._errors = (self._errors + os.read(errors, _READ_BYTES).decode(errors="replace"))[-WORDS_KEPT:]
         status = self._process.poll()
         how = "that closed its output" if status is None else f"that ended with exit status {status}"
-        return self._error(f"a command {how}{self._shown()}", next_step=f"try {shlex.join(self._words)}")
+        return self._error(f"a command {how}{self._shown()}", next_step=f"try {shlex.join(self._command.words)}")
 
     def _take(self, data: bytes) -> None:
         said = self._said + data if self._said else data

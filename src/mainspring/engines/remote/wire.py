@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from mainspring.domain.answers import Problem
 from mainspring.domain.codec import MESSAGE_VERSION, message
-from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder, Node
-from mainspring.domain.ids import AllocationId, NodeName
+from mainspring.domain.fleet import AllocationSeen, Inventory, Node
+from mainspring.engines.common.forwarding import EngineCall
 
 ALIVE_S = 2.0  # How often the host says that it lives.
 OPEN_S = 30.0  # A log-in over a slow network, and a Python that starts from a shared folder nobody has read today.
@@ -53,20 +53,10 @@ def find_greeting(said: bytes) -> tuple[Greeting, bytes] | None:
 
 
 @message("FarCall")
-class FarCall:
-    """One call of the port, by name, with those of the fields that it takes."""
+class FarCall(EngineCall):
+    """One call of the port, with the number that its answer will carry."""
 
     number: int
-    call: str
-    order: LaunchOrder | None = None
-    allocation: AllocationId = AllocationId("")
-    grace_s: float = 0.0
-    rank: int = 0
-    since: int = 0
-    limit: int = 0
-    node: NodeName = NodeName("")
-    owner: str = ""
-    reason: str = ""
 
 
 @message("FarPart")

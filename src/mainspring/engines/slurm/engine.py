@@ -16,6 +16,7 @@ from mainspring.domain.errors import Conflict, Unavailable
 from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder, LogChunk, NodeCondition
 from mainspring.domain.ids import AllocationId, NodeName
 from mainspring.domain.ports import Clock
+from mainspring.engines.common.hostlist import compress_hosts
 from mainspring.engines.common.records import Claim
 from mainspring.engines.common.work_folder import read_rank
 from mainspring.engines.slurm.cluster.commands import Commands, Refused
@@ -31,7 +32,7 @@ from mainspring.engines.slurm.cluster.queue import (
     read_queue,
     stage_of,
 )
-from mainspring.engines.slurm.cluster.text import compress_hosts, node_fields
+from mainspring.engines.slurm.cluster.text import node_fields
 from mainspring.engines.slurm.jobs.folder import WITHDRAWN, AllocationFiles, Folder, Over, Submitted
 from mainspring.engines.slurm.jobs.launching import Launching, Prepared
 from mainspring.engines.slurm.jobs.watch import KILL_ASKED, Deeds, Watch, Watched

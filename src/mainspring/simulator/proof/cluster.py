@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
 from mainspring.domain.errors import Unavailable
-from mainspring.domain.fleet import AllocationPhase, AllocationSeen, Inventory, LaunchOrder, LogChunk
-from mainspring.domain.ids import AllocationId, NodeName
+from mainspring.domain.fleet import AllocationPhase, AllocationSeen, LaunchOrder
+from mainspring.domain.ids import AllocationId
 from mainspring.domain.ports import Dice
+from mainspring.engines.common.forwarding import CallResult, EngineCall, ForwardingEngine, perform
 from mainspring.testing import FakeEngine
 
 _SIXTEEN_BITS = 1 << 16
@@ -50,7 +50,7 @@ class CallFaults:
 
 
 @final
-class SimulatedCluster:
+class SimulatedCluster(ForwardingEngine):
     """An `Engine` around the fake one: faults are drawn from dice, and what truly runs can be seen past them.
 
     Args:
@@ -69,75 +69,13 @@ class SimulatedCluster:
         """Returns every allocation with an agent that lives, or may yet come to, as it truly is."""
         return {seen.allocation: seen for seen in self.inner.observe() if seen.phase is not AllocationPhase.ENDED}
 
-    def inventory(self) -> Inventory:
-        """Returns every node; see `Engine.inventory`."""
-        with self._call("inventory"):
-            return self.inner.inventory()
-
-    def observe(self) -> tuple[AllocationSeen, ...]:
-        """Returns every allocation; see `Engine.observe`."""
-        with self._call("observe"):
-            return self.inner.observe()
-
-    def launch(self, order: LaunchOrder) -> None:
-        """Starts agents; see `Engine.launch`.
-
-        Args:
-            order: What to start.
-        """
-        with self._call("launch"):
-            self.inner.launch(order)
-            # A second order for one allocation is ignored: its agents hold what the first one brought.
-            if order.allocation not in self.orders and order.allocation in self.running():
-                self.orders[order.allocation] = order
-
-    def stop(self, allocation: AllocationId, *, grace_s: float) -> None:
-        """Asks agents to end; see `Engine.stop`.
-
-        Args:
-            allocation: Its id.
-            grace_s: Seconds after which they are ended by force.
-        """
-        with self._call("stop"):
-            self.inner.stop(allocation, grace_s=grace_s)
-
-    def logs(self, allocation: AllocationId, *, rank: int, since: int, limit: int) -> LogChunk:
-        """Returns a piece of one rank's output; see `Engine.logs`.
-
-        Args:
-            allocation: Its id.
-            rank: Its number in the attempt.
-            since: Byte to start from.
-            limit: How many bytes at most.
-        """
-        with self._call("logs"):
-            return self.inner.logs(allocation, rank=rank, since=since, limit=limit)
-
-    def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
-        """Keeps new allocations off a node; see `Engine.cordon`.
-
-        Args:
-            node: The node.
-            owner: Who wants it.
-            reason: Why, for people.
-        """
-        with self._call("cordon"):
-            self.inner.cordon(node, owner=owner, reason=reason)
-
-    def uncordon(self, node: NodeName, *, owner: str) -> None:
-        """Takes back our own cordon; see `Engine.uncordon`.
-
-        Args:
-            node: The node.
-            owner: Who set it.
-        """
-        with self._call("uncordon"):
-            self.inner.uncordon(node, owner=owner)
-
-    @contextmanager
-    def _call(self, name: str) -> Iterator[None]:
+    def _forward(self, call: EngineCall) -> CallResult:
         if not self.answering or chance(self._dice, self.faults.lost):
-            raise Unavailable(name, got="no answer")
-        yield
+            raise Unavailable(call.call, got="no answer")
+        found = perform(self.inner, call)
+        # A second order for one allocation is ignored: its agents hold what the first one brought.
+        if call.order and call.about not in self.orders and call.about in self.running():
+            self.orders[call.about] = call.order
         if chance(self._dice, self.faults.reply_lost):
-            raise Unavailable(name, got="no answer, though it has acted")
+            raise Unavailable(call.call, got="no answer, though it has acted")
+        return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from mainspring.domain.errors import InvalidSpec
 from mainspring.domain.ids import ChipName, ClusterName, checked_name
@@ -39,6 +40,8 @@ class SlurmCluster:
         simulated: Whether its chips are pretended.
         losses_per_node_hour: How often it takes a node back, on average.
     """
+
+    kind: ClassVar[str] = "slurm"
 
     name: ClusterName
     partitions: tuple[str, ...]

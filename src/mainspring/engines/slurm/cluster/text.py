@@ -8,10 +8,10 @@ Source: slurm_sprint_node_table, slurm_sprint_partition_info, hostlist.c of Slur
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import groupby, product
+from itertools import product
 from math import inf, prod
 
 from mainspring.domain.errors import Unavailable
@@ -19,7 +19,6 @@ from mainspring.domain.fleet import NODES_MAX
 
 QUOTED_MAX = 160  # Letters of what could not be read that an error shows.
 _KNOWN_MAX = 16_384  # GRES and TRES texts remembered: nodes of a cluster share few.
-_DIGITS_MAX = 9  # Of a host's number that is counted; a longer one (a serial number) is part of the name.
 _MIB_OF = {"": 1.0, "K": 1 / 1_024, "M": 1.0, "G": 1_024.0, "T": 1_024.0**2, "P": 1_024.0**3, "E": 1_024.0**4}
 _COUNT_OF = {"": 1, "K": 1_024, "M": 1_024**2, "G": 1_024**3, "T": 1_024**4}
 
@@ -35,7 +34,6 @@ _COUNT = re.compile(r"([0-9]{1,18})([KMGT]?)")
 _PARENTHESES = re.compile(r"\([^()]*\)")
 _PART = re.compile(r"\[([^\[\]]*)\]|([^\[\],]+)")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
-_LAST_NUMBER = re.compile(r"(.*?)([0-9]+)", re.DOTALL)
 
 
 def unreadable(attempted: str, *, got: str, wanted: str, on: str = "") -> Unavailable:
@@ -242,34 +240,6 @@ def _numbers(ranges: str, most: int) -> Iterator[str]:
             raise ValueError(f"{entry[:QUOTED_MAX]!r} is no range of at most {most} hosts")
         for number in range(int(first), int(last) + 1):
             yield f"{number:0{len(first)}}"
-
-
-def compress_hosts(hosts: Iterable[str]) -> str:
-    """Returns a short list for the same hosts, ordered by name and number, each once.
-
-    Args:
-        hosts: Their names.
-    """
-    keyed: list[tuple[str, int, int]] = []
-    for host in set(hosts):
-        match = _LAST_NUMBER.fullmatch(host)
-        counted = match and match[1] and len(match[2]) <= _DIGITS_MAX
-        keyed.append((match[1], len(match[2]), int(match[2])) if match and counted else (host, 0, 0))
-    words: list[str] = []
-    for (prefix, width), group in groupby(sorted(keyed), key=lambda item: item[:2]):
-        if not width:
-            words.append(prefix)
-            continue
-        ranges: list[list[int]] = []
-        for _, _, number in group:
-            if ranges and ranges[-1][1] + 1 == number:
-                ranges[-1][1] = number
-            else:
-                ranges.append([number, number])
-        shown = [f"{a:0{width}}" if a == b else f"{a:0{width}}-{b:0{width}}" for a, b in ranges]
-        single = len(shown) == 1 and ranges[0][0] == ranges[0][1]
-        words.append(f"{prefix}{shown[0]}" if single else f"{prefix}[{','.join(shown)}]")
-    return ",".join(words)
 
 
 def whole_number(text: str | None) -> float:

@@ -18,8 +18,8 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mainspring.engines.common.hostlist import compress_hosts
 from mainspring.engines.slurm.cluster.queue import NAME
-from mainspring.engines.slurm.cluster.text import compress_hosts
 
 LOOK_S = 5  # How often a task reads the word unasked. A lease is three times that.
 EARLY_S = 90  # Slurm gives notice up to a minute early (sbatch(1), --signal); half a minute more for a slow start.

@@ -19,12 +19,13 @@ from mainspring.domain.errors import InvalidSpec, MainspringError, Unavailable, 
 from mainspring.domain.fleet import Inventory
 from mainspring.domain.job import LAB
 from mainspring.domain.ports import Clock
+from mainspring.engines.common.kind import CheckResult, Finding
 from mainspring.engines.slurm.cluster.commands import Commands, Refused
 from mainspring.engines.slurm.cluster.config import SlurmCluster
 from mainspring.engines.slurm.cluster.inventory import Ours, Stock
 from mainspring.engines.slurm.setup import check_node
 from mainspring.engines.slurm.setup.check_node import Trial, TrialJob
-from mainspring.engines.slurm.setup.findings import STEPS, CheckResult, Finding, in_words
+from mainspring.engines.slurm.setup.findings import STEPS, in_words
 
 COMMANDS = ("sinfo", "squeue", "scontrol", "sbatch", "srun", "scancel")
 VERSION_MIN = (22, 5)

@@ -20,10 +20,11 @@ from urllib.parse import urlsplit
 from mainspring.domain.codec import decode
 from mainspring.domain.errors import InvalidMessage, MainspringError, Unavailable
 from mainspring.domain.ports import Clock
+from mainspring.engines.common.kind import CheckResult, Finding
 from mainspring.engines.slurm.cluster.commands import Commands, Refused
 from mainspring.engines.slurm.cluster.queue import Stage, stage_of, state_words, waits_for
 from mainspring.engines.slurm.setup import probe
-from mainspring.engines.slurm.setup.findings import CheckResult, Finding, NodeAnswer
+from mainspring.engines.slurm.setup.findings import NodeAnswer
 
 QUEUED_S_MAX = 60.0  # Where a node is free, a job gets its turn within a scheduling cycle: 30 s or 60 s by default.
 RUN_S_MAX = 60.0  # Python with an agent's libraries starts in 1 s; from a cold network file system in tens.

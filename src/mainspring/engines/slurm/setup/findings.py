@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
 
 # In their order; where Slurm's commands are reached over SSH, one more comes before them.
 STEPS = (
@@ -12,32 +11,6 @@ STEPS = (
     *("test job", "folder on a node", "Mainspring on a node", "scratch on a node", "clocks", "server from a node"),
 )
 SHOWN_MAX = 8  # Names in one clause; more are counted.
-
-
-class CheckResult(str, Enum):
-    """How one step of a check came out."""
-
-    OK = "ok"
-    WARNING = "warning"
-    FAILED = "failed"
-    SKIPPED = "skipped"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One step of a check.
-
-    Args:
-        name: What was looked at.
-        standing: How it came out; jobs can run unless one failed. A step that waits for one that failed is skipped.
-        found: What was found.
-        fix: What to do about it.
-    """
-
-    name: str
-    standing: CheckResult
-    found: str
-    fix: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

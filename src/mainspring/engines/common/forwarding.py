@@ -1,0 +1,102 @@
+"""Proxies of engines: the seven calls of the port as one value, to be sent, delayed or failed in one place."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from mainspring.domain.errors import InvalidMessage
+from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder, LogChunk
+from mainspring.domain.ids import AllocationId, NodeName
+from mainspring.domain.ports import Engine
+
+_NO_ALLOCATION, _NO_NODE = AllocationId(""), NodeName("")
+CallResult = Inventory | tuple[AllocationSeen, ...] | LogChunk | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCall:
+    """One call of the port, by name, with those of the fields that it takes."""
+
+    call: str
+    order: LaunchOrder | None = None
+    allocation: AllocationId = _NO_ALLOCATION
+    grace_s: float = 0.0
+    rank: int = 0
+    since: int = 0
+    limit: int = 0
+    node: NodeName = _NO_NODE
+    owner: str = ""
+    reason: str = ""
+
+    @property
+    def about(self) -> AllocationId:
+        """Returns the allocation it is about; "" where that is none in particular."""
+        return self.order.allocation if self.order else self.allocation
+
+
+_CALLS: Mapping[str, Callable[[Engine, Any], CallResult]] = {
+    "inventory": lambda engine, call: engine.inventory(),
+    "observe": lambda engine, call: engine.observe(),
+    "launch": lambda engine, call: engine.launch(call.order),
+    "stop": lambda engine, call: engine.stop(call.allocation, grace_s=call.grace_s),
+    "logs": lambda engine, call: engine.logs(call.allocation, rank=call.rank, since=call.since, limit=call.limit),
+    "cordon": lambda engine, call: engine.cordon(call.node, owner=call.owner, reason=call.reason),
+    "uncordon": lambda engine, call: engine.uncordon(call.node, owner=call.owner),
+}
+CALLS = tuple(_CALLS)
+
+
+def perform(engine: Engine, call: EngineCall) -> CallResult:
+    """Returns what an engine answers to a call.
+
+    Args:
+        engine: The engine.
+        call: The call.
+
+    Raises:
+        InvalidMessage: It is none of the seven, or a launch without an order.
+    """
+    if call.call not in _CALLS or (call.call == "launch" and call.order is None):
+        got = f"{call.call[:80]} {'with an' if call.order else 'without'} order"
+        raise InvalidMessage("serve an engine", got=got, wanted="one of the seven calls")
+    return _CALLS[call.call](engine, call)
+
+
+class ForwardingEngine(ABC):
+    """The `Engine` port in front of another: each call becomes an `EngineCall`. The promises are the port's."""
+
+    @abstractmethod
+    def _forward(self, call: EngineCall) -> CallResult:
+        """Returns what `perform` would return for the engine behind this one."""
+
+    def inventory(self) -> Inventory:
+        """Returns every node; see `Engine.inventory`."""
+        return cast(Inventory, self._forward(EngineCall(call="inventory")))
+
+    def observe(self) -> tuple[AllocationSeen, ...]:
+        """Returns every allocation; see `Engine.observe`."""
+        return cast(tuple[AllocationSeen, ...], self._forward(EngineCall(call="observe")))
+
+    def launch(self, order: LaunchOrder) -> None:
+        """Starts one agent on each node of the order; see `Engine.launch`."""
+        self._forward(EngineCall(call="launch", order=order))
+
+    def stop(self, allocation: AllocationId, *, grace_s: float) -> None:
+        """Asks the allocation's agents to end; see `Engine.stop`."""
+        self._forward(EngineCall(call="stop", allocation=allocation, grace_s=grace_s))
+
+    def logs(self, allocation: AllocationId, *, rank: int, since: int, limit: int) -> LogChunk:
+        """Returns a piece of one rank's output; see `Engine.logs`."""
+        call = EngineCall(call="logs", allocation=allocation, rank=rank, since=since, limit=limit)
+        return cast(LogChunk, self._forward(call))
+
+    def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
+        """Keeps new allocations off a node; see `Engine.cordon`."""
+        self._forward(EngineCall(call="cordon", node=node, owner=owner, reason=reason))
+
+    def uncordon(self, node: NodeName, *, owner: str) -> None:
+        """Takes back our own cordon; see `Engine.uncordon`."""
+        self._forward(EngineCall(call="uncordon", node=node, owner=owner))

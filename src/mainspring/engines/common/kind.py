@@ -1,0 +1,197 @@
+"""`ClusterKind`, the port of a kind of cluster: how one is described, opened, checked, and told to people.
+
+An engine package declares one in its `kind.py`, which loads nothing that talks to a cluster before that is wanted. What
+is joined to it here is the same for every engine: processes, SSH, threads, configuration, command line are `app`'s.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from mainspring.domain.ids import ClusterName
+from mainspring.domain.ports import Clock, Engine
+from mainspring.domain.wire.trust import CERTIFICATE_VARIABLE
+
+AGENT_WORDS = ("-m", "mainspring", "agent")
+
+
+class ClusterSettings(Protocol):
+    """What an operator says of one cluster: a frozen dataclass that checks itself, an entry of the configuration."""
+
+    @property
+    def kind(self) -> str:
+        """Returns the name of its kind in the registry."""
+
+    @property
+    def name(self) -> ClusterName:
+        """Returns its own name."""
+
+    @property
+    def delegated(self) -> bool:
+        """Returns whether a queue of its own decides where and when."""
+
+    @property
+    def simulated(self) -> bool:
+        """Returns whether its chips are pretended."""
+
+
+Settings = TypeVar("Settings", bound=ClusterSettings)
+
+
+class CheckResult(str, Enum):
+    """How one step of a check came out."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One step of a check.
+
+    Args:
+        name: What was looked at.
+        standing: How it came out; jobs can run unless one failed. A step that waits for one that failed is skipped.
+        found: What was found.
+        fix: What to do about it.
+    """
+
+    name: str
+    standing: CheckResult
+    found: str
+    fix: str = ""
+
+
+class OptionForm(Enum):
+    """What an option of `ms cluster add` takes, and so what its field is given."""
+
+    TEXT = "text"
+    FLAG = "flag"
+    COUNT = "count"
+    NUMBER = "number"
+    DURATION = "duration"  # Seconds; 0 where none is said.
+    NAMES = "names"  # Repeated: a tuple of texts.
+    PAIRS = "pairs"  # Repeated: texts by text.
+    PRICES = "prices"  # Repeated: dollars by text.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddOption:
+    """An option of `ms cluster add`, and the field of the settings that it stands for.
+
+    Args:
+        field: The field.
+        flag: As it is typed; "" for the field's name in dashes.
+        form: What it takes.
+        help: For people; a duration's is followed by the forms it takes.
+        required: Whether it must be typed.
+        default: What stands for it where nothing is typed; None for what its form has then, such as "" or 0.
+        metavar: What stands for the value in the help; "" for its type.
+        shown_default: What the help calls the default; "" for the default itself.
+        least: The least number it takes.
+    """
+
+    field: str
+    flag: str = ""
+    form: OptionForm = OptionForm.TEXT
+    help: str
+    required: bool = False
+    default: object = None
+    metavar: str = ""
+    shown_default: str = ""
+    least: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineContext:
+    """What an engine, or a check, is given of the process it is in.
+
+    Args:
+        environment: Variables of the process.
+        certificate: What agents are to trust, as PEM text; "" for what their nodes trust.
+        folder: Where a cluster may have a folder of its own, on the server; no engine on a host keeps anything.
+        clock: Time.
+    """
+
+    environment: Mapping[str, str]
+    certificate: str
+    folder: Path | None = None
+    clock: Clock
+
+    def environment_but_ours(self) -> dict[str, str]:
+        """Returns the variables of the process but those that mean something to Mainspring."""
+        return {name: value for name, value in self.environment.items() if not name.startswith("MAINSPRING_")}
+
+    def for_agents(self, kept: Mapping[str, str], python: str) -> dict[str, str]:
+        """Returns the variables that agents get.
+
+        Args:
+            kept: Those of this process that they may have.
+            python: Their interpreter; its folder comes first on their search path.
+        """
+        path = os.pathsep.join([os.path.dirname(python), kept.get("PATH", os.defpath)])
+        trusted = {CERTIFICATE_VARIABLE: self.certificate} if self.certificate else {}
+        return {**kept, "PATH": path, **trusted}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosting:
+    """How an engine runs in a process of its own, behind threads: nothing it does can hold up a controller.
+
+    Args:
+        ssh: On which machine, as ssh names it; "" for this one.
+        python: The interpreter there that has Mainspring.
+        call_s: How long a call may take.
+        inventory_s: How old what is known of its nodes may be before it is asked for again.
+        observe_s: The same of its allocations.
+        stale_s: How old either may be when it is shown; over it the cluster counts as silent.
+    """
+
+    ssh: str
+    python: str
+    call_s: float
+    inventory_s: float
+    observe_s: float
+    stale_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterKind(Generic[Settings]):
+    """A kind of cluster.
+
+    Args:
+        name: Its name in the registry, the configuration, and `Inventory.engine`.
+        settings: What an operator says of one.
+        help: Of `ms cluster add NAME`.
+        options: Of that command; every other field is set in the configuration.
+        engine: Opens the engine where its commands are: in the server, or in a host.
+        hosting: How a host of it is reached; None where it opens in the server, as one none of whose calls wait.
+        opening: The message that makes a host serve it: a codec's `message` with the fields `cluster` (the settings)
+            and `certificate`.
+        steps: Names of what a check looks at, in their order; none where there is nothing to set up.
+        check: Yields one finding a step, as soon as it is there; the text is the URL at which agents call the server.
+        facts: How a cluster is set up, by label, for people; what is "" is left out. Durations are put in words by the
+            function given.
+        here: Whether its nodes are always this machine.
+        found: Clusters that are there without being set up, for a new home.
+    """
+
+    name: str
+    settings: type[Settings]
+    help: str
+    options: tuple[AddOption, ...]
+    engine: Callable[[Settings, EngineContext], Engine]
+    hosting: Callable[[Settings], Hosting] | None = None
+    opening: type[Any] | None = None
+    steps: tuple[str, ...] = ()
+    check: Callable[[Settings, EngineContext, str], Iterator[Finding]] = lambda settings, context, controller: iter(())
+    facts: Callable[[Settings, Callable[[float], str]], Mapping[str, str]] = lambda settings, in_words: {}
+    here: bool = False
+    found: Callable[[], tuple[Settings, ...]] = tuple

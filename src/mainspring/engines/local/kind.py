@@ -1,0 +1,81 @@
+"""The kind of cluster that this machine pretends: its options, and what its agents get of the server's environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from mainspring.domain.ids import ChipName, ClusterName
+from mainspring.domain.ports import Engine
+from mainspring.engines.common.kind import AGENT_WORDS, AddOption, ClusterKind, EngineContext, OptionForm
+from mainspring.engines.local.config import LocalCluster
+
+
+def open_local(cluster: LocalCluster, context: EngineContext) -> Engine:
+    """Returns the engine of a cluster that this machine pretends to be.
+
+    Args:
+        cluster: The cluster; where chips are pretended, JAX runs on the processors.
+        context: Its folder is below that of the context.
+    """
+    from mainspring.engines.local.engine import LocalEngine  # No command but the server's starts processes.
+
+    assert context.folder is not None
+    kept = context.for_agents(context.environment_but_ours(), sys.executable)
+    if cluster.simulated or cluster.chip == "cpu":
+        kept["JAX_PLATFORMS"] = "cpu"
+        # Ranks share this machine's processors: XLA's threads (it reads NPROC) get each chip's share of them, no more.
+        chips = cluster.nodes * cluster.chips_per_node
+        kept.setdefault("NPROC", str(max(1, (os.cpu_count() or 1) // chips)))
+    command = (sys.executable, *AGENT_WORDS)
+    root = context.folder / cluster.name
+    return LocalEngine(cluster, root=root, agent_command=command, environment=kept, clock=context.clock)
+
+
+def this_machine() -> tuple[LocalCluster, ...]:
+    """Returns this machine as a cluster of one node whose chips are its processors."""
+    return (
+        LocalCluster(
+            name=ClusterName("local"),
+            chip=ChipName("cpu"),
+            chips_per_node=os.cpu_count() or 1,
+            nodes=1,
+            dollars_per_chip_hour=0.0,
+            simulated=False,
+        ),
+    )
+
+
+KIND = ClusterKind(
+    name=LocalCluster.kind,
+    settings=LocalCluster,
+    help="Add a cluster that this machine pretends, of any chips.",
+    options=(
+        AddOption(field="chip", help="Type of its chips.", required=True),
+        AddOption(
+            field="nodes",
+            form=OptionForm.COUNT,
+            help="Nodes; each agent is a process of this machine.",
+            default=1,
+            least=1,
+        ),
+        AddOption(field="chips_per_node", form=OptionForm.COUNT, help="Chips on each.", default=1, least=1),
+        AddOption(
+            field="dollars_per_chip_hour",
+            flag="--price",
+            form=OptionForm.NUMBER,
+            help="Price of a chip for an hour.",
+            metavar="DOLLARS",
+            least=0,
+        ),
+        AddOption(
+            field="racks",
+            form=OptionForm.COUNT,
+            help="Racks to spread the nodes over; 0 for none.",
+            least=0,
+        ),
+    ),
+    engine=open_local,
+    here=True,
+    found=this_machine,
+)
