@@ -57,7 +57,7 @@ def _held(grants: tuple[Grant, ...]) -> list[tuple[AllocationRecord, Grant]]:
             ended_s=None,
             lost=False,
             queued=None,
-            hosts_text="[]",
+            hosts=(),
         )
         held.append((record, grant))
         agent, rank = agent + len(grant.nodes), rank + sum(grant.ranks)

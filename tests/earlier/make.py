@@ -68,7 +68,7 @@ def motion(episode, *, scale: float = 2.0):
 MODULES = (
     *("mainspring.domain.answers", "mainspring.domain.wire.controller", "mainspring.domain.wire.node"),
     *("mainspring.domain.wire.rank", "mainspring.engines.far_wire", "mainspring.engines.remote.wire"),
-    *("mainspring.app.engines", "mainspring.app.server.engines"),
+    *("mainspring.app.engines", "mainspring.engines.slurm.kind"),
 )
 CHOSEN: dict[str, Any] = {  # Fields that a check wants otherwise.
     "spares": 0,
@@ -101,7 +101,7 @@ def sample(kind: Any, word: str = "a") -> Any:
         names = [field.name for field in dataclasses.fields(kind)]
         fields = {name: sample(hints[name], name.replace("_", "-")) for name in names}
         chosen = {name: CHOSEN[name] for name in names if isinstance(fields[name], type(CHOSEN.get(name)))}
-        return kind(**fields | chosen)
+        return cast("type[Any]", kind)(**fields | chosen)
     if issubclass(kind, Enum):
         return list(kind)[-1]
     return {str: word, int: 1, float: 0.5, bool: True}[kind]

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.checkpoint import Claim, newest_claim, put_claim
-from mainspring.domain import wire
+from mainspring.checkpoint import Claim, ShareEntry, newest_claim, put_claim
+from mainspring.domain import codec, wire
 from mainspring.domain.ids import AttemptId, JobId, NodeName
-from mainspring.node.lead_host import LeadHost
+from mainspring.node.lead.effects import WriteManifest
+from mainspring.node.lead_host import LeadHost, manifest_of
 from mainspring.node.net.connection import Connection
 from mainspring.node.net.controller import ControllerClient
 from mainspring.node.snapshots.stores import Stores
@@ -100,3 +101,24 @@ def test_lead_that_sees_a_newer_claim_ends_everything_and_writes_nothing(tmp_pat
 def test_lead_lets_no_stranger_in(tmp_path: Path, join: wire.AgentJoin) -> None:
     answer, _ = asyncio.run(_answer(open_store(tmp_path.as_uri()), join))
     assert answer is None
+
+
+def test_manifest_tells_of_a_share_all_that_was_told_when_it_was_written() -> None:
+    entry = ShareEntry(
+        rank=0, file="a", size_bytes=90_000, index_offset=80_000, index_bytes=9, index_crc32c=7, segment_bytes=8_192
+    )
+    stored = codec.unframe(
+        codec.frame(wire.ShareStored(step=4, **codec.alike(wire.ShareStored, entry)))[4:], wire.ShareStored
+    )
+    idle = wire.ShareStored(rank=1, step=4)
+    effect = WriteManifest(
+        step=4, generation=1, parent_step=-1, begins_from="", shares=(stored, idle), state={}, replace=False
+    )
+    manifest = manifest_of(effect, orders(2), created_s=5.0)
+    assert manifest.shares == (entry,)
+    assert manifest.lineage.ranks == 2
+
+
+def test_share_told_of_by_an_agent_from_before_lies_in_objects_of_the_usual_size() -> None:
+    told = codec.from_plain(wire.ShareStored, {"rank": 0, "step": 4, "file": "a"})
+    assert told.segment_bytes == wire.SEGMENT_BYTES

@@ -24,11 +24,10 @@ import numpy as np
 from mainspring.domain import codec
 from mainspring.domain.errors import DamagedData, InvalidInput, MainspringError
 from mainspring.domain.ids import AttemptId, JobId
-from mainspring.domain.wire import Detail, Part, Shard
+from mainspring.domain.wire import SEGMENT_BYTES, Detail, Part, Shard
 
 FORMAT_VERSION = 2
 KEEP_STEPS = 3  # The newest, one to fall back to, and one for the case that both were written by a sick node.
-SEGMENT_BYTES = 256 << 20  # Sent again, at most, for each that was under way when a line broke: 2 s of 1 Gbit/s.
 PAGE_BYTES_MIN = 4096  # What a disk reads at least; checksums of smaller pages would save no reading.
 PAGE_BYTES_MAX = 1 << 20  # A restore reads whole pages; larger ones would spare nothing worth having.
 INDEX_BYTES_MAX = 256 << 20  # Unpacked: over two million shards of one rank.

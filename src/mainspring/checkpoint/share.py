@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from mainspring.checkpoint.format import (
     PAGE_BYTES_MAX,
     PAGE_BYTES_MIN,
-    SEGMENT_BYTES,
     ShareEntry,
     index_bytes,
     segment_key,
@@ -23,7 +22,7 @@ from mainspring.checkpoint.format import (
 )
 from mainspring.domain.errors import StorageFull
 from mainspring.domain.ids import JobId
-from mainspring.domain.wire import Detail, Shard
+from mainspring.domain.wire import SEGMENT_BYTES, Detail, Shard
 from mainspring.objects import ObjectStore
 
 Item = TypeVar("Item")

@@ -30,6 +30,7 @@ from mainspring.domain.errors import InvalidInput, NotAllowed, NotFound
 from mainspring.domain.fleet import LogChunk
 from mainspring.domain.goodput import Goodput
 from mainspring.domain.ids import ClusterName, JobId, TeamName, checked_name, draw_id
+from mainspring.domain.job import JobSpec
 from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.ports import Clock, Dice, Engine
 from mainspring.domain.team import Team
@@ -201,7 +202,7 @@ class Control:
             caller.require_team(connection, submit.spec.team, "submit a job")
             made = made_before(connection, submit)
         if made is not None:
-            return self.job(made)
+            return self._view(made, submit.spec)
         machines = self._known_machines()
         impossible = feasible(machines, submit.spec) if machines else None
         if impossible is not None:
@@ -217,7 +218,7 @@ class Control:
                 made = JobId(drawn) if submit.count == 1 else ids[0]
                 StateWriter(connection, self.clock.now_s()).submit([made] if submit.count == 1 else ids, submit)
         self.wake.set()
-        return self.job(made)
+        return self._view(made, submit.spec)
 
     def job(self, reference: str) -> JobView:
         """Returns one job.
@@ -228,9 +229,12 @@ class Control:
         Raises:
             NotFound: No such job.
         """
+        return self._view(reference, None)
+
+    def _view(self, reference: str, spec: JobSpec | None) -> JobView:
         with self.store.read() as connection:
             job = find_job(connection, reference)
-            return view_job(connection, job, now_s=self.clock.now_s(), lease_s=self.settings.lease_s)
+            return view_job(connection, job, now_s=self.clock.now_s(), lease_s=self.settings.lease_s, spec=spec)
 
     def jobs(
         self,

@@ -79,6 +79,22 @@ def from_plain(kind: type[Value], plain: object, *, strict: bool = False, where:
     return value
 
 
+def alike(kind: type, *sources: Any) -> dict[str, Any]:
+    """Returns what some dataclasses tell of the fields of another, by name: what crosses over without being listed.
+
+    Args:
+        kind: The dataclass to be made.
+        sources: Where its fields are taken from; of fields of one name, the last one's.
+    """
+    return {name: getattr(source, name) for source in sources for name in _alike(kind, source.__class__)}
+
+
+@cache
+def _alike(kind: type, source: type) -> tuple[str, ...]:
+    theirs = {field.name for field in dataclasses.fields(source)}
+    return tuple(field.name for field in dataclasses.fields(kind) if field.name in theirs)
+
+
 def encode(value: object) -> bytes:
     """Returns `value` as UTF-8 JSON.
 

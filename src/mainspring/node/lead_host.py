@@ -10,6 +10,7 @@ from typing import final
 
 from mainspring.checkpoint import Claim, Lineage, Manifest, ShareEntry
 from mainspring.domain import wire
+from mainspring.domain.codec import alike
 from mainspring.domain.errors import MainspringError
 from mainspring.domain.life import AttemptState
 from mainspring.domain.ports import Clock
@@ -228,7 +229,7 @@ class LeadHost:
         self._feed(CoordinatorsUp(generation=effect.generation, addresses=addresses))
 
     async def _write_manifest(self, effect: WriteManifest) -> None:
-        manifest = self._manifest(effect)
+        manifest = manifest_of(effect, self._orders, created_s=self._clock.now_s())
         failure = ""
         try:
             if not await self._current():
@@ -237,39 +238,6 @@ class LeadHost:
         except MainspringError as error:
             failure = str(error)
         self._feed(ManifestWritten(step=effect.step, size_bytes=manifest.size_bytes, failure=failure))
-
-    def _manifest(self, effect: WriteManifest) -> Manifest:
-        orders = self._orders
-        parent = f"{orders.job}@{effect.parent_step}" if effect.parent_step >= 0 else effect.begins_from
-        return Manifest(
-            job=orders.job,
-            attempt=orders.attempt,
-            step=effect.step,
-            created_s=self._clock.now_s(),
-            shares=tuple(
-                ShareEntry(
-                    rank=share.rank,
-                    file=share.file,
-                    size_bytes=share.size_bytes,
-                    index_offset=share.index_offset,
-                    index_bytes=share.index_bytes,
-                    index_crc32c=share.index_crc32c,
-                )
-                for share in effect.shares
-                if share.file
-            ),
-            state=effect.state,
-            lineage=Lineage(
-                code=orders.code.tree,
-                commit=orders.code.commit,
-                inputs=orders.inputs,
-                number=orders.number,
-                epoch=orders.epoch,
-                generation=effect.generation,
-                ranks=len(effect.shares),
-                parent=parent,
-            ),
-        )
 
     async def _tick(self) -> None:
         while True:
@@ -341,3 +309,32 @@ class LeadHost:
         self._eventful.set()
         for line in self._lines.values():
             line.send(wire.EndAgent(grace_s=0.0, reason=self.reason, fenced=True))
+
+
+def manifest_of(effect: WriteManifest, orders: wire.Orders, *, created_s: float) -> Manifest:
+    """Returns the manifest of a step whose shares are all stored.
+
+    Args:
+        effect: What the lead wants written.
+        orders: Its attempt's.
+        created_s: When the step became durable.
+    """
+    parent = f"{orders.job}@{effect.parent_step}" if effect.parent_step >= 0 else effect.begins_from
+    return Manifest(
+        job=orders.job,
+        attempt=orders.attempt,
+        step=effect.step,
+        created_s=created_s,
+        shares=tuple(ShareEntry(**alike(ShareEntry, share)) for share in effect.shares if share.file),
+        state=effect.state,
+        lineage=Lineage(
+            code=orders.code.tree,
+            commit=orders.code.commit,
+            inputs=orders.inputs,
+            number=orders.number,
+            epoch=orders.epoch,
+            generation=effect.generation,
+            ranks=len(effect.shares),
+            parent=parent,
+        ),
+    )

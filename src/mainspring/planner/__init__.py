@@ -6,10 +6,9 @@ cheapest change that would start a job; `feasible` tells whether a spec could ev
 
 from mainspring.planner.cycle import plan
 from mainspring.planner.explain import Change, ChangeKind, explain
-from mainspring.planner.facts.attempts import LiveAttempt
-from mainspring.planner.facts.builder import PendingJob, SnapshotBuilder
+from mainspring.planner.facts.builder import SnapshotBuilder
 from mainspring.planner.facts.policy import Budget, Policy
-from mainspring.planner.facts.snapshot import Snapshot
+from mainspring.planner.facts.snapshot import LiveAttempt, PendingJob, Snapshot
 from mainspring.planner.feasible import feasible
 
 __all__ = [

@@ -5,15 +5,16 @@ Columns that no change touches are shared with the snapshot given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from math import inf, isfinite
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mainspring.domain.answers import AddNodes, Shift, Submit, WhatIf
+from mainspring.domain.codec import alike
 from mainspring.domain.errors import InvalidInput, NotFound, nearest
 from mainspring.domain.fleet import NODES_MAX
 from mainspring.domain.ids import ClusterName, JobId, NodeName
@@ -24,20 +25,18 @@ from mainspring.planner.facts.snapshot import (
     NONE,
     ClusterOffer,
     Integers,
-    Live,
     Nodes,
     Pending,
     RoleShape,
     Shape,
     Snapshot,
+    Teams,
     sealed,
 )
+from mainspring.planner.facts.tables import columns, filled, table_of, taken
 
 TRIED = "what-if"  # Jobs that are only tried are called `what-if-<n>`.
 _SAME_S = 1.0  # Starts nearer to each other than this are the same.
-_HELD = ("held_by", "held_node", "held_whole", "held_cpu_milli", "held_memory_mib", "held_chip", "held_share_milli")
-_SHARED = ("share_node", "share_chip", "share_milli")
-Table = TypeVar("Table", Nodes, Live, Pending)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,35 +146,22 @@ def _without_cluster(snapshot: Snapshot, cluster: ClusterName) -> Snapshot:
     nodes, live = snapshot.nodes, snapshot.live
     keep = nodes.cluster != row
     new_row = sealed(np.where(keep, np.cumsum(keep) - 1, NONE))
-    shared = np.flatnonzero(keep[nodes.share_node])
-    kept_nodes = replace(
-        _taken(nodes, np.flatnonzero(keep), _SHARED),
-        share_node=sealed(new_row[nodes.share_node[shared]]),
-        share_chip=sealed(nodes.share_chip[shared]),
-        share_milli=sealed(nodes.share_milli[shared]),
-    )
+    kept_nodes = taken(taken(nodes, np.flatnonzero(keep)), np.flatnonzero(keep[nodes.share_node]), "share")
+    kept_nodes = replace(kept_nodes, share_node=sealed(new_row[kept_nodes.share_node]))
     gone = live.cluster == row
     number = np.cumsum(~gone) - 1
-    held = np.flatnonzero(~gone[live.held_by])
-    things: dict[str, Any] = {name: sealed(getattr(live, name)[held]) for name in _HELD}
-    things["held_by"] = sealed(number[live.held_by[held]])
-    things["held_node"] = sealed(np.where(live.held_node[held] == NONE, NONE, new_row[live.held_node[held]]))
-    kept_live = replace(_taken(live, np.flatnonzero(~gone), _HELD), **things)
-    again = np.flatnonzero(gone & ~live.stopping)  # What is ending there already is left out.
-    lasts_s = np.maximum(live.ends_s[again] - live.granted_s[again], 0.0)
-    safe_s = np.maximum(live.ends_safe_s[again] - live.granted_s[again], 0.0)
-    waiting = Pending(
-        jobs=tuple(live.jobs[each] for each in again.tolist()),
-        shape=live.shape[again],
-        team=live.team[again],
-        tier=live.tier[again],
-        submitted_s=live.submitted_s[again],
-        attained_chip_s=live.attained_chip_s[again],
-        evicted_s=live.evicted_s[again],
-        duration_s=lasts_s,
-        duration_safe_s=safe_s,
-        blocked=np.zeros(len(again), dtype=np.bool_),
+    kept_live = taken(taken(live, np.flatnonzero(~gone)), np.flatnonzero(~gone[live.held_by]), "held")
+    node = kept_live.held_node
+    kept_live = replace(
+        kept_live,
+        held_by=sealed(number[kept_live.held_by]),
+        held_node=sealed(np.where(node == NONE, NONE, new_row[node])),
     )
+    over = taken(live, np.flatnonzero(gone & ~live.stopping))  # What is ending there already is left out.
+    lasts_s, safe_s = over.ends_s - over.granted_s, over.ends_safe_s - over.granted_s
+    lasted = {"duration_s": np.maximum(lasts_s, 0.0), "duration_safe_s": np.maximum(safe_s, 0.0)}
+    same = filled(Pending, len(over.jobs), alike(Pending, over) | lasted)
+    waiting = table_of(Pending, jobs=over.jobs, **same)
     present = snapshot.data.present.copy()
     present[:, row] = False
     return replace(
@@ -220,9 +206,8 @@ def _with_nodes(snapshot: Snapshot, more: AddNodes) -> Snapshot:
         nodes=replace(
             nodes,
             **{
-                field.name: _inserted(getattr(nodes, field.name), at, fresh.get(field.name), pattern)
-                for field in fields(nodes)
-                if field.name not in _SHARED
+                name: _inserted(getattr(nodes, name), at, fresh.get(name), pattern)
+                for name in ("names", "leaving", *columns(Nodes, ""))
             },
             share_node=_shifted(nodes.share_node, at, count),
         ),
@@ -260,25 +245,25 @@ def _with_team(snapshot: Snapshot, team: Team) -> Snapshot:
     at = names.index(team.name) if known else sum(name < team.name for name in names)
     usage, dollars = (float(teams.usage[at]), float(teams.dollars[at])) if known else (0.0, 0.0)
     made = team_table([team], snapshot.chips, usage=[usage], dollars=[dollars])
-    columns = {field.name: getattr(teams, field.name) for field in fields(teams) if field.name != "names"}
+    told = {name: getattr(teams, name) for name in columns(Teams)}
     if known:
-        for name, column in columns.items():
-            columns[name] = column.copy()
-            columns[name][at] = getattr(made, name)[0]
+        for name, column in told.items():
+            told[name] = column.copy()
+            told[name][at] = getattr(made, name)[0]
     else:
         names.insert(at, team.name)
-        columns["parent"] = _shifted(teams.parent, at, 1)
-        columns = {name: np.insert(column, at, getattr(made, name)[0], axis=0) for name, column in columns.items()}
-    columns["parent"][at] = NONE if team.parent is None else names.index(team.parent)
+        told["parent"] = _shifted(teams.parent, at, 1)
+        told = {name: np.insert(column, at, getattr(made, name)[0], axis=0) for name, column in told.items()}
+    told["parent"][at] = NONE if team.parent is None else names.index(team.parent)
     above, steps = at, 0
-    while (above := int(columns["parent"][above])) != NONE:
+    while (above := int(told["parent"][above])) != NONE:
         steps += 1
         if steps > len(names):
             raise InvalidInput("try a change", on=f"team {team.name!r}", got="a team above itself", wanted="a tree")
     moved = 0 if known else 1
     return replace(
         snapshot,
-        teams=replace(teams, names=tuple(names), **{name: sealed(column) for name, column in columns.items()}),
+        teams=table_of(Teams, names=tuple(names), **told),
         live=replace(snapshot.live, team=_shifted(snapshot.live.team, at, moved)),
         pending=replace(snapshot.pending, team=_shifted(snapshot.pending.team, at, moved)),
     )
@@ -299,49 +284,29 @@ def _with_jobs(snapshot: Snapshot, submit: Submit, tried: int, now_s: float) -> 
     count = submit.count
     youngest_s = float(snapshot.pending.submitted_s.max(initial=now_s))
     unfinished = frozenset((*snapshot.pending.jobs, *snapshot.live.jobs))
-    waiting = Pending(
-        jobs=tuple(JobId(f"{TRIED}-{tried + index:06}") for index in range(count)),
-        shape=np.full(count, row, dtype=np.int64),
-        team=np.full(count, teams.names.index(spec.team), dtype=np.int64),
-        tier=np.full(count, spec.tier.rank, dtype=np.int64),
-        submitted_s=np.full(count, youngest_s),
-        attained_chip_s=np.zeros(count),
-        evicted_s=np.full(count, -inf),
-        duration_s=np.full(count, spec.duration_s or inf),
-        duration_safe_s=np.full(count, spec.duration_s or inf),
-        blocked=np.full(count, any(job in unfinished for job in spec.after)),
-    )
+    known = {
+        "shape": row,
+        "team": teams.names.index(spec.team),
+        "tier": spec.tier.rank,
+        "submitted_s": youngest_s,
+        "duration_s": spec.duration_s or inf,
+        "duration_safe_s": spec.duration_s or inf,
+        "blocked": any(job in unfinished for job in spec.after),
+    }
+    names = tuple(JobId(f"{TRIED}-{tried + index:06}") for index in range(count))
+    waiting = table_of(Pending, jobs=names, **filled(Pending, count, known))
     return replace(snapshot, shapes=shapes, shape_weight=sealed(weight), pending=_joined(snapshot.pending, waiting))
 
 
 # ---------------------------------------------------------------- columns
 
 
-def _taken(table: Table, rows: Integers, leave: Iterable[str] = ()) -> Table:
-    """Returns some rows of a table; the columns to leave stay as they are."""
-    left = frozenset(leave)
-    columns: Mapping[str, Any] = {
-        field.name: _rows(getattr(table, field.name), rows) for field in fields(table) if field.name not in left
-    }
-    return replace(table, **columns)
-
-
-def _rows(column: Any, rows: Integers) -> Any:
-    if isinstance(column, tuple):
-        return tuple(column[each] for each in rows.tolist())
-    return sealed(column[rows])
-
-
 def _joined(pending: Pending, more: Pending) -> Pending:
     """Returns both tables' rows, oldest first, then by id."""
-    columns: dict[str, Any] = {
-        field.name: np.concatenate([getattr(pending, field.name), getattr(more, field.name)])
-        for field in fields(pending)
-        if field.name != "jobs"
-    }
+    both = {name: np.concatenate([getattr(pending, name), getattr(more, name)]) for name in columns(Pending)}
     jobs = (*pending.jobs, *more.jobs)
-    order = np.lexsort((np.array(jobs, dtype=np.str_), columns["submitted_s"]))
-    return _taken(replace(pending, jobs=jobs, **columns), order)
+    order = np.lexsort((np.array(jobs, dtype=np.str_), both["submitted_s"]))
+    return taken(Pending(jobs=jobs, **both), order)
 
 
 def _inserted(column: Any, at: int, fresh: Any, pattern: Integers) -> Any:

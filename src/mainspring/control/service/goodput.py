@@ -18,8 +18,8 @@ import sqlalchemy as sa
 
 from mainspring.control.store.holdings import AllocationRecord, allocations_of_each
 from mainspring.control.store.ledger import DISPLACED, StopCause
-from mainspring.control.store.records import AttemptRecord, JobRecord, attempt_of, attempts_of, tenants
-from mainspring.control.store.schema import attempts, jobs
+from mainspring.control.store.records import AttemptRecord, JobRecord, attempts_of, tenants
+from mainspring.control.store.schema import ATTEMPT_ROWS, attempts, jobs
 from mainspring.domain.answers import GoodputReport
 from mainspring.domain.errors import NotFound, nearest
 from mainspring.domain.goodput import Goodput, TimeUse, total
@@ -143,7 +143,7 @@ def goodput_report(
     for row in counted:
         granted_s = now_s if _queued(held.get(row.id, ())) else row.granted_s
         waited_s = max(0.0, granted_s - (row.submitted_s if row.before_s is None else row.before_s))
-        part = account(attempt_of(row), held.get(row.id, ()), waited_s=waited_s, now_s=now_s, lease_s=lease_s)
+        part = account(ATTEMPT_ROWS.value(row), held.get(row.id, ()), waited_s=waited_s, now_s=now_s, lease_s=lease_s)
         by_team.setdefault(row.team, []).append(part)
         by_cluster.setdefault(row.cluster, []).append(part)
     return GoodputReport(

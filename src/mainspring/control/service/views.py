@@ -25,6 +25,7 @@ from mainspring.control.store.records import (
 )
 from mainspring.control.store.schema import allocations, jobs, whys
 from mainspring.domain.answers import ArrayView, AttemptView, ClusterView, JobView, Why
+from mainspring.domain.codec import alike
 from mainspring.domain.errors import NotFound, nearest
 from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName, TeamName
 from mainspring.domain.job import JobSpec
@@ -58,7 +59,9 @@ def find_job(connection: sa.Connection, reference: str) -> JobRecord:
     raise NotFound("find a job", on=repr(reference[:80]), wanted=nearest(reference[:80], names), next_step="ms ps")
 
 
-def view_job(connection: sa.Connection, job: JobRecord, *, now_s: float, lease_s: float) -> JobView:
+def view_job(
+    connection: sa.Connection, job: JobRecord, *, now_s: float, lease_s: float, spec: JobSpec | None = None
+) -> JobView:
     """Returns everything about one job.
 
     Args:
@@ -66,13 +69,14 @@ def view_job(connection: sa.Connection, job: JobRecord, *, now_s: float, lease_s
         job: Its row.
         now_s: The time, for what has not ended.
         lease_s: How long a lead may be silent.
+        spec: What it was made of, where the caller has it: then it is not read again.
     """
     own = attempts_of(connection, [job.id]).get(job.id, [])
     granted = grants(connection, [attempt.id for attempt in own])
     told = _told(connection, own, now_s)
     view = _job_view(
         job,
-        specs(connection, [job.id])[job.id],
+        spec or specs(connection, [job.id])[job.id],
         tuple(_view_attempt(attempt, granted, told, ranks(connection, attempt.id)) for attempt in own),
         _waits(connection, [job]).get(job.id),
         _arrays(connection, [job]),
@@ -146,29 +150,16 @@ def _job_view(
             first=job.array, index=job.array_index, count=job.array_count, states=arrays.get(job.array, {})
         )
     reason = own[-1].reason if job.state is JobState.STARTING and own and own[-1].reason else job.reason
-    return JobView(
-        id=job.id,
-        spec=spec if job.name == spec.name else replace(spec, name=job.name),
-        state=job.state,
-        submitted_s=job.submitted_s,
-        ended_s=job.ended_s,
-        reason=reason if wait is None else wait.summary,
-        step=job.step,
-        metrics=job.metrics,
-        result=job.result,
-        attempts=own,
-        goodput=None,
-        start_s=None if wait is None else wait.start_s,
-        exact=False if wait is None else wait.exact,
-        array=place,
-    )
+    known = alike(JobView, job) | {"reason": reason, "array": place} | (alike(JobView, wait) if wait else {})
+    named = spec if job.name == spec.name else replace(spec, name=job.name)
+    return JobView(**known, spec=named, attempts=own, goodput=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wait:
     """What the newest plan says of a job that waits."""
 
-    summary: str
+    reason: str
     start_s: float | None
     exact: bool
 
@@ -181,7 +172,7 @@ def _waits(connection: sa.Connection, of: Iterable[JobRecord]) -> dict[JobId, _W
             whys.c.job_id.in_(some), whys.c.limit_name.is_not(None)
         )
         for row in connection.execute(query):
-            waits[JobId(row.job_id)] = _Wait(summary=row.summary, start_s=row.start_s, exact=row.exact)
+            waits[JobId(row.job_id)] = _Wait(reason=row.summary, start_s=row.start_s, exact=row.exact)
     return waits
 
 
@@ -322,17 +313,10 @@ def _view_attempt(
     told: _Told,
     reported: Sequence[RankStatus],
 ) -> AttemptView:
+    known = alike(AttemptView, attempt) | {"reason": attempt.reason or told.queues.get(attempt.id, "")}
     return AttemptView(
-        id=attempt.id,
-        number=attempt.number,
-        state=attempt.state,
-        cluster=attempt.cluster,
-        simulated=attempt.simulated,
+        **known,
         nodes=nodes_of(granted[attempt.id]),
-        generation=attempt.generation,
-        granted_s=attempt.granted_s,
-        ended_s=attempt.ended_s,
-        reason=attempt.reason or told.queues.get(attempt.id, ""),
         ranks=tuple(reported),
         dollars=told.cost.get(attempt.id, 0.0),
         hosts=told.hosts.get(attempt.id, {}),

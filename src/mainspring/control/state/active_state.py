@@ -38,6 +38,7 @@ from mainspring.control.store.records import (
     specs,
 )
 from mainspring.control.store.schema import events, plans, teams
+from mainspring.domain.codec import alike
 from mainspring.domain.fleet import Inventory, NodeCondition
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName, TeamName
 from mainspring.domain.job import JobSpec
@@ -276,15 +277,7 @@ class ActiveState:
             self.doomed[job.id] = says.doomed
         past = self._pasts.get(job.id, Past())
         self.builder.add_pending(
-            PendingJob(
-                job=job.id,
-                spec=spec,
-                submitted_s=job.submitted_s,
-                attained_chip_s=past.attained_chip_s,
-                evicted_s=past.evicted_s,
-                blocked=says.blocked,
-                avoid=past.avoid,
-            )
+            PendingJob(job=job.id, spec=spec, avoid=past.avoid, **alike(PendingJob, job, past, says))
         )
         self._pending[job.id] = None
 

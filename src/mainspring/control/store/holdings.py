@@ -1,4 +1,4 @@
-"""Allocations as values, the queries that read them, and how they make up an attempt's grants.
+"""Allocations: the queries that read them, and how they make up an attempt's grants.
 
 An allocation is what an engine starts and stops as one, so it is also what is counted and paid. It never changes: an
 attempt grows by one more, and shrinks by ending one.
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import sqlalchemy as sa
 
 from mainspring.control.store.records import chunks, read_text
-from mainspring.control.store.schema import allocations
+from mainspring.control.store.schema import ALLOCATION_ROWS, allocations
+from mainspring.control.store.schema import AllocationRecord as AllocationRecord
 from mainspring.domain.errors import NotFound
-from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
+from mainspring.domain.ids import AllocationId, AttemptId, NodeName, RoleName
 from mainspring.domain.job import Option, Role
 from mainspring.domain.life import AllocationState, ended
 from mainspring.domain.plan import Grant
@@ -25,71 +25,8 @@ ALLOCATION_LIVE = tuple(state.value for state in AllocationState if not ended(st
 PARTS_KEPT = 8_192  # Texts read once: the parts of a few of the largest attempts.
 KEPT = (AllocationState.GRANTED, AllocationState.LAUNCHED)  # Those that are meant to go on.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocationRecord:
-    """One allocation, but for its part of the grants, which is read apart because it never changes.
-
-    `place` counts the attempt's allocations, `agent_first` and `rank_first` are numbers in the attempt. `came_s` is
-    when the last of its agents came, `ended_s` until when it is counted, None while it is; `lost` tells that an agent
-    of it ended otherwise than well. `queued` is what it waits for in its cluster's own queue, "" once it has left that,
-    None when it never was there; `hosts_text` names the machines behind its nodes, where its cluster chose them.
-    """
-
-    id: AllocationId
-    attempt: AttemptId
-    place: int
-    cluster: ClusterName
-    state: AllocationState
-    launched_s: float | None
-    stopped_s: float | None
-    agent_first: int
-    rank_first: int
-    nodes: int
-    dollars_per_hour: float
-    granted_s: float
-    came_s: float | None
-    ended_s: float | None
-    lost: bool
-    queued: str | None
-    hosts_text: str
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """Returns the machines behind its nodes, () where those are its nodes."""
-        return read_text(tuple[str, ...], self.hosts_text)
-
-
-_COLUMNS = [column for column in allocations.c if column.name not in ("part", "chips")]
 _IN_ORDER = (allocations.c.attempt_id, allocations.c.place)
-_LIVE = sa.select(*_COLUMNS).where(allocations.c.state.in_(ALLOCATION_LIVE)).order_by(*_IN_ORDER)
-
-
-def allocation_of(row: sa.Row[Any]) -> AllocationRecord:
-    """Returns a row of `allocations` as a value.
-
-    Args:
-        row: As selected.
-    """
-    return AllocationRecord(
-        id=AllocationId(row.id),
-        attempt=AttemptId(row.attempt_id),
-        place=row.place,
-        cluster=ClusterName(row.cluster),
-        state=AllocationState(row.state),
-        launched_s=row.launched_s,
-        stopped_s=row.stopped_s,
-        agent_first=row.agent_first,
-        rank_first=row.rank_first,
-        nodes=row.nodes,
-        dollars_per_hour=row.dollars_per_hour,
-        granted_s=row.granted_s,
-        came_s=row.came_s,
-        ended_s=row.ended_s,
-        lost=row.lost,
-        queued=row.queued,
-        hosts_text=row.hosts,
-    )
+_LIVE = ALLOCATION_ROWS.select.where(allocations.c.state.in_(ALLOCATION_LIVE)).order_by(*_IN_ORDER)
 
 
 def allocation_by_id(connection: sa.Connection, allocation: AllocationId) -> AllocationRecord | None:
@@ -99,8 +36,7 @@ def allocation_by_id(connection: sa.Connection, allocation: AllocationId) -> All
         connection: Where to read.
         allocation: Its id.
     """
-    row = connection.execute(sa.select(*_COLUMNS).where(allocations.c.id == allocation)).one_or_none()
-    return allocation_of(row) if row else None
+    return next(iter(allocations_by_id(connection, [allocation])), None)
 
 
 def live_allocations(connection: sa.Connection) -> tuple[AllocationRecord, ...]:
@@ -109,7 +45,7 @@ def live_allocations(connection: sa.Connection) -> tuple[AllocationRecord, ...]:
     Args:
         connection: Where to read.
     """
-    return tuple(allocation_of(row) for row in connection.execute(_LIVE))
+    return ALLOCATION_ROWS.read(connection, _LIVE)
 
 
 def live_allocations_of(connection: sa.Connection, wanted: Iterable[AttemptId]) -> tuple[AllocationRecord, ...]:
@@ -120,9 +56,9 @@ def live_allocations_of(connection: sa.Connection, wanted: Iterable[AttemptId]) 
         wanted: Ids of the attempts.
     """
     return tuple(
-        allocation_of(row)
+        one
         for some in chunks(wanted)
-        for row in connection.execute(_LIVE.where(allocations.c.attempt_id.in_(some)))
+        for one in ALLOCATION_ROWS.read(connection, _LIVE.where(allocations.c.attempt_id.in_(some)))
     )
 
 
@@ -134,9 +70,9 @@ def allocations_by_id(connection: sa.Connection, wanted: Iterable[AllocationId])
         wanted: Their ids.
     """
     return tuple(
-        allocation_of(row)
+        one
         for some in chunks(wanted)
-        for row in connection.execute(sa.select(*_COLUMNS).where(allocations.c.id.in_(some)))
+        for one in ALLOCATION_ROWS.read(connection, ALLOCATION_ROWS.select.where(allocations.c.id.in_(some)))
     )
 
 
@@ -161,9 +97,9 @@ def allocations_of_each(
     """
     found: dict[AttemptId, list[AllocationRecord]] = {}
     for some in chunks(wanted):
-        query = sa.select(*_COLUMNS).where(allocations.c.attempt_id.in_(some)).order_by(*_IN_ORDER)
-        for row in connection.execute(query):
-            found.setdefault(AttemptId(row.attempt_id), []).append(allocation_of(row))
+        query = ALLOCATION_ROWS.select.where(allocations.c.attempt_id.in_(some)).order_by(*_IN_ORDER)
+        for one in ALLOCATION_ROWS.read(connection, query):
+            found.setdefault(one.attempt, []).append(one)
     return {attempt: tuple(own) for attempt, own in found.items()}
 
 

@@ -21,8 +21,9 @@ from mainspring.control.store.holdings import (
     parts,
 )
 from mainspring.control.store.records import AttemptRecord, JobRecord, chunks, event_of, text_of
-from mainspring.control.store.schema import REASON_LENGTH_MAX, agents, allocations, attempts, events, jobs
+from mainspring.control.store.schema import JOB_ROWS, REASON_LENGTH_MAX, agents, allocations, attempts, events, jobs
 from mainspring.domain.answers import Submit
+from mainspring.domain.codec import alike
 from mainspring.domain.ids import AllocationId, AttemptId, JobId
 from mainspring.domain.life import (
     ALLOCATION_MOVES,
@@ -161,21 +162,13 @@ class StateWriter:
             submit: What was asked.
         """
         spec, first = submit.spec, made[0]
-        rows: list[dict[str, object]] = [
-            {
-                "id": job,
-                "name": member_name(spec.name, index) if len(made) > 1 else spec.name,
-                "team": spec.team,
-                "state": JobState.QUEUED.value,
-                "spec": text_of(spec) if job == first else "",
-                "submit_key": submit.key or None if job == first else None,
-                "submitted_s": self.now_s,
-                "array_id": first if len(made) > 1 else None,
-                "array_index": index if len(made) > 1 else None,
-                "array_count": len(made) if len(made) > 1 else None,
-            }
-            for index, job in enumerate(made)
-        ]
+        alike_all = alike(JobRecord, spec, submit) | {"state": JobState.QUEUED, "submitted_s": self.now_s}
+        rows = [JOB_ROWS.row({**alike_all, "id": job}) | {"spec": "", "submit_key": None} for job in made]
+        rows[0] |= {"spec": text_of(spec), "submit_key": submit.key or None}
+        if len(made) > 1:
+            for index, row in enumerate(rows):
+                place = {"array": first, "array_index": index, "array_count": len(made)}
+                row |= JOB_ROWS.row({**place, "name": member_name(spec.name, index)})
         self.connection.execute(sa.insert(jobs), rows)
         told = [text_of({"name": row["name"], "team": spec.team}) for row in rows]
         self.tell_each(EventKind.JOB_SUBMITTED, made, told)

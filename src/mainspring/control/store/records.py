@@ -1,4 +1,4 @@
-"""Rows of the store as values, and the queries that read them."""
+"""The queries that read jobs, attempts, events and teams."""
 
 from __future__ import annotations
 
@@ -8,160 +8,28 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from mainspring.control.store.schema import attempts, events, jobs, teams
+from mainspring.control.store.rows import read_text as read_text
+from mainspring.control.store.rows import text_of as text_of
+from mainspring.control.store.schema import ATTEMPT_ROWS, JOB_ROWS, attempts, events, jobs, teams
+from mainspring.control.store.schema import AttemptRecord as AttemptRecord
+from mainspring.control.store.schema import JobRecord as JobRecord
 from mainspring.domain.answers import Event
-from mainspring.domain.codec import decode, encode
-from mainspring.domain.ids import AttemptId, ClusterName, JobId, TeamName
+from mainspring.domain.ids import AttemptId, JobId
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.plan import Grant
 from mainspring.domain.team import Team
-from mainspring.domain.wire import Detail, EventKind, RankStatus
+from mainspring.domain.wire import EventKind, RankStatus
 
 ACTIVE_MAX = 200_000  # Jobs not ended that one loop looks at; the oldest come first.
 _CHUNK = 500  # Ids in one IN list: under every database's bound on parameters.
-Value = TypeVar("Value")
 Item = TypeVar("Item")
 
 JOB_LIVE = tuple(state.value for state in JobState if not ended(state))
 ATTEMPT_LIVE = tuple(state.value for state in AttemptState if not ended(state))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRecord:
-    """One job, but for its spec, which is read apart because it never changes.
-
-    A job of an array knows the array by its first job, and its own place in it; any other job has None there.
-    """
-
-    ordinal: int
-    id: JobId
-    name: str
-    team: TeamName
-    state: JobState
-    submitted_s: float
-    ended_s: float | None
-    reason: str
-    step: int
-    metrics_text: str
-    result_text: str
-    array: JobId | None
-    array_index: int | None
-    array_count: int | None
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        """Returns its newest metrics."""
-        return read_text(dict[str, float], self.metrics_text)
-
-    @property
-    def result(self) -> Detail:
-        """Returns what the program wanted kept."""
-        return read_text(dict[str, str | int | float | bool], self.result_text)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptRecord:
-    """One attempt, but for its grants and ranks. `stop_cause` is why it was asked to stop, "" when it was not.
-
-    `epoch` counts its leads, 0 while agents are missing; `lead` is the agent that leads, `led_s` when the first lead
-    was named, and `heard_s` when this one last reported, or was named. The texts are ledgers: node-seconds by use.
-    """
-
-    id: AttemptId
-    job: JobId
-    number: int
-    state: AttemptState
-    cluster: ClusterName
-    simulated: bool
-    plan: int
-    granted_s: float
-    ended_s: float | None
-    stop_cause: str
-    outcome: AttemptState | None
-    reason: str
-    generation: int
-    step: int
-    events_seen: int
-    heard_s: float | None
-    epoch: int
-    lead: int
-    led_s: float | None
-    seconds_text: str
-    seconds_before_text: str
-
-    @property
-    def seconds(self) -> Mapping[str, float]:
-        """Returns its lead's ledger."""
-        return read_text(dict[str, float], self.seconds_text)
-
-    @property
-    def seconds_before(self) -> Mapping[str, float]:
-        """Returns the ledger of the leads before."""
-        return read_text(dict[str, float], self.seconds_before_text)
-
-
-_JOB_COLUMNS = [column for column in jobs.c if column.name != "spec"]
-_ATTEMPT_COLUMNS = [column for column in attempts.c if column.name not in ("grants", "ranks")]
-
-
-_LIVE_JOBS = sa.select(*_JOB_COLUMNS).where(jobs.c.state.in_(JOB_LIVE)).order_by(jobs.c.ordinal).limit(ACTIVE_MAX)
-_LIVE_ATTEMPTS = sa.select(*_ATTEMPT_COLUMNS).where(attempts.c.state.in_(ATTEMPT_LIVE)).order_by(attempts.c.id)
-
-
-def job_of(row: sa.Row[Any]) -> JobRecord:
-    """Returns a row of `jobs` as a value.
-
-    Args:
-        row: As selected.
-    """
-    return JobRecord(
-        ordinal=row.ordinal,
-        id=JobId(row.id),
-        name=row.name,
-        team=TeamName(row.team),
-        state=JobState(row.state),
-        submitted_s=row.submitted_s,
-        ended_s=row.ended_s,
-        reason=row.reason,
-        step=row.step,
-        metrics_text=row.metrics,
-        result_text=row.result,
-        array=JobId(row.array_id) if row.array_id else None,
-        array_index=row.array_index,
-        array_count=row.array_count,
-    )
-
-
-def attempt_of(row: sa.Row[Any]) -> AttemptRecord:
-    """Returns a row of `attempts` as a value.
-
-    Args:
-        row: As selected.
-    """
-    return AttemptRecord(
-        id=AttemptId(row.id),
-        job=JobId(row.job_id),
-        number=row.number,
-        state=AttemptState(row.state),
-        cluster=ClusterName(row.cluster),
-        simulated=row.simulated,
-        plan=row.plan,
-        granted_s=row.granted_s,
-        ended_s=row.ended_s,
-        stop_cause=row.stop_cause,
-        outcome=AttemptState(row.outcome) if row.outcome else None,
-        reason=row.reason,
-        generation=row.generation,
-        step=row.step,
-        events_seen=row.events_seen,
-        heard_s=row.heard_s,
-        epoch=row.epoch,
-        lead=row.lead,
-        led_s=row.led_s,
-        seconds_text=row.seconds,
-        seconds_before_text=row.seconds_before,
-    )
+_LIVE_JOBS = JOB_ROWS.select.where(jobs.c.state.in_(JOB_LIVE)).order_by(jobs.c.ordinal).limit(ACTIVE_MAX)
+_LIVE_ATTEMPTS = ATTEMPT_ROWS.select.where(attempts.c.state.in_(ATTEMPT_LIVE)).order_by(attempts.c.id)
 
 
 def event_of(row: sa.Row[Any]) -> Event:
@@ -178,25 +46,6 @@ def event_of(row: sa.Row[Any]) -> Event:
         attempt=AttemptId(row.attempt_id) if row.attempt_id else None,
         detail=read_text(dict[str, str | int | float | bool], row.detail),
     )
-
-
-def read_text(kind: type[Value], text: str) -> Value:
-    """Returns the value that a column of JSON text holds.
-
-    Args:
-        kind: What it holds.
-        text: As `text_of` wrote it.
-    """
-    return decode(kind, text.encode())
-
-
-def text_of(value: object) -> str:
-    """Returns a value as a column of JSON text.
-
-    Args:
-        value: Anything `codec.encode` takes.
-    """
-    return encode(value).decode()
 
 
 def chunks(items: Iterable[Item]) -> Iterator[Sequence[Item]]:
@@ -216,7 +65,7 @@ def live_jobs(connection: sa.Connection) -> tuple[JobRecord, ...]:
     Args:
         connection: Where to read.
     """
-    return tuple(job_of(row) for row in connection.execute(_LIVE_JOBS))
+    return JOB_ROWS.read(connection, _LIVE_JOBS)
 
 
 def live_attempts(connection: sa.Connection) -> tuple[AttemptRecord, ...]:
@@ -225,7 +74,7 @@ def live_attempts(connection: sa.Connection) -> tuple[AttemptRecord, ...]:
     Args:
         connection: Where to read.
     """
-    return tuple(attempt_of(row) for row in connection.execute(_LIVE_ATTEMPTS))
+    return ATTEMPT_ROWS.read(connection, _LIVE_ATTEMPTS)
 
 
 def specs(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[JobId, JobSpec]:
@@ -280,8 +129,8 @@ def jobs_by_id(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[Jo
     """
     found = {}
     for some in chunks(wanted):
-        for row in connection.execute(sa.select(*_JOB_COLUMNS).where(jobs.c.id.in_(some)).order_by(jobs.c.ordinal)):
-            found[JobId(row.id)] = job_of(row)
+        query = JOB_ROWS.select.where(jobs.c.id.in_(some)).order_by(jobs.c.ordinal)
+        found.update({job.id: job for job in JOB_ROWS.read(connection, query)})
     return found
 
 
@@ -292,8 +141,8 @@ def jobs_of_array(connection: sa.Connection, array: JobId) -> tuple[JobRecord, .
         connection: Where to read.
         array: Its first job.
     """
-    query = sa.select(*_JOB_COLUMNS).where(jobs.c.array_id == array).order_by(jobs.c.array_index)
-    return tuple(job_of(row) for row in connection.execute(query))
+    query = JOB_ROWS.select.where(jobs.c.array_id == array).order_by(jobs.c.array_index)
+    return JOB_ROWS.read(connection, query)
 
 
 def attempt_by_id(connection: sa.Connection, attempt: AttemptId) -> AttemptRecord | None:
@@ -303,8 +152,7 @@ def attempt_by_id(connection: sa.Connection, attempt: AttemptId) -> AttemptRecor
         connection: Where to read.
         attempt: Its id.
     """
-    row = connection.execute(sa.select(*_ATTEMPT_COLUMNS).where(attempts.c.id == attempt)).one_or_none()
-    return attempt_of(row) if row else None
+    return next(iter(attempts_by_id(connection, [attempt])), None)
 
 
 def attempts_of(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[JobId, list[AttemptRecord]]:
@@ -316,13 +164,9 @@ def attempts_of(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[J
     """
     found: dict[JobId, list[AttemptRecord]] = {}
     for some in chunks(wanted):
-        query = (
-            sa.select(*_ATTEMPT_COLUMNS)
-            .where(attempts.c.job_id.in_(some))
-            .order_by(attempts.c.job_id, attempts.c.number)
-        )
-        for row in connection.execute(query):
-            found.setdefault(JobId(row.job_id), []).append(attempt_of(row))
+        query = ATTEMPT_ROWS.select.where(attempts.c.job_id.in_(some)).order_by(attempts.c.job_id, attempts.c.number)
+        for attempt in ATTEMPT_ROWS.read(connection, query):
+            found.setdefault(attempt.job, []).append(attempt)
     return found
 
 
@@ -371,9 +215,9 @@ def attempts_by_id(connection: sa.Connection, wanted: Iterable[AttemptId]) -> tu
         wanted: Their ids.
     """
     return tuple(
-        attempt_of(row)
+        attempt
         for some in chunks(wanted)
-        for row in connection.execute(sa.select(*_ATTEMPT_COLUMNS).where(attempts.c.id.in_(some)))
+        for attempt in ATTEMPT_ROWS.read(connection, ATTEMPT_ROWS.select.where(attempts.c.id.in_(some)))
     )
 
 

@@ -1,10 +1,13 @@
-"""The store's tables, in SQLAlchemy Core; nothing here is particular to one database.
+"""The store's tables, in SQLAlchemy Core, and their rows as values; nothing here is particular to one database.
 
 Values are kept as JSON text written by `domain.codec`, so that the store holds what the wire holds. Migrations build
 these tables step by step; a test holds both to the same shape.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from sqlalchemy import (
     BigInteger,
@@ -20,6 +23,11 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
 )
+
+from mainspring.control.store.rows import RowMapping
+from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, TeamName
+from mainspring.domain.life import AllocationState, AttemptState, JobState
+from mainspring.domain.wire import Detail
 
 ID_LENGTH_MAX = 63
 REASON_LENGTH_MAX = 4_096
@@ -189,3 +197,96 @@ leases = Table(
     Column("epoch", BigInteger, nullable=False),
     Column("expires_s", Double, nullable=False),
 )
+
+
+# ---------------------------------------------------------------- rows as values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """One job, but for its spec, which is read apart because it never changes; its newest metrics and its result.
+
+    A job of an array knows the array by its first job, and its own place in it; any other job has None there.
+    """
+
+    ordinal: int
+    id: JobId
+    name: str
+    team: TeamName
+    state: JobState
+    submitted_s: float
+    ended_s: float | None
+    reason: str
+    step: int
+    metrics: Mapping[str, float]
+    result: Detail
+    array: JobId | None
+    array_index: int | None
+    array_count: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRecord:
+    """One attempt, but for its grants and ranks. `stop_cause` is why it was asked to stop, "" when it was not.
+
+    `epoch` counts its leads, 0 while agents are missing; `lead` is the agent that leads, `led_s` when the first lead
+    was named, and `heard_s` when this one last reported, or was named. `seconds` is its lead's ledger, node-seconds by
+    use, and `seconds_before` that of the leads before.
+    """
+
+    id: AttemptId
+    job: JobId
+    number: int
+    state: AttemptState
+    cluster: ClusterName
+    simulated: bool
+    plan: int
+    granted_s: float
+    ended_s: float | None
+    stop_cause: str
+    outcome: AttemptState | None
+    reason: str
+    generation: int
+    step: int
+    events_seen: int
+    heard_s: float | None
+    epoch: int
+    lead: int
+    led_s: float | None
+    seconds: Mapping[str, float]
+    seconds_before: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationRecord:
+    """One allocation, but for its part of the grants, which is read apart because it never changes.
+
+    `place` counts the attempt's allocations, `agent_first` and `rank_first` are numbers in the attempt. `came_s` is
+    when the last of its agents came, `ended_s` until when it is counted, None while it is; `lost` tells that an agent
+    of it ended otherwise than well. `queued` is what it waits for in its cluster's own queue, "" once it has left that,
+    None when it never was there; `hosts` names the machines behind its nodes, where its cluster chose them, () where
+    those are its nodes.
+    """
+
+    id: AllocationId
+    attempt: AttemptId
+    place: int
+    cluster: ClusterName
+    state: AllocationState
+    launched_s: float | None
+    stopped_s: float | None
+    agent_first: int
+    rank_first: int
+    nodes: int
+    dollars_per_hour: float
+    granted_s: float
+    came_s: float | None
+    ended_s: float | None
+    lost: bool
+    queued: str | None
+    hosts: tuple[str, ...]
+
+
+JOB_ROWS = RowMapping(JobRecord, jobs)
+ATTEMPT_ROWS = RowMapping(AttemptRecord, attempts)
+ALLOCATION_ROWS = RowMapping(AllocationRecord, allocations)

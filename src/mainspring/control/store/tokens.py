@@ -10,7 +10,9 @@ from enum import Enum
 import sqlalchemy as sa
 
 from mainspring.control.store.records import tenants
+from mainspring.control.store.rows import RowMapping
 from mainspring.control.store.schema import tokens
+from mainspring.domain.codec import alike
 from mainspring.domain.errors import NotAllowed
 from mainspring.domain.ids import AttemptId, TeamName
 from mainspring.domain.ports import Dice
@@ -89,6 +91,9 @@ class Caller:
             raise NotAllowed(attempted, on=f"team {team}", got=f"a token of team {self.team}", wanted=f"one of {team}")
 
 
+_ROWS = RowMapping(Caller, tokens)
+
+
 def draw_secret(dice: Dice) -> str:
     """Returns a fresh secret.
 
@@ -120,15 +125,8 @@ def save_token(connection: sa.Connection, secret: str, caller: Caller, *, now_s:
         now_s: The time.
     """
     if find_caller(connection, secret) is None:
-        connection.execute(
-            sa.insert(tokens).values(
-                sha256=_hash(secret),
-                role=caller.role.value,
-                team=caller.team,
-                attempt_id=caller.attempt,
-                made_s=now_s,
-            )
-        )
+        columns = _ROWS.row(alike(Caller, caller))
+        connection.execute(sa.insert(tokens).values(sha256=_hash(secret), made_s=now_s, **columns))
 
 
 def find_caller(connection: sa.Connection, secret: str) -> Caller | None:
@@ -138,11 +136,7 @@ def find_caller(connection: sa.Connection, secret: str) -> Caller | None:
         connection: Where to read.
         secret: What the caller showed.
     """
-    row = connection.execute(sa.select(tokens).where(tokens.c.sha256 == _hash(secret))).one_or_none()
-    if row is None:
-        return None
-    attempt = AttemptId(row.attempt_id) if row.attempt_id else None
-    return Caller(role=TokenRole(row.role), team=TeamName(row.team), attempt=attempt)
+    return next(iter(_ROWS.read(connection, _ROWS.select.where(tokens.c.sha256 == _hash(secret)))), None)
 
 
 def _hash(secret: str) -> str:

@@ -10,6 +10,8 @@ from mainspring.domain.ids import AttemptId, NodeName, RoleName
 from mainspring.domain.wire.facts import Detail
 from mainspring.domain.wire.rank import Done, Shard, Then
 
+SEGMENT_BYTES = 256 << 20  # Sent again, at most, for each that was under way when a line broke: 2 s of 1 Gbit/s.
+
 
 @message("RankPlace")
 class RankPlace:
@@ -239,7 +241,7 @@ class ShareStored:
     """Agent -> lead: a rank's share of a step is durable; the lead writes the manifest when it has all.
 
     `file` has `size_bytes` bytes; its index, `index_bytes` at `index_offset` with checksum `index_crc32c`, lists its
-    shards. A rank with nothing to store has no file ("").
+    shards; its data lie in objects of `segment_bytes`. A rank with nothing to store has no file ("").
     """
 
     rank: int
@@ -249,6 +251,7 @@ class ShareStored:
     index_offset: int = 0
     index_bytes: int = 0
     index_crc32c: int = 0
+    segment_bytes: int = SEGMENT_BYTES
     state: Detail = field(default_factory=dict)
 
 

@@ -24,6 +24,7 @@ from mainspring.checkpoint import (
     share_file,
     write_share,
 )
+from mainspring.domain.codec import alike
 from mainspring.domain.errors import MainspringError, NotFound, StorageFull, Unavailable
 from mainspring.domain.ids import JobId
 from mainspring.domain.job import checkpoint_named
@@ -103,16 +104,7 @@ class Stores:
                     state=state,
                 )
             )
-            return ShareStored(
-                rank=holding.rank,
-                step=holding.step,
-                file=entry.file,
-                size_bytes=entry.size_bytes,
-                index_offset=entry.index_offset,
-                index_bytes=entry.index_bytes,
-                index_crc32c=entry.index_crc32c,
-                state=state,
-            )
+            return ShareStored(step=holding.step, state=state, **alike(ShareStored, entry))
 
         try:
             return await self._run(self._writer, work)

@@ -3,59 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import fields
 from math import inf
-from typing import cast
+from typing import Any
 
 import numpy as np
 
-from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName
-from mainspring.domain.job import MILLI, JobSpec
-from mainspring.domain.plan import Grant
-from mainspring.planner.facts.columns import HELD_COLUMNS, ClusterColumns, Table, held_rows
+from mainspring.domain.ids import AttemptId, ClusterName, NodeName
+from mainspring.domain.job import MILLI
+from mainspring.planner.facts.columns import HELD_COLUMNS, ClusterColumns, held_rows
 from mainspring.planner.facts.durations import Durations
-from mainspring.planner.facts.snapshot import NONE, Flags, Floats, Integers, Live, sealed
+from mainspring.planner.facts.snapshot import NEVER, NONE, Column, Integers, Live, LiveAttempt
+from mainspring.planner.facts.tables import GrowableTable, columns, table_of
 
 PREDICTED_AGAIN_S = 600.0  # What ends meanwhile teaches something about those that still run.
-_COLUMNS = {
-    "shape": np.int64, "team": np.int64, "tier": np.int64, "submitted_s": np.float64, "granted_s": np.float64,
-    "resized_s": np.float64, "attained_chip_s": np.float64, "durable_s": np.float64, "evicted_s": np.float64,
-    "ends_s": np.float64, "ends_safe_s": np.float64, "predicted_s": np.float64, "stopping": np.bool_,
-    "queued": np.bool_, "chip_milli": np.int64,
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveAttempt:
-    """An attempt that holds nodes.
-
-    Args:
-        attempt: Its id.
-        job: Its job.
-        spec: The job's spec.
-        grants: What it was granted.
-        submitted_s: When its job was submitted.
-        granted_s: When it was granted.
-        resized_s: When it was last given more or fewer nodes, minus infinity for never.
-        attained_chip_s: Chip-seconds its job's earlier attempts had.
-        durable_s: When its newest durable checkpoint was taken; None before the first.
-        evicted_s: When an attempt of its job was last evicted.
-        stopping: Whether it was asked to end already.
-        queued: Whether it waits in its cluster's own queue: it has had nothing yet.
-    """
-
-    attempt: AttemptId
-    job: JobId
-    spec: JobSpec
-    grants: tuple[Grant, ...]
-    submitted_s: float
-    granted_s: float
-    resized_s: float = -inf
-    attained_chip_s: float = 0.0
-    durable_s: float | None = None
-    evicted_s: float = -inf
-    stopping: bool = False
-    queued: bool = False
+_UNSHOWN = {"predicted_s": NEVER, "queued": Column(dtype=np.bool_)}  # Columns beside those of `Live`.
+_GIVEN = tuple(each.name for each in fields(LiveAttempt) if each.name in {**columns(Live, ""), **_UNSHOWN})
 
 
 class Attempts:
@@ -67,7 +30,7 @@ class Attempts:
 
     def __init__(self, durations: Durations) -> None:
         self._durations = durations
-        self._table = Table(_COLUMNS)
+        self._table = GrowableTable({**columns(Live, ""), **_UNSHOWN})
         self._attempts: dict[str, LiveAttempt] = {}
         self._things: dict[str, Integers] = {}
 
@@ -97,21 +60,12 @@ class Attempts:
         self._table.put(
             name,
             0.0,
-            {
+            {name: getattr(attempt, name) for name in _GIVEN}
+            | {
                 "shape": shape,
                 "team": team,
                 "tier": attempt.spec.tier.rank,
-                "submitted_s": attempt.submitted_s,
-                "granted_s": attempt.granted_s,
-                "resized_s": attempt.resized_s,
-                "attained_chip_s": attempt.attained_chip_s,
                 "durable_s": durable_s,
-                "evicted_s": attempt.evicted_s,
-                "ends_s": inf,
-                "ends_safe_s": inf,
-                "predicted_s": -inf,
-                "stopping": attempt.stopping,
-                "queued": attempt.queued,
                 "chip_milli": sum(sum(grant.chip_milli) for grant in attempt.grants),
             },
         )
@@ -167,48 +121,35 @@ class Attempts:
         first = np.cumsum([0, *(len(each.row_of) for each in clusters)])
         cluster = np.array([cluster_row.get(each.grants[0].cluster, NONE) for each in own], dtype=np.int64)
         parts = [self._things[name] for name in names]
-        things = np.concatenate(parts) if parts else np.zeros((0, HELD_COLUMNS), dtype=np.int64)
+        things = np.concatenate(parts) if parts else np.zeros((0, len(HELD_COLUMNS)), dtype=np.int64)
         held_by = np.repeat(np.arange(len(own)), [len(part) for part in parts])
         where = cluster[held_by]
         node = np.where((where == NONE) | (things[:, 0] == NONE), NONE, things[:, 0] + first[where])
-        columns = (np.ascontiguousarray(things[:, each]) for each in range(1, HELD_COLUMNS))
-        whole, cpu, memory, chip, share = (sealed(each) for each in columns)
-        milli = cast(Integers, column("chip_milli", rows))
-        granted_s = np.where(column("queued", rows), now_s, cast(Floats, column("granted_s", rows)))
+        granted_s = np.where(column("queued", rows), now_s, column("granted_s", rows))
         ran_s = np.maximum(now_s - granted_s, 0.0)
-        had = cast(Floats, column("attained_chip_s", rows)) + ran_s * milli / MILLI
-        return Live(
+        told: dict[str, Any] = {name: column(name, rows) for name in columns(Live, "")}
+        told |= {
+            "team": team_row[told["team"]] if len(rows) else team_row[:0],
+            "cluster": cluster,
+            "granted_s": granted_s,
+            "attained_chip_s": told["attained_chip_s"] + ran_s * told["chip_milli"] / MILLI,
+            **{name: np.ascontiguousarray(things[:, each]) for each, name in enumerate(HELD_COLUMNS)},
+            "held_by": held_by,
+            "held_node": node,
+        }
+        return table_of(
+            Live,
             attempts=tuple(each.attempt for each in own),
-            jobs=cast(tuple[JobId, ...], tuple(each.job for each in own)),
+            jobs=tuple(each.job for each in own),
             grants=tuple(each.grants for each in own),
-            shape=cast(Integers, column("shape", rows)),
-            team=sealed(team_row[column("team", rows)] if len(rows) else team_row[:0]),
-            tier=cast(Integers, column("tier", rows)),
-            cluster=sealed(cluster),
-            submitted_s=cast(Floats, column("submitted_s", rows)),
-            granted_s=sealed(granted_s),
-            resized_s=cast(Floats, column("resized_s", rows)),
-            attained_chip_s=sealed(had),
-            durable_s=cast(Floats, column("durable_s", rows)),
-            evicted_s=cast(Floats, column("evicted_s", rows)),
-            ends_s=cast(Floats, column("ends_s", rows)),
-            ends_safe_s=cast(Floats, column("ends_safe_s", rows)),
-            stopping=cast(Flags, column("stopping", rows)),
-            chip_milli=milli,
-            held_by=sealed(held_by),
-            held_node=sealed(node),
-            held_whole=whole,
-            held_cpu_milli=cpu,
-            held_memory_mib=memory,
-            held_chip=chip,
-            held_share_milli=share,
+            **told,
         )
 
     def _predict(self, own: Sequence[LiveAttempt], rows: Integers, now_s: float) -> None:
         """Guesses anew when those end whose guess is old, or has passed."""
         column = self._table.column
-        old = now_s - cast(Floats, column("predicted_s", rows)) >= PREDICTED_AGAIN_S
-        for place in np.flatnonzero(old | (cast(Floats, column("ends_s", rows)) <= now_s)).tolist():
+        old = now_s - column("predicted_s", rows) >= PREDICTED_AGAIN_S
+        for place in np.flatnonzero(old | (column("ends_s", rows) <= now_s)).tolist():
             attempt, row = own[place], int(rows[place])
             chips = int(self._table.column("chip_milli", rows[place : place + 1])[0]) / MILLI
             before_s = attempt.attained_chip_s / chips if chips else 0.0

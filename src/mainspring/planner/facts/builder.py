@@ -6,32 +6,34 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf, log
-from typing import cast
 
 import numpy as np
 
+from mainspring.domain.codec import alike
 from mainspring.domain.fleet import Inventory, Replica
 from mainspring.domain.ids import AttemptId, ChipName, ClusterName, JobId, TeamName
 from mainspring.domain.job import MILLI, JobSpec
 from mainspring.domain.team import Team
-from mainspring.planner.facts.attempts import Attempts, LiveAttempt
-from mainspring.planner.facts.columns import ClusterColumns, Table, columns_of, integers
+from mainspring.planner.facts.attempts import Attempts
+from mainspring.planner.facts.columns import ClusterColumns, columns_of, integers
 from mainspring.planner.facts.durations import Durations
 from mainspring.planner.facts.gather import cluster_table, data_table, node_table, team_table, tenant_tree
 from mainspring.planner.facts.snapshot import (
     NONE,
     ClusterOffer,
-    Flags,
     Floats,
     Integers,
     Live,
+    LiveAttempt,
     Pending,
+    PendingJob,
     RoleShape,
     Shape,
     Snapshot,
     Teams,
     sealed,
 )
+from mainspring.planner.facts.tables import GrowableTable, columns, table_of
 
 SHAPES_MAX = 8_192  # Shapes remembered; those of jobs that are all gone are forgotten first.
 USAGE_HALF_LIFE_S = 7 * 86_400.0  # Slurm's PriorityDecayHalfLife default.
@@ -45,29 +47,6 @@ CHIP_VALUES: Mapping[ChipName, float] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingJob:
-    """A job that waits.
-
-    Args:
-        job: Its id.
-        spec: What it asks for.
-        submitted_s: When it was submitted.
-        attained_chip_s: Chip-seconds its earlier attempts had.
-        evicted_s: When an attempt of it was last evicted.
-        blocked: Whether a job it comes after has not succeeded yet.
-        avoid: Clusters that took it back: until when it is not to be placed there.
-    """
-
-    job: JobId
-    spec: JobSpec
-    submitted_s: float
-    attained_chip_s: float = 0.0
-    evicted_s: float = -inf
-    blocked: bool = False
-    avoid: Mapping[ClusterName, float] = field(default_factory=dict)
-
-
 @dataclass(slots=True)
 class _Cluster:
     columns: ClusterColumns
@@ -79,13 +58,6 @@ class _Cluster:
 class _Usage:
     value_s: dict[TeamName, float] = field(default_factory=dict)
     at_s: float = -inf
-
-
-_PENDING = {
-    "shape": np.int64, "tier": np.int64, "attained_chip_s": np.float64, "evicted_s": np.float64,
-    "submitted_s": np.float64, "duration_s": np.float64, "duration_safe_s": np.float64, "blocked": np.bool_,
-    "team": np.int64,
-}  # fmt: skip
 
 
 class SnapshotBuilder:
@@ -108,7 +80,7 @@ class SnapshotBuilder:
         self._spent: Mapping[TeamName, float] = {}
         self._clusters: dict[ClusterName, _Cluster] = {}
         self._replicas: tuple[Replica, ...] = ()
-        self._pending = Table(_PENDING)
+        self._pending = GrowableTable(columns(Pending))
         self._avoid: dict[JobId, Mapping[ClusterName, float]] = {}
         self._shapes: dict[Shape, int] = {}
         self._shape_weight: list[float] = []
@@ -197,16 +169,13 @@ class SnapshotBuilder:
         self._pending.put(
             job.job,
             job.submitted_s,
-            {
+            alike(Pending, job)
+            | {
                 "shape": shape,
                 "tier": job.spec.tier.rank,
                 "team": self._team(job.spec.team),
-                "submitted_s": job.submitted_s,
-                "attained_chip_s": job.attained_chip_s,
-                "evicted_s": job.evicted_s,
                 "duration_s": duration.expected_s,
                 "duration_safe_s": duration.safe_s,
-                "blocked": job.blocked,
             },
         )
         self._avoid.pop(job.job, None)
@@ -332,19 +301,8 @@ class SnapshotBuilder:
     def _pending_table(self, team_row: Integers) -> Pending:
         rows = self._pending.rows()
         team = team_row[self._pending.column("team", rows)] if len(rows) else team_row[:0]
-        table = self._pending.column
-        return Pending(
-            jobs=cast(tuple[JobId, ...], tuple(self._pending.names())),
-            shape=cast(Integers, table("shape", rows)),
-            team=sealed(team),
-            tier=cast(Integers, table("tier", rows)),
-            submitted_s=cast(Floats, table("submitted_s", rows)),
-            attained_chip_s=cast(Floats, table("attained_chip_s", rows)),
-            evicted_s=cast(Floats, table("evicted_s", rows)),
-            duration_s=cast(Floats, table("duration_s", rows)),
-            duration_safe_s=cast(Floats, table("duration_safe_s", rows)),
-            blocked=cast(Flags, table("blocked", rows)),
-        )
+        read = {name: self._pending.column(name, rows) for name in columns(Pending)}
+        return table_of(Pending, jobs=tuple(self._pending.names()), **read | {"team": team})
 
     def _advance(
         self,
@@ -369,7 +327,10 @@ class SnapshotBuilder:
             chip_rows = {chip: row for row, chip in enumerate(chips)}
             nowhere = np.zeros(0, dtype=np.int64)  # The last cluster may be gone before its attempts are.
             chip = np.concatenate(
-                [nowhere, *(integers(chip_rows[name] for name in each.chip_names)[each.chip] for each in clusters)]
+                [
+                    nowhere,
+                    *(integers(chip_rows[name] for name in each.chip_names)[each.nodes.chip] for each in clusters),
+                ]
             )
             known = live.held_node != NONE
             milli = (live.held_whole * MILLI + live.held_share_milli)[known]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -23,10 +24,9 @@ from mainspring.planner.facts.snapshot import (
     Integers,
     Live,
     Nodes,
-    Scalar,
     Teams,
-    sealed,
 )
+from mainspring.planner.facts.tables import columns, table_of
 
 
 def tenant_tree(teams: Iterable[Team]) -> dict[TeamName, Team]:
@@ -67,21 +67,21 @@ def team_table(
     """
     row_of = {team.name: row for row, team in enumerate(teams)}
     size = (len(teams), len(chips))
-    guarantee = [[round(team.guarantee.get(chip, 0.0) * MILLI) for chip in chips] for team in teams]
-    borrow = [[_milli(team.borrow_max.get(chip)) for chip in chips] for team in teams]
-    lend = [[_milli(team.lend_max.get(chip)) for chip in chips] for team in teams]
-    return Teams(
+    return table_of(
+        Teams,
         names=tuple(team.name for team in teams),
-        parent=integers(NONE if team.parent is None else row_of.get(team.parent, NONE) for team in teams),
-        milli_max=integers(_milli(team.chips_max) for team in teams),
-        guarantee_milli=sealed(np.array(guarantee, dtype=np.int64).reshape(size)),
-        borrow_max_milli=sealed(np.array(borrow, dtype=np.int64).reshape(size)),
-        lend_max_milli=sealed(np.array(lend, dtype=np.int64).reshape(size)),
-        weight=sealed(np.array([team.weight for team in teams], dtype=np.float64)),
-        usage=sealed(np.array(usage, dtype=np.float64)),
-        dollars_max=sealed(np.array([inf if team.dollars_max is None else team.dollars_max for team in teams])),
-        dollars=sealed(np.array(dollars, dtype=np.float64)),
-        attained=sealed(np.array([team.order is TeamOrder.ATTAINED for team in teams], dtype=np.bool_)),
+        parent=[NONE if team.parent is None else row_of.get(team.parent, NONE) for team in teams],
+        milli_max=[_milli(team.chips_max) for team in teams],
+        guarantee_milli=np.reshape(
+            [round(team.guarantee.get(chip, 0.0) * MILLI) for team in teams for chip in chips], size
+        ),
+        borrow_max_milli=np.reshape([_milli(team.borrow_max.get(chip)) for team in teams for chip in chips], size),
+        lend_max_milli=np.reshape([_milli(team.lend_max.get(chip)) for team in teams for chip in chips], size),
+        weight=[team.weight for team in teams],
+        usage=usage,
+        dollars_max=[inf if team.dollars_max is None else team.dollars_max for team in teams],
+        dollars=dollars,
+        attained=[team.order is TeamOrder.ATTAINED for team in teams],
     )
 
 
@@ -104,17 +104,16 @@ def cluster_table(
         answering: Whether each answers.
         silent_s: For how long each has not.
     """
-    prices = [[inventory.dollars_per_chip_hour.get(chip, 0.0) for chip in chips] for inventory in inventories]
-    return Clusters(
+    prices = [inventory.dollars_per_chip_hour.get(chip, 0.0) for inventory in inventories for chip in chips]
+    return table_of(
+        Clusters,
         names=tuple(inventory.cluster for inventory in inventories),
-        simulated=sealed(np.array([inventory.simulated for inventory in inventories], dtype=np.bool_)),
-        answering=sealed(np.array(answering, dtype=np.bool_)),
-        silent_s=sealed(np.array(silent_s, dtype=np.float64)),
-        delegated=sealed(np.array([inventory.delegated for inventory in inventories], dtype=np.bool_)),
-        dollars_per_chip_hour=sealed(np.array(prices, dtype=np.float64).reshape(len(inventories), len(chips))),
-        losses_per_node_hour=sealed(
-            np.array([inventory.losses_per_node_hour for inventory in inventories], dtype=np.float64)
-        ),
+        simulated=[inventory.simulated for inventory in inventories],
+        answering=answering,
+        silent_s=silent_s,
+        delegated=[inventory.delegated for inventory in inventories],
+        dollars_per_chip_hour=np.reshape(prices, (len(inventories), len(chips))),
+        losses_per_node_hour=[inventory.losses_per_node_hour for inventory in inventories],
     )
 
 
@@ -141,8 +140,14 @@ def node_table(
     known = live.held_node != NONE
     node = live.held_node[known]
 
-    def left(free: list[Integers], held: Integers) -> Integers:
-        whole = _joined(free, np.int64)
+    parts = [cluster.nodes for cluster in clusters]
+    found: dict[str, Any] = {
+        name: np.concatenate([np.zeros(0, dtype=column.dtype), *(getattr(part, name) for part in parts)])
+        for name, column in columns(Nodes, "").items()
+        if name != "domain"
+    }
+
+    def left(whole: Integers, held: Integers) -> Integers:
         used = np.bincount(node, weights=held[known], minlength=count).astype(np.int64)
         return np.where(whole == UNCOUNTED, whole, np.maximum(whole - used, 0))
 
@@ -150,35 +155,30 @@ def node_table(
     opened = np.bincount(share.node[share.ours], minlength=count)
     held = np.bincount(node, weights=live.held_whole[known], minlength=count).astype(np.int64) + opened
     # Where foreign work took more than we left, nobody can tell which chip: none of ours is shared any further.
-    over = held > _joined([cluster.whole for cluster in clusters], np.int64)
+    over = held > found["whole"]
     share.milli[over[share.node]] = 0
-    domain_parts = [np.zeros((0, len(levels)), dtype=np.int64)]
-    for cluster, nodes in zip(clusters, counts, strict=True):
-        domain = np.full((nodes, len(levels)), NONE, dtype=np.int64)
-        for column, level in enumerate(cluster.levels):
-            domain[:, levels.index(level)] = cluster.domain[:, column]
-        domain_parts.append(domain)
-    return Nodes(
-        names=tuple(chain.from_iterable(cluster.row_of for cluster in clusters)),
-        cluster=sealed(np.repeat(np.arange(len(clusters)), counts)),
-        chip=sealed(_renumbered([(each.chip, each.chip_names) for each in clusters], chips)),
-        chips=sealed(_joined([cluster.chips for cluster in clusters], np.int64)),
-        whole=sealed(np.maximum(left([cluster.whole for cluster in clusters], live.held_whole) - opened, 0)),
-        cpu_total_milli=sealed(_joined([cluster.cpu_total_milli for cluster in clusters], np.int64)),
-        cpu_milli=sealed(left([cluster.cpu_milli for cluster in clusters], live.held_cpu_milli)),
-        memory_total_mib=sealed(_joined([cluster.memory_total_mib for cluster in clusters], np.int64)),
-        memory_mib=sealed(left([cluster.memory_mib for cluster in clusters], live.held_memory_mib)),
-        ready=sealed(_joined([cluster.ready for cluster in clusters], np.bool_)),
-        coming=sealed(_joined([cluster.coming for cluster in clusters], np.bool_)),
-        taint=sealed(_renumbered([(each.taint, each.taint_sets) for each in clusters], taints)),
-        slice=sealed(_renumbered([(each.slice, each.slice_names) for each in clusters], slices)),
-        leaves_s=sealed(_joined([cluster.leaves_s for cluster in clusters], np.float64)),
-        leaving=tuple(chain.from_iterable(cluster.leaving for cluster in clusters)),
-        divides=sealed(_joined([cluster.divides for cluster in clusters], np.bool_)),
-        domain=sealed(np.concatenate(domain_parts)),
-        share_node=sealed(share.node),
-        share_chip=sealed(share.chip),
-        share_milli=sealed(share.milli),
+    domain = np.full((count, len(levels)), NONE, dtype=np.int64)
+    for cluster, last in zip(clusters, np.cumsum(counts).tolist(), strict=True):
+        rows = slice(last - len(cluster.row_of), last)
+        domain[rows, [levels.index(level) for level in cluster.levels]] = cluster.nodes.domain
+    found |= {
+        "cluster": np.repeat(np.arange(len(clusters)), counts),
+        "chip": _renumbered([(each.nodes.chip, each.chip_names) for each in clusters], chips),
+        "whole": np.maximum(left(found["whole"], live.held_whole) - opened, 0),
+        "cpu_milli": left(found["cpu_milli"], live.held_cpu_milli),
+        "memory_mib": left(found["memory_mib"], live.held_memory_mib),
+        "taint": _renumbered([(each.nodes.taint, each.taint_sets) for each in clusters], taints),
+        "slice": _renumbered([(each.nodes.slice, each.slice_names) for each in clusters], slices),
+        "domain": domain,
+    }
+    return table_of(
+        Nodes,
+        names=tuple(chain.from_iterable(part.names for part in parts)),
+        leaving=tuple(chain.from_iterable(part.leaving for part in parts)),
+        share_node=share.node,
+        share_chip=share.chip,
+        share_milli=share.milli,
+        **found,
     )
 
 
@@ -197,8 +197,11 @@ def _shares(clusters: Sequence[ClusterColumns], counts: Sequence[int], live: Liv
     used: dict[tuple[int, int], int] = {}
     first = 0
     for cluster, nodes in zip(clusters, counts, strict=True):
-        for row, chip, free_milli in cluster.foreign_share:
-            used[first + row, chip] = MILLI - free_milli
+        own = cluster.nodes
+        for row, chip, milli in zip(
+            own.share_node.tolist(), own.share_chip.tolist(), own.share_milli.tolist(), strict=True
+        ):
+            used[first + row, chip] = MILLI - milli
         first += nodes
     foreign = set(used)
     rows = np.flatnonzero((live.held_chip != NONE) & (live.held_node != NONE))
@@ -209,15 +212,10 @@ def _shares(clusters: Sequence[ClusterColumns], counts: Sequence[int], live: Liv
     return _Shares(used, foreign)
 
 
-def _joined(
-    parts: Sequence[np.ndarray[tuple[int], np.dtype[Scalar]]], of: type[Scalar]
-) -> np.ndarray[tuple[int], np.dtype[Scalar]]:
-    return np.concatenate([np.zeros(0, dtype=of), *parts])
-
-
 def _renumbered(parts: Sequence[tuple[Integers, Sequence[object]]], known: Sequence[object]) -> Integers:
     row_of = {name: row for row, name in enumerate(known)}
-    return _joined([integers(row_of[name] for name in names)[column] for column, names in parts], np.int64)
+    own = [integers(row_of[name] for name in names)[column] for column, names in parts]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *own])
 
 
 def data_table(replicas: Sequence[Replica], clusters: Sequence[ClusterName]) -> Data:
@@ -236,4 +234,4 @@ def data_table(replicas: Sequence[Replica], clusters: Sequence[ClusterName]) -> 
         size[row_of[replica.name]] = max(replica.size_bytes, size[row_of[replica.name]])
         if replica.cluster in column_of:
             present[row_of[replica.name], column_of[replica.cluster]] = True
-    return Data(names=names, size_bytes=sealed(size), present=sealed(present))
+    return table_of(Data, names=names, size_bytes=size, present=present)

@@ -8,15 +8,16 @@ id. So equal facts give equal snapshots, whatever order they came in. Chips and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from math import inf
+from typing import Annotated, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mainspring.domain.fleet import Offer
 from mainspring.domain.ids import AttemptId, ChipName, ClusterName, JobId, NodeName, RoleName, TeamName
-from mainspring.domain.job import Option
+from mainspring.domain.job import JobSpec, Option
 from mainspring.domain.plan import Grant
 
 Integers = NDArray[np.int64]
@@ -27,6 +28,25 @@ Scalar = TypeVar("Scalar", np.int64, np.float64, np.bool_)
 NONE = -1  # In a column of indexes: no such thing.
 NO_LIMIT = -1  # In a column of limits: unlimited.
 UNCOUNTED = 1 << 50  # Free cores (milli) or memory (MiB) of a node where nobody counts them: always enough.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """How a column of a table is kept, as far as its type alone does not say.
+
+    Args:
+        of: What its rows are, "" for what the table's own rows are.
+        fill: What a new row holds there when nobody says.
+        dtype: As the column's own type says.
+    """
+
+    of: str = ""
+    fill: float = 0.0
+    dtype: type[np.generic] = np.float64
+
+
+NEVER = Column(fill=-inf)
+UNKNOWN = Column(fill=inf)
 
 
 def sealed(column: NDArray[Scalar]) -> NDArray[Scalar]:
@@ -83,9 +103,9 @@ class Nodes:
     leaving: tuple[str, ...]
     divides: Flags
     domain: Integers
-    share_node: Integers
-    share_chip: Integers
-    share_milli: Integers
+    share_node: Annotated[Integers, Column(of="share")]
+    share_chip: Annotated[Integers, Column(of="share")]
+    share_milli: Annotated[Integers, Column(of="share")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -168,6 +188,39 @@ class Shape:
     inputs: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveAttempt:
+    """An attempt that holds nodes.
+
+    Args:
+        attempt: Its id.
+        job: Its job.
+        spec: The job's spec.
+        grants: What it was granted.
+        submitted_s: When its job was submitted.
+        granted_s: When it was granted.
+        resized_s: When it was last given more or fewer nodes, minus infinity for never.
+        attained_chip_s: Chip-seconds its job's earlier attempts had.
+        durable_s: When its newest durable checkpoint was taken; None before the first.
+        evicted_s: When an attempt of its job was last evicted.
+        stopping: Whether it was asked to end already.
+        queued: Whether it waits in its cluster's own queue: it has had nothing yet.
+    """
+
+    attempt: AttemptId
+    job: JobId
+    spec: JobSpec
+    grants: tuple[Grant, ...]
+    submitted_s: float
+    granted_s: float
+    resized_s: float = -inf
+    attained_chip_s: float = 0.0
+    durable_s: float | None = None
+    evicted_s: float = -inf
+    stopping: bool = False
+    queued: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Live:
     """Live attempts, one row each, ordered by id; and what they hold, one row a node (or shared chip) held.
@@ -208,21 +261,44 @@ class Live:
     cluster: Integers
     submitted_s: Floats
     granted_s: Floats
-    resized_s: Floats
+    resized_s: Annotated[Floats, NEVER]
     attained_chip_s: Floats
     durable_s: Floats
-    evicted_s: Floats
-    ends_s: Floats
-    ends_safe_s: Floats
+    evicted_s: Annotated[Floats, NEVER]
+    ends_s: Annotated[Floats, UNKNOWN]
+    ends_safe_s: Annotated[Floats, UNKNOWN]
     stopping: Flags
     chip_milli: Integers
-    held_by: Integers
-    held_node: Integers
-    held_whole: Integers
-    held_cpu_milli: Integers
-    held_memory_mib: Integers
-    held_chip: Integers
-    held_share_milli: Integers
+    held_by: Annotated[Integers, Column(of="held")]
+    held_node: Annotated[Integers, Column(of="held")]
+    held_whole: Annotated[Integers, Column(of="held")]
+    held_cpu_milli: Annotated[Integers, Column(of="held")]
+    held_memory_mib: Annotated[Integers, Column(of="held")]
+    held_chip: Annotated[Integers, Column(of="held")]
+    held_share_milli: Annotated[Integers, Column(of="held")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingJob:
+    """A job that waits.
+
+    Args:
+        job: Its id.
+        spec: What it asks for.
+        submitted_s: When it was submitted.
+        attained_chip_s: Chip-seconds its earlier attempts had.
+        evicted_s: When an attempt of it was last evicted.
+        blocked: Whether a job it comes after has not succeeded yet.
+        avoid: Clusters that took it back: until when it is not to be placed there.
+    """
+
+    job: JobId
+    spec: JobSpec
+    submitted_s: float
+    attained_chip_s: float = 0.0
+    evicted_s: float = -inf
+    blocked: bool = False
+    avoid: Mapping[ClusterName, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -248,9 +324,9 @@ class Pending:
     tier: Integers
     submitted_s: Floats
     attained_chip_s: Floats
-    evicted_s: Floats
-    duration_s: Floats
-    duration_safe_s: Floats
+    evicted_s: Annotated[Floats, NEVER]
+    duration_s: Annotated[Floats, UNKNOWN]
+    duration_safe_s: Annotated[Floats, UNKNOWN]
     blocked: Flags
 
 

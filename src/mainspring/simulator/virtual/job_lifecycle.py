@@ -16,8 +16,8 @@ from mainspring.domain.ids import AttemptId, JobId
 from mainspring.domain.job import MILLI
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.plan import Evict, Resize, Start
-from mainspring.planner.facts.attempts import LiveAttempt
-from mainspring.planner.facts.builder import PendingJob, SnapshotBuilder
+from mainspring.planner.facts.builder import SnapshotBuilder
+from mainspring.planner.facts.snapshot import LiveAttempt, PendingJob
 from mainspring.simulator.inputs.workload import ReplayOptions
 from mainspring.simulator.virtual.attempts import AttemptRun, Course, JobRun, Phase, rate_of
 from mainspring.simulator.virtual.event_emitter import EventEmitter

@@ -1,0 +1,100 @@
+"""Rows of tables as values and back: a field is the column of its name, read and written by the field's type.
+
+A field that names a row of another table drops the column's `_id`. What is neither scalar nor enum is JSON text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum, EnumType
+from functools import lru_cache, partial
+from operator import attrgetter
+from types import NoneType
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
+
+import sqlalchemy as sa
+
+from mainspring.domain.codec import decode, encode
+
+TEXTS_KEPT = 1_024  # Texts of a column read once: most jobs have the same metrics and results, none.
+_SCALARS = (str, int, float, bool)
+Value = TypeVar("Value")
+
+
+def read_text(kind: type[Value], text: str) -> Value:
+    """Returns the value that a column of JSON text holds.
+
+    Args:
+        kind: What it holds.
+        text: As `text_of` wrote it.
+    """
+    return decode(kind, text.encode())
+
+
+def text_of(value: object) -> str:
+    """Returns a value as a column of JSON text.
+
+    Args:
+        value: Anything `codec.encode` takes.
+    """
+    return encode(value).decode()
+
+
+class RowMapping(Generic[Value]):
+    """How values of one dataclass are rows of one table, which may have more columns.
+
+    Args:
+        kind: The dataclass; a field may be None exactly where its column may.
+        table: The table.
+    """
+
+    def __init__(self, kind: type[Value], table: sa.Table) -> None:
+        hints = get_type_hints(kind)
+        self._kind, self._readers = kind, {name: read for name in hints if (read := _reader(hints[name])) is not None}
+        self.columns = {name: table.c[name if name in table.c else f"{name}_id"] for name in hints}
+        self.select = sa.select(*self.columns.values())
+        self._found = attrgetter(*(column.name for column in self.columns.values()))
+
+    def read(self, connection: sa.Connection, query: sa.Select[Any]) -> tuple[Value, ...]:
+        """Returns the values that a query finds, in its order.
+
+        Args:
+            connection: Where to read.
+            query: Made of `select`.
+        """
+        return tuple(map(self.value, connection.execute(query)))
+
+    def value(self, row: sa.Row[Any]) -> Value:
+        """Returns a row as a value.
+
+        Args:
+            row: As selected, with the table's own names of columns.
+        """
+        found = dict(zip(self.columns, self._found(row), strict=True))
+        for name, read in self._readers.items():
+            if found[name] is not None:
+                found[name] = read(found[name])
+        return self._kind(**found)
+
+    def row(self, values: Mapping[str, object]) -> dict[str, object]:
+        """Returns some fields as columns to write.
+
+        Args:
+            values: By name of the field.
+        """
+        return {self.columns[name].name: _written(value) for name, value in values.items()}
+
+
+def _reader(hint: Any) -> Callable[[Any], object] | None:
+    if NoneType in get_args(hint):
+        (hint,) = (arm for arm in get_args(hint) if arm is not NoneType)
+    kind = getattr(hint, "__supertype__", hint)
+    if kind in _SCALARS:
+        return None
+    return kind if isinstance(kind, EnumType) else lru_cache(maxsize=TEXTS_KEPT)(partial(read_text, kind))
+
+
+def _written(value: object) -> object:
+    if isinstance(value, Enum):
+        return value.value
+    return value if value is None or isinstance(value, _SCALARS) else text_of(value)

@@ -1,0 +1,138 @@
+"""Rows of the store as values: each field is a column, and comes back as it was written."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import sqlalchemy as sa
+
+from mainspring.control import Store, open_store
+from mainspring.control.store.rows import RowMapping
+from mainspring.control.store.schema import (
+    ALLOCATION_ROWS,
+    ATTEMPT_ROWS,
+    JOB_ROWS,
+    AllocationRecord,
+    AttemptRecord,
+    JobRecord,
+    allocations,
+    attempts,
+    jobs,
+)
+from mainspring.domain.codec import alike
+from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, TeamName
+from mainspring.domain.life import AllocationState, AttemptState, JobState
+
+READ_APART = {
+    JobRecord: {"spec", "submit_key"},
+    AttemptRecord: {"grants", "ranks"},
+    AllocationRecord: {"part", "chips"},
+}
+MAPPED: list[tuple[type, RowMapping[Any], sa.Table]] = [
+    (JobRecord, JOB_ROWS, jobs),
+    (AttemptRecord, ATTEMPT_ROWS, attempts),
+    (AllocationRecord, ALLOCATION_ROWS, allocations),
+]
+JOB = JobRecord(
+    ordinal=7,
+    id=JobId("job-1"),
+    name="train",
+    team=TeamName("vision"),
+    state=JobState.RUNNING,
+    submitted_s=1.5,
+    ended_s=None,
+    reason="why",
+    step=11,
+    metrics={"loss": 0.5},
+    result={"kept": True, "path": "x"},
+    array=JobId("job-1"),
+    array_index=0,
+    array_count=2,
+)
+ATTEMPT = AttemptRecord(
+    id=AttemptId("attempt-1"),
+    job=JOB.id,
+    number=2,
+    state=AttemptState.LOST,
+    cluster=ClusterName("east"),
+    simulated=True,
+    plan=5,
+    granted_s=2.5,
+    ended_s=9.5,
+    stop_cause="lost",
+    outcome=AttemptState.FAILED,
+    reason="gone",
+    generation=3,
+    step=12,
+    events_seen=4,
+    heard_s=8.5,
+    epoch=1,
+    lead=6,
+    led_s=None,
+    seconds={"productive": 4.0},
+    seconds_before={},
+)
+ALLOCATION = AllocationRecord(
+    id=AllocationId("allocation-1"),
+    attempt=ATTEMPT.id,
+    place=1,
+    cluster=ClusterName("east"),
+    state=AllocationState.LAUNCHED,
+    launched_s=3.5,
+    stopped_s=None,
+    agent_first=8,
+    rank_first=16,
+    nodes=2,
+    dollars_per_hour=4.5,
+    granted_s=2.5,
+    came_s=None,
+    ended_s=None,
+    lost=True,
+    queued="",
+    hosts=("a", "b"),
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(f"sqlite:///{tmp_path / 'store.db'}")
+
+
+@pytest.mark.parametrize(("kind", "rows", "table"), MAPPED)
+def test_columns_of_a_table_are_the_fields_of_its_record_and_those_that_are_read_apart(
+    kind: type, rows: RowMapping[Any], table: sa.Table
+) -> None:
+    mapped = {column.name for column in rows.columns.values()}
+    assert list(rows.columns) == [field.name for field in fields(kind)]
+    assert {column.name for column in table.c} - mapped == READ_APART[kind]
+
+
+@pytest.mark.parametrize(("kind", "rows", "table"), MAPPED)
+def test_field_may_be_none_where_its_column_may(kind: type, rows: RowMapping[Any], table: sa.Table) -> None:
+    hints = get_type_hints(kind)
+    nullable = {name: bool(column.nullable) for name, column in rows.columns.items()}
+    assert nullable == {name: NoneType in get_args(hint) for name, hint in hints.items()}
+
+
+def test_records_written_are_read_as_they_were(store: Store) -> None:
+    with store.write() as connection:
+        connection.execute(sa.insert(jobs).values(spec="{}", **JOB_ROWS.row(alike(JobRecord, JOB))))
+        connection.execute(sa.insert(attempts).values(grants="[]", **ATTEMPT_ROWS.row(alike(AttemptRecord, ATTEMPT))))
+        place = ALLOCATION_ROWS.row(alike(AllocationRecord, ALLOCATION))
+        connection.execute(sa.insert(allocations).values(part="{}", chips="{}", **place))
+    with store.read() as connection:
+        assert JOB_ROWS.read(connection, JOB_ROWS.select) == (JOB,)
+        assert ATTEMPT_ROWS.read(connection, ATTEMPT_ROWS.select) == (ATTEMPT,)
+        assert ALLOCATION_ROWS.read(connection, ALLOCATION_ROWS.select) == (ALLOCATION,)
+
+
+def test_fields_that_may_be_none_are_read_as_none(store: Store) -> None:
+    job = replace(JOB, array=None, array_index=None, array_count=None)
+    with store.write() as connection:
+        connection.execute(sa.insert(jobs).values(spec="{}", **JOB_ROWS.row(alike(JobRecord, job))))
+    with store.read() as connection:
+        assert JOB_ROWS.read(connection, JOB_ROWS.select) == (job,)
