@@ -19,7 +19,6 @@ from mainspring.domain.answers import JobView
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import ended
-from mainspring.domain.wire import EventKind
 from mainspring.engines.local.config import LocalCluster
 
 # A shell that runs the tests in the background has them ignore interrupts, and so would every process they start.
@@ -87,5 +86,5 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def kinds(lab: Lab, job_id: str) -> list[EventKind]:
+def kinds(lab: Lab, job_id: str) -> list[str]:
     return [event.kind for event in lab.events(job_id)]

@@ -18,7 +18,7 @@ from mainspring.domain.answers import JobView
 from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.domain.ids import JobId
 from mainspring.domain.life import JobState
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events.leads import GenerationResumedEvent
 
 from .conftest import COUNTER, WAIT_S, counting
 
@@ -41,7 +41,7 @@ def ended_well(lab: Lab, job: str) -> JobView:
 
 def sources(lab: Lab, job: str) -> list[object]:
     events = lab.events(job)
-    return [event.detail["source"] for event in events if event.kind is EventKind.GENERATION_RESUMED]
+    return [event.detail["source"] for event in events if event.kind == GenerationResumedEvent.kind]
 
 
 @pytest.mark.slow

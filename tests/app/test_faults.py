@@ -17,7 +17,13 @@ from mainspring.control.state.accounting import Spent, spent
 from mainspring.domain.answers import JobView
 from mainspring.domain.goodput import TimeUse
 from mainspring.domain.life import AttemptState, JobState
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events.leads import (
+    CheckpointCorruptEvent,
+    CheckpointDurableEvent,
+    CheckpointFailedEvent,
+    GenerationResumedEvent,
+    GenerationSteppingEvent,
+)
 from tests.app.conftest import counting, halted, kill, kinds, until
 
 pytestmark = pytest.mark.slow
@@ -66,7 +72,7 @@ def test_goodput_counts_the_steps_a_kill_repeats(lab: Lab, gate: Path) -> None:
 def test_job_with_a_killed_agent_goes_on_in_a_new_attempt(lab: Lab, gate: Path, victim: int) -> None:
     view = lab.run(counting(gate, 30))
     before = halted(lab, view.id, gate, 30)
-    until(lambda: EventKind.CHECKPOINT_DURABLE in kinds(lab, view.id), "a durable checkpoint")
+    until(lambda: CheckpointDurableEvent.kind in kinds(lab, view.id), "a durable checkpoint")
     killed_s = time.time()
     kill(_agent_of(before.attempts[-1].ranks[victim].pid))
     until(lambda: len(lab.status(view.id).attempts) == 2, "the second attempt")
@@ -89,7 +95,7 @@ def test_elastic_job_with_a_killed_agent_goes_on_without_it_long_before_its_leas
     killed_s = time.time()
     kill(_agent_of(before.attempts[-1].ranks[1].pid))
     until(lambda: len(_resumed(lab, view.id)) == 2, "the second generation")
-    resumed = [event for event in lab.events(view.id) if event.kind is EventKind.GENERATION_RESUMED]
+    resumed = [event for event in lab.events(view.id) if event.kind == GenerationResumedEvent.kind]
     assert resumed[1].time_s - killed_s < LEASE_S / 2, "its cluster saw the agent go, and the lead was told"
     (gate / "go-30").touch()
     ended = lab.wait(view.id, timeout_s=60)
@@ -109,7 +115,7 @@ def test_job_outlives_a_killed_controller_and_starts_nothing_twice(lab: Lab, gat
     assert ended.state is JobState.SUCCEEDED
     assert len(ended.attempts) == 1
     assert ended.attempts[0].generation == 1
-    assert kinds(lab, view.id).count(EventKind.GENERATION_STEPPING) == 1
+    assert kinds(lab, view.id).count(GenerationSteppingEvent.kind) == 1
 
 
 def test_job_with_a_corrupted_checkpoint_resumes_from_the_one_before_and_says_so(lab: Lab, gate: Path) -> None:
@@ -128,7 +134,7 @@ def test_job_with_a_corrupted_checkpoint_resumes_from_the_one_before_and_says_so
     ended = lab.wait(view.id, timeout_s=90)
     assert ended.state is JobState.SUCCEEDED
     events = lab.events(view.id)
-    assert [event.detail["step"] for event in events if event.kind is EventKind.CHECKPOINT_CORRUPT] == [30]
+    assert [event.detail["step"] for event in events if event.kind == CheckpointCorruptEvent.kind] == [30]
     assert _resumed(lab, view.id)[-1] == 10
 
 
@@ -152,9 +158,9 @@ def test_job_goes_on_when_the_disk_is_full_and_checkpoints_once_there_is_room(
     with suppress(OSError):
         (small_disk / ".ballast").write_bytes(b"x" * (1 << 20))
     (gate / "go-5").touch()
-    until(lambda: EventKind.CHECKPOINT_FAILED in kinds(lab, view.id), "a checkpoint that failed")
-    assert EventKind.CHECKPOINT_DURABLE not in kinds(lab, view.id)
-    failed = next(event for event in lab.events(view.id) if event.kind is EventKind.CHECKPOINT_FAILED)
+    until(lambda: CheckpointFailedEvent.kind in kinds(lab, view.id), "a checkpoint that failed")
+    assert CheckpointDurableEvent.kind not in kinds(lab, view.id)
+    failed = next(event for event in lab.events(view.id) if event.kind == CheckpointFailedEvent.kind)
     assert "No space left" in str(failed.detail["reason"])
     (small_disk / ".ballast").unlink()
     (gate / "go-30").touch()
@@ -181,11 +187,11 @@ def _spent(lab: Lab, job_id: str) -> Spent:
 
 
 def _resumed(lab: Lab, job_id: str) -> list[int]:
-    return [int(event.detail["step"]) for event in lab.events(job_id) if event.kind is EventKind.GENERATION_RESUMED]
+    return [int(event.detail["step"]) for event in lab.events(job_id) if event.kind == GenerationResumedEvent.kind]
 
 
 def _durable(lab: Lab, job_id: str) -> list[int]:
-    return [int(e.detail["step"]) for e in lab.events(job_id) if e.kind is EventKind.CHECKPOINT_DURABLE]
+    return [int(e.detail["step"]) for e in lab.events(job_id) if e.kind == CheckpointDurableEvent.kind]
 
 
 def _agent_of(rank_pid: int) -> int:

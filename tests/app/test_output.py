@@ -20,7 +20,27 @@ from mainspring.domain.answers import AttemptView, Event, GoodputReport, JobView
 from mainspring.domain.goodput import Goodput, TimeUse
 from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName
 from mainspring.domain.life import AttemptState, JobState
-from mainspring.domain.wire import Detail, EventKind, RankStatus
+from mainspring.domain.wire import Detail, RankStatus
+from mainspring.domain.wire.events import EVENTS
+from mainspring.domain.wire.events.attempts import (
+    AttemptEndedEvent,
+    AttemptGrantedEvent,
+    AttemptResizedEvent,
+    AttemptStoppingEvent,
+    LeadNamedEvent,
+)
+from mainspring.domain.wire.events.jobs import JobMovedEvent
+from mainspring.domain.wire.events.leads import (
+    AgentLeavingEvent,
+    CheckpointDurableEvent,
+    CheckpointFailedEvent,
+    GenerationResumedEvent,
+    HangEvent,
+    LeadEndedEvent,
+    RankLeftEvent,
+    ResultEvent,
+    SnapshotPaceEvent,
+)
 
 JOB, ATTEMPT, NAME = JobId("job-x34am42h1s4q"), AttemptId("attempt-2zmtt1czx7ch"), "a-name-of-a-job-that-is-quite-long"
 
@@ -108,90 +128,91 @@ DETAILS = st.dictionaries(
 )
 
 
-@given(st.sampled_from(EventKind), DETAILS)
-def test_an_event_of_any_kind_with_any_details_reads_as_one_short_line(kind: EventKind, detail: Detail) -> None:
+@given(st.sampled_from([event.kind for event in EVENTS]), DETAILS)
+def test_an_event_of_any_kind_with_any_details_reads_as_one_short_line(kind: str, detail: Detail) -> None:
     words = event_words(Event(sequence=1, time_s=1.0, kind=kind, detail=detail))
     assert "\n" not in words
     assert len(words) <= 300
-    assert words or kind is EventKind.RESULT
+    assert words or kind == ResultEvent.kind
 
 
 @pytest.mark.parametrize(
     ("kind", "detail", "words"),
     [
         (
-            EventKind.LEAD_NAMED,
+            LeadNamedEvent.kind,
             {"epoch": 2, "agent": 3, "reason": "agent 0, which led, has not been heard of for 15 s"},
             "agent 3 leads from now on, the 2nd to: agent 0, which led, has not been heard of for 15 s",
         ),
         (
-            EventKind.HANG,
+            HangEvent.kind,
             {"generation": 1, "step": 40, "silent_s": 12.5, "odd": "rank 2", "evidence": "stopped"},
             "no rank got past step 40 for 12.5 s; the odd ones: rank 2 (stopped)",
         ),
         (
-            EventKind.RANK_LEFT,
+            RankLeftEvent.kind,
             {"generation": 1, "rank": 2, "step": 7, "words": "connection closed by peer"},
             "rank 2 left at step 7 after an error: connection closed by peer; its process goes on, and joins again",
         ),
         (
-            EventKind.RANK_LEFT,
+            RankLeftEvent.kind,
             {"generation": 1, "rank": 2, "step": 7, "words": ""},
             "rank 2 left at step 7 as it was asked to; its process goes on, and joins again",
         ),
         (
-            EventKind.SNAPSHOT_PACE,
+            SnapshotPaceEvent.kind,
             {"every": 8, "interval_s": 4.25, "cost_s": 0.1, "failures_per_day": 0.016},
             "a snapshot every 8 steps, on the way to the best pace, one in 4.25 s: each costs 0.1 s, and 0.016 "
             "failures a day are expected",
         ),
         (
-            EventKind.ATTEMPT_GRANTED,
-            {"number": 1, "nodes": 1, "cluster": "local", "plan": 3},
+            AttemptGrantedEvent.kind,
+            {"number": 1, "nodes": 1, "cluster": "local", "plan": 3, "step": -1},
             "attempt 1 is granted 1 node of local by plan 3",
         ),
         (
-            EventKind.GENERATION_RESUMED,
+            GenerationResumedEvent.kind,
             {"generation": 2, "step": 256, "source": "arena", "ranks": 2},
             "generation 2 begins at step 256, from arena, 2 ranks",
         ),
         (
-            EventKind.AGENT_LEAVING,
+            AgentLeavingEvent.kind,
             {"agent": 1, "node": "alpha-1", "grace_s": 30.0},
             "alpha-1, with agent 1, is taken away in 30 s",
         ),
         (
-            EventKind.ATTEMPT_RESIZED,
+            AttemptResizedEvent.kind,
             {"role": "main", "replicas": 2, "reason": "shrinks", "for_job": "job-7"},
             "goes on with 2 replicas of main: shrinks, for job-7",
         ),
     ],
 )
-def test_events_of_a_run_read_as_plain_words(kind: EventKind, detail: Detail, words: str) -> None:
+def test_events_of_a_run_read_as_plain_words(kind: str, detail: Detail, words: str) -> None:
     assert event_words(Event(sequence=1, time_s=1.0, kind=kind, detail=detail)) == words
 
 
 def test_events_shown_leave_out_all_but_the_newest_of_those_that_come_often() -> None:
-    kinds = [EventKind.CHECKPOINT_DURABLE, EventKind.HANG, EventKind.CHECKPOINT_DURABLE]
-    events = [Event(sequence=n, time_s=float(n), kind=kind, detail={"step": n}) for n, kind in enumerate(kinds)]
+    kinds = [CheckpointDurableEvent.kind, HangEvent.kind, CheckpointDurableEvent.kind]
+    more: Detail = {"size_bytes": 1, "generation": 1, "silent_s": 1.0, "odd": "", "evidence": ""}
+    events = [Event(sequence=n, time_s=float(n), kind=kind, detail={"step": n, **more}) for n, kind in enumerate(kinds)]
     shown = _drawn(events_table(events), columns=100)
     assert shown.count("checkpoint_durable") == 1
     assert "step 2 is durable" in shown
-    assert [event.kind for event in notable(events)] == [EventKind.HANG]
+    assert [event.kind for event in notable(events)] == [HangEvent.kind]
 
 
 def test_events_shown_tell_the_reason_of_one_failure_once_and_of_the_next_attempts_again() -> None:
     reason = "rank 0 exited with 1, after 8 restarts in place"
     again = f"attempt 1 was lost ({reason}); waiting to start again (loss 1 of 4)"
-    failure: list[tuple[EventKind, Detail]] = [
-        (EventKind.LEAD_ENDED, {"outcome": "lost", "reason": reason, "step": 7}),
-        (EventKind.ATTEMPT_STOPPING, {"cause": "outcome", "reason": reason}),
-        (EventKind.ATTEMPT_ENDED, {"outcome": "lost", "reason": reason}),
-        (EventKind.JOB_MOVED, {"before": "running", "after": "queued", "reason": again}),
-        (EventKind.CHECKPOINT_FAILED, {"step": 7, "reason": "disk full"}),
-        (EventKind.CHECKPOINT_FAILED, {"step": 8, "reason": "disk full"}),
+    failure: list[tuple[str, Detail]] = [
+        (LeadEndedEvent.kind, {"outcome": "lost", "reason": reason, "step": 7}),
+        (AttemptStoppingEvent.kind, {"cause": "outcome", "reason": reason}),
+        (AttemptEndedEvent.kind, {"outcome": "lost", "reason": reason}),
+        (JobMovedEvent.kind, {"before": "running", "after": "queued", "reason": again}),
+        (CheckpointFailedEvent.kind, {"step": 7, "reason": "disk full"}),
+        (CheckpointFailedEvent.kind, {"step": 8, "reason": "disk full"}),
     ]
-    granted: tuple[EventKind, Detail] = (EventKind.ATTEMPT_GRANTED, {"number": 2})
+    granted: tuple[str, Detail] = (AttemptGrantedEvent.kind, {"number": 2, "nodes": 1, "cluster": "local", "plan": 3})
     told = [*failure, granted, *failure]
     events = [Event(sequence=n, time_s=float(n), kind=kind, detail=detail) for n, (kind, detail) in enumerate(told)]
     lines = _drawn(events_table(events), columns=200).splitlines()[1:]

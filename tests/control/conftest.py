@@ -14,7 +14,7 @@ from mainspring.domain.fleet import Inventory, LaunchOrder, Node
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, JobId, NodeName, RoleName
 from mainspring.domain.job import LAB, JobSpec, Option, Role
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire import EventKind, Heartbeat, HeartbeatReply, LeadEvent, Orders, Register
+from mainspring.domain.wire import Heartbeat, HeartbeatReply, LeadEvent, Orders, Register
 from mainspring.planner import Policy
 from mainspring.simulator.proof.cluster import SimulatedCluster
 from mainspring.testing import FakeClock, FakeEngine, SeededDice
@@ -131,7 +131,7 @@ class World:
     def beat(
         self,
         job: JobId,
-        *kinds: tuple[EventKind, dict[str, str | int | float | bool]],
+        *kinds: tuple[str, dict[str, str | int | float | bool]],
         step: int = 0,
         generation: int = 1,
         outcome: AttemptState | None = None,

@@ -14,7 +14,9 @@ from mainspring.domain.errors import Conflict, InvalidMessage, NotAllowed, NotFo
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
 from mainspring.domain.life import AllocationState, AttemptState, JobState
 from mainspring.domain.plan import Grant
-from mainspring.domain.wire import EventKind, Heartbeat, LeadEvent, Register
+from mainspring.domain.wire import Heartbeat, LeadEvent, Register
+from mainspring.domain.wire.events.attempts import AttemptGrantedEvent
+from mainspring.domain.wire.events.leads import CheckpointDurableEvent
 
 if TYPE_CHECKING:
     from tests.control.conftest import World
@@ -136,7 +138,7 @@ def test_orders_of_a_later_attempt_say_how_far_the_earlier_ones_came(world: Worl
     world.end_agents(job, exit_code=-9)
     world.tick(3)
     assert world.register(job)[0].furthest_step == 60
-    granted = [event for event in world.control.events(reference=job) if event.kind is EventKind.ATTEMPT_GRANTED]
+    granted = [event for event in world.control.events(reference=job) if event.kind == AttemptGrantedEvent.kind]
     assert [event.detail["step"] for event in granted] == [-1, 60]
 
 
@@ -157,7 +159,7 @@ def _beat(world: World, job: str, epoch: int, *sequences: int, step: int = 0, ge
         metrics={},
         ranks=(),
         events=tuple(
-            LeadEvent(sequence=number, time_s=1.0, kind=EventKind.CHECKPOINT_DURABLE, detail={"step": number})
+            LeadEvent(sequence=number, time_s=1.0, kind=CheckpointDurableEvent.kind, detail={"step": number})
             for number in sequences
         ),
     )
@@ -169,7 +171,7 @@ def test_heartbeats_that_repeat_or_come_late_are_counted_once(world: World) -> N
     assert world.send(job, _beat(world, job, 1, 1, 2, step=5)).acknowledged == 2
     assert world.send(job, _beat(world, job, 1, 1, 2, 3, step=8)).acknowledged == 3
     assert world.send(job, _beat(world, job, 1, 1, step=2)).acknowledged == 3
-    kept = [event.detail["step"] for event in world.control.events(reference=job) if "durable" in event.kind.value]
+    kept = [event.detail["step"] for event in world.control.events(reference=job) if "durable" in event.kind]
     assert kept == [1, 2, 3]
     assert world.job(job).step == 8
     assert world.send(job, _beat(world, job, 1, step=3, generation=2)).acknowledged == 3

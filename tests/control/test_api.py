@@ -29,6 +29,7 @@ from mainspring.domain.ids import AllocationId, ChipName, TeamName
 from mainspring.domain.job import LAB, JobSpec, Option, Role
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.team import Team
+from mainspring.domain.wire.events.jobs import JobSubmittedEvent
 from mainspring.testing import FakeEngine
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def test_job_submitted_over_http_is_shown_listed_explained_and_stopped(api: Api)
     assert [view.id for view in only] == [made.id]
     assert decode(answers.Why, api.get(f"/v1/jobs/{made.id}/why").content).candidates
     events = codec.decode(tuple[answers.Event, ...], api.get(f"/v1/jobs/{made.id}/events").content)
-    assert events[0].kind is wire.EventKind.JOB_SUBMITTED
+    assert events[0].kind is JobSubmittedEvent.kind
     rest = codec.decode(tuple[answers.Event, ...], api.get(f"/v1/events?since={events[0].sequence}").content)
     assert events[0] not in rest
     assert events[-1] in rest

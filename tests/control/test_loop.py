@@ -18,7 +18,7 @@ from mainspring.domain.job import LAB
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.plan import Limit
 from mainspring.domain.team import Team
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events.leads import GenerationSteppingEvent, RankExitedEvent, ResultEvent
 from mainspring.simulator.proof.cluster import CallFaults
 from mainspring.testing import FakeEngine
 
@@ -43,9 +43,9 @@ def test_job_that_fits_starts_on_the_cheaper_cluster_and_succeeds(world: World) 
     assert "simulated" in why.summary
     assert {candidate.cluster for candidate in why.candidates} == {"east", "west"}
     world.register(job)
-    world.beat(job, (EventKind.GENERATION_STEPPING, {"generation": 1, "step": 0}))
+    world.beat(job, (GenerationSteppingEvent.kind, {"generation": 1, "step": 0}))
     assert world.job(job).state is JobState.RUNNING
-    world.beat(job, (EventKind.RESULT, {"success": 0.97}), step=9, outcome=AttemptState.SUCCEEDED)
+    world.beat(job, (ResultEvent.kind, {"success": 0.97}), step=9, outcome=AttemptState.SUCCEEDED)
     world.end_agents(job, exit_code=0)
     world.tick(2)
     view = world.job(job)
@@ -108,7 +108,7 @@ def test_attempt_whose_agents_die_is_lost_and_tried_again_until_the_most_allowed
     world.run(job)
     world.beat(
         job,
-        (EventKind.RANK_EXITED, {"generation": 1, "rank": 0, "exit_code": 1, "step": 3, "last_words": "CUDA is sad"}),
+        (RankExitedEvent.kind, {"generation": 1, "rank": 0, "exit_code": 1, "step": 3, "last_words": "CUDA is sad"}),
     )
     world.end_agents(job, exit_code=1, reason="a rank failed")
     world.tick(3)

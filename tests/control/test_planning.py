@@ -21,7 +21,8 @@ from mainspring.domain.job import LAB, Tier
 from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.plan import Limit
 from mainspring.domain.team import Team
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events.jobs import ProvisionWantedEvent, StopRequestedEvent
+from mainspring.domain.wire.events.leads import CheckpointDurableEvent
 from mainspring.planner import Policy
 from mainspring.testing import FakeEngine
 
@@ -52,7 +53,7 @@ def test_urgent_job_displaces_one_that_is_not_which_goes_back_to_the_queue(world
     world.tick()
     attempt = world.job(meek).attempts[0]
     assert attempt.state is AttemptState.STOPPING
-    asked = [event for event in world.control.events(reference=meek) if event.kind is EventKind.STOP_REQUESTED]
+    asked = [event for event in world.control.events(reference=meek) if event.kind == StopRequestedEvent.kind]
     assert asked[-1].detail["for_job"] == urgent
     assert asked[-1].detail["by"]
     world.beat(meek, outcome=AttemptState.CANCELLED)
@@ -84,7 +85,7 @@ def _wanted(world: World, job: JobId) -> list[tuple[object, ...]]:
     return [
         tuple(event.detail[name] for name in ("cluster", "offer", "nodes"))
         for event in world.control.events(reference=job)
-        if event.kind is EventKind.PROVISION_WANTED
+        if event.kind == ProvisionWantedEvent.kind
     ]
 
 
@@ -319,7 +320,7 @@ def test_durable_checkpoint_is_what_an_eviction_would_lose_no_more(world: World)
     job = world.submit()
     world.run(job)
     world.clock.advance(100.0)
-    world.beat(job, (EventKind.CHECKPOINT_DURABLE, {"step": 5, "size_bytes": 1}))
+    world.beat(job, (CheckpointDurableEvent.kind, {"step": 5, "size_bytes": 1}))
     told_s = world.clock.now_s()
     world.tick()
     for _ in range(2):

@@ -16,7 +16,7 @@ from mainspring.domain.job import LAB, MAIN, Option, Role, Tier
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.plan import Limit
 from mainspring.domain.team import Team
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events.attempts import AllocationQueuedEvent, AllocationTakenEvent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,8 +40,8 @@ def _states(world: World, job: JobId) -> list[tuple[str, str]]:
     return [(attempt.state.value, attempt.cluster) for attempt in world.job(job).attempts]
 
 
-def _told(world: World, job: JobId, kind: EventKind) -> list[str]:
-    return [str(event.detail["reason"]) for event in world.control.events(reference=job) if event.kind is kind]
+def _told(world: World, job: JobId, kind: str) -> list[str]:
+    return [str(event.detail["reason"]) for event in world.control.events(reference=job) if event.kind == kind]
 
 
 def _only(world: World, job: JobId) -> AllocationId:
@@ -98,7 +98,7 @@ def test_attempt_that_its_cluster_takes_back_is_tried_elsewhere_and_not_counted(
     world.tick(3)
     assert _states(world, job) == [("cancelled", "west"), ("granted", "east")]
     assert world.job(job).attempts[0].reason == f"cluster west took it back: {TAKEN}"
-    assert _told(world, job, EventKind.ALLOCATION_TAKEN) == [f"cluster west took it back: {TAKEN}"]
+    assert _told(world, job, AllocationTakenEvent.kind) == [f"cluster west took it back: {TAKEN}"]
     assert world.control.goodput(job).preemptions == 1
 
 
@@ -201,7 +201,7 @@ def test_elastic_attempt_goes_on_without_what_its_cluster_takes_back(world: Worl
     assert (view.state, [attempt.state for attempt in view.attempts]) == (JobState.RUNNING, [AttemptState.RUNNING])
     assert name not in live(world, job)
     assert len(live(world, job)) >= 2
-    assert _told(world, job, EventKind.ALLOCATION_TAKEN) == [f"cluster west took it back: {TAKEN}"]
+    assert _told(world, job, AllocationTakenEvent.kind) == [f"cluster west took it back: {TAKEN}"]
 
 
 def test_job_cancelled_while_its_cluster_takes_it_back_is_cancelled(world: World) -> None:
@@ -230,7 +230,7 @@ def test_attempt_in_its_clusters_queue_says_what_it_waits_for_and_is_charged_not
     assert view.goodput is not None
     assert view.goodput.allocated_s == 0.0
     assert view.goodput.waited_s == pytest.approx(shared.clock.now_s() - submitted_s)
-    assert len(_told(shared, job, EventKind.ALLOCATION_QUEUED)) == 1
+    assert len(_told(shared, job, AllocationQueuedEvent.kind)) == 1
 
 
 def test_attempt_that_leaves_its_clusters_queue_counts_from_then_on(shared: World) -> None:

@@ -29,8 +29,8 @@ from mainspring.domain.life import AllocationState, AttemptState, JobState
 
 READ_APART = {
     JobRecord: {"spec", "submit_key"},
-    AttemptRecord: {"grants", "ranks"},
-    AllocationRecord: {"part", "chips"},
+    AttemptRecord: {"ranks"},
+    AllocationRecord: {"part", "chips", "released"},
 }
 MAPPED: list[tuple[type, RowMapping[Any], sa.Table]] = [
     (JobRecord, JOB_ROWS, jobs),
@@ -121,7 +121,7 @@ def test_field_may_be_none_where_its_column_may(kind: type, rows: RowMapping[Any
 def test_records_written_are_read_as_they_were(store: Store) -> None:
     with store.write() as connection:
         connection.execute(sa.insert(jobs).values(spec="{}", **JOB_ROWS.row(alike(JobRecord, JOB))))
-        connection.execute(sa.insert(attempts).values(grants="[]", **ATTEMPT_ROWS.row(alike(AttemptRecord, ATTEMPT))))
+        connection.execute(sa.insert(attempts).values(**ATTEMPT_ROWS.row(alike(AttemptRecord, ATTEMPT))))
         place = ALLOCATION_ROWS.row(alike(AllocationRecord, ALLOCATION))
         connection.execute(sa.insert(allocations).values(part="{}", chips="{}", **place))
     with store.read() as connection:

@@ -17,7 +17,9 @@ from mainspring.domain.ids import AllocationId, ChipName, ClusterName, JobId, No
 from mainspring.domain.job import MAIN, Option, Role, Tier
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.plan import Grant
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events.attempts import AttemptResizedEvent, LeadNamedEvent
+from mainspring.domain.wire.events.jobs import StopRequestedEvent
+from mainspring.domain.wire.events.leads import CheckpointDurableEvent
 from mainspring.planner import Policy
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 LEASE_S = Settings().lease_s
 
 
-def _kinds(world: World, job: JobId) -> list[EventKind]:
+def _kinds(world: World, job: JobId) -> list[str]:
     return [event.kind for event in world.control.events(reference=job)]
 
 
@@ -97,7 +99,7 @@ def test_elastic_job_gives_up_nodes_for_an_urgent_one_and_runs_on(world: World) 
     world.tick(8)
     narrow = world.submit(world.spec("narrow", replicas=2, tier=Tier.CRITICAL))
     world.tick()
-    resized = [event for event in world.control.events(reference=job) if event.kind is EventKind.ATTEMPT_RESIZED]
+    resized = [event for event in world.control.events(reference=job) if event.kind == AttemptResizedEvent.kind]
     assert [(event.detail["replicas"], event.detail["for_job"]) for event in resized] == [(2, narrow)]
     attempt = world.job(job).attempts[0]
     assert attempt.state is AttemptState.RUNNING
@@ -146,7 +148,7 @@ def test_elastic_job_that_was_resized_is_left_alone_before_it_grows_again(world:
     if restarts:
         world.restart(policy=policy)
         world.clock.advance(Settings().leader_lease_s)
-    resized_s = [e.time_s for e in world.control.events(reference=job) if e.kind is EventKind.ATTEMPT_RESIZED][-1]
+    resized_s = [e.time_s for e in world.control.events(reference=job) if e.kind == AttemptResizedEvent.kind][-1]
     while world.clock.now_s() < resized_s + 18.0:
         world.beat(job, step=9)
         world.tick()
@@ -165,7 +167,7 @@ def test_shrink_that_would_end_the_lead_is_a_new_start_at_the_other_size(world: 
     narrow = world.submit(world.spec("narrow", replicas=2, tier=Tier.CRITICAL))
     world.tick()
     assert world.job(job).attempts[0].state is AttemptState.STOPPING
-    asked = [event for event in world.control.events(reference=job) if event.kind is EventKind.STOP_REQUESTED]
+    asked = [event for event in world.control.events(reference=job) if event.kind == StopRequestedEvent.kind]
     assert asked[-1].detail["for_job"] == narrow
     assert "2 replicas" in str(asked[-1].detail["by"])
     world.tick(4)
@@ -305,13 +307,13 @@ def test_agent_that_lost_a_lead_which_still_reports_is_sent_back_to_it(world: Wo
     again = come(world, job, lost_epoch=1)
     assert {orders.lead_address for orders in again.values()} == {orders.lead_address for orders in first.values()}
     assert {orders.epoch for orders in again.values()} == {1}
-    assert EventKind.LEAD_NAMED not in _kinds(world, job)
+    assert LeadNamedEvent.kind not in _kinds(world, job)
 
 
 def test_first_agent_to_miss_a_silent_lead_leads_next_and_the_others_follow_it(world: World) -> None:
     job = world.submit(world.spec(replicas=3))
     begin(world, job)
-    world.beat(job, (EventKind.CHECKPOINT_DURABLE, {"step": 20, "size_bytes": 1}), step=20)
+    world.beat(job, (CheckpointDurableEvent.kind, {"step": 20, "size_bytes": 1}), step=20)
     old = world.last_beat
     world.clock.advance(LEASE_S + 1)
     (name, order) = next(iter(world.orders_of(job).items()))
@@ -321,12 +323,12 @@ def test_first_agent_to_miss_a_silent_lead_leads_next_and_the_others_follow_it(w
     assert len(answers[0].ranks) == 3
     assert answers[0].furthest_step == 20
     assert world.send(job, old).fenced, "the old lead is over, whatever it says"
-    named = [event.detail for event in world.control.events(reference=job) if event.kind is EventKind.LEAD_NAMED]
+    named = [event.detail for event in world.control.events(reference=job) if event.kind == LeadNamedEvent.kind]
     assert [(detail["epoch"], detail["agent"]) for detail in named] == [(2, 1)]
     world.epochs[world.job(job).attempts[0].id] = 2
     world.sequences.clear()
-    assert not world.beat(job, (EventKind.CHECKPOINT_DURABLE, {"step": 30, "size_bytes": 1}), generation=3).fenced
-    assert _kinds(world, job).count(EventKind.CHECKPOINT_DURABLE) == 2, "the new lead counts its events from 1"
+    assert not world.beat(job, (CheckpointDurableEvent.kind, {"step": 30, "size_bytes": 1}), generation=3).fenced
+    assert _kinds(world, job).count(CheckpointDurableEvent.kind) == 2, "the new lead counts its events from 1"
 
 
 def test_agents_that_lost_an_older_lead_are_told_of_the_newest(world: World) -> None:

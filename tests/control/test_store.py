@@ -17,11 +17,11 @@ from mainspring import control
 from mainspring.control import Store, open_store
 from mainspring.control.service.views import view_job
 from mainspring.control.state.history import usage
-from mainspring.control.store.holdings import parts
+from mainspring.control.store.holdings import grants, parts
 from mainspring.control.store.records import jobs_by_id, specs, tenants, text_of
 from mainspring.control.store.schema import allocations, metadata, teams
 from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, StorageFull
-from mainspring.domain.ids import AllocationId, ChipName, ClusterName, JobId, NodeName
+from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, JobId, NodeName
 from mainspring.domain.job import LAB, MAIN, JobSpec, Option, Role
 from mainspring.domain.plan import Grant
 from mainspring.domain.team import Team
@@ -37,11 +37,21 @@ def test_migrations_build_the_tables_that_the_schema_names(store: Store) -> None
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
 
 
-def test_store_of_the_first_shape_keeps_its_jobs_attempts_and_teams(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'store.db'}"
+def _at(url: str, revision: str, rows: list[tuple[str, dict[str, object]]]) -> None:
+    """Makes a store of an older shape."""
     engine = sa.create_engine(url)
     config = Config()
     config.set_main_option("script_location", str(Path(control.__file__).parent / "store" / "migrations"))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+        for table, row in rows:
+            connection.execute(sa.insert(sa.table(table, *map(sa.column, row))).values(row))
+    engine.dispose()
+
+
+def test_store_of_the_first_shape_keeps_its_jobs_attempts_and_teams(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
     spec = JobSpec(name="old", roles=(Role(command=("x",), options=(Option(chip=ChipName("h100"), chips=2.0),)),))
     grant = Grant(
         role=MAIN,
@@ -57,20 +67,17 @@ def test_store_of_the_first_shape_keeps_its_jobs_attempts_and_teams(tmp_path: Pa
     facts = {"simulated": True, "plan": 1, "dollars_per_hour": 6.0, "granted_s": 10.0, "ended_s": 110.0}
     rest = {"stop_cause": "outcome", "reason": "", "generation": 1, "step": 3, "ranks": "[]", "events_seen": 0}
     gone = {"state": "gone", "launched_s": 11.0}
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-        for table, row in (
-            ("jobs", job | told),
-            ("attempts", attempt | facts | rest | {"grants": text_of((grant,))}),
-            ("allocations", {"id": "allocation-1", "attempt_id": "attempt-1", "place": 0, "cluster": "east"} | gone),
-            ("teams", {"name": "lab", "parent": None, "chip_milli_max": 1_500}),
-        ):
-            connection.execute(sa.insert(sa.table(table, *map(sa.column, row))).values(row))
-    engine.dispose()
+    rows: list[tuple[str, dict[str, object]]] = [
+        ("jobs", job | told),
+        ("attempts", attempt | facts | rest | {"grants": text_of((grant,))}),
+        ("allocations", {"id": "allocation-1", "attempt_id": "attempt-1", "place": 0, "cluster": "east"} | gone),
+        ("teams", {"name": "lab", "parent": None, "chip_milli_max": 1_500}),
+    ]
+    _at(url, "0001", rows)
     with open_store(url).read() as connection:
         assert tenants(connection) == (Team(name=LAB, chips_max=1.5),)
         assert parts(connection, [AllocationId("allocation-1")]) == {"allocation-1": grant}
+        assert grants(connection, [AttemptId("attempt-1")]) == {"attempt-1": (grant,)}
         assert connection.execute(sa.select(allocations.c.chips)).scalars().all() == ['{"h100": 2000}']
         (job_,) = jobs_by_id(connection, [JobId("job-1")]).values()
         assert view_job(connection, job_, now_s=1e9, lease_s=15.0).attempts[0].dollars == pytest.approx(
@@ -78,6 +85,54 @@ def test_store_of_the_first_shape_keeps_its_jobs_attempts_and_teams(tmp_path: Pa
         )
         assert specs(connection, [JobId("job-1")]) == {"job-1": spec}
         assert usage(connection, now_s=110.0)[LAB] == pytest.approx(200.0, rel=0.01)
+
+
+def _grant(*nodes: str, ranks: int = 1) -> Grant:
+    count = len(nodes)
+    return Grant(
+        role=MAIN,
+        option=0,
+        cluster=ClusterName("east"),
+        nodes=tuple(map(NodeName, nodes)),
+        chip_milli=(1_000 * ranks,) * count,
+        ranks=(ranks,) * count,
+    )
+
+
+def test_store_with_grants_of_attempts_is_read_as_having_the_same(tmp_path: Path) -> None:
+    """Live ones, one that shrank, one that came back to a node it gave up, one that ended with all it held."""
+    held = {
+        "live": _grant("a", "b"),
+        "shrunk": _grant("a"),
+        "again": _grant("a", "b"),
+        "over": _grant("a", "b"),
+        "twice": _grant("a", ranks=2),
+    }
+    parts_of: dict[str, list[tuple[Grant, str]]] = {
+        "live": [(_grant("a"), "launched"), (_grant("b"), "granted")],
+        "shrunk": [(_grant("a"), "launched"), (_grant("b"), "gone")],
+        "again": [(_grant("a"), "launched"), (_grant("b"), "gone"), (_grant("b"), "launched")],
+        "over": [(_grant("a"), "gone"), (_grant("c"), "gone"), (_grant("b"), "gone")],
+        "twice": [(_grant("a"), "gone"), (_grant("a"), "gone")],
+    }
+    job = {"id": "job-1", "name": "old", "team": "lab", "state": "running", "submitted_s": 1.0, "reason": ""}
+    rows: list[tuple[str, dict[str, object]]] = [
+        ("jobs", {**job, "step": -1, "metrics": "{}", "result": "{}", "spec": "{}"})
+    ]
+    facts = {"state": "running", "cluster": "east", "simulated": True, "plan": 1, "granted_s": 1.0, "stop_cause": ""}
+    rest = {"reason": "", "generation": 1, "step": 3, "ranks": "[]", "events_seen": 0}
+    for number, (name, grant) in enumerate(held.items()):
+        own = {"id": name, "job_id": "job-1", "number": number, "grants": text_of((grant,))}
+        rows.append(("attempts", {**facts, **rest, **own}))
+        for place, (part, state) in enumerate(parts_of[name]):
+            which = {"id": f"{name}-{place}", "attempt_id": name, "place": place, "cluster": "east", "state": state}
+            rows.append(("allocations", {**which, "part": text_of(part), "nodes": 1}))
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    _at(url, "0005", rows)
+    with open_store(url).read() as connection:
+        assert grants(connection, map(AttemptId, held)) == {name: (grant,) for name, grant in held.items()}
+        released = sa.select(allocations.c.id).where(allocations.c.released).order_by(allocations.c.id)
+        assert list(connection.execute(released).scalars()) == ["again-1", "over-1", "shrunk-1"]
 
 
 def test_schema_says_nothing_particular_to_one_database() -> None:

@@ -25,7 +25,7 @@ import types
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 HERE = Path(__file__).resolve().parent
 LEFT_OUT = ("cache", "server.json", "lock")  # What is made anew, or says where a process was.

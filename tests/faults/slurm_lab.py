@@ -19,7 +19,7 @@ from mainspring.domain.answers import JobView
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import JobState, ended
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events.leads import GenerationResumedEvent
 from mainspring.engines.local.config import LocalCluster
 from mainspring.engines.slurm.cluster.config import SlurmCluster
 from mainspring.testing.slurm import SlurmNodes, SlurmPartition, SlurmServer
@@ -76,11 +76,11 @@ class SlurmLab:
     def resumed(self, name: str) -> list[int]:
         """Returns the step that each generation of a job began with."""
         events = self.lab.events(name)
-        return [int(event.detail["step"]) for event in events if event.kind is EventKind.GENERATION_RESUMED]
+        return [int(event.detail["step"]) for event in events if event.kind == GenerationResumedEvent.kind]
 
     def story(self, name: str) -> str:
         """Returns what happened to a job, for messages."""
-        return "\n".join(f"{event.time_s:.2f} {event.kind.value} {event.detail}" for event in self.lab.events(name))
+        return "\n".join(f"{event.time_s:.2f} {event.kind} {event.detail}" for event in self.lab.events(name))
 
     def check(self, name: str, steps: int = STEPS) -> JobView:
         """Waits for a job to succeed, and sees that no step of it was lost or doubled; returns it."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events.leads import GenerationResumedEvent, ResultEvent
 from tests.node.rig import Rig
 
 pytest.importorskip("jax", reason="the train extra is not installed")
@@ -30,7 +30,7 @@ def training(make_rig: Callable[..., Rig], tmp_path: Path, **options: object) ->
 
 def weights(rig: Rig) -> dict[str, object]:
     assert rig.wait_outcome().outcome is AttemptState.SUCCEEDED, rig.story()
-    return {name: value for detail in rig.of_kind(EventKind.RESULT) for name, value in detail.items()}
+    return {name: value for detail in rig.of_kind(ResultEvent.kind) for name, value in detail.items()}
 
 
 def test_two_of_three_ranks_killed_at_once_leave_the_weights_bitwise_as_they_would_be(
@@ -42,7 +42,7 @@ def test_two_of_three_ranks_killed_at_once_leave_the_weights_bitwise_as_they_wou
     stormy.signal_rank(0, signal.SIGKILL)
     stormy.signal_rank(2, signal.SIGKILL)
     assert weights(stormy) == calm
-    assert len(stormy.of_kind(EventKind.GENERATION_RESUMED)) >= 2
+    assert len(stormy.of_kind(GenerationResumedEvent.kind)) >= 2
 
 
 def test_node_lost_shrinks_the_world_and_keeps_the_global_batch(make_rig: Callable[..., Rig], tmp_path: Path) -> None:

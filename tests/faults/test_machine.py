@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events.leads import (
+    AgentLostEvent,
+    CheckpointDurableEvent,
+    CheckpointFailedEvent,
+    GenerationResumedEvent,
+)
 from tests.node.rig import Rig
 
 pytestmark = pytest.mark.slow
@@ -33,21 +38,21 @@ def test_disk_that_becomes_read_only_stops_saves_alone_and_they_catch_up(
     disk: Path, make_rig: Callable[..., Rig]
 ) -> None:
     rig = make_rig(steps=700, how=("reconnects",))
-    rig.wait_event(EventKind.CHECKPOINT_DURABLE)
+    rig.wait_event(CheckpointDurableEvent.kind)
 
     def remounted(how: str) -> bool:
         return subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], capture_output=True).returncode == 0
 
     rig.wait(lambda: remounted("ro"), "moment in which nothing is being written")
-    failed = rig.wait_event(EventKind.CHECKPOINT_FAILED)
+    failed = rig.wait_event(CheckpointFailedEvent.kind)
     assert "Read-only file system" in str(failed["reason"])
     rig.signal_rank(0, signal.SIGKILL)
     rig.wait_stepping(2)
-    assert rig.of_kind(EventKind.GENERATION_RESUMED)[-1]["source"] == "arena"
+    assert rig.of_kind(GenerationResumedEvent.kind)[-1]["source"] == "arena"
     assert remounted("rw")
     assert rig.wait_outcome().outcome is AttemptState.SUCCEEDED
     rig.check_results(700, ranks=2)
-    assert int(rig.of_kind(EventKind.CHECKPOINT_DURABLE)[-1]["step"]) == 700
+    assert int(rig.of_kind(CheckpointDurableEvent.kind)[-1]["step"]) == 700
 
 
 def test_clock_set_forward_and_back_changes_nothing(make_rig: Callable[..., Rig], tmp_path: Path) -> None:
@@ -62,8 +67,8 @@ def test_clock_set_forward_and_back_changes_nothing(make_rig: Callable[..., Rig]
         rig.wait_step(rig.heartbeats[-1].step + 50)
     assert rig.wait_outcome().outcome is AttemptState.SUCCEEDED
     assert max(event.time_s for event in rig.events) - min(event.time_s for event in rig.events) > 3_000, "no jump"
-    assert len(rig.of_kind(EventKind.GENERATION_RESUMED)) == 1, rig.story()
-    assert not rig.of_kind(EventKind.AGENT_LOST)
+    assert len(rig.of_kind(GenerationResumedEvent.kind)) == 1, rig.story()
+    assert not rig.of_kind(AgentLostEvent.kind)
     rig.check_results(300, ranks=2)
     seconds = rig.heartbeats[-1].seconds
     assert all(value >= 0 for value in seconds.values())

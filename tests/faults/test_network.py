@@ -12,7 +12,7 @@ import pytest
 
 from mainspring.checkpoint import durable_steps, newest_claim, read_manifest
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events.leads import GenerationResumedEvent
 from mainspring.objects import open_store
 from tests.node.rig import JOB, Rig, gone
 
@@ -91,6 +91,6 @@ def test_lead_cut_off_fences_itself_and_writes_nothing_after_its_successor(
     claim = newest_claim(store, JOB)
     assert claim is not None
     assert claim.epoch == 2
-    resumed_s = next(e.time_s for e in rig.events if e.kind is EventKind.GENERATION_RESUMED and e.detail["ranks"] == 1)
+    resumed_s = next(e.time_s for e in rig.events if e.kind == GenerationResumedEvent.kind and e.detail["ranks"] == 1)
     manifests = [read_manifest(store, JOB, step) for step in durable_steps(store, JOB)]
     assert all(one.lineage.epoch == 2 for one in manifests if one.created_s >= resumed_s)

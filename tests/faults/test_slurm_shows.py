@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from mainspring.domain.life import AttemptState, JobState
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events.attempts import AttemptStoppingEvent
+from mainspring.domain.wire.events.leads import AgentLeavingEvent, LeadEndedEvent
 from mainspring.testing.slurm import slurm_missing
 from tests.app.conftest import kill, kinds
 from tests.faults.slurm_lab import BESIDE, DELEGATED, GRACE_S, PINNED, SlurmLab, slurm_lab
@@ -74,7 +75,7 @@ def test_job_outlives_a_killed_slurmctld_and_ends_once_it_is_back(slurm: SlurmLa
     slurm.server.kill_controller()
     try:
         slurm.open("slurmctld", 30)
-        until(lambda: EventKind.LEAD_ENDED in kinds(slurm.lab, "slurmctld"), "the run to end without slurmctld")
+        until(lambda: LeadEndedEvent.kind in kinds(slurm.lab, "slurmctld"), "the run to end without slurmctld")
     finally:
         slurm.server.start_controller()
     view = slurm.check("slurmctld")
@@ -87,7 +88,7 @@ def test_node_drained_by_an_operator_moves_the_job(slurm: SlurmLab) -> None:
     nodes = slurm.halted("drain", 30).attempts[-1].nodes
     slurm.server.run("scontrol", "update", f"nodename={nodes[0]}", "state=drain", "reason=fan 3 is loud")
     try:
-        until(lambda: EventKind.ATTEMPT_STOPPING in kinds(slurm.lab, "drain"), "the plan to move it")
+        until(lambda: AttemptStoppingEvent.kind in kinds(slurm.lab, "drain"), "the plan to move it")
         slurm.open("drain", 30)
         view = slurm.check("drain")
     finally:
@@ -108,18 +109,18 @@ def test_job_preempted_by_somebody_elses_saves_in_time_and_goes_on_in_another_cl
     assert before.cluster == DELEGATED
     theirs = preempt(slurm)
     try:
-        until(lambda: EventKind.AGENT_LEAVING in kinds(slurm.lab, "preempted"), "the notice to arrive")
+        until(lambda: AgentLeavingEvent.kind in kinds(slurm.lab, "preempted"), "the notice to arrive")
         slurm.open("preempted", 30)
         view = slurm.check("preempted")
         until(lambda: state(slurm.server, theirs) == "RUNNING", "the other job to have its machines")
     finally:
         slurm.server.run("scancel", theirs)
     assert [attempt.cluster for attempt in view.attempts] == [DELEGATED, BESIDE]
-    stopping = next(event for event in slurm.lab.events("preempted") if event.kind is EventKind.ATTEMPT_STOPPING)
+    stopping = next(event for event in slurm.lab.events("preempted") if event.kind == AttemptStoppingEvent.kind)
     assert stopping.detail["cause"] == "taken"
     assert "Slurm asked the job to end" in view.attempts[0].reason
     assert slurm.resumed("preempted")[-1] >= 30, "it saved within the grace, and the checkpoint moved along"
-    leaving = [event for event in slurm.lab.events("preempted") if event.kind is EventKind.AGENT_LEAVING]
+    leaving = [event for event in slurm.lab.events("preempted") if event.kind == AgentLeavingEvent.kind]
     assert all(0 < float(event.detail["grace_s"]) <= GRACE_S for event in leaving)
 
 
@@ -129,7 +130,7 @@ def test_job_preempted_comes_back_when_nothing_else_is_free(slurm: SlurmLab) -> 
     slurm.halted("back", 30)
     theirs = preempt(slurm)
     try:
-        until(lambda: EventKind.AGENT_LEAVING in kinds(slurm.lab, "back"), "the notice to arrive")
+        until(lambda: AgentLeavingEvent.kind in kinds(slurm.lab, "back"), "the notice to arrive")
         slurm.open("back", 30)
         until(lambda: slurm.lab.status("back").state is JobState.QUEUED, "the job to be queued again")
         assert "took it back" in slurm.lab.why("back").summary
@@ -148,7 +149,7 @@ def test_slurm_that_answers_late_holds_up_neither_other_clusters_nor_what_runs(s
         slurm.lab.run(slurm.counting("other", ["v5e"]))
         slurm.open("steady", 30)
         slurm.check("other")
-        until(lambda: EventKind.LEAD_ENDED in kinds(slurm.lab, "steady"), "the run to end without word of Slurm")
+        until(lambda: LeadEndedEvent.kind in kinds(slurm.lab, "steady"), "the run to end without word of Slurm")
     finally:
         slurm.fault.unlink()
     view = slurm.check("steady")
@@ -159,7 +160,7 @@ def test_job_cancelled_by_an_operator_goes_on_in_another_cluster(slurm: SlurmLab
     slurm.lab.run(slurm.counting("cancelled", ["h100", "v5e@0.3"], 30))
     slurm.halted("cancelled", 30)
     slurm.server.run("scancel", "--partition=robots")
-    until(lambda: EventKind.AGENT_LEAVING in kinds(slurm.lab, "cancelled"), "the notice to arrive")
+    until(lambda: AgentLeavingEvent.kind in kinds(slurm.lab, "cancelled"), "the notice to arrive")
     slurm.open("cancelled", 30)
     view = slurm.check("cancelled")
     assert [attempt.cluster for attempt in view.attempts] == [PINNED, BESIDE], slurm.story("cancelled")

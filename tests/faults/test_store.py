@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events.leads import CheckpointDurableEvent, GenerationResumedEvent
 from tests.node.rig import Rig
 
 pytest.importorskip("moto", reason="an S3 server is needed: pip install 'moto[server]'")
@@ -80,27 +80,27 @@ def attempt(make_rig: Callable[..., Rig], s3: S3, steps: int) -> Rig:
 
 def test_store_that_hangs_neither_stops_training_nor_loses_the_end(make_rig: Callable[..., Rig], s3: S3) -> None:
     rig = attempt(make_rig, s3, 400)
-    rig.wait_event(EventKind.CHECKPOINT_DURABLE)
+    rig.wait_event(CheckpointDurableEvent.kind)
     s3.signal(signal.SIGSTOP)
     rig.wait_step(rig.heartbeats[-1].step + 100)
     rig.signal_rank(1, signal.SIGKILL)
     rig.wait_stepping(2)
-    assert rig.of_kind(EventKind.GENERATION_RESUMED)[-1]["source"] == "arena"
+    assert rig.of_kind(GenerationResumedEvent.kind)[-1]["source"] == "arena"
     s3.signal(signal.SIGCONT)
     assert rig.wait_outcome().outcome is AttemptState.SUCCEEDED
     rig.check_results(400, ranks=2)
-    assert int(rig.of_kind(EventKind.CHECKPOINT_DURABLE)[-1]["step"]) == 400
+    assert int(rig.of_kind(CheckpointDurableEvent.kind)[-1]["step"]) == 400
 
 
 def test_store_that_refuses_and_comes_back_empty_has_the_end_all_the_same(make_rig: Callable[..., Rig], s3: S3) -> None:
     rig = attempt(make_rig, s3, 400)
-    rig.wait_event(EventKind.CHECKPOINT_DURABLE)
+    rig.wait_event(CheckpointDurableEvent.kind)
     s3.down()
     rig.wait_step(rig.heartbeats[-1].step + 100)
     s3.up()
     assert rig.wait_outcome().outcome is AttemptState.SUCCEEDED
     rig.check_results(400, ranks=2)
-    assert int(rig.of_kind(EventKind.CHECKPOINT_DURABLE)[-1]["step"]) == 400
+    assert int(rig.of_kind(CheckpointDurableEvent.kind)[-1]["step"]) == 400
 
 
 def test_new_attempt_resumes_from_the_store_over_http(make_rig: Callable[..., Rig], s3: S3, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_new_attempt_resumes_from_the_store_over_http(make_rig: Callable[..., Ri
     for agent in range(2):
         rig.preempt(agent, 10.0)
     rig.wait_outcome()
-    saved = int(rig.of_kind(EventKind.CHECKPOINT_DURABLE)[-1]["step"])
+    saved = int(rig.of_kind(CheckpointDurableEvent.kind)[-1]["step"])
     again = make_rig(
         steps=saved + 40,
         attempt="attempt-2",
@@ -118,6 +118,6 @@ def test_new_attempt_resumes_from_the_store_over_http(make_rig: Callable[..., Ri
         environment=s3.environment,
     )
     assert again.wait_outcome().outcome is AttemptState.SUCCEEDED
-    resumed = again.of_kind(EventKind.GENERATION_RESUMED)[0]
+    resumed = again.of_kind(GenerationResumedEvent.kind)[0]
     assert (resumed["step"], resumed["source"]) == (saved, "store")
     again.check_results(saved + 40, ranks=2)

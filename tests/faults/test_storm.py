@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events.leads import GenerationResumedEvent, ResultEvent
 from tests.faults.test_jax import TRAINEE
 from tests.node.rig import Rig
 
@@ -48,7 +48,7 @@ def test_storm_over_ranks_agents_leads_and_the_controller_loses_nothing(make_rig
         elif spent_s < STORM_S and rig.formed:  # Before all have come, one that goes is the end of the attempt.
             strike(rig, dice, struck)
         wait(rig, dice.uniform(0.2, CALM_S) if spent_s < STORM_S else 0.5)
-    rig.check_results(steps, ranks=int(rig.of_kind(EventKind.GENERATION_RESUMED)[-1]["ranks"]))
+    rig.check_results(steps, ranks=int(rig.of_kind(GenerationResumedEvent.kind)[-1]["ranks"]))
 
 
 def attempt(make_rig: Callable[..., Rig], number: int, steps: int) -> Rig:
@@ -133,7 +133,7 @@ def test_storm_over_jax_ranks_ends_bitwise_as_the_calm_run(make_rig: Callable[..
         assert time.monotonic() < until_s, calm.story()
         wait(calm, 0.5)
     digests = [
-        {name: value for one in rig.of_kind(EventKind.RESULT) for name, value in one.items() if "digest" in name}
+        {name: value for one in rig.of_kind(ResultEvent.kind) for name, value in one.items() if "digest" in name}
         for rig in (stormy, calm)
     ]
     assert digests[0] == digests[1] != {}

@@ -16,7 +16,7 @@ import numpy as np
 
 from mainspring.domain import wire
 from mainspring.domain.ids import NodeName
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events.leads import GenerationResumedEvent
 from mainspring.node.lead import effects
 from mainspring.node.lead.lead import Lead, Phase
 from tests.node import lead_agents as world
@@ -105,7 +105,7 @@ class Cluster:
         taken = list(self.lead.events)
         self.lead.events.clear()
         for event in taken:
-            self.trace.append(f"{self.now_s:.3f} {event.kind.value} {dict(event.detail)}")
+            self.trace.append(f"{self.now_s:.3f} {event.kind} {dict(event.detail)}")
         self.events += taken
         for effect in wanted:
             self._do(effect)
@@ -483,10 +483,10 @@ class Cluster:
 
     # ------------------------------------------------------------ what was seen
 
-    def of_kind(self, kind: EventKind) -> list[wire.Detail]:
-        return [event.detail for event in self.events if event.kind is kind]
+    def of_kind(self, kind: str) -> list[wire.Detail]:
+        return [event.detail for event in self.events if event.kind == kind]
 
-    def until(self, kind: EventKind, seconds: float, count: int = 1) -> None:
+    def until(self, kind: str, seconds: float, count: int = 1) -> None:
         """Lets time pass until there are so many events of a kind."""
         assert self.run(seconds, until=lambda: len(self.of_kind(kind)) >= count), "\n".join(self.trace[-40:])
 
@@ -495,4 +495,4 @@ class Cluster:
 
     @property
     def resumed(self) -> list[tuple[object, object, object]]:
-        return [(one["step"], one["source"], one["ranks"]) for one in self.of_kind(EventKind.GENERATION_RESUMED)]
+        return [(one["step"], one["source"], one["ranks"]) for one in self.of_kind(GenerationResumedEvent.kind)]

@@ -18,7 +18,7 @@ from mainspring.domain import codec, wire
 from mainspring.domain.fleet import AgentExit, AgentOrder
 from mainspring.domain.ids import AllocationId, AttemptId, JobId, NodeName, RoleName
 from mainspring.domain.job import Code
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events.leads import GenerationResumedEvent, GenerationSteppingEvent, ResultEvent
 
 from .program import ROWS, digest_of, expected_rows
 
@@ -265,7 +265,7 @@ class Rig:
 
     def story(self) -> str:
         logs = "\n".join(f"{path}: {path.read_text()[-1500:]}" for path in sorted(self.folder.glob("*/*/*.log")))
-        events = "\n".join(f"{event.time_s:.2f} {event.kind.value} {dict(event.detail)}" for event in self.events)
+        events = "\n".join(f"{event.time_s:.2f} {event.kind} {dict(event.detail)}" for event in self.events)
         return f"events:\n{events}\nlogs:\n{logs[-6000:]}"
 
     def wait_outcome(self) -> wire.Heartbeat:
@@ -275,14 +275,14 @@ class Rig:
     def wait_step(self, step: int) -> None:
         self.wait(lambda: self.heartbeats[-1:] != [] and self.heartbeats[-1].step > step, f"step {step}")
 
-    def wait_event(self, kind: EventKind, count: int = 1) -> wire.Detail:
-        self.wait(lambda: len(self.of_kind(kind)) >= count, f"{kind.value} number {count}")
+    def wait_event(self, kind: str, count: int = 1) -> wire.Detail:
+        self.wait(lambda: len(self.of_kind(kind)) >= count, f"{kind} number {count}")
         return self.of_kind(kind)[count - 1]
 
     def wait_stepping(self, generation: int) -> None:
         """Waits until a generation, or a newer one, steps."""
         self.wait(
-            lambda: any(int(d["generation"]) >= generation for d in self.of_kind(EventKind.GENERATION_STEPPING)),
+            lambda: any(int(d["generation"]) >= generation for d in self.of_kind(GenerationSteppingEvent.kind)),
             f"step of generation {generation}",
         )
 
@@ -291,14 +291,14 @@ class Rig:
 
         def found() -> list[wire.Detail]:
             least = int(after["generation"]) if after is not None else 0
-            seen = self.of_kind(EventKind.GENERATION_RESUMED)
+            seen = self.of_kind(GenerationResumedEvent.kind)
             return [detail for detail in seen if detail["ranks"] == ranks and int(detail["generation"]) > least]
 
         self.wait(lambda: found() != [], f"generation of {ranks} ranks")
         return found()[0]
 
-    def of_kind(self, kind: EventKind) -> list[wire.Detail]:
-        return [event.detail for event in self.events if event.kind is kind]
+    def of_kind(self, kind: str) -> list[wire.Detail]:
+        return [event.detail for event in self.events if event.kind == kind]
 
     def exit_of(self, agent: int) -> AgentExit:
         self.processes[agent].wait(timeout=LIMIT_S)
@@ -309,5 +309,5 @@ class Rig:
         state = expected_rows(steps)
         bounds = [ROWS * rank // ranks for rank in range(ranks + 1)]
         wanted = {f"rows-{rank}-{ranks}": digest_of(state[bounds[rank] : bounds[rank + 1]]) for rank in range(ranks)}
-        got = {name: value for detail in self.of_kind(EventKind.RESULT) for name, value in detail.items()}
+        got = {name: value for detail in self.of_kind(ResultEvent.kind) for name, value in detail.items()}
         assert {name: got.get(name) for name in wanted} == wanted

@@ -17,7 +17,17 @@ from mainspring.control import Settings
 from mainspring.domain import wire
 from mainspring.domain.ids import AttemptId
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events.leads import (
+    AgentLeavingEvent,
+    AgentLostEvent,
+    CaughtUpEvent,
+    CheckpointCorruptEvent,
+    CheckpointDurableEvent,
+    GenerationResumedEvent,
+    GenerationSteppingEvent,
+    HangEvent,
+    RankExitedEvent,
+)
 
 from .rig import JOB, LIMIT_S, Rig, gone
 
@@ -37,14 +47,14 @@ def test_attempt_with_a_rank_killed_resumes_from_its_arena_and_ends_bitwise_equa
     rig.signal_rank(1, signal.SIGKILL)
     last = rig.wait_outcome()
     assert last.outcome is AttemptState.SUCCEEDED, last.reason
-    exits = rig.of_kind(EventKind.RANK_EXITED)
+    exits = rig.of_kind(RankExitedEvent.kind)
     assert [(exited["rank"], exited["exit_code"]) for exited in exits] == [(1, -9)]
-    resumed = rig.of_kind(EventKind.GENERATION_RESUMED)
+    resumed = rig.of_kind(GenerationResumedEvent.kind)
     assert [(r["source"]) for r in resumed] == ["", "arena"]
     assert int(resumed[1]["step"]) >= 20
-    assert len(rig.of_kind(EventKind.CAUGHT_UP)) == 1
+    assert len(rig.of_kind(CaughtUpEvent.kind)) == 1
     rig.check_results(80, ranks=2)
-    assert rig.of_kind(EventKind.CHECKPOINT_DURABLE)[-1]["step"] == 80
+    assert rig.of_kind(CheckpointDurableEvent.kind)[-1]["step"] == 80
     assert [rig.exit_of(agent).exit_code for agent in range(2)] == [0, 0]
 
 
@@ -59,7 +69,7 @@ def test_attempt_with_two_ranks_killed_at_once_goes_on_as_one_generation(make_ri
     last = rig.wait_outcome()
     assert last.outcome is AttemptState.SUCCEEDED, last.reason
     rig.check_results(80, ranks=4)
-    assert len(rig.of_kind(EventKind.GENERATION_RESUMED)) == 2
+    assert len(rig.of_kind(GenerationResumedEvent.kind)) == 2
 
 
 def test_attempt_whose_ranks_reconnect_keeps_the_survivors_processes(make_rig: Callable[..., Rig]) -> None:
@@ -87,7 +97,7 @@ def test_attempt_with_an_agent_killed_and_nothing_spare_is_lost_and_leaves_no_pr
     rig.signal_agent(1, signal.SIGKILL)
     last = rig.wait_outcome()
     assert last.outcome is AttemptState.LOST
-    assert rig.of_kind(EventKind.AGENT_LOST) == [{"agent": 1, "node": "n1"}]
+    assert rig.of_kind(AgentLostEvent.kind) == [{"agent": 1, "node": "n1"}]
     assert rig.exit_of(0).exit_code == 1
     assert all(gone(pid) for pid in pids)
 
@@ -101,7 +111,7 @@ def test_attempt_with_an_agent_killed_goes_on_on_a_spare_node_and_loses_no_snaps
     rig.signal_agent(worker, signal.SIGKILL)
     last = rig.wait_outcome()
     assert last.outcome is AttemptState.SUCCEEDED, last.reason
-    resumed = rig.of_kind(EventKind.GENERATION_RESUMED)[-1]
+    resumed = rig.of_kind(GenerationResumedEvent.kind)[-1]
     assert (resumed["source"], resumed["ranks"]) == ("arena", 2)
     assert int(resumed["step"]) >= 20
     rig.check_results(120, ranks=2)
@@ -149,9 +159,9 @@ def test_attempt_whose_engine_sees_an_agent_end_goes_on_without_it_long_before_i
     rig.signal_agent(2, signal.SIGKILL)
     killed_s = time.time()
     rig.wait_resumed(ranks=2)
-    resumed = [event for event in rig.events if event.kind is EventKind.GENERATION_RESUMED][-1]
+    resumed = [event for event in rig.events if event.kind == GenerationResumedEvent.kind][-1]
     assert resumed.time_s - killed_s < rig.lease_s / 2
-    assert rig.of_kind(EventKind.AGENT_LOST) == [{"agent": 2, "node": "n2"}]
+    assert rig.of_kind(AgentLostEvent.kind) == [{"agent": 2, "node": "n2"}]
     last = rig.wait_outcome()
     assert last.outcome is AttemptState.SUCCEEDED, last.reason
     rig.check_results(600, ranks=2)
@@ -162,8 +172,8 @@ def test_growth_repeats_no_step(make_rig: Callable[..., Rig]) -> None:
     rig.wait_step(20)
     rig.add_agent()
     grown = rig.wait_resumed(ranks=3)
-    assert rig.wait_event(EventKind.GENERATION_STEPPING, 2)["step"] == int(grown["step"]) + 1
-    assert rig.wait_event(EventKind.CAUGHT_UP)["step"] == int(grown["step"]) + 1
+    assert rig.wait_event(GenerationSteppingEvent.kind, 2)["step"] == int(grown["step"]) + 1
+    assert rig.wait_event(CaughtUpEvent.kind)["step"] == int(grown["step"]) + 1
     assert rig.wait_outcome().outcome is AttemptState.SUCCEEDED
     rig.check_results(400, ranks=3)
 
@@ -172,7 +182,7 @@ def test_attempt_with_a_rank_stopped_sees_the_hang_and_names_it(make_rig: Callab
     rig = make_rig(steps=150, hang_s=1.5, how=("reconnects",))
     rig.wait_step(20)
     pid = rig.signal_rank(1, signal.SIGSTOP)
-    hang = rig.wait_event(EventKind.HANG)
+    hang = rig.wait_event(HangEvent.kind)
     assert hang["odd"] == "1"
     assert "state T" in str(hang["evidence"])
     last = rig.wait_outcome()
@@ -183,7 +193,7 @@ def test_attempt_with_a_rank_stopped_sees_the_hang_and_names_it(make_rig: Callab
 
 def test_attempt_whose_rank_waits_apart_is_told_by_its_stack(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(steps=100, agents=3, hang_s=1.5, how=("reconnects", "hang"))
-    hang = rig.wait_event(EventKind.HANG)
+    hang = rig.wait_event(HangEvent.kind)
     assert hang["odd"] == "1"
     assert "program.py" in str(hang["evidence"]) or "threading.py" in str(hang["evidence"])
     assert rig.wait_outcome().outcome is AttemptState.SUCCEEDED
@@ -199,7 +209,7 @@ def test_attempt_whose_rank_exits_well_too_early_does_not_hang_for_ever(make_rig
 
 def test_attempt_whose_rank_runs_out_of_its_memory_goes_on_and_says_why(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(steps=60, memory_mib=192, how=("reconnects", "hog"))
-    exited = rig.wait_event(EventKind.RANK_EXITED)
+    exited = rig.wait_event(RankExitedEvent.kind)
     if "MemoryError" in str(exited["last_words"]):
         pytest.skip("no control group may be made here")
     assert "out of memory, limit 192 MiB" in str(exited["last_words"])
@@ -214,7 +224,7 @@ def test_attempt_whose_lead_is_killed_gets_another_and_goes_on(make_rig: Callabl
     rig.wait(lambda: rig.epoch == 2 and rig.heartbeats[-1].epoch == 2, "second lead")
     last = rig.wait_outcome()
     assert last.outcome is AttemptState.SUCCEEDED, last.reason
-    resumed = [event.detail for event in rig.events if event.kind is EventKind.GENERATION_RESUMED]
+    resumed = [event.detail for event in rig.events if event.kind == GenerationResumedEvent.kind]
     assert resumed[-1]["source"] == "arena"
     assert int(resumed[-1]["step"]) >= 20
     rig.check_results(200, ranks=2)
@@ -261,7 +271,7 @@ def test_attempt_cut_off_from_its_controller_does_not_go_on_without_an_agent_it_
         rig.deaf = False
     told_s = time.time()
     rig.wait_resumed(ranks=2)
-    resumed = [event for event in rig.events if event.kind is EventKind.GENERATION_RESUMED][-1]
+    resumed = [event for event in rig.events if event.kind == GenerationResumedEvent.kind][-1]
     assert resumed.time_s > told_s - 0.5, "it went on before the controller had acknowledged"
 
 
@@ -269,9 +279,9 @@ def test_preemption_of_one_node_with_five_seconds_repeats_no_step(make_rig: Call
     rig = make_rig(steps=300, agents=3, ranks_min=1, how=("reconnects",))
     rig.wait_step(30)
     rig.preempt(2, 5.0)
-    assert rig.wait_event(EventKind.AGENT_LEAVING)["agent"] == 2
+    assert rig.wait_event(AgentLeavingEvent.kind)["agent"] == 2
     shrunk = rig.wait_resumed(ranks=2)
-    assert rig.wait_event(EventKind.CAUGHT_UP)["step"] == int(shrunk["step"]) + 1
+    assert rig.wait_event(CaughtUpEvent.kind)["step"] == int(shrunk["step"]) + 1
     assert rig.exit_of(2).exit_code == 0
     last = rig.wait_outcome()
     assert last.outcome is AttemptState.SUCCEEDED, last.reason
@@ -288,8 +298,8 @@ def test_preemption_of_every_node_with_five_seconds_saves_the_last_step(
         rig.preempt(agent, 5.0)
     last = rig.wait_outcome()
     assert last.outcome in (AttemptState.CANCELLED, AttemptState.LOST), last.reason
-    assert {exited["exit_code"] for exited in rig.of_kind(EventKind.RANK_EXITED)} <= {wire.EXIT_PREEMPTED}
-    durable = rig.of_kind(EventKind.CHECKPOINT_DURABLE)[-1]
+    assert {exited["exit_code"] for exited in rig.of_kind(RankExitedEvent.kind)} <= {wire.EXIT_PREEMPTED}
+    durable = rig.of_kind(CheckpointDurableEvent.kind)[-1]
     assert int(durable["step"]) >= last.step - 1
     for agent, process in enumerate(rig.processes):
         process.wait(timeout=LIMIT_S)
@@ -308,7 +318,7 @@ def test_attempt_whose_ranks_flood_their_output_goes_on(make_rig: Callable[..., 
 def test_attempt_with_its_newest_durable_step_damaged_resumes_from_the_one_before(make_rig: Callable[..., Rig]) -> None:
     first = make_rig(steps=20)
     assert first.wait_outcome().outcome is AttemptState.SUCCEEDED
-    steps = [int(detail["step"]) for detail in first.of_kind(EventKind.CHECKPOINT_DURABLE)]
+    steps = [int(detail["step"]) for detail in first.of_kind(CheckpointDurableEvent.kind)]
     assert steps[-1] == 20
     assert len(steps) >= 2
     shares = (first.folder / "objects" / manifest_key(JOB, 20)).parents[1] / "shares" / f"{20:012d}"
@@ -318,8 +328,8 @@ def test_attempt_with_its_newest_durable_step_damaged_resumes_from_the_one_befor
     share.write_bytes(data)
     second = make_rig(steps=30, attempt=AttemptId("attempt-2"), number=2)
     assert second.wait_outcome().outcome is AttemptState.SUCCEEDED
-    assert [detail["step"] for detail in second.of_kind(EventKind.CHECKPOINT_CORRUPT)][:1] == [20]
-    resumed = second.of_kind(EventKind.GENERATION_RESUMED)
+    assert [detail["step"] for detail in second.of_kind(CheckpointCorruptEvent.kind)][:1] == [20]
+    resumed = second.of_kind(GenerationResumedEvent.kind)
     assert (resumed[-1]["step"], resumed[-1]["source"]) == (steps[-2], "store")
     second.check_results(30, ranks=2)
 
@@ -356,8 +366,8 @@ def test_attempt_whose_lead_is_fenced_by_another_goes_on_under_that_with_the_age
     rig.wait_step(30)
     named_s = time.time()
     rig.name_lead(1)
-    rig.wait(lambda: rig.heartbeats[-1].epoch == 2 and len(rig.of_kind(EventKind.GENERATION_RESUMED)) > 1, "new lead")
-    resumed = [event for event in rig.events if event.kind is EventKind.GENERATION_RESUMED][-1]
+    rig.wait(lambda: rig.heartbeats[-1].epoch == 2 and len(rig.of_kind(GenerationResumedEvent.kind)) > 1, "new lead")
+    resumed = [event for event in rig.events if event.kind == GenerationResumedEvent.kind][-1]
     assert (resumed.detail["source"], resumed.detail["ranks"]) == ("arena", 2)
     assert resumed.time_s - named_s < rig.lease_s / 2
     assert "another lead" in rig.exit_of(0).reason
@@ -372,7 +382,7 @@ def test_attempt_of_a_plain_program_that_fails_alike_fails_with_its_last_words(m
     last = rig.wait_outcome()
     assert last.outcome is AttemptState.FAILED
     assert "the gripper file is missing" in last.reason
-    assert len(rig.of_kind(EventKind.RANK_EXITED)) == 3
+    assert len(rig.of_kind(RankExitedEvent.kind)) == 3
 
 
 def test_attempt_whose_agent_is_killed_leaves_no_grandchild(make_rig: Callable[..., Rig], tmp_path: Path) -> None:

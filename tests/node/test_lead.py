@@ -9,7 +9,7 @@ import pytest
 from mainspring.domain import wire
 from mainspring.domain.ids import NodeName
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events import leads
 from mainspring.node.lead.effects import CoordinatorsUp, DurableSeen, Effect, Instant, Joined, Said, Tell, Tick
 from mainspring.node.lead.lead import GATHER_LIMIT_S, Lead, Phase
 from mainspring.node.lead.resume import HOLDINGS_TOLD_MAX
@@ -25,10 +25,10 @@ def _stepping(cluster: Cluster, step: int = 30) -> Cluster:
 
 def test_lead_whose_ranks_all_end_well_succeeds_and_has_saved_the_last_step() -> None:
     cluster = Cluster(1, orders(2), last=20)
-    cluster.until(EventKind.LEAD_ENDED, 60.0)
+    cluster.until(leads.LeadEndedEvent.kind, 60.0)
     assert cluster.lead.outcome is AttemptState.SUCCEEDED
     assert cluster.manifests[-1].step == 20
-    assert cluster.of_kind(EventKind.LEAD_ENDED)[0]["outcome"] == "succeeded"
+    assert cluster.of_kind(leads.LeadEndedEvent.kind)[0]["outcome"] == "succeeded"
 
 
 def test_lead_with_an_agent_missing_starts_nothing_and_gives_up_in_the_end() -> None:
@@ -45,13 +45,13 @@ def test_lead_with_an_agent_missing_starts_nothing_and_gives_up_in_the_end() -> 
 def test_lead_that_loses_a_rank_resumes_all_at_the_newest_whole_step(*, reconnects: bool) -> None:
     cluster = _stepping(Cluster(1, orders(3), reconnects=reconnects))
     cluster.kill(1, words="boom")
-    cluster.until(EventKind.CAUGHT_UP, 60.0)
+    cluster.until(leads.CaughtUpEvent.kind, 60.0)
     assert len(cluster.resumed) == 2
     step, source, ranks = cluster.resumed[1]
     assert (source, ranks) == ("arena", 3)
     assert isinstance(step, int)
     assert 0 < step <= cluster.lead.step
-    exited = cluster.of_kind(EventKind.RANK_EXITED)
+    exited = cluster.of_kind(leads.RankExitedEvent.kind)
     assert [(one["rank"], one["exit_code"], one["last_words"]) for one in exited] == [(1, -9, "boom")]
 
 
@@ -60,23 +60,25 @@ def test_lead_that_hears_of_a_survivor_first_still_blames_the_rank_that_died() -
     words = wire.RankLeft(generation=1, rank=0, words="peer closed")
     cluster.feed(Said(agent=0, message=words))
     cluster.kill(1, words="out of memory")
-    cluster.until(EventKind.GENERATION_RESUMED, 30.0, count=2)
-    assert str(cluster.of_kind(EventKind.GENERATION_PREPARING)[1]["cause"]).startswith("rank 1 was killed by signal 9")
+    cluster.until(leads.GenerationResumedEvent.kind, 30.0, count=2)
+    cause = str(cluster.of_kind(leads.GenerationPreparingEvent.kind)[1]["cause"])
+    assert cause.startswith("rank 1 was killed by signal 9")
 
 
 def test_lead_of_a_rank_that_left_by_itself_begins_anew_and_says_why() -> None:
     cluster = _stepping(Cluster(1, orders(2)))
     cluster.feed(Said(agent=0, message=wire.RankLeft(generation=1, rank=0, words="device lost")))
     cluster.run(1.0)
-    assert cluster.of_kind(EventKind.RANK_LEFT)[0]["words"] == "device lost"
-    assert str(cluster.of_kind(EventKind.GENERATION_PREPARING)[1]["cause"]).startswith("rank 0 left its generation")
+    assert cluster.of_kind(leads.RankLeftEvent.kind)[0]["words"] == "device lost"
+    cause = str(cluster.of_kind(leads.GenerationPreparingEvent.kind)[1]["cause"])
+    assert cause.startswith("rank 0 left its generation")
 
 
 def test_lead_of_a_program_that_fails_alike_three_times_quotes_the_first_error() -> None:
     cluster = _stepping(Cluster(1, orders(2), reconnects=False), 5)
     cluster.last = cluster.lead.step
     for number, words in enumerate(("KeyError: 'gripper'", "later words", "last words")):
-        cluster.until(EventKind.GENERATION_RESUMED, 60.0, count=number + 1)
+        cluster.until(leads.GenerationResumedEvent.kind, 60.0, count=number + 1)
         cluster.feed(
             Said(agent=0, message=wire.RankExited(generation=number + 1, rank=0, exit_code=1, last_words=words))
         )
@@ -90,15 +92,15 @@ def test_lead_of_a_program_that_fails_alike_three_times_quotes_the_first_error()
 def test_lead_of_a_new_attempt_resumes_at_the_newest_durable_step() -> None:
     cluster = Cluster(1, orders(2))
     cluster.durable = {20: 1, 40: 1}
-    cluster.until(EventKind.GENERATION_RESUMED, 30.0)
+    cluster.until(leads.GenerationResumedEvent.kind, 30.0)
     assert cluster.resumed == [(40, "store", 2)]
 
 
 def test_lead_of_a_later_attempt_has_caught_up_once_it_passes_the_furthest_step_of_the_earlier_ones() -> None:
     cluster = Cluster(1, orders(2, furthest_step=60))
     cluster.durable = {40: 1}
-    cluster.until(EventKind.CAUGHT_UP, 60.0)
-    assert cluster.of_kind(EventKind.CAUGHT_UP)[0]["step"] in range(61, 66)
+    cluster.until(leads.CaughtUpEvent.kind, 60.0)
+    assert cluster.of_kind(leads.CaughtUpEvent.kind)[0]["step"] in range(61, 66)
 
 
 def test_lead_whose_store_does_not_answer_never_starts_fresh() -> None:
@@ -112,13 +114,13 @@ def test_lead_whose_store_does_not_answer_never_starts_fresh() -> None:
 
 def test_lead_of_a_job_that_begins_from_anothers_checkpoint_counts_only_its_own_steps() -> None:
     cluster = Cluster(1, orders(2, begins_from="teacher@900"), last=20)
-    cluster.until(EventKind.GENERATION_STEPPING, 60.0)
+    cluster.until(leads.GenerationSteppingEvent.kind, 60.0)
     assert cluster.resumed == [(-1, "teacher@900", 2)]
     order = cluster.agents[1].order
     assert order is not None
     assert (order.step, order.source, order.begins_from) == (-1, "store", "teacher@900")
     cluster.kill(1)  # Before anything was saved: it begins from there once more, or from what memory has.
-    cluster.until(EventKind.LEAD_ENDED, 120.0)
+    cluster.until(leads.LeadEndedEvent.kind, 120.0)
     assert cluster.lead.outcome is AttemptState.SUCCEEDED
     assert {(one.parent_step, one.begins_from) for one in cluster.manifests} == {(-1, "teacher@900")}
 
@@ -126,11 +128,11 @@ def test_lead_of_a_job_that_begins_from_anothers_checkpoint_counts_only_its_own_
 def test_lead_of_a_job_that_has_saved_never_begins_from_anothers_checkpoint_again() -> None:
     cluster = Cluster(1, orders(2, begins_from="teacher@900"))
     cluster.durable = {30: 1}
-    cluster.until(EventKind.GENERATION_RESUMED, 30.0)
+    cluster.until(leads.GenerationResumedEvent.kind, 30.0)
     assert cluster.resumed == [(30, "store", 2)]
     cluster.until_step(60)
     cluster.kill(0)
-    cluster.until(EventKind.GENERATION_RESUMED, 60.0, count=2)
+    cluster.until(leads.GenerationResumedEvent.kind, 60.0, count=2)
     assert cluster.resumed[1][1] == "arena"
     assert {(one.parent_step, one.begins_from) for one in cluster.manifests} == {(30, "")}
 
@@ -157,7 +159,7 @@ def test_lead_whose_store_does_not_give_what_the_job_begins_from_waits_and_never
     assert cluster.run(60.0, until=lambda: cluster.lead.phase is Phase.PREPARING)
     cluster.store_up = False
     cluster.after(30.0, lambda: setattr(cluster, "store_up", True))
-    cluster.until(EventKind.GENERATION_RESUMED, 120.0)
+    cluster.until(leads.GenerationResumedEvent.kind, 120.0)
     assert cluster.resumed == [(-1, "teacher@900", 2)]
     assert cluster.now_s > 1_030.0
 
@@ -166,7 +168,7 @@ def test_lead_whose_store_answers_late_resumes_from_it() -> None:
     cluster = Cluster(1, orders(2))
     cluster.store_up, cluster.durable = False, {30: 1}
     cluster.after(60.0, lambda: setattr(cluster, "store_up", True))
-    cluster.until(EventKind.GENERATION_RESUMED, 120.0)
+    cluster.until(leads.GenerationResumedEvent.kind, 120.0)
     assert cluster.resumed == [(30, "store", 2)]
 
 
@@ -175,10 +177,10 @@ def test_lead_whose_store_is_away_trains_on_and_saves_when_it_is_back() -> None:
     cluster.store_up = False
     cluster.run(60.0)
     assert cluster.lead.generation == 1
-    assert len(cluster.of_kind(EventKind.CHECKPOINT_FAILED)) >= 1
+    assert len(cluster.of_kind(leads.CheckpointFailedEvent.kind)) >= 1
     cluster.store_up = True
     saved = len(cluster.manifests)
-    cluster.until(EventKind.CHECKPOINT_DURABLE, 120.0, count=saved + 1)
+    cluster.until(leads.CheckpointDurableEvent.kind, 120.0, count=saved + 1)
 
 
 def test_lead_whose_memory_is_damaged_passes_over_it_and_says_so() -> None:
@@ -188,8 +190,8 @@ def test_lead_whose_memory_is_damaged_passes_over_it_and_says_so() -> None:
         agent.damaged = {(one.step, one.generation) for one in agent.holdings}
     damaged = {step for step, _ in cluster.agents[0].damaged}
     cluster.kill(1)
-    cluster.until(EventKind.GENERATION_RESUMED, 60.0, count=2)
-    corrupt = {one["step"] for one in cluster.of_kind(EventKind.CHECKPOINT_CORRUPT)}
+    cluster.until(leads.GenerationResumedEvent.kind, 60.0, count=2)
+    corrupt = {one["step"] for one in cluster.of_kind(leads.CheckpointCorruptEvent.kind)}
     assert corrupt
     assert corrupt <= damaged
     step, source, _ = cluster.resumed[1]
@@ -220,10 +222,10 @@ def test_lead_told_of_a_damaged_durable_step_passes_over_it_and_replaces_it_when
 def test_lead_that_loses_a_node_gives_its_rank_to_the_spare_from_the_peers_copy() -> None:
     cluster = _stepping(Cluster(1, orders(4, spares=1)))
     cluster.lose(cluster.agents[1])
-    cluster.until(EventKind.CAUGHT_UP, 120.0)
+    cluster.until(leads.CaughtUpEvent.kind, 120.0)
     assert [source for _, source, _ in cluster.resumed] == ["", "arena"]
     assert cluster.resumed[1][2] == 3
-    assert cluster.of_kind(EventKind.AGENT_LOST)[0]["agent"] == 1
+    assert cluster.of_kind(leads.AgentLostEvent.kind)[0]["agent"] == 1
     assert {rank.place.rank for _, rank in cluster.living} == {0, 2, 3}
 
 
@@ -231,7 +233,7 @@ def test_lead_never_goes_on_without_a_node_before_the_nodes_lease_is_over() -> N
     cluster = _stepping(Cluster(1, orders(4, spares=1)))
     lost_s = cluster.now_s
     cluster.cut_off(cluster.agents[1], 1_000.0)
-    cluster.until(EventKind.GENERATION_RESUMED, 120.0, count=2)
+    cluster.until(leads.GenerationResumedEvent.kind, 120.0, count=2)
     assert cluster.now_s - lost_s > LEASE_S
 
 
@@ -243,15 +245,15 @@ def test_lead_whose_controller_is_away_waits_with_going_on_without_a_node() -> N
     assert len(cluster.resumed) == 1
     assert cluster.lead.outcome is None
     cluster.controller_up = True
-    cluster.until(EventKind.GENERATION_RESUMED, 30.0, count=2)
+    cluster.until(leads.GenerationResumedEvent.kind, 30.0, count=2)
 
 
 def test_lead_without_a_spare_shrinks_and_grows_again_when_the_node_is_back_with_nothing_repeated() -> None:
     cluster = _stepping(Cluster(1, orders(3, ranks_min=1)))
     cluster.cut_off(cluster.agents[1], 60.0)
-    cluster.until(EventKind.GENERATION_RESUMED, 60.0, count=2)
+    cluster.until(leads.GenerationResumedEvent.kind, 60.0, count=2)
     assert cluster.resumed[1][2] == 2
-    cluster.until(EventKind.GENERATION_RESUMED, 120.0, count=3)
+    cluster.until(leads.GenerationResumedEvent.kind, 120.0, count=3)
     step, source, ranks = cluster.resumed[2]
     assert (source, ranks) == ("arena", 3)
     assert step == cluster.lead.step
@@ -260,7 +262,7 @@ def test_lead_without_a_spare_shrinks_and_grows_again_when_the_node_is_back_with
 def test_lead_that_loses_a_node_it_needs_is_lost() -> None:
     cluster = _stepping(Cluster(1, orders(2)))
     cluster.lose(cluster.agents[1])
-    cluster.until(EventKind.LEAD_ENDED, 120.0)
+    cluster.until(leads.LeadEndedEvent.kind, 120.0)
     assert cluster.lead.outcome is AttemptState.LOST
     assert "agents 1 not heard of for 15 s" in cluster.lead.reason
 
@@ -277,21 +279,21 @@ def test_lead_grows_while_running_with_nothing_repeated() -> None:
     cluster = _stepping(Cluster(1, orders(2, ranks_min=1)))
     cluster.grow()
     cluster.grow()
-    cluster.until(EventKind.GENERATION_RESUMED, 60.0, count=2)
+    cluster.until(leads.GenerationResumedEvent.kind, 60.0, count=2)
     assert cluster.resumed[1][1:] == ("arena", 4)
     assert cluster.resumed[1][0] == cluster.lead.step
-    assert cluster.of_kind(EventKind.GENERATION_PREPARING)[1]["cause"] == "grows to 4 ranks"
+    assert cluster.of_kind(leads.GenerationPreparingEvent.kind)[1]["cause"] == "grows to 4 ranks"
 
 
 @pytest.mark.parametrize("grace_s", [5.0, 120.0])
 def test_lead_told_that_a_node_is_taken_away_moves_its_ranks_with_nothing_repeated(grace_s: float) -> None:
     cluster = _stepping(Cluster(1, orders(4, spares=1)))
     cluster.leave(cluster.agents[1], grace_s)
-    cluster.until(EventKind.GENERATION_RESUMED, 60.0, count=2)
+    cluster.until(leads.GenerationResumedEvent.kind, 60.0, count=2)
     step, source, ranks = cluster.resumed[1]
     assert (source, ranks) == ("arena", 3)
     assert step == cluster.lead.step
-    assert cluster.of_kind(EventKind.AGENT_LEAVING)[0]["agent"] == 1
+    assert cluster.of_kind(leads.AgentLeavingEvent.kind)[0]["agent"] == 1
     cluster.run(grace_s + 30.0)
     assert cluster.lead.generation == 2
     assert not cluster.agents[1].alive
@@ -302,11 +304,11 @@ def test_lead_shows_no_place_whose_node_was_taken_away_and_still_shows_one_that_
     cluster.leave(cluster.agents[1], 30.0)
     cluster.run(0.1)
     assert [status.rank for status in cluster.lead.rank_status] == [0, 1, 2, 3], "it has not left yet"
-    cluster.until(EventKind.GENERATION_RESUMED, 60.0, count=2)
+    cluster.until(leads.GenerationResumedEvent.kind, 60.0, count=2)
     assert [(status.rank, status.alive) for status in cluster.lead.rank_status if status.rank == 1] == []
     cluster.run(40.0)
     cluster.lose(cluster.agents[2])
-    cluster.until(EventKind.CAUGHT_UP, 120.0, count=2)
+    cluster.until(leads.CaughtUpEvent.kind, 120.0, count=2)
     assert [(status.rank, status.alive) for status in cluster.lead.rank_status] == [(0, True), (2, False), (3, True)]
 
 
@@ -321,7 +323,7 @@ def test_lead_asks_ranks_to_leave_at_a_step_none_of_them_is_past() -> None:
 def test_lead_told_that_a_node_it_needs_is_taken_away_saves_and_ends_without_a_failure() -> None:
     cluster = _stepping(Cluster(1, orders(2)))
     cluster.leave(cluster.agents[1], 30.0)
-    cluster.until(EventKind.LEAD_ENDED, 60.0)
+    cluster.until(leads.LeadEndedEvent.kind, 60.0)
     assert cluster.lead.outcome is AttemptState.CANCELLED
     assert "preempted" in cluster.lead.reason
     assert cluster.manifests[-1].step == cluster.lead.step
@@ -331,7 +333,7 @@ def test_lead_swaps_a_node_whose_ranks_fail_twice_without_progress_for_a_spare()
     cluster = _stepping(Cluster(1, orders(4, spares=1), reconnects=False))
     cluster.last = cluster.lead.step
     for number, code in enumerate((-11, -6)):
-        cluster.until(EventKind.GENERATION_RESUMED, 60.0, count=number + 1)
+        cluster.until(leads.GenerationResumedEvent.kind, 60.0, count=number + 1)
         cluster.feed(Said(agent=2, message=wire.RankExited(generation=number + 1, rank=2, exit_code=code)))
     cluster.run(3.0)
     assert cluster.lead.generation == 3
@@ -348,7 +350,7 @@ def test_lead_of_a_later_epoch_takes_over_what_agents_hold_without_the_agent_of_
     cluster.events, cluster.promises.chosen = [], 1
     for agent in cluster.agents.values():
         cluster.connect(agent)
-    cluster.until(EventKind.GENERATION_RESUMED, 120.0)
+    cluster.until(leads.GenerationResumedEvent.kind, 120.0)
     ((step, source, ranks),) = cluster.resumed
     assert (source, ranks) == ("arena", 3)
     assert isinstance(step, int)
@@ -362,7 +364,7 @@ def test_lead_of_a_later_epoch_takes_over_what_agents_hold_without_the_agent_of_
 def test_lead_told_to_stop_has_ranks_leave_at_one_step_and_saves_it() -> None:
     cluster = _stepping(Cluster(1, orders(2)))
     cluster.stop(20.0)
-    cluster.until(EventKind.LEAD_ENDED, 60.0)
+    cluster.until(leads.LeadEndedEvent.kind, 60.0)
     assert cluster.lead.outcome is AttemptState.CANCELLED
     assert cluster.lead.reason == "stopped"
     assert {message.step for message in cluster.leave_orders} == {cluster.manifests[-1].step}
@@ -372,7 +374,7 @@ def test_lead_told_to_stop_ends_ranks_that_outlive_the_grace() -> None:
     cluster = _stepping(Cluster(1, orders(2)))
     cluster.stop_process(1)
     cluster.stop(5.0)
-    cluster.until(EventKind.LEAD_ENDED, 30.0)
+    cluster.until(leads.LeadEndedEvent.kind, 30.0)
     assert cluster.lead.outcome is AttemptState.CANCELLED
     assert "outlived" in cluster.lead.reason
 
@@ -382,7 +384,7 @@ def test_lead_told_to_stop_while_a_node_leaves_keeps_to_the_step_it_named() -> N
     cluster.leave(cluster.agents[1], 30.0)
     cluster.run(0.6)
     cluster.stop(20.0)
-    cluster.until(EventKind.LEAD_ENDED, 60.0)
+    cluster.until(leads.LeadEndedEvent.kind, 60.0)
     assert cluster.lead.outcome is AttemptState.CANCELLED
     assert len({message.step for message in cluster.leave_orders}) == 1
 
@@ -391,7 +393,7 @@ def test_lead_told_to_stop_that_then_loses_a_rank_does_not_begin_anew() -> None:
     cluster = _stepping(Cluster(1, orders(3, ranks_min=1)))
     cluster.stop(60.0)
     cluster.lose(cluster.agents[1])
-    cluster.until(EventKind.LEAD_ENDED, 120.0)
+    cluster.until(leads.LeadEndedEvent.kind, 120.0)
     assert cluster.lead.outcome is AttemptState.CANCELLED
     assert cluster.lead.generation == 1
 
@@ -399,8 +401,8 @@ def test_lead_told_to_stop_that_then_loses_a_rank_does_not_begin_anew() -> None:
 def test_lead_of_a_hung_rank_names_it_and_begins_anew() -> None:
     cluster = _stepping(Cluster(1, orders(3)))
     cluster.stop_process(2)
-    cluster.until(EventKind.CAUGHT_UP, 120.0)
-    (hang,) = cluster.of_kind(EventKind.HANG)
+    cluster.until(leads.CaughtUpEvent.kind, 120.0)
+    (hang,) = cluster.of_kind(leads.HangEvent.kind)
     assert hang["odd"] == "2"
     assert "state T" in str(hang["evidence"])
     assert cluster.lead.seconds(cluster.instant)["hang"] > 3 * 9.0
@@ -419,7 +421,7 @@ def test_lead_of_ranks_that_all_pause_alike_lets_them() -> None:
     for _, rank in cluster.living:
         rank.stepping = True
     cluster.until_step(here + 10)
-    assert cluster.of_kind(EventKind.HANG) == []
+    assert cluster.of_kind(leads.HangEvent.kind) == []
 
 
 # ------------------------------------------------------------ what is told
@@ -429,14 +431,14 @@ def test_lead_told_a_result_again_keeps_it_once() -> None:
     cluster = _stepping(Cluster(1, orders(2)), 3)
     for sequence, value in ((1, "first"), (2, "second"), (1, "first"), (2, "second")):
         cluster.feed(Said(agent=0, message=wire.RankResult(rank=0, values={"x": value}, sequence=sequence)))
-    assert cluster.of_kind(EventKind.RESULT) == [{"x": "first"}, {"x": "second"}]
+    assert cluster.of_kind(leads.ResultEvent.kind) == [{"x": "first"}, {"x": "second"}]
 
 
 def test_lead_told_of_an_arena_without_room_says_so_once_a_step() -> None:
     cluster = _stepping(Cluster(1, orders(2)), 3)
     for rank in range(2):
         cluster.feed(Said(agent=rank, message=wire.StoreFailed(rank=rank, step=5, reason="no room")))
-    assert cluster.of_kind(EventKind.CHECKPOINT_FAILED) == [{"step": 5, "reason": "no room"}]
+    assert cluster.of_kind(leads.CheckpointFailedEvent.kind) == [{"step": 5, "reason": "no room"}]
 
 
 def test_ledger_of_a_lead_adds_up_to_its_nodes_times_its_time() -> None:

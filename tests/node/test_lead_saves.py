@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mainspring.domain import wire
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events.leads import CheckpointDurableEvent, CheckpointFailedEvent
 from mainspring.node.lead.effects import Said
 from tests.node.lead_agents import orders
 from tests.node.lead_cluster import Cluster
@@ -27,15 +27,15 @@ def test_save_that_newer_snapshots_have_overtaken_is_no_failure_and_a_newer_one_
     cluster.run(5.0)  # Meanwhile there are newer snapshots.
     cluster.silent_stores = False
     _failed(cluster, order.step, wire.NO_LONGER_HELD)
-    cluster.until(EventKind.CHECKPOINT_DURABLE, 3.0)
-    assert int(cluster.of_kind(EventKind.CHECKPOINT_DURABLE)[0]["step"]) > order.step
-    assert cluster.of_kind(EventKind.CHECKPOINT_FAILED) == []
+    cluster.until(CheckpointDurableEvent.kind, 3.0)
+    assert int(cluster.of_kind(CheckpointDurableEvent.kind)[0]["step"]) > order.step
+    assert cluster.of_kind(CheckpointFailedEvent.kind) == []
 
 
 def test_save_of_the_newest_snapshot_that_is_gone_is_a_failure() -> None:
     cluster, order = _saving()
     _failed(cluster, order.step, wire.NO_LONGER_HELD)
-    assert cluster.of_kind(EventKind.CHECKPOINT_FAILED) == [{"step": order.step, "reason": wire.NO_LONGER_HELD}]
+    assert cluster.of_kind(CheckpointFailedEvent.kind) == [{"step": order.step, "reason": wire.NO_LONGER_HELD}]
 
 
 def test_save_that_failed_while_newer_snapshots_came_is_a_failure_all_the_same() -> None:
@@ -43,4 +43,4 @@ def test_save_that_failed_while_newer_snapshots_came_is_a_failure_all_the_same()
     cluster, order = _saving()
     cluster.run(5.0)
     _failed(cluster, order.step, reason)
-    assert cluster.of_kind(EventKind.CHECKPOINT_FAILED) == [{"step": order.step, "reason": reason}]
+    assert cluster.of_kind(CheckpointFailedEvent.kind) == [{"step": order.step, "reason": reason}]

@@ -15,7 +15,7 @@ import pytest
 
 from mainspring.domain import wire
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events.leads import GenerationResumedEvent
 from tests.node.lead_agents import LEASE_S, Agent, orders
 from tests.node.lead_cluster import Cluster
 
@@ -106,9 +106,9 @@ def prove(seed: int) -> Cluster:
 def test_lead_with_an_agent_missing_that_it_can_do_without_begins_within_leases_and_grows_when_it_comes() -> None:
     cluster = Cluster(1, orders(3, ranks_min=1))
     cluster.cut_off(cluster.agents[1], 20 * LEASE_S)
-    cluster.until(EventKind.GENERATION_RESUMED, 5 * LEASE_S)
+    cluster.until(GenerationResumedEvent.kind, 5 * LEASE_S)
     assert cluster.resumed[0][2] == 2
-    cluster.until(EventKind.GENERATION_RESUMED, 20 * LEASE_S, count=2)
+    cluster.until(GenerationResumedEvent.kind, 20 * LEASE_S, count=2)
     assert cluster.resumed[1][2] == 3
 
 

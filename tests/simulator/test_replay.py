@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from mainspring.control.state.accounting import spent
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.fleet import Offer, Replica
+from mainspring.domain.goodput import TimeUse
 from mainspring.domain.ids import ChipName, ClusterName, JobId, NodeName, RoleName, TeamName
 from mainspring.domain.life import JobState
 from mainspring.domain.plan import Grant, Limit, Move, Plan, Provision, Resize, Wait
 from mainspring.domain.team import Team
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events.jobs import JobMovedEvent
 from mainspring.planner import Budget, Policy, Snapshot, plan
 from mainspring.simulator import Outage, Outcome, PriceChange, ReplayOptions, TraceJob, measure, replay
 
@@ -80,9 +81,9 @@ def test_displaced_job_pays_the_restart_and_repeats_what_came_after_its_last_che
     # 1,200 s of 1,500 were durable; 30 s later the nodes are free, and it starts again at once.
     assert _ends(outcome)["a"] == pytest.approx(1_500.0 + 30.0 + 300.0 + (5_000.0 - 1_200.0), abs=2.0)
     assert outcome.jobs.displaced.tolist() == [1, 0]
-    assert outcome.spent_s["repeated"] == pytest.approx(300.0)
-    assert outcome.spent_s["startup"] == pytest.approx(300.0)
-    assert outcome.spent_s["wind_down"] == pytest.approx(30.0)
+    assert outcome.spent_s[TimeUse.REPEATED] == pytest.approx(300.0)
+    assert outcome.spent_s[TimeUse.STARTUP] == pytest.approx(300.0)
+    assert outcome.spent_s[TimeUse.WINDDOWN] == pytest.approx(30.0)
 
 
 def test_job_whose_node_fails_too_often_fails() -> None:
@@ -203,7 +204,7 @@ def test_replay_that_is_cut_short_counts_what_ran_until_then() -> None:
     )
 
     assert outcome.end_s == 3_600.0
-    assert outcome.spent_s["productive"] == pytest.approx(2 * 3_600.0)
+    assert outcome.spent_s[TimeUse.PRODUCTIVE] == pytest.approx(2 * 3_600.0)
     assert measure(outcome).pools[0].used_h == pytest.approx(2.0)
 
 
@@ -238,7 +239,7 @@ def test_elastic_job_that_grows_goes_faster_and_loses_nothing() -> None:
     assert outcome.counts.resizes == 1
     told = spent([event for event in heard.events if event.job == "a"], outcome.end_s)
     assert told is not None
-    assert told.recovery_s == pytest.approx(10.0)
+    assert told.seconds[TimeUse.RECOVERY] == pytest.approx(10.0)
 
 
 def test_data_arrive_after_the_time_the_link_takes() -> None:
@@ -348,9 +349,8 @@ def test_goodput_of_a_replay_is_what_the_accounting_folds_from_its_events(
     )
 
     parts = [spent([event for event in heard.events if event.job == each.job], outcome.end_s) for each in jobs]
-    for phase in ("startup", "productive", "repeated", "recovery", "wind_down"):
-        folded = sum(getattr(part, f"{phase}_s") for part in parts if part is not None)
-        assert folded == pytest.approx(outcome.spent_s[phase], abs=0.01)
+    for use, seconds in outcome.spent_s.items():
+        assert sum(part.seconds[use] for part in parts if part is not None) == pytest.approx(seconds, abs=0.01)
 
 
 def test_events_are_numbered_in_order_of_time_and_tell_each_job_to_its_end() -> None:
@@ -365,7 +365,7 @@ def test_events_are_numbered_in_order_of_time_and_tell_each_job_to_its_end() -> 
 
     assert [event.sequence for event in heard.events] == list(range(1, len(heard.events) + 1))
     assert all(one.time_s <= two.time_s for one, two in pairwise(heard.events))
-    moves = [event for event in heard.events if event.kind is EventKind.JOB_MOVED]
+    moves = [event for event in heard.events if event.kind == JobMovedEvent.kind]
     assert sum(event.detail["after"] == "succeeded" for event in moves) == 9
 
 

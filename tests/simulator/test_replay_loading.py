@@ -220,10 +220,11 @@ def test_trace_that_cannot_be_read_says_where_and_why(write: Write, text: str, s
 
 
 def test_event_log_that_does_not_tell_what_jobs_ask_for_says_how_to_get_it(write: Write) -> None:
+    ended = {"before": "running", "after": "succeeded", "reason": ""}
     events = [
         {"sequence": 1, "time_s": 1.0, "kind": "job_submitted", "job": "a", "detail": {"name": "n", "team": "t"}},
         {"sequence": 2, "time_s": 2.0, "kind": "attempt_granted", "job": "a", "attempt": "x", "detail": {}},
-        {"sequence": 3, "time_s": 9.0, "kind": "job_moved", "job": "a", "detail": {"after": "succeeded"}},
+        {"sequence": 3, "time_s": 9.0, "kind": "job_moved", "job": "a", "detail": ended},
     ]
 
     with pytest.raises(InvalidInput, match="ms ps --json"):

@@ -9,13 +9,20 @@ from threading import Lock
 
 import sqlalchemy as sa
 
-from mainspring.control.loop.loop import Loop
+from mainspring.control.loop.commit import Committer
+from mainspring.control.loop.engine_commands import EngineCommands
+from mainspring.control.loop.failover import Silence
+from mainspring.control.loop.leadership import Leadership
+from mainspring.control.loop.loop import Loop, LoopWriters
+from mainspring.control.loop.plan_cycle import PlanCycle
+from mainspring.control.loop.settling import Settling
 from mainspring.control.service import agents
 from mainspring.control.service.goodput import goodput_of, goodput_report
 from mainspring.control.service.planning import team_uses
 from mainspring.control.service.questions import Questions
 from mainspring.control.service.submits import array_of, made_before, require_jobs, require_known, require_room
 from mainspring.control.service.views import find_job, list_jobs, view_clusters, view_job
+from mainspring.control.state.active_state import ActiveState
 from mainspring.control.state.latest_plan import LatestPlans
 from mainspring.control.store.fleet import FleetView
 from mainspring.control.store.holdings import allocation_of_rank
@@ -104,17 +111,25 @@ class Control:
 
     def new_loop(self) -> Loop:
         """Returns a loop over this controller's store and engines; one thread runs it."""
+        silence = Silence()
+
+        def writers(mirror: ActiveState) -> LoopWriters:
+            clock, settings = self.clock, self.settings
+            return LoopWriters(
+                settling=Settling(mirror, self.fleet, silence, clock, settings, self.policy.failover_s),
+                committer=Committer(mirror, self.fleet, settings, self._dice),
+                commands=EngineCommands(mirror, settings, self._key, self._controller_url),
+            )
+
+        holder, lease_s = draw_id("controller", self._dice), self.settings.leader_lease_s
         return Loop(
-            store=self.store,
+            leadership=Leadership(self.store, self.clock, holder, lease_s),
             engines=self._engines,
             clock=self.clock,
-            dice=self._dice,
             fleet=self.fleet,
-            pictures=self.pictures,
-            controller_url=self._controller_url,
-            key=self._key,
-            settings=self.settings,
-            policy=self.policy,
+            silence=silence,
+            plans=PlanCycle(self.policy, self.pictures, self.settings.plan_s),
+            writers=writers,
         )
 
     # ---------------------------------------------------------------- tokens and teams

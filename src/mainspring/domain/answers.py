@@ -19,7 +19,8 @@ from mainspring.domain.job import JobSpec
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.plan import Candidate, Evict, Limit, Move, Provision, Reservation, Resize
 from mainspring.domain.team import Team
-from mainspring.domain.wire import Detail, EventKind, RankStatus
+from mainspring.domain.wire import Detail, RankStatus
+from mainspring.domain.wire.events import AnyEvent, told_event
 
 ARRAY_MAX = 100_000  # Jobs one request may make.
 CHANGES_MAX = 64  # Changes of each kind one what-if may try.
@@ -59,14 +60,19 @@ class ArrayView:
 
 @message("Event")
 class Event:
-    """An append-only fact in the store."""
+    """An append-only fact in the store; `kind` and `detail` are those of one of `wire.events`, or of a newer one."""
 
     sequence: int
     time_s: float
-    kind: EventKind
+    kind: str
     job: JobId | None = None
     attempt: AttemptId | None = None
     detail: Detail = field(default_factory=dict)
+
+    @property
+    def told(self) -> AnyEvent:
+        """Returns what happened, as an instance of its own class."""
+        return told_event(self.kind, self.detail)
 
 
 @message("GoodputReport")

@@ -33,7 +33,8 @@ from mainspring.domain.errors import InvalidInput, MainspringError, Unavailable
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import JobState, ended
-from mainspring.domain.wire import EventKind, RankStatus
+from mainspring.domain.wire import RankStatus
+from mainspring.domain.wire.events.leads import GenerationResumedEvent
 from mainspring.engines.local.config import LocalCluster
 from mainspring.robots.recorder import record_episodes
 from mainspring.train.recipe import recipe_named
@@ -275,7 +276,7 @@ class Demo:
         assert trained.goodput is not None
         attempt = trained.attempts[-1]
         events = self.lab.events(trained.id)
-        resumed = [event for event in events if event.kind is EventKind.GENERATION_RESUMED]
+        resumed = [event for event in events if event.kind == GenerationResumedEvent.kind]
         told = spent(events, time.time())
         assert told is not None
         return DemoReport(

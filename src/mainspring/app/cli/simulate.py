@@ -189,7 +189,7 @@ def _write(file: TextIO, event: Event) -> None:
     plain = {
         "sequence": event.sequence,
         "time_s": event.time_s,
-        "kind": event.kind.value,
+        "kind": event.kind,
         "job": event.job,
         "attempt": event.attempt,
         "detail": dict(event.detail),

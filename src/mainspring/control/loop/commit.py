@@ -29,7 +29,8 @@ from mainspring.domain.job import ANY_CHIP, MILLI
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.plan import Candidate, Evict, Grant, Limit, Move, Plan, Provision, Resize, Start, Wait
 from mainspring.domain.ports import Dice
-from mainspring.domain.wire import Detail, EventKind
+from mainspring.domain.wire.events.attempts import AttemptResizedEvent
+from mainspring.domain.wire.events.jobs import MoveWantedEvent, ProvisionWantedEvent
 
 _SLACK_S = 60.0  # An expected start that moved by less, or by less than a tenth of the wait, is not told again.
 _SLACK = 0.1
@@ -163,14 +164,13 @@ class Committer:
         attempt = attempt_by_id(ledger.connection, end.attempt)
         if attempt is None or attempt.state not in _LIVE:
             return
-        detail = {"for_job": end.for_job} if end.for_job is not None else {}
         match end:
             case Evict():
-                ledger.stop_attempt(attempt, StopCause.EVICT, end.reason, detail={**detail, "limit": end.cause.value})
+                ledger.stop_attempt(attempt, StopCause.EVICT, end.reason, for_job=end.for_job, limit=end.cause)
             case Resize():
-                self._resize(ledger, attempt, end, detail)
+                self._resize(ledger, attempt, end)
 
-    def _resize(self, ledger: StateWriter, attempt: AttemptRecord, wanted: Resize, detail: Mapping[str, str]) -> None:
+    def _resize(self, ledger: StateWriter, attempt: AttemptRecord, wanted: Resize) -> None:
         own = {one.id: one for one in live_allocations_of(ledger.connection, [attempt.id]) if one.state in KEPT}
         kept = sorted(own.values(), key=lambda one: one.place)
         held = parts(ledger.connection, [one.id for one in kept])
@@ -178,16 +178,17 @@ class Committer:
         how = change(of_role, wanted.grant) if of_role else None
         if how is None or any(_leads(own[allocation], attempt) for allocation in how.dropped):
             reason = f"runs again with {wanted.replicas} replicas of {wanted.role}: {wanted.reason}"
-            ledger.stop_attempt(attempt, StopCause.RESIZE, reason, detail=detail)
+            ledger.stop_attempt(attempt, StopCause.RESIZE, reason, for_job=wanted.for_job)
         elif how != AllocationChange(dropped=(), added=()):
-            told: Detail = {"role": wanted.role, "replicas": wanted.replicas, "reason": wanted.reason, **detail}
             roles = {role.name: role.options for role in self._mirror.specs[attempt.job].roles}
             resize(
                 ledger,
                 attempt,
                 dropped=[own[allocation] for allocation in how.dropped],
                 added=[self._new_allocation(part, roles[part.role][part.option].chip) for part in how.added],
-                detail=told,
+                told=AttemptResizedEvent(
+                    role=wanted.role, replicas=wanted.replicas, reason=wanted.reason, for_job=wanted.for_job
+                ),
             )
 
     def _new_attempt(self, job: JobRecord, start: Start, number: int) -> NewAttempt:
@@ -239,21 +240,15 @@ def _words_of(wait: Wait) -> _Words:
 def _tell_wanted(ledger: StateWriter, wanted: Move | Provision) -> None:
     match wanted:
         case Move():
-            moved: Detail = {
-                "what": wanted.what,
-                "source": wanted.source,
-                "target": wanted.target,
-                "size_bytes": wanted.size_bytes,
-            }
-            ledger.event(EventKind.MOVE_WANTED, job=wanted.for_job, detail=moved)
+            moved = MoveWantedEvent(
+                what=wanted.what, source=wanted.source, target=wanted.target, size_bytes=wanted.size_bytes
+            )
+            ledger.event(moved, job=wanted.for_job)
         case Provision():
-            ordered: Detail = {
-                "cluster": wanted.cluster,
-                "offer": wanted.offer,
-                "nodes": wanted.nodes,
-                "reason": wanted.reason,
-            }
-            ledger.event(EventKind.PROVISION_WANTED, job=wanted.for_job, detail=ordered)
+            ordered = ProvisionWantedEvent(
+                cluster=wanted.cluster, offer=wanted.offer, nodes=wanted.nodes, reason=wanted.reason
+            )
+            ledger.event(ordered, job=wanted.for_job)
 
 
 def _write_whys(connection: sa.Connection, told: Mapping[JobId, _Why], number: int) -> None:

@@ -14,7 +14,8 @@ from mainspring.control.store.schema import allocations, attempts, jobs
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName
 from mainspring.domain.life import JOB_MOVES, AllocationState, AttemptState, JobState, moved
 from mainspring.domain.plan import Grant
-from mainspring.domain.wire import Detail, EventKind
+from mainspring.domain.wire.events.attempts import AttemptGrantedEvent, AttemptResizedEvent
+from mainspring.domain.wire.events.jobs import JobMovedEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,6 @@ def grant(ledger: StateWriter, granted: Sequence[NewAttempt]) -> None:
             "cluster": new.grants[0].cluster,
             "simulated": new.simulated,
             "plan": new.plan,
-            "grants": text_of(new.grants),
             "granted_s": ledger.now_s,
         }
         for new, number in zip(granted, numbers, strict=True)
@@ -98,19 +98,17 @@ def grant(ledger: StateWriter, granted: Sequence[NewAttempt]) -> None:
     connection.execute(sa.insert(attempts), rows)
     places = [row for new in granted for row in _rows(new.id, new.allocations, _Numbers(), ledger.now_s)]
     connection.execute(sa.insert(allocations), places)
-    details: list[Detail] = [
-        {
-            "cluster": new.grants[0].cluster,
-            "nodes": sum(len(part.nodes) for part in new.grants),
-            "plan": new.plan,
-            "number": number,
-            "step": before[new.job.id].step if new.job.id in before else -1,
-        }
+    told = [
+        AttemptGrantedEvent(
+            cluster=new.grants[0].cluster,
+            nodes=sum(len(part.nodes) for part in new.grants),
+            plan=new.plan,
+            number=number,
+            step=before[new.job.id].step if new.job.id in before else -1,
+        )
         for new, number in zip(granted, numbers, strict=True)
     ]
-    jobs_of = [new.job.id for new in granted]
-    own = [new.id for new in granted]
-    ledger.tell_each(EventKind.ATTEMPT_GRANTED, jobs_of, [text_of(detail) for detail in details], attempts_of=own)
+    ledger.tell_each([new.job.id for new in granted], told, attempts_of=[new.id for new in granted])
     _start_jobs(ledger, granted, numbers)
 
 
@@ -120,7 +118,7 @@ def resize(
     *,
     dropped: Sequence[AllocationRecord],
     added: Sequence[NewAllocation],
-    detail: Detail,
+    told: AttemptResizedEvent,
 ) -> None:
     """Takes allocations from a live attempt and gives it others, while it goes on; those taken are asked to end.
 
@@ -129,7 +127,7 @@ def resize(
         attempt: As it stands in this transaction.
         dropped: Allocations of it that go on until now.
         added: What it gets.
-        detail: The facts of the event.
+        told: What is told of it.
     """
     for allocation in dropped:
         ledger.move_allocation(allocation, AllocationState.STOPPING)
@@ -139,8 +137,7 @@ def resize(
         ranks = sum(parts(ledger.connection, [last.id])[last.id].ranks)
         after = _Numbers(place=last.place + 1, agent=last.agent_first + last.nodes, rank=last.rank_first + ranks)
         ledger.connection.execute(sa.insert(allocations), _rows(attempt.id, added, after, ledger.now_s))
-    ledger.settle_grants(attempt.id)
-    ledger.event(EventKind.ATTEMPT_RESIZED, job=attempt.job, attempt=attempt.id, detail=detail)
+    ledger.event(told, job=attempt.job, attempt=attempt.id)
 
 
 def _rows(attempt: AttemptId, made: Sequence[NewAllocation], first: _Numbers, now_s: float) -> list[dict[str, object]]:
@@ -181,8 +178,8 @@ def _start_jobs(ledger: StateWriter, granted: Sequence[NewAttempt], numbers: Seq
         sa.update(jobs).where(jobs.c.id == sa.bindparam("of")).values(state=after.value, reason=sa.bindparam("why")),
         changes,
     )
-    details = [
-        text_of({"before": new.job.state.value, "after": after.value, "reason": reason})
+    told = [
+        JobMovedEvent(before=new.job.state, after=after, reason=reason)
         for new, reason in zip(granted, reasons, strict=True)
     ]
-    ledger.tell_each(EventKind.JOB_MOVED, wanted, details)
+    ledger.tell_each(wanted, told)

@@ -49,7 +49,7 @@ def lose(ledger: StateWriter, mirror: ActiveState, attempt_id: AttemptId, losses
             ledger.lose_allocation(one)
         if loss.whole:
             _take(ledger, one)
-            ledger.settle_grants(attempt_id)
+            ledger.release_gone(attempt_id)
 
 
 def drop_late(ledger: StateWriter, mirror: ActiveState, *, before_s: float) -> None:

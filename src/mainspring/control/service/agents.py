@@ -35,7 +35,6 @@ from mainspring.domain.job import JobSpec
 from mainspring.domain.life import AttemptState, ended
 from mainspring.domain.plan import Grant
 from mainspring.domain.wire import (
-    EventKind,
     Heartbeat,
     HeartbeatReply,
     LeadEvent,
@@ -44,6 +43,8 @@ from mainspring.domain.wire import (
     Register,
     RoleOrders,
 )
+from mainspring.domain.wire.events.attempts import LeadNamedEvent
+from mainspring.domain.wire.events.leads import ResultEvent
 
 ADDRESS_LENGTH_MAX = 255
 LEDGER_S_MAX = 1e13  # Of one use: every node of the largest cluster, for a year and a half.
@@ -293,12 +294,8 @@ def _name_another(
         before[use] = before.get(use, 0.0) + seconds
     epoch = attempt.epoch + 1
     reason = f"agent {attempt.lead}, which led, has not been heard of for {silent_s:.0f} s"
-    StateWriter(connection, rules.now_s).event(
-        EventKind.LEAD_NAMED,
-        job=attempt.job,
-        attempt=attempt.id,
-        detail={"epoch": epoch, "agent": agent, "reason": reason},
-    )
+    told = LeadNamedEvent(epoch=epoch, agent=agent, reason=reason)
+    StateWriter(connection, rules.now_s).event(told, job=attempt.job, attempt=attempt.id)
     named: dict[str, object] = {"epoch": epoch, "lead": agent, "heard_s": rules.now_s, "events_seen": 0}
     return _named(connection, attempt, {**named, "seconds": "{}", "seconds_before": text_of(before)})
 
@@ -375,8 +372,8 @@ def _write_events(ledger: StateWriter, attempt: AttemptRecord, told: Sequence[Le
         if event.sequence <= seen:
             continue
         seen = event.sequence
-        ledger.event(event.kind, job=attempt.job, attempt=attempt.id, detail=event.detail, time_s=event.time_s)
-        if event.kind is EventKind.RESULT:
+        ledger.event(event, job=attempt.job, attempt=attempt.id, time_s=event.time_s)
+        if event.kind == ResultEvent.kind:
             result = dict(jobs_by_id(ledger.connection, [attempt.job])[attempt.job].result) | dict(event.detail)
             ledger.connection.execute(sa.update(jobs).where(jobs.c.id == attempt.job).values(result=text_of(result)))
     return seen

@@ -10,13 +10,12 @@ import sqlalchemy as sa
 from mainspring.control.service.goodput import goodput_of
 from mainspring.control.state.active_state import held
 from mainspring.control.store.fleet import FleetView
-from mainspring.control.store.holdings import ALLOCATION_LIVE
+from mainspring.control.store.holdings import ALLOCATION_LIVE, grants
 from mainspring.control.store.records import (
     AttemptRecord,
     JobRecord,
     attempts_of,
     chunks,
-    grants,
     jobs_by_id,
     live_attempts,
     ranks,

@@ -9,55 +9,42 @@ to 2^33 s, so "adds up" means equality, not nearness.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
 from mainspring.domain.answers import Event
+from mainspring.domain.goodput import TimeUse
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire import EXIT_PREEMPTED, EventKind
+from mainspring.domain.wire import EXIT_PREEMPTED
+from mainspring.domain.wire.events import AnyEvent
+from mainspring.domain.wire.events.attempts import AttemptEndedEvent, AttemptGrantedEvent
+from mainspring.domain.wire.events.jobs import StopRequestedEvent
+from mainspring.domain.wire.events.leads import (
+    CaughtUpEvent,
+    GenerationPreparingEvent,
+    GenerationResumedEvent,
+    GenerationSteppingEvent,
+    HangEvent,
+    LeadEndedEvent,
+    RankExitedEvent,
+    RankLeftEvent,
+)
 
-KINDS = (
-    EventKind.ATTEMPT_GRANTED,
-    EventKind.ATTEMPT_ENDED,
-    EventKind.STOP_REQUESTED,
-    EventKind.GENERATION_PREPARING,
-    EventKind.GENERATION_RESUMED,
-    EventKind.GENERATION_STEPPING,
-    EventKind.CAUGHT_UP,
-    EventKind.RANK_EXITED,
-    EventKind.RANK_LEFT,
-    EventKind.HANG,
-    EventKind.LEAD_ENDED,
-)  # What the fold reads; others may be left out.
 _GRID = 1 << 20
 _SECONDS_PER_HOUR = 3_600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """Seconds of attempts by what they went into, which add up to `allocated_s`; `checkpoint_s` is within steps.
+    """Seconds of attempts by what they went into, which add up to `allocated_s`.
 
     `recoveries_s` is how long each recovery took, `repeated_steps` how many steps were done once more.
     """
 
     allocated_s: float
-    startup_s: float
-    productive_s: float
-    checkpoint_s: float
-    repeated_s: float
-    recovery_s: float
-    wind_down_s: float
+    seconds: Mapping[TimeUse, float]
     recoveries_s: tuple[float, ...] = ()
     repeated_steps: int = 0
-
-
-class _Phase(str, Enum):
-    STARTUP = "startup"
-    PRODUCTIVE = "productive"
-    REPEATED = "repeated"
-    RECOVERY = "recovery"
-    WIND_DOWN = "wind_down"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,8 +52,8 @@ class _Fold:
     """One attempt so far, in ticks of the grid."""
 
     at: int
-    phase: _Phase = _Phase.STARTUP
-    spent: dict[_Phase, int] = field(default_factory=lambda: dict.fromkeys(_Phase, 0))
+    use: TimeUse = TimeUse.STARTUP
+    spent: dict[TimeUse, int] = field(default_factory=lambda: dict.fromkeys(TimeUse, 0))
     blocked: int = 0
     furthest: int = -1
     resumed: int | None = None
@@ -78,77 +65,75 @@ class _Fold:
     ran_at: int | None = None
 
     def advance(self, until: int) -> None:
-        """Charges the time up to `until` to the phase; clocks that disagree never make time run back."""
+        """Charges the time up to `until` to its use; clocks that disagree never make time run back."""
         until = max(until, self.at)
-        self.spent[self.phase] += until - self.at
+        self.spent[self.use] += until - self.at
         self.at = until
 
-    def take(self, event: Event) -> None:
-        """Moves to the phase that an event begins."""
-        step = event.detail.get("step")
-        match event.kind:
-            case EventKind.RANK_EXITED if event.detail.get("exit_code") not in (0, EXIT_PREEMPTED):
+    def take(self, event: AnyEvent) -> None:
+        """Moves to the use that an event begins."""
+        match event:
+            case RankExitedEvent(step=step) if event.exit_code not in (0, EXIT_PREEMPTED):
                 self._fail()
                 self.reach(step)
-            case EventKind.RANK_LEFT if event.detail.get("words"):
+            case RankLeftEvent(step=step) if event.words:
                 self._fail()
                 self.reach(step)
-            case EventKind.GENERATION_PREPARING | EventKind.HANG:
+            case GenerationPreparingEvent() | HangEvent():
                 self._fail()
-            case EventKind.STOP_REQUESTED:
+            case StopRequestedEvent():
                 self.stopping = True
-            case EventKind.GENERATION_RESUMED:
-                self.resumed = step if isinstance(step, int) and step >= 0 else None
+            case GenerationResumedEvent(step=step):
+                self.resumed = step if step >= 0 else None
                 self.ran_at = self.at if self.ran_at is None else self.ran_at
-            case EventKind.GENERATION_STEPPING:
-                self._step(step if isinstance(step, int) else 0)
-            case EventKind.CAUGHT_UP if self.phase is _Phase.REPEATED:
-                self.phase = _Phase.PRODUCTIVE
+            case GenerationSteppingEvent(step=step):
+                self._step(step)
+            case CaughtUpEvent(step=step) if self.use is TimeUse.REPEATED:
+                self.use = TimeUse.PRODUCTIVE
                 self.reach(step)
-            case EventKind.LEAD_ENDED:
+            case LeadEndedEvent(step=step):
                 self.reach(step)
-                if not self.stepped and event.detail.get("outcome") == AttemptState.SUCCEEDED.value:
+                if not self.stepped and event.outcome is AttemptState.SUCCEEDED:
                     self._credit_stepless()
-                self.blocked = _ticks(_number(event.detail.get("snapshot_blocked_s")))
-                self.phase = _Phase.WIND_DOWN
+                self.blocked = _ticks(max(0.0, event.snapshot_blocked_s))
+                self.use = TimeUse.WINDDOWN
             case _:
                 pass
 
     def _credit_stepless(self) -> None:
         """Counts a program that tells no steps and ends well as productive from when its ranks ran."""
-        if self.phase is _Phase.STARTUP and self.ran_at is not None:
-            self.spent[_Phase.STARTUP] -= self.at - self.ran_at
-            self.spent[_Phase.PRODUCTIVE] += self.at - self.ran_at
+        if self.use is TimeUse.STARTUP and self.ran_at is not None:
+            self.spent[TimeUse.STARTUP] -= self.at - self.ran_at
+            self.spent[TimeUse.PRODUCTIVE] += self.at - self.ran_at
 
     def _fail(self) -> None:
         # Ranks that end because they were told to need no recovery.
-        if self.phase in (_Phase.PRODUCTIVE, _Phase.REPEATED) and not self.stopping:
-            self.phase = _Phase.RECOVERY
+        if self.use in (TimeUse.PRODUCTIVE, TimeUse.REPEATED) and not self.stopping:
+            self.use = TimeUse.RECOVERY
             self.recovery_began = self.at
 
     def _step(self, step: int) -> None:
-        if self.phase is _Phase.RECOVERY:
+        if self.use is TimeUse.RECOVERY:
             self.recoveries.append(self.at - self.recovery_began)
         last = step - 1 if self.resumed is None else self.resumed
         self.repeated_steps += max(0, self.furthest - last)
-        if self.phase is not _Phase.WIND_DOWN:
-            self.phase = _Phase.REPEATED if self.furthest >= step else _Phase.PRODUCTIVE
+        if self.use is not TimeUse.WINDDOWN:
+            self.use = TimeUse.REPEATED if self.furthest >= step else TimeUse.PRODUCTIVE
         self.stepped = True
         self.reach(step)
 
-    def reach(self, step: object) -> None:
+    def reach(self, step: int) -> None:
         """Notes how far the job has come."""
-        if isinstance(step, int):
-            self.furthest = max(self.furthest, step)
+        self.furthest = max(self.furthest, step)
 
 
 def spent(events: Iterable[Event], now_s: float) -> Spent | None:
     """Returns where the allocated time of an attempt, or of all attempts of a job, went; None before the first grant.
 
     startup: granted to the first step (of a program that tells no steps and succeeds: to its ranks' start).
-    productive: stepping, less what snapshots blocked (checkpoint). recovery: from
+    productive: stepping, less what snapshots blocked. recovery: from
     a rank's bad exit to the next step. repeated: from there, or from a later attempt's first step, until the furthest
-    step before is passed. wind-down: from
+    step before is passed. winddown: from
     the lead's last word until every allocation is gone.
 
     Args:
@@ -159,7 +144,7 @@ def spent(events: Iterable[Event], now_s: float) -> Spent | None:
     for event in events:
         if event.attempt is not None:
             by_attempt.setdefault(event.attempt, []).append(event)
-    parts = [_attempt(own, now_s) for own in by_attempt.values() if own[0].kind is EventKind.ATTEMPT_GRANTED]
+    parts = [_attempt(own, now_s) for own in by_attempt.values() if own[0].kind == AttemptGrantedEvent.kind]
     return _sum(parts) if parts else None
 
 
@@ -176,24 +161,22 @@ def dollars(*, dollars_per_hour: float, granted_s: float, ended_s: float) -> flo
 
 def _attempt(events: Sequence[Event], now_s: float) -> Spent:
     granted = _ticks(events[0].time_s)
-    ended = next((event for event in events if event.kind is EventKind.ATTEMPT_ENDED), None)
+    ended = next((event for event in events if event.kind == AttemptEndedEvent.kind), None)
     end = max(granted, _ticks(now_s if ended is None else ended.time_s))
     fold = _Fold(at=granted)
-    fold.reach(events[0].detail.get("step"))  # Where earlier attempts had come to.
+    first = events[0].told
+    if isinstance(first, AttemptGrantedEvent):
+        fold.reach(first.step)  # Where earlier attempts had come to.
     for event in events[1:]:
         fold.advance(min(_ticks(event.time_s), end))
-        fold.take(event)
+        fold.take(event.told)
     fold.advance(end)
     # Snapshots block steps, so their time is part of stepping; what a lead claims beyond that cannot be.
-    checkpoint = min(fold.blocked, fold.spent[_Phase.PRODUCTIVE])
+    fold.spent[TimeUse.SNAPSHOT] = min(fold.blocked, fold.spent[TimeUse.PRODUCTIVE])
+    fold.spent[TimeUse.PRODUCTIVE] -= fold.spent[TimeUse.SNAPSHOT]
     return Spent(
         allocated_s=(end - granted) / _GRID,
-        startup_s=fold.spent[_Phase.STARTUP] / _GRID,
-        productive_s=(fold.spent[_Phase.PRODUCTIVE] - checkpoint) / _GRID,
-        checkpoint_s=checkpoint / _GRID,
-        repeated_s=fold.spent[_Phase.REPEATED] / _GRID,
-        recovery_s=fold.spent[_Phase.RECOVERY] / _GRID,
-        wind_down_s=fold.spent[_Phase.WIND_DOWN] / _GRID,
+        seconds={use: ticks / _GRID for use, ticks in fold.spent.items()},
         recoveries_s=tuple(ticks / _GRID for ticks in fold.recoveries),
         repeated_steps=fold.repeated_steps,
     )
@@ -202,12 +185,7 @@ def _attempt(events: Sequence[Event], now_s: float) -> Spent:
 def _sum(parts: Sequence[Spent]) -> Spent:
     return Spent(
         allocated_s=sum(part.allocated_s for part in parts),
-        startup_s=sum(part.startup_s for part in parts),
-        productive_s=sum(part.productive_s for part in parts),
-        checkpoint_s=sum(part.checkpoint_s for part in parts),
-        repeated_s=sum(part.repeated_s for part in parts),
-        recovery_s=sum(part.recovery_s for part in parts),
-        wind_down_s=sum(part.wind_down_s for part in parts),
+        seconds={use: sum(part.seconds[use] for part in parts) for use in TimeUse},
         recoveries_s=tuple(seconds for part in parts for seconds in part.recoveries_s),
         repeated_steps=sum(part.repeated_steps for part in parts),
     )
@@ -215,7 +193,3 @@ def _sum(parts: Sequence[Spent]) -> Spent:
 
 def _ticks(seconds: float) -> int:
     return round(seconds * _GRID)
-
-
-def _number(fact: object) -> float:
-    return max(0.0, float(fact)) if isinstance(fact, (int, float)) else 0.0

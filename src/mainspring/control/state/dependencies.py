@@ -1,11 +1,13 @@
-"""Job dependencies: what the jobs that a job comes after mean for it; pure."""
+"""Job dependencies: what the jobs that a job comes after mean for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import final
 
 from mainspring.domain.ids import JobId
+from mainspring.domain.job import JobSpec
 from mainspring.domain.life import JobState, ended
 
 
@@ -34,3 +36,39 @@ def verdict(after: Iterable[JobId], states: Mapping[JobId, JobState]) -> Depende
             return DependencyState(blocked=True, doomed=f"{job}, which it comes after, {word}")
         blocked |= state is not JobState.SUCCEEDED
     return DependencyState(blocked=blocked)
+
+
+@final
+class Dependencies:
+    """Which jobs come after which, and the states of those that others come after."""
+
+    def __init__(self) -> None:
+        self._dependents: dict[JobId, dict[JobId, None]] = {}
+        self._states: dict[JobId, JobState] = {}
+
+    def add(self, job: JobId, after: Iterable[JobId]) -> None:
+        """Notes which jobs a job comes after."""
+        for above in after:
+            self._dependents.setdefault(above, {})[job] = None
+
+    def needs(self, job: JobId) -> bool:
+        """Returns whether others come after a job: its state is to be told."""
+        return job in self._dependents
+
+    def told(self, job: JobId, state: JobState) -> None:
+        """Learns the state of a job that others come after."""
+        self._states[job] = state
+
+    def verdict(self, spec: JobSpec) -> DependencyState:
+        """Returns what follows for a job from those it comes after."""
+        return verdict(spec.after, self._states) if spec.after else DependencyState()
+
+    def ended(self, job: JobId, after: Iterable[JobId]) -> Mapping[JobId, None]:
+        """Forgets what a job that has ended came after; returns the jobs that come after it."""
+        for above in after:
+            others = self._dependents.get(above, {})
+            others.pop(job, None)
+            if not others:
+                self._dependents.pop(above, None)
+                self._states.pop(above, None)
+        return self._dependents.get(job, {})

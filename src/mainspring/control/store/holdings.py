@@ -134,6 +134,21 @@ def parts(connection: sa.Connection, wanted: Iterable[AllocationId]) -> Mapping[
     return found
 
 
+def grants(connection: sa.Connection, wanted: Iterable[AttemptId]) -> Mapping[AttemptId, tuple[Grant, ...]]:
+    """Returns what some attempts hold, or held last, one grant a role.
+
+    Args:
+        connection: Where to read.
+        wanted: The attempts.
+    """
+    held: dict[AttemptId, list[Grant]] = {attempt: [] for attempt in wanted}
+    query = sa.select(allocations.c.attempt_id, allocations.c.part).where(sa.not_(allocations.c.released))
+    for some in chunks(held):
+        for row in connection.execute(query.where(allocations.c.attempt_id.in_(some)).order_by(*_IN_ORDER)):
+            held[AttemptId(row.attempt_id)].append(_part(row.part))
+    return {attempt: merged(own) for attempt, own in held.items()}
+
+
 @lru_cache(maxsize=PARTS_KEPT)
 def _part(text: str) -> Grant:
     """Returns what a text holds; each agent that registers reads the parts of its whole attempt."""

@@ -6,7 +6,7 @@ job; when to move what is decided by `loop`, `agents` and `control`, and what a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -15,10 +15,7 @@ import sqlalchemy as sa
 from mainspring.control.store.holdings import (
     KEPT,
     AllocationRecord,
-    allocations_of,
     live_allocations_of,
-    merged,
-    parts,
 )
 from mainspring.control.store.records import AttemptRecord, JobRecord, chunks, event_of, text_of
 from mainspring.control.store.schema import JOB_ROWS, REASON_LENGTH_MAX, agents, allocations, attempts, events, jobs
@@ -35,7 +32,18 @@ from mainspring.domain.life import (
     ended,
     moved,
 )
-from mainspring.domain.wire import EXIT_PREEMPTED, Detail, EventKind
+from mainspring.domain.plan import Limit
+from mainspring.domain.wire import EXIT_PREEMPTED, LeadEvent
+from mainspring.domain.wire.events import AnyEvent
+from mainspring.domain.wire.events.attempts import (
+    AllocationPlacedEvent,
+    AllocationQueuedEvent,
+    AllocationTakenEvent,
+    AttemptEndedEvent,
+    AttemptStoppingEvent,
+)
+from mainspring.domain.wire.events.jobs import JobMovedEvent, JobSubmittedEvent, StopRequestedEvent
+from mainspring.domain.wire.events.leads import RankExitedEvent
 
 _EXITS_READ_MAX = 32  # The first bad exit is among the first few: later ones are ranks that lost their peers.
 
@@ -56,7 +64,6 @@ class StopCause(str, Enum):
 DISPLACED = (StopCause.EVICT, StopCause.RESIZE, StopCause.TAKEN)
 _OWN_END = (AttemptState.LOST, AttemptState.CANCELLED)  # Outcomes by which a lead may tell of a cluster's doing.
 _ASKED = (StopCause.CANCEL, *DISPLACED)
-_NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,27 +134,25 @@ class StateWriter:
 
     def event(
         self,
-        kind: EventKind,
+        told: AnyEvent | LeadEvent,
         *,
         job: JobId,
         attempt: AttemptId | None = None,
-        detail: Detail | None = None,
         time_s: float | None = None,
     ) -> None:
         """Appends an event.
 
         Args:
-            kind: What happened.
+            told: What happened; what a lead tells is kept as it told it.
             job: To which job.
             attempt: To which attempt, if to one.
-            detail: The facts that `kind` carries.
             time_s: When it happened, if not now.
         """
-        plain = {key: clipped(fact) if isinstance(fact, str) else fact for key, fact in (detail or {}).items()}
+        plain = {key: clipped(fact) if isinstance(fact, str) else fact for key, fact in told.detail.items()}
         self.connection.execute(
             sa.insert(events).values(
                 time_s=self.now_s if time_s is None else time_s,
-                kind=kind.value,
+                kind=told.kind,
                 job_id=job,
                 attempt_id=attempt,
                 detail=text_of(plain),
@@ -170,8 +175,7 @@ class StateWriter:
                 place = {"array": first, "array_index": index, "array_count": len(made)}
                 row |= JOB_ROWS.row({**place, "name": member_name(spec.name, index)})
         self.connection.execute(sa.insert(jobs), rows)
-        told = [text_of({"name": row["name"], "team": spec.team}) for row in rows]
-        self.tell_each(EventKind.JOB_SUBMITTED, made, told)
+        self.tell_each(made, [JobSubmittedEvent(name=str(row["name"]), team=spec.team) for row in rows])
 
     def cancel_queued(self, queued: Sequence[JobRecord], by: str) -> None:
         """Cancels jobs that wait, as many as there are, in a few statements.
@@ -187,30 +191,28 @@ class StateWriter:
             wanted = [job.id for job in some]
             columns = {"state": after.value, "reason": clipped(reason), "ended_s": self.now_s}
             self.connection.execute(sa.update(jobs).where(jobs.c.id.in_(wanted)).values(columns))
-            self.tell_each(EventKind.STOP_REQUESTED, wanted, [text_of({"by": by})] * len(wanted))
-            detail = text_of({"before": JobState.QUEUED.value, "after": after.value, "reason": reason})
-            self.tell_each(EventKind.JOB_MOVED, wanted, [detail] * len(wanted))
+            self.tell_each(wanted, [StopRequestedEvent(by=by)] * len(wanted))
+            self.tell_each(wanted, [JobMovedEvent(before=JobState.QUEUED, after=after, reason=reason)] * len(wanted))
 
     def tell_each(
-        self, kind: EventKind, of: Sequence[JobId], details: Sequence[str], *, attempts_of: Sequence[AttemptId] = ()
+        self, of: Sequence[JobId], told: Sequence[AnyEvent], *, attempts_of: Sequence[AttemptId] = ()
     ) -> None:
-        """Appends one event a job, all of one kind.
+        """Appends one event a job.
 
         Args:
-            kind: What happened.
-            of: To which jobs.
-            details: The facts of each, as text.
+            of: The jobs.
+            told: What happened to each.
             attempts_of: The attempt of each, if to attempts.
         """
         rows = [
             {
                 "time_s": self.now_s,
-                "kind": kind.value,
+                "kind": each.kind,
                 "job_id": job,
                 "attempt_id": attempts_of[place] if attempts_of else None,
-                "detail": detail,
+                "detail": text_of(each.detail),
             }
-            for place, (job, detail) in enumerate(zip(of, details, strict=True))
+            for place, (job, each) in enumerate(zip(of, told, strict=True))
         ]
         self.connection.execute(sa.insert(events), rows)
 
@@ -227,8 +229,7 @@ class StateWriter:
         if ended(after):
             columns["ended_s"] = self.now_s
         self.connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(columns))
-        detail = {"before": job.state.value, "after": after.value, "reason": reason}
-        self.event(EventKind.JOB_MOVED, job=job.id, detail=detail)
+        self.event(JobMovedEvent(before=job.state, after=after, reason=reason), job=job.id)
 
     def run_attempt(self, attempt: AttemptRecord, job: JobRecord) -> None:
         """Notes that an attempt's lead lives.
@@ -243,7 +244,13 @@ class StateWriter:
             self.move_job(job, JobState.RUNNING, f"attempt {attempt.number} runs on {attempt.cluster}")
 
     def stop_attempt(
-        self, attempt: AttemptRecord, cause: StopCause, reason: str, *, detail: Mapping[str, str] = _NOTHING
+        self,
+        attempt: AttemptRecord,
+        cause: StopCause,
+        reason: str,
+        *,
+        for_job: JobId | None = None,
+        limit: Limit | None = None,
     ) -> None:
         """Asks a live attempt to stop, and its allocations with it; one that stops already keeps its first cause.
 
@@ -253,18 +260,19 @@ class StateWriter:
             attempt: As it stands in this transaction.
             cause: Why.
             reason: Why, for people.
-            detail: More facts for that event.
+            for_job: Who gets what it gives up, if somebody does.
+            limit: Which limit of that job's made the plan end it.
         """
         if attempt.state is not AttemptState.STOPPING:
             moved(ATTEMPT_MOVES, attempt.state, AttemptState.STOPPING, attempt.id)
             self._update_attempt(
                 attempt.id, state=AttemptState.STOPPING.value, stop_cause=cause.value, reason=clipped(reason)
             )
-            told = {"cause": cause.value, "reason": reason}
-            self.event(EventKind.ATTEMPT_STOPPING, job=attempt.job, attempt=attempt.id, detail=told)
+            stopping = AttemptStoppingEvent(cause=cause.value, reason=reason)
+            self.event(stopping, job=attempt.job, attempt=attempt.id)
         if cause in _ASKED:
-            asked = {"by": reason, **detail}
-            self.event(EventKind.STOP_REQUESTED, job=attempt.job, attempt=attempt.id, detail=asked)
+            asked = StopRequestedEvent(by=reason, for_job=for_job, limit=limit.value if limit is not None else None)
+            self.event(asked, job=attempt.job, attempt=attempt.id)
         for allocation in live_allocations_of(self.connection, [attempt.id]):
             if allocation.state in KEPT:
                 self.move_allocation(allocation, AllocationState.STOPPING)
@@ -314,8 +322,8 @@ class StateWriter:
         own = allocations.c.id == allocation.id
         self.connection.execute(sa.update(allocations).where(own).values(queued=reason))
         if not allocation.queued:
-            detail = {"allocation": allocation.id, "cluster": allocation.cluster, "reason": reason}
-            self._tell_of(allocation, EventKind.ALLOCATION_QUEUED, detail)
+            queued = AllocationQueuedEvent(allocation=allocation.id, cluster=allocation.cluster, reason=reason)
+            self._tell_of(allocation, queued)
 
     def leave_queue(self, allocation: AllocationRecord) -> None:
         """Notes that an allocation waits in its cluster's queue no longer: from now on it is counted as granted.
@@ -331,7 +339,7 @@ class StateWriter:
         first_s = self.connection.execute(sa.select(sa.func.min(allocations.c.granted_s)).where(*held)).scalar_one()
         unled = (attempts.c.id == allocation.attempt, attempts.c.epoch == 0)
         self.connection.execute(sa.update(attempts).where(*unled).values(granted_s=first_s))
-        self._tell_of(allocation, EventKind.ALLOCATION_PLACED, {"allocation": allocation.id})
+        self._tell_of(allocation, AllocationPlacedEvent(allocation=allocation.id))
 
     def note_hosts(self, allocation: AllocationRecord, hosts: Sequence[str]) -> None:
         """Notes the machines behind an allocation's nodes.
@@ -343,10 +351,10 @@ class StateWriter:
         own = allocations.c.id == allocation.id
         self.connection.execute(sa.update(allocations).where(own).values(hosts=text_of(tuple(hosts))))
 
-    def _tell_of(self, allocation: AllocationRecord, kind: EventKind, detail: Detail) -> None:
+    def _tell_of(self, allocation: AllocationRecord, told: AnyEvent) -> None:
         of = attempts.c.id == allocation.attempt
         job = self.connection.execute(sa.select(attempts.c.job_id).where(of)).scalar_one()
-        self.event(kind, job=JobId(job), attempt=allocation.attempt, detail=detail)
+        self.event(told, job=JobId(job), attempt=allocation.attempt)
 
     def take_back(self, allocation: AllocationRecord, reason: str) -> None:
         """Notes that its cluster took an allocation back; an attempt that ended of that has not failed.
@@ -355,8 +363,8 @@ class StateWriter:
             allocation: Which.
             reason: The cluster's words.
         """
-        detail = {"allocation": allocation.id, "cluster": allocation.cluster, "reason": reason}
-        self._tell_of(allocation, EventKind.ALLOCATION_TAKEN, detail)
+        taken = AllocationTakenEvent(allocation=allocation.id, cluster=allocation.cluster, reason=reason)
+        self._tell_of(allocation, taken)
         lost = attempts.c.stop_cause.in_([StopCause.LOST.value, StopCause.TAKEN.value])
         told = attempts.c.outcome.in_([outcome.value for outcome in _OWN_END])
         ended_of_it = (
@@ -375,16 +383,15 @@ class StateWriter:
         """
         self.connection.execute(sa.update(allocations).where(allocations.c.id == allocation.id).values(lost=True))
 
-    def settle_grants(self, attempt: AttemptId) -> None:
-        """Writes what an attempt holds, from the allocations that are not gone.
+    def release_gone(self, attempt: AttemptId) -> None:
+        """Notes that an attempt goes on without those of its allocations that are gone.
 
         Args:
-            attempt: A live attempt whose allocations have changed.
+            attempt: A live attempt; one of which all are gone keeps what it held last.
         """
-        own = [one for one in allocations_of(self.connection, attempt) if one.state is not AllocationState.GONE]
-        held = parts(self.connection, [one.id for one in own])
-        if own:
-            self._update_attempt(attempt, grants=text_of(merged(held[one.id] for one in own)))
+        if live_allocations_of(self.connection, [attempt]):
+            gone = (allocations.c.attempt_id == attempt, allocations.c.state == AllocationState.GONE.value)
+            self.connection.execute(sa.update(allocations).where(*gone).values(released=True))
 
     def stop_taken(self, allocation: AllocationId) -> None:
         """Notes that an engine has taken a stop: what is absent from now on is gone.
@@ -436,8 +443,7 @@ class StateWriter:
             .values(ended_s=ended_s)
         )
         self.connection.execute(sa.delete(agents).where(agents.c.attempt_id == attempt.id))
-        detail = {"outcome": end.attempt.value, "reason": reason}
-        self.event(EventKind.ATTEMPT_ENDED, job=job.id, attempt=attempt.id, detail=detail)
+        self.event(AttemptEndedEvent(outcome=end.attempt, reason=reason), job=job.id, attempt=attempt.id)
         errors = [row.reason for row in lost] + [reason]
         self.move_job(job, end.job, _verdict(end, errors, attempt, attempts_max))
 
@@ -448,16 +454,16 @@ class StateWriter:
             .where(
                 events.c.job_id == attempt.job,
                 events.c.attempt_id == attempt.id,
-                events.c.kind == EventKind.RANK_EXITED.value,
+                events.c.kind == RankExitedEvent.kind,
             )
             .order_by(events.c.sequence)
             .limit(_EXITS_READ_MAX)
         )
         for row in self.connection.execute(query):
-            detail = event_of(row).detail
-            if detail.get("exit_code") not in (0, EXIT_PREEMPTED):
-                words = f": {detail['last_words']}" if detail.get("last_words") else ""
-                return f"rank {detail.get('rank')} exited with {detail.get('exit_code')}{words}"
+            told = event_of(row).told
+            if isinstance(told, RankExitedEvent) and told.exit_code not in (0, EXIT_PREEMPTED):
+                words = f": {told.last_words}" if told.last_words else ""
+                return f"rank {told.rank} exited with {told.exit_code}{words}"
         return ""
 
     def _update_attempt(self, attempt: AttemptId, **columns: object) -> None:

@@ -17,9 +17,8 @@ from mainspring.domain.answers import Event
 from mainspring.domain.ids import AttemptId, JobId
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import AttemptState, JobState, ended
-from mainspring.domain.plan import Grant
 from mainspring.domain.team import Team
-from mainspring.domain.wire import EventKind, RankStatus
+from mainspring.domain.wire import RankStatus
 
 ACTIVE_MAX = 200_000  # Jobs not ended that one loop looks at; the oldest come first.
 _CHUNK = 500  # Ids in one IN list: under every database's bound on parameters.
@@ -41,7 +40,7 @@ def event_of(row: sa.Row[Any]) -> Event:
     return Event(
         sequence=row.sequence,
         time_s=row.time_s,
-        kind=EventKind(row.kind),
+        kind=row.kind,
         job=JobId(row.job_id) if row.job_id else None,
         attempt=AttemptId(row.attempt_id) if row.attempt_id else None,
         detail=read_text(dict[str, str | int | float | bool], row.detail),
@@ -93,20 +92,6 @@ def specs(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[JobId, 
         for row in connection.execute(sa.select(jobs.c.id, jobs.c.spec).where(jobs.c.id.in_(some))):
             written[JobId(row.id)] = read_text(JobSpec, row.spec)
     return {job: written[holder] for job, holder in holders.items()}
-
-
-def grants(connection: sa.Connection, wanted: Iterable[AttemptId]) -> Mapping[AttemptId, tuple[Grant, ...]]:
-    """Returns what some attempts hold, or held last, one grant a role.
-
-    Args:
-        connection: Where to read.
-        wanted: The attempts.
-    """
-    found = {}
-    for some in chunks(wanted):
-        for row in connection.execute(sa.select(attempts.c.id, attempts.c.grants).where(attempts.c.id.in_(some))):
-            found[AttemptId(row.id)] = read_text(tuple[Grant, ...], row.grants)
-    return found
 
 
 def ranks(connection: sa.Connection, attempt: AttemptId) -> tuple[RankStatus, ...]:
@@ -227,7 +212,6 @@ def events_since(
     since: int,
     limit: int,
     job: JobId | None = None,
-    kinds: Iterable[EventKind] = (),
 ) -> tuple[Event, ...]:
     """Returns events after a sequence number, oldest first.
 
@@ -236,13 +220,10 @@ def events_since(
         since: The last sequence the caller has seen; 0 for all.
         limit: The most to return.
         job: Only this job's, unless None.
-        kinds: Only these, unless empty.
     """
     query = sa.select(events).where(events.c.sequence > since).order_by(events.c.sequence).limit(limit)
     if job is not None:
         query = query.where(events.c.job_id == job)
-    if names := [kind.value for kind in kinds]:
-        query = query.where(events.c.kind.in_(names))
     return tuple(event_of(row) for row in connection.execute(query))
 
 

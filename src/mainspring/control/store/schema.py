@@ -77,7 +77,6 @@ attempts = Table(
     _id("cluster"),
     Column("simulated", Boolean, nullable=False),
     Column("plan", BigInteger, nullable=False),
-    Column("grants", Text, nullable=False),  # What it holds now, or held last, role by role.
     Column("granted_s", Double, nullable=False),
     Column("ended_s", Double, nullable=True),
     Column("stop_cause", String(16), nullable=False, default=""),
@@ -108,7 +107,7 @@ allocations = Table(
     Column("state", String(16), nullable=False),
     Column("launched_s", Double, nullable=True),
     Column("stopped_s", Double, nullable=True),  # When its engine last took a stop for it.
-    Column("part", Text, nullable=False),  # Its own grant: a part of one of the attempt's.
+    Column("part", Text, nullable=False),  # What it holds of one role's grant.
     Column("agent_first", Integer, nullable=False),  # Its agents are numbered on from here; no number comes twice.
     Column("rank_first", Integer, nullable=False),  # The same of its ranks.
     # What accounts are made from: nodes, thousandths by chip type, their price, and from when until when they are held.
@@ -119,6 +118,7 @@ allocations = Table(
     Column("came_s", Double, nullable=True),  # When the last of its agents came.
     Column("ended_s", Double, nullable=True),  # When it was gone, or its attempt given up.
     Column("lost", Boolean, nullable=False, default=False),  # Whether an agent of it ended otherwise than well.
+    Column("released", Boolean, nullable=False, default=False),  # Whether its attempt has gone on without it.
     Column("queued", Text, nullable=True),  # What it waits for in its cluster's own queue; "" once it has left that.
     Column("hosts", Text, nullable=False, default="[]"),  # The machines behind its nodes, where its cluster chose them.
     UniqueConstraint("attempt_id", "place", name="allocations_attempt_place"),
@@ -227,7 +227,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """One attempt, but for its grants and ranks. `stop_cause` is why it was asked to stop, "" when it was not.
+    """One attempt, but for its ranks. `stop_cause` is why it was asked to stop, "" when it was not.
 
     `epoch` counts its leads, 0 while agents are missing; `lead` is the agent that leads, `led_s` when the first lead
     was named, and `heard_s` when this one last reported, or was named. `seconds` is its lead's ledger, node-seconds by

@@ -9,7 +9,8 @@ from mainspring.domain.codec import message
 from mainspring.domain.ids import AllocationId, AttemptId, JobId, NodeName, RoleName
 from mainspring.domain.job import Code
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire.facts import Detail, EventKind
+from mainspring.domain.wire.events import KIND_LENGTH_MAX, TOLD_BY_CONTROLLER
+from mainspring.domain.wire.facts import Detail
 from mainspring.domain.wire.node import RankPlace
 
 
@@ -76,12 +77,20 @@ class Orders:
 
 @message("LeadEvent")
 class LeadEvent:
-    """An event as the lead saw it; `sequence` counts from 1 within the attempt and epoch, so repeats are dropped."""
+    """An event as the lead saw it; `sequence` counts from 1 within the attempt and epoch, so repeats are dropped.
+
+    `kind` and `detail` are those of one of `events.OfLeads`, or of a newer release's.
+    """
 
     sequence: int
     time_s: float
-    kind: EventKind
+    kind: str
     detail: Detail = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuses what only the controller tells."""
+        assert 0 < len(self.kind) <= KIND_LENGTH_MAX
+        assert self.kind not in TOLD_BY_CONTROLLER
 
 
 @message("RankStatus")

@@ -12,6 +12,8 @@ from mainspring.domain.wire.rank import Done, Shard, Then
 
 SEGMENT_BYTES = 256 << 20  # Sent again, at most, for each that was under way when a line broke: 2 s of 1 Gbit/s.
 
+SEGMENT_BYTES = 256 << 20  # Sent again, at most, for each that was under way when a line broke: 2 s of 1 Gbit/s.
+
 
 @message("RankPlace")
 class RankPlace:

@@ -8,7 +8,8 @@ from typing import final
 from mainspring.domain import wire
 from mainspring.domain.goodput import TimeUse
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire import EventKind, Then
+from mainspring.domain.wire import Then
+from mainspring.domain.wire.events.leads import AgentLeavingEvent
 from mainspring.node.lead.changes import PlannedChange, reserve_s, time_to_leave_s
 from mainspring.node.lead.gang import RunningGeneration
 from mainspring.node.lead.holdings import Holdings
@@ -57,7 +58,7 @@ class Changing:
         """
         seen, leaves_s = self._roster[agent], self._outbox.now_s + grace_s
         if seen.leaving_s is None:
-            self._outbox.event(EventKind.AGENT_LEAVING, agent=agent, node=seen.node, grace_s=grace_s)
+            self._outbox.event(AgentLeavingEvent(agent=agent, node=seen.node, grace_s=grace_s))
         seen.leaving_s = leaves_s if seen.leaving_s is None else min(seen.leaving_s, leaves_s)
         self._consider_s = self._outbox.now_s
 

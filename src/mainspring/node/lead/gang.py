@@ -10,7 +10,15 @@ from mainspring.domain import wire
 from mainspring.domain.goodput import TimeUse
 from mainspring.domain.ids import NodeName, RoleName
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire import EventKind, Then
+from mainspring.domain.wire import Then
+from mainspring.domain.wire.events.leads import (
+    HangEvent,
+    RankExitedEvent,
+    RankLeftEvent,
+    RankSlowEvent,
+    ResultEvent,
+    SnapshotPaceEvent,
+)
 from mainspring.node.lead.changes import PlannedChange, step_to_leave_at
 from mainspring.node.lead.members import Members
 from mainspring.node.lead.outbox import Beginning, Ending, Outbox
@@ -176,7 +184,7 @@ class RunningGeneration:
         seen = self.ranks.setdefault(message.rank, RankSeen())
         if message.sequence > seen.results:
             seen.results = message.sequence
-            self._outbox.event(EventKind.RESULT, **dict(message.values))
+            self._outbox.event(ResultEvent(detail=dict(message.values)))
 
     def progressed(self, message: wire.RankProgress) -> None:
         """Takes a rank's step report.
@@ -195,8 +203,8 @@ class RunningGeneration:
         self._stragglers.stepped(rank, steps=steps, seconds=message.seconds)
         if self._reporter < 0 or rank <= self._reporter:
             self._measured(message, steps, timed=rank == self._reporter)
-        for kind in self.progress.stepped(message.step):
-            self._outbox.event(kind, generation=self._generation, step=message.step)
+        for event in self.progress.stepped(message.step):
+            self._outbox.event(event(generation=self._generation, step=message.step))
 
     def _measured(self, message: wire.RankProgress, steps: int, *, timed: bool) -> None:
         """Books what the lowest rank that reports has measured; all ranks keep step with it."""
@@ -239,12 +247,13 @@ class RunningGeneration:
         if code == 0 or asked or seen.left:
             return None
         self._outbox.event(
-            EventKind.RANK_EXITED,
-            generation=self._generation,
-            rank=message.rank,
-            exit_code=code,
-            step=self.progress.furthest,
-            last_words=message.last_words,
+            RankExitedEvent(
+                generation=self._generation,
+                rank=message.rank,
+                exit_code=code,
+                step=self.progress.furthest,
+                last_words=message.last_words,
+            )
         )
         return self._failed(exited(rank=message.rank, agent=agent, exit_code=code, words=message.last_words))
 
@@ -263,11 +272,12 @@ class RunningGeneration:
         if self.change is not None and not message.words:
             return
         self._outbox.event(
-            EventKind.RANK_LEFT,
-            generation=self._generation,
-            rank=message.rank,
-            step=self.progress.furthest,
-            words=message.words,
+            RankLeftEvent(
+                generation=self._generation,
+                rank=message.rank,
+                step=self.progress.furthest,
+                words=message.words,
+            )
         )
         if self._blamed is None:
             self._blame_s = self._outbox.now_s + BLAME_S
@@ -327,15 +337,16 @@ class RunningGeneration:
             return self._overdue(self.change)
         for slow in self._stragglers.look(now_s, self.pace.step_s):
             node = self._roster[self._members.places[slow.rank].agent].node
-            self._outbox.event(EventKind.RANK_SLOW, rank=slow.rank, node=node, ratio=slow.ratio)
+            self._outbox.event(RankSlowEvent(rank=slow.rank, node=node, ratio=slow.ratio))
         if self.progress.stepping and self.pace.move(now_s, known_from=self.stop_at):
             self._outbox.tell(self._members.active_agents, wire.SnapshotPace(every=self.pace.every))
             self._outbox.event(
-                EventKind.SNAPSHOT_PACE,
-                every=self.pace.every,
-                interval_s=self.pace.interval_s(now_s) or 0.0,
-                cost_s=self.pace.cost_s or 0.0,
-                failures_per_day=self.pace.failures_per_day(now_s),
+                SnapshotPaceEvent(
+                    every=self.pace.every,
+                    interval_s=self.pace.interval_s(now_s) or 0.0,
+                    cost_s=self.pace.cost_s or 0.0,
+                    failures_per_day=self.pace.failures_per_day(now_s),
+                )
             )
         return self._listen() if self._in_touch else None
 
@@ -376,12 +387,13 @@ class RunningGeneration:
         self._hangs.declared(self.progress.furthest)
         evidence = odd.evidence or "nothing tells the ranks apart"
         self._outbox.event(
-            EventKind.HANG,
-            generation=self._generation,
-            step=self.progress.furthest,
-            silent_s=suspicion.silent_s,
-            odd=", ".join(map(str, odd.ranks[:16])),
-            evidence=evidence,
+            HangEvent(
+                generation=self._generation,
+                step=self.progress.furthest,
+                silent_s=suspicion.silent_s,
+                odd=", ".join(map(str, odd.ranks[:16])),
+                evidence=evidence,
+            )
         )
         first = odd.ranks[0] if odd.ranks else next(iter(self._members.active))
         agents = frozenset(self._members.active[rank].agent for rank in odd.ranks)

@@ -17,7 +17,7 @@ from typing import final
 from mainspring.domain import wire
 from mainspring.domain.goodput import TimeUse
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events import leads
 from mainspring.node.lead import effects
 from mainspring.node.lead.changing import Changing
 from mainspring.node.lead.gang import RunningGeneration
@@ -243,7 +243,7 @@ class Lead:
         if self.phase in (Phase.DRAINING, Phase.OVER) or seen.lost:
             return
         if seen.leaving_s is None:
-            self._outbox.event(EventKind.AGENT_LOST, agent=agent, node=seen.node)
+            self._outbox.event(leads.AgentLostEvent(agent=agent, node=seen.node))
         self._roster.lose(agent)
         self._holdings.drop(agent)
         self._without((agent,))
@@ -260,7 +260,7 @@ class Lead:
             reason = "never joined"
         noticed = self._roster.notice(self._outbox.now_s, patience_s, gone)
         for agent in noticed:
-            self._outbox.event(EventKind.AGENT_LOST, agent=agent, node=self._roster[agent].node)
+            self._outbox.event(leads.AgentLostEvent(agent=agent, node=self._roster[agent].node))
         if noticed and self.outcome is not None:
             self._drain()  # The outcome stands; only the last save is lost.
         elif noticed:
@@ -300,7 +300,7 @@ class Lead:
         self.generation = self._newest_seen = max(self.generation, self._newest_seen) + 1
         self._cause = beginning.cause
         self._gang.stop(beginning.use, beginning.closes)
-        self._outbox.event(EventKind.GENERATION_PREPARING, generation=self.generation, cause=beginning.cause)
+        self._outbox.event(leads.GenerationPreparingEvent(generation=self.generation, cause=beginning.cause))
         self._choose(beginning.hasty)
 
     def _ended_by_change(self, cause: str) -> bool:
@@ -393,7 +393,7 @@ class Lead:
     def _unrestored(self, agent: int, reason: str, *, corrupt: bool) -> None:
         words = f"{self._source.words} on agent {agent}: {reason}"
         if corrupt and not self._source.begins_from:
-            self._outbox.event(EventKind.CHECKPOINT_CORRUPT, step=self._source.step, reason=reason)
+            self._outbox.event(leads.CheckpointCorruptEvent(step=self._source.step, reason=reason))
         if corrupt and self._source.begins_from:  # There is no older one to pass it over for.
             self._end(Ending(outcome=AttemptState.FAILED, reason=words, save=False))
         elif self._resumption.failed(self._source, agent, self._holdings, corrupt=corrupt):
@@ -405,11 +405,12 @@ class Lead:
         self.phase = Phase.RUNNING
         self._gang.run(self.generation, self._source.step, from_store=self._source.name == "store")
         self._outbox.event(
-            EventKind.GENERATION_RESUMED,
-            generation=self.generation,
-            step=self._source.step,
-            source=self._source.begins_from or self._source.name,
-            ranks=len(self._members.active),
+            leads.GenerationResumedEvent(
+                generation=self.generation,
+                step=self._source.step,
+                source=self._source.begins_from or self._source.name,
+                ranks=len(self._members.active),
+            )
         )
         start = self._start()
         for agent in self._members.active_agents:
@@ -446,12 +447,9 @@ class Lead:
     def _over(self) -> None:
         assert self.outcome is not None
         self.phase = Phase.OVER
+        blocked_s = self._gang.progress.blocked_s
         self._outbox.event(
-            EventKind.LEAD_ENDED,
-            outcome=self.outcome.value,
-            reason=self.reason,
-            step=self.step,
-            snapshot_blocked_s=self._gang.progress.blocked_s,
+            leads.LeadEndedEvent(outcome=self.outcome, reason=self.reason, step=self.step, snapshot_blocked_s=blocked_s)
         )
 
     # ------------------------------------------------------------ what follows from where we are

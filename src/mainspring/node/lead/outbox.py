@@ -9,7 +9,7 @@ from typing import final
 from mainspring.domain import wire
 from mainspring.domain.goodput import TimeUse
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events.leads import OfLeads
 from mainspring.node.lead.effects import Effect, Instant, Tell
 
 
@@ -74,12 +74,13 @@ class Outbox:
         for agent in (agents,) if isinstance(agents, int) else agents:
             self.effects.append(Tell(agent=agent, message=message))
 
-    def event(self, kind: EventKind, **detail: str | int | float | bool) -> None:
+    def event(self, told: OfLeads) -> None:
         """Records an event.
 
         Args:
-            kind: What happened.
-            detail: Its details.
+            told: What happened.
         """
         self._sequence += 1
-        self.events.append(wire.LeadEvent(sequence=self._sequence, time_s=self.now.now_s, kind=kind, detail=detail))
+        self.events.append(
+            wire.LeadEvent(sequence=self._sequence, time_s=self.now.now_s, kind=told.kind, detail=told.detail)
+        )

@@ -7,7 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import final
 
-from mainspring.domain.wire import NO_LONGER_HELD, Detail, EventKind, ShareStored, StoreFailed, StoreStep
+from mainspring.domain.wire import NO_LONGER_HELD, Detail, ShareStored, StoreFailed, StoreStep
+from mainspring.domain.wire.events.leads import CheckpointDurableEvent, CheckpointFailedEvent
 from mainspring.node.lead.effects import ManifestWritten, WriteManifest
 from mainspring.node.lead.holdings import Holdings, Taken
 from mainspring.node.lead.outbox import Outbox
@@ -248,8 +249,8 @@ class Saving:
             return
         self.saves.written(self._outbox.now_s)
         self._resumption.stored(news.step)
-        self._outbox.event(EventKind.CHECKPOINT_DURABLE, step=news.step, size_bytes=news.size_bytes)
+        self._outbox.event(CheckpointDurableEvent(step=news.step, size_bytes=news.size_bytes))
 
     def _fail(self, step: int, reason: str) -> None:
         if self.saves.fail(step, self._outbox.now_s):
-            self._outbox.event(EventKind.CHECKPOINT_FAILED, step=step, reason=reason)
+            self._outbox.event(CheckpointFailedEvent(step=step, reason=reason))

@@ -12,21 +12,25 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 
-from mainspring.control.state.accounting import KINDS, spent
+from mainspring.control.state.accounting import spent
 from mainspring.domain.answers import Event, JobView
 from mainspring.domain.codec import from_plain
 from mainspring.domain.errors import InvalidInput, MainspringError
 from mainspring.domain.goodput import Goodput, TimeUse
-from mainspring.domain.ids import AttemptId, JobId, TeamName
+from mainspring.domain.ids import AttemptId, JobId
 from mainspring.domain.job import JobSpec, Role, Tier
-from mainspring.domain.life import AttemptState, JobState, ended
-from mainspring.domain.wire import EventKind
+from mainspring.domain.life import AttemptState, ended
+from mainspring.domain.wire.events import EVENTS, read_event
+from mainspring.domain.wire.events.attempts import AttemptGrantedEvent
+from mainspring.domain.wire.events.jobs import JobMovedEvent, JobSubmittedEvent
+from mainspring.domain.wire.events.leads import LeadEndedEvent
+from mainspring.domain.wire.events.marks import Renews
 from mainspring.simulator.inputs.files import TABLE_BYTES_MAX, read_text
 from mainspring.simulator.inputs.workload import TraceJob, Workload
 
 _OF_STEPS = (TimeUse.PRODUCTIVE, TimeUse.DATA, TimeUse.SNAPSHOT, TimeUse.STRAGGLER)
-_KINDS = {kind.value: kind for kind in EventKind}
-_FOLDED = {*KINDS, EventKind.JOB_SUBMITTED, EventKind.JOB_MOVED}
+_KINDS = {event.kind for event in EVENTS}
+_READ = {event.kind for event in EVENTS if event.accounted or event.renews is Renews.JOB}
 
 
 @dataclass(slots=True)
@@ -121,7 +125,7 @@ def _event(plain: Mapping[str, object]) -> Event:
     return Event(
         sequence=sequence,
         time_s=float(time_s),
-        kind=_KINDS[kind],
+        kind=kind,
         job=None if job is None else JobId(str(job)),
         attempt=None if attempt is None else AttemptId(str(attempt)),
         detail=detail,
@@ -129,58 +133,38 @@ def _event(plain: Mapping[str, object]) -> Event:
 
 
 def _fold(told: dict[JobId, _Told], event: Event, roles: dict[str, tuple[Role, ...]]) -> None:
-    if event.job is None or event.kind not in _FOLDED:
+    if event.job is None or event.kind not in _READ:
         return
     job = told.setdefault(event.job, _Told())
-    if event.kind is EventKind.JOB_SUBMITTED:
-        job.submit_s = event.time_s
-        if "roles" in event.detail:
-            job.spec = _spec(event, roles)
-    elif event.kind is EventKind.JOB_MOVED:
-        states = {state.value: state for state in JobState}
-        after = states.get(str(event.detail.get("after")))
-        if after is not None and ended(after):
-            job.end_s = event.time_s
-    else:
-        job.events.append(event)
-        if event.kind is EventKind.LEAD_ENDED and event.detail.get("outcome") == AttemptState.SUCCEEDED.value:
-            job.work_s = _work_s(event)
+    match read_event(event.kind, event.detail) if "roles" in event.detail else event.told:
+        case JobSubmittedEvent() as asked:
+            job.submit_s = event.time_s
+            if asked.roles is not None:
+                job.spec = _spec(asked, asked.roles, roles)
+        case JobMovedEvent(after=after):
+            if ended(after):
+                job.end_s = event.time_s
+        case LeadEndedEvent(outcome=AttemptState.SUCCEEDED, work_s=work_s):
+            # What a replay says of a job that came to its end: its work at full size, on whatever it ran.
+            job.work_s = work_s if work_s is not None and work_s >= 0 else None
+            job.events.append(event)
+        case _:
+            job.events.append(event)
 
 
-def _work_s(event: Event) -> float | None:
-    """Returns what a replay says of a job that came to its end: its work at full size, on whatever it ran."""
-    work_s = event.detail.get("work_s")
-    if isinstance(work_s, (int, float)) and isfinite(work_s) and work_s >= 0:
-        return float(work_s)
-    return None
-
-
-def _spec(event: Event, roles: dict[str, tuple[Role, ...]]) -> JobSpec:
-    detail = event.detail
-    text = str(detail["roles"])
+def _spec(asked: JobSubmittedEvent, text: str, roles: dict[str, tuple[Role, ...]]) -> JobSpec:
     if text not in roles:
         roles[text] = tuple(from_plain(tuple[Role, ...], _parsed(text, "field 'roles'")))
-    facts = {name: detail[name] for name in ("name", "team", "tier", "duration_s", "attempts_max") if name in detail}
-    plain = from_plain(_Facts, facts)
     return JobSpec(
-        name=plain.name,
-        team=plain.team,
-        tier=plain.tier,
+        name=asked.name,
+        team=asked.team,
+        tier=asked.tier or Tier.STANDARD,
         roles=roles[text],
-        duration_s=plain.duration_s,
-        attempts_max=plain.attempts_max,
-        inputs=tuple(str(detail.get("inputs", "")).split()),
-        after=tuple(JobId(name) for name in str(detail.get("after", "")).split()),
+        duration_s=asked.duration_s or 0.0,
+        attempts_max=4 if asked.attempts_max is None else asked.attempts_max,
+        inputs=tuple((asked.inputs or "").split()),
+        after=tuple(JobId(name) for name in (asked.after or "").split()),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
-    name: str
-    team: TeamName
-    tier: Tier = Tier.STANDARD
-    duration_s: float = 0.0
-    attempts_max: int = 4
 
 
 def _job(path: Path, name: JobId, told: _Told) -> TraceJob | str:
@@ -192,10 +176,10 @@ def _job(path: Path, name: JobId, told: _Told) -> TraceJob | str:
         lasted_s = [max(0.0, (each.ended_s or told.end_s) - each.granted_s) for each in told.view.attempts]
         useful_s = sum(lasted_s) * _useful(told.view.goodput)
     else:
-        granted = [event.time_s for event in told.events if event.kind is EventKind.ATTEMPT_GRANTED]
+        granted = [event.time_s for event in told.events if event.kind == AttemptGrantedEvent.kind]
         lasted_s = [max(0.0, told.end_s - granted_s) for granted_s in granted]
         folded = spent(told.events, told.end_s)
-        useful_s = folded.productive_s + folded.checkpoint_s if folded is not None else 0.0
+        useful_s = sum(folded.seconds[use] for use in _OF_STEPS) if folded is not None else 0.0
     if not lasted_s:
         return "never started"
     if told.spec is None:

@@ -18,7 +18,6 @@ from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName
 from mainspring.domain.life import AttemptState
 from mainspring.domain.ports import Clock, Dice
 from mainspring.domain.wire import (
-    EventKind,
     Heartbeat,
     HeartbeatReply,
     LeadEvent,
@@ -26,6 +25,17 @@ from mainspring.domain.wire import (
     RankPlace,
     RankStatus,
     Register,
+)
+from mainspring.domain.wire.events.leads import (
+    CaughtUpEvent,
+    CheckpointDurableEvent,
+    GenerationPreparingEvent,
+    GenerationResumedEvent,
+    GenerationSteppingEvent,
+    LeadEndedEvent,
+    OfLeads,
+    RankExitedEvent,
+    ResultEvent,
 )
 from mainspring.simulator.proof.cluster import SimulatedCluster, chance, pick
 
@@ -95,6 +105,15 @@ class _Lead:
     over: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LeadCut:
+    """Until when a lead and the other agents do not hear each other, and until when the controller does not hear it."""
+
+    lead: _Lead | None = None
+    until_s: float = 0.0
+    mute_until_s: float = 0.0
+
+
 @final
 class Gang:
     """One attempt's agents.
@@ -133,9 +152,7 @@ class Gang:
         self._leads: list[_Lead] = []
         self._held_back: list[tuple[int, Heartbeat]] = []
         self._saved = -1
-        self._cut_until_s = 0.0
-        self._mute_until_s = 0.0
-        self._cut_off: _Lead | None = None
+        self._cut = _LeadCut()
         self._at_s = clock.monotonic_s()
 
     @property
@@ -160,9 +177,12 @@ class Gang:
         if self._agents and chance(self._dice, faults.agent_dies):
             self._end_agent(list(self._agents.values())[pick(self._dice, len(self._agents))], exit_code=-9)
         if chance(self._dice, faults.lead_cut):
-            self._cut_until_s = self._at_s + pick(self._dice, _CUT_S_MAX)
-            self._cut_off = next((lead for lead in self._leads if self._lives(lead)), None)
-            self._mute_until_s = self._cut_until_s if chance(self._dice, 0.5) else 0.0
+            until_s = self._at_s + pick(self._dice, _CUT_S_MAX)
+            self._cut = _LeadCut(
+                lead=next((lead for lead in self._leads if self._lives(lead)), None),
+                until_s=until_s,
+                mute_until_s=until_s if chance(self._dice, 0.5) else 0.0,
+            )
         for agent in list(self._agents.values()):
             self._advance_agent(control, agent, faults)
         for lead in list(self._leads):
@@ -223,7 +243,7 @@ class Gang:
         return found[0] if found and self._lives(found[0]) else None
 
     def _hear_each_other(self, agent: _Agent, lead: _Lead) -> bool:
-        return agent is lead.agent or lead is not self._cut_off or self._at_s >= self._cut_until_s
+        return agent is lead.agent or lead is not self._cut.lead or self._at_s >= self._cut.until_s
 
     def _register(self, control: Control, agent: _Agent, faults: GangFaults, *, lost_epoch: int = 0) -> None:
         if chance(self._dice, faults.call_lost):
@@ -311,7 +331,7 @@ class Gang:
         if lead.generation == 0 or (lead.unstepped and not lead.told):
             self._resume(lead, self._saved, "the first", TimeUse.STARTUP)
         if lead.step >= 0 and chance(self._dice, faults.rank_dies):
-            self._event(lead, EventKind.RANK_EXITED, rank=0, exit_code=-9, step=lead.step)
+            self._event(lead, RankExitedEvent(generation=lead.generation, rank=0, exit_code=-9, step=lead.step))
             self._resume(lead, max(-1, lead.step - 2), "a rank was killed", TimeUse.RECOVERY)
             return
         if chance(self._dice, faults.program_fails):
@@ -320,35 +340,35 @@ class Gang:
         lead.step += 1
         if lead.unstepped:
             lead.unstepped = False
-            self._event(lead, EventKind.GENERATION_STEPPING, step=lead.step)
+            self._event(lead, GenerationSteppingEvent(generation=lead.generation, step=lead.step))
         lead.use = TimeUse.PRODUCTIVE if lead.step > lead.furthest else TimeUse.REPEATED
         if lead.step % _SAVE_STEPS == _SAVE_STEPS - 1:
             self._saved = lead.step
-            self._event(lead, EventKind.CHECKPOINT_DURABLE, step=lead.step, size_bytes=1)
+            self._event(lead, CheckpointDurableEvent(step=lead.step, size_bytes=1))
         if lead.step > lead.furthest:
             if lead.behind:
                 lead.behind = False
-                self._event(lead, EventKind.CAUGHT_UP, step=lead.step)
+                self._event(lead, CaughtUpEvent(generation=lead.generation, step=lead.step))
             lead.furthest = lead.step
         if lead.step >= self._steps:
-            self._event(lead, EventKind.RESULT, success=1.0)
+            self._event(lead, ResultEvent(detail={"success": 1.0}))
             self._end(lead, AttemptState.SUCCEEDED, "every rank ended well")
 
     def _resume(self, lead: _Lead, step: int, cause: str, use: TimeUse) -> None:
         lead.generation += 1
-        self._event(lead, EventKind.GENERATION_PREPARING, cause=cause)
-        self._event(lead, EventKind.GENERATION_RESUMED, step=step, source="arena")
+        self._event(lead, GenerationPreparingEvent(generation=lead.generation, cause=cause))
+        self._event(lead, GenerationResumedEvent(generation=lead.generation, step=step, source="arena"))
         lead.step, lead.use = step, use
         lead.unstepped = True
         lead.behind = lead.furthest >= 0
 
     def _end(self, lead: _Lead, outcome: AttemptState, reason: str) -> None:
         lead.outcome, lead.reason, lead.use = outcome, reason, TimeUse.WINDDOWN
-        self._event(lead, EventKind.LEAD_ENDED, outcome=outcome.value, reason=reason, step=lead.step)
+        self._event(lead, LeadEndedEvent(outcome=outcome, reason=reason, step=lead.step))
 
-    def _event(self, lead: _Lead, kind: EventKind, **detail: str | int | float | bool) -> None:
-        facts = {"generation": lead.generation, "epoch": lead.orders.epoch, **detail}
-        event = LeadEvent(sequence=len(lead.told) + 1, time_s=self._clock.now_s(), kind=kind, detail=facts)
+    def _event(self, lead: _Lead, told: OfLeads) -> None:
+        facts = {"generation": lead.generation, "epoch": lead.orders.epoch, **told.detail}
+        event = LeadEvent(sequence=len(lead.told) + 1, time_s=self._clock.now_s(), kind=told.kind, detail=facts)
         lead.told.append(event)
         lead.unacknowledged.append(event)
 
@@ -371,7 +391,7 @@ class Gang:
             reason=lead.reason,
             seconds=dict(lead.seconds),
         )
-        muted = lead is self._cut_off and self._at_s < self._mute_until_s
+        muted = lead is self._cut.lead and self._at_s < self._cut.mute_until_s
         if muted or chance(self._dice, faults.call_lost):
             return
         if chance(self._dice, faults.held_back) and len(self._held_back) < _HELD_BACK_MAX:

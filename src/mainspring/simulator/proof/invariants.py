@@ -8,29 +8,18 @@ from typing import final
 import sqlalchemy as sa
 
 from mainspring.control import Control
-from mainspring.control.store.holdings import ALLOCATION_LIVE, live_allocations_of, merged, parts
-from mainspring.control.store.records import ATTEMPT_LIVE, events_since, grants, tenants
+from mainspring.control.store.holdings import ALLOCATION_LIVE, grants, live_allocations_of, merged, parts
+from mainspring.control.store.records import ATTEMPT_LIVE, events_since, tenants
 from mainspring.control.store.schema import allocations, attempts, jobs
 from mainspring.domain.fleet import LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName, TeamName
 from mainspring.domain.job import MILLI
 from mainspring.domain.life import AttemptState, JobState, ended
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events import TOLD_BY_CONTROLLER
 from mainspring.simulator.proof.cluster import SimulatedCluster
 from mainspring.simulator.proof.gang import Gang
 
 _EVENTS_MAX = 1_000_000
-_LEAD = (
-    EventKind.GENERATION_PREPARING,
-    EventKind.GENERATION_RESUMED,
-    EventKind.GENERATION_STEPPING,
-    EventKind.CAUGHT_UP,
-    EventKind.RANK_EXITED,
-    EventKind.CHECKPOINT_DURABLE,
-    EventKind.RESULT,
-    EventKind.LEAD_ENDED,
-)  # Events that leads tell.
-
 _STATES = sa.select(jobs.c.id, jobs.c.state).order_by(jobs.c.ordinal)
 _LIVE_ATTEMPTS = sa.select(attempts.c.id, attempts.c.job_id, attempts.c.state, attempts.c.cluster).where(
     attempts.c.state.in_(ATTEMPT_LIVE)
@@ -128,7 +117,8 @@ class Invariants:
             sequences = [event.sequence for event in everything]
             assert sequences == sorted(set(sequences)), "events are out of order"
             for attempt, gang in gangs.items():
-                kept = [(one.kind, one.detail) for one in everything if one.attempt == attempt and one.kind in _LEAD]
+                of_attempt = [one for one in everything if one.attempt == attempt]
+                kept = [(one.kind, one.detail) for one in of_attempt if one.kind not in TOLD_BY_CONTROLLER]
                 for reports in gang.told:
                     wanted = [(one.kind, one.detail) for one in reports]
                     own = [one for one in kept if wanted and one[1]["epoch"] == wanted[0][1]["epoch"]]

@@ -7,7 +7,7 @@ bounded number of ticks. What may never be wrong is in `invariants`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -110,6 +110,26 @@ def prove(seed: int, *, steps: int = 150) -> Trace:
             world.control.store.close()
 
 
+@dataclass(slots=True)
+class _Outages:
+    """Which clusters are silent, which of these cut their leads off too, and which nodes are down, and until when."""
+
+    cut_off: dict[ClusterName, None] = field(default_factory=dict)
+    silent_until_s: dict[ClusterName, float] = field(default_factory=dict)
+    node_up_s: dict[tuple[ClusterName, NodeName], float] = field(default_factory=dict)
+
+    def end(self, clusters: Mapping[ClusterName, SimulatedCluster], now_s: float) -> None:
+        """Ends those whose time has come."""
+        for name, cluster in clusters.items():
+            if self.silent_until_s.get(name, 0.0) <= now_s:
+                cluster.answering = True
+                self.cut_off.pop(name, None)
+        for (name, node), up_s in sorted(self.node_up_s.items()):
+            if up_s <= now_s:
+                clusters[name].inner.node_up(node)
+                del self.node_up_s[name, node]
+
+
 @final
 class _World:
     """Everything that takes part in one run."""
@@ -144,9 +164,7 @@ class _World:
         self.jobs: list[JobId] = []
         faults = (self.rates.cluster_silent, self.rates.calls.lost, self.rates.calls.reply_lost)
         self.invariants = Invariants(self.control, self.clusters, silences=any(faults))
-        self._cut_off: dict[ClusterName, None] = {}
-        self._silent_until_s: dict[ClusterName, float] = {}
-        self._node_up_s: dict[tuple[ClusterName, NodeName], float] = {}
+        self._outages = _Outages()
 
     def run(self, steps: int) -> Trace:
         self.control.set_team(Team(name=LAB), ADMIN)
@@ -168,14 +186,7 @@ class _World:
         self.invariants.check()
         self.invariants.check_leads(self.gangs)
         self.clock.advance(0.1 + pick(self.luck, 10) / 10)
-        for name in self.clusters:
-            if self._silent_until_s.get(name, 0.0) <= self.clock.monotonic_s():
-                self.clusters[name].answering = True
-                self._cut_off.pop(name, None)
-        for (name, node), up_s in sorted(self._node_up_s.items()):
-            if up_s <= self.clock.monotonic_s():
-                self.clusters[name].inner.node_up(node)
-                del self._node_up_s[name, node]
+        self._outages.end(self.clusters, self.clock.monotonic_s())
 
     def _step_controller(self) -> None:
         try:
@@ -210,7 +221,9 @@ class _World:
         unheard = replace(faults, call_lost=1.0)
         for attempt in sorted(self.gangs):
             name = self.gangs[attempt].cluster_name
-            self.gangs[attempt].advance(self.control, running[name], unheard if name in self._cut_off else faults)
+            self.gangs[attempt].advance(
+                self.control, running[name], unheard if name in self._outages.cut_off else faults
+            )
 
     def _mischief(self) -> None:
         """Lets the world do its worst for one step."""
@@ -228,15 +241,15 @@ class _World:
             cluster.faults = self.rates.calls
             if chance(self.luck, self.rates.cluster_silent):
                 cluster.answering = False
-                self._silent_until_s[name] = self.clock.monotonic_s() + pick(self.luck, _SILENT_S_MAX)
+                self._outages.silent_until_s[name] = self.clock.monotonic_s() + pick(self.luck, _SILENT_S_MAX)
                 if chance(self.luck, self.rates.cut_off):
-                    self._cut_off[name] = None
-                self._say(f"{name} falls silent{', its leads too' if name in self._cut_off else ''}")
+                    self._outages.cut_off[name] = None
+                self._say(f"{name} falls silent{', its leads too' if name in self._outages.cut_off else ''}")
             if chance(self.luck, self.rates.node_down):
                 nodes = cluster.inner.inventory().nodes
                 node = nodes[pick(self.luck, len(nodes))].name
                 cluster.inner.node_down(node)
-                self._node_up_s[name, node] = self.clock.monotonic_s() + pick(self.luck, 60)
+                self._outages.node_up_s[name, node] = self.clock.monotonic_s() + pick(self.luck, 60)
                 self._say(f"{node} of {name} goes down")
             self._queue(name, cluster)
 
@@ -302,8 +315,7 @@ class _World:
         quiet = Rates()
         self.rates = quiet
         self.stale.clear()
-        self._silent_until_s.clear()
-        self._cut_off.clear()
+        self._outages = _Outages()
         for cluster in self.clusters.values():
             cluster.answering, cluster.faults = True, quiet.calls
             cluster.inner.queueing = False
@@ -311,7 +323,6 @@ class _World:
                 cluster.inner.let_start(allocation)
             for node in cluster.inner.inventory().nodes:
                 cluster.inner.node_up(node.name)
-        self._node_up_s.clear()
         for ticks in range(_SETTLE_TICKS_MAX):
             running = any(cluster.running() for cluster in self.clusters.values())
             if not running and all(ended(state) for state in self.invariants.states().values()):

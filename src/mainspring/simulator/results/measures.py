@@ -8,12 +8,14 @@ from math import inf
 
 import numpy as np
 
+from mainspring.domain.goodput import TimeUse
 from mainspring.domain.life import JobState
 from mainspring.planner.facts.snapshot import Floats, Integers
 from mainspring.simulator.results.fairness import Fairness, fairness
 from mainspring.simulator.results.steps import integral
 from mainspring.simulator.virtual.outcome import Counts, JobColumns, Outcome
 
+_SPELLED = {TimeUse.WINDDOWN: "wind_down"}  # As files of measures have had it from the first.
 HOUR_S = 3_600.0
 SHORT_S = 10.0  # Jobs shorter than this count as this long in slowdowns (Feitelson's bounded slowdown).
 SIZES = (
@@ -155,8 +157,8 @@ def measure(outcome: Outcome) -> Measures:
         preemptions=int(jobs.displaced.sum()),
         dollars=float(jobs.dollars.sum()) + outcome.counts.moved_dollars,
         idle_dollars=sum(pool.idle_dollars for pool in pools),
-        goodput=outcome.spent_s["productive"] / allocated_s if allocated_s else 0.0,
-        spent_h={phase: seconds / HOUR_S for phase, seconds in outcome.spent_s.items()},
+        goodput=outcome.spent_s[TimeUse.PRODUCTIVE] / allocated_s if allocated_s else 0.0,
+        spent_h={_SPELLED.get(use, use.value): seconds / HOUR_S for use, seconds in outcome.spent_s.items()},
         counts=outcome.counts,
     )
 

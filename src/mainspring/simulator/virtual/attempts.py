@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from math import floor, inf
 
+from mainspring.domain.goodput import TimeUse
 from mainspring.domain.ids import AttemptId
 from mainspring.domain.job import JobSpec, Option
 from mainspring.domain.life import JobState
 from mainspring.domain.plan import Grant
 from mainspring.simulator.inputs.workload import TraceJob
 
-
-class Phase(str, Enum):
-    """Where allocated time goes; the words of `control.accounting`."""
-
-    STARTUP = "startup"
-    PRODUCTIVE = "productive"
-    REPEATED = "repeated"
-    RECOVERY = "recovery"
-    WIND_DOWN = "wind_down"
+# What a replay tells apart of where time goes.
+TOLD_APART = (TimeUse.STARTUP, TimeUse.PRODUCTIVE, TimeUse.REPEATED, TimeUse.RECOVERY, TimeUse.WINDDOWN)
 
 
 @dataclass(slots=True)
@@ -44,7 +37,7 @@ class Course:
     furthest_s: float
     rate: float
     checkpoint_s: float
-    before: Phase = Phase.STARTUP
+    before: TimeUse = TimeUse.STARTUP
 
     def work_at(self, now_s: float) -> float:
         """Returns the work done.
@@ -71,7 +64,7 @@ class Course:
         """
         return self.steps_s + max(0.0, work_s - self.work_s) / self.rate
 
-    def spent(self, now_s: float) -> tuple[tuple[Phase, float], ...]:
+    def spent(self, now_s: float) -> tuple[tuple[TimeUse, float], ...]:
         """Returns where the time went since it began.
 
         Args:
@@ -81,8 +74,8 @@ class Course:
         caught_up_s = min(now_s, self.reaches_s(self.furthest_s))
         return (
             (self.before, steps_s - self.from_s),
-            (Phase.REPEATED, max(0.0, caught_up_s - self.steps_s)),
-            (Phase.PRODUCTIVE, max(0.0, now_s - max(self.steps_s, caught_up_s))),
+            (TimeUse.REPEATED, max(0.0, caught_up_s - self.steps_s)),
+            (TimeUse.PRODUCTIVE, max(0.0, now_s - max(self.steps_s, caught_up_s))),
         )
 
 

@@ -13,7 +13,17 @@ from mainspring.domain.codec import to_plain
 from mainspring.domain.ids import AttemptId, JobId
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import JOB_MOVES, AttemptState, JobState, moved
-from mainspring.domain.wire import Detail, EventKind
+from mainspring.domain.wire.events import AnyEvent
+from mainspring.domain.wire.events.attempts import AttemptEndedEvent, AttemptGrantedEvent
+from mainspring.domain.wire.events.jobs import JobMovedEvent, JobSubmittedEvent, StopRequestedEvent
+from mainspring.domain.wire.events.leads import (
+    CaughtUpEvent,
+    GenerationPreparingEvent,
+    GenerationResumedEvent,
+    GenerationSteppingEvent,
+    LeadEndedEvent,
+    RankExitedEvent,
+)
 from mainspring.simulator.virtual.attempts import AttemptRun, JobRun
 
 Tell = Callable[[Event], None]
@@ -41,13 +51,24 @@ class EventEmitter:
         self._sequence = 0
         self._roles: dict[int, tuple[object, str]] = {}
 
-    def _event(
-        self, now_s: float, kind: EventKind, job: JobId, attempt: AttemptId | None = None, detail: Detail | None = None
-    ) -> None:
+    def _of_job(self, now_s: float, job: JobRun, told: AnyEvent) -> None:
+        self._event(now_s, told, job.trace.job, None)
+
+    def _of(self, now_s: float, run: AttemptRun, told: AnyEvent) -> None:
+        self._event(now_s, told, run.job.trace.job, run.attempt)
+
+    def _event(self, now_s: float, told: AnyEvent, job: JobId, attempt: AttemptId | None) -> None:
         if self._tell is not None:
             self._sequence += 1
             self._tell(
-                Event(sequence=self._sequence, time_s=now_s, kind=kind, job=job, attempt=attempt, detail=detail or {})
+                Event(
+                    sequence=self._sequence,
+                    time_s=now_s,
+                    kind=told.kind,
+                    job=job,
+                    attempt=attempt,
+                    detail=told.detail,
+                )
             )
 
     def submitted(self, now_s: float, job: JobRun) -> None:
@@ -58,22 +79,23 @@ class EventEmitter:
             job: The job.
         """
         if self.listened_to:
-            self._event(now_s, EventKind.JOB_SUBMITTED, job.trace.job, None, self._asked(job.trace.spec))
+            self._of_job(now_s, job, self._asked(job.trace.spec))
 
-    def _asked(self, spec: JobSpec) -> Detail:
+    def _asked(self, spec: JobSpec) -> JobSubmittedEvent:
         known = self._roles.get(id(spec.roles))
         if known is None:
             text = json.dumps(to_plain(spec.roles), separators=(",", ":"))
             known = self._roles[id(spec.roles)] = (spec.roles, text)
-        detail: dict[str, str | int | float | bool] = {
-            "name": spec.name, "team": spec.team, "tier": spec.tier.value, "duration_s": spec.duration_s,
-            "attempts_max": spec.attempts_max, "roles": known[1],
-        }  # fmt: skip
-        if spec.after:
-            detail["after"] = " ".join(spec.after)
-        if spec.inputs:
-            detail["inputs"] = " ".join(spec.inputs)
-        return detail
+        return JobSubmittedEvent(
+            name=spec.name,
+            team=spec.team,
+            tier=spec.tier,
+            duration_s=spec.duration_s,
+            attempts_max=spec.attempts_max,
+            roles=known[1],
+            after=" ".join(spec.after) or None,
+            inputs=" ".join(spec.inputs) or None,
+        )
 
     def move(self, now_s: float, job: JobRun, after: JobState, reason: str) -> None:
         """Moves a job along its life cycle, and tells so.
@@ -87,8 +109,7 @@ class EventEmitter:
         before = job.state
         job.state = moved(JOB_MOVES, before, after, job.trace.job)
         if self.listened_to:
-            detail = {"before": before.value, "after": after.value, "reason": reason}
-            self._event(now_s, EventKind.JOB_MOVED, job.trace.job, None, detail)
+            self._of_job(now_s, job, JobMovedEvent(before=before, after=after, reason=reason))
 
     def granted(self, now_s: float, run: AttemptRun, plan: int) -> None:
         """Tells that an attempt was granted, and that its ranks start.
@@ -100,15 +121,14 @@ class EventEmitter:
         """
         if not self.listened_to:
             return
-        job = run.job
-        detail: Detail = {
-            "cluster": run.grants[0].cluster,
-            "nodes": sum(len(grant.nodes) for grant in run.grants),
-            "plan": plan,
-            "number": run.number,
-            "step": step_of(job.furthest_s),
-        }
-        self._event(now_s, EventKind.ATTEMPT_GRANTED, job.trace.job, run.attempt, detail)
+        told = AttemptGrantedEvent(
+            cluster=run.grants[0].cluster,
+            nodes=sum(len(grant.nodes) for grant in run.grants),
+            plan=plan,
+            number=run.number,
+            step=step_of(run.job.furthest_s),
+        )
+        self._of(now_s, run, told)
         self._resumed(now_s, run)
 
     def resized(self, now_s: float, run: AttemptRun, reason: str) -> None:
@@ -120,14 +140,13 @@ class EventEmitter:
             reason: Why, for people.
         """
         if self.listened_to:
-            detail: Detail = {"generation": run.generation, "cause": reason}
-            self._event(now_s, EventKind.GENERATION_PREPARING, run.job.trace.job, run.attempt, detail)
+            self._of(now_s, run, GenerationPreparingEvent(generation=run.generation, cause=reason))
             self._resumed(now_s, run)
 
     def _resumed(self, now_s: float, run: AttemptRun) -> None:
         step = step_of(run.course.work_s)
-        detail: Detail = {"generation": run.generation, "step": step, "source": "" if step < 0 else "store"}
-        self._event(now_s, EventKind.GENERATION_RESUMED, run.job.trace.job, run.attempt, detail)
+        source = "" if step < 0 else "store"
+        self._of(now_s, run, GenerationResumedEvent(generation=run.generation, step=step, source=source))
 
     def stepping(self, now_s: float, run: AttemptRun) -> None:
         """Tells that a generation made its first step.
@@ -136,8 +155,8 @@ class EventEmitter:
             now_s: The time.
             run: The attempt.
         """
-        detail: Detail = {"generation": run.generation, "step": step_of(run.course.work_s) + 1}
-        self._event(now_s, EventKind.GENERATION_STEPPING, run.job.trace.job, run.attempt, detail)
+        step = step_of(run.course.work_s) + 1
+        self._of(now_s, run, GenerationSteppingEvent(generation=run.generation, step=step))
 
     def caught_up(self, now_s: float, run: AttemptRun) -> None:
         """Tells that an attempt passed what earlier ones did.
@@ -146,8 +165,8 @@ class EventEmitter:
             now_s: The time.
             run: The attempt.
         """
-        detail: Detail = {"generation": run.generation, "step": step_of(run.course.furthest_s) + 1}
-        self._event(now_s, EventKind.CAUGHT_UP, run.job.trace.job, run.attempt, detail)
+        step = step_of(run.course.furthest_s) + 1
+        self._of(now_s, run, CaughtUpEvent(generation=run.generation, step=step))
 
     def stop_requested(self, now_s: float, run: AttemptRun, reason: str) -> None:
         """Tells that an attempt was asked to end, and that its ranks did.
@@ -157,7 +176,7 @@ class EventEmitter:
             run: The attempt.
             reason: Why, for people.
         """
-        self._event(now_s, EventKind.STOP_REQUESTED, run.job.trace.job, run.attempt, {"by": reason})
+        self._of(now_s, run, StopRequestedEvent(by=reason))
         self.lead_ended(now_s, run, AttemptState.CANCELLED, reason)
 
     def failed(self, now_s: float, run: AttemptRun, reason: str) -> None:
@@ -168,11 +187,9 @@ class EventEmitter:
             run: The attempt.
             reason: Why, for people.
         """
-        detail: Detail = {
-            "generation": run.generation, "rank": 0, "exit_code": -9,
-            "step": step_of(run.course.work_at(now_s)), "last_words": reason,
-        }  # fmt: skip
-        self._event(now_s, EventKind.RANK_EXITED, run.job.trace.job, run.attempt, detail)
+        step = step_of(run.course.work_at(now_s))
+        told = RankExitedEvent(generation=run.generation, rank=0, exit_code=-9, step=step, last_words=reason)
+        self._of(now_s, run, told)
 
     def lead_ended(self, now_s: float, run: AttemptRun, outcome: AttemptState, reason: str) -> None:
         """Tells that an attempt's ranks are gone.
@@ -185,11 +202,8 @@ class EventEmitter:
         """
         if self.listened_to:
             work_s = run.course.work_at(now_s)  # At full size on the first option: what a trace tells of a job.
-            detail: Detail = {
-                "outcome": outcome.value, "reason": reason, "step": step_of(work_s), "snapshot_blocked_s": 0.0,
-                "work_s": work_s,
-            }  # fmt: skip
-            self._event(now_s, EventKind.LEAD_ENDED, run.job.trace.job, run.attempt, detail)
+            told = LeadEndedEvent(outcome=outcome, reason=reason, step=step_of(work_s), work_s=work_s)
+            self._of(now_s, run, told)
 
     def ended(self, now_s: float, run: AttemptRun, outcome: AttemptState, reason: str) -> None:
         """Tells that an attempt gave back all it held.
@@ -200,5 +214,4 @@ class EventEmitter:
             outcome: How it ended.
             reason: Why, for people.
         """
-        detail: Detail = {"outcome": outcome.value, "reason": reason}
-        self._event(now_s, EventKind.ATTEMPT_ENDED, run.job.trace.job, run.attempt, detail)
+        self._of(now_s, run, AttemptEndedEvent(outcome=outcome, reason=reason))

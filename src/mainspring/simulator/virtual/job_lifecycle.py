@@ -12,6 +12,7 @@ from math import inf
 from mainspring.control.state.dependencies import verdict
 from mainspring.control.store.ledger import StopCause, conclude
 from mainspring.domain.errors import InvalidInput
+from mainspring.domain.goodput import TimeUse
 from mainspring.domain.ids import AttemptId, JobId
 from mainspring.domain.job import MILLI
 from mainspring.domain.life import AttemptState, JobState
@@ -19,7 +20,7 @@ from mainspring.domain.plan import Evict, Resize, Start
 from mainspring.planner.facts.builder import SnapshotBuilder
 from mainspring.planner.facts.snapshot import LiveAttempt, PendingJob
 from mainspring.simulator.inputs.workload import ReplayOptions
-from mainspring.simulator.virtual.attempts import AttemptRun, Course, JobRun, Phase, rate_of
+from mainspring.simulator.virtual.attempts import AttemptRun, Course, JobRun, rate_of
 from mainspring.simulator.virtual.event_emitter import EventEmitter
 from mainspring.simulator.virtual.machines import Machines
 from mainspring.simulator.virtual.record import Record
@@ -119,7 +120,7 @@ class JobLifecycle:
     def _end_job(self, job: JobRun, after: JobState, reason: str) -> None:
         self.story.move(self.timeline.now_s, job, after, reason)
         job.end_s = self.timeline.now_s
-        self.record.ended += 1
+        self.record.tally.ended += 1
         for follower in job.followers:
             if follower.row < self._submitted and follower.state is JobState.QUEUED:
                 self._unqueue(follower)
@@ -134,7 +135,7 @@ class JobLifecycle:
         """
         job = self._by_id[name]
         self._unqueue(job)
-        self.record.refused += 1
+        self.record.tally.refused += 1
         self._end_job(job, JobState.FAILED, reason)
 
     # ---------------------------------------------------------------- attempts
@@ -279,7 +280,7 @@ class JobLifecycle:
 
     def _settle(self, run: AttemptRun, outcome: AttemptState | None, cause: StopCause, reason: str) -> None:
         job = run.job
-        self.record.spend(Phase.WIND_DOWN, self.timeline.now_s - run.course.from_s, run)
+        self.record.spend(TimeUse.WINDDOWN, self.timeline.now_s - run.course.from_s, run)
         self.record.pay(run, self.timeline.now_s)
         self.record.use(self.timeline.now_s, run, -1)
         for grant in run.grants:
@@ -336,14 +337,14 @@ class JobLifecycle:
             furthest_s=max(old.furthest_s, old.work_at(self.timeline.now_s)),
             rate=rate_of(run.job.trace.spec, run.grants),
             checkpoint_s=old.checkpoint_s,
-            before=Phase.RECOVERY if self.timeline.now_s >= old.steps_s else old.before,
+            before=TimeUse.RECOVERY if self.timeline.now_s >= old.steps_s else old.before,
         )
         held = sum(sum(grant.chip_milli) for grant in run.grants) / MILLI
         # What is held now counts from the grant on: the difference until now is settled here.
         run.job.attained_chip_s += (self.timeline.now_s - run.granted_s) * (chips - held)
         self._hold(run)
         self.elastic += _is_elastic(run)
-        self.record.resizes += 1
+        self.record.tally.resizes += 1
         self.story.resized(self.timeline.now_s, run, resize.reason)
         self._schedule(run)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from mainspring.domain.goodput import TimeUse
 from mainspring.domain.ids import ChipName, TeamName
 from mainspring.domain.life import JobState
 from mainspring.domain.team import Team
@@ -175,7 +176,7 @@ class Outcome:
         room: Changes of what was there: (time_s, pool, amount, dollars_per_hour).
         use: Changes of what was used: (time_s, pool, team, amount).
         want: Changes of what waited for room: (time_s, team, chip, size, count).
-        spent_s: Where allocated chip-seconds went, in the words of the accounting.
+        spent_s: Where allocated chip-seconds went.
         counts: How often what happened.
     """
 
@@ -193,5 +194,5 @@ class Outcome:
     room: Changes
     use: Changes
     want: Changes
-    spent_s: Mapping[str, float]
+    spent_s: Mapping[TimeUse, float]
     counts: Counts

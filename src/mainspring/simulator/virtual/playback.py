@@ -121,7 +121,7 @@ class _Replay:
         until_s = inf if self._options.until_s is None else timeline.now_s + self._options.until_s
         every = max(1, len(lives.jobs) // PROGRESS_STEPS)
         told = -1
-        while record.ended < len(lives.jobs):
+        while record.tally.ended < len(lives.jobs):
             event_s = min(timeline.next_s, lives.submit_s)
             plan_s = max(timeline.changed_s, self._planned_s + self._options.plan_every_s)
             next_s = min(event_s, plan_s)
@@ -137,9 +137,9 @@ class _Replay:
                 timeline.changed_s = inf
                 if self._supply.must_answer() or lives.waiting or lives.elastic:
                     self._plan(planner, budget, planned)
-            if progress is not None and record.ended // every != told:
-                told = record.ended // every
-                progress(record.ended, timeline.now_s)
+            if progress is not None and record.tally.ended // every != told:
+                told = record.tally.ended // every
+                progress(record.tally.ended, timeline.now_s)
 
     def _hopeless(self) -> bool:
         """Returns whether what waits would wait for ever: nothing runs or comes, and plan after plan finds nothing."""
@@ -150,8 +150,8 @@ class _Replay:
         """Returns what the planner may know now; checkpoints of all live attempts are counted at once."""
         for inventory in self._machines.changes():
             self._builder.set_inventory(inventory, answering=True)
-        if self._record.budgets:
-            self._builder.set_spent(self._record.spent(self._timeline.now_s, self._lives.runs.values()))
+        if self._record.budgets.windows_s:
+            self._builder.set_spent(self._record.budgets.spent(self._timeline.now_s, self._lives.runs.values()))
         snapshot = self._builder.build(number=self._plans, now_s=self._timeline.now_s)
         steps_s, every_s = snapshot.live.durable_s, self._options.checkpoint_s
         saves = np.floor(np.maximum(self._timeline.now_s - steps_s, 0.0) / every_s)

@@ -86,7 +86,7 @@ class Supply:
         timeline = self._timeline
         for piece in self._machines.go(outage.cluster, outage.nodes, outage.from_s):
             self._record.room(timeline.now_s, piece, -1)
-        self._record.outages += 1
+        self._record.tally.outages += 1
         gone = frozenset(outage.nodes)
         for run in [run for run in self._lives.runs.values() if _stands_on(run, outage.cluster, gone)]:
             self._lives.lose(run, f"{outage.nodes[0] if len(gone) == 1 else f'{len(gone)} nodes'} {outage.reason}")
@@ -139,7 +139,7 @@ class Supply:
         for name in names:
             self._bought[cluster, name] = _Bought(offer)
             self._draw(cluster, name)
-        self._record.nodes_bought += len(names)
+        self._record.tally.nodes_bought += len(names)
         timeline.change()
         timeline.at(timeline.now_s + IDLE_S_MAX, self._give_back_idle, expected=False)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import final
 
-from mainspring.domain.wire import EventKind
+from mainspring.domain.wire.events.leads import CaughtUpEvent, GenerationSteppingEvent
 
 
 @dataclass(slots=True)
@@ -64,18 +64,18 @@ class Progress:
         self.here = -1
         self.caught_up = self.before < 0  # Before the first step of all there is nothing to catch up with.
 
-    def stepped(self, step: int) -> tuple[EventKind, ...]:
-        """Counts a step report; returns the events it amounts to.
+    def stepped(self, step: int) -> tuple[type[GenerationSteppingEvent | CaughtUpEvent], ...]:
+        """Counts a step report; returns what kinds of events it amounts to.
 
         Args:
             step: The step reported.
         """
-        kinds = []
+        events: list[type[GenerationSteppingEvent | CaughtUpEvent]] = []
         if not self.stepping:
-            kinds.append(EventKind.GENERATION_STEPPING)
+            events.append(GenerationSteppingEvent)
         if not self.caught_up and step > self.before:
             self.caught_up = True
-            kinds.append(EventKind.CAUGHT_UP)
+            events.append(CaughtUpEvent)
         self.here = max(self.here, step)
         self.furthest = max(self.furthest, step)
-        return tuple(kinds)
+        return tuple(events)

@@ -1,0 +1,86 @@
+"""The leader's lease as one controller holds it: taken, renewed, lost, given up."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import final
+
+import sqlalchemy as sa
+
+from mainspring.control.store.store import Lease, Store
+from mainspring.domain.ports import Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadCheck:
+    """Whether this controller leads, whether it does so anew, and whether nobody did for a while."""
+
+    leads: bool
+    anew: bool = False
+    away: bool = False
+
+
+@final
+class Leadership:
+    """Whether one controller leads; a write as the leader fails once another does.
+
+    Args:
+        store: Where the lease is.
+        clock: Time.
+        holder: The controller's own name.
+        lease_s: How long a lease lasts.
+    """
+
+    def __init__(self, store: Store, clock: Clock, holder: str, lease_s: float) -> None:
+        self.since_s = 0.0
+        self._store = store
+        self._clock = clock
+        self._holder = holder
+        self._lease_s = lease_s
+        self._lease: Lease | None = None
+
+    def check(self, now_s: float) -> LeadCheck:
+        """Takes the lead, if it is to be had, or keeps it.
+
+        Args:
+            now_s: The time.
+        """
+        held = self._lease
+        if held is not None and 0.5 * self._lease_s < held.expires_s - now_s <= self._lease_s:
+            return LeadCheck(leads=True)
+        self._lease = lease = self._store.lead(self._holder, now_s=now_s, lease_s=self._lease_s)
+        anew = lease is None or held is None or lease.epoch != held.epoch
+        if anew:
+            self.since_s = now_s
+        return LeadCheck(leads=lease is not None, anew=anew, away=held is None or held.expires_s < now_s)
+
+    def write(self) -> AbstractContextManager[sa.Connection]:
+        """Returns a transaction of the leader's.
+
+        Raises:
+            Conflict: Another controller leads.
+        """
+        assert self._lease is not None
+        return self._store.write(self._lease)
+
+    def renew(self, connection: sa.Connection) -> None:
+        """Renews the lease when it has come of age: the first look at a large store takes seconds.
+
+        Args:
+            connection: From `write`.
+        """
+        now_s = self._clock.now_s()
+        assert self._lease is not None
+        if self._lease.expires_s - now_s <= 0.5 * self._lease_s:
+            self._lease = self._store.renew(connection, self._lease, now_s=now_s, lease_s=self._lease_s)
+
+    def lost(self) -> None:
+        """Notes that another controller leads."""
+        self._lease = None
+
+    def resign(self) -> None:
+        """Gives up the lead, if held, so that the next controller need not wait."""
+        if self._lease is not None:
+            self._store.resign(self._lease)
+            self._lease = None

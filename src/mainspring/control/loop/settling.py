@@ -1,0 +1,163 @@
+"""What the engines' answers and silences mean for the store: moves, losses, late starts, clusters that are given up."""
+
+from __future__ import annotations
+
+from typing import final
+
+import sqlalchemy as sa
+
+from mainspring.control.loop.engine_commands import Seen
+from mainspring.control.loop.failover import Silence, given_up
+from mainspring.control.loop.fold import Loss, judge, taken_words
+from mainspring.control.loop.losses import drop_late, end_leaderless, lose
+from mainspring.control.loop.queues import follow_queue
+from mainspring.control.state.active_state import ActiveState
+from mainspring.control.store.fleet import FleetView
+from mainspring.control.store.ledger import StateWriter, StopCause
+from mainspring.control.store.records import attempt_by_id, attempts_by_id, jobs_by_id
+from mainspring.control.store.schema import agents
+from mainspring.control.store.settings import Settings
+from mainspring.domain.ids import AllocationId, AttemptId
+from mainspring.domain.life import AllocationState, AttemptState, JobState, ended
+from mainspring.domain.ports import Clock
+
+
+@final
+class Settling:
+    """Brings the store up to what was seen, once a tick.
+
+    Args:
+        mirror: What has not ended.
+        fleet: What the engines said.
+        silence: For how long those that do not answer have not.
+        clock: Time.
+        settings: Bounds.
+        failover_s: How long a cluster may be silent.
+    """
+
+    def __init__(
+        self,
+        mirror: ActiveState,
+        fleet: FleetView,
+        silence: Silence,
+        clock: Clock,
+        settings: Settings,
+        failover_s: float,
+    ) -> None:
+        self._mirror = mirror
+        self._fleet = fleet
+        self._silence = silence
+        self._clock = clock
+        self._settings = settings
+        self._failover_s = failover_s
+
+    def settle(self, connection: sa.Connection, seen: Seen, now_s: float, *, led_since_s: float) -> None:
+        """Writes what the engines' answers and silences mean, and ends attempts of which nothing is left.
+
+        Args:
+            connection: From `Store.write`.
+            seen: What the engines that answer see.
+            now_s: The time.
+            led_since_s: Since when this controller leads: before, agents had nowhere to register.
+        """
+        mirror, ledger = self._mirror, StateWriter(connection, now_s)
+        mirror.refresh(connection, now_s)
+        losses: dict[AttemptId, dict[AllocationId, Loss]] = {}
+        dropped: dict[AttemptId, None] = {}
+        delegated = {cluster: one.inventory.delegated for cluster, one in self._fleet.seen().items()}
+        for allocation in mirror.allocations:
+            if allocation.cluster in seen:
+                found = seen[allocation.cluster].get(allocation.id)
+                follow_queue(ledger, mirror, allocation, found, delegated=delegated[allocation.cluster])
+                judgement = judge(allocation, found, now_s=now_s, absent_s=self._settings.absent_s)
+                if judgement.after is not None:
+                    ledger.move_allocation(allocation, judgement.after)
+                    mirror.touch(allocation.attempt)
+                    if judgement.loss is None and judgement.after is AllocationState.GONE:
+                        dropped[allocation.attempt] = None
+                        if found is not None and found.taken:
+                            ledger.take_back(allocation, taken_words(allocation, found))
+                if judgement.loss is not None:
+                    losses.setdefault(allocation.attempt, {})[allocation.id] = judgement.loss
+        for attempt_id, own in losses.items():
+            lose(ledger, mirror, attempt_id, own)
+        for attempt_id in dropped:
+            if attempt_id in mirror.attempts and mirror.attempts[attempt_id].state is not AttemptState.STOPPING:
+                ledger.release_gone(attempt_id)
+        mirror.refresh(connection, now_s)  # What is in a queue by now is not late.
+        self._stop_late_starts(connection, ledger, led_since_s)
+        # While this controller did not lead, agents had nowhere to register, and leads nobody to tell.
+        for limit_s, end in ((self._settings.start_s_max, drop_late), (self._settings.leaderless_s, end_leaderless)):
+            if now_s - led_since_s > limit_s:
+                end(ledger, mirror, before_s=now_s - limit_s)
+        self._give_up_silent(connection, ledger, seen)
+        mirror.refresh(connection, now_s)
+        left = {allocation.attempt for allocation in mirror.allocations}
+        for attempt_id in [attempt for attempt in mirror.attempts if attempt not in left]:
+            self._end(connection, ledger, attempt_id)
+        mirror.refresh(connection, now_s)
+        while mirror.doomed:
+            for job in jobs_by_id(connection, mirror.doomed).values():
+                assert job.state is JobState.QUEUED
+                ledger.move_job(job, JobState.FAILED, mirror.doomed[job.id])
+            mirror.refresh(connection, now_s)
+
+    def _end(self, connection: sa.Connection, ledger: StateWriter, attempt_id: AttemptId) -> None:
+        attempt = attempt_by_id(connection, attempt_id)
+        assert attempt is not None
+        assert attempt.state is AttemptState.STOPPING, f"{attempt.id} has no allocation left and was not stopped"
+        job = jobs_by_id(connection, [attempt.job])[attempt.job]
+        ledger.end_attempt(attempt, job, attempts_max=self._mirror.specs[job.id].attempts_max)
+
+    def _stop_late_starts(self, connection: sa.Connection, ledger: StateWriter, led_since_s: float) -> None:
+        """Stops attempts whose agents have not all come within the time a start may take.
+
+        The time counts from when this controller began to lead: while none led, agents had nowhere to register; and
+        from when the last of its allocations left its cluster's own queue.
+        """
+        for attempt_id in [
+            attempt for attempt in self._mirror.attempts if self._starts_late(attempt, ledger.now_s, led_since_s)
+        ]:
+            attempt = attempt_by_id(connection, attempt_id)
+            if attempt is None or attempt.state is not AttemptState.GRANTED:
+                continue
+            came = connection.execute(
+                sa.select(sa.func.count()).select_from(agents).where(agents.c.attempt_id == attempt_id)
+            ).scalar_one()
+            wanted = sum(one.nodes for one in self._mirror.allocations_of(attempt_id))
+            ledger.stop_attempt(
+                attempt,
+                StopCause.LOST,
+                f"{came} of {wanted} agents came and no lead spoke within {self._settings.start_s_max:.0f} s",
+            )
+
+    def _starts_late(self, attempt_id: AttemptId, now_s: float, led_since_s: float) -> bool:
+        attempt, own = self._mirror.attempts[attempt_id], self._mirror.allocations_of(attempt_id)
+        if attempt.state is not AttemptState.GRANTED or any(one.queued for one in own):
+            return False
+        since_s = max((attempt.granted_s, led_since_s, *(one.granted_s for one in own)))
+        return now_s - since_s > self._settings.start_s_max
+
+    def _give_up_silent(self, connection: sa.Connection, ledger: StateWriter, seen: Seen) -> None:
+        """Fences and ends attempts whose cluster and lead have both been silent for too long; see `failover`."""
+        at_s = self._clock.monotonic_s()
+        for cluster in {attempt.cluster: None for attempt in self._mirror.attempts.values()}:
+            if cluster not in seen:
+                self._silence.missed(cluster, monotonic_s=at_s)  # Also one that is no longer connected.
+        silent_s = {
+            known.id: self._silence.seconds(known.cluster, monotonic_s=at_s) for known in self._mirror.attempts.values()
+        }
+        quiet = [attempt for attempt, seconds in silent_s.items() if seconds > self._failover_s]
+        for attempt in sorted(attempts_by_id(connection, quiet), key=lambda attempt: attempt.id):
+            if ended(attempt.state):
+                continue
+            reason = given_up(
+                attempt,
+                silent_s=silent_s[attempt.id],
+                now_s=ledger.now_s,
+                failover_s=self._failover_s,
+                lease_s=self._settings.lease_s,
+            )
+            if reason:
+                ledger.stop_attempt(attempt, StopCause.FENCED, reason)
+                self._end(connection, ledger, attempt.id)

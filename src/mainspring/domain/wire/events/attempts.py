@@ -1,0 +1,147 @@
+"""What happens to attempts and allocations, told by the controller and by replays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+from mainspring.domain.ids import AllocationId, ClusterName, JobId, RoleName
+from mainspring.domain.life import AttemptState
+from mainspring.domain.wire.events.marks import EventFacts, Renews, clause, counted, ordinal
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptGrantedEvent(EventFacts):
+    """An attempt was granted; `step` is the furthest of earlier attempts, -1 for none."""
+
+    kind = "attempt_granted"
+    renews = Renews.ATTEMPT
+    accounted = True
+    cluster: ClusterName
+    nodes: int
+    plan: int
+    number: int
+    step: int = -1
+
+    def __str__(self) -> str:
+        return f"attempt {self.number} is granted {counted(self.nodes, 'node')} of {self.cluster} by plan {self.plan}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptResizedEvent(EventFacts):
+    """A role of an attempt that goes on has another size; `for_job` is who gets what it gives up."""
+
+    kind = "attempt_resized"
+    renews = Renews.ATTEMPT
+    notable = True
+    role: RoleName
+    replicas: int
+    reason: str
+    for_job: JobId | None = None
+
+    def __str__(self) -> str:
+        return f"goes on with {self.replicas} replicas of {self.role}: {self.reason}{clause(', for ', self.for_job)}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStoppingEvent(EventFacts):
+    """An attempt was asked to end; `cause` is a `StopCause`."""
+
+    kind = "attempt_stopping"
+    renews = Renews.ATTEMPT
+    passes_on = True
+    cause: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the attempt is asked to end{clause(': ', self.reason)}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEndedEvent(EventFacts):
+    """An attempt gave back all it held."""
+
+    kind = "attempt_ended"
+    renews = Renews.ATTEMPT
+    accounted = True
+    passes_on = True
+    outcome: AttemptState
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the attempt is over: {self.outcome.value}{clause(', ', self.reason)}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationQueuedEvent(EventFacts):
+    """An allocation waits in its cluster's own queue."""
+
+    kind = "allocation_queued"
+    renews = Renews.ATTEMPT
+    allocation: AllocationId
+    cluster: ClusterName
+    reason: str
+
+    def __str__(self) -> str:
+        return f"waits in the queue of {self.cluster} itself: {self.reason}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationPlacedEvent(EventFacts):
+    """An allocation has left its cluster's own queue."""
+
+    kind = "allocation_placed"
+    renews = Renews.ATTEMPT
+    allocation: AllocationId
+
+    def __str__(self) -> str:
+        return f"{self.allocation} has left the queue of its cluster"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationTakenEvent(EventFacts):
+    """A cluster took an allocation back."""
+
+    kind = "allocation_taken"
+    renews = Renews.ATTEMPT
+    notable = True
+    allocation: AllocationId
+    cluster: ClusterName
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.allocation} is over: {self.reason}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadNamedEvent(EventFacts):
+    """Another agent leads an attempt from now on."""
+
+    kind = "lead_named"
+    notable = True
+    epoch: int
+    agent: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"agent {self.agent} leads from now on, the {ordinal(self.epoch)} to: {self.reason}"
+
+
+OfAttempts: TypeAlias = (
+    AttemptGrantedEvent
+    | AttemptResizedEvent
+    | AttemptStoppingEvent
+    | AttemptEndedEvent
+    | AllocationQueuedEvent
+    | AllocationPlacedEvent
+    | AllocationTakenEvent
+    | LeadNamedEvent
+)

@@ -1,0 +1,95 @@
+"""What happens to jobs, told by the controller and by replays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+from mainspring.domain.ids import ClusterName, JobId, TeamName
+from mainspring.domain.job import Tier
+from mainspring.domain.life import JobState
+from mainspring.domain.wire.events.marks import EventFacts, Renews, clause
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSubmittedEvent(EventFacts):
+    """A job was submitted; a replay tells what it asks for too, its roles as JSON, ids with spaces between."""
+
+    kind = "job_submitted"
+    renews = Renews.JOB
+    name: str
+    team: TeamName
+    tier: Tier | None = None
+    duration_s: float | None = None
+    attempts_max: int | None = None
+    roles: str | None = None
+    after: str | None = None
+    inputs: str | None = None
+
+    def __str__(self) -> str:
+        return f"submitted for team {self.team}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMovedEvent(EventFacts):
+    """A job's state changed."""
+
+    kind = "job_moved"
+    renews = Renews.JOB
+    passes_on = True
+    before: JobState
+    after: JobState
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.before.value} -> {self.after.value}{clause(': ', self.reason)}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequestedEvent(EventFacts):
+    """A stop was asked for: by a person, or by a plan that needs the room for another job."""
+
+    kind = "stop_requested"
+    accounted = True
+    by: str
+    for_job: JobId | None = None
+    limit: str | None = None
+
+    def __str__(self) -> str:
+        return f"asked to stop by {self.by}{clause(', for ', self.for_job)}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveWantedEvent(EventFacts):
+    """The job waits until some data lies where it is to run."""
+
+    kind = "move_wanted"
+    what: str
+    source: str
+    target: str
+    size_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.what} is to be brought from {self.source} to {self.target}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvisionWantedEvent(EventFacts):
+    """The job waits for nodes that one could order."""
+
+    kind = "provision_wanted"
+    cluster: ClusterName
+    offer: str
+    nodes: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.nodes} nodes of {self.offer} on {self.cluster} are wanted: {self.reason}"
+
+
+OfJobs: TypeAlias = JobSubmittedEvent | JobMovedEvent | StopRequestedEvent | MoveWantedEvent | ProvisionWantedEvent

@@ -1,0 +1,283 @@
+"""What leads tell of generations, ranks, agents and checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+from mainspring.domain.life import AttemptState
+from mainspring.domain.wire.events.marks import EventFacts, EventMarks, Renews, clause, counted, listed, step_words
+from mainspring.domain.wire.facts import Detail
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationPreparingEvent(EventFacts):
+    """The lead prepares another generation."""
+
+    kind = "generation_preparing"
+    accounted = True
+    generation: int
+    cause: str
+
+    def __str__(self) -> str:
+        return f"generation {self.generation} is prepared: {self.cause}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationResumedEvent(EventFacts):
+    """A generation begins at `step`, -1 for the start; `source` says where its state comes from."""
+
+    kind = "generation_resumed"
+    accounted = True
+    generation: int
+    step: int
+    source: str
+    ranks: int | None = None
+
+    def __str__(self) -> str:
+        ranks = "" if self.ranks is None else f", {counted(self.ranks, 'rank')}"
+        return f"generation {self.generation} begins at {step_words(self.step)}{clause(', from ', self.source)}{ranks}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationSteppingEvent(EventFacts):
+    """A generation reports its first step."""
+
+    kind = "generation_stepping"
+    accounted = True
+    generation: int
+    step: int
+
+    def __str__(self) -> str:
+        return f"generation {self.generation} makes its first step, {step_words(self.step)}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaughtUpEvent(EventFacts):
+    """A generation passed the furthest step before it."""
+
+    kind = "caught_up"
+    accounted = True
+    generation: int
+    step: int
+
+    def __str__(self) -> str:
+        return f"has caught up with what was lost, at {step_words(self.step)}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankExitedEvent(EventFacts):
+    """A rank's process ended otherwise than well; a negative exit code is a signal's."""
+
+    kind = "rank_exited"
+    accounted = True
+    notable = True
+    generation: int
+    rank: int
+    exit_code: int
+    step: int
+    last_words: str = ""
+
+    def __str__(self) -> str:
+        code = self.exit_code
+        how = f"was ended by signal {-code}" if code < 0 else f"exited with {code}"
+        return f"rank {self.rank} {how} at {step_words(self.step)}{clause(': ', self.last_words)}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankLeftEvent(EventFacts):
+    """A rank left its generation, and reconnects in the same process; `words` says what failed, "" for nothing."""
+
+    kind = "rank_left"
+    accounted = True
+    notable = True
+    generation: int
+    rank: int
+    step: int
+    words: str
+
+    def __str__(self) -> str:
+        why = clause("after an error: ", self.words) or "as it was asked to"
+        return f"rank {self.rank} left at {step_words(self.step)} {why}; its process goes on, and joins again"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSlowEvent(EventFacts):
+    """A rank's own share of a step takes `ratio` times as long as the median's."""
+
+    kind = "rank_slow"
+    notable = True
+    rank: int
+    node: str
+    ratio: float
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on {self.node} takes {self.ratio:.4g} times as long as the others for its part"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HangEvent(EventFacts):
+    """No rank got past `step`; `odd` are the ranks that stand elsewhere than the others."""
+
+    kind = "hang"
+    accounted = True
+    notable = True
+    generation: int
+    step: int
+    silent_s: float
+    odd: str
+    evidence: str
+
+    def __str__(self) -> str:
+        evidence = f" ({self.evidence})" if self.evidence else ""
+        odd = clause("; the odd ones: ", self.odd)
+        return f"no rank got past {step_words(self.step)} for {self.silent_s:.4g} s{odd}{evidence}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentLostEvent(EventFacts):
+    """An agent is not heard of any more."""
+
+    kind = "agent_lost"
+    notable = True
+    agent: int
+    node: str
+
+    def __str__(self) -> str:
+        return f"agent {self.agent} on {self.node} is lost"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentLeavingEvent(EventFacts):
+    """A node is taken away soon."""
+
+    kind = "agent_leaving"
+    notable = True
+    agent: int
+    node: str
+    grace_s: float
+
+    def __str__(self) -> str:
+        return f"{self.node}, with agent {self.agent}, is taken away in {self.grace_s:.4g} s"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotPaceEvent(EventFacts):
+    """How often snapshots are taken from now on, and why so."""
+
+    kind = "snapshot_pace"
+    frequent = True
+    every: int
+    interval_s: float
+    cost_s: float
+    failures_per_day: float
+
+    def __str__(self) -> str:
+        return (
+            f"a snapshot every {self.every} steps, on the way to the best pace, one in {self.interval_s:.4g} s: each "
+            f"costs {self.cost_s:.4g} s, and {self.failures_per_day:.4g} failures a day are expected"
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointDurableEvent(EventFacts):
+    """A step can be resumed from whatever happens to the nodes."""
+
+    kind = "checkpoint_durable"
+    renews = Renews.CHECKPOINT
+    frequent = True
+    step: int
+    size_bytes: int
+
+    def __str__(self) -> str:
+        return f"{step_words(self.step)} is durable"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFailedEvent(EventFacts):
+    """A step could not be made durable."""
+
+    kind = "checkpoint_failed"
+    notable = True
+    step: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{step_words(self.step)} could not be made durable: {self.reason}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCorruptEvent(EventFacts):
+    """A checkpoint is passed over for an older one."""
+
+    kind = "checkpoint_corrupt"
+    notable = True
+    step: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the checkpoint of {step_words(self.step)} is passed over: {self.reason}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadEndedEvent(EventFacts):
+    """The lead's last word; of a job that succeeded, a replay tells its work at full size too."""
+
+    kind = "lead_ended"
+    accounted = True
+    passes_on = True
+    outcome: AttemptState
+    reason: str
+    step: int
+    snapshot_blocked_s: float = 0.0
+    work_s: float | None = None
+
+    def __str__(self) -> str:
+        return f"its lead ended it at {step_words(self.step)}: {self.outcome.value}{clause(', ', self.reason)}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultEvent(EventMarks):
+    """The program's own facts, which its job keeps."""
+
+    kind = "result"
+    detail: Detail
+
+    def __str__(self) -> str:
+        return listed(self.detail)
+
+
+OfLeads: TypeAlias = (
+    GenerationPreparingEvent
+    | GenerationResumedEvent
+    | GenerationSteppingEvent
+    | CaughtUpEvent
+    | RankExitedEvent
+    | RankLeftEvent
+    | RankSlowEvent
+    | HangEvent
+    | AgentLostEvent
+    | AgentLeavingEvent
+    | SnapshotPaceEvent
+    | CheckpointDurableEvent
+    | CheckpointFailedEvent
+    | CheckpointCorruptEvent
+    | LeadEndedEvent
+    | ResultEvent
+)
