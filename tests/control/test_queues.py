@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.control.living import SWIFT, begin, come, live
 
-from mainspring.control.state.history import AVOIDED_S, AVOIDED_S_MAX, STAYED_S, Past
+from mainspring.control.state.history import AVOIDED, STAYED_S, Past
 from mainspring.domain.fleet import Node, NodeCondition
 from mainspring.domain.ids import AllocationId, ClusterName, JobId, NodeName, TeamName
 from mainspring.domain.job import LAB, MAIN, Option, Role, Tier
@@ -119,7 +119,7 @@ def test_job_taken_back_is_not_placed_there_again_at_once_and_says_so(world: Wor
     world.tick(3)
     assert _states(world, other) == [("granted", "east")], "jobs alike may go where it may not"
     world.control.stop(other, world.admin)
-    world.tick(int(AVOIDED_S) + 15)
+    world.tick(int(AVOIDED.first_s) + 15)
     assert _states(world, job)[-1] == ("granted", "east")
 
 
@@ -138,16 +138,16 @@ def test_job_taken_back_over_and_over_waits_longer_each_time(world: World, *, re
         world.tick(3)
         assert world.job(job).state is JobState.QUEUED
     waits = [later - earlier for earlier, later in pairwise(starts)]
-    assert AVOIDED_S <= waits[0] < 2 * AVOIDED_S <= waits[1] < 4 * AVOIDED_S
+    assert AVOIDED.first_s <= waits[0] < 2 * AVOIDED.first_s <= waits[1] < 4 * AVOIDED.first_s
 
 
 def test_pause_after_a_cluster_took_a_job_back_is_bounded_and_forgotten_once_it_stayed() -> None:
     past, at_s = Past(), 0.0
     for _ in range(40):
         past = past.with_attempt(chip_s=0.0, granted_s=at_s, ended_s=at_s, displaced=True, taken_by=WEST)
-    assert past.avoid == {WEST: AVOIDED_S_MAX}
+    assert past.avoid == {WEST: AVOIDED.cap_s}
     later = past.with_attempt(chip_s=0.0, granted_s=0.0, ended_s=2 * STAYED_S, displaced=True, taken_by=WEST)
-    assert later.avoid == {WEST: 2 * STAYED_S + AVOIDED_S}
+    assert later.avoid == {WEST: 2 * STAYED_S + AVOIDED.first_s}
 
 
 def test_lead_that_ends_before_its_cluster_shows_why_comes_to_the_same(world: World) -> None:

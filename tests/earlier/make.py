@@ -19,13 +19,14 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
 import tomllib
 import types
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 HERE = Path(__file__).resolve().parent
 LEFT_OUT = ("cache", "server.json", "lock")  # What is made anew, or says where a process was.
@@ -101,7 +102,8 @@ def sample(kind: Any, word: str = "a") -> Any:
         names = [field.name for field in dataclasses.fields(kind)]
         fields = {name: sample(hints[name], name.replace("_", "-")) for name in names}
         chosen = {name: CHOSEN[name] for name in names if isinstance(fields[name], type(CHOSEN.get(name)))}
-        return cast("type[Any]", kind)(**fields | chosen)
+        made: Any = kind
+        return made(**fields | chosen)
     if issubclass(kind, Enum):
         return list(kind)[-1]
     return {str: word, int: 1, float: 0.5, bool: True}[kind]
@@ -178,6 +180,11 @@ class Maker:
             raise SystemExit(f"ms {' '.join(words)}: {done.returncode}\n{done.stdout}\n{done.stderr}")
         return json.loads(done.stdout) if done.stdout.strip() else None
 
+    def told(self, *words: str) -> str:
+        """Returns what people are shown, on a very wide screen."""
+        environment = {**self.environment, "COLUMNS": "400"}
+        return subprocess.run([*self.words, *words], env=environment, capture_output=True, text=True, check=True).stdout
+
     def run(self, name: str, *words: str) -> str:
         """Returns the id of a job that was submitted."""
         told = self.ms("run", "--name", name, "--on", "h100", "--no-code", *words)
@@ -188,7 +195,7 @@ class Maker:
         while (state := self.ms("status", job)["state"]) not in states:
             if time.monotonic() > over_s:
                 raise SystemExit(f"{job} is {state}, wanted {states}")
-            time.sleep(0.2)
+            threading.Event().wait(0.2)
 
 
 def make_home(maker: Maker) -> dict[str, Any]:
@@ -207,7 +214,12 @@ def make_home(maker: Maker) -> dict[str, Any]:
     queued = maker.run("queued", "--after", running, "--", "sh", "-c", "echo its turn has come")
     maker.until(running, "running")
     shown = {id: maker.ms("status", id) for id in (trained, failed, running, queued)}
-    events = len(shown[trained].get("events", []))
+    events = [
+        " ".join(line.split())
+        for id in shown
+        for line in maker.told("status", id).splitlines()
+        if line.strip()[:1] == "+"
+    ]
     maker.ms("down")
     for agent in _processes(str(maker.home)):
         os.kill(agent, signal.SIGKILL)

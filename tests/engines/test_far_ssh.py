@@ -137,7 +137,7 @@ def test_behind_an_sshd_that_comes_and_goes_nobody_waits_and_a_launch_that_retur
         return True
 
     until(lambda: done(lambda: behind.launch(order())))
-    assert done(behind.observe)
+    until(lambda: done(behind.observe))
     sshd.signal(signal.SIGSTOP)
     until(lambda: not done(behind.observe))
     assert not done(lambda: behind.stop(order().allocation, grace_s=1.0))

@@ -14,7 +14,7 @@ import pytest
 from mainspring.checkpoint import Claim, load, share_file
 from mainspring.domain import wire
 from mainspring.domain.errors import NotFound, StorageFull, Unavailable
-from mainspring.node.snapshots.stores import FIRST_WAIT_S, Share, Stores
+from mainspring.node.snapshots.stores import AGAIN, Share, Stores
 from mainspring.objects import Data, ObjectSeen, ObjectStore, open_store
 
 from .agents import JOB, Block, Node, nodes, place
@@ -146,7 +146,7 @@ def test_full_store_is_told_at_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         full = (StorageFull("store an object", on="x"),)
         async with saved(tmp_path, Block(path="x", data=np.arange(9.0)), failures=full) as (_, stores, share):
-            async with asyncio.timeout(FIRST_WAIT_S):
+            async with asyncio.timeout(AGAIN.first_s):
                 told = await stores.keep(share)
             assert isinstance(told, wire.StoreFailed)
             assert (told.rank, told.step) == (0, 4)
@@ -161,7 +161,7 @@ def test_close_ends_waiting_for_a_store_that_is_away(tmp_path: Path) -> None:
             keeping = asyncio.create_task(stores.keep(share))
             await asyncio.to_thread(store.entered.wait, 5.0)
             stores.close()
-            async with asyncio.timeout(FIRST_WAIT_S):
+            async with asyncio.timeout(AGAIN.first_s):
                 assert isinstance(await keeping, wire.StoreFailed)
 
     asyncio.run(scenario())

@@ -11,7 +11,8 @@ from mainspring.domain.job import LAB, MILLI, JobSpec, Option, Role, Tier
 from mainspring.domain.plan import Grant
 from mainspring.domain.team import Team, TeamOrder
 from mainspring.planner import LiveAttempt, PendingJob, Policy, Snapshot, SnapshotBuilder
-from mainspring.planner.quota.entitlement import Charge, Entitlement
+from mainspring.planner.quota.entitlement import Entitlement
+from mainspring.planner.quota.limits import Charge
 from mainspring.planner.quota.queue import Queue
 
 NOW_S = 100_000.0

@@ -16,7 +16,9 @@ from mainspring.domain.plan import Limit
 from mainspring.domain.team import Team, TeamOrder
 from mainspring.planner import Policy, SnapshotBuilder
 from mainspring.planner.facts.snapshot import NO_LIMIT, NONE
-from mainspring.planner.quota.entitlement import BORROWED, Charge, Entitlement
+from mainspring.planner.quota.entitlement import Entitlement
+from mainspring.planner.quota.limits import Charge
+from mainspring.planner.quota.precedence import BORROWED
 
 property_of = settings(deadline=None, max_examples=60)  # A busy machine is no failure.
 

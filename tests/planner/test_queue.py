@@ -14,7 +14,7 @@ from tests.planner.tenants import B200, H100, NOW_S, Job, Tenants, holds, snapsh
 
 from mainspring.domain.job import ANY_CHIP, Tier
 from mainspring.domain.team import Team, TeamOrder
-from mainspring.planner.quota.entitlement import BORROWED
+from mainspring.planner.quota.precedence import BORROWED
 from mainspring.planner.quota.queue import Turn
 
 property_of = settings(deadline=None, max_examples=60)  # A busy machine is no failure.

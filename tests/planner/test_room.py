@@ -273,7 +273,7 @@ def test_places_are_the_same_whatever_the_hash_seed() -> None:
         "from tests.planner.test_room import *\n"
         "nodes = [node(i, chips=(8, 4)[i % 2], rack=i // 4, block=i // 8, cpus=64.0 + i % 3, memory_gib=256.0,\n"
         "              foreign_chip_milli=300 * (i % 3), taints=('spot',) * (i % 2)) for i in range(32)]\n"
-        "room = Room(snapshot_of(*nodes))\n"
+        "room = FreeCapacity(snapshot_of(*nodes))\n"
         "for i in range(60):\n"
         "    option = Option(chip=ANY_CHIP, chips=(0.3, 1.0, 2.0)[i % 3], cpus=1.0 + i % 5, replicas=1 + i % 4,\n"
         "                    tolerates=('spot', 'other')[: i % 3])\n"

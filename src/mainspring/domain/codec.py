@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union, cast, dataclass_transform
 from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, MainspringError, nearest
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeForm  # A union of classes, as a value that mypy follows (PEP 747).
+    from typing_extensions import TypeForm as TypeForm  # A union of classes, as a value that mypy follows (PEP 747).
 
 MESSAGE_BYTES_MAX = 8 << 20  # A heartbeat of 10,000 ranks is about 2 MB; a manifest part of 10,000 shards 3 MB.
 DEPTH_MAX = 16

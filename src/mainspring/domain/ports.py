@@ -1,10 +1,12 @@
-"""The ports every room may need: `Clock`, `Dice`, and `Engine`, each a documented promise.
+"""The ports every room may need: `Clock`, `Dice`, and `Engine`, each a documented promise; how to wait between tries.
 
 The promise of a port is its docstring; one contract test in `tests/contracts` holds every adapter and the fake to it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -30,6 +32,34 @@ class Dice(Protocol):
     def bits(self, count: int) -> int:
         """Returns `count` random bits as a non-negative integer, 1 <= count <= 4096."""
         ...
+
+
+_STEPS_MAX = 64  # Of growth: every limit is reached by then, and no power is too large for a float.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """How long to wait before each new try: longer from try to try, up to a limit.
+
+    Args:
+        first_s: Before the second try.
+        factor: How much longer each wait is than the one before.
+        cap_s: The longest wait.
+    """
+
+    first_s: float
+    factor: float = 2.0
+    cap_s: float = inf
+
+    def wait_s(self, tries: int, dice: Dice | None = None) -> float:
+        """Returns how long to wait now.
+
+        Args:
+            tries: How many in a row have failed, at least 1.
+            dice: Spread waits evenly over half to one and a half times their length, lest many come back at once.
+        """
+        wait_s = min(self.first_s * self.factor ** min(tries - 1, _STEPS_MAX), self.cap_s)
+        return wait_s if dice is None else wait_s * (0.5 + dice.bits(16) / 65_536)
 
 
 class Engine(Protocol):

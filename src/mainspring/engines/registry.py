@@ -37,8 +37,8 @@ def kinds() -> Iterator[ClusterKind[Any]]:
 
 
 def openings() -> Any:
-    """Returns what a host may be opened with: the union of the openings of all kinds."""
-    return reduce(or_, (kind.opening for kind in kinds() if kind.opening is not None))
+    """Returns the union of the messages that make a host serve a cluster."""
+    return reduce(or_, (kind.opening for kind in kinds() if kind.opening))
 
 
 def found_clusters() -> tuple[ClusterSettings, ...]:

@@ -15,7 +15,7 @@ from mainspring.domain import wire
 from mainspring.domain.errors import MainspringError, StorageFull, Unavailable
 from mainspring.domain.fleet import AgentExit, AgentOrder
 from mainspring.domain.life import AttemptState
-from mainspring.domain.ports import Clock, Dice
+from mainspring.domain.ports import Backoff, Clock, Dice
 from mainspring.node.code import unpack_code
 from mainspring.node.lead_host import LeadHost
 from mainspring.node.net.connection import QUIET_PARTS, Connection, address_of, host_port, own_address
@@ -31,8 +31,9 @@ from mainspring.node.supervise.rank_supervisor import RankSupervisor
 from mainspring.node.supervise.snapshot_manager import SnapshotManager
 from mainspring.objects import ObjectStore, open_store
 
-REGISTER_WAIT_S = 0.1  # The first; orders are ready as soon as the attempt's last agent has registered.
-REGISTER_WAIT_S_MAX = 10.0  # 12,000 agents of a controller that was away come back within seconds of it, spread out.
+# Orders are ready as soon as the attempt's last agent has registered; 12,000 agents of a controller that was away come
+# back within seconds of it, spread out.
+REGISTER_AGAIN = Backoff(first_s=0.1, factor=1.5, cap_s=10.0)
 JOIN_LIMIT_S = 600.0  # As long as the lead waits for its agents.
 LEAD_UP_LEASES = 2.0  # A lead just named learns of it within one lease; no rank runs meanwhile.
 ASK_AGAIN_LEASES = 1 / QUIET_PARTS  # So much later than us, at most, the controller last heard of a lead that is gone.
@@ -41,7 +42,7 @@ CONNECT_LIMIT_S = 5.0
 RECONNECT_WAIT_S = 0.2
 FLUSH_LIMIT_S = 5.0
 BRING_TRIES_MAX = 8  # Of the probe and the code; with the waits between, four minutes of a store that is away.
-BRING_WAIT_S = 2.0  # Doubles.
+BRING_AGAIN = Backoff(first_s=2.0)
 STOP_GRACE_S = 20.0  # Where the engine does not say: Kubernetes ends agents by force after 30 s.
 STOP_GRACE_S_MAX = 24 * 3600.0
 STOP_PATIENCE = 0.25  # Of the grace; without a word from the lead by then, ranks are told to save what they have.
@@ -117,7 +118,7 @@ class Agent:
         message = wire.Register(
             allocation=self._order.allocation, node=self._order.node, address=self._address, lost_epoch=lost_epoch
         )
-        wait_s = REGISTER_WAIT_S
+        tries = 0
         while True:
             try:
                 orders = await self._controller.register(message)
@@ -125,8 +126,8 @@ class Agent:
                     return orders
             except Unavailable:
                 pass  # However long it is away: the work it granted is still wanted.
-            await asyncio.sleep(wait_s * (0.5 + self._dice.bits(16) / 65_536))
-            wait_s = min(wait_s * 1.5, REGISTER_WAIT_S_MAX)
+            tries += 1
+            await asyncio.sleep(REGISTER_AGAIN.wait_s(tries, self._dice))
 
     # ------------------------------------------------------------ service
 
@@ -192,14 +193,14 @@ class Agent:
             probe(self._work, store, roles=orders.roles, places=mine, clock_ahead_s=ahead_s)
             return unpack_code(store, orders.code, self._work)
 
-        for wait_s in [BRING_WAIT_S * 2**number for number in range(BRING_TRIES_MAX - 1)]:
+        for tries in range(1, BRING_TRIES_MAX):
             try:
                 return await asyncio.to_thread(work)
             except StorageFull:
                 raise  # Room does not come back by waiting.
             except Unavailable:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):
+                    async with asyncio.timeout(BRING_AGAIN.wait_s(tries)):
                         await self._stopping.wait()
         return await asyncio.to_thread(work)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import inf, nextafter
 
 import numpy as np
@@ -21,7 +21,7 @@ from mainspring.planner.displace.moves import consolidate, forced
 from mainspring.planner.displace.preemption import Victims, victims
 from mainspring.planner.facts.policy import Budget, Policy
 from mainspring.planner.facts.reasons import BindingLimit
-from mainspring.planner.facts.snapshot import Flags, Shape, Snapshot
+from mainspring.planner.facts.snapshot import Flags, Integers, Shape, Snapshot
 from mainspring.planner.future.backfill import Profile, Reserved
 from mainspring.planner.future.waits import Waiting, chosen_of
 from mainspring.planner.offers import provisions
@@ -34,7 +34,9 @@ from mainspring.planner.place.candidates import (
     stand_at,
 )
 from mainspring.planner.place.free_capacity import FreeCapacity
-from mainspring.planner.quota.entitlement import Charge, Entitlement, Precedence, code_of
+from mainspring.planner.quota.entitlement import Entitlement
+from mainspring.planner.quota.limits import Charge
+from mainspring.planner.quota.precedence import Precedence, code_of
 from mainspring.planner.quota.queue import FOREVER_S, Queue, Turn
 
 SITES_MAX = 4  # Sites examined for a reservation or for victims: the cheapest ones.
@@ -58,6 +60,47 @@ def _code(precedence: Precedence) -> int:
     return int(code_of(np.array(precedence)))
 
 
+@dataclass(slots=True, kw_only=True)
+class _Draft:
+    """The plan so far, what it cost to make, and what reservations bind.
+
+    `held_until` has by cluster the seconds until each reservation there, ascending; `drains` the kinds of chip, by
+    cluster, of which what comes free is kept for a job whose start nobody can foresee.
+    """
+
+    starts: list[Start] = field(default_factory=list)
+    evicts: list[Evict] = field(default_factory=list)
+    resizes: list[Resize] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+    reservations: list[Reservation] = field(default_factory=list)
+    held_until: dict[int, list[float]] = field(default_factory=dict)
+    drains: set[tuple[int, int]] = field(default_factory=set)
+    placements: int = 0
+    searches: int = 0
+    spent: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reclaimable:
+    """Which live attempts may be evicted, by precedence as a number, the worst of them, and whether any ends already.
+
+    Candidates are where we choose nodes, on clusters that answer, and not ending already.
+    """
+
+    evictable: Flags
+    live_code: Integers
+    worst_code: int
+    draining: bool
+
+
+def _reclaimable(snapshot: Snapshot, live_code: Integers) -> _Reclaimable:
+    stopping = snapshot.live.stopping
+    pinned = np.append(~snapshot.clusters.delegated & snapshot.clusters.answering, False)  # The last: unknown.
+    evictable: Flags = ~stopping & pinned[snapshot.live.cluster]
+    worst_code = int(live_code[evictable].max(initial=-1))
+    return _Reclaimable(evictable=evictable, live_code=live_code, worst_code=worst_code, draining=bool(stopping.any()))
+
+
 class _Cycle:
     def __init__(self, snapshot: Snapshot, policy: Policy, now_s: float, budget: Budget) -> None:
         self.snapshot, self.policy, self.now_s, self.budget = snapshot, policy, now_s, budget
@@ -67,48 +110,32 @@ class _Cycle:
         self.profile = Profile(self.room, now_s, budget)
         self.waiting = Waiting(snapshot, self.room, self.entitlement)
         self.menus: dict[int, CandidateSet] = {}
-        self.menus_of: dict[
-            Shape, CandidateSet
-        ] = {}  # Shapes that differ only in what is ample everywhere share a menu.
-        self.starts: list[Start] = []
-        self.evicts: list[Evict] = []
-        self.resizes: list[Resize] = []
-        self.moves: list[Move] = []
-        self.reservations: list[Reservation] = []
-        self.held_until: dict[int, list[float]] = {}  # By cluster: seconds until each reservation there, ascending.
-        self.drains: set[tuple[int, int]] = set()
-        self.placements = 0
-        self.searches = 0
-        self.spent = False
-        self.draining = bool(snapshot.live.stopping.any())
-        # Candidates for eviction: where we choose nodes, on clusters that answer, and not ending already.
-        pinned = np.append(~snapshot.clusters.delegated & snapshot.clusters.answering, False)  # The last: unknown.
-        self.evictable: Flags = ~snapshot.live.stopping & pinned[snapshot.live.cluster]
-        self.live_code = code_of(self.entitlement.live_precedence)
-        self.worst_code = int(self.live_code[self.evictable].max(initial=-1))
+        self.menus_of: dict[Shape, CandidateSet] = {}  # Shapes that differ only in what is ample share a menu.
+        self.draft = _Draft()
+        self.reclaimable = _reclaimable(snapshot, code_of(self.entitlement.live_precedence))
         self.budgeted = bool(np.isfinite(snapshot.teams.dollars_max).any())
 
     def run(self) -> Plan:
         for evict in forced(self.snapshot, self.policy, self.now_s):
             self._evict(self.snapshot.live.attempts.index(evict.attempt), evict)
-        while not self.spent and (turn := self.queue.pop()) is not None:
+        while not self.draft.spent and (turn := self.queue.pop()) is not None:
             self._turn(turn)
         crowded = {site.cluster for shape in self.waiting.closed for site in self.menus[shape].sites}
-        ending = {evict.attempt for evict in self.evicts} | {resize.attempt for resize in self.resizes}
-        self.resizes += grow(
+        ending = {evict.attempt for evict in self.draft.evicts} | {resize.attempt for resize in self.draft.resizes}
+        self.draft.resizes += grow(
             self.room, self.policy, self.now_s, crowded=crowded, ending=ending, entitlement=self.entitlement
         )
-        waits = self.waiting.finish(self.menus, self.queue, self.profile, self.now_s, spent=self.spent)
+        waits = self.waiting.finish(self.menus, self.queue, self.profile, self.now_s, spent=self.draft.spent)
         return Plan(
             number=self.snapshot.number,
-            starts=tuple(self.starts),
-            evicts=tuple(self.evicts),
-            resizes=tuple(self.resizes),
-            moves=tuple(self.moves),
+            starts=tuple(self.draft.starts),
+            evicts=tuple(self.draft.evicts),
+            resizes=tuple(self.draft.resizes),
+            moves=tuple(self.draft.moves),
             provisions=provisions(self.snapshot, self.policy, self.entitlement, self.now_s, waits),
-            reservations=tuple(self.reservations),
+            reservations=tuple(self.draft.reservations),
             waits=waits,
-            complete=not (self.spent or self.profile.spent or self.searches >= self.budget.preemptions_max),
+            complete=not (self.draft.spent or self.profile.spent or self.draft.searches >= self.budget.preemptions_max),
         )
 
     # ---------------------------------------------------------------- one job
@@ -119,7 +146,7 @@ class _Cycle:
         avoided = self._avoided(turn, menu)
         barred = dict(avoided)
         found = self._best(menu, turn, duration_s, barred)
-        if self.spent:
+        if self.draft.spent:
             return
         if found is not None:
             if found.site.bytes_to_move:
@@ -191,7 +218,7 @@ class _Cycle:
         best: GangPlacement | None = None
         best_cost = inf
         _, tier, level = turn.precedence
-        holds = self.profile.holds_open(duration_s) if self.reservations else None
+        holds = self.profile.holds_open(duration_s) if self.draft.reservations else None
         for tied in menu.tied:
             # What a site of equal price cost the last time ranks them: seldom is more than one looked at again.
             for site in sorted(tied, key=lambda site: menu.costs[site.index]) if len(tied) > 1 else tied:
@@ -205,10 +232,10 @@ class _Cycle:
                     continue
                 if duration_s >= menu.closed_from_s[site.index]:
                     continue
-                if self.placements >= self.budget.placements_max:
-                    self.spent = True
+                if self.draft.placements >= self.budget.placements_max:
+                    self.draft.spent = True
                     return None
-                self.placements += 1
+                self.draft.placements += 1
                 found = stand_at(self.room, site, holds)
                 if found is None:
                     menu.closed_from_s[site.index] = self._same_holds_from(site.cluster, duration_s)
@@ -222,7 +249,7 @@ class _Cycle:
 
     def _same_holds_from(self, cluster: int, duration_s: float) -> float:
         """Returns the least duration that may use the very same held nodes of a cluster as `duration_s` may."""
-        offsets = self.held_until.get(cluster, [])
+        offsets = self.draft.held_until.get(cluster, [])
         place = bisect_left(offsets, duration_s)
         return nextafter(offsets[place - 1], inf) if place else 0.0
 
@@ -255,7 +282,7 @@ class _Cycle:
         self.entitlement.charge(turn.team, self._charge(charge, turn.row))
         considered = chosen_of(self.snapshot, menu, site, self.now_s)
         in_order = tuple(grants[place] for place in range(len(site.choices)))
-        self.starts.append(Start(job=pending.jobs[turn.row], grants=in_order, considered=considered))
+        self.draft.starts.append(Start(job=pending.jobs[turn.row], grants=in_order, considered=considered))
         self.waiting.started(turn.row)
 
     def _bring_data(self, turn: Turn, menu: CandidateSet, site: CandidatePlacement) -> None:
@@ -270,11 +297,11 @@ class _Cycle:
             self.waiting.row(turn.row, bar, menu, start_s=inf, exact=False)
             return
         target = names[site.cluster]
-        ordered = {(move.what, move.target) for move in self.moves}
+        ordered = {(move.what, move.target) for move in self.draft.moves}
         for row in [row for row in brought if (data.names[row], target) not in ordered]:
             # From a cluster that answers, when one of them has it.
             source = int(np.argmax(data.present[row] * (1 + self.snapshot.clusters.answering)))
-            self.moves.append(
+            self.draft.moves.append(
                 Move(
                     what=data.names[row],
                     source=names[source],
@@ -293,15 +320,19 @@ class _Cycle:
     def _make_room(self, turn: Turn, menu: CandidateSet, sites: Sequence[CandidatePlacement]) -> bool:
         """Reserves room for a job that finds none, displacing others where it may; returns whether it did."""
         pinned = [site for site in sites if not self.snapshot.clusters.delegated[site.cluster]][:SITES_MAX]
-        left = len(self.reservations) < self.policy.reservations_max
-        searching = self.policy.preempt and self.searches < self.budget.preemptions_max and bool(self.evictable.any())
+        left = len(self.draft.reservations) < self.policy.reservations_max
+        searching = (
+            self.policy.preempt
+            and self.draft.searches < self.budget.preemptions_max
+            and bool(self.reclaimable.evictable.any())
+        )
         if not pinned or not (left or searching):
             return False
-        soonest = self._earliest(pinned) if left or self.draining else None
+        soonest = self._earliest(pinned) if left or self.reclaimable.draining else None
         if soonest is not None and soonest[1].start_s <= self.now_s:
             return self._start_beside_holds(turn, menu, *soonest)
         # What somebody was evicted for comes free: nobody else is. A guess that jobs soon end makes nobody wait.
-        if self.draining and soonest is not None and soonest[1].start_s <= self.now_s + DRAIN_S:
+        if self.reclaimable.draining and soonest is not None and soonest[1].start_s <= self.now_s + DRAIN_S:
             return self._reserve(turn, menu, *soonest)
         if searching and (self._displace(turn, menu, pinned) or self._tidy(turn, menu, pinned)):
             return True
@@ -332,25 +363,27 @@ class _Cycle:
         """Keeps what comes free for the first job of each kind of chip whose start nobody can foresee."""
         for site in sites:
             kinds = {(site.cluster, choice.chip) for choice in site.choices}
-            if kinds & self.drains:
+            if kinds & self.draft.drains:
                 continue
             reserved = self.profile.soonest(site)
             if reserved is not None:
-                self.drains |= kinds
+                self.draft.drains |= kinds
                 return site, reserved
         return None
 
     def _reserve(self, turn: Turn, menu: CandidateSet, site: CandidatePlacement, reserved: Reserved) -> bool:
         pending = self.snapshot.pending
-        index = len(self.reservations)
+        index = len(self.draft.reservations)
         self.profile.reserve(site, reserved, float(pending.duration_s[turn.row]), index)
         nodes = sum(len(picked.rows) for picked in reserved.picked)
         # A drained node comes to nobody but the job it is kept for: no duration is short enough.
         until_s = reserved.start_s - self.now_s if reserved.start_s < inf else 0.0
-        insort(self.held_until.setdefault(site.cluster, []), until_s)
+        insort(self.draft.held_until.setdefault(site.cluster, []), until_s)
         name = self.snapshot.clusters.names[site.cluster]
         start_s = reserved.start_s if reserved.start_s < inf else None
-        self.reservations.append(Reservation(job=pending.jobs[turn.row], cluster=name, start_s=start_s, nodes=nodes))
+        self.draft.reservations.append(
+            Reservation(job=pending.jobs[turn.row], cluster=name, start_s=start_s, nodes=nodes)
+        )
         self.entitlement.charge(turn.team, self._charge(site.charge, turn.row))
         code = _code(turn.precedence)
         self.waiting.row(turn.row, None, menu, start_s=reserved.start_s, exact=start_s is not None, code=code)
@@ -358,21 +391,21 @@ class _Cycle:
 
     def _displace(self, turn: Turn, menu: CandidateSet, sites: Sequence[CandidatePlacement]) -> bool:
         code = _code(turn.precedence)
-        if code >= self.worst_code:
+        if code >= self.reclaimable.worst_code:
             return False
-        candidates = self.evictable & (self.live_code > code)
+        candidates = self.reclaimable.evictable & (self.reclaimable.live_code > code)
         if not candidates.any():
             return False
         best: tuple[CandidatePlacement, Victims] | None = None
         for site in sites:
-            self.searches += 1
+            self.draft.searches += 1
             found = victims(
                 self.room,
                 site,
                 candidates=candidates,
                 policy=self.policy,
                 now_s=self.now_s,
-                evicts_max=self.policy.evicts_max - len(self.evicts),
+                evicts_max=self.policy.evicts_max - len(self.draft.evicts),
             )
             if found is not None and (best is None or found.price_chip_s < best[1].price_chip_s):
                 best = (site, found)
@@ -383,14 +416,14 @@ class _Cycle:
         if not self.policy.consolidate:
             return False
         for site in sites:
-            self.searches += 1
+            self.draft.searches += 1
             found = consolidate(
                 self.room,
                 site,
-                candidates=self.evictable,
+                candidates=self.reclaimable.evictable,
                 policy=self.policy,
                 now_s=self.now_s,
-                evicts_max=self.policy.evicts_max - len(self.evicts),
+                evicts_max=self.policy.evicts_max - len(self.draft.evicts),
             )
             if found is not None:
                 return self._apply(turn, menu, site, found, Limit.TOPOLOGY)
@@ -415,13 +448,13 @@ class _Cycle:
                 ),
             )
         for resize in found.resizes:
-            self.evictable[live.attempts.index(resize.attempt)] = False
-            self.resizes.append(replace(resize, for_job=job))
+            self.reclaimable.evictable[live.attempts.index(resize.attempt)] = False
+            self.draft.resizes.append(replace(resize, for_job=job))
         return self._reserve(turn, menu, site, Reserved(start_s=self.now_s + DRAIN_S, picked=found.picked))
 
     def _evict(self, row: int, evict: Evict) -> None:
-        self.evictable[row] = False
-        self.evicts.append(evict)
+        self.reclaimable.evictable[row] = False
+        self.draft.evicts.append(evict)
         live, nodes = self.snapshot.live, self.snapshot.nodes
         first, last = np.searchsorted(live.held_by, [row, row + 1]).tolist()
         chips: dict[int, int] = {}

@@ -11,7 +11,8 @@ from mainspring.domain.job import ANY_CHIP
 from mainspring.domain.plan import Limit, Provision, Wait
 from mainspring.planner.facts.policy import Policy
 from mainspring.planner.facts.snapshot import ClusterOffer, Shape, Snapshot
-from mainspring.planner.quota.entitlement import Charge, Entitlement
+from mainspring.planner.quota.entitlement import Entitlement
+from mainspring.planner.quota.limits import Charge
 
 PROVISIONS_MAX = 64  # Orders in one plan; the next plan sees what is coming.
 _FOR_WANT_OF_NODES = (Limit.CAPACITY, Limit.TOPOLOGY, Limit.TIER, Limit.IMPOSSIBLE, Limit.HEALTH)

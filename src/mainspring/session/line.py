@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from typing import TYPE_CHECKING, TypeVar, final
+from typing import TypeVar, final
 
 from mainspring.domain import codec
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.wire import Hello, NextGeneration, RankRequest
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeForm
 
 ANSWER_LIMIT_S = 60.0  # An agent answers in under a millisecond; past this it is stuck, and says so by silence.
 CLOSE_LIMIT_S = 10.0  # For the last words of a program that is done: an agent that is stuck must not keep it.
@@ -37,7 +34,7 @@ class AgentConnection:
         self.turn = threading.RLock()
         self._path = path
         self._failure = ""
-        self._deferred: list[tuple[Question, TypeForm[object]]] = []
+        self._deferred: list[tuple[Question, codec.TypeForm[object]]] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.connect(path)
@@ -45,7 +42,7 @@ class AgentConnection:
             self._socket.close()
             raise Unavailable("reach the agent", on=path, got=str(error)) from error
 
-    def ask(self, message: Question, kind: TypeForm[Answer], *, limit_s: float | None = ANSWER_LIMIT_S) -> Answer:
+    def ask(self, message: Question, kind: codec.TypeForm[Answer], *, limit_s: float | None = ANSWER_LIMIT_S) -> Answer:
         """Returns the agent's answer to a message, once those deferred before it are answered.
 
         Args:
@@ -61,7 +58,7 @@ class AgentConnection:
             self.settle()
             return self._exchange(message, kind, limit_s)
 
-    def defer(self, message: Question, kind: TypeForm[object]) -> None:
+    def defer(self, message: Question, kind: codec.TypeForm[object]) -> None:
         """Leaves a message to be sent before the next question, by whichever thread asks it.
 
         Args:
@@ -90,7 +87,7 @@ class AgentConnection:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _exchange(self, message: Question, kind: TypeForm[Answer], limit_s: float | None) -> Answer:
+    def _exchange(self, message: Question, kind: codec.TypeForm[Answer], limit_s: float | None) -> Answer:
         attempted = f"ask the agent with {codec.wire_name(type(message))}"
         if self._failure:
             raise Unavailable(attempted, on=self._path, got=self._failure)

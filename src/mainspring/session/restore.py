@@ -11,20 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final
+from typing import Any, Protocol, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mainspring.domain import wire
+from mainspring.domain import codec, wire
 from mainspring.domain.errors import DamagedData, InvalidInput, InvalidMessage, NotFound, Unavailable
 from mainspring.domain.shards import Numbered, Source, by_path, sources
 from mainspring.session.arena import map_bytes
 from mainspring.session.blocks import aligned_empty, dtype_named
 from mainspring.session.copying import Pair, copy_all
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeForm
 
 FETCH_BYTES = 256 << 20  # A message's worth: a quarter of a second of disk, while the one before is copied.
 FETCH_PIECES_MAX = 10_000  # About 0.5 MB of message.
@@ -38,7 +35,7 @@ Answer = TypeVar("Answer")
 class Ask(Protocol):
     """Asks the agent; see `AgentConnection.ask`."""
 
-    def __call__(self, message: wire.RankRequest, kind: TypeForm[Answer], *, limit_s: float | None) -> Answer:
+    def __call__(self, message: wire.RankRequest, kind: codec.TypeForm[Answer], *, limit_s: float | None) -> Answer:
         """Returns the answer."""
         ...
 

@@ -122,7 +122,8 @@ def test_loader_with_image_history_resumes_at_every_step_in_any_world(coded: Vie
 def test_loader_with_image_history_decodes_a_frame_once_for_all_who_show_it(coded: View) -> None:
     maker = Loader(coded, sampling(image_history=4))._maker(0)()
     try:
-        bundles = list(maker._bundles(0))
+        assert maker._frames is not None
+        bundles = list(maker._frames._bundles.of(0))
     finally:
         maker.close()
     told = [[bundle.name(frame) for frame in range(bundle.frames.shape[1])] for bundle in bundles]
@@ -197,7 +198,8 @@ def test_loader_whose_decoders_are_killed_replaces_them_and_keeps_its_order(
             if step in (3, 20):
                 maker = stream._shared.maker
                 assert isinstance(maker, RingMaker)
-                decoders = maker._decoders
+                assert maker._frames is not None
+                decoders = maker._frames.decoders
                 assert isinstance(decoders, Processes)
                 victim = decoders.process_ids[step % 2]
                 os.kill(victim, signal.SIGKILL)

@@ -9,13 +9,13 @@ from pathlib import Path
 from mainspring.app.base.client import Client
 from mainspring.domain.answers import ArrivalView, Standing
 from mainspring.domain.errors import Conflict, Unavailable
+from mainspring.domain.ports import Backoff
 from mainspring.objects import Blob
 from mainspring.objects.files import reported
 
 READ_BYTES = 1 << 20
 TRIES_MAX = 8  # Without a byte of progress, with pauses that double: two minutes in all.
-PAUSE_S = 0.5
-PAUSE_S_MAX = 60.0
+AGAIN = Backoff(first_s=0.5, cap_s=60.0)
 LOOK_S = 0.5
 
 
@@ -55,7 +55,7 @@ def upload(
             tries += 1
             if tries >= TRIES_MAX:
                 raise
-        time.sleep(min(PAUSE_S * 2**tries, PAUSE_S_MAX))
+        time.sleep(AGAIN.wait_s(tries + 1))
 
 
 def settled(client: Client, path: Path, blob: Blob, dataset: str, *, timeout_s: float) -> ArrivalView:

@@ -15,11 +15,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from importlib.metadata import version
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, BinaryIO, Generic, TypeVar, final
+from typing import BinaryIO, Generic, TypeVar, final
 
 from mainspring.app.server.engines import open_engine
+from mainspring.domain import codec
 from mainspring.domain.answers import problem_of
-from mainspring.domain.codec import FRAME_HEADER_BYTES, frame, frame_length, unframe
 from mainspring.domain.errors import MainspringError, Unavailable
 from mainspring.domain.fleet import Inventory, LogChunk
 from mainspring.domain.ports import Engine
@@ -37,9 +37,6 @@ from mainspring.engines.remote.wire import (
     HostMessage,
     greeting,
 )
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeForm
 
 Item = TypeVar("Item")
 Opening = TypeVar("Opening")
@@ -61,7 +58,7 @@ class Host(Generic[Opening]):
     """
 
     def __init__(
-        self, source: BinaryIO, sink: int, make: Callable[[Opening], Engine], opening: TypeForm[Opening]
+        self, source: BinaryIO, sink: int, make: Callable[[Opening], Engine], opening: codec.TypeForm[Opening]
     ) -> None:
         self._source = source
         self._sink = sink
@@ -139,17 +136,17 @@ class Host(Generic[Opening]):
                 pass
         return done
 
-    def _next(self, kinds: TypeForm[Message]) -> Message | None:
+    def _next(self, kinds: codec.TypeForm[Message]) -> Message | None:
         """Returns the next message, None when the line is gone."""
-        header = self._source.read(FRAME_HEADER_BYTES)
-        if len(header) < FRAME_HEADER_BYTES:
+        header = self._source.read(codec.FRAME_HEADER_BYTES)
+        if len(header) < codec.FRAME_HEADER_BYTES:
             return None
-        length = frame_length(header)
+        length = codec.frame_length(header)
         body = self._source.read(length)
-        return unframe(body, kinds) if len(body) == length else None
+        return codec.unframe(body, kinds) if len(body) == length else None
 
     def _say(self, words: HostMessage) -> None:
-        self._write(frame(words))
+        self._write(codec.frame(words))
 
     def _write(self, data: bytes) -> None:
         with self._writing:
@@ -170,7 +167,7 @@ def _parts(items: tuple[Item, ...]) -> Iterator[tuple[Item, ...]]:
         yield items[begin : begin + PART_ITEMS_MAX]
 
 
-def main(make: Callable[[Opening], Engine], opening: TypeForm[Opening]) -> None:
+def main(make: Callable[[Opening], Engine], opening: codec.TypeForm[Opening]) -> None:
     """Hosts one engine on standard input and output, and ends the process.
 
     Args:

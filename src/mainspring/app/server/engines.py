@@ -14,7 +14,7 @@ from mainspring.domain.ids import ClusterName
 from mainspring.domain.ports import Clock, Engine
 from mainspring.engines.common.kind import ClusterSettings, EngineContext
 from mainspring.engines.common.nonblocking import NonBlockingEngine
-from mainspring.engines.registry import kind_named, kinds
+from mainspring.engines.registry import kind_named
 from mainspring.engines.remote.connection import HostCommand
 from mainspring.engines.remote.engine import RemoteEngine, ssh_words
 
@@ -25,9 +25,8 @@ def open_engine(opening: Any) -> Engine:
     Args:
         opening: The first message from there, one of `openings`.
     """
-    (kind,) = (kind for kind in kinds() if kind.opening is type(opening))
     context = EngineContext(environment=os.environ, certificate=opening.certificate, clock=SystemClock())
-    return kind.engine(opening.cluster, context)
+    return kind_named(opening.cluster.kind).engine(opening.cluster, context)
 
 
 @final

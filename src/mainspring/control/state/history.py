@@ -26,13 +26,15 @@ from mainspring.control.store.schema import allocations, attempts, jobs
 from mainspring.domain.ids import AttemptId, ChipName, ClusterName, JobId, TeamName
 from mainspring.domain.job import MILLI, JobSpec
 from mainspring.domain.life import JobState
+from mainspring.domain.ports import Backoff
 from mainspring.domain.team import Team
 from mainspring.planner.facts.builder import CHIP_VALUES, USAGE_HALF_LIFE_S
 
 HALF_LIVES = 6  # What was used longer ago weighs under a sixty-fourth.
 SUCCESSES_MAX = 2_000  # Newest ones learned from; each group of `planner.durations` remembers 64.
-AVOIDED_S = 60.0  # After a cluster took a job back at once: as long as engines keep nodes that refuse work off plans.
-AVOIDED_S_MAX = 1_800.0  # It doubles each time, up to what a queue takes to change much.
+# After a cluster took a job back at once: as long as engines keep nodes that refuse work off plans, then longer from
+# time to time, up to what a queue takes to change much.
+AVOIDED = Backoff(first_s=60.0, cap_s=1_800.0)
 STAYED_S = 600.0  # An attempt that had its nodes for longer was not in vain: the next may follow at once.
 RAN_S_MIN = 1.0  # What ran for less, by clocks that were set back, teaches plans that its nodes are free at once.
 _HOUR_S = 3_600.0
@@ -137,7 +139,7 @@ class Past:
         if taken_by is not None:
             before = next((one.times for one in avoided if one.cluster == taken_by), 0)
             times = 1 if lasted_s > STAYED_S else before + 1
-            until_s = ended_s + min(AVOIDED_S * 2.0 ** min(times - 1, 16), AVOIDED_S_MAX)
+            until_s = ended_s + AVOIDED.wait_s(times)
             others = tuple(one for one in avoided if one.cluster != taken_by)
             avoided = (*others, Avoided(cluster=taken_by, times=times, until_s=until_s))
         return Past(

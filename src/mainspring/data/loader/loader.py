@@ -18,7 +18,7 @@ from blake3 import blake3
 
 from mainspring.data.loader.batches import columns_of
 from mainspring.data.loader.decoding import Layout
-from mainspring.data.loader.making import RingMaker, Share
+from mainspring.data.loader.making import Pictures, RingMaker, Share
 from mainspring.data.loader.order import LANES, Blocks, Integers, Order, Runs
 from mainspring.data.loader.ring import Batch
 from mainspring.data.loader.stream import BatchStream
@@ -197,9 +197,7 @@ class Loader:
             share,
             columns,
             start_step=start_step,
-            pixels=sampling.pixels,
-            image_history=sampling.image_history,
-            workers=workers,
+            pictures=Pictures(pixels=sampling.pixels, moments=sampling.image_history, workers=workers),
         )
 
 

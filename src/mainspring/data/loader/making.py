@@ -48,6 +48,21 @@ class Share:
         return np.arange(first, first + self.samples, dtype=np.int64) * self.world_size + self.rank
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pictures:
+    """What of a sample is decoded, and by whom.
+
+    Args:
+        pixels: As what.
+        moments: Images a sample.
+        workers: Processes that decode; 0 for this one.
+    """
+
+    pixels: Layout
+    moments: int
+    workers: int
+
+
 class RingMaker:
     """Makes batches from a step on. See `stream.Maker`.
 
@@ -57,9 +72,7 @@ class RingMaker:
         share: Which of them are this rank's.
         columns: Gathers what need not be decoded, of rows of a component.
         start_step: The first step.
-        pixels: As what frames are decoded.
-        image_history: Moments of images a sample.
-        workers: Processes that decode.
+        pictures: What is decoded.
     """
 
     def __init__(
@@ -70,34 +83,26 @@ class RingMaker:
         columns: Columns,
         *,
         start_step: int,
-        pixels: Layout,
-        image_history: int,
-        workers: int,
+        pictures: Pictures,
     ) -> None:
-        self._views, self._order, self._share, self._columns = views, order, share, columns
-        self._start, self._moments = start_step, image_history
-        self._round_rows = order.lanes * order.block_size
-        video = views[0].has_packets
+        self._order, self._share, self._columns, self._start = order, share, columns, start_step
         fields = {
             name: Field(shape=array.shape[1:], dtype=array.dtype.str)
             for name, array in columns(0, np.zeros(1, np.int64)).items()
         }
         capacity = AHEAD + HOLD + 1
+        video = views[0].has_packets
         if video:
-            fields[IMAGES] = Field(shape=images_shape(views[0], pixels, image_history), dtype="|u1")
-            capacity += -(-2 * self._round_rows // (share.world_size * share.samples)) + 1
-        self._ring = Ring(fields, capacity * share.samples, alone=not workers)
-        self._decoders: Decoders | None = None
+            fields[IMAGES] = Field(shape=images_shape(views[0], pictures.pixels, pictures.moments), dtype="|u1")
+            capacity += -(-2 * order.lanes * order.block_size // (share.world_size * share.samples)) + 1
+        self._ring = Ring(fields, capacity * share.samples, alone=not pictures.workers)
+        self._frames: _Frames | None = None
         if video:
-            frame = frame_shape(views[0].manifest.recipe.image_size, pixels)
-            some = workers and Processes(self._ring, fields, frame, workers)
-            self._decoders = some or Here(self._ring, frame)
-        self._round = start_step * share.samples * share.world_size // self._round_rows
-        self._decoded = self._round  # Rounds before this one are decoded, or were before the start.
-        self._waiting: deque[tuple[Bundle, int]] = deque()
-        self._left: dict[int, int] = {}  # Bundles not done, by round.
-        self._number = 0
-        self._rounds_given: dict[int, int] = {}  # Rounds of the bundles under way, by their number.
+            frame = frame_shape(views[0].manifest.recipe.image_size, pictures.pixels)
+            some = pictures.workers and Processes(self._ring, fields, frame, pictures.workers)
+            first = start_step * share.samples
+            bundles = _Bundles(views, order, share, first=first, moments=pictures.moments, slots=self._ring.capacity)
+            self._frames = _Frames(some or Here(self._ring, frame), bundles, share)
         self._known: dict[int, Samples] = {}
         self._ready = 0
         self.stuck = False
@@ -106,18 +111,15 @@ class RingMaker:
 
     def advance(self, released: int) -> int:
         """See `stream.Maker.advance`."""
-        self.stuck = True
         limit = (self._start + released) * self._share.samples + self._ring.capacity
-        if self._decoders is not None:
-            self._feed(self._decoders, limit)
+        moved = self._frames is not None and self._frames.feed(limit)
         step = self._start + self._ready
         end = (step + 1) * self._share.samples
-        if end <= limit and (
-            self._decoders is None or self._decoded * self._round_rows >= end * self._share.world_size
-        ):
+        if end <= limit and (self._frames is None or self._frames.reach(end)):
             self._fill(step)
             self._ready += 1
-            self.stuck = False
+            moved = True
+        self.stuck = not moved
         return self._ready
 
     def take(self, number: int) -> Batch:
@@ -126,8 +128,8 @@ class RingMaker:
 
     def close(self) -> None:
         """See `stream.Maker.close`."""
-        if self._decoders is not None:
-            self._decoders.close()
+        if self._frames is not None:
+            self._frames.decoders.close()
         self._ring.close()
 
     # ------------------------------------------------------------ columns
@@ -151,38 +153,68 @@ class RingMaker:
                 self._known[step + ahead] = Samples(component=found.component[here], row=found.row[here])
         return self._known.pop(step)
 
-    # ------------------------------------------------------------ frames
 
-    def _feed(self, decoders: Decoders, limit: int) -> None:
-        """Begins the next round when there is room for it, gives decoders work, and takes what is done."""
-        last = ((self._round + 1) * self._round_rows - 1) // self._share.world_size
+class _Frames:
+    """Rounds of frames on their way through the decoders."""
+
+    def __init__(self, decoders: Decoders, bundles: _Bundles, share: Share) -> None:
+        self.decoders = decoders
+        self._bundles, self._world_size = bundles, share.world_size
+        self._round = bundles.first * share.world_size // bundles.rows
+        self._decoded = self._round  # Rounds before this one are decoded, or were before the start.
+        self._waiting: deque[tuple[Bundle, int]] = deque()
+        self._left: dict[int, int] = {}  # Bundles not done, by round.
+        self._number = 0
+        self._rounds_given: dict[int, int] = {}  # Rounds of the bundles under way, by their number.
+
+    def reach(self, samples: int) -> bool:
+        """Returns whether the frames of this rank's samples up to that one are decoded."""
+        return self._decoded * self._bundles.rows >= samples * self._world_size
+
+    def feed(self, limit: int) -> bool:
+        """Begins the next round when there is room for it, gives decoders work, and takes what is done.
+
+        Returns whether anything is under way.
+        """
+        last = ((self._round + 1) * self._bundles.rows - 1) // self._world_size
         if not self._waiting and last < limit:
-            bundles = list(self._bundles(self._round))
+            bundles = list(self._bundles.of(self._round))
             self._left[self._round] = len(bundles)
             self._waiting.extend((bundle, self._round) for bundle in bundles)
             self._round += 1
-        while self._waiting and decoders.free():
+        while self._waiting and self.decoders.free():
             bundle, of = self._waiting.popleft()
-            decoders.give(self._number, bundle)
+            self.decoders.give(self._number, bundle)
             self._rounds_given[self._number] = of
             self._number += 1
-        if self._rounds_given:
-            self.stuck = False
-            for number in decoders.done(WAIT_S):
+        moved = bool(self._rounds_given)
+        if moved:
+            for number in self.decoders.done(WAIT_S):
                 self._left[self._rounds_given.pop(number)] -= 1
         while self._left.get(self._decoded) == 0:
             del self._left[self._decoded]
             self._decoded += 1
-            self.stuck = False
+            moved = True
+        return moved
 
-    def _bundles(self, number: int) -> Iterator[Bundle]:
+
+class _Bundles:
+    """What decoders are given of each round: this rank's own groups of pictures, from its `first` sample on."""
+
+    def __init__(
+        self, views: Sequence[View], order: Order, share: Share, *, first: int, moments: int, slots: int
+    ) -> None:
+        self.first, self.rows = first, order.lanes * order.block_size
+        self._views, self._order, self._share, self._moments, self._slots = views, order, share, moments, slots
+
+    def of(self, number: int) -> Iterator[Bundle]:
         """Yields a round's groups with their packets, but for what other ranks own or came before the start."""
         lanes, size, share = self._order.lanes, self._order.block_size, self._share
-        lane, turn = np.divmod(np.arange(self._round_rows, dtype=np.int64), size)
+        lane, turn = np.divmod(np.arange(self.rows, dtype=np.int64), size)
         position = (number * size + turn) * lanes + lane
         sample = position // share.world_size
-        own = (position % share.world_size == share.rank) & (sample >= self._start * share.samples)
-        lane, turn, slot = lane[own], turn[own], sample[own] % self._ring.capacity
+        own = (position % share.world_size == share.rank) & (sample >= self.first)
+        lane, turn, slot = lane[own], turn[own], sample[own] % self._slots
         samples = self._order.samples_of(number * lanes + lane, turn)
         bundle = np.repeat(lane // BUNDLE_BLOCKS, self._moments)
         component = np.repeat(samples.component, self._moments)

@@ -112,12 +112,11 @@ def build_view(
     listed = _listed(store, version)
     held_out = pc.is_in(listed["id"], value_set=sides.ids_held_out)
     scratch_dir.mkdir(parents=True, exist_ok=True)
-    threads = max(THREADS_MIN, len(os.sched_getaffinity(0)))
     ids = listed["id"].to_pylist()
     pieces = tuple(layer_pieces(store, spec.id, ids) for spec in layers if spec.columns)
     told = _Told(total=version.episodes, progress=progress)
-    with tempfile.TemporaryDirectory(dir=scratch_dir) as folder, ThreadPoolExecutor(threads, "view") as pool:
-        builder = _Builder(store, recipe, features, pieces, Path(folder), pool, threads, told)
+    with tempfile.TemporaryDirectory(dir=scratch_dir) as folder, ThreadPoolExecutor(_threads(), "view") as pool:
+        builder = _Builder(store, recipe, features, pieces, Path(folder), pool, told)
         built: dict[str, _Side] = {
             "train": builder.side(_Episodes(listed.filter(pc.invert(held_out)))),
             "holdout": builder.side(_Episodes(listed.filter(held_out))),
@@ -153,6 +152,10 @@ def _publish(store: ObjectStore, version: Version, manifest: ViewManifest) -> No
     except Unavailable:
         store.delete(view_key(manifest.id))
         raise
+
+
+def _threads() -> int:
+    return max(THREADS_MIN, len(os.sched_getaffinity(0)))
 
 
 def _view_id(version: Version, recipe: ViewRecipe, sides: Sides) -> str:
@@ -230,7 +233,6 @@ class _Builder:
         layers: tuple[Mapping[EpisodeId, PackPiece], ...],
         folder: Path,
         pool: ThreadPoolExecutor,
-        threads: int,
         told: _Told,
     ) -> None:
         self._store = store
@@ -239,7 +241,6 @@ class _Builder:
         self._records = Records(store, _shard_id(recipe, features))
         self._folder = folder
         self._pool = pool
-        self._ahead = max(AHEAD_MIN, 2 * threads)
         self._told = told
         self._videos = _Videos(store, folder / "videos")
         self._make = FrameMaker(
@@ -256,7 +257,7 @@ class _Builder:
         shards: list[ViewShard] = []
         lengths: list[int] = []
         summary: Summary | None = None
-        with _Window(self._pool, self._make, self._videos, side, self._ahead) as window:
+        with _Window(self._pool, self._make, self._videos, side) as window:
             while len(lengths) < len(episodes):
                 record = self._shard(window, side, len(lengths))
                 shards.append(record.shard)
@@ -387,14 +388,13 @@ class _Window:
         make: Callable[[EpisodeRow], ReadyEpisode],
         videos: _Videos,
         side: _Episodes,
-        ahead: int,
     ) -> None:
         self.held: Mapping[str, ReadyEpisode] = {}  # These need not be made.
         self._pool = pool
         self._make = make
         self._videos = videos
         self._side = side
-        self._ahead = ahead
+        self._ahead = max(AHEAD_MIN, 2 * _threads())
         self._next = 0
         self._pending: deque[_Pending] = deque()
 

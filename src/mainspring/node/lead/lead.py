@@ -17,6 +17,7 @@ from typing import final
 from mainspring.domain import wire
 from mainspring.domain.goodput import TimeUse
 from mainspring.domain.life import AttemptState
+from mainspring.domain.ports import Backoff
 from mainspring.domain.wire.events import leads
 from mainspring.node.lead import effects
 from mainspring.node.lead.changing import Changing
@@ -36,7 +37,7 @@ DRAIN_LIMIT_S = 60.0  # Killing ranks takes at most the grace; hanging up takes 
 END_GRACE_S = 2.0  # Ranks that outlive the attempt's outcome have nothing left to save.
 LOST_AFTER_LEASES = 1.5  # Agents kill their ranks after one lease; the lead waits longer, so no two sets live at once.
 STORE_TRIES_MAX = 8  # With the waits below: four minutes of a store that does not answer while state is needed.
-WAIT_S_MAX = 60.0
+AGAIN = Backoff(first_s=1.0, cap_s=60.0)
 RECONNECT_S_MIN = 5.0  # A rank learns within 40 ms that a peer's process is gone, once it next speaks to it;
 RECONNECT_STEPS = 2.0  # which it does in every step.
 RECONNECT_S_MAX = 60.0  # Starting a process anew takes about as long, compilation included.
@@ -379,7 +380,7 @@ class Lead:
             return
         self._gang.stop(TimeUse.STARTUP if self.step < 0 else TimeUse.RECOVERY)
         self.phase, self._cause = Phase.WAITING, reason
-        self._deadline_s = self._outbox.now_s + min(2.0 ** (self._tries - 1), WAIT_S_MAX)
+        self._deadline_s = self._outbox.now_s + AGAIN.wait_s(self._tries)
 
     def _prepared(self, agent: int, message: wire.GenerationPrepared) -> None:
         if self.phase is not Phase.PREPARING:

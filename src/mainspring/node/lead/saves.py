@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import final
 
+from mainspring.domain.ports import Backoff
 from mainspring.domain.wire import NO_LONGER_HELD, Detail, ShareStored, StoreFailed, StoreStep
 from mainspring.domain.wire.events.leads import CheckpointDurableEvent, CheckpointFailedEvent
 from mainspring.node.lead.effects import ManifestWritten, WriteManifest
@@ -17,7 +18,7 @@ from mainspring.node.lead.resume import ResumeSource, Resumption
 STORE_EVERY_S = 10.0  # The most work an attempt can lose with all its nodes, beyond what one save takes.
 REST_PARTS = 3.0  # A save that took long is followed by three times as long a rest: disk and network are training's.
 TRIES_MAX = 8  # Of one step: with the waits between, three minutes of a store that is full or does not answer.
-WAIT_S_MAX = 60.0
+AGAIN = Backoff(first_s=1.0, cap_s=60.0)
 OVERTAKEN_WAIT_S = 1.0  # Snapshots that overtake saves come many times a second: the next one will do as well.
 
 
@@ -114,7 +115,7 @@ class Saves:
             self.taken = None
             if self._tries < TRIES_MAX:
                 self._through = min(self._through, step - 1)
-                self._again_s = monotonic_s + min(2.0 ** (self._tries - 1), WAIT_S_MAX)
+                self._again_s = monotonic_s + AGAIN.wait_s(self._tries)
         return news
 
     def overtaken(self, step: int, monotonic_s: float) -> None:

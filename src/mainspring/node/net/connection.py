@@ -6,14 +6,11 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, TypeVar, final
+from typing import TypeVar, final
 
 from mainspring.domain import codec
 from mainspring.domain.errors import InvalidMessage
 from mainspring.domain.wire import Done
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeForm
 
 UNSENT_BYTES_MAX = 64 << 20  # Eight of the largest frames; a peer this far behind is as good as gone.
 QUIET_PARTS = 4  # A line speaks at least this often in a lease, so that one lost packet is not a lost peer.
@@ -46,7 +43,7 @@ class Connection:
         if self._writer.transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
             self._writer.transport.abort()
 
-    async def receive(self, kinds: TypeForm[Message], limit_s: float | None = None) -> Message | None:
+    async def receive(self, kinds: codec.TypeForm[Message], limit_s: float | None = None) -> Message | None:
         """Returns the next message; None when the peer hung up, broke the rules, or stayed silent too long.
 
         Args:
@@ -61,7 +58,7 @@ class Connection:
             self.close()
             return None
 
-    async def messages(self, kinds: TypeForm[Message], limit_s: float | None = None) -> AsyncIterator[Message]:
+    async def messages(self, kinds: codec.TypeForm[Message], limit_s: float | None = None) -> AsyncIterator[Message]:
         """Yields messages until the line ends.
 
         Args:

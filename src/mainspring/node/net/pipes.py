@@ -9,16 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
-from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast, final
+from typing import BinaryIO, TypeVar, cast, final
 
 import google_crc32c
 
 from mainspring.domain import codec
 from mainspring.domain.errors import InvalidMessage, Unavailable
 from mainspring.node.net.connection import host_port
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeForm
 
 CONNECT_LIMIT_S = 4.0  # Two lost packets that open a connection (1 s, then 2 s more, by RFC 6298).
 PART_BYTES = 16 << 20
@@ -126,7 +123,7 @@ class Pipe(asyncio.BufferedProtocol):
         """
         self.send_bytes(sealed_frame(message))
 
-    async def receive(self, kinds: TypeForm[Message], limit_s: float) -> Message:
+    async def receive(self, kinds: codec.TypeForm[Message], limit_s: float) -> Message:
         """Returns the next message.
 
         Args:

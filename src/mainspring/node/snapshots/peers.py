@@ -18,6 +18,7 @@ from mainspring.checkpoint import page_bytes_of
 from mainspring.domain import codec
 from mainspring.domain.errors import InvalidMessage, MainspringError, Unavailable
 from mainspring.domain.ids import AttemptId
+from mainspring.domain.ports import Backoff
 from mainspring.domain.wire import (
     AgentToLead,
     BytesFollow,
@@ -43,8 +44,7 @@ CONNECTIONS_MAX = 512  # Served at once: every other agent may restore from this
 QUIET_LIMIT_S = 60.0  # A connection that asks for nothing for so long is closed; opening it again costs a round trip.
 ANSWER_LIMIT_S = 10.0  # Finding a snapshot, making room of a few gigabytes (4 GB/s), listing 100,000 shards.
 VERIFY_BYTES_PER_S = 1 << 30  # Far less than any core's crc32c, which is 6 GB/s for small pages.
-RETRY_WAIT_S = 0.5  # Doubles while the newest snapshot's copy cannot be delivered.
-RETRY_WAIT_S_MAX = 5.0
+AGAIN = Backoff(first_s=0.5, cap_s=5.0)  # While the newest snapshot's copy cannot be delivered.
 SHARDS_MAX = 4_000  # In one message: about 100,000 items and 1.5 MB, well inside what it may hold.
 PATH_CHARACTERS_MAX = 1 << 20  # In one message, where paths are long.
 INDEX_MAX = 400_000  # In all: 16 ranks of 12,000 shards, copies included.
@@ -179,11 +179,11 @@ class Peers:
                 return
             box.sending = True
         try:
-            wait_s = RETRY_WAIT_S
+            tries = 0
             while held.current and not held.wanted and not await self._delivered(address, held):
-                if await box.superseded(mine, wait_s):
+                tries += 1
+                if await box.superseded(mine, AGAIN.wait_s(tries)):
                     return
-                wait_s = min(wait_s * 2, RETRY_WAIT_S_MAX)
         finally:
             async with box.changed:
                 box.sending = False

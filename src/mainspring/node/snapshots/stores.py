@@ -28,12 +28,13 @@ from mainspring.domain.codec import alike
 from mainspring.domain.errors import MainspringError, NotFound, StorageFull, Unavailable
 from mainspring.domain.ids import JobId
 from mainspring.domain.job import checkpoint_named
+from mainspring.domain.ports import Backoff
 from mainspring.domain.wire import Piece, ShareStored, StoreFailed
 from mainspring.node.snapshots.arena import Held
 from mainspring.objects import ObjectStore
 
 TRIES_MAX = 4
-FIRST_WAIT_S = 0.5  # Doubles: half a second, one, two; then the lead is told, and tries with a newer step.
+AGAIN = Backoff(first_s=0.5)  # Half a second, one, two; then the lead is told, and tries with a newer step.
 READS_AT_ONCE = 4  # Each reads with several threads of its own; ranks beyond that wait their turn.
 
 Value = TypeVar("Value")
@@ -227,12 +228,12 @@ class Stores:
         return await asyncio.get_running_loop().run_in_executor(pool, work)
 
     def _tried(self, work: Callable[[], Value]) -> Value:
-        for attempt in range(TRIES_MAX):
+        for tries in range(1, TRIES_MAX + 1):
             try:
                 return work()
             except StorageFull:
                 raise  # Room does not come back by asking again within seconds.
             except Unavailable:
-                if attempt == TRIES_MAX - 1 or self._ended.wait(FIRST_WAIT_S * 2**attempt):
+                if tries == TRIES_MAX or self._ended.wait(AGAIN.wait_s(tries)):
                     raise
         raise AssertionError("every try returns or raises")

@@ -114,10 +114,9 @@ class RankSupervisor:
                 self.tell_lead(wire.RankStarted(generation=self.generation, rank=rank, pid=life.process.pid))
         for role in sorted(self._allowed):
             self.tell_lead(wire.StandbyAllowed(role=role))
-        for left in self._left.values():
-            self.tell_lead(left)
-        for exited in self._exits.values():
-            self.tell_lead(exited)
+        ends: list[wire.AgentToLead] = [*self._left.values(), *self._exits.values()]
+        for message in ends:
+            self.tell_lead(message)
         for desk in self._desks.values():
             for result in desk.results:
                 self.tell_lead(result)

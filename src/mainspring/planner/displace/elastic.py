@@ -16,7 +16,8 @@ from mainspring.planner.facts.snapshot import NONE, Flags, Floats, Integers, Sna
 from mainspring.planner.place.free_capacity import FreeCapacity
 from mainspring.planner.place.pool import Picked, Pool
 from mainspring.planner.place.topology import Ask, choose, most
-from mainspring.planner.quota.entitlement import Charge, Entitlement
+from mainspring.planner.quota.entitlement import Entitlement
+from mainspring.planner.quota.limits import Charge
 
 GROWTHS_MAX = 64  # In one plan; each is a restart.
 GROWTH_PAYS_S = HOUR_S  # Within which the replicas won must make up for the restart.

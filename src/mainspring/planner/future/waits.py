@@ -16,7 +16,8 @@ from mainspring.planner.facts.snapshot import NONE, UNCOUNTED, Floats, Integers,
 from mainspring.planner.future.backfill import Profile
 from mainspring.planner.place.candidates import CandidatePlacement, CandidateSet, OptionOnCluster, severity
 from mainspring.planner.place.free_capacity import FreeCapacity
-from mainspring.planner.quota.entitlement import Entitlement, code_of
+from mainspring.planner.quota.entitlement import Entitlement
+from mainspring.planner.quota.precedence import code_of
 from mainspring.planner.quota.queue import Queue
 
 CANDIDATES_MAX = 32  # Told of one job; a person reads no more, and 100,000 waits must fit in memory.

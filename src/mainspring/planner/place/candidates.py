@@ -19,7 +19,7 @@ from mainspring.planner.facts.policy import HOUR_S, Policy
 from mainspring.planner.facts.reasons import BindingLimit, amount, together
 from mainspring.planner.facts.snapshot import NONE, Flags, Shape, Snapshot
 from mainspring.planner.place.free_capacity import FreeCapacity, Picked, Pool
-from mainspring.planner.quota.entitlement import Charge
+from mainspring.planner.quota.limits import Charge
 
 COMBINATIONS_MAX = 64  # Of the roles' options on one cluster; 3 roles of 4 options each are all tried.
 BUDGET_DURATION_S = HOUR_S  # What a job of unknown duration is taken to cost when a budget is asked.

@@ -18,8 +18,9 @@ import numpy as np
 from mainspring.domain.ids import ChipName
 from mainspring.domain.job import ANY_CHIP
 from mainspring.planner.facts.policy import Policy
-from mainspring.planner.facts.snapshot import NONE, Flags, Integers, Shape, Snapshot
-from mainspring.planner.quota.entitlement import BORROWED, TIERS, Entitlement, Precedence, attained_level
+from mainspring.planner.facts.snapshot import NONE, Flags, Floats, Integers, Shape, Snapshot
+from mainspring.planner.quota.entitlement import Entitlement
+from mainspring.planner.quota.precedence import BORROWED, TIERS, Precedence, attained_level
 
 FOREVER_S = 1e300  # Stands for a duration nobody can know: longer than any known one, yet less than infinity.
 STEPS = 16  # Closed jobs skipped one by one before whole stretches are looked at together.
@@ -46,6 +47,81 @@ class Turn:
     precedence: Precedence
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kinds:
+    """Of each pending job: its rank (tier, then level), its size as an index of `sizes`, and its place by age."""
+
+    levels: int
+    sizes: list[_Chips]
+    rank: Integers
+    size: Integers
+    age: Integers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Buckets:
+    """Jobs that are not blocked, bucket by bucket: first what each job is, then what each bucket is.
+
+    `next` and `end` bound the jobs of a bucket that are left. Columns that are looked at one by one are lists.
+    """
+
+    row_of: list[int]
+    age_of: list[int]
+    shape: Integers
+    shape_of: list[int]
+    duration_s: Floats
+    duration_s_of: list[float]
+    team: list[int]
+    rank: list[int]
+    size: list[int]
+    next: list[int]
+    end: list[int]
+
+
+class _Closed:
+    """What is taken off the queue: shapes from some duration on, and shapes of one team."""
+
+    def __init__(self, shapes: int, waiting: list[int]) -> None:
+        self._from_s = np.full(shapes, inf)
+        self._from_s_of: list[float] = self._from_s.tolist()
+        self._of_team: dict[int, Flags] = {}
+        self.open = set(waiting)
+
+    def close(self, shape: int, duration_s: float) -> None:
+        from_s = min(duration_s, self._from_s_of[shape])
+        self._from_s[shape] = self._from_s_of[shape] = from_s
+        if from_s <= 0.0:
+            self.open.discard(shape)
+
+    def close_for_team(self, shape: int, team: int) -> None:
+        if team not in self._of_team:
+            self._of_team[team] = np.zeros(len(self._from_s), dtype=np.bool_)
+        self._of_team[team][shape] = True
+
+    def first_open(self, jobs: _Buckets, bucket: int) -> int:
+        """Returns where the first open job of a bucket lies; its end when there is none."""
+        at, end = jobs.next[bucket], jobs.end[bucket]
+        closed = self._of_team.get(jobs.team[bucket])
+        steps_end = min(end, at + STEPS)
+        while at < steps_end:
+            shape = jobs.shape_of[at]
+            if jobs.duration_s_of[at] < self._from_s_of[shape] and (closed is None or not closed[shape]):
+                return at
+            at += 1
+        stretch = STRETCH
+        while at < end:
+            shapes = jobs.shape[at : min(end, at + stretch)]
+            opened = jobs.duration_s[at : at + len(shapes)] < self._from_s[shapes]
+            if closed is not None:
+                opened &= ~closed[shapes]
+            first = int(np.argmax(opened))
+            if opened[first]:
+                return at + first
+            at += len(shapes)
+            stretch *= 4
+        return at
+
+
 class Queue:
     """Pending jobs in order; blocked ones are left out.
 
@@ -58,63 +134,58 @@ class Queue:
 
     def __init__(self, snapshot: Snapshot, entitlement: Entitlement, policy: Policy, now_s: float) -> None:
         pending = snapshot.pending
-        self._entitlement, self._pending = entitlement, pending
-        self._levels = len(policy.attained_levels_chip_s) + 1
-        self._ranks = TIERS * self._levels
-        level = attained_level(snapshot.teams, policy, pending.team, pending.attained_chip_s)
-        self._rank = pending.tier * self._levels + level
-        self._age, by_age = _ages(snapshot, now_s)
-        self._sizes: list[_Chips] = [()]
-        size = self._sized(snapshot)
-
-        # A kind of job: its team, rank and size.
-        self._kind = (pending.team * self._ranks + self._rank) * len(self._sizes) + size
-        rows = by_age[~pending.blocked[by_age]]
+        self._entitlement, self._teams = entitlement, pending.team
+        self._standing, self._share = entitlement.guarantees.standing, entitlement.shares.of
+        self._kinds = kinds = _kinds(snapshot, entitlement, policy, now_s)
+        self._ranks = TIERS * kinds.levels
+        self._kind = (pending.team * self._ranks + kinds.rank) * len(kinds.sizes) + kinds.size
+        rows = np.argsort(kinds.age)
+        rows = rows[~pending.blocked[rows]]
         rows = rows[np.argsort(self._kind[rows], kind="stable")]
-        kind = self._kind[rows]
-        first = np.flatnonzero(np.append(True, kind[1:] != kind[:-1])) if len(rows) else rows
-        self._rows: list[int] = rows.tolist()
-        self._age_of: list[int] = self._age[rows].tolist()
-        self._shape, self._duration_s = pending.shape[rows], np.minimum(pending.duration_safe_s[rows], FOREVER_S)
-        self._shape_of: list[int] = self._shape.tolist()
-        self._duration_s_of: list[float] = self._duration_s.tolist()
-        self._team_of: list[int] = pending.team[rows[first]].tolist()
-        self._rank_of: list[int] = self._rank[rows[first]].tolist()
-        self._size_of: list[int] = size[rows[first]].tolist()
-        self._next: list[int] = first.tolist()
-        self._end: list[int] = [*self._next[1:], len(rows)]
-
-        self._closed_from_s = np.full(len(snapshot.shapes), inf)
-        self._closed_from_s_of: list[float] = self._closed_from_s.tolist()
-        self._open = set(self._shape_of)
-        self._closed_for: dict[int, Flags] = {}
+        own = self._kind[rows]
+        first = np.flatnonzero(np.append(True, own[1:] != own[:-1])) if len(rows) else rows
+        shape, duration_s = pending.shape[rows], np.minimum(pending.duration_safe_s[rows], FOREVER_S)
+        self._jobs = _Buckets(
+            row_of=rows.tolist(),
+            age_of=kinds.age[rows].tolist(),
+            shape=shape,
+            shape_of=shape.tolist(),
+            duration_s=duration_s,
+            duration_s_of=duration_s.tolist(),
+            team=pending.team[rows[first]].tolist(),
+            rank=kinds.rank[rows[first]].tolist(),
+            size=kinds.size[rows[first]].tolist(),
+            next=first.tolist(),
+            end=[*first[1:].tolist(), len(rows)],
+        )
+        self._closed = _Closed(len(snapshot.shapes), self._jobs.shape_of)
         self._eased = len(entitlement.eased)
-        self._heap = [self._place(bucket) for bucket in range(len(self._next))]
+        self._heap = [self._place(bucket) for bucket in range(len(first))]
         heapq.heapify(self._heap)
 
     def pop(self) -> Turn | None:
         """Returns the next open job and takes it off the queue; None at the end."""
         if len(self._entitlement.eased) > self._eased:
             self._replace_eased()
-        heap = self._heap
-        while heap and self._open:
+        heap, jobs = self._heap, self._jobs
+        while heap and self._closed.open:
             known = heap[0]
             bucket = known[3]
-            at = self._skip_closed(bucket)
-            if at == self._end[bucket]:
+            at = jobs.next[bucket] = self._closed.first_open(jobs, bucket)
+            if at == jobs.end[bucket]:
                 heapq.heappop(heap)
                 continue
             place = self._place(bucket)
             if place > known:
                 heapq.heapreplace(heap, place)
                 continue
-            self._next[bucket] = at + 1
+            jobs.next[bucket] = at + 1
             standing, rank = divmod(place[0], self._ranks)
             return Turn(
-                row=self._rows[at],
-                shape=self._shape_of[at],
-                team=self._team_of[bucket],
-                precedence=(standing, *divmod(rank, self._levels)),
+                row=jobs.row_of[at],
+                shape=jobs.shape_of[at],
+                team=jobs.team[bucket],
+                precedence=(standing, *divmod(rank, self._kinds.levels)),
             )
         return None
 
@@ -125,10 +196,7 @@ class Queue:
             shape: The shape.
             duration_s: What their `duration_safe_s` is compared with.
         """
-        closed_from_s = min(duration_s, self._closed_from_s_of[shape])
-        self._closed_from_s[shape] = self._closed_from_s_of[shape] = closed_from_s
-        if closed_from_s <= 0.0:
-            self._open.discard(shape)
+        self._closed.close(shape, duration_s)
 
     def close_for_team(self, shape: int, team: int) -> None:
         """Takes all jobs of a shape and a team off the queue.
@@ -137,9 +205,7 @@ class Queue:
             shape: The shape.
             team: The team.
         """
-        if team not in self._closed_for:
-            self._closed_for[team] = np.zeros(len(self._closed_from_s), dtype=np.bool_)
-        self._closed_for[team][shape] = True
+        self._closed.close_for_team(shape, team)
 
     def order(self, rows: Integers) -> Integers:
         """Returns pending rows in the order of the queue, blocked and closed ones too, by what teams hold now.
@@ -147,71 +213,31 @@ class Queue:
         Args:
             rows: Of the pending table.
         """
-        teams, of_team = np.unique(self._pending.team[rows], return_inverse=True)
-        shares = [self._entitlement.share(team) for team in teams.tolist()]
+        teams, of_team = np.unique(self._teams[rows], return_inverse=True)
+        shares = [self._share(team) for team in teams.tolist()]
         place_of = {share: place for place, share in enumerate(sorted(set(shares)))}
         share = np.array([place_of[each] for each in shares], dtype=np.int64)[of_team]
         kinds, of_kind = np.unique(self._kind[rows], return_inverse=True)
-        sizes = len(self._sizes)
+        sizes, ranks = len(self._kinds.sizes), self._ranks
         precedences = [
-            self._precedence(kind // sizes // self._ranks, kind // sizes % self._ranks, kind % sizes)
-            for kind in kinds.tolist()
+            self._precedence(kind // sizes // ranks, kind // sizes % ranks, kind % sizes) for kind in kinds.tolist()
         ]
         precedence = np.array(precedences, dtype=np.int64)[of_kind]
-        return rows[np.lexsort((self._age[rows], share, precedence))]
+        return rows[np.lexsort((self._kinds.age[rows], share, precedence))]
 
     # ---------------------------------------------------------------- parts
 
-    def _sized(self, snapshot: Snapshot) -> Integers:
-        """Returns the size of each pending job: what it asks for, as an index of `_sizes`; 0 where none matters."""
-        pending = snapshot.pending
-        sure = np.array([self._entitlement.guaranteed(team) for team in range(len(snapshot.teams.names))])
-        if not sure.any():
-            return np.zeros_like(pending.shape)
-        chip_row = {chip: row for row, chip in enumerate(snapshot.chips)}
-        index_of: dict[_Chips, int] = {(): 0}
-        size = np.zeros(len(snapshot.shapes), dtype=np.int64)
-        for shape in np.unique(pending.shape).tolist():
-            size[shape] = index_of.setdefault(_asked(snapshot.shapes[shape], chip_row), len(index_of))
-        self._sizes = list(index_of)
-        return np.where(sure[pending.team], size[pending.shape], 0)
-
     def _precedence(self, team: int, rank: int, size: int) -> int:
         """Returns the precedence of a kind of job as one number."""
-        chips = self._sizes[size]
-        standing = self._entitlement.standing_at(team, chips, rank) if chips else BORROWED
+        chips = self._kinds.sizes[size]
+        standing = self._standing(team, chips, rank) if chips else BORROWED
         return standing * self._ranks + rank
 
     def _place(self, bucket: int) -> _Place:
-        team = self._team_of[bucket]
-        precedence = self._precedence(team, self._rank_of[bucket], self._size_of[bucket])
-        return precedence, self._entitlement.share(team), self._age_of[self._next[bucket]], bucket
-
-    def _skip_closed(self, bucket: int) -> int:
-        """Moves a bucket on to its first open job and returns where that lies; its end when there is none."""
-        at, end = self._next[bucket], self._end[bucket]
-        closed = self._closed_for.get(self._team_of[bucket])
-        steps_end = min(end, at + STEPS)
-        while at < steps_end:
-            shape = self._shape_of[at]
-            if self._duration_s_of[at] < self._closed_from_s_of[shape] and (closed is None or not closed[shape]):
-                break
-            at += 1
-        else:
-            stretch = STRETCH
-            while at < end:
-                shapes = self._shape[at : min(end, at + stretch)]
-                opened = self._duration_s[at : at + len(shapes)] < self._closed_from_s[shapes]
-                if closed is not None:
-                    opened &= ~closed[shapes]
-                first = int(np.argmax(opened))
-                if opened[first]:
-                    at += first
-                    break
-                at += len(shapes)
-                stretch *= 4
-        self._next[bucket] = at
-        return at
+        jobs = self._jobs
+        team = jobs.team[bucket]
+        precedence = self._precedence(team, jobs.rank[bucket], jobs.size[bucket])
+        return precedence, self._share(team), jobs.age_of[jobs.next[bucket]], bucket
 
     def _replace_eased(self) -> None:
         """Places the buckets anew that something released may bring forward."""
@@ -219,20 +245,41 @@ class Queue:
         self._eased = len(self._entitlement.eased)
         for index, place in enumerate(self._heap):
             bucket = place[3]
-            if self._entitlement.root(self._team_of[bucket]) in roots and self._next[bucket] < self._end[bucket]:
+            left = self._jobs.next[bucket] < self._jobs.end[bucket]
+            if left and self._entitlement.root(self._jobs.team[bucket]) in roots:
                 self._heap[index] = self._place(bucket)
         heapq.heapify(self._heap)
 
 
-def _ages(snapshot: Snapshot, now_s: float) -> tuple[Integers, Integers]:
-    """Returns the place of each pending row by age, then id, and the rows in that order."""
+def _kinds(snapshot: Snapshot, entitlement: Entitlement, policy: Policy, now_s: float) -> _Kinds:
+    pending = snapshot.pending
+    levels = len(policy.attained_levels_chip_s) + 1
+    rank = pending.tier * levels + attained_level(snapshot.teams, policy, pending.team, pending.attained_chip_s)
+    sure = np.array([bool(entitlement.guarantees.over(team)) for team in range(len(snapshot.teams.names))], dtype=bool)
+    index_of: dict[_Chips, int] = {(): 0}
+    size = np.zeros(len(snapshot.shapes), dtype=np.int64)
+    if sure.any():  # Else no size matters: all is borrowed.
+        chip_row = {chip: row for row, chip in enumerate(snapshot.chips)}
+        for shape in np.unique(pending.shape).tolist():
+            size[shape] = index_of.setdefault(_asked(snapshot.shapes[shape], chip_row), len(index_of))
+    return _Kinds(
+        levels=levels,
+        sizes=list(index_of),
+        rank=rank,
+        size=np.where(sure[pending.team], size[pending.shape], 0),
+        age=_ages(snapshot, now_s),
+    )
+
+
+def _ages(snapshot: Snapshot, now_s: float) -> Integers:
+    """Returns the place of each pending row by age, then id."""
     pending = snapshot.pending
     by_age = np.arange(len(pending.jobs))
     first = int(np.searchsorted(pending.submitted_s, now_s))
     by_age[first:] = sorted(range(first, len(pending.jobs)), key=lambda row: pending.jobs[row])
     age = np.empty_like(by_age)
     age[by_age] = np.arange(len(by_age))
-    return age, by_age
+    return age
 
 
 def _asked(shape: Shape, chip_row: Mapping[ChipName, int]) -> _Chips:

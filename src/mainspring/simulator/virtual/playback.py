@@ -14,6 +14,7 @@ from math import inf
 import numpy as np
 
 from mainspring.domain.plan import Limit, Plan
+from mainspring.domain.ports import Backoff
 from mainspring.domain.team import Team
 from mainspring.planner.facts.builder import SnapshotBuilder
 from mainspring.planner.facts.policy import Budget, Policy
@@ -183,8 +184,8 @@ class _Replay:
         self._fruitless = 0 if decided else self._fruitless + 1
         if self._lives.waiting and (self._fruitless < FRUITLESS_MAX or self._lives.runs or self._timeline.expected):
             # Time alone may free a job: a minimum runtime or a cooldown passes, or a job has waited for long enough.
-            wake_s = self._options.plan_every_s * 2.0 ** min(self._fruitless, FRUITLESS_MAX)
-            wake_s = min(wake_s, max(WAKE_S_MAX, self._options.plan_every_s))
+            every_s = self._options.plan_every_s
+            wake_s = Backoff(first_s=every_s, cap_s=max(WAKE_S_MAX, every_s)).wait_s(self._fruitless + 1)
             plans = self._plans
             self._timeline.at(
                 self._timeline.now_s + wake_s,

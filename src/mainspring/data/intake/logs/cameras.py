@@ -123,8 +123,7 @@ class CameraPackets:
         folder: Path,
         prefix: str,
     ) -> None:
-        self._topic, self._kind, self._shown, self._folder, self._prefix = topic, kind, shown, folder, prefix
-        self._count = count
+        self._topic, self._kind, self._shown, self._count = topic, kind, shown, count
         numbers = [self._needed(steps, key) for steps in shown]
         self._numbers = np.concatenate([*numbers, np.empty(0, np.int64)])
         self._bounds = np.cumsum([0, *map(len, numbers)])
@@ -133,9 +132,8 @@ class CameraPackets:
         self._offset = np.zeros(len(self._numbers), np.int64)
         self._size_bytes = np.zeros(len(self._numbers), np.int32)
         self._place = self._seen = 0
-        self._files: dict[int, IO[bytes]] = {}
-        self._closing = ExitStack()  # Closes what an error leaves open.
-        self._codec, self._first, self._encoder = "", b"", PngEncoder()
+        self._packets = _Packets(topic)
+        self._files = _PacketFiles(folder, prefix)
 
     def take(self, messages: Messages) -> None:
         """Writes what is needed of the topic's next messages.
@@ -154,7 +152,7 @@ class CameraPackets:
             number = int(self._numbers[entry])
             if number >= end:
                 break
-            data = self._packet(messages, number - self._seen)
+            data = self._packets.of(messages, number - self._seen)
             while self._place < len(self._order) and self._numbers[entry := int(self._order[self._place])] == number:
                 self._write(entry, data)
                 self._place += 1
@@ -169,17 +167,16 @@ class CameraPackets:
         Raises:
             DamagedData: There were fewer messages than before, or the first image cannot be decoded.
         """
-        with reported("write a camera's packets", str(self._folder)):
-            self._closing.close()
+        self._files.close()
         if self._seen != self._count:  # Then their numbers mean other images.
             got = f"{self._seen} messages, {self._count} when it was read before"
             raise DamagedData("read a camera", on=self._topic, got=got, wanted="a file that nobody changes")
-        height, width = picture_size(self._codec, self._first, on=self._topic) if self._first else (0, 0)
+        height, width = self._packets.size
         return [self._video(camera, episode, height, width) for episode in range(len(self._shown))]
 
     def close(self) -> None:
         """Closes its files."""
-        self._closing.close()
+        self._files.close()
 
     def _needed(self, shown: Integers, key: Integers) -> Integers:
         if not self._kind.chained:
@@ -187,32 +184,10 @@ class CameraPackets:
         lead = int(key[np.searchsorted(key, shown[0], side="right") - 1])
         return np.arange(lead, int(shown[-1]) + 1)
 
-    def _packet(self, messages: Messages, row: int) -> bytes:
-        fields: Mapping[str, Any] = messages.fields
-        if "encoding" in fields:
-            data, codec = self._encoder.encode(_pixels(self._topic, fields, row)), "png"
-        else:
-            data = fields["data"][row]
-            if _DEPTH in fields["format"][row]:
-                data = _depth_png(self._topic, fields["format"][row], data)
-            codec = _codec(self._topic, fields["format"][row], data)
-        if not data or codec != (self._codec or codec):
-            raise DamagedData("read a camera", on=self._topic, got=f"{len(data)} bytes of {codec}", wanted=self._codec)
-        self._codec, self._first = codec, self._first or data
-        return data
-
     def _write(self, entry: int, data: bytes) -> None:
         episode = int(self._episode[entry])
-        file = self._files.get(episode)
-        with reported("write a camera's packets", str(self._folder)):
-            if file is None:
-                file = self._closing.enter_context(open(self._path(episode), "wb"))  # noqa: SIM115
-                self._files[episode] = file
-            self._offset[entry], self._size_bytes[entry] = file.tell(), len(data)
-            file.write(data)
-            if entry + 1 == self._bounds[episode + 1]:
-                file.close()  # A log of many episodes would hold too many files open.
-                del self._files[episode]
+        last = entry + 1 == self._bounds[episode + 1]
+        self._offset[entry], self._size_bytes[entry] = self._files.write(episode, data, last=bool(last)), len(data)
 
     def _video(self, camera: str, episode: int, height: int, width: int) -> VideoFile:
         here = slice(int(self._bounds[episode]), int(self._bounds[episode + 1]))
@@ -231,9 +206,9 @@ class CameraPackets:
         plain = steps is None or np.array_equal(steps, np.arange(len(shown)))
         return VideoFile(
             camera=camera,
-            path=self._path(episode),
+            path=self._files.path(episode),
             index=PacketIndex(
-                codec=self._codec,
+                codec=self._packets.codec,
                 extradata=b"",
                 height=height,
                 width=width,
@@ -245,8 +220,62 @@ class CameraPackets:
             shown=None if plain or steps is None else steps.astype(np.int32),
         )
 
-    def _path(self, episode: int) -> Path:
+
+class _Packets:
+    """Makes packets of a topic's messages, all of one codec."""
+
+    def __init__(self, topic: str) -> None:
+        self.codec = ""
+        self._topic, self._first, self._encoder = topic, b"", PngEncoder()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Returns the height and width of the first image, zeros when there was none."""
+        return picture_size(self.codec, self._first, on=self._topic) if self._first else (0, 0)
+
+    def of(self, messages: Messages, row: int) -> bytes:
+        fields: Mapping[str, Any] = messages.fields
+        if "encoding" in fields:
+            data, codec = self._encoder.encode(_pixels(self._topic, fields, row)), "png"
+        else:
+            data = fields["data"][row]
+            if _DEPTH in fields["format"][row]:
+                data = _depth_png(self._topic, fields["format"][row], data)
+            codec = _codec(self._topic, fields["format"][row], data)
+        if not data or codec != (self.codec or codec):
+            raise DamagedData("read a camera", on=self._topic, got=f"{len(data)} bytes of {codec}", wanted=self.codec)
+        self.codec, self._first = codec, self._first or data
+        return data
+
+
+class _PacketFiles:
+    """A file of packets for each episode, open from its first to its last."""
+
+    def __init__(self, folder: Path, prefix: str) -> None:
+        self._folder, self._prefix = folder, prefix
+        self._open: dict[int, IO[bytes]] = {}
+        self._closing = ExitStack()  # Closes what an error leaves open.
+
+    def path(self, episode: int) -> Path:
         return self._folder / f"{self._prefix}-{episode:06d}.packets"
+
+    def write(self, episode: int, data: bytes, *, last: bool) -> int:
+        """Returns where in its episode's file the packet lies now."""
+        file = self._open.get(episode)
+        with reported("write a camera's packets", str(self._folder)):
+            if file is None:
+                file = self._closing.enter_context(open(self.path(episode), "wb"))  # noqa: SIM115
+                self._open[episode] = file
+            offset = file.tell()
+            file.write(data)
+            if last:
+                file.close()  # A log of many episodes would hold too many files open.
+                del self._open[episode]
+        return offset
+
+    def close(self) -> None:
+        with reported("write a camera's packets", str(self._folder)):
+            self._closing.close()
 
 
 def _pixels(topic: str, fields: Mapping[str, Any], row: int) -> NDArray[Any]:

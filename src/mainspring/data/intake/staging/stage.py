@@ -18,7 +18,7 @@ import hashlib
 import os
 import shutil
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from threading import Condition, Lock
@@ -29,6 +29,7 @@ from blake3 import blake3
 from mainspring.data.intake.report import LeftOut
 from mainspring.data.intake.staging.port import BLOCK_BYTES, ENTRIES_MAX, Entry, Listing, Names, Remote, Wait
 from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, StorageFull, Unavailable
+from mainspring.domain.ports import Backoff
 from mainspring.objects.files import reported
 
 BUDGET_BYTES = 64 << 30  # What a stage keeps on the disk at most, unless one recording alone needs more.
@@ -37,7 +38,7 @@ ROOM_BYTES_MIN = 256 << 20  # Left to others on the disk.
 DESCRIPTION_BYTES_MAX = 256 << 20  # Of one file: statistics of 100,000 episodes as text.
 DESCRIPTIONS_BYTES_MAX = 4 << 30  # Of all.
 TRIES_MAX = 8  # To get on with a file, without a single byte between them.
-WAIT_S, WAIT_S_MAX = 0.25, 30.0  # Before the second try; doubled from try to try.
+AGAIN = Backoff(first_s=0.25, cap_s=30.0)
 _DESCRIBING = (".json", ".jsonl", ".yaml", ".yml", ".csv", ".txt", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 _META = "meta"  # LeRobot's folder of descriptions; in Zarr replay buffers, the one of the episodes' ends.
 _NAME_LETTERS = 32
@@ -62,11 +63,7 @@ class Stage:
         self._closing = ExitStack()
         self._entries: dict[Path, Entry] = {}
         self._looks: dict[Path, str] = {}
-        self._turn = Condition()
-        self._holders: dict[Path, int] = {}
-        self._idle: OrderedDict[Path, int] = OrderedDict()  # Fetched, held by nobody, to be let go: the oldest first.
-        self._idle_bytes = 0
-        self._locks: dict[Path, Lock] = {}
+        self._room = _Room(self._let_go)
         self._tree = folder / "tree" / (remote.folder or "files")
         self.refused: tuple[LeftOut, ...] = ()
         self.root = self._tree
@@ -89,9 +86,9 @@ class Stage:
                 got = "another process that reads the same source into the same home"
                 raise Conflict("stage a source", on=self._remote.address, got=got, next_step="wait for it") from error
             first = self._remote.first()
-            if self._budget_bytes is None:
-                free = shutil.disk_usage(self._folder).free
-                self._budget_bytes = min(BUDGET_BYTES, int(BUDGET_SHARE * free))
+            free = shutil.disk_usage(self._folder).free
+            default_bytes = min(BUDGET_BYTES, int(BUDGET_SHARE * free))
+            self._room.bytes_max = default_bytes if self._budget_bytes is None else self._budget_bytes
             self._place(first)
             rest = self._remote.rest(self._tree, self._named)
             self._place(rest)
@@ -105,8 +102,7 @@ class Stage:
         """Lets go of what was fetched when all went well; what was fetched before a break is kept for the next try."""
         with self._closing:
             if kind is None:
-                while self._idle:
-                    self._let_go_oldest()
+                self._room.empty()
 
     def look(self, path: Path) -> str | None:
         """See `Staging.look`."""
@@ -119,46 +115,17 @@ class Stage:
         if not mine:
             yield
             return
-        self._claim(mine)
+        self._room.claim({path: self._entries[path].size_bytes for path in mine})
         try:
             for path in mine:
-                with self._lock_of(path):
+                with self._room.lock_of(path):
                     self._have(path)
             yield
         finally:
-            with self._turn:
-                for path in mine:
-                    self._holders[path] -= 1
-                    if not self._holders[path]:
-                        del self._holders[path]
-                        self._rest(path)
-                self._turn.notify_all()
+            self._room.release(mine, there=self._is_there)
 
-    def _claim(self, paths: list[Path]) -> None:
-        """Waits until there is room for files beside those that others hold, and makes it."""
-        assert self._budget_bytes is not None
-        with self._turn:
-            while self._holders and self._held_bytes({*self._holders, *paths}) > self._budget_bytes:
-                self._turn.wait()  # Whoever holds something reads it and lets go: no one waits while holding.
-            for path in paths:
-                self._holders[path] = self._holders.get(path, 0) + 1
-                self._idle_bytes -= self._idle.pop(path, 0)
-            needed = self._held_bytes({*self._holders})
-            while self._idle and needed + self._idle_bytes > self._budget_bytes:
-                self._let_go_oldest()
-
-    def _rest(self, path: Path) -> None:
-        """Keeps a file that nobody holds until its room is wanted."""
-        if self._stored(self._entries[path]).exists():
-            self._idle[path] = self._entries[path].size_bytes
-            self._idle_bytes += self._entries[path].size_bytes
-
-    def _held_bytes(self, paths: set[Path]) -> int:
-        return sum(self._entries[path].size_bytes for path in paths)
-
-    def _lock_of(self, path: Path) -> Lock:
-        with self._turn:
-            return self._locks.setdefault(path, Lock())
+    def _is_there(self, path: Path) -> bool:
+        return self._stored(self._entries[path]).exists()
 
     def _place(self, listing: Listing) -> None:
         """Gives each file its name and length, and each description its content."""
@@ -185,8 +152,8 @@ class Stage:
                     got = f"over {DESCRIPTIONS_BYTES_MAX >> 30} GiB of descriptions"
                     raise InvalidInput("stage a source", on=self._remote.address, got=got, wanted="a part of it")
                 self._have(path)
-            else:
-                self._rest(path)
+            elif self._is_there(path):
+                self._room.rest(path, entry.size_bytes)
 
     def _have(self, path: Path) -> None:
         """Makes a file whole."""
@@ -197,7 +164,7 @@ class Stage:
         part = self._folder / "parts" / stored.name
         if not self._remote.ranged:
             part.unlink(missing_ok=True)
-        tries, wait_s = 0, WAIT_S
+        tries = 0
         with reported("fetch a file", entry.name):
             while (begun := part.stat().st_size if part.exists() else 0) < entry.size_bytes or not part.exists():
                 try:
@@ -206,7 +173,6 @@ class Stage:
                     raise
                 except Unavailable as error:
                     tries = 1 if part.exists() and part.stat().st_size > begun else tries + 1
-                    wait_s = WAIT_S if tries == 1 else min(2 * wait_s, WAIT_S_MAX)
                     if tries == TRIES_MAX:
                         raise Unavailable(
                             "fetch a file",
@@ -214,7 +180,7 @@ class Stage:
                             got=f"{error.got or error}, {TRIES_MAX} times in a row",
                             next_step="the same command goes on where it was",
                         ) from error
-                    self._wait(wait_s)
+                    self._wait(AGAIN.wait_s(tries))
             _check(entry, part)
             os.replace(part, stored)
             self._shown(entry, path)
@@ -236,13 +202,11 @@ class Stage:
         if done < entry.size_bytes:
             raise Unavailable("fetch a file", on=entry.name, got=f"{done:,} of {entry.size_bytes:,} bytes")
 
-    def _let_go_oldest(self) -> None:
-        """Makes the file that was idle the longest a hole again."""
-        path, size_bytes = self._idle.popitem(last=False)
-        self._idle_bytes -= size_bytes
+    def _let_go(self, path: Path) -> None:
+        """Makes a file a hole again."""
         entry = self._entries[path]
         with reported("let go of a file", entry.name):
-            _hollow(path, size_bytes)
+            _hollow(path, entry.size_bytes)
             self._stored(entry).unlink(missing_ok=True)
 
     def _stored(self, entry: Entry) -> Path:
@@ -267,6 +231,65 @@ class Stage:
             for path in self._tree.rglob("*"):
                 if path not in self._entries and not path.is_dir():
                     path.unlink()
+
+
+class _Room:
+    """Who holds which files, within a budget; those that nobody holds are let go for them, the longest idle first."""
+
+    def __init__(self, let_go: Callable[[Path], None]) -> None:
+        self.bytes_max = 0
+        self._let_go = let_go
+        self._turn = Condition()
+        self._holders: dict[Path, int] = {}
+        self._sizes: dict[Path, int] = {}  # Of those.
+        self._idle: OrderedDict[Path, int] = OrderedDict()  # Fetched, held by nobody, to be let go: the oldest first.
+        self._idle_bytes = 0
+        self._locks: dict[Path, Lock] = {}
+
+    def claim(self, sizes: Mapping[Path, int]) -> None:
+        """Waits until there is room for files beside those that others hold, and makes it."""
+        with self._turn:
+            while self._holders and sum({**self._sizes, **sizes}.values()) > self.bytes_max:
+                self._turn.wait()  # Whoever holds something reads it and lets go: no one waits while holding.
+            self._sizes.update(sizes)
+            for path in sizes:
+                self._holders[path] = self._holders.get(path, 0) + 1
+                self._idle_bytes -= self._idle.pop(path, 0)
+            needed = sum(self._sizes.values())
+            while self._idle and needed + self._idle_bytes > self.bytes_max:
+                self._let_go_oldest()
+
+    def release(self, paths: Sequence[Path], *, there: Callable[[Path], bool]) -> None:
+        """Keeps files that nobody holds any more, as far as they are there, until their room is wanted."""
+        with self._turn:
+            for path in paths:
+                self._holders[path] -= 1
+                if not self._holders[path]:
+                    del self._holders[path]
+                    size_bytes = self._sizes.pop(path)
+                    if there(path):
+                        self.rest(path, size_bytes)
+            self._turn.notify_all()
+
+    def rest(self, path: Path, size_bytes: int) -> None:
+        """Keeps a file that nobody holds."""
+        self._idle[path] = size_bytes
+        self._idle_bytes += size_bytes
+
+    def empty(self) -> None:
+        """Lets go of all that nobody holds."""
+        while self._idle:
+            self._let_go_oldest()
+
+    def lock_of(self, path: Path) -> Lock:
+        """Returns what whoever fetches a file holds."""
+        with self._turn:
+            return self._locks.setdefault(path, Lock())
+
+    def _let_go_oldest(self) -> None:
+        path, size_bytes = self._idle.popitem(last=False)
+        self._idle_bytes -= size_bytes
+        self._let_go(path)
 
 
 def stage_folder(cache: Path, address: str) -> Path:

@@ -21,12 +21,13 @@ from mainspring.data.intake.report import LeftOut
 from mainspring.data.intake.staging.port import BLOCK_BYTES, ENTRIES_MAX, Entry, Listing, Names, Wait, sifted, why_not
 from mainspring.data.pool import mapped
 from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, NotFound, Unavailable
+from mainspring.domain.ports import Backoff
 
 TIMEOUT_S = 60.0  # Without a single byte; as of object stores.
 REDIRECTS_MAX = 5  # Hugging Face needs two, to its store and on to a mirror of that.
 LIST_BYTES_MAX = 256 << 20  # 2 million names of 128 letters.
 TRIES_MAX = 5
-WAIT_S = 0.5  # Before the second try; doubled from try to try.
+AGAIN = Backoff(first_s=0.5)
 AT_ONCE = 16  # Questions under way: an answer takes tens of milliseconds.
 EPISODE_FILES_MAX = 10_000  # Under meta/episodes: each lists thousands.
 _LISTS = (".txt", ".json", ".lst", ".list")
@@ -184,13 +185,13 @@ class WebRemote:
 
     def _needed(self, name: str) -> Entry:
         """Returns what the server says of a file, asked again when it is too busy to say."""
-        for number in range(TRIES_MAX):
+        for tries in range(1, TRIES_MAX + 1):
             try:
                 return self._told(name)
             except Unavailable:
-                if number + 1 == TRIES_MAX:
+                if tries == TRIES_MAX:
                     raise
-            self._wait(WAIT_S * 2**number)
+            self._wait(AGAIN.wait_s(tries))
         raise AssertionError(name)
 
     def _told(self, name: str) -> Entry:

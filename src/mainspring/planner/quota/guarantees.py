@@ -1,0 +1,169 @@
+"""Guarantees: what they cover, and what is left in them for whom.
+
+What a team holds fills its guarantee by tier, then level of chip-time had, then age of the grant; whatever does not fit
+is borrowed. What the teams below hold under guarantees of their own counts first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mainspring.planner.facts.snapshot import NONE, Integers, Snapshot, sealed
+from mainspring.planner.quota.lending import Lending
+from mainspring.planner.quota.precedence import BORROWED, TIERS
+from mainspring.planner.quota.tree import Rows, TeamTree
+
+
+class Guarantees:
+    """What of each guarantee is left for a newcomer, by its tier and level of chip-time had.
+
+    Args:
+        tree: The tenant tree.
+        guarantee: One row a team, one column a chip type.
+        lending: What subtrees keep from others, up to date whenever something is asked.
+        snapshot: What is live.
+        held: What each live attempt holds, one column a chip type.
+        level: The level of chip-time had of each.
+        levels: How many there are.
+
+    Attributes:
+        live_precedence: One row a live attempt: standing, rank of the tier, level.
+    """
+
+    def __init__(
+        self,
+        tree: TeamTree,
+        guarantee: Integers,
+        lending: Lending,
+        snapshot: Snapshot,
+        held: Integers,
+        level: Integers,
+        levels: int,
+    ) -> None:
+        self._path, self._lending, self._levels = tree.path, lending, levels
+        self._guarantors = tree.marked(np.any(guarantee > 0, axis=1))
+        covered = _covered(tree, guarantee, snapshot, held, level, levels)
+        self._left, self.live_precedence = covered.left, covered.precedence
+
+    def rank(self, tier: int, level: int) -> int:
+        """Returns the place of a tier and level among all.
+
+        Args:
+            tier: Rank of the tier.
+            level: Level of chip-time had.
+        """
+        return min(tier * self._levels + level, TIERS * self._levels - 1)
+
+    def standing(self, team: int, chips: tuple[tuple[int, int], ...], rank: int) -> int:
+        """Returns 0 when the team's own guarantee covers a grant, n when that of the team n above does, or `BORROWED`.
+
+        Args:
+            team: The team that would be charged.
+            chips: As in `Charge`. Nothing covers a grant without chips: guarantees are in chips.
+            rank: See `rank`.
+        """
+        if not chips:
+            return BORROWED
+        lending = self._lending
+        for above in reversed(self._guarantors[team]):
+            left = self._left[above]
+            for chip, milli in chips:
+                if milli > left[chip][rank] - (lending.kept_from(team, chip, above) if lending.binds else 0):
+                    break
+            else:
+                return self._path[team].index(above)
+        return BORROWED
+
+    def over(self, team: int) -> tuple[int, ...]:
+        """Returns the teams on the path of one that have guarantees, from the top down; () when all is borrowed.
+
+        Args:
+            team: The team.
+        """
+        return self._guarantors[team]
+
+    def hold(self, team: int, chip: int, milli: int, *, rank: int = 0) -> None:
+        """Counts chips that a team holds from now on, or no longer, for newcomers of a rank and those after it.
+
+        Args:
+            team: The team.
+            chip: Their type.
+            milli: How many more, in thousandths.
+            rank: See `rank`.
+        """
+        for above in self._guarantors[team]:
+            left = self._left[above][chip]
+            left[rank:] = [each - milli for each in left[rank:]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Covered:
+    """The precedence of what is live; of each guarantee, what is left beside all that comes before a newcomer."""
+
+    precedence: Integers
+    left: list[Rows]
+
+
+def _covered(
+    tree: TeamTree, guarantee: Integers, snapshot: Snapshot, held: Integers, level: Integers, levels: int
+) -> _Covered:
+    """Fills guarantees with what is live."""
+    left: list[Rows] = []
+    live = snapshot.live
+    count, width = guarantee.shape
+    ranks = TIERS * levels
+    standing = np.full(len(held), BORROWED, dtype=np.int64)
+    if guarantee.any():
+        rank = live.tier * levels + level
+        order = np.lexsort((live.granted_s, rank))
+        row, chip = np.nonzero(held[order])
+        attempt = order[row]
+        milli, rank, team = held[attempt, chip], rank[attempt], live.team[attempt]
+        before = np.zeros(count * width * ranks)
+        depths = np.array([len(path) for path in tree.path])
+        for depth in sorted(set(depths[(guarantee > 0).any(axis=1)].tolist()), reverse=True):
+            # Deepest first: what a team below covers counts before all else in the guarantees above it.
+            ancestor = np.array([path[-depth] if len(path) >= depth else NONE for path in tree.path])[team]
+            inside = ancestor != NONE
+            cell = ancestor * width + chip
+            firm = standing[attempt] != BORROWED
+            at = (cell * ranks + np.where(firm, 0, rank))[inside]
+            before += np.bincount(at, weights=milli[inside], minlength=len(before))
+            firm_milli = np.bincount(cell[inside & firm], weights=milli[inside & firm], minlength=count * width).astype(
+                np.int64
+            )
+            room: list[int] = (guarantee.ravel() - firm_milli).tolist()
+            asking = np.flatnonzero(inside & ~firm & ~live.stopping[attempt])
+            taken = asking[_fitting(attempt[asking].tolist(), cell[asking].tolist(), milli[asking].tolist(), room)]
+            standing[attempt[taken]] = depths[team[taken]] - depth
+        ahead = before.reshape(count, width, ranks).cumsum(axis=2).astype(np.int64)
+        left = (guarantee[:, :, None] - ahead).tolist()
+    precedence = np.stack([standing, live.tier, level], axis=1)
+    return _Covered(precedence=sealed(precedence), left=left)
+
+
+def _fitting(attempts: list[int], cells: list[int], milli: list[int], room: list[int]) -> list[int]:
+    """Returns the entries of attempts that find room in turn; all entries of one attempt are adjacent, and all fit.
+
+    Args:
+        attempts: The attempt of each entry.
+        cells: Where it asks.
+        milli: How much.
+        room: How much each cell has; what is found is taken from it.
+    """
+    fitting: list[int] = []
+    refused = NONE
+    for entry, (attempt, cell, asked) in enumerate(zip(attempts, cells, milli, strict=True)):
+        if attempt == refused:
+            continue
+        if asked <= room[cell]:
+            room[cell] -= asked
+            fitting.append(entry)
+            continue
+        refused = attempt
+        while fitting and attempts[fitting[-1]] == attempt:
+            given_back = fitting.pop()
+            room[cells[given_back]] += milli[given_back]
+    return fitting
