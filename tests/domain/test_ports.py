@@ -11,7 +11,7 @@ from mainspring.control.state import history
 from mainspring.data.intake.staging import stage, web
 from mainspring.domain.ports import Backoff
 from mainspring.node import agent
-from mainspring.node.lead import lead, saves
+from mainspring.node.lead import resume, saves
 from mainspring.node.snapshots import peers, stores
 from mainspring.testing import SeededDice
 
@@ -21,7 +21,7 @@ from mainspring.testing import SeededDice
     [
         (agent.BRING_AGAIN, (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)),
         (history.AVOIDED, (60.0, 120.0, 240.0, 480.0, 960.0, 1_800.0, 1_800.0)),
-        (lead.AGAIN, (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)),
+        (resume.AGAIN, (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)),
         (saves.AGAIN, (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)),
         (peers.AGAIN, (0.5, 1.0, 2.0, 4.0, 5.0, 5.0, 5.0)),
         (stage.AGAIN, (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)),

@@ -23,6 +23,7 @@ from mainspring.node.snapshots.arena import Arena
 from mainspring.node.snapshots.copies import Copies
 from mainspring.node.snapshots.peers import Peers
 from mainspring.node.snapshots.stores import Stores
+from mainspring.node.supervise.processes import RankProcesses
 from mainspring.node.supervise.rank_server import RECONNECTS_MAX, RankSlot
 from mainspring.node.supervise.rank_supervisor import RankSupervisor
 from mainspring.node.supervise.snapshot_manager import SnapshotManager
@@ -147,12 +148,10 @@ async def posted(
     crew = RankSupervisor(
         orders=orders,
         host="127.0.0.1",
-        code=work,
-        work=work,
-        reports=work,
-        environment={"PATH": "/usr/bin:/bin"},
+        processes=RankProcesses(
+            code=work, work=work, reports=work, environment={"PATH": "/usr/bin:/bin"}, limits=MemoryLimits(None)
+        ),
         keeper=keeper,
-        limits=MemoryLimits(None),
         tell_lead=told.append,
         clock=FakeClock(),
     )

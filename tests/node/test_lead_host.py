@@ -16,6 +16,7 @@ from mainspring.node.lead_host import LeadHost, manifest_of
 from mainspring.node.net.connection import Connection
 from mainspring.node.net.controller import ControllerClient
 from mainspring.node.snapshots.stores import Stores
+from mainspring.node.tasks import Tasks
 from mainspring.objects import ObjectStore, open_store
 from tests.node.lead_agents import orders
 
@@ -50,7 +51,7 @@ async def _answer(store: ObjectStore, join: wire.AgentJoin) -> tuple[object | No
                 controller=controller,
                 stores=stores,
                 clock=clock,
-                group=group,
+                tasks=Tasks(group.create_task),
             )
             running = group.create_task(host.run())
 

@@ -427,7 +427,7 @@ def test_step_to_leave_at_is_late_enough_for_word_to_arrive_and_unknown_before_t
 
 def test_save_that_takes_long_is_followed_by_a_rest_as_long_as_it_asks_for() -> None:
     saves = Saves()
-    assert saves.start(Taken(1, 1), [0], 0.0)
+    assert saves.start(Taken(1, 1), {0: [0]}, 0.0)
     saves.share(ShareStored(rank=0, step=1))
     assert saves.finish() is not None
     saves.written(100.0)
@@ -437,6 +437,6 @@ def test_save_that_takes_long_is_followed_by_a_rest_as_long_as_it_asks_for() -> 
 
 def test_save_whose_agent_is_lost_is_given_up_and_the_step_may_be_tried_again() -> None:
     saves = Saves()
-    assert saves.start(Taken(1, 1), [0, 1], 0.0)
+    assert saves.start(Taken(1, 1), {0: [0], 1: [1]}, 0.0)
     saves.abandon()
-    assert saves.start(Taken(1, 1), [0], 0.0)
+    assert saves.start(Taken(1, 1), {0: [0]}, 0.0)

@@ -1,4 +1,4 @@
-"""The agent: registers, probes its node, brings the code, follows the lead (or is it), and leaves nothing behind."""
+"""Node agent: registers, probes its node, brings the code, follows the lead (or is it), leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hmac
 import signal
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import final
 from urllib.parse import urlsplit
@@ -20,15 +20,18 @@ from mainspring.node.code import unpack_code
 from mainspring.node.lead_host import LeadHost
 from mainspring.node.net.connection import QUIET_PARTS, Connection, address_of, host_port, own_address
 from mainspring.node.net.controller import ControllerClient
+from mainspring.node.notice import StopNotice
 from mainspring.node.probe import probe
 from mainspring.node.process.limits import MemoryLimits, find_limits
 from mainspring.node.snapshots.arena import Arena
 from mainspring.node.snapshots.copies import Copies
 from mainspring.node.snapshots.peers import Peers
 from mainspring.node.snapshots.stores import Stores
+from mainspring.node.supervise.processes import RankProcesses
 from mainspring.node.supervise.rank_server import RankSlot
 from mainspring.node.supervise.rank_supervisor import RankSupervisor
 from mainspring.node.supervise.snapshot_manager import SnapshotManager
+from mainspring.node.tasks import Tasks
 from mainspring.objects import ObjectStore, open_store
 
 # Orders are ready as soon as the attempt's last agent has registered; 12,000 agents of a controller that was away come
@@ -43,12 +46,8 @@ RECONNECT_WAIT_S = 0.2
 FLUSH_LIMIT_S = 5.0
 BRING_TRIES_MAX = 8  # Of the probe and the code; with the waits between, four minutes of a store that is away.
 BRING_AGAIN = Backoff(first_s=2.0)
-STOP_GRACE_S = 20.0  # Where the engine does not say: Kubernetes ends agents by force after 30 s.
-STOP_GRACE_S_MAX = 24 * 3600.0
 STOP_PATIENCE = 0.25  # Of the grace; without a word from the lead by then, ranks are told to save what they have.
 STOP_LINGER_S = 60.0  # Once the grace is over, how long an agent waits for the lead to say good-bye.
-GRACE_LOOK_S = 1.0  # A shared folder that answers later costs more of the grace than it could tell.
-GRACE_FILE = "grace"  # In the agent's report folder, seconds as text, written by the engine before SIGTERM.
 
 
 @final
@@ -56,9 +55,7 @@ class Agent:
     """One agent's life, from its order file to its exit.
 
     Args:
-        order: What the engine gave it.
         environment: The variables ranks start from.
-        clock: Time.
         dice: Spreads waits, so that many agents do not call at once.
         certificate: The controller's, as PEM text, where the system's authorities do not vouch for it.
     """
@@ -70,19 +67,15 @@ class Agent:
         self._environment = environment
         self._clock = clock
         self._dice = dice
-        self._work = Path(order.work_dir)
-        self._reports = Path(order.report_dir or order.work_dir)
+        self._notice = StopNotice(Path(order.report_dir or order.work_dir), clock)
         self._host = own_address(urlsplit(order.controller).hostname or "127.0.0.1")
         self._address = ""
         self._controller = ControllerClient(order.controller, order.token, clock, certificate=certificate)
-        self._stopping = asyncio.Event()
-        self._stop_by_s = 0.0
         self._leading = asyncio.Event()
         self._lead: LeadHost | None = None
         self._peers: Peers | None = None
         self._line: Connection | None = None
         self._ended: asyncio.Future[AgentExit] = asyncio.get_running_loop().create_future()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> AgentExit:
         """Returns how it ended. SIGTERM and SIGINT make it stop in good order.
@@ -92,7 +85,7 @@ class Agent:
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)
+            loop.add_signal_handler(number, self._notice.given.set)
         server = await asyncio.start_server(self._accept, self._host, 0)
         port = server.sockets[0].getsockname()[1]
         self._address = address_of(self._host, port)
@@ -107,7 +100,7 @@ class Agent:
 
     async def _first(self, task: asyncio.Task[wire.Orders]) -> bool:
         """Returns whether the task ends before a stop is asked for; cancels it if not."""
-        stopping = asyncio.create_task(self._stopping.wait())
+        stopping = asyncio.create_task(self._notice.given.wait())
         await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if not task.done():
@@ -136,19 +129,19 @@ class Agent:
         stores = Stores(store, orders.job)
         try:
             async with asyncio.TaskGroup() as group:
+                tasks = Tasks(group.create_task)
                 if orders.lead:
-                    self._begin_to_lead(orders, stores, group)
+                    self._begin_to_lead(orders, stores, tasks)
                 crew, keeper = await self._muster(orders, store, stores)
                 try:
-                    following = group.create_task(self._follow_to_the_end(orders, crew, keeper, stores, group))
+                    following = group.create_task(self._follow_to_the_end(orders, crew, keeper, stores, tasks))
                     stopping = group.create_task(self._stop(crew))
                     ended = await self._ended
                     following.cancel()
                     stopping.cancel()
                     return ended
                 finally:
-                    for task in list(self._tasks):
-                        task.cancel()
+                    tasks.cancel()
                     await crew.close()
                     await keeper.close()
         finally:
@@ -158,7 +151,8 @@ class Agent:
         self, orders: wire.Orders, store: ObjectStore, stores: Stores
     ) -> tuple[RankSupervisor, SnapshotManager]:
         mine = [place for place in orders.ranks if place.agent == orders.agent]
-        arenas = {place.rank: Arena(self._work) for place in mine}
+        work = Path(self._order.work_dir)
+        arenas = {place.rank: Arena(work) for place in mine}
         copies = Copies()
         self._peers = peers = Peers(
             attempt=orders.attempt, token=self._order.token, arenas=arenas, copies=copies, tell_lead=self._tell_lead
@@ -171,27 +165,30 @@ class Agent:
             stores=stores,
             tell_lead=self._tell_lead,
         )
+        processes = RankProcesses(
+            code=await self._bring(orders, mine, store, work),
+            work=work,
+            reports=Path(self._order.report_dir or work),
+            environment=self._environment,
+            limits=find_limits() if any(role.memory_mib for role in orders.roles) else MemoryLimits(None),
+        )
         crew = RankSupervisor(
             orders=orders,
             host=self._host,
-            code=await self._bring(orders, mine, store),
-            work=self._work,
-            reports=self._reports,
-            environment=self._environment,
+            processes=processes,
             keeper=keeper,
-            limits=find_limits() if any(role.memory_mib for role in orders.roles) else MemoryLimits(None),
             tell_lead=self._tell_lead,
             clock=self._clock,
         )
         return crew, keeper
 
-    async def _bring(self, orders: wire.Orders, mine: list[wire.RankPlace], store: ObjectStore) -> Path:
+    async def _bring(self, orders: wire.Orders, mine: list[wire.RankPlace], store: ObjectStore, folder: Path) -> Path:
         """Returns the folder of the job's code, once the node has proved fit; a store that is away is waited for."""
 
         def work() -> Path:
             ahead_s = self._controller.clock_ahead_s
-            probe(self._work, store, roles=orders.roles, places=mine, clock_ahead_s=ahead_s)
-            return unpack_code(store, orders.code, self._work)
+            probe(folder, store, roles=orders.roles, places=mine, clock_ahead_s=ahead_s)
+            return unpack_code(store, orders.code, folder)
 
         for tries in range(1, BRING_TRIES_MAX):
             try:
@@ -201,12 +198,12 @@ class Agent:
             except Unavailable:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(BRING_AGAIN.wait_s(tries)):
-                        await self._stopping.wait()
+                        await self._notice.given.wait()
         return await asyncio.to_thread(work)
 
     # ------------------------------------------------------------ leading
 
-    def _begin_to_lead(self, orders: wire.Orders, stores: Stores, group: asyncio.TaskGroup) -> None:
+    def _begin_to_lead(self, orders: wire.Orders, stores: Stores, tasks: Tasks) -> None:
         self._lead = LeadHost(
             orders=orders,
             token=self._order.token,
@@ -214,10 +211,10 @@ class Agent:
             controller=self._controller,
             stores=stores,
             clock=self._clock,
-            group=group,
+            tasks=tasks.of_another(),
         )
         self._leading.set()
-        self._spawn(group, self._lead_to_the_end(self._lead))
+        tasks.spawn(self._lead_to_the_end(self._lead))
 
     async def _lead_to_the_end(self, lead: LeadHost) -> None:
         await lead.run()
@@ -259,13 +256,13 @@ class Agent:
         crew: RankSupervisor,
         keeper: SnapshotManager,
         stores: Stores,
-        group: asyncio.TaskGroup,
+        tasks: Tasks,
     ) -> None:
         """Follows one lead after another, until told to end."""
         patience_s = LEAD_UP_LEASES * orders.lease_s
-        while await self._follow(orders, crew, keeper, patience_s, group):
+        while await self._follow(orders, crew, keeper, patience_s, tasks):
             await crew.end_running()
-            if self._stopping.is_set():
+            if self._notice.given.is_set():
                 self._end(0, "stopped by its engine")
                 return
             lost_epoch = orders.epoch
@@ -273,7 +270,7 @@ class Agent:
             crew.adopt(orders)
             keeper.adopt(orders)
             if orders.lead and self._lead is None:
-                self._begin_to_lead(orders, stores, group)
+                self._begin_to_lead(orders, stores, tasks)
             leases = LEAD_UP_LEASES if orders.epoch > lost_epoch else ASK_AGAIN_LEASES
             patience_s = leases * orders.lease_s
 
@@ -283,7 +280,7 @@ class Agent:
         crew: RankSupervisor,
         keeper: SnapshotManager,
         patience_s: float,
-        group: asyncio.TaskGroup,
+        tasks: Tasks,
     ) -> bool:
         """Does what the lead says, over as many connections as it takes; returns whether the lead is lost."""
         host, port = host_port(orders.lead_address)
@@ -302,7 +299,7 @@ class Agent:
                         heard_s, patience_s = self._clock.monotonic_s(), orders.lease_s
                         if isinstance(message, wire.EndAgent) and message.fenced and self._lead is None:
                             return True
-                        if await self._obey(message, crew, keeper, group):
+                        if await self._obey(message, crew, keeper, tasks):
                             return False
                 finally:
                     alive.cancel()
@@ -328,28 +325,28 @@ class Agent:
         )
         self._line = line
         crew.retell()
-        if self._stopping.is_set():
+        if self._notice.given.is_set():
             self._tell_leaving(orders.agent)
 
     async def _obey(
-        self, message: wire.LeadToAgent, crew: RankSupervisor, keeper: SnapshotManager, group: asyncio.TaskGroup
+        self, message: wire.LeadToAgent, crew: RankSupervisor, keeper: SnapshotManager, tasks: Tasks
     ) -> bool:
         """Returns whether this was the last message."""
         match message:
             case wire.PrepareGeneration():
-                self._spawn(group, crew.prepare(message))
+                tasks.spawn(crew.prepare(message))
             case wire.StartRanks():
-                self._spawn(group, crew.start(message))
+                tasks.spawn(crew.start(message))
             case wire.LeaveAt():
-                self._spawn(group, crew.leave(message))
+                tasks.spawn(crew.leave(message))
             case wire.DumpStacks():
-                self._spawn(group, crew.dump(message))
+                tasks.spawn(crew.dump(message))
             case wire.StoreStep():
-                self._spawn(group, keeper.store(message))
+                tasks.spawn(keeper.store(message))
             case wire.SnapshotPace():
                 crew.pace(message)
             case wire.StandbyAllowed():
-                self._spawn(group, crew.stand_by(message))
+                tasks.spawn(crew.stand_by(message))
             case wire.EndAgent():
                 await crew.end_ranks(grace_s=message.grace_s)
                 await self._say_goodbye(crew.agent)
@@ -364,18 +361,17 @@ class Agent:
 
     async def _stop(self, crew: RankSupervisor) -> None:
         """Leaves as the engine wants it: the lead decides how; without its word ranks save what they have."""
-        await self._stopping.wait()
-        grace_s = await self._grace_s()
-        self._stop_by_s = self._clock.monotonic_s() + grace_s
+        await self._notice.given.wait()
+        grace_s = await self._notice.grace_s()
         if self._lead is not None:
             self._lead.stop(grace_s)
         else:
             self._tell_leaving(crew.agent)
         await asyncio.sleep(grace_s * STOP_PATIENCE)
         if not crew.told_to_leave:
-            rest_s = max(0.0, self._stop_by_s - self._clock.monotonic_s())
-            await crew.leave(wire.LeaveAt(generation=crew.generation, step=-1, grace_s=rest_s, then=wire.Then.EXIT))
-        await asyncio.sleep(max(0.0, self._stop_by_s - self._clock.monotonic_s()))
+            left_s = self._notice.left_s
+            await crew.leave(wire.LeaveAt(generation=crew.generation, step=-1, grace_s=left_s, then=wire.Then.EXIT))
+        await asyncio.sleep(self._notice.left_s)
         await crew.end_ranks(grace_s=0.0)
         if self._lead is None:
             await asyncio.sleep(STOP_LINGER_S)
@@ -383,16 +379,7 @@ class Agent:
             self._end(0, "stopped by its engine")
 
     def _tell_leaving(self, agent: int) -> None:
-        left_s = max(0.0, self._stop_by_s - self._clock.monotonic_s())
-        self._tell_lead(wire.AgentLeaving(agent=agent, grace_s=left_s))
-
-    async def _grace_s(self) -> float:
-        try:
-            async with asyncio.timeout(GRACE_LOOK_S):
-                text = await asyncio.to_thread((self._reports / GRACE_FILE).read_text)
-            return min(max(0.0, float(text)), STOP_GRACE_S_MAX)
-        except (OSError, ValueError):  # A look that takes too long among them.
-            return STOP_GRACE_S
+        self._tell_lead(wire.AgentLeaving(agent=agent, grace_s=self._notice.left_s))
 
     def _end(self, exit_code: int, reason: str) -> None:
         if not self._ended.done():
@@ -406,11 +393,6 @@ class Agent:
     def _tell_lead(self, message: wire.AgentToLead) -> None:
         if self._line is not None:
             self._line.send(message)
-
-    def _spawn(self, group: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> None:
-        task = group.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 async def run_agent(

@@ -1,4 +1,4 @@
-"""Brings the job's code snapshot onto the node: fetched, checked against its name, unpacked without escape."""
+"""Code delivery: the job's code snapshot fetched, checked against its name, unpacked without escape."""
 
 from __future__ import annotations
 

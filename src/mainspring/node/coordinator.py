@@ -1,4 +1,4 @@
-"""The JAX coordination service, in a child process of the lead's agent, so that it outlives any rank.
+"""JAX coordination service, in a child process of the lead's agent, so that it outlives any rank.
 
 As a program (`python -m mainspring.node.coordinator`) it reads "HOST PORT RANKS", hosts one service, says "ready", and
 serves until it is killed or its parent dies. It imports jaxlib alone, which takes a third of the time of JAX, and has
@@ -57,9 +57,6 @@ class Coordinators:
         """Starts a generation's services; returns their addresses by role. Older ones end once nobody uses them.
 
         A role of one rank has none; nor has any where jaxlib is missing or of an unknown release.
-
-        Args:
-            ranks_by_role: How many ranks each role has.
         """
         for child in self._newest:
             assert child.stdin is not None
@@ -168,11 +165,7 @@ def serve() -> None:
 
 
 def connections(port: int) -> int:
-    """Returns how many established TCP connections this machine's own end of which is `port` there are.
-
-    Args:
-        port: The local port.
-    """
+    """Returns how many established TCP connections this machine's own end of which is `port` there are."""
     count = 0
     for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
         if Path(table).exists():

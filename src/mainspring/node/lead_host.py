@@ -1,11 +1,10 @@
-"""Gives the lead's mind a body: lines to agents, the object store, coordination services, heartbeats."""
+"""Runs the lead's state machine: connections to agents, the object store, coordination services, heartbeats."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 from collections import deque
-from collections.abc import Coroutine
 from typing import final
 
 from mainspring.checkpoint import Claim, Lineage, Manifest, ShareEntry
@@ -37,6 +36,7 @@ from mainspring.node.lead.lead import Lead
 from mainspring.node.net.connection import Connection
 from mainspring.node.net.controller import ControllerClient
 from mainspring.node.snapshots.stores import Stores
+from mainspring.node.tasks import Tasks
 
 TICK_S = 0.25  # Fine enough for limits of seconds; a tick costs microseconds a rank.
 AGENTS_MAX = 1 << 20  # Agents are numbered from 0 as they are added; far more than any attempt sees.
@@ -52,12 +52,9 @@ class LeadHost:
 
     Args:
         orders: The attempt's orders.
-        token: The attempt's secret.
         host: The address agents and ranks reach this machine under.
         controller: Where heartbeats go.
-        stores: The object store.
-        clock: Time.
-        group: Runs what takes long; a fault in it ends the agent.
+        tasks: Runs what takes long; a fault in it ends the agent.
     """
 
     def __init__(
@@ -69,7 +66,7 @@ class LeadHost:
         controller: ControllerClient,
         stores: Stores,
         clock: Clock,
-        group: asyncio.TaskGroup,
+        tasks: Tasks,
     ) -> None:
         self._orders = orders
         self._token = token
@@ -79,8 +76,7 @@ class LeadHost:
         self._lead = Lead(orders, self._now())
         self._lines: dict[int, Connection] = {}
         self._standbys: list[wire.StandbyAllowed] = []
-        self._group = group
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = tasks
         self._coordinators = Coordinators(host)
         self._unacknowledged: deque[wire.LeadEvent] = deque(maxlen=EVENTS_KEPT_MAX)
         self._eventful = asyncio.Event()
@@ -99,32 +95,22 @@ class LeadHost:
         return "another lead has taken over" if self._fenced.is_set() else self._lead.reason
 
     def stop(self, grace_s: float) -> None:
-        """Tells the lead that the engine wants the attempt to stop.
-
-        Args:
-            grace_s: How long ranks have.
-        """
+        """Tells the lead that the engine wants the attempt to stop."""
         self._feed(StopAsked(grace_s=grace_s))
 
     async def run(self) -> None:
         """Leads until the outcome is acknowledged, the attempt is fenced, or the controller was away too long."""
-        ticking = self._group.create_task(self._tick())
+        self._tasks.spawn(self._tick())
         try:
             await self._report()
         finally:
-            for task in [ticking, *self._tasks]:
-                task.cancel()
+            self._tasks.cancel()
             await self._coordinators.stop()
             for line in self._lines.values():
                 line.close()
 
     async def serve(self, line: Connection, join: wire.AgentJoin) -> None:
-        """Serves one agent's connection.
-
-        Args:
-            line: The connection.
-            join: The agent's first message on it.
-        """
+        """Serves one agent's connection."""
         if not self._welcome(join):
             line.close()
             return
@@ -192,16 +178,11 @@ class LeadHost:
                 if line is not None:
                     line.send(effect.message)
             case FindDurable():
-                self._spawn(self._find_durable())
+                self._tasks.spawn(self._find_durable())
             case StartCoordinators():
-                self._spawn(self._start_coordinators(effect))
+                self._tasks.spawn(self._start_coordinators(effect))
             case WriteManifest():
-                self._spawn(self._write_manifest(effect))
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = self._group.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+                self._tasks.spawn(self._write_manifest(effect))
 
     async def _find_durable(self) -> None:
         try:

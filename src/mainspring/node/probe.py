@@ -1,4 +1,4 @@
-"""The pre-flight probe: is this node fit to start the attempt's ranks? What it finds stays in the agent's folder."""
+"""Pre-flight check: is this node fit to start the attempt's ranks? What it finds stays in the agent's folder."""
 
 from __future__ import annotations
 

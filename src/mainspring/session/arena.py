@@ -27,7 +27,6 @@ class Layout:
 
     Args:
         shards: A shard a block, in the blocks' order.
-        size_bytes: Room the whole needs.
     """
 
     shards: tuple[Shard, ...]
@@ -39,9 +38,6 @@ def lay_out(blocks: Sequence[Block]) -> Layout:
 
     Those marked `once` come first, so that one contiguous range holds what must last; of these, those no other node
     holds come first, so that one contiguous range holds what a peer must copy.
-
-    Args:
-        blocks: What is to be laid out.
     """
     offsets: dict[int, int] = {}
     end = 0

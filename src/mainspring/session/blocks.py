@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mainspring.domain.errors import DamagedData, InvalidInput
-from mainspring.domain.wire import Part, Shard
+from mainspring.domain.wire import Part
 
 ALIGNMENT_BYTES = 64  # A cache line, and what XLA wants of a buffer it may use without a copy.
 AXES_MAX = 32  # JAX and NumPy stop there or shortly after.
@@ -106,29 +106,6 @@ class Block:
         return cls(
             path=path, data=data, global_shape=data.shape, start=start, once=once, elsewhere=elsewhere, part=part
         )
-
-
-def numbers_in(shard: Shard, data: NDArray[np.uint8], offset: int) -> NDArray[Any]:
-    """Returns the numbers a shard describes, as a view into `data`.
-
-    Args:
-        shard: Its shape and type.
-        data: The bytes of a slot or file.
-        offset: Where the shard's first byte lies in `data`.
-
-    Raises:
-        DamagedData: The shard lies outside `data`, or its size and shape disagree.
-    """
-    dtype = dtype_named(shard.dtype)
-    size_bytes = math.prod(shard.shape) * dtype.itemsize
-    if min((0, *shard.shape)) < 0 or size_bytes != shard.size_bytes or not 0 <= offset <= len(data) - size_bytes:
-        raise DamagedData(
-            "read a shard",
-            on=shard.path,
-            got=f"{shard.size_bytes} bytes at {offset}",
-            wanted=f"{size_bytes} bytes within {len(data)}",
-        )
-    return data[offset : offset + size_bytes].view(dtype).reshape(shard.shape)
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Copies many arrays at once, at the speed of memory: several threads where there is much to copy."""
+"""Parallel memory copies: many arrays at once, with several threads where there is much to copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a JAX program as one rank after another generation of ranks, in the same process where JAX allows it.
+"""Elastic jax.distributed: one process serves as a rank of one generation after another, where JAX allows it.
 
 The coordination service lives with the agent, so that no rank hosts it and any rank may die. When one does, the
 collectives of the others fail; each drops its JAX backends and connects to the next generation's service, with its

@@ -1,4 +1,4 @@
-"""Takes a tree of JAX arrays apart into blocks, and puts one together again on any sharding."""
+"""JAX state: a tree of arrays taken apart into blocks, and put together again on any sharding."""
 
 from __future__ import annotations
 

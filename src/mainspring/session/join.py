@@ -1,4 +1,4 @@
-"""The door: the one place outside `app` that reads an environment variable and the process's own stopwatch."""
+"""Entry point of a rank's program: the one place outside `app` that reads an environment variable."""
 
 from __future__ import annotations
 

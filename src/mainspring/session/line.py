@@ -1,4 +1,4 @@
-"""A rank's line to its agent: one question at a time, each with its answer, from any thread."""
+"""Client connection of a rank to its agent: one request at a time, each with its answer, from any thread."""
 
 from __future__ import annotations
 
@@ -22,9 +22,6 @@ Question = Hello | NextGeneration | RankRequest
 @final
 class AgentConnection:
     """A connection to the agent. After any failure it is of no use, and every question says so.
-
-    Args:
-        path: The agent's Unix socket.
 
     Raises:
         Unavailable: Nobody listens there.

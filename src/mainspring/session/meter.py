@@ -1,4 +1,4 @@
-"""Gathers what a rank reports: its newest step, its metrics, and what its time went into."""
+"""Step reports of a rank: its newest step, its metrics, and what its time went into."""
 
 from __future__ import annotations
 
@@ -114,11 +114,7 @@ class Meter:
             self.add(use, max(self._stopwatch() - measured.seconds - started_s, 0.0))
 
     def timed(self, iterator: Iterator[Item]) -> Iterator[Item]:
-        """Returns the iterator's items; waiting for each counts as `TimeUse.DATA`. For one thread.
-
-        Args:
-            iterator: What to wait for.
-        """
+        """Returns the iterator's items; waiting for each counts as `TimeUse.DATA`. For one thread."""
         stopwatch, measured = self._stopwatch, self._threads.measured
         waited_s = 0.0
         while True:  # As `measure` does, but for what a context costs: this runs every step.

@@ -1,4 +1,4 @@
-"""Sends what a rank reports from a thread of its own, so that the program's thread only stores numbers."""
+"""Background reporter: sends a rank's reports from its own thread, so that the program's only stores numbers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ class Reporter:
     """Sends reports at most every `REPORT_EVERY_S`, and repeats the newest every `REPEAT_EVERY_S`.
 
     Args:
-        line: The line to the agent.
-        meter: What to report.
         told: Called with each answer, while the line is held.
     """
 

@@ -37,7 +37,6 @@ class Ask(Protocol):
 
     def __call__(self, message: wire.RankRequest, kind: codec.TypeForm[Answer], *, limit_s: float | None) -> Answer:
         """Returns the answer."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""One rank's place in its job: who it is, its steps, its snapshots, and the state it resumes from."""
+"""Session of one rank: who it is in its job, its steps, its snapshots, and the state it resumes from."""
 
 from __future__ import annotations
 

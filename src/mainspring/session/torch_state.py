@@ -1,4 +1,4 @@
-"""Takes a PyTorch model and its optimizer apart into blocks, and fills them again, on any number of ranks.
+"""PyTorch state: a model and its optimizer taken apart into blocks, and filled again, on any number of ranks.
 
 Every rank hands over what it holds, so that it restarts from its own node's memory. Each tensor is stored once, and so
 is each piece of a tensor that is spread over ranks (a `DTensor`, as `fully_shard` makes them).

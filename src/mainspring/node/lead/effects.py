@@ -1,4 +1,4 @@
-"""What the lead's state machine is told, and what it wants done: plain values, so that it can be tested without I/O."""
+"""Inputs and effects of the lead's state machine: plain values, so that it can be tested without I/O."""
 
 from __future__ import annotations
 
@@ -31,11 +31,9 @@ class Joined:
     """An agent's line is up.
 
     Args:
-        agent: Its number.
         node: Where it is.
         address: Where other agents reach it, "" when they cannot.
         generation: The newest generation it knows.
-        places: Its places.
         holdings: What its memory holds, all of it.
     """
 
@@ -49,23 +47,14 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """An agent's line is gone; it may come back.
-
-    Args:
-        agent: Its number.
-    """
+    """An agent's line is gone; it may come back."""
 
     agent: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """A message from an agent.
-
-    Args:
-        agent: Its number.
-        message: What it said.
-    """
+    """A message from an agent."""
 
     agent: int
     message: AgentToLead
@@ -88,7 +77,6 @@ class DurableSeen:
 
     Args:
         steps: Steps with a manifest; None when the store did not answer.
-        reason: Why it did not.
         begins_from: The checkpoint to begin from while there is no such step, with its step where it has one.
     """
 
@@ -102,7 +90,6 @@ class CoordinatorsUp:
     """Coordination services run, in answer to `StartCoordinators`.
 
     Args:
-        generation: The generation they are for.
         addresses: What ranks are told, by role.
     """
 
@@ -115,7 +102,6 @@ class ManifestWritten:
     """A step's manifest is durable, in answer to `WriteManifest`.
 
     Args:
-        step: The step.
         size_bytes: Bytes of all its shares.
         failure: Why it is not durable after all, "" when it is.
     """
@@ -153,12 +139,7 @@ News: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tell:
-    """Send a message to an agent; nothing happens when its line is down.
-
-    Args:
-        agent: Its number.
-        message: The message.
-    """
+    """Send a message to an agent; nothing happens when its line is down."""
 
     agent: int
     message: LeadToAgent
@@ -174,7 +155,6 @@ class StartCoordinators:
     """Start this generation's coordination services; answer with `CoordinatorsUp`.
 
     Args:
-        generation: The generation.
         sizes: How many ranks each role has.
     """
 
@@ -187,12 +167,10 @@ class WriteManifest:
     """Make a step durable whose shares are all stored; answer with `ManifestWritten`.
 
     Args:
-        step: The step.
         generation: The generation its snapshots were taken in.
         parent_step: The durable step this lead began from, -1 for none of the job's own.
         begins_from: The checkpoint of another name that it began from, "" for none.
         shares: Every rank's share, by place.
-        state: The program's own facts.
         replace: Whether a manifest already there is known to be damaged.
     """
 

@@ -1,4 +1,4 @@
-"""What agents hold in memory, and which step is whole there. Knows nothing of time, or of the object store."""
+"""Snapshot inventory: what agents hold in memory, and which step is whole there. Knows nothing of time."""
 
 from __future__ import annotations
 
@@ -18,12 +18,7 @@ _Holder: TypeAlias = tuple[int, bool, int]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Taken:
-    """One step's snapshots, by the generation they were taken in.
-
-    Args:
-        step: The step.
-        generation: The generation.
-    """
+    """One step's snapshots, by the generation they were taken in."""
 
     step: int
     generation: int
@@ -40,11 +35,7 @@ class _Parts:
 
 @final
 class Holdings:
-    """All that connected agents hold.
-
-    Args:
-        roles: The roles a whole step has ranks of.
-    """
+    """All that connected agents hold."""
 
     def __init__(self, roles: Sequence[RoleName]) -> None:
         self._roles = tuple(roles)
@@ -57,12 +48,7 @@ class Holdings:
     # ------------------------------------------------------------ news
 
     def join(self, agent: int, holdings: Sequence[Holding]) -> None:
-        """Takes all that an agent holds; what was known of it before counts no more.
-
-        Args:
-            agent: The agent.
-            holdings: What it holds.
-        """
+        """Takes all that an agent holds; what was known of it before counts no more."""
         self.drop(agent)
         for holding in sorted(holdings, key=lambda one: (one.generation, one.step)):
             self.add(agent, holding)
@@ -95,23 +81,14 @@ class Holdings:
         return self._whole(taken)
 
     def drop(self, agent: int) -> None:
-        """Forgets all that an agent holds.
-
-        Args:
-            agent: The agent.
-        """
+        """Forgets all that an agent holds."""
         for kept in list(self._of_agent.get(agent, {}).values()):
             for holding in list(kept):
                 self._remove(agent, holding)
         self._of_agent.pop(agent, None)
 
     def forget(self, agent: int, taken: Taken) -> None:
-        """Forgets what an agent holds of one step: it turned out not to be so.
-
-        Args:
-            agent: The agent.
-            taken: The step.
-        """
+        """Forgets what an agent holds of one step: it turned out not to be so."""
         for kept in list(self._of_agent.get(agent, {}).values()):
             for holding in list(kept):
                 if (holding.step, holding.generation) == (taken.step, taken.generation):
@@ -134,24 +111,14 @@ class Holdings:
             self._clear(taken)
 
     def pass_over(self, taken: Taken) -> None:
-        """Never again offers a step: it could not be restored, time and again.
-
-        Args:
-            taken: The step.
-        """
+        """Never again offers a step: it could not be restored, time and again."""
         self._unfit.add(taken)
         self._clear(taken)
 
     # ------------------------------------------------------------ answers
 
     def overtaken(self, agent: int, rank: int, step: int) -> bool:
-        """Returns whether an agent holds a newer snapshot of its own place than this step's.
-
-        Args:
-            agent: The agent.
-            rank: The place.
-            step: The step.
-        """
+        """Returns whether an agent holds a newer snapshot of its own place than this step's."""
         return any(holding.step > step for holding in self._of_agent.get(agent, {}).get((rank, False), ()))
 
     def newest(self) -> Taken | None:
@@ -163,22 +130,13 @@ class Holdings:
         return max((taken for taken in self._steps if self._whole(taken) and self._all_own(taken)), default=None)
 
     def safe(self, holding: Holding, *, agents: int) -> bool:
-        """Returns whether a holding's step stays whole whichever agent is lost, as far as there are others.
-
-        Args:
-            holding: Somebody's of that step.
-            agents: How many agents there are.
-        """
+        """Returns whether a holding's step stays whole whichever agent is lost, as far as there are others."""
         taken = Taken(holding.step, holding.generation)
         seats = self._steps[taken].held.values() if self._whole(taken) else ()
         return bool(seats) and all(len({agent for agent, _, _ in holders}) >= min(agents, 2) for holders in seats)
 
     def holders(self, taken: Taken) -> Mapping[int, tuple[Holding, ...]]:
-        """Returns who holds what of a step, by agent: each rank's own snapshot, or its copies where that is gone.
-
-        Args:
-            taken: The step.
-        """
+        """Returns who holds what of a step, by agent: each rank's own snapshot, or its copies where that is gone."""
         found: dict[int, list[Holding]] = {}
         parts = self._steps.get(taken) or _Parts()
         for _, holders in sorted(parts.held.items()):
@@ -188,21 +146,13 @@ class Holdings:
         return {agent: tuple(found[agent]) for agent in sorted(found)}
 
     def places(self, taken: Taken) -> Mapping[int, int]:
-        """Returns the role rank each place had when a step was taken.
-
-        Args:
-            taken: The step.
-        """
+        """Returns the role rank each place had when a step was taken."""
         parts = self._steps.get(taken) or _Parts()
         found = [holding for holders in parts.held.values() for holding in holders.values()]
         return {holding.rank: holding.role_rank for holding in found}
 
     def sizes(self, taken: Taken) -> Mapping[RoleName, int]:
-        """Returns how many ranks each role had when a step was taken.
-
-        Args:
-            taken: The step.
-        """
+        """Returns how many ranks each role had when a step was taken."""
         parts = self._steps.get(taken)
         return dict(parts.sizes) if parts is not None else {}
 

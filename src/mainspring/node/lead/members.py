@@ -1,4 +1,4 @@
-"""Who runs and who stands by: gives a generation's role ranks to places. Decides nothing about time or state."""
+"""Rank assignment: who runs and who stands by in a generation. Decides nothing about time or state."""
 
 from __future__ import annotations
 
@@ -51,32 +51,18 @@ class Members:
         return tuple(self._full)
 
     def add(self, agent: int, places: Sequence[RankPlace]) -> None:
-        """Takes note of an agent's places; what contradicts those known is ignored.
-
-        Args:
-            agent: The agent.
-            places: What it says it has.
-        """
+        """Takes note of an agent's places; what contradicts those known is ignored."""
         for place in places:
             if place.agent == agent and place.role in self._full:
                 self.places.setdefault(place.rank, place)
 
     def of(self, agent: int, rank: int) -> bool:
-        """Returns whether a place is the agent's.
-
-        Args:
-            agent: The agent.
-            rank: The place.
-        """
+        """Returns whether a place is the agent's."""
         place = self.places.get(rank)
         return place is not None and place.agent == agent
 
     def active_of(self, agent: int) -> tuple[RankPlace, ...]:
-        """Returns the agent's places that run in this generation.
-
-        Args:
-            agent: The agent.
-        """
+        """Returns the agent's places that run in this generation."""
         return self._by_agent.get(agent, ())
 
     @property
@@ -105,15 +91,11 @@ class Members:
             if size == 0:
                 needs = self._roles[role].ranks_min or self._full[role]
                 return Membership(lacking=f"role {role} has {len(live)} places left and needs {needs}")
-            chosen += _seated(live, size, held, last)
+            chosen += _assigned(live, size, held, last)
         return Membership(places=tuple(sorted(chosen, key=lambda place: place.rank)))
 
     def adopt(self, membership: Membership) -> None:
-        """Makes a membership the present one.
-
-        Args:
-            membership: One that lacks nothing.
-        """
+        """Makes a membership the present one."""
         self.active = {place.rank: place for place in membership.places}
         self._by_agent = {}
         for place in membership.places:
@@ -130,7 +112,7 @@ class Members:
         return size if size >= max(1, orders.ranks_min) else 0
 
 
-def _seated(
+def _assigned(
     live: Sequence[RankPlace], size: int, held: Mapping[int, int], last: Collection[int]
 ) -> tuple[RankPlace, ...]:
     """Returns `size` of the places with role ranks 0 to `size`, each given once."""

@@ -1,4 +1,4 @@
-"""What the parts of the lead's mind share: the time of the news at hand, what is to be done, and what is to be told."""
+"""Effects and events of the news at hand; and the two decisions that every part of the lead may come to."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ class Ending:
     """The attempt shall end.
 
     Args:
-        outcome: How.
         reason: Why, for people.
         save: Whether the newest step is made durable first.
     """
@@ -47,40 +46,38 @@ class Ending:
 
 @final
 class Outbox:
-    """Collects effects and events.
-
-    Args:
-        now: The time.
-    """
+    """The time of the news at hand, and the effects and events it leads to. Parts write to it; nobody decides by it."""
 
     def __init__(self, now: Instant) -> None:
-        self.now = now
-        self.effects: list[Effect] = []
         self.events: list[wire.LeadEvent] = []
+        self._now = now
+        self._effects: list[Effect] = []
         self._sequence = 0
 
     @property
     def now_s(self) -> float:
         """Returns the time on the monotonic clock."""
-        return self.now.monotonic_s
+        return self._now.monotonic_s
+
+    def open(self, now: Instant) -> None:
+        """Begins with the next news: effects of the one before have been taken."""
+        self._now, self._effects = now, []
+
+    def take(self) -> tuple[Effect, ...]:
+        """Returns the effects of the news at hand, in order."""
+        return tuple(self._effects)
+
+    def want(self, effect: Effect) -> None:
+        """Adds an effect."""
+        self._effects.append(effect)
 
     def tell(self, agents: int | Collection[int], message: wire.LeadToAgent) -> None:
-        """Sends a message.
-
-        Args:
-            agents: To whom: one agent or several.
-            message: The message.
-        """
+        """Sends a message to one agent or several."""
         for agent in (agents,) if isinstance(agents, int) else agents:
-            self.effects.append(Tell(agent=agent, message=message))
+            self._effects.append(Tell(agent=agent, message=message))
 
     def event(self, told: OfLeads) -> None:
-        """Records an event.
-
-        Args:
-            told: What happened.
-        """
+        """Records an event."""
         self._sequence += 1
-        self.events.append(
-            wire.LeadEvent(sequence=self._sequence, time_s=self.now.now_s, kind=told.kind, detail=told.detail)
-        )
+        time_s = self._now.now_s
+        self.events.append(wire.LeadEvent(sequence=self._sequence, time_s=time_s, kind=told.kind, detail=told.detail))

@@ -1,19 +1,20 @@
-"""Where a generation resumes: the newest step that is whole, in memory or in the object store, and who holds it."""
+"""Choice of the checkpoint to resume from: the newest step that is whole, in memory or in the object store."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
 from mainspring.checkpoint import KEEP_STEPS
-from mainspring.domain.wire import Holder, PrepareGeneration
+from mainspring.domain.ports import Backoff
+from mainspring.node.lead.effects import WriteManifest
 from mainspring.node.lead.holdings import Holdings, Taken
-from mainspring.node.lead.members import Members
-from mainspring.node.lead.roster import Roster
+from mainspring.node.lead.saves import Stored
 
 RESTORE_TRIES_MAX = 3  # Of one step in memory: a peer that does not answer once may be busy; thrice, it is of no use.
-HOLDINGS_TOLD_MAX = 256  # About 30 kB a message. Each agent reads its own at 30 us a holding; the lead sends all.
+STORE_TRIES_MAX = 8  # With the waits below: four minutes of a store that does not answer while state is needed.
+AGAIN = Backoff(first_s=1.0, cap_s=60.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,8 @@ class Resumption:
         self._begins_from = ""
         self._damaged: set[int] = set()
         self._tries: dict[Taken, int] = {}
+        self._waits = 0
+        self._began: ResumeSource | None = None
 
     @property
     def known(self) -> bool:
@@ -60,31 +63,41 @@ class Resumption:
             steps: Steps with a manifest.
             begins_from: The checkpoint to begin from without any, "" to start fresh then.
         """
-        self._durable, self._begins_from = sorted(steps), begins_from
+        self._durable, self._begins_from, self._waits = sorted(steps), begins_from, 0
+
+    def stepped(self) -> None:
+        """Takes note that ranks step: what was waited for is there."""
+        self._waits = 0
+
+    def put_off(self) -> float | None:
+        """Returns how long to wait before the next try, None when there were too many."""
+        self._waits += 1
+        return AGAIN.wait_s(self._waits) if self._waits <= STORE_TRIES_MAX else None
 
     def stored(self, step: int) -> None:
-        """Takes note that a step has become durable.
-
-        Args:
-            step: The step.
-        """
+        """Takes note that a step has become durable."""
         self._durable = sorted({*(self._durable or ()), step})[-KEEP_STEPS:]
         self._damaged.discard(step)
 
-    def damaged(self, step: int) -> bool:
-        """Returns whether a durable step is known not to hold together.
+    def began(self, source: ResumeSource) -> None:
+        """Takes note of where a generation resumes."""
+        self._began = self._began or source
 
-        Args:
-            step: The step.
-        """
-        return step in self._damaged
+    def manifest(self, stored: Stored) -> WriteManifest:
+        """Returns what makes a step durable; its parent is what this lead's first generation found in the store."""
+        parent = self._began if self._began is not None and self._began.name == "store" else ResumeSource()
+        return WriteManifest(
+            step=stored.taken.step,
+            generation=stored.taken.generation,
+            parent_step=parent.step,
+            begins_from=parent.begins_from,
+            shares=stored.shares,
+            state=stored.state,
+            replace=stored.taken.step in self._damaged,
+        )
 
     def choose(self, holdings: Holdings) -> ResumeSource:
-        """Returns where to resume: at the newest whole step there is.
-
-        Args:
-            holdings: What is in memory.
-        """
+        """Returns where to resume: at the newest whole step there is."""
         taken = holdings.newest()
         stored = max(set(self._durable or ()) - self._damaged, default=-1)
         if taken is not None and taken.step >= stored:
@@ -93,99 +106,10 @@ class Resumption:
             return ResumeSource()
         return ResumeSource(step=stored, name="store", begins_from=self._begins_from if stored < 0 else "")
 
-    def failed(self, source: ResumeSource, agent: int, holdings: Holdings, *, corrupt: bool) -> bool:
-        """Takes note that a source could not be restored; returns whether the next try is better put off a little.
-
-        Args:
-            source: The source.
-            agent: The agent that could not.
-            holdings: What is in memory.
-            corrupt: Whether its bytes are not what they were; else it did not answer.
-        """
-        if source.taken is not None:
-            tries = self._tries[source.taken] = self._tries.get(source.taken, 0) + 1
-            if corrupt:
-                holdings.forget(agent, source.taken)  # Its copies, and replicas elsewhere, may be sound.
-            if tries >= RESTORE_TRIES_MAX:
-                holdings.pass_over(source.taken)
-        elif corrupt:
-            self._damaged.add(source.step)
-        return not corrupt
-
-
-@final
-class Briefing:
-    """What each agent is told of a generation's state: who holds the step, and whom its own snapshots go to.
-
-    Args:
-        generation: The generation.
-        source: Where it resumes.
-        members: Who runs in it.
-        roster: All agents.
-        holdings: What is in memory.
-        sparing: Whether agents whose ranks all hold their own snapshot need no list of who holds the others.
-        reconnect_s: How long ranks that reconnect are waited for.
-        hasty: Agents whose ranks are not.
-    """
-
-    def __init__(
-        self,
-        *,
-        generation: int,
-        source: ResumeSource,
-        members: Members,
-        roster: Roster,
-        holdings: Holdings,
-        sparing: bool,
-        reconnect_s: float,
-        hasty: frozenset[int],
-    ) -> None:
-        self._generation = generation
-        self._source = source
-        self._members = members
-        self._reconnect_s = reconnect_s
-        self._hasty = hasty
-        active = members.active
-        self._holders: dict[int, Holder] = {}
-        self._served: frozenset[int] = frozenset()
-        if source.taken is not None:
-            held = holdings.holders(source.taken)
-            self._holders = {
-                agent: Holder(agent=agent, address=roster[agent].address, holdings=own) for agent, own in held.items()
-            }
-            sizes = {place.role: place.role_size for place in active.values()}
-            large = sum(len(own) for own in held.values()) > HOLDINGS_TOLD_MAX
-            if sparing and large and holdings.sizes(source.taken) == sizes:
-                seats = {(own.rank, own.role_rank) for mine in held.values() for own in mine if not own.copied}
-                lacking = {p.agent for p in active.values() if (p.rank, p.role_rank) not in seats}
-                self._served = frozenset(held) - lacking
-        self._all = tuple(self._holders.values())  # One tuple for all, so that it is encoded once.
-        self._peers = _peers(sorted({place.agent for place in active.values()}), roster)
-
-    def order(self, agent: int) -> PrepareGeneration:
-        """Returns what an agent is told; the same whenever it is told again.
-
-        Args:
-            agent: The agent.
-        """
-        return PrepareGeneration(
-            generation=self._generation,
-            step=self._source.step,
-            source=self._source.name,
-            taken_in=self._source.taken.generation if self._source.taken is not None else 0,
-            reconnect_s=0.0 if agent in self._hasty else self._reconnect_s,
-            places=self._members.active_of(agent),
-            holders=(self._holders[agent],) if agent in self._served else self._all,
-            peer=self._peers.get(agent, ""),
-            begins_from=self._source.begins_from,
-        )
-
-
-def _peers(agents: Sequence[int], roster: Roster) -> Mapping[int, str]:
-    """Returns the peer of each agent whose ranks run: half way round, as neighbours often share a rack."""
-    ring = [agent for agent in agents if roster[agent].connected and roster[agent].address]
-    if len(ring) == 1:  # An agent that stands by has memory to lend.
-        idle = [agent for agent in roster.lasting if agent not in ring and roster[agent].connected]
-        return {ring[0]: next((roster[agent].address for agent in idle if roster[agent].address), "")}
-    half = max(1, len(ring) // 2)
-    return {agent: roster[ring[(at + half) % len(ring)]].address for at, agent in enumerate(ring)}
+    def failed(self, source: ResumeSource, *, corrupt: bool) -> Taken | None:
+        """Takes note that a source could not be restored; returns what memory shall not be asked for any more."""
+        if source.taken is None:
+            self._damaged |= {source.step} if corrupt else set()
+            return None
+        tries = self._tries[source.taken] = self._tries.get(source.taken, 0) + 1
+        return source.taken if tries >= RESTORE_TRIES_MAX else None

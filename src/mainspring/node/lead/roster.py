@@ -1,15 +1,17 @@
-"""Which agents there are, which can be counted on, and when one that is silent may be given up."""
+"""Membership of agents: which there are, which can be counted on, and when one that is silent may be given up."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from mainspring.node.lead.effects import Joined
 
+NAMES_MAX = 20  # Agents named in one reason; a thousand lost agents are one fact.
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
 class AgentSeen:
     """One agent as the lead last saw it.
 
@@ -40,34 +42,22 @@ class Roster:
     """All agents by number.
 
     Args:
-        agents: Those expected from the start.
         now_s: When that is.
         busy: Whether ranks of an earlier lead may live there.
     """
 
     def __init__(self, agents: Collection[int], *, now_s: float, busy: bool) -> None:
         self._agents = {agent: AgentSeen(left_s=now_s, busy=busy) for agent in sorted(agents)}
+        self.newest_generation = 0
+        """The newest generation any agent knew when it joined."""
 
     def __getitem__(self, agent: int) -> AgentSeen:
-        """Returns an agent.
-
-        Args:
-            agent: Its number.
-        """
+        """Returns an agent."""
         return self._agents[agent]
 
     def __contains__(self, agent: int) -> bool:
-        """Returns whether there is such an agent.
-
-        Args:
-            agent: Its number.
-        """
+        """Returns whether there is such an agent."""
         return agent in self._agents
-
-    @property
-    def known(self) -> tuple[int, ...]:
-        """Returns every agent there ever was, by number."""
-        return tuple(self._agents)
 
     @property
     def connected(self) -> tuple[int, ...]:
@@ -99,29 +89,51 @@ class Roster:
         """Returns the agents noticed to be silent, which the controller has not answered for."""
         return tuple(agent for agent, seen in self._agents.items() if seen.noticed_s is not None and not seen.lost)
 
-    def joined(self, news: Joined, now_s: float) -> bool:
-        """Takes note that an agent's line is up; returns whether it is new here, or was given up.
+    @property
+    def all_drained(self) -> bool:
+        """Returns whether every agent whose line is up has said good-bye."""
+        return all(self._agents[agent].drained for agent in self.connected)
 
-        Args:
-            news: What it said.
-            now_s: The time.
-        """
-        fresh = news.agent not in self._agents or self._agents[news.agent].lost
-        seen = self._agents.setdefault(news.agent, AgentSeen(left_s=now_s))
-        seen.connected, seen.gone, seen.lost, seen.drained, seen.noticed_s = True, False, False, False, None
-        seen.node, seen.address = news.node, news.address
-        if fresh:
-            seen.leaving_s = None
+    def joined(self, news: Joined, now_s: float) -> bool:
+        """Takes note that an agent's line is up; returns whether it is new here, or was given up."""
+        before = self._agents.get(news.agent)
+        fresh = before is None or before.lost
+        self._agents[news.agent] = replace(
+            before or AgentSeen(left_s=now_s),
+            connected=True,
+            gone=False,
+            lost=False,
+            drained=False,
+            noticed_s=None,
+            node=news.node,
+            address=news.address,
+            leaving_s=None if before is None or fresh else before.leaving_s,
+        )
+        self.newest_generation = max(self.newest_generation, news.generation)
         return fresh
 
     def left(self, agent: int, now_s: float) -> None:
-        """Takes note that an agent's line is down.
+        """Takes note that an agent's line is down."""
+        self._agents[agent] = replace(self._agents[agent], connected=False, left_s=now_s)
 
-        Args:
-            agent: The agent.
-            now_s: The time.
-        """
-        self._agents[agent].connected, self._agents[agent].left_s = False, now_s
+    def leaving(self, agent: int, leaves_s: float) -> bool:
+        """Takes note of when an agent's engine takes it away, the earliest counts; returns whether that is news."""
+        before = self._agents[agent].leaving_s
+        leaves_s = leaves_s if before is None else min(before, leaves_s)
+        self._agents[agent] = replace(self._agents[agent], leaving_s=leaves_s)
+        return before is None
+
+    def prepared(self, agent: int, masters: Mapping[str, str]) -> None:
+        """Takes note that no older ranks live on an agent, and where its roles' first ranks will listen."""
+        self._agents[agent] = replace(self._agents[agent], busy=False, masters=masters)
+
+    def started(self, agent: int) -> None:
+        """Takes note that ranks live on an agent from now on."""
+        self._agents[agent] = replace(self._agents[agent], busy=True)
+
+    def drained(self, agent: int) -> None:
+        """Takes note that an agent has said good-bye."""
+        self._agents[agent] = replace(self._agents[agent], drained=True)
 
     def notice(self, now_s: float, patience_s: float, gone: Collection[int] = ()) -> tuple[int, ...]:
         """Returns the agents of which it has just become known that they are gone, or silent for too long.
@@ -132,13 +144,14 @@ class Roster:
             gone: Those that an engine has seen end; of one whose line is up, the line knows better.
         """
         found = []
-        for agent, seen in self._agents.items():
+        for agent, seen in list(self._agents.items()):
             if seen.connected or seen.lost:
                 continue
-            seen.gone = seen.gone or agent in gone
-            if seen.noticed_s is None and (seen.gone or now_s - seen.left_s > patience_s):
-                seen.noticed_s = now_s
-                found.append(agent)
+            is_gone = seen.gone or agent in gone
+            noticed = seen.noticed_s is None and (is_gone or now_s - seen.left_s > patience_s)
+            if noticed or is_gone != seen.gone:
+                self._agents[agent] = replace(seen, gone=is_gone, noticed_s=now_s if noticed else seen.noticed_s)
+            found += [agent] if noticed else []
         return tuple(found)
 
     def acknowledged(self, sent_s: float) -> tuple[int, ...]:
@@ -156,10 +169,10 @@ class Roster:
         return tuple(found)
 
     def lose(self, agent: int) -> None:
-        """Goes on without an agent.
+        """Goes on without an agent."""
+        self._agents[agent] = replace(self._agents[agent], lost=True, busy=False, noticed_s=None)
 
-        Args:
-            agent: The agent.
-        """
-        seen = self._agents[agent]
-        seen.lost, seen.busy, seen.noticed_s = True, False, None
+
+def names(agents: Sequence[int]) -> str:
+    """Returns some agents for people."""
+    return ", ".join(map(str, agents[:NAMES_MAX]))

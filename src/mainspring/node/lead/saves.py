@@ -1,19 +1,15 @@
-"""Paces durable saves: one step at a time, the same one on every rank, made real when the last share has come."""
+"""Durable saves: one step at a time, the same one on every rank, made real when the last share has come."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import final
 
 from mainspring.domain.ports import Backoff
-from mainspring.domain.wire import NO_LONGER_HELD, Detail, ShareStored, StoreFailed, StoreStep
-from mainspring.domain.wire.events.leads import CheckpointDurableEvent, CheckpointFailedEvent
-from mainspring.node.lead.effects import ManifestWritten, WriteManifest
-from mainspring.node.lead.holdings import Holdings, Taken
-from mainspring.node.lead.outbox import Outbox
-from mainspring.node.lead.resume import ResumeSource, Resumption
+from mainspring.domain.wire import Detail, ShareStored, StoreStep
+from mainspring.node.lead.holdings import Taken
 
 STORE_EVERY_S = 10.0  # The most work an attempt can lose with all its nodes, beyond what one save takes.
 REST_PARTS = 3.0  # A save that took long is followed by three times as long a rest: disk and network are training's.
@@ -42,57 +38,65 @@ class Saves:
     """The save under way, and which steps were tried."""
 
     def __init__(self) -> None:
-        self.taken: Taken | None = None
-        """What is being saved, None for nothing."""
-        self.writing = False
-        """Whether its manifest is being written."""
+        self._taken: Taken | None = None
+        self._writing = False
+        self._agents: frozenset[int] = frozenset()
         self._ranks: frozenset[int] = frozenset()
         self._shares: dict[int, ShareStored] = {}
         self._through = self._failed = -1
         self._due_s = self._started_s = self._again_s = -math.inf
         self._tries = 0
 
+    @property
+    def idle(self) -> bool:
+        """Returns whether no save is under way."""
+        return self._taken is None
+
+    @property
+    def writing(self) -> bool:
+        """Returns whether the manifest of the save under way is being written."""
+        return self._writing
+
     def due(self, monotonic_s: float) -> bool:
-        """Returns whether the next save may start.
+        """Returns whether the next save may start."""
+        return self._taken is None and monotonic_s >= max(self._due_s, self._again_s)
 
-        Args:
-            monotonic_s: The time.
-        """
-        return self.taken is None and monotonic_s >= max(self._due_s, self._again_s)
-
-    def start(self, taken: Taken | None, ranks: Collection[int], monotonic_s: float) -> bool:
-        """Returns whether a save starts: none is under way, and neither this step nor a later one was tried.
+    def start(self, taken: Taken | None, ranks: Mapping[int, Collection[int]], monotonic_s: float) -> StoreStep | None:
+        """Returns the order of a save that starts: none is under way, and neither this step nor a later one was tried.
 
         Args:
             taken: The newest step of which every rank's own agent holds the snapshot.
-            ranks: The places whose shares it has.
+            ranks: The places whose shares it has, by agent.
             monotonic_s: The time.
         """
-        if self.taken is not None or taken is None or taken.step <= self._through or monotonic_s < self._again_s:
-            return False
-        self.taken, self.writing, self._shares, self._ranks = taken, False, {}, frozenset(ranks)
+        if self._taken is not None or taken is None or taken.step <= self._through or monotonic_s < self._again_s:
+            return None
+        self._agents, self._ranks = frozenset(ranks), frozenset(rank for own in ranks.values() for rank in own)
+        self._taken, self._writing, self._shares = taken, False, {}
         self._through, self._started_s, self._due_s = taken.step, monotonic_s, monotonic_s + STORE_EVERY_S
-        return True
+        return StoreStep(step=taken.step, taken_in=taken.generation)
+
+    def order(self, agent: int) -> StoreStep | None:
+        """Returns the order of the save under way, None where the agent has no share in it."""
+        if self._taken is None or agent not in self._agents:
+            return None
+        return StoreStep(step=self._taken.step, taken_in=self._taken.generation)
 
     def share(self, stored: ShareStored) -> None:
-        """Takes one rank's share; one of another step is of no use any more.
-
-        Args:
-            stored: What is in the store.
-        """
-        if self.taken is not None and stored.step == self.taken.step and stored.rank in self._ranks:
+        """Takes one rank's share; one of another step is of no use any more."""
+        if self._taken is not None and stored.step == self._taken.step and stored.rank in self._ranks:
             self._shares[stored.rank] = stored
 
     def finish(self) -> Stored | None:
         """Returns the step, once, when its last share has come."""
-        if self.taken is None or self.writing or len(self._shares) < len(self._ranks):
+        if self._taken is None or self._writing or len(self._shares) < len(self._ranks):
             return None
-        self.writing = True
+        self._writing = True
         state: dict[str, str | int | float | bool] = {}
         for rank in sorted(self._ranks, reverse=True):
             state.update(self._shares[rank].state)
         shares = tuple(self._shares[rank] for rank in sorted(self._ranks))
-        return Stored(taken=self.taken, shares=shares, state=state)
+        return Stored(taken=self._taken, shares=shares, state=state)
 
     def owes(self, taken: Taken | None) -> bool:
         """Returns whether a save is under way, or this step is yet to be saved or tried again.
@@ -100,7 +104,7 @@ class Saves:
         Args:
             taken: The newest step of which every rank's own agent holds the snapshot.
         """
-        return self.taken is not None or (taken is not None and taken.step > self._through)
+        return self._taken is not None or (taken is not None and taken.step > self._through)
 
     def fail(self, step: int, monotonic_s: float) -> bool:
         """Ends the save under way if it is one of `step`, which is tried again; returns whether this failure is news.
@@ -111,147 +115,37 @@ class Saves:
         """
         news, self._failed = step != self._failed, step
         self._tries = 1 if news else self._tries + 1
-        if self.taken is not None and self.taken.step == step and not self.writing:
-            self.taken = None
+        if self._taken is not None and self._taken.step == step and not self._writing:
+            self._taken = None
             if self._tries < TRIES_MAX:
                 self._through = min(self._through, step - 1)
                 self._again_s = monotonic_s + AGAIN.wait_s(self._tries)
         return news
 
     def overtaken(self, step: int, monotonic_s: float) -> None:
-        """Ends the save under way if it is one of `step`, for the sake of a newer one, which may start soon.
-
-        Args:
-            step: The step that is not to be had any more.
-            monotonic_s: The time.
-        """
-        if self.taken is not None and self.taken.step == step and not self.writing:
-            self.taken, self._due_s, self._again_s = None, -math.inf, monotonic_s + OVERTAKEN_WAIT_S
+        """Ends the save under way if it is one of `step`, for the sake of a newer one, which may start soon."""
+        if self._taken is not None and self._taken.step == step and not self._writing:
+            self._taken, self._due_s, self._again_s = None, -math.inf, monotonic_s + OVERTAKEN_WAIT_S
 
     def written(self, monotonic_s: float) -> None:
-        """Takes note that the save under way is durable; the next one waits the longer, the longer this one took.
-
-        Args:
-            monotonic_s: The time.
-        """
+        """Takes note that the save under way is durable; the next one waits the longer, the longer this one took."""
         took_s = monotonic_s - self._started_s
         self._due_s = max(self._due_s, monotonic_s + REST_PARTS * took_s)
-        self.taken, self.writing = None, False
+        self._taken, self._writing = None, False
+
+    def unwritten(self, step: int, monotonic_s: float) -> bool:
+        """Takes note that the manifest could not be written; the rest is as with `fail`."""
+        self._writing = False
+        return self.fail(step, monotonic_s)
 
     def rewind(self, step: int) -> None:
-        """Forgets what came after `step`: the attempt goes on from there, and will save those steps anew.
-
-        Args:
-            step: The step resumed from.
-        """
+        """Forgets what came after `step`: the attempt goes on from there, and will save those steps anew."""
         self._through = min(self._through, step)
-        if self.taken is not None and self.taken.step > step and not self.writing:
-            self.taken = None
+        if self._taken is not None and self._taken.step > step and not self._writing:
+            self._taken = None
 
     def abandon(self) -> None:
         """Gives up the save under way, unless all its shares are there: an agent that has one of them is lost."""
-        if self.taken is not None and not self.writing:
-            self._through = min(self._through, self.taken.step - 1)
-            self.taken = None
-
-
-@final
-class Saving:
-    """Starts saves, takes shares, has manifests written.
-
-    Args:
-        holdings: What is in memory.
-        resumption: What is durable.
-        outbox: Where events and messages go.
-    """
-
-    def __init__(self, holdings: Holdings, resumption: Resumption, outbox: Outbox) -> None:
-        self.saves = Saves()
-        self._holdings = holdings
-        self._resumption = resumption
-        self._outbox = outbox
-        self._agents: tuple[int, ...] = ()
-        self._parent: ResumeSource | None = None
-
-    @property
-    def owes(self) -> bool:
-        """Returns whether something in memory is yet to be made durable."""
-        return self.saves.owes(self._holdings.newest_own())
-
-    def start(self) -> None:
-        """Starts the next save, when there is something to save."""
-        if self.saves.taken is not None:
-            return
-        taken = self._holdings.newest_own()
-        held = self._holdings.holders(taken) if taken is not None else {}
-        ranks = [holding.rank for own in held.values() for holding in own]
-        if self.saves.start(taken, ranks, self._outbox.now_s):
-            self._agents = tuple(held)
-            self.tell(self._agents)
-
-    def tell(self, agents: Collection[int]) -> None:
-        """Tells agents of the save under way, again where need be.
-
-        Args:
-            agents: The agents.
-        """
-        taken = self.saves.taken
-        if taken is not None:
-            mine = [agent for agent in agents if agent in self._agents]
-            self._outbox.tell(mine, StoreStep(step=taken.step, taken_in=taken.generation))
-
-    def failed(self, agent: int, message: StoreFailed) -> None:
-        """Takes note that a share could not be made durable; one that newer snapshots have overwritten is no failure.
-
-        Args:
-            agent: Where.
-            message: Which, and why.
-        """
-        if message.reason == NO_LONGER_HELD and self._holdings.overtaken(agent, message.rank, message.step):
-            self.saves.overtaken(message.step, self._outbox.now_s)
-        else:
-            self._fail(message.step, message.reason)
-
-    def began(self, source: ResumeSource) -> None:
-        """Takes note of where a generation resumes: the first tells what checkpoint this lead began from.
-
-        Args:
-            source: Where.
-        """
-        if self._parent is None:
-            self._parent = source if source.name == "store" else ResumeSource()
-
-    def finish(self) -> None:
-        """Has the manifest written once the last share has come."""
-        stored = self.saves.finish()
-        if stored is not None:
-            parent = self._parent or ResumeSource()
-            self._outbox.effects.append(
-                WriteManifest(
-                    step=stored.taken.step,
-                    generation=stored.taken.generation,
-                    parent_step=parent.step,
-                    begins_from=parent.begins_from,
-                    shares=stored.shares,
-                    state=stored.state,
-                    replace=self._resumption.damaged(stored.taken.step),
-                )
-            )
-
-    def written(self, news: ManifestWritten) -> None:
-        """Takes note of how writing a manifest went.
-
-        Args:
-            news: How.
-        """
-        if news.failure:
-            self.saves.writing = False
-            self._fail(news.step, news.failure)
-            return
-        self.saves.written(self._outbox.now_s)
-        self._resumption.stored(news.step)
-        self._outbox.event(CheckpointDurableEvent(step=news.step, size_bytes=news.size_bytes))
-
-    def _fail(self, step: int, reason: str) -> None:
-        if self.saves.fail(step, self._outbox.now_s):
-            self._outbox.event(CheckpointFailedEvent(step=step, reason=reason))
+        if self._taken is not None and not self._writing:
+            self._through = min(self._through, self._taken.step - 1)
+            self._taken = None

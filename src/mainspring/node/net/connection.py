@@ -20,23 +20,14 @@ Message = TypeVar("Message")
 
 @final
 class Connection:
-    """One connection that carries messages both ways.
-
-    Args:
-        reader: What arrives.
-        writer: What leaves.
-    """
+    """One connection that carries messages both ways."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     def send(self, message: object) -> None:
-        """Queues a message. A line that is closed, or too far behind, drops it and closes.
-
-        Args:
-            message: A message of `wire`.
-        """
+        """Queues a message. A line that is closed, or too far behind, drops it and closes."""
         if self._writer.is_closing():
             return
         self._writer.write(codec.frame(message))
@@ -79,11 +70,7 @@ class Connection:
             await asyncio.sleep(lease_s / QUIET_PARTS)
 
     async def flush(self, limit_s: float) -> None:
-        """Waits until everything queued has left, or the limit.
-
-        Args:
-            limit_s: How long to wait.
-        """
+        """Waits until everything queued has left, or the limit."""
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(limit_s):
                 self._writer.transport.set_write_buffer_limits(high=0)
@@ -110,11 +97,7 @@ def own_address(peer: str) -> str:
 
 
 def free_port(host: str) -> int:
-    """Returns a port nobody listens on just now.
-
-    Args:
-        host: The address to try it on.
-    """
+    """Returns a port nobody listens on just now."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.bind((host, 0))
@@ -137,10 +120,5 @@ def host_port(address: str) -> tuple[str, int]:
 
 
 def address_of(host: str, port: int) -> str:
-    """Returns "host:port", an IPv6 host in brackets.
-
-    Args:
-        host: The host's address.
-        port: The port.
-    """
+    """Returns "host:port", an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

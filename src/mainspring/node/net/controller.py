@@ -1,4 +1,4 @@
-"""The agent's calls to the controller: register, heartbeat. The controller may be away for as long as it likes."""
+"""Client of the controller: register, heartbeat. The controller may be away for as long as it likes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ class ControllerClient:
 
     Args:
         url: Where it listens.
-        token: The attempt's secret.
         clock: Time, to compare with the controller's.
         certificate: PEM text to trust besides the system's authorities.
     """
@@ -44,9 +43,6 @@ class ControllerClient:
     async def register(self, message: wire.Register) -> wire.Orders:
         """Returns the agent's orders, as far as they are known.
 
-        Args:
-            message: Who registers.
-
         Raises:
             NotAllowed: The attempt is over, or never was.
             Unavailable: The controller does not answer.
@@ -55,9 +51,6 @@ class ControllerClient:
 
     async def heartbeat(self, message: wire.Heartbeat) -> wire.HeartbeatReply:
         """Returns the controller's answer to a heartbeat.
-
-        Args:
-            message: The report.
 
         Raises:
             NotAllowed: The attempt is over, or never was.

@@ -30,9 +30,6 @@ def sealed_frame(message: object) -> bytes:
 
     What lists of shards and small facts say is restored as it is told, so a bit that flips on the way must show.
 
-    Args:
-        message: A message of `wire`.
-
     Raises:
         InvalidMessage: It is larger than a frame may be.
     """
@@ -69,11 +66,7 @@ class Pipe(asyncio.BufferedProtocol):
 
     @classmethod
     def over(cls, writer: asyncio.StreamWriter) -> Pipe:
-        """Returns a pipe over a connection whose other end waits for an answer; its stream is not to be used again.
-
-        Args:
-            writer: The stream it was until now.
-        """
+        """Returns a pipe over a connection whose other end waits for an answer; its stream is not to be used again."""
         pipe = cls()
         transport = cast(asyncio.Transport, writer.transport)
         transport.set_protocol(pipe)
@@ -115,9 +108,6 @@ class Pipe(asyncio.BufferedProtocol):
     def send(self, message: object) -> None:
         """Queues a message; nothing happens on a connection that is gone.
 
-        Args:
-            message: A message of `wire`.
-
         Raises:
             InvalidMessage: It is larger than a frame may be.
         """
@@ -147,9 +137,6 @@ class Pipe(asyncio.BufferedProtocol):
 
     async def receive_into(self, room: memoryview) -> None:
         """Fills `room` with the next bytes.
-
-        Args:
-            room: Where they go.
 
         Raises:
             Unavailable: They did not come, or too slowly.

@@ -1,4 +1,4 @@
-"""Ends what an agent leaves behind: a tiny child process that outlives a killed agent just long enough.
+"""Process reaper: a tiny child that outlives a killed agent just long enough to end what it leaves behind.
 
 It reads lines from the agent: "+<group>" and "-<group>" for process groups that began and ended, "=<folder>" for a
 folder to remove at the end (a memory limit's). When the pipe closes, however the agent ended, it kills every group
@@ -76,11 +76,7 @@ def _marked(pid: int, wanted: bytes) -> bool:
 
 
 def remove(folder: str) -> None:
-    """Removes an empty folder, or a limit's once its last process has left it.
-
-    Args:
-        folder: Its path.
-    """
+    """Removes an empty folder, or a limit's once its last process has left it."""
     for _ in range(REMOVALS_MAX):
         try:
             os.rmdir(folder)

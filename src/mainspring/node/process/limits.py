@@ -1,4 +1,4 @@
-"""Bounds each rank's memory with a control group of its own, under the agent's, where the machine lets us.
+"""Memory limits: each rank in a control group of its own, under the agent's, where the machine lets us.
 
 Version 1 and version 2 of the kernel's interface. Version 2 allows limits only below a group that holds no process, so
 the agent moves into a group of its own first; where others share the agent's group that cannot be, and nothing is
@@ -37,8 +37,6 @@ class MemoryLimit:
     """One process's bound.
 
     Args:
-        folder: Its control group.
-        memory_mib: The bound.
         names: What the kernel calls things.
     """
 
@@ -79,11 +77,7 @@ class MemoryLimits:
         self._count = 0
 
     def limit(self, memory_mib: int) -> MemoryLimit | None:
-        """Returns a bound for one more process; None where none can be made, and none is wanted for 0.
-
-        Args:
-            memory_mib: The bound.
-        """
+        """Returns a bound for one more process; None where none can be made, and none is wanted for 0."""
         if self.own is None or memory_mib <= 0:
             return None
         self._count += 1

@@ -71,9 +71,6 @@ class RankLog:
         """Appends output; a disk that is full or hangs loses it, never the rank.
 
         Returns once it is written, so that a disk sets the pace; one that hangs makes it wait `WRITE_LIMIT_S` once.
-
-        Args:
-            data: The output.
         """
         with self._changed:
             self._tail = (self._tail + data)[-LAST_WORDS_BYTES:]
@@ -89,11 +86,7 @@ class RankLog:
                 self._slow = not self._changed.wait_for(lambda: not self._waiting_bytes, WRITE_LIMIT_S)
 
     def move(self, path: Path) -> None:
-        """Sends further output to another file.
-
-        Args:
-            path: The file.
-        """
+        """Sends further output to another file."""
         with self._changed:
             self._waiting.append(path)
             self._changed.notify_all()
@@ -179,27 +172,15 @@ class Guard:
         )
 
     def note(self, group: int) -> None:
-        """Notes a process group as ours.
-
-        Args:
-            group: Its id.
-        """
+        """Notes a process group as ours."""
         self._write(f"+{group}\n")
 
     def forget(self, group: int) -> None:
-        """Notes that a process group is gone.
-
-        Args:
-            group: Its id.
-        """
+        """Notes that a process group is gone."""
         self._write(f"-{group}\n")
 
     def note_folder(self, folder: Path) -> None:
-        """Notes a folder to remove at the end, if it is still there.
-
-        Args:
-            folder: A control group's.
-        """
+        """Notes a folder to remove at the end, if it is still there."""
         self._write(f"={folder}\n")
 
     def close(self) -> None:
@@ -241,13 +222,7 @@ class RankProcess:
         return self._process.pid if self._process is not None else 0
 
     async def start(self, command: tuple[str, ...], *, environment: Mapping[str, str], folder: Path) -> None:
-        """Starts the program.
-
-        Args:
-            command: Program and arguments.
-            environment: All its variables.
-            folder: Where it runs.
-        """
+        """Starts the program."""
         agent = os.getpid()
         entry = self._limit.procs if self._limit is not None else -1
 
@@ -320,11 +295,7 @@ class RankProcess:
         return f"{last}\n{passed}".strip() if passed else last
 
     def signal(self, number: int) -> None:
-        """Signals the process's whole group.
-
-        Args:
-            number: The signal.
-        """
+        """Signals the process's whole group."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)

@@ -1,4 +1,4 @@
-"""Says where a rank is: its process's state, and the stacks that Python's faulthandler wrote into its output.
+"""Stack dumps: a rank's process state, and the stacks that Python's faulthandler wrote into its output.
 
 A program that joined has `faulthandler` on SIGUSR1; the signal would kill any other, which is looked at from outside.
 """
@@ -79,9 +79,6 @@ def _asks_safely(process: RankProcess, program: int) -> bool:
 def stacks_in(output: bytes) -> Stacks:
     """Returns the stacks that stand in a program's output, between whatever else it wrote.
 
-    Args:
-        output: What the program wrote since it was asked.
-
     Source: `faulthandler.dump_traceback`, CPython 3.11: threads newest first, the main thread last; the one that got
     the signal, which is the main thread unless that blocks it, is called current.
     """
@@ -97,11 +94,7 @@ def _top(lines: Sequence[str]) -> str:
 
 
 def process_state(pid: int) -> str:
-    """Returns a process's state letter as /proc gives it, "" when it is gone.
-
-    Args:
-        pid: The process.
-    """
+    """Returns a process's state letter as /proc gives it, "" when it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""Keeps one rank's snapshots in shared memory that outlives the rank and dies with the agent.
+"""Shared-memory arena: one rank's snapshots, in memory that outlives the rank and dies with the agent.
 
 The memory is a file without a name, reached by ranks through this process's descriptor, so that no crash of anybody
 leaves it behind. Three slots: one being written, the newest whole snapshot, the one before. The first snapshot tells
@@ -43,11 +43,7 @@ def memory_file(name: str) -> int:
 
 
 def path_of(file: int) -> str:
-    """Returns the path under which other processes of this user open one of this process's files.
-
-    Args:
-        file: Its descriptor.
-    """
+    """Returns the path under which other processes of this user open one of this process's files."""
     return f"/proc/{os.getpid()}/fd/{file}"
 
 
@@ -56,9 +52,7 @@ class Slot:
     """Room for one snapshot: a range of a file, mapped here.
 
     Args:
-        file: The file's descriptor.
         offset: Where the range begins, a multiple of the page size.
-        size_bytes: Its length.
         on_free: Called when the last who held it lets go.
     """
 
@@ -85,22 +79,11 @@ class Slot:
         self.data = np.frombuffer(self.room, dtype=np.uint8)
 
     def fill(self, holding: Holding, shards: tuple[Shard, ...], state: Detail, sequence: int) -> None:
-        """Says what the bytes are, now that they are whole.
-
-        Args:
-            holding: Whose snapshot of what.
-            shards: Where its blocks lie.
-            state: The program's facts.
-            sequence: Counts what was filled.
-        """
+        """Says what the bytes are, now that they are whole."""
         self.holding, self.shards, self.state, self.sequence = holding, shards, state, sequence
 
     def front(self, size_bytes: int) -> memoryview:
-        """Returns the first bytes, to be written.
-
-        Args:
-            size_bytes: How many.
-        """
+        """Returns the first bytes, to be written."""
         return memoryview(self.room)[:size_bytes]
 
     def clear(self) -> None:
@@ -171,11 +154,7 @@ class Held:
         return self._slot.data
 
     def part(self, shard: Shard) -> memoryview:
-        """Returns one block's bytes.
-
-        Args:
-            shard: One of its shards.
-        """
+        """Returns one block's bytes."""
         return memoryview(self._slot.room)[shard.offset : shard.offset + shard.size_bytes]
 
     def sealed(self) -> Sealed:
@@ -232,9 +211,6 @@ class Arena:
         """Returns a slot to write into; what it held is given up. Takes long while memory is reserved the first times.
 
         Where every slot is held it waits up to `SLOT_WAIT_S`, and lets copies that are under way know.
-
-        Args:
-            size_bytes: Room the snapshot needs.
         """
         async with self._beginning:
             slot = self._free()
@@ -251,12 +227,7 @@ class Arena:
             return await self._grow(size_bytes)
 
     def commit(self, snapshot: SnapshotCommit, holding: Holding) -> bool:
-        """Keeps what was written; returns whether the slot is ours and its shards lie inside it.
-
-        Args:
-            snapshot: What the rank says it wrote.
-            holding: Who the rank is in this generation.
-        """
+        """Keeps what was written; returns whether the slot is ours and its shards lie inside it."""
         mine = (slot for slot in self._slots if slot.offset == snapshot.offset and slot.holding is None)
         slot = next((slot for slot in mine if not slot.pins), None)
         if slot is None or snapshot.step < 0 or holding.step != snapshot.step:
@@ -273,32 +244,19 @@ class Arena:
         return True
 
     def discard_after(self, step: int) -> None:
-        """Gives up snapshots newer than `step`: the attempt goes on from there.
-
-        Args:
-            step: The newest to keep.
-        """
+        """Gives up snapshots newer than `step`: the attempt goes on from there."""
         for slot in self._whole():
             if slot.holding is not None and slot.holding.step > step:
                 slot.clear()
 
     def discard(self, held: Held) -> None:
-        """Gives up one snapshot: its bytes are not what they were.
-
-        Args:
-            held: The snapshot.
-        """
+        """Gives up one snapshot: its bytes are not what they were."""
         for slot in self._slots:
             if slot.holding is held.holding:
                 slot.clear()
 
     def hold(self, step: int, taken_in: int) -> Held | None:
-        """Returns a snapshot, kept from being overwritten until released; None when it is not there.
-
-        Args:
-            step: Its step.
-            taken_in: The generation it was taken in.
-        """
+        """Returns a snapshot, kept from being overwritten until released; None when it is not there."""
         for slot in self._whole():
             if slot.holding is not None and _key(slot.holding) == (step, taken_in):
                 return Held(slot)

@@ -1,4 +1,4 @@
-"""Keeps copies of other agents' snapshots, so that the loss of a node loses nothing.
+"""Replicas of other agents' snapshots, so that the loss of a node loses nothing.
 
 Of every place that copies to this agent it keeps the newest two, in memory of its own that is used again: while one
 is received, only one whole copy is there, so that there is never more than twice what a place sends.
@@ -46,11 +46,7 @@ class Copies:
         return tuple(slot.holding for slot in whole if slot.holding is not None)
 
     async def begin(self, offered: CopyBegin) -> Slot | None:
-        """Returns room for a copy, until `keep` or `drop`; None when it is refused.
-
-        Args:
-            offered: What its owner wants to send.
-        """
+        """Returns room for a copy, until `keep` or `drop`; None when it is refused."""
         holding = offered.holding
         if not offered.size_bytes >= 0 or not all_inside(offered.shards, offered.size_bytes):
             return None
@@ -72,12 +68,7 @@ class Copies:
         return await self._new(slots, size_bytes, offered.size_bytes)
 
     async def keep(self, slot: Slot, offered: CopyBegin) -> Holding | None:
-        """Verifies a copy and keeps it; returns what is held now, None when its bytes are not what its owner had.
-
-        Args:
-            slot: From `begin`, filled.
-            offered: As `begin` was given it.
-        """
+        """Verifies a copy and keeps it; returns what is held now, None when its bytes are not what its owner had."""
         sealed = await asyncio.to_thread(seal, slot.data, offered.shards)
         self._incoming.discard(slot)
         holding = replace(offered.holding, copied=True)
@@ -93,44 +84,25 @@ class Copies:
         return holding
 
     def drop(self, slot: Slot) -> None:
-        """Takes back room that was not filled.
-
-        Args:
-            slot: From `begin`.
-        """
+        """Takes back room that was not filled."""
         self._incoming.discard(slot)
 
     def hold(self, step: int, taken_in: int, rank: int) -> Held | None:
-        """Returns a copy, kept from being overwritten until released; None when it is not there.
-
-        Args:
-            step: Its step.
-            taken_in: The generation it was taken in.
-            rank: The place whose snapshot it is of.
-        """
+        """Returns a copy, kept from being overwritten until released; None when it is not there."""
         for slot in self._slots.get(rank, []):
             if slot.holding is not None and _key(slot.holding) == (step, taken_in):
                 return Held(slot)
         return None
 
     def enter(self, generation: int, step: int) -> None:
-        """Gives up copies newer than `step`, from which a generation goes on, and refuses such of older generations.
-
-        Args:
-            generation: The generation.
-            step: The newest to keep.
-        """
+        """Gives up copies newer than `step`, from which a generation goes on, and refuses such of older generations."""
         self._generation, self._resumed = generation, step
         for slot in self._whole():
             if slot.holding is not None and slot.holding.step > step:
                 slot.clear()
 
     def discard(self, held: Held) -> None:
-        """Gives up one copy: its bytes are not what they were.
-
-        Args:
-            held: The copy.
-        """
+        """Gives up one copy: its bytes are not what they were."""
         for slot in self._whole():
             if slot.holding is held.holding:
                 slot.clear()

@@ -1,4 +1,4 @@
-"""What agents say to each other: copies of snapshots pushed ahead of any failure, and bytes asked for after one.
+"""Traffic between agents: copies of snapshots pushed ahead of any failure, and bytes asked for after one.
 
 A copy holds the blocks of a snapshot that no other node has. It goes from the arena's memory to the socket, and from
 the socket to the peer's memory; the peer checks every byte against the sender's checksums before it counts.
@@ -58,7 +58,6 @@ class Runs:
     Args:
         shards: The copy's shards, with offsets in it.
         runs: Where its bytes lie in the snapshot, as (offset, size), in order.
-        size_bytes: How many there are.
     """
 
     shards: tuple[Shard, ...]
@@ -67,11 +66,7 @@ class Runs:
 
 
 def copied_runs(shards: Sequence[Shard]) -> Runs:
-    """Returns what of a snapshot goes into its copy: the blocks saved once that are on no other node.
-
-    Args:
-        shards: The snapshot's.
-    """
+    """Returns what of a snapshot goes into its copy: the blocks saved once that are on no other node."""
     runs: list[tuple[int, int]] = []
     found: list[Shard] = []
     sent = 0  # Bytes of all runs but the last.
@@ -88,11 +83,7 @@ def copied_runs(shards: Sequence[Shard]) -> Runs:
 
 
 def page_end(shards: Sequence[Shard]) -> int:
-    """Returns how many of the shards fit in one message, at least one.
-
-    Args:
-        shards: What is to be told.
-    """
+    """Returns how many of the shards fit in one message, at least one."""
     ends = accumulate(len(shard.path) for shard in shards[:SHARDS_MAX])
     return max(1, sum(end <= PATH_CHARACTERS_MAX for end in ends))
 
@@ -102,7 +93,6 @@ class Indexed:
     """What a peer holds of a step.
 
     Args:
-        entries: Its shards.
         states: The programs' facts, by place.
     """
 
@@ -133,10 +123,7 @@ class Peers:
     """This agent's dealings with others of its attempt.
 
     Args:
-        attempt: The attempt.
-        token: Its secret.
         arenas: This agent's own snapshots, by place; places may be added.
-        copies: Copies of others' snapshots.
         tell_lead: Sends a message to the lead.
     """
 
@@ -322,11 +309,6 @@ class Peers:
 
     async def index(self, address: str, step: int, taken_in: int) -> Indexed:
         """Returns what a peer holds of a step.
-
-        Args:
-            address: The peer.
-            step: The step.
-            taken_in: The generation it was taken in.
 
         Raises:
             Unavailable: It does not answer.

@@ -1,6 +1,6 @@
-"""What ranks of a generation resume from: tells them where it lies, and brings the bytes they ask for.
+"""Restores: tells the ranks of a generation where their state lies, and brings the bytes they ask for.
 
-Bytes come from the best source that has them (see `catalogue`). A source that is gone is not asked again; bytes that
+Bytes come from the best source that has them (see `step_index`). A source that is gone is not asked again; bytes that
 are not what they were are taken from the next one. Only when no source is left does a fetch fail.
 """
 
@@ -26,10 +26,10 @@ from mainspring.domain.wire import (
     Shard,
 )
 from mainspring.node.snapshots.arena import MEMORY_SHARE, Arena, memory_available_bytes, memory_file, path_of
-from mainspring.node.snapshots.catalogue import Entry, StepIndexer
 from mainspring.node.snapshots.copies import Copies
 from mainspring.node.snapshots.peers import SHARDS_MAX, Peers, page_end
 from mainspring.node.snapshots.sources import ByteSource, HereSource, PeerSource, Want
+from mainspring.node.snapshots.step_index import Entry, StepIndexer
 from mainspring.node.snapshots.stores import Stores
 
 STAGINGS_A_RANK = 2  # A rank asks for the next bytes before it has mapped those before.
@@ -60,7 +60,7 @@ class _Staging:
 
 @dataclass(slots=True, eq=False)
 class _Generation:
-    catalogue: StepIndexer
+    index: StepIndexer
     staged: dict[int, deque[int]] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
 
@@ -70,11 +70,8 @@ class Restores:
     """This agent's restores, one generation at a time. For the event loop's thread.
 
     Args:
-        agent: This agent's number.
         peers: The way to other agents.
-        stores: The object store.
         arenas: This agent's own snapshots, by place; places may be added.
-        copies: Copies of others' snapshots.
         prefix: What a role's paths and facts are prefixed with in the store.
     """
 
@@ -111,7 +108,7 @@ class Restores:
         """
         self.release()
         self._wanted = order
-        catalogue = StepIndexer(
+        index = StepIndexer(
             order,
             agent=self._agent,
             peers=self._peers,
@@ -122,19 +119,19 @@ class Restores:
         )
         if order.step >= 0 or order.begins_from:
             try:
-                await catalogue.make_ready()
+                await index.make_ready()
             except BaseException:
-                catalogue.let_go()
+                index.let_go()
                 raise
         if self._wanted is not order:
-            catalogue.let_go()
+            index.let_go()
             raise Unavailable("restore the state", got="a newer generation meanwhile")
-        self._now = _Generation(catalogue)
+        self._now = _Generation(index)
 
     def release(self) -> None:
         """Gives up what is held and staged: every rank steps, or the generation is over. May be called again."""
         if self._now is not None:
-            self._now.catalogue.let_go()
+            self._now.index.let_go()
             for files in self._now.staged.values():
                 for file in files:
                     os.close(file)
@@ -144,37 +141,28 @@ class Restores:
     async def plan(self, rank: int, request: RestoreRequest) -> RestorePlan:
         """Returns where a rank's state lies.
 
-        Args:
-            rank: The rank's place.
-            request: What it asks.
-
         Raises:
             NotFound: The rank has no part in this generation.
             DamagedData: Nobody has some of it as it was.
             Unavailable: Some of it cannot be had.
         """
-        catalogue = self._current().catalogue
-        if catalogue.step < 0:
+        index = self._current().index
+        if index.step < 0:
             return RestorePlan(step=-1)
-        listing = await catalogue.listing(rank, everywhere=request.everywhere)
+        listing = await index.listing(rank, everywhere=request.everywhere)
         total = len(listing.entries) if request.everywhere else listing.near
         since = max(0, request.since)
         shards = [_as_told(entry) for entry in listing.entries[since : min(total, since + SHARDS_MAX)]]
         return RestorePlan(
-            step=catalogue.step,
+            step=index.step,
             shards=tuple(shards[: page_end(shards)]),
             state=listing.state,
-            source=catalogue.order.source,
+            source=index.order.source,
             total=total,
         )
 
     async def fetch(self, rank: int, request: FetchPieces) -> PiecesFetched | FetchFailed:
-        """Returns where the bytes lie that a rank asks for, verified; the file is there until the one after the next.
-
-        Args:
-            rank: The rank's place.
-            request: What it asks.
-        """
+        """Returns where the bytes lie that a rank asks for, verified; the file lasts until the one after the next."""
         try:
             return await self._fetched(self._current(), rank, request)
         except MainspringError as error:
@@ -188,7 +176,7 @@ class Restores:
         return self._now
 
     async def _fetched(self, now: _Generation, rank: int, request: FetchPieces) -> PiecesFetched:
-        listing = await now.catalogue.listing(rank, everywhere=False)
+        listing = await now.index.listing(rank, everywhere=False)
         entries = listing.entries
         for piece in request.pieces:
             size_bytes = entries[piece.shard].shard.size_bytes if 0 <= piece.shard < len(entries) else -1
@@ -228,7 +216,7 @@ class Restores:
                     piece.home = home
                     return source
             piece.home = len(piece.entry.homes)
-            await now.catalogue.add_stored()
+            await now.index.add_stored()
             if piece.home == len(piece.entry.homes):
                 raise piece.error or Unavailable(
                     "restore the state", on=piece.entry.shard.path, got="nobody who still has it"

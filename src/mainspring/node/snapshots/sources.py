@@ -1,4 +1,4 @@
-"""Where the bytes of a restore come from: memory here, a peer's memory, the object store. All hand out verified bytes.
+"""Sources of a restore's bytes: memory here, a peer's, the object store. All hand out verified bytes.
 
 Pieces are read in whole pages of checksums. What is wanted of a peer is put together into few large requests: a large
 run of whole pages goes from the socket to where it is wanted, smaller ones pass through a buffer.
@@ -53,12 +53,7 @@ class Want:
         self.missing_bytes = len(self.into)
 
     def overlap(self, low: int, high: int) -> tuple[int, int]:
-        """Returns the part of bytes `low` to `high` of the shard that is wanted.
-
-        Args:
-            low: The first.
-            high: Past the last.
-        """
+        """Returns the part of bytes `low` to `high` of the shard that is wanted."""
         return max(low, self.offset), min(high, self.offset + len(self.into))
 
     def copy_from(self, data: memoryview, offset: int) -> None:
@@ -79,12 +74,10 @@ class ByteSource(Protocol):
     @property
     def shards(self) -> Mapping[int, Shard]:
         """Returns its shards by number, with their checksums, and paths as the role's program knows them."""
-        ...
 
     @property
     def state(self) -> Detail:
         """Returns the program's facts."""
-        ...
 
     async def read(self, wants: Sequence[Want]) -> None:
         """Fills what is wanted with verified bytes; notes the error of each want whose bytes are not what they were.
@@ -93,16 +86,11 @@ class ByteSource(Protocol):
             Unavailable: The source is gone.
             InvalidMessage: It does not keep to the rules.
         """
-        ...
 
 
 @final
 class HereSource:
-    """A snapshot or copy in this agent's own memory, verified before anybody reads it.
-
-    Args:
-        held: The snapshot.
-    """
+    """A snapshot or copy in this agent's own memory, verified before anybody reads it."""
 
     def __init__(self, held: Held) -> None:
         self.held = held
@@ -144,8 +132,6 @@ class StoredSource:
     """A durable step.
 
     Args:
-        stores: The object store.
-        checkpoint: The step.
         prefix: What the role's paths and facts begin with there, "" for all.
     """
 
@@ -211,11 +197,7 @@ class PeerSource:
     """A snapshot or copy in a peer's memory.
 
     Args:
-        peers: The way there.
-        address: The peer.
-        holding: The snapshot.
         shards: All its shards, in the peer's order.
-        state: The program's facts.
     """
 
     def __init__(self, peers: Peers, address: str, holding: Holding, shards: Sequence[Shard], state: Detail) -> None:

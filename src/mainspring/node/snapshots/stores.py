@@ -1,4 +1,4 @@
-"""Moves state between this node and the object store, in worker threads, with bounded retries."""
+"""Object-store traffic of one node: state moved in worker threads, with bounded retries."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ class Share:
     """One rank's part of a step.
 
     Args:
-        claim: Under which it is written.
         prefix: What its paths and facts are prefixed with, so that roles do not collide; "" in a job of one role.
-        held: The snapshot.
     """
 
     claim: Claim
@@ -68,7 +66,6 @@ class Stores:
     """This node's traffic with the object store. Shares leave one at a time; reads do not wait for them.
 
     Args:
-        store: The object store.
         job: The job whose state it is.
     """
 
@@ -80,11 +77,7 @@ class Stores:
         self._readers = ThreadPoolExecutor(max_workers=READS_AT_ONCE, thread_name_prefix="mainspring-fetch")
 
     async def keep(self, share: Share) -> ShareStored | StoreFailed:
-        """Makes one rank's share durable; returns what to tell the lead. A repeat sends only what has not arrived.
-
-        Args:
-            share: What to store; released by the caller.
-        """
+        """Makes one rank's share durable; returns what to tell the lead. A repeat sends only what has not arrived."""
         holding = share.held.holding
         file = share_file(share.claim, generation=holding.generation, rank=holding.rank)
 
@@ -114,9 +107,6 @@ class Stores:
 
     async def open(self, step: int) -> Checkpoint:
         """Returns a durable step, opened for reading; none of its data is read.
-
-        Args:
-            step: The step.
 
         Raises:
             DamagedData: It does not hold together.
@@ -198,9 +188,6 @@ class Stores:
 
     async def put_claim(self, claim: Claim) -> None:
         """Tells leads with older claims that they may write no more.
-
-        Args:
-            claim: The new lead's.
 
         Raises:
             Unavailable: The store does not answer.

@@ -1,4 +1,4 @@
-"""One process of a rank's program: its own Unix socket, who it is in each generation, the answers to what it asks."""
+"""Server of one rank process: its Unix socket, who it is in each generation, the answers to what it asks."""
 
 from __future__ import annotations
 
@@ -29,11 +29,8 @@ class RankSlot:
     """What the agent knows of one of its places, across generations and processes.
 
     Args:
-        rank: The place's number.
-        arena: Its snapshots.
         place: Who runs there in this generation, None while it stands by.
         local_rank: Its place among its role's ranks on this node.
-        local_ranks: Those ranks.
         coordinator: The JAX service of its role in this generation.
         served: Generations it had a rank in, newest last.
         progress: Its newest progress that the lead has not been told.
@@ -57,73 +54,55 @@ class RankSlot:
     results_told: int = 0
 
     def keep_result(self, values: wire.Detail) -> wire.RankResult:
-        """Returns a result as the lead is told it, now and after every break of the line.
-
-        Args:
-            values: The program's facts.
-        """
+        """Returns a result as the lead is told it, now and after every break of the line."""
         self.results_told += 1
         result = wire.RankResult(rank=self.rank, values=values, sequence=self.results_told)
         self.results = [*self.results[-RESULTS_KEPT_MAX + 1 :], result]
         return result
 
 
-class Duty(Protocol):
-    """What a process's conversation needs of its agent's crew."""
+class Supervisor(Protocol):
+    """What a process's conversation needs of the supervisor of its agent's ranks."""
 
     def is_current(self, life: RankConnection) -> bool:
         """Returns whether the process belongs to the generation that is running."""
-        ...
 
     def welcome(self, life: RankConnection) -> wire.Welcome:
         """Returns who the process is."""
-        ...
 
     def step_reply(self, life: RankConnection) -> wire.StepReply:
         """Returns whether, when and how programs must leave, and the pace of snapshots."""
-        ...
 
     def stepped(self, desk: RankSlot, report: wire.StepReport) -> None:
         """Takes a step report."""
-        ...
 
-    def rests(self, life: RankConnection) -> None:
+    def idle(self, life: RankConnection) -> None:
         """Takes word that the process waits for the next generation."""
-        ...
 
     def tell_lead(self, message: wire.AgentToLead) -> None:
         """Sends a message to the lead."""
-        ...
 
 
-class Keep(Protocol):
+class SnapshotService(Protocol):
     """What a process's conversation needs of what outlives it."""
 
     def saved(self, desk: RankSlot, holding: wire.Holding) -> None:
         """Takes word of a snapshot that is whole in the arena."""
-        ...
 
     async def plan(self, desk: RankSlot, request: wire.RestoreRequest) -> wire.RestorePlan | wire.FetchFailed:
         """Returns where the state lies that the generation resumes from."""
-        ...
 
     async def fetch(self, desk: RankSlot, request: wire.FetchPieces) -> wire.PiecesFetched | wire.FetchFailed:
         """Returns bytes of it."""
-        ...
 
 
 @final
 class RankConnection:
-    """A process from its start to its end: of a place, or standing by for one.
+    """A process from its start to its end: of a place, or standing by for one."""
 
-    Args:
-        role: Whose program it runs.
-        process: The process.
-        duty: The crew.
-        keep: What outlives the process.
-    """
-
-    def __init__(self, role: RoleName, process: RankProcess, duty: Duty, keep: Keep) -> None:
+    def __init__(
+        self, role: RoleName, process: RankProcess, supervisor: Supervisor, snapshots: SnapshotService
+    ) -> None:
         self.role = role
         self.process = process
         self.desk: RankSlot | None = None
@@ -132,16 +111,16 @@ class RankConnection:
         self.left = -1  # The newest it has left; 0 for one that stands by.
         self.reconnected = 0
         self.over = False
-        self.resting = asyncio.Event()  # Set while it waits for a generation, and for good when it has ended.
+        self.idled = asyncio.Event()  # Set while it waits for a generation, and for good when it has ended.
         self.watch: asyncio.Task[None] | None = None
-        self._duty = duty
-        self._keep = keep
+        self._supervisor = supervisor
+        self._snapshots = snapshots
         self._welcomed = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._path = ""
 
     @property
-    def rests(self) -> bool:
+    def idle(self) -> bool:
         """Returns whether it waits for a generation."""
         return not self.over and self.left >= self.generation
 
@@ -170,25 +149,16 @@ class RankConnection:
         except OSError as error:
             raise Unavailable("open a rank's socket", on=path, got=str(error)) from error
 
-    def seat(self, desk: RankSlot, generation: int) -> None:
-        """Gives it a place in a generation; if it waits for one, its program goes on.
-
-        Args:
-            desk: The place.
-            generation: The generation.
-        """
+    def assign(self, desk: RankSlot, generation: int) -> None:
+        """Gives it a place in a generation; if it waits for one, its program goes on."""
         self.reconnected += self.generation > 0
         self.desk, self.generation = desk, generation
-        self.resting.clear()
+        self.idled.clear()
         welcomed, self._welcomed = self._welcomed, asyncio.Event()
         welcomed.set()
 
     def exited(self, exit_code: int) -> wire.RankExited:
-        """Returns what the lead is told of its end in a place.
-
-        Args:
-            exit_code: How it ended.
-        """
+        """Returns what the lead is told of its end in a place."""
         assert self.desk is not None
         words = self.process.last_words
         return wire.RankExited(generation=self.generation, rank=self.desk.rank, exit_code=exit_code, last_words=words)
@@ -196,7 +166,7 @@ class RankConnection:
     def close(self) -> None:
         """Ends its conversations: the process is gone."""
         self.over = True
-        self.resting.set()
+        self.idled.set()
         self._welcomed.set()
         if self._server is not None:
             self._server.close()
@@ -225,40 +195,40 @@ class RankConnection:
     async def _next(self, line: Connection, *, after: int) -> None:
         """Answers with a `Welcome` once the process has a place in a generation after that one."""
         while not self.over:
-            if self.generation > after and self._duty.is_current(self):
-                line.send(self._duty.welcome(self))
+            if self.generation > after and self._supervisor.is_current(self):
+                line.send(self._supervisor.welcome(self))
                 return
             self.left = max(after, self.generation)  # One that was over before its program heard of it is left too.
-            self.resting.set()
-            self._duty.rests(self)
+            self.idled.set()
+            self._supervisor.idle(self)
             await self._welcomed.wait()
 
     async def _answer(self, message: wire.RankRequest) -> wire.RankResponse | None:
         desk = self.desk
         assert desk is not None
-        if not self._duty.is_current(self):
+        if not self._supervisor.is_current(self):
             return self._answer_of_the_past(message)
         match message:
             case wire.StepReport():
-                self._duty.stepped(desk, message)
-                return self._duty.step_reply(self)
+                self._supervisor.stepped(desk, message)
+                return self._supervisor.step_reply(self)
             case wire.SnapshotBegin():
                 slot = await desk.arena.begin(message.size_bytes)
                 if slot.offset < 0:
-                    self._duty.tell_lead(wire.StoreFailed(rank=desk.rank, step=message.step, reason=slot.reason))
+                    self._supervisor.tell_lead(wire.StoreFailed(rank=desk.rank, step=message.step, reason=slot.reason))
                 return slot
             case wire.SnapshotCommit():
                 holding = self._holding(desk, message.step)
                 if holding is None or not desk.arena.commit(message, holding):
                     return None
-                self._keep.saved(desk, holding)
+                self._snapshots.saved(desk, holding)
                 return wire.Done()
             case wire.RestoreRequest():
-                return await self._keep.plan(desk, message)
+                return await self._snapshots.plan(desk, message)
             case wire.FetchPieces():
-                return await self._keep.fetch(desk, message)
+                return await self._snapshots.fetch(desk, message)
             case wire.ResultReport():
-                self._duty.tell_lead(desk.keep_result(message.values))
+                self._supervisor.tell_lead(desk.keep_result(message.values))
                 return wire.Done()
 
     def _holding(self, desk: RankSlot, step: int) -> wire.Holding | None:
@@ -279,7 +249,7 @@ class RankConnection:
         over = f"generation {self.generation} is over"
         match message:
             case wire.StepReport():
-                return self._duty.step_reply(self)
+                return self._supervisor.step_reply(self)
             case wire.SnapshotBegin():
                 return wire.SnapshotSlot(offset=-1, reason=over)
             case wire.SnapshotCommit() | wire.ResultReport():
@@ -289,23 +259,13 @@ class RankConnection:
 
 
 def signal_all(lives: Sequence[RankConnection], number: signal.Signals) -> None:
-    """Signals the groups of some processes.
-
-    Args:
-        lives: The processes.
-        number: The signal.
-    """
+    """Signals the groups of some processes."""
     for life in lives:
         life.process.signal(number)
 
 
 async def ended_all(lives: Sequence[RankConnection], limit_s: float) -> None:
-    """Waits until some processes have ended.
-
-    Args:
-        lives: The processes.
-        limit_s: How long at the most.
-    """
+    """Waits until some processes have ended."""
     watches = [life.watch for life in lives if life.watch is not None]
     if watches:
         await asyncio.wait(watches, timeout=limit_s)

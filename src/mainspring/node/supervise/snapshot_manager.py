@@ -1,4 +1,4 @@
-"""What of an agent outlives its ranks: snapshots, copies of peers', and the ways between them, the store and ranks."""
+"""Snapshots of one agent: kept beyond their ranks, copied to and from peers, stored, restored."""
 
 from __future__ import annotations
 
@@ -16,20 +16,12 @@ from mainspring.node.snapshots.peers import Peers
 from mainspring.node.snapshots.restores import Restores
 from mainspring.node.snapshots.stores import Share, Stores
 from mainspring.node.supervise.rank_server import RankSlot
+from mainspring.node.tasks import Tasks
 
 
 @final
 class SnapshotManager:
-    """One agent's memory, and what is done with it.
-
-    Args:
-        orders: The attempt's orders.
-        desks: The agent's places.
-        copies: Peers' snapshots.
-        peers: Traffic with other agents.
-        stores: Traffic with the object store.
-        tell_lead: Sends a message to the lead.
-    """
+    """One agent's memory, and what is done with it."""
 
     def __init__(
         self,
@@ -55,7 +47,7 @@ class SnapshotManager:
             prefix=self.prefix,
         )
         self._tell_lead = tell_lead
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._order = wire.PrepareGeneration(generation=0, step=-1, source="")
 
     @property
@@ -65,26 +57,15 @@ class SnapshotManager:
         return (*own, *self._copies.holdings)
 
     def adopt(self, orders: wire.Orders) -> None:
-        """Follows another lead from now on.
-
-        Args:
-            orders: The attempt's orders under that lead.
-        """
+        """Follows another lead from now on."""
         self._orders = orders
 
     def prefix(self, role: RoleName) -> str:
-        """Returns what a role's paths and facts are prefixed with in the store, so that roles do not collide there.
-
-        Args:
-            role: The role.
-        """
+        """Returns what a role's paths and facts are prefixed with in the store, so that roles do not collide there."""
         return f"{role}/" if len(self._orders.roles) > 1 else ""
 
     async def prepare(self, order: wire.PrepareGeneration) -> None:
         """Gives up what is newer than the step a generation resumes from, and makes that ready.
-
-        Args:
-            order: What the lead wants.
 
         Raises:
             DamagedData: The step's bytes are not what they were.
@@ -127,16 +108,12 @@ class SnapshotManager:
                 self._tell_lead(answer)  # Else the attempt went on from before this step.
 
     def saved(self, desk: RankSlot, holding: wire.Holding) -> None:
-        """Tells the lead of a snapshot, and has it sealed and copied to the peer; see `Keep`."""
+        """Tells the lead of a snapshot, and has it sealed and copied to the peer; see `SnapshotService`."""
         self._tell_lead(wire.SnapshotTaken(holding=holding))
         self._copy(desk, holding.step, holding.generation)
 
     def copy_resumed(self, order: wire.PrepareGeneration) -> None:
-        """Copies the snapshots a generation resumes from: its peer may be another one than theirs was.
-
-        Args:
-            order: What the lead wants.
-        """
+        """Copies the snapshots a generation resumes from: its peer may be another one than theirs was."""
         if order.source == "arena":
             for desk in self.desks.values():
                 self._copy(desk, order.step, order.taken_in)
@@ -144,9 +121,7 @@ class SnapshotManager:
     def _copy(self, desk: RankSlot, step: int, taken_in: int) -> None:
         held = desk.arena.hold(step, taken_in)
         if held is not None:
-            task = asyncio.create_task(self._seal_and_copy(held, self._order.peer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.spawn(self._seal_and_copy(held, self._order.peer))
 
     async def _seal_and_copy(self, held: Held, peer: str) -> None:
         try:
@@ -157,10 +132,10 @@ class SnapshotManager:
         finally:
             held.release()
 
-    # ------------------------------------------------------------ what ranks ask (see `Keep`)
+    # ------------------------------------------------------------ what ranks ask (see `SnapshotService`)
 
     async def plan(self, desk: RankSlot, request: wire.RestoreRequest) -> wire.RestorePlan | wire.FetchFailed:
-        """Returns where the state lies that the generation resumes from; see `Keep`."""
+        """Returns where the state lies that the generation resumes from; see `SnapshotService`."""
         generation = self._order.generation
         try:
             return await self._restores.plan(desk.rank, request)
@@ -169,7 +144,7 @@ class SnapshotManager:
             return self._failed(desk, generation, wire.FetchFailed(reason=str(error), corrupt=corrupt))
 
     async def fetch(self, desk: RankSlot, request: wire.FetchPieces) -> wire.PiecesFetched | wire.FetchFailed:
-        """Returns bytes of it; see `Keep`."""
+        """Returns bytes of it; see `SnapshotService`."""
         generation = self._order.generation
         answer = await self._restores.fetch(desk.rank, request)
         return self._failed(desk, generation, answer) if isinstance(answer, wire.FetchFailed) else answer
@@ -182,9 +157,7 @@ class SnapshotManager:
 
     async def close(self) -> None:
         """Ends what is under way."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
+        tasks = self._tasks.cancel()
         if tasks:
             await asyncio.wait(tasks)
         self._restores.release()

@@ -1,4 +1,4 @@
-"""Processes started ahead: each has its program's imports behind it, and waits for a place that needs a process.
+"""Standby processes: each has its program's imports behind it, and waits for a place that needs a process.
 
 Only for programs that say so (`Hello.standby`): what they do before they join may be done in vain.
 """
@@ -16,11 +16,7 @@ FAILURES_MAX = 3  # A program whose spare process ends by itself that often is n
 
 @final
 class Standbys:
-    """One spare process for each role that allows it.
-
-    Args:
-        start: Starts a process of a role without a place.
-    """
+    """One spare process for each role that allows it."""
 
     def __init__(self, start: Callable[[RoleName], Awaitable[RankConnection]]) -> None:
         self._start = start
@@ -29,11 +25,7 @@ class Standbys:
         self._starting: set[RoleName] = set()
 
     async def fill(self, role: RoleName) -> None:
-        """Starts a spare process unless there is one.
-
-        Args:
-            role: A role whose program allows it.
-        """
+        """Starts a spare process unless there is one."""
         if role in self._waiting or role in self._starting or self._failures.get(role, 0) >= FAILURES_MAX:
             return
         self._starting.add(role)
@@ -43,19 +35,11 @@ class Standbys:
             self._starting.discard(role)
 
     def take(self, role: RoleName) -> RankConnection | None:
-        """Returns the spare process, then no spare any more; one that has yet to join is still ahead of a new one.
-
-        Args:
-            role: The role that needs a process.
-        """
+        """Returns the spare process, then no spare any more; one that has yet to join is still ahead of a new one."""
         return self._waiting.pop(role, None)
 
     def lost(self, life: RankConnection) -> None:
-        """Forgets a spare process that has ended.
-
-        Args:
-            life: The process.
-        """
+        """Forgets a spare process that has ended."""
         for role, waiting in list(self._waiting.items()):
             if waiting is life:
                 self._failures[role] = self._failures.get(role, 0) + 1

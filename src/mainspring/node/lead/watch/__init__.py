@@ -1,1 +1,1 @@
-"""What the lead learns by watching ranks: progress, pace, hangs, stragglers, failures, where time went."""
+"""Monitoring of running ranks: progress, snapshot interval, hangs, stragglers, failures, where time went."""

@@ -1,4 +1,4 @@
-"""What failures amount to: the ladder from restarting in place, over another node, to giving up with a diagnosis."""
+"""Failure policy: the ladder from restarting in place, over another node, to giving up with a diagnosis."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from mainspring.domain.life import AttemptState
 
 ALIKE_MAX = 3  # A program that fails the same way three times without a step between will do so again.
 SWAP_AFTER = 2  # One failure may be the program's; two on one node without a step between are likelier the node's.
+BLAME_S = 0.25  # A dead rank's agent tells of it in milliseconds; survivors' own errors only say that it is gone.
 FORGIVEN_S = 3_600.0  # 16,384 GPUs fail every three hours (NUMBERS.md); restarts that count are those of a storm.
 
 
@@ -18,12 +19,10 @@ class Failure:
     """How a rank failed.
 
     Args:
-        rank: Its place.
         agent: Where that is, -1 when that says nothing.
         how: What happened, as a clause: "was killed by signal 9".
         kind: What makes two failures alike: the exit code, or "left", "hang".
         outside: Whether it came from outside the program: other nodes may do better.
-        words: Its last words.
     """
 
     rank: int
@@ -69,7 +68,7 @@ class Failures:
     """
 
     def __init__(self, *, restarts_max: int) -> None:
-        self.suspects: set[int] = set()
+        self.suspects: frozenset[int] = frozenset()
         """Agents whose places run only where others do not suffice."""
         self._restarts_max = restarts_max
         self._restarts_s: deque[float] = deque(maxlen=restarts_max + 1)
@@ -78,15 +77,26 @@ class Failures:
         self._first_words = ""
         self._step = -1
         self._by_agent: dict[int, int] = {}
+        self._blamed: Failure | None = None
+        self._blame_s = 0.0
+
+    def begin(self) -> None:
+        """Takes note that a new generation runs: nobody in it is blamed yet."""
+        self._blamed = None
+
+    def blame(self, failure: Failure, now_s: float) -> None:
+        """Takes a failure that is likely the consequence of another one, which is waited for a little."""
+        if self._blamed is None:
+            self._blamed, self._blame_s = failure, now_s + BLAME_S
+
+    def unexplained(self, now_s: float) -> Failure | None:
+        """Returns a failure that no other one has explained in time, once."""
+        due = self._blamed if now_s >= self._blame_s else None
+        self._blamed = None if due is not None else self._blamed
+        return due
 
     def another(self, failure: Failure, *, furthest: int, now_s: float) -> FailureDecision:
-        """Counts a failure; returns what to do about it.
-
-        Args:
-            failure: How a rank failed.
-            furthest: The furthest step so far.
-            now_s: The time, on the monotonic clock.
-        """
+        """Counts a failure; returns what to do about it."""
         this = (failure.kind, furthest)
         self._alike = self._alike + 1 if this == self._last else 1
         self._last = this
@@ -97,7 +107,7 @@ class Failures:
         self._step = furthest
         self._by_agent[failure.agent] = self._by_agent.get(failure.agent, 0) + 1
         if self._by_agent[failure.agent] >= SWAP_AFTER and failure.agent >= 0:
-            self.suspects.add(failure.agent)
+            self.suspects |= {failure.agent}
         while self._restarts_s and now_s - self._restarts_s[0] > FORGIVEN_S:
             self._restarts_s.popleft()
         return self._verdict(failure, furthest, now_s)

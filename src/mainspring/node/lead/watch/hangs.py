@@ -1,4 +1,4 @@
-"""When silence is a hang, and which ranks are odd: learned from the attempt's own pace and from where ranks stand.
+"""Hang detection: when silence is a hang and which ranks are odd, learned from the attempt's pace and ranks' stacks.
 
 Whoever waits in a collective looks the same everywhere, so a rank that stands elsewhere than most is the likely cause.
 Some signs are certain (a process that is stopped or gone); others may be a long pause that the program means to make,
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 from mainspring.domain.ids import RoleName
@@ -27,6 +27,7 @@ STARTUP_PARTS = 4.0
 GAPS_KEPT = 1_024  # Enough for a percentile; at two reports a second, nine minutes.
 GAPS_MIN = 8  # Fewer say nothing about the next: the first steps of a program differ most.
 PATIENCE_MAX = 64.0
+DUMP_LIMIT_S = 3.0  # Dumping stacks takes milliseconds; a process that cannot answer in seconds is odd itself.
 EVIDENCE_RANKS_MAX = 16  # Named in an event; a thousand odd ranks are one fact, not a thousand.
 _STOPPED = ("T", "t")  # proc(5): stopped by a signal, or by a tracer.
 
@@ -146,8 +147,6 @@ class Suspicion:
     """A role that has been silent for too long.
 
     Args:
-        role: The role.
-        silent_s: For how long.
         stage: What may be acted on: 0 certain signs, 1 likely ones, 2 none needed.
     """
 
@@ -156,12 +155,38 @@ class Suspicion:
     stage: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskStacks:
+    """Agents shall say where their ranks stand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hang:
+    """A hang to act on.
+
+    Args:
+        suspicion: Which role is silent, and for how long.
+        odd: Which of its ranks are the likely cause.
+    """
+
+    suspicion: Suspicion
+    odd: Oddness
+
+
+@dataclass(slots=True)
+class _Dump:
+    """A look at where ranks stand: why, until when answers count, and those that came."""
+
+    suspicion: Suspicion
+    until_s: float
+    stacks: dict[int, StacksDumped] = field(default_factory=dict)
+
+
 @final
 class Hangs:
     """Watches the silence of every role's ranks.
 
     Args:
-        roles: The roles.
         fixed_s: The longest silence between two steps where the job says so, 0 to learn it.
         stepped_before: Whether earlier attempts of the job reported steps.
     """
@@ -173,6 +198,7 @@ class Hangs:
         self._stage = 0
         self._patience = 1.0
         self._hung_at = -1
+        self._dump: _Dump | None = None
 
     def begin(self, now_s: float, *, from_store: bool) -> None:
         """Takes note that a generation's ranks run.
@@ -181,28 +207,17 @@ class Hangs:
             now_s: The time.
             from_store: Whether they read their state from the object store, which may take long.
         """
-        self._from_store, self._stage = from_store, 0
+        self._from_store, self._stage, self._dump = from_store, 0, None
         for silence in self._roles.values():
             silence.begin(now_s)
 
     def progressed(self, role: RoleName, rank: int, now_s: float) -> None:
-        """Takes note that a rank has come further.
-
-        Args:
-            role: Its role.
-            rank: Its place.
-            now_s: The time.
-        """
+        """Takes note that a rank has come further."""
         self._roles[role].progressed(rank, now_s)
         self._stage = 0
 
     def suspicion(self, roles: tuple[RoleName, ...], now_s: float) -> Suspicion | None:
-        """Returns the role that has been silent for longest past its bound, None when none has.
-
-        Args:
-            roles: Those with ranks that live.
-            now_s: The time.
-        """
+        """Returns the role that has been silent for longest past its bound, None when none has."""
         found: Suspicion | None = None
         for role in roles:
             silence = self._roles[role]
@@ -223,10 +238,38 @@ class Hangs:
         self._stage = min(2, self._stage + 1)
 
     def declared(self, step: int) -> None:
-        """Takes note that a hang was declared; another one at the same step must last twice as long.
-
-        Args:
-            step: The furthest step.
-        """
+        """Takes note that a hang was declared; another one at the same step must last twice as long."""
         self._patience = min(2 * self._patience, PATIENCE_MAX) if step == self._hung_at else 1.0
         self._hung_at = step
+
+    def stacks(self, message: StacksDumped) -> None:
+        """Takes where a rank stands."""
+        if self._dump is not None:
+            self._dump.stacks[message.rank] = message
+
+    def survey(
+        self, suspicion: Suspicion | None, positions: Mapping[int, RankPosition], step: int, now_s: float
+    ) -> AskStacks | Hang | None:
+        """Returns what a suspicion leads to; first asks where ranks stand, and judges when they have said so.
+
+        Args:
+            suspicion: The role that is silent, None for none.
+            positions: How far every rank of that role is, by place.
+            step: The furthest step.
+            now_s: The time.
+        """
+        if suspicion is None:
+            self._dump = None
+        elif self._dump is None or self._dump.suspicion.role != suspicion.role:
+            self._dump = _Dump(suspicion=suspicion, until_s=now_s + DUMP_LIMIT_S)
+            return AskStacks()
+        elif now_s >= self._dump.until_s or all(
+            position.ended or rank in self._dump.stacks for rank, position in positions.items()
+        ):
+            odd = odd_ones(positions, self._dump.stacks)
+            self._dump = None
+            if odd.certain or suspicion.stage == 2 or (suspicion.stage == 1 and odd.ranks):
+                self.declared(step)
+                return Hang(suspicion=suspicion, odd=odd)
+            self.spared()
+        return None

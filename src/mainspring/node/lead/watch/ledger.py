@@ -1,4 +1,4 @@
-"""Where an attempt's node-seconds went, from the lead's start on: each of them is booked once, to one use.
+"""Time accounting: where an attempt's node-seconds went since the lead's start, each booked once, to one use.
 
 Outside of running, the lead itself knows the use. While ranks run, one rank's reports tell: what it measured, and for
 the rest steps, which are productive, repeated, or slowed down. Time since its last report is open: it is booked when
@@ -40,23 +40,14 @@ class TimeLedger:
         self._steps: deque[float] = deque(maxlen=STEPS_KEPT)
 
     def seconds(self, now_s: float) -> Mapping[str, float]:
-        """Returns all node-seconds so far, by use; time that is open counts as what it most likely is.
-
-        Args:
-            now_s: The time.
-        """
+        """Returns all node-seconds so far, by use; time that is open counts as what it most likely is."""
         self._pass(now_s)
         shown = dict(self._booked)
         shown[self._likely] += self._open_node_s
         return {use.value: seconds for use, seconds in shown.items() if seconds > 0}
 
     def have(self, nodes: int, now_s: float) -> None:
-        """Takes note of how many nodes the attempt has from now on.
-
-        Args:
-            nodes: How many.
-            now_s: The time.
-        """
+        """Takes note of how many nodes the attempt has from now on."""
         self._pass(now_s)
         self._nodes = nodes
 

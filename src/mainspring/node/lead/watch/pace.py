@@ -1,4 +1,4 @@
-"""How often to snapshot: from what a snapshot costs and how often nodes fail, both as measured.
+"""Snapshot interval: from what a snapshot costs and how often nodes fail, both as measured.
 
 The best time between snapshots is about sqrt(2 x cost x time between failures). Source: J. W. Young, "A first order
 approximation to the optimum checkpoint interval", CACM 17(9), 1974; J. T. Daly, "A higher order estimate of the
@@ -26,6 +26,29 @@ NOTCH_SLACK = 1.2  # How far past a notch the best must be before the pace moves
 
 
 @final
+class _FailureRate:
+    """How often nodes fail: a prior, and what was seen of so many nodes for so long."""
+
+    def __init__(self, nodes: int, now_s: float) -> None:
+        self._nodes = nodes
+        self._since_s = now_s
+        self._node_s = 0.0
+        self._failures = 0
+
+    def have(self, nodes: int, now_s: float) -> None:
+        self._node_s += self._nodes * max(0.0, now_s - self._since_s)
+        self._since_s, self._nodes = now_s, nodes
+
+    def failed(self) -> None:
+        self._failures += 1
+
+    def per_day(self, now_s: float) -> float:
+        node_s = self._node_s + self._nodes * max(0.0, now_s - self._since_s)
+        rate = (PRIOR_FAILURES + self._failures) / (PRIOR_NODE_DAYS + node_s / DAY_S)
+        return rate * max(1, self._nodes)
+
+
+@final
 class Pace:
     """The pace of snapshots of one attempt.
 
@@ -33,17 +56,13 @@ class Pace:
     second snapshot of the faster is one of the slower, so that the newest two of each always have one in common.
 
     Args:
-        nodes: How many nodes there are.
         now_s: The time, on the monotonic clock.
     """
 
     def __init__(self, *, nodes: int, now_s: float) -> None:
         self.every = 1
         """Steps between snapshots."""
-        self._nodes = nodes
-        self._since_s = now_s
-        self._node_s = 0.0
-        self._failures = 0
+        self._rate = _FailureRate(nodes, now_s)
         self._costs: deque[float] = deque(maxlen=COSTS_KEPT)
         self._steps: deque[float] = deque(maxlen=STEPS_KEPT)
         self._blocked_s = 0.0
@@ -65,18 +84,12 @@ class Pace:
         return statistics.median(self._steps) if self._steps else None
 
     def have(self, nodes: int, now_s: float) -> None:
-        """Takes note of how many nodes there are from now on.
-
-        Args:
-            nodes: How many.
-            now_s: The time.
-        """
-        self._node_s += self._nodes * max(0.0, now_s - self._since_s)
-        self._since_s, self._nodes = now_s, nodes
+        """Takes note of how many nodes there are from now on."""
+        self._rate.have(nodes, now_s)
 
     def failed(self) -> None:
         """Counts a failure that made ranks start again."""
-        self._failures += 1
+        self._rate.failed()
 
     def snapshot(self) -> None:
         """Counts a snapshot of the rank that `stepped` tells of."""
@@ -132,21 +145,11 @@ class Pace:
             self._taken, self._blocked_s = 0, 0.0
 
     def failures_per_day(self, now_s: float) -> float:
-        """Returns how many failures a day are to be expected of all nodes.
-
-        Args:
-            now_s: The time.
-        """
-        node_s = self._node_s + self._nodes * max(0.0, now_s - self._since_s)
-        rate = (PRIOR_FAILURES + self._failures) / (PRIOR_NODE_DAYS + node_s / DAY_S)
-        return rate * max(1, self._nodes)
+        """Returns how many failures a day are to be expected of all nodes."""
+        return self._rate.per_day(now_s)
 
     def interval_s(self, now_s: float) -> float | None:
-        """Returns the best time between snapshots, None before a snapshot was measured.
-
-        Args:
-            now_s: The time.
-        """
+        """Returns the best time between snapshots, None before a snapshot was measured."""
         cost_s = self.cost_s
         if cost_s is None:
             return None

@@ -1,35 +1,11 @@
-"""How far an attempt has come: the counting part of the lead's mind."""
+"""Progress: how far an attempt has come."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import final
 
 from mainspring.domain.wire.events.leads import CaughtUpEvent, GenerationSteppingEvent
-
-
-@dataclass(slots=True)
-class RankSeen:
-    """One place as the lead last saw it: its process, how far it is, the last result it told.
-
-    Args:
-        exit_code: How its process ended, None while it lives.
-        left: Whether it has left the generation because it was asked to.
-        step: Its newest step, -1 before the first.
-    """
-
-    pid: int = 0
-    exit_code: int | None = None
-    left: bool = False
-    step: int = -1
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    results: int = 0
-
-    @property
-    def gone(self) -> bool:
-        """Returns whether its program runs no more in this generation."""
-        return self.left or self.exit_code is not None
 
 
 @final
@@ -65,11 +41,7 @@ class Progress:
         self.caught_up = self.before < 0  # Before the first step of all there is nothing to catch up with.
 
     def stepped(self, step: int) -> tuple[type[GenerationSteppingEvent | CaughtUpEvent], ...]:
-        """Counts a step report; returns what kinds of events it amounts to.
-
-        Args:
-            step: The step reported.
-        """
+        """Counts a step report; returns the events it amounts to."""
         events: list[type[GenerationSteppingEvent | CaughtUpEvent]] = []
         if not self.stepping:
             events.append(GenerationSteppingEvent)
@@ -79,3 +51,11 @@ class Progress:
         self.here = max(self.here, step)
         self.furthest = max(self.furthest, step)
         return tuple(events)
+
+    def reached_before(self, step: int) -> None:
+        """Takes note of what a generation reached just before it was ended."""
+        self.furthest = max(self.furthest, step)
+
+    def blocked(self, seconds: float) -> None:
+        """Counts time that the lowest rank was blocked by snapshots."""
+        self.blocked_s += seconds

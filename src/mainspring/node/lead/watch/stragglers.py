@@ -1,4 +1,4 @@
-"""Which rank is slow by its own doing: the time it alone spends on a step, against what most ranks spend."""
+"""Straggler detection: the time a rank alone spends on a step, against what most ranks spend."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ class Slow:
     """A rank that is slow.
 
     Args:
-        rank: Its place.
         ratio: A step's time with its excess over one without.
     """
 
@@ -46,32 +45,17 @@ class Stragglers:
     _told: int = 0
 
     def begin(self, now_s: float) -> None:
-        """Forgets the generation before.
-
-        Args:
-            now_s: The time.
-        """
+        """Forgets the generation before."""
         self._ranks, self._since_s, self._told = {}, now_s, 0
 
     def stepped(self, rank: int, *, steps: int, seconds: Mapping[str, float]) -> None:
-        """Counts a rank's steps; what it waited for its own data is its own doing.
-
-        Args:
-            rank: Its place.
-            steps: How many since its report before.
-            seconds: What it measured.
-        """
+        """Counts a rank's steps; what it waited for its own data is its own doing."""
         seen = self._ranks.setdefault(rank, _Rank())
         seen.steps += steps
         seen.own_s += max(0.0, seconds.get(TimeUse.DATA.value, 0.0))
 
     def look(self, now_s: float, step_s: float | None) -> tuple[Slow, ...]:
-        """Returns the ranks that have been slow for some windows in a row, each once a generation.
-
-        Args:
-            now_s: The time.
-            step_s: How long a step takes.
-        """
+        """Returns the ranks that have been slow for some windows in a row, each once a generation."""
         if now_s - self._since_s < WINDOW_S or not step_s:
             return ()
         self._since_s = now_s

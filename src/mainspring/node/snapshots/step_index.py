@@ -1,4 +1,4 @@
-"""Finds all that there is of one step: in this agent's memory, in other agents', in the object store.
+"""Index of one step: in this agent's memory, in other agents', in the object store.
 
 Sources of a block stand in this order: snapshots here, copies here, peers' snapshots, peers' copies, the store. Two
 sources count as holding the same block only when its checksum is the same, so that states never mix.
@@ -7,6 +7,7 @@ sources count as holding the same block only when its checksum is the same, so t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import final
@@ -63,16 +64,105 @@ class Listing:
 
 
 @final
+class _StoredStep:
+    """The step in the object store, opened once at the most."""
+
+    def __init__(self, order: PrepareGeneration, stores: Stores, prefix: Callable[[RoleName], str]) -> None:
+        self._order = order
+        self._stores = stores
+        self._prefix = prefix
+        self.opened: Checkpoint | None = None
+        self._looked = False
+        self._sources: dict[RoleName, StoredSource] = {}
+
+    async def open(self) -> None:
+        self._looked = True
+        begins_from = self._order.begins_from
+        opening = self._stores.open_other(begins_from) if begins_from else self._stores.open(self._order.step)
+        self.opened = await opening
+
+    async def find(self) -> Checkpoint | None:
+        """Returns the step where the store has it; as the last hope, it does not say why it has not."""
+        if not self._looked:
+            with contextlib.suppress(MainspringError):
+                await self.open()
+        return self.opened
+
+    def source(self, checkpoint: Checkpoint, role: RoleName) -> StoredSource:
+        if role not in self._sources:
+            prefix = self._prefix(role)
+            if self._order.begins_from and not any(shard.path.startswith(prefix) for shard in checkpoint.shards):
+                prefix = ""  # It was not saved by roles of these names: every role is given all of it.
+            self._sources[role] = StoredSource(self._stores, checkpoint, prefix)
+        return self._sources[role]
+
+
+@final
+class _StepOfPeers:
+    """The step in other agents' memory; each of them is asked once for its list."""
+
+    def __init__(self, order: PrepareGeneration, agent: int, peers: Peers) -> None:
+        self._order = order
+        self._agent = agent
+        self._peers = peers
+        self._indices: dict[str, asyncio.Task[Indexed]] = {}
+        self._sources: dict[tuple[str, int, bool], PeerSource] = {}
+        self._turns = asyncio.Semaphore(PEERS_AT_ONCE)
+
+    def cancel(self) -> None:
+        for task in self._indices.values():
+            task.cancel()
+
+    @property
+    def holders(self) -> list[Holder]:
+        """Returns the other agents that hold part of the step; each agent begins at another one, to spread reads."""
+        others = [holder for holder in self._order.holders if holder.agent != self._agent]
+        return sorted(others, key=lambda holder: (holder.agent < self._agent, holder.agent))
+
+    async def of(self, role: RoleName) -> list[PeerSource]:
+        """Returns what other agents hold of a role, snapshots before copies; those that do not answer are left out."""
+        others = [holder for holder in self.holders if any(holding.role == role for holding in holder.holdings)]
+        indices = await asyncio.gather(*(self._index(holder.address) for holder in others))
+        found = []
+        for holder, indexed in zip(others, indices, strict=True):
+            mine = [one for one in holder.holdings if one.role == role and _wanted(self._order, one)]
+            for holding in mine if indexed is not None else []:
+                assert indexed is not None
+                source = self._source(holder.address, holding, indexed)
+                found += [source] if source is not None else []
+        return sorted(found, key=lambda source: source.holding.copied)
+
+    def _source(self, address: str, holding: Holding, indexed: Indexed) -> PeerSource | None:
+        key = (address, holding.rank, holding.copied)
+        if key not in self._sources:
+            if str(holding.rank) not in indexed.states:
+                return None  # It had the snapshot when the lead last heard of it.
+            mine = [entry.shard for entry in indexed.entries if (entry.rank, entry.copied) == key[1:]]
+            shards = [replace(shard, file="") for shard in mine]
+            state = indexed.states[str(holding.rank)]
+            self._sources[key] = PeerSource(self._peers, address, holding, shards, state)
+        return self._sources[key]
+
+    async def _index(self, address: str) -> Indexed | None:
+        if address not in self._indices:
+            self._indices[address] = asyncio.create_task(self._ask(address))
+        await asyncio.wait([self._indices[address]])
+        task = self._indices[address]
+        return None if task.cancelled() or isinstance(task.exception(), MainspringError) else task.result()
+
+    async def _ask(self, address: str) -> Indexed:
+        async with self._turns:
+            return await self._peers.index(address, self._order.step, self._order.taken_in)
+
+
+@final
 class StepIndexer:
     """One generation's sources.
 
     Args:
         order: The generation, and the step it resumes from.
-        agent: This agent's number.
         peers: The way to other agents.
-        stores: The object store.
         arenas: This agent's own snapshots, by place.
-        copies: Copies of others' snapshots.
         prefix: What a role's paths and facts are prefixed with in the store.
     """
 
@@ -88,22 +178,14 @@ class StepIndexer:
         prefix: Callable[[RoleName], str],
     ) -> None:
         self.order = order
-        self._agent = agent
-        self._peers = peers
-        self._stores = stores
         self._arenas = arenas
         self._copies = copies
-        self._prefix = prefix
         self._here: list[HereSource] = []
-        self._checkpoint: Checkpoint | None = None
-        self._looked_in_store = False
-        self._sources: dict[RoleName, StoredSource] = {}
+        self._there = _StepOfPeers(order, agent, peers)
+        self._stored = _StoredStep(order, stores, prefix)
         self._damaged = False
-        self._indices: dict[str, asyncio.Task[Indexed]] = {}
-        self._known_peers: dict[tuple[str, int, bool], PeerSource] = {}
         self._listings: dict[int, Listing] = {}
         self._busy = asyncio.Lock()
-        self._turns = asyncio.Semaphore(PEERS_AT_ONCE)
 
     async def make_ready(self) -> None:
         """Holds what is here of the step, verifies what ranks resume from, opens what is stored.
@@ -116,12 +198,11 @@ class StepIndexer:
         self._hold()
         if self.order.source == "store":
             if self.order.places:
-                self._looked_in_store = True
-                self._checkpoint = await self._open()
+                await self._stored.open()
             return
         exact = [self._exact(place) for place in self.order.places]
         await asyncio.gather(*(self._usable(source) for source in exact if source is not None))
-        others = [holding for holder in self._others() for holding in holder.holdings]
+        others = [holding for holder in self._there.holders for holding in holder.holdings]
         known = [*(source.holding for source in self._here), *others]
         for place in self.order.places:
             mine = [holding for holding in known if holding.role == place.role]
@@ -132,15 +213,15 @@ class StepIndexer:
     @property
     def step(self) -> int:
         """Returns the step that ranks are told their state is of, -1 when there is none."""
-        return self._checkpoint.manifest.step if self.order.begins_from and self._checkpoint else self.order.step
+        checkpoint = self._stored.opened
+        return checkpoint.manifest.step if self.order.begins_from and checkpoint else self.order.step
 
     def let_go(self) -> None:
         """Releases what is held here, and asks nobody any more."""
         for source in self._here:
             source.held.release()
         self._here = []
-        for task in self._indices.values():
-            task.cancel()
+        self._there.cancel()
 
     async def listing(self, rank: int, *, everywhere: bool) -> Listing:
         """Returns what a rank may ask for.
@@ -170,10 +251,10 @@ class StepIndexer:
     async def add_stored(self) -> bool:
         """Adds the store as the last home of what is listed; returns whether it has the step."""
         async with self._busy:
-            checkpoint = await self._stored()
+            checkpoint = await self._stored.find()
             for place in self.order.places:
                 if checkpoint is not None and place.rank in self._listings:
-                    self._listings[place.rank].add(self._source(checkpoint, place.role), only_known=True)
+                    self._listings[place.rank].add(self._stored.source(checkpoint, place.role), only_known=True)
             return checkpoint is not None
 
     # ------------------------------------------------------------ here
@@ -182,16 +263,14 @@ class StepIndexer:
         """Holds what is here of the step, snapshots before copies."""
         for place in sorted(self._arenas):
             for holding in self._arenas[place].holdings:
-                held = self._arenas[place].hold(holding.step, holding.generation) if self._wanted(holding) else None
+                held = (
+                    self._arenas[place].hold(holding.step, holding.generation) if _wanted(self.order, holding) else None
+                )
                 self._here += [HereSource(held)] if held is not None else []
         for holding in self._copies.holdings:
-            if self._wanted(holding):
+            if _wanted(self.order, holding):
                 held = self._copies.hold(holding.step, holding.generation, holding.rank)
                 self._here += [HereSource(held)] if held is not None else []
-
-    def _wanted(self, holding: Holding) -> bool:
-        same = holding.generation == self.order.taken_in or self.order.source == "store"
-        return holding.step == self.order.step and same
 
     def _exact(self, place: RankPlace) -> HereSource | None:
         """Returns the snapshot here of the rank that was then what this one is now."""
@@ -221,8 +300,9 @@ class StepIndexer:
     async def _near(self, place: RankPlace) -> Listing:
         listing = Listing()
         exact = self._exact(place)
-        if self._checkpoint is not None and self.order.source == "store":
-            listing.add(self._source(self._checkpoint, place.role))
+        checkpoint = self._stored.opened
+        if checkpoint is not None and self.order.source == "store":
+            listing.add(self._stored.source(checkpoint, place.role))
             for source in await self._usable_here(place):
                 listing.add(source, only_known=True)
             for entry in listing.entries:
@@ -231,7 +311,7 @@ class StepIndexer:
         elif exact is not None and await self._usable(exact):
             listing.add(exact)
         else:
-            there = [peer for peer in await self._there(place) if _is_at(peer.holding, place)]
+            there = [peer for peer in await self._there.of(place.role) if _is_at(peer.holding, place)]
             sources: list[HereSource | PeerSource] = [*await self._usable_here(place), *there]
             for one in sources:
                 if _is_at(one.holding, place):
@@ -242,7 +322,7 @@ class StepIndexer:
         return listing
 
     async def _widen(self, place: RankPlace, listing: Listing) -> None:
-        sources: list[HereSource | PeerSource] = [*await self._usable_here(place), *await self._there(place)]
+        sources: list[HereSource | PeerSource] = [*await self._usable_here(place), *await self._there.of(place.role)]
         for source in sources:
             listing.add(source)
         told = {
@@ -253,10 +333,10 @@ class StepIndexer:
         }
         lost = sorted(told - {source.holding.role_rank for source in sources})
         if lost:
-            checkpoint = await self._stored()
+            checkpoint = await self._stored.find()
             if checkpoint is None or checkpoint.manifest.lineage.generation != self.order.taken_in:
                 raise self._missing(place.role, lost[0])
-            listing.add(self._source(checkpoint, place.role))
+            listing.add(self._stored.source(checkpoint, place.role))
         listing.everywhere = True
 
     def _missing(self, role: RoleName, role_rank: int) -> MainspringError:
@@ -265,68 +345,10 @@ class StepIndexer:
             return DamagedData("restore the state", on=on, got="bytes that differ from their checksums")
         return Unavailable("restore the state", on=on, got="nobody who still has it")
 
-    # ------------------------------------------------------------ elsewhere
 
-    def _others(self) -> list[Holder]:
-        """Returns the other agents that hold part of the step; each agent begins at another one, to spread reads."""
-        others = [holder for holder in self.order.holders if holder.agent != self._agent]
-        return sorted(others, key=lambda holder: (holder.agent < self._agent, holder.agent))
-
-    async def _there(self, place: RankPlace) -> list[PeerSource]:
-        """Returns what other agents hold of a role, snapshots before copies; those that do not answer are left out."""
-        others = [holder for holder in self._others() if any(holding.role == place.role for holding in holder.holdings)]
-        indices = await asyncio.gather(*(self._index(holder.address) for holder in others))
-        found = []
-        for holder, indexed in zip(others, indices, strict=True):
-            mine = [holding for holding in holder.holdings if holding.role == place.role and self._wanted(holding)]
-            for holding in mine if indexed is not None else []:
-                assert indexed is not None
-                source = self._peer(holder.address, holding, indexed)
-                found += [source] if source is not None else []
-        return sorted(found, key=lambda source: source.holding.copied)
-
-    def _peer(self, address: str, holding: Holding, indexed: Indexed) -> PeerSource | None:
-        key = (address, holding.rank, holding.copied)
-        if key not in self._known_peers:
-            if str(holding.rank) not in indexed.states:
-                return None  # It had the snapshot when the lead last heard of it.
-            mine = [entry.shard for entry in indexed.entries if (entry.rank, entry.copied) == key[1:]]
-            shards = [replace(shard, file="") for shard in mine]
-            state = indexed.states[str(holding.rank)]
-            self._known_peers[key] = PeerSource(self._peers, address, holding, shards, state)
-        return self._known_peers[key]
-
-    async def _index(self, address: str) -> Indexed | None:
-        if address not in self._indices:
-            self._indices[address] = asyncio.create_task(self._ask_index(address))
-        await asyncio.wait([self._indices[address]])
-        task = self._indices[address]
-        return None if task.cancelled() or isinstance(task.exception(), MainspringError) else task.result()
-
-    async def _ask_index(self, address: str) -> Indexed:
-        async with self._turns:
-            return await self._peers.index(address, self.order.step, self.order.taken_in)
-
-    async def _stored(self) -> Checkpoint | None:
-        if not self._looked_in_store:
-            self._looked_in_store = True
-            try:
-                self._checkpoint = await self._open()
-            except MainspringError:
-                self._checkpoint = None  # It was the last hope; what was tried before tells more.
-        return self._checkpoint
-
-    async def _open(self) -> Checkpoint:
-        begins_from = self.order.begins_from
-        return await (self._stores.open_other(begins_from) if begins_from else self._stores.open(self.order.step))
-
-    def _source(self, checkpoint: Checkpoint, role: RoleName) -> StoredSource:
-        if role not in self._sources:
-            prefix = self._prefix(role)
-            if self.order.begins_from and not any(shard.path.startswith(prefix) for shard in checkpoint.shards):
-                prefix = ""  # It was not saved by roles of these names: every role is given all of it.
-            self._sources[role] = StoredSource(self._stores, checkpoint, prefix)
-        return self._sources[role]
+def _wanted(order: PrepareGeneration, holding: Holding) -> bool:
+    same = holding.generation == order.taken_in or order.source == "store"
+    return holding.step == order.step and same
 
 
 def _is_at(holding: Holding, place: RankPlace) -> bool:
