@@ -14,7 +14,8 @@ from rich.console import Console
 from mainspring.app.render.events import event_words, events_table, notable
 from mainspring.app.render.goodput import goodput_table, goodput_text, report_panel
 from mainspring.app.render.jobs import job_panel, ranks_text
-from mainspring.app.render.tables import CONSOLE, Lines, Listing, framed, gist, jobs_table
+from mainspring.app.render.progress import Lines
+from mainspring.app.render.tables import CONSOLE, Listing, framed, gist, jobs_table
 from mainspring.app.sdk.lab import job
 from mainspring.domain.answers import AttemptView, Event, GoodputReport, JobView
 from mainspring.domain.goodput import Goodput, TimeUse

@@ -65,12 +65,12 @@ def test_a_client_elsewhere_trusts_what_its_environment_names_and_nothing_else(
     record = lab.home.server()
     assert record is not None
     with Client(record.url, lab.home.token()) as stranger, pytest.raises(NotAllowed, match="SSL_CERT_FILE"):
-        stranger.jobs()
+        stranger.ps()
     other = Client(record.url.replace("localhost", "127.0.0.1"), "", certificate=certificate.chain.read_text())
     with other, pytest.raises(NotAllowed, match=r"127\.0\.0\.1"):
         other.healthy()
     with Client(record.url.replace("https", "http"), lab.home.token()) as plain, pytest.raises(Unavailable):
-        plain.jobs()
+        plain.ps()
     environment = {
         **os.environ,
         "MAINSPRING_URL": record.url,

@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -51,9 +52,13 @@ def _send_part(lab: Lab, path: Path, count: int, *, then: Callable[[], None]) ->
         then()
 
 
+def _said(blob: Blob) -> dict[str, Any]:
+    return {"id": blob.id, "size": blob.size_bytes}
+
+
 def _here(lab: Lab, path: Path) -> int:
     with lab.client() as client:
-        return client.arrival("pick", path.name, blob_of_file(path)).offset
+        return client.arrival("pick", path.name, **_said(blob_of_file(path))).offset
 
 
 @pytest.mark.slow
@@ -111,22 +116,22 @@ def test_only_members_send_and_only_what_they_said(lab: Lab, tmp_path: Path) -> 
     server = lab.home.server()
     assert server is not None
     with Client(server.url, "guess") as stranger, pytest.raises(NotAllowed):
-        stranger.arrival("pick", path.name, blob)
+        stranger.arrival("pick", path.name, **_said(blob))
     with lab.client() as client:
         with pytest.raises(DamagedData, match="from the beginning"):
-            client.send("pick", path.name, blob, offset=0, body=iter([bytes(blob.size_bytes)]))
+            client.send("pick", path.name, iter([bytes(blob.size_bytes)]), **_said(blob))
         with pytest.raises(InvalidInput, match="within"):
-            client.send("pick", path.name, blob, offset=0, body=iter([bytes(blob.size_bytes + 1)]))
+            client.send("pick", path.name, iter([bytes(blob.size_bytes + 1)]), **_said(blob))
         with pytest.raises(MainspringError):
-            client.arrival("pick", "..", blob)
+            client.arrival("pick", "..", **_said(blob))
         with pytest.raises(InvalidInput, match="ending in"):
-            client.arrival("pick", "passwd", blob)
+            client.arrival("pick", "passwd", **_said(blob))
         with pytest.raises(InvalidInput):
-            client.arrival("No such name", path.name, blob)
+            client.arrival("No such name", path.name, **_said(blob))
         huge = Blob(id=blob.id, size_bytes=1 << 50)
         with pytest.raises(InvalidInput, match="bytes"):
-            client.send("pick", path.name, huge, offset=0, body=iter([b""]))
-        assert client.arrival("pick", path.name, blob).offset == 0
+            client.send("pick", path.name, iter([b""]), **_said(huge))
+        assert client.arrival("pick", path.name, **_said(blob)).offset == 0
         headers = {"Authorization": f"Bearer {lab.home.token()}"}
         answer = httpx.put(f"{server.url}/v1/datasets/pick/arrivals/{path.name}?id=../x&size=1", headers=headers)
         assert answer.status_code == 400

@@ -343,7 +343,7 @@ def test_why_a_job_waits_tells_the_limit_and_what_would_start_it_now(world: Worl
     plain = world.control.questions.why(job)
     assert (plain.limit, plain.where, plain.short_by) == (Limit.QUOTA, LAB, 1.0)
     assert plain.remedies == ()
-    answer = world.control.questions.why(job, with_remedies=True)
+    answer = world.control.questions.why(job, remedies=True)
     assert answer.remedies
     assert all(remedy.text and remedy.cluster in ("east", "west") for remedy in answer.remedies)
     assert world.control.job(job).state is JobState.QUEUED

@@ -8,7 +8,8 @@ from mainspring.domain.errors import NotFound
 from mainspring.domain.ids import ChipName, JobId, TeamName
 from mainspring.domain.job import Option, Tier
 from mainspring.domain.team import Team
-from mainspring.planner import Budget, Change, ChangeKind, Policy, explain
+from mainspring.planner import Budget, Change, ChangeKind, Policy
+from mainspring.planner.explain import explain
 
 from .making import H100, ONE, Lab, cluster, grant, spec
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from mainspring.domain.fleet import Inventory
 from mainspring.domain.ids import ChipName
 from mainspring.domain.job import Option
-from mainspring.planner import SnapshotBuilder, feasible
+from mainspring.planner import SnapshotBuilder
 from mainspring.planner.facts.snapshot import Snapshot
+from mainspring.planner.feasible import feasible
 
 from .making import H100, cluster, spec
 

@@ -21,7 +21,9 @@ from mainspring.domain.ids import ChipName, ClusterName, NodeName, RoleName, Tea
 from mainspring.domain.job import MILLI, JobSpec, Option, Role, Tier
 from mainspring.domain.plan import Grant, Limit, Plan
 from mainspring.domain.team import Team, TeamOrder
-from mainspring.planner import Budget, Policy, explain, feasible
+from mainspring.planner import Budget, Policy
+from mainspring.planner.explain import explain
+from mainspring.planner.feasible import feasible
 
 from .making import H100, NOW_S, Lab, cluster, grant, spec, started, waiting
 

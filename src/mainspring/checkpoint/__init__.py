@@ -17,63 +17,48 @@ Cleaning: prune(store, job, keep=) -> steps deleted
           collect(store, job, keep=, dry_run=) -> Collected(steps, keys, size_bytes)
 """
 
-from mainspring.checkpoint.format import (
-    KEEP_STEPS,
-    Claim,
-    Lineage,
-    Manifest,
-    ShareEntry,
-    dtype_named,
-    manifest_key,
-    segment_key,
-    share_file,
-    tail_key,
-)
-from mainspring.checkpoint.reader import Checkpoint, open_checkpoint, read_manifest
-from mainspring.checkpoint.share import Sealed, crc32c_of, intact, page_bytes_of, seal, write_share
-from mainspring.checkpoint.store import (
-    Collected,
-    Loaded,
-    PassedOver,
-    collect,
-    commit,
-    durable_steps,
-    load,
-    newest_claim,
-    prune,
-    put_claim,
-    verify,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "KEEP_STEPS",
-    "Checkpoint",
-    "Claim",
-    "Collected",
-    "Lineage",
-    "Loaded",
-    "Manifest",
-    "PassedOver",
-    "Sealed",
-    "ShareEntry",
-    "collect",
-    "commit",
-    "crc32c_of",
-    "dtype_named",
-    "durable_steps",
-    "intact",
-    "load",
-    "manifest_key",
-    "newest_claim",
-    "open_checkpoint",
-    "page_bytes_of",
-    "prune",
-    "put_claim",
-    "read_manifest",
-    "seal",
-    "segment_key",
-    "share_file",
-    "tail_key",
-    "verify",
-    "write_share",
-]
+from mainspring.lazy import names_of
+
+if TYPE_CHECKING:
+    from mainspring.checkpoint.format import (
+        KEEP_STEPS,
+        Claim,
+        Lineage,
+        Manifest,
+        ShareEntry,
+        dtype_named,
+        manifest_key,
+        segment_key,
+        share_file,
+        tail_key,
+    )
+    from mainspring.checkpoint.reader import (
+        Checkpoint,
+        open_checkpoint,
+        read_manifest,
+    )
+    from mainspring.checkpoint.share import (
+        Sealed,
+        crc32c_of,
+        intact,
+        page_bytes_of,
+        seal,
+        write_share,
+    )
+    from mainspring.checkpoint.store import (
+        Collected,
+        Loaded,
+        PassedOver,
+        collect,
+        commit,
+        durable_steps,
+        load,
+        newest_claim,
+        prune,
+        put_claim,
+        verify,
+    )
+else:
+    __getattr__, __dir__ = names_of(__name__)

@@ -4,25 +4,17 @@
 both until told to stop.
 """
 
-from mainspring.control.api import create_app
-from mainspring.control.control import Control
-from mainspring.control.loop.loop import Loop, Step
-from mainspring.control.server import Server, Tls, listen
-from mainspring.control.store.settings import Settings
-from mainspring.control.store.store import Store, open_store
-from mainspring.control.store.tokens import Caller, TokenRole
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Caller",
-    "Control",
-    "Loop",
-    "Server",
-    "Settings",
-    "Step",
-    "Store",
-    "Tls",
-    "TokenRole",
-    "create_app",
-    "listen",
-    "open_store",
-]
+from mainspring.lazy import names_of
+
+if TYPE_CHECKING:
+    from mainspring.control.api import create_app
+    from mainspring.control.control import Control
+    from mainspring.control.loop.loop import Loop, Step
+    from mainspring.control.server import Server, Tls, listen
+    from mainspring.control.store.settings import Settings
+    from mainspring.control.store.store import Store, open_store
+    from mainspring.control.store.tokens import Caller, TokenRole
+else:
+    __getattr__, __dir__ = names_of(__name__)

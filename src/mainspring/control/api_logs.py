@@ -25,7 +25,7 @@ class Followers:
         self.count = 0
 
 
-def follow(
+def followed(
     control: Control, followers: Followers, job: str, *, rank: int, since: int, attempt: int | None
 ) -> AsyncIterator[bytes]:
     """Yields server-sent events: `log` with the attempt's number and text, `end` with the job's last state.

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import is_dataclass
+from typing import Any, get_args, get_origin
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
-from mainspring.domain import answers, wire
-from mainspring.domain.goodput import Goodput
-from mainspring.domain.team import Team
+from mainspring.domain import answers
+from mainspring.domain.codec import wire_name
+from mainspring.domain.routes import ROUTES, Permission, Route, Stream
 
 _REF = "#/components/schemas/{model}"
-_KINDS: dict[str, Any] = {
-    "Submit": answers.Submit,
-    "JobView": answers.JobView,
-    "Why": answers.Why,
-    "Event": answers.Event,
-    "Goodput": Goodput,
-    "GoodputReport": answers.GoodputReport,
-    "ClusterView": answers.ClusterView,
-    "Team": Team,
-    "TeamView": answers.TeamView,
-    "PlanView": answers.PlanView,
-    "WhatIf": answers.WhatIf,
-    "WhatIfAnswer": answers.WhatIfAnswer,
-    "ArrivalView": answers.ArrivalView,
-    "Register": wire.Register,
-    "Orders": wire.Orders,
-    "Heartbeat": wire.Heartbeat,
-    "HeartbeatReply": wire.HeartbeatReply,
-    "Problem": answers.Problem,
-}
 _PROBLEMS = {
     400: "The request cannot be accepted as it is",
     401: "No token, or one that nobody holds",
@@ -44,27 +25,36 @@ _PROBLEMS = {
 }
 
 
-def documented(*, answer: type, body: type | None = None, many: bool = False) -> dict[str, Any]:
-    """Returns what a route publishes of itself, as keyword arguments of FastAPI's decorators.
+_FILE: dict[str, Any] = {"application/octet-stream": {}}
+_LOGS = {
+    "description": "A piece of output; with `follow`, server-sent events `log` and at last `end`",
+    "content": _FILE | {"text/event-stream": {}},
+    "headers": {"X-Next-Offset": {"schema": {"type": "integer"}}},
+}
+
+
+def documented(route: Route[..., Any]) -> dict[str, Any]:
+    """Returns what a route publishes of itself, as keyword arguments of `add_api_route`.
 
     Args:
-        answer: The wire value it answers with.
-        body: The wire value it reads.
-        many: Whether it answers with a list of them.
+        route: The route.
     """
-    shown: dict[str, Any] = _ref(answer)
-    content = {"application/json": {"schema": {"type": "array", "items": shown} if many else shown}}
-    said: dict[str, Any] = {"responses": {200: {"description": "Done", "content": content}} | problems()}
+    if route.who is Permission.ANYBODY:
+        return {}
+    failures = {"content": _shown(answers.Problem)}
+    responses: dict[int, Any] = {status: {"description": words} | failures for status, words in _PROBLEMS.items()}
+    said: dict[str, Any] = {"responses": responses}
+    answer, body = route.signature.return_annotation, route.signature.parameters.get("body")
+    if answer is bytes:
+        responses[200] = _LOGS
+    elif answer is None:
+        said["status_code"] = 204
+    else:
+        responses[200] = {"description": "Done", "content": _shown(answer)}
     if body is not None:
-        request = {"required": True, "content": {"application/json": {"schema": _ref(body)}}}
-        said["openapi_extra"] = {"requestBody": request}
+        content = _FILE if body.annotation in (bytes, Stream) else _shown(body.annotation)
+        said["openapi_extra"] = {"requestBody": {"required": True, "content": content}}
     return said
-
-
-def problems() -> dict[int | str, dict[str, Any]]:
-    """Returns how every route fails."""
-    content = {"application/json": {"schema": _ref(answers.Problem)}}
-    return {status: {"description": words, "content": content} for status, words in _PROBLEMS.items()}
 
 
 def publish(app: FastAPI) -> None:
@@ -77,16 +67,32 @@ def publish(app: FastAPI) -> None:
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
             made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-            adapters = [(name, "validation", TypeAdapter(kind)) for name, kind in _KINDS.items()]
-            shown, schemas = TypeAdapter.json_schemas(adapters, ref_template=_REF)  # type: ignore[arg-type]
+            adapters: list[Any] = [(name, "validation", TypeAdapter(kind)) for name, kind in _kinds().items()]
+            _, schemas = TypeAdapter.json_schemas(adapters, ref_template=_REF)
             components = made.setdefault("components", {})
-            components["schemas"] = {name: shown[name, "validation"] for name in _KINDS} | schemas["$defs"]
+            components["schemas"] = schemas["$defs"]
             app.openapi_schema = made
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
 
 
-def _ref(kind: type) -> dict[str, Any]:
-    name = next(name for name, known in _KINDS.items() if known is kind)
-    return {"$ref": _REF.format(model=name)}
+def _kinds() -> dict[str, type]:
+    """Returns the wire values that routes name, by name."""
+    named: list[type] = [answers.Problem]
+    for route in ROUTES:
+        body = route.signature.parameters.get("body")
+        kinds = [_item(route.signature.return_annotation)[0], body and body.annotation]
+        named += [kind for kind in kinds if isinstance(kind, type) and is_dataclass(kind)]
+    return {wire_name(kind): kind for kind in named}
+
+
+def _item(kind: Any) -> tuple[Any, bool]:
+    """Returns what an answer is, or is a list of; and whether it is a list."""
+    return (get_args(kind)[0], True) if get_origin(kind) is tuple else (kind, False)
+
+
+def _shown(kind: Any) -> dict[str, Any]:
+    item, many = _item(kind)
+    shown: dict[str, Any] = {"$ref": _REF.format(model=wire_name(item))}
+    return {"application/json": {"schema": {"type": "array", "items": shown} if many else shown}}

@@ -40,12 +40,12 @@ from mainspring.domain.ids import ClusterName, JobId, TeamName, checked_name, dr
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.ports import Clock, Dice, Engine
+from mainspring.domain.routes import LIST_MAX, LOG_BYTES_MAX
 from mainspring.domain.team import Team
 from mainspring.domain.wire import Heartbeat, HeartbeatReply, Orders, Register
-from mainspring.planner import Policy, Snapshot, SnapshotBuilder, feasible
+from mainspring.planner import Policy, Snapshot, SnapshotBuilder
+from mainspring.planner.feasible import feasible
 
-LIST_MAX = 1_000
-LOG_BYTES_MAX = 1 << 20
 TEAMS_MAX = 10_000
 
 
@@ -304,7 +304,7 @@ class Control:
 
     # ---------------------------------------------------------------- events, logs, progress
 
-    def events(self, *, reference: str | None = None, since: int = 0, limit: int = LIST_MAX) -> tuple[Event, ...]:
+    def events(self, reference: str | None = None, *, since: int = 0, limit: int = LIST_MAX) -> tuple[Event, ...]:
         """Returns events, oldest first.
 
         Args:

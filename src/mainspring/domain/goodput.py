@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
+
+from mainspring.domain.codec import message
 
 
 class TimeUse(str, Enum):
@@ -25,7 +26,7 @@ class TimeUse(str, Enum):
     WINDDOWN = "winddown"  # From the last step until the nodes are free: last saves, good-byes.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message("Goodput")
 class Goodput:
     """A ledger of node-seconds.
 

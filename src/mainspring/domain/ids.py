@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import NewType
+from typing import TYPE_CHECKING, NewType
 
 from mainspring.domain.errors import InvalidInput
-from mainspring.domain.ports import Dice
+
+if TYPE_CHECKING:
+    from mainspring.domain.ports import Dice
 
 JobId = NewType("JobId", str)
 AttemptId = NewType("AttemptId", str)

@@ -23,6 +23,7 @@ AFTER_MAX = 1_000
 TOLERATIONS_MAX = 64
 DURATION_S_MAX = 10 * 365 * 86_400.0
 STEP_DIGITS_MAX = 12  # As many as a checkpoint's key holds.
+ARRAY_MAX = 100_000  # Jobs one request may make.
 MILLI = 1_000  # Chips are counted in thousandths, so that several replicas may share one.
 
 

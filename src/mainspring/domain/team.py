@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
+from mainspring.domain.codec import message
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.ids import ChipName, TeamName, checked_name
 
@@ -19,7 +20,7 @@ class TeamOrder(str, Enum):
     ATTAINED = "attained"  # Those that have had the least chip-time first; the young displace the old, in levels.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message("Team")
 class Team:
     """One node of the tenant tree.
 

@@ -4,40 +4,36 @@
 Blobs are objects named by their content, checked whenever they are read.
 """
 
-from mainspring.objects.blobs import Blob, blob_of, blob_of_file, fetch_blob, get_blob, put_blob, put_blob_file
-from mainspring.objects.clocks import check_clock
-from mainspring.objects.direct import DIRECT_BYTES, aligned_buffer, is_aligned
-from mainspring.objects.files import reported
-from mainspring.objects.open import open_store
-from mainspring.objects.port import (
-    IN_MEMORY_BYTES_MAX,
-    KEY_LENGTH_MAX,
-    LISTED_MAX,
-    Data,
-    ObjectSeen,
-    ObjectStore,
-    checked_key,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "DIRECT_BYTES",
-    "IN_MEMORY_BYTES_MAX",
-    "KEY_LENGTH_MAX",
-    "LISTED_MAX",
-    "Blob",
-    "Data",
-    "ObjectSeen",
-    "ObjectStore",
-    "aligned_buffer",
-    "blob_of",
-    "blob_of_file",
-    "check_clock",
-    "checked_key",
-    "fetch_blob",
-    "get_blob",
-    "is_aligned",
-    "open_store",
-    "put_blob",
-    "put_blob_file",
-    "reported",
-]
+from mainspring.lazy import names_of
+
+if TYPE_CHECKING:
+    from mainspring.objects.blobs import (
+        Blob,
+        blob_of,
+        blob_of_file,
+        fetch_blob,
+        get_blob,
+        put_blob,
+        put_blob_file,
+    )
+    from mainspring.objects.clocks import check_clock
+    from mainspring.objects.direct import (
+        DIRECT_BYTES,
+        aligned_buffer,
+        is_aligned,
+    )
+    from mainspring.objects.files import reported
+    from mainspring.objects.open import open_store
+    from mainspring.objects.port import (
+        IN_MEMORY_BYTES_MAX,
+        KEY_LENGTH_MAX,
+        LISTED_MAX,
+        Data,
+        ObjectSeen,
+        ObjectStore,
+        checked_key,
+    )
+else:
+    __getattr__, __dir__ = names_of(__name__)

@@ -4,23 +4,15 @@
 cheapest change that would start a job; `feasible` tells whether a spec could ever run here.
 """
 
-from mainspring.planner.cycle import plan
-from mainspring.planner.explain import Change, ChangeKind, explain
-from mainspring.planner.facts.builder import SnapshotBuilder
-from mainspring.planner.facts.policy import Budget, Policy
-from mainspring.planner.facts.snapshot import LiveAttempt, PendingJob, Snapshot
-from mainspring.planner.feasible import feasible
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Budget",
-    "Change",
-    "ChangeKind",
-    "LiveAttempt",
-    "PendingJob",
-    "Policy",
-    "Snapshot",
-    "SnapshotBuilder",
-    "explain",
-    "feasible",
-    "plan",
-]
+from mainspring.lazy import names_of
+
+if TYPE_CHECKING:
+    from mainspring.planner.cycle import plan
+    from mainspring.planner.explain import Change, ChangeKind
+    from mainspring.planner.facts.builder import SnapshotBuilder
+    from mainspring.planner.facts.policy import Budget, Policy
+    from mainspring.planner.facts.snapshot import LiveAttempt, PendingJob, Snapshot
+else:
+    __getattr__, __dir__ = names_of(__name__)

@@ -1,51 +1,36 @@
-"""The HTTP client behind the SDK and the command line: one method a route, wire values in and out."""
+"""The HTTP client behind the SDK and the command line: `domain.routes` as requests, wire values in and out."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import is_dataclass
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, cast, final, get_args, get_origin
 from urllib.parse import quote
 
 import httpx
 
-from mainspring.domain.answers import (
-    ArrivalView,
-    ClusterView,
-    Event,
-    GoodputReport,
-    JobView,
-    PlanView,
-    Problem,
-    Submit,
-    TeamView,
-    WhatIf,
-    WhatIfAnswer,
-    Why,
-    error_of,
-)
-from mainspring.domain.codec import decode, encode, from_plain, loads
+from mainspring.domain import answers
+from mainspring.domain.codec import decode, encode, from_plain, loads, to_plain
 from mainspring.domain.errors import InvalidInput, InvalidMessage, MainspringError, NotAllowed, NotFound, Unavailable
-from mainspring.domain.fleet import LogChunk
-from mainspring.domain.goodput import Goodput
-from mainspring.domain.job import JobSpec
-from mainspring.domain.team import Team
+from mainspring.domain.routes import LIST_MAX, Answer, Calls, P, Route
 from mainspring.domain.wire.trust import trust
-from mainspring.objects import Blob
+
+if TYPE_CHECKING:
+    from mainspring.domain.fleet import LogChunk
 
 TIMEOUT_S = 30.0
 ASK_S = 300.0  # What makes whole plans, or a hundred thousand jobs, takes a while on a large fleet.
 RECONNECT_S_MAX = 30.0  # A server that is started anew takes a few seconds.
-EVENTS_PAGE = 1_000  # What the server lists at once.
 EVENTS_MAX = 20_000  # Newest ones of a job that are worth holding: a month of an attempt with much trouble.
 _POLL_S = 0.2
 _DISTRUST = "CERTIFICATE_VERIFY_FAILED"  # OpenSSL's own word for it.
-Value = TypeVar("Value")
 
 
-class Client:
+@final
+class Client(Calls):
     """Calls one Mainspring server; one that has answered before is given time to start again.
 
     Args:
@@ -90,117 +75,63 @@ class Client:
                 raise self._distrusted(error) from error
             return False
 
-    def submit(self, spec: JobSpec, *, key: str = "", count: int = 1) -> JobView:
-        """Returns the job made of `spec`, or the one that `key` made before; of an array, its first job."""
-        submit = Submit(spec=spec, key=key, count=count)
-        return self._one(JobView, "POST", "/v1/jobs", content=encode(submit), timeout_s=ASK_S)
+    def call(self, route: Route[P, Answer], /, *args: P.args, **kwargs: P.kwargs) -> Answer:
+        """Returns the server's answer to a call.
 
-    def jobs(self, *, state: str = "", array: str = "", limit: int = 50) -> tuple[JobView, ...]:
-        """Returns the newest jobs, newest first, one for each array; or every job of one array."""
-        given = {"limit": str(limit), "state": state, "array": array}
-        return self._many(JobView, "/v1/jobs", {name: value for name, value in given.items() if value})
+        Args:
+            route: The call.
+            *args: What it takes.
+            **kwargs: What it takes by name; None and "" are not sent.
 
-    def job(self, job: str) -> JobView:
-        """Returns one job by id or name."""
-        return self._one(JobView, "GET", _path(job))
+        Raises:
+            MainspringError: The server's own error, of the same class.
+            Unavailable: It does not answer.
+        """
+        content = self._response(route, *args, **kwargs).content
+        kind = route.signature.return_annotation
+        if get_origin(kind) is not tuple:
+            return cast(Answer, None if kind is None else decode(kind, content))
+        plain = loads(content)
+        if not isinstance(plain, list):
+            raise InvalidMessage("read the server's answer", on=route.path, wanted="a list")
+        return cast(Answer, tuple(from_plain(get_args(kind)[0], item) for item in plain))
 
-    def stop(self, job: str, *, array: bool = False) -> JobView:
-        """Asks a job, or all jobs of its array, to end and returns it as it is now."""
-        return self._one(JobView, "POST", f"{_path(job)}/stop{'?array=true' if array else ''}", timeout_s=ASK_S)
-
-    def why(self, job: str, *, remedies: bool = False) -> Why:
-        """Returns why a job is where it is, or waits; with `remedies`, also what would start it now."""
-        return self._one(Why, "GET", f"{_path(job)}/why{'?remedies=true' if remedies else ''}", timeout_s=ASK_S)
-
-    def plan(self) -> PlanView:
-        """Returns the last plan."""
-        return self._one(PlanView, "GET", "/v1/plan")
-
-    def what_if(self, changes: WhatIf) -> WhatIfAnswer:
-        """Returns what some changes would make of the last plan."""
-        return self._one(WhatIfAnswer, "POST", "/v1/plan/what-if", content=encode(changes), timeout_s=ASK_S)
-
-    def events(self, job: str) -> tuple[Event, ...]:
+    def events(self, job: str) -> tuple[answers.Event, ...]:
         """Returns a job's events, oldest first; the newest `EVENTS_MAX` of them at most are kept."""
-        found: deque[Event] = deque(maxlen=EVENTS_MAX)
+        found: deque[answers.Event] = deque(maxlen=EVENTS_MAX)
         while True:
-            since = str(found[-1].sequence) if found else "0"
-            page = self._many(Event, f"{_path(job)}/events", {"since": since})
+            page = self.job_events(job, since=found[-1].sequence if found else 0)
             found.extend(page)
-            if len(page) < EVENTS_PAGE:
+            if len(page) < LIST_MAX:
                 return tuple(found)
-
-    def goodput(self, job: str) -> Goodput:
-        """Returns what the time allocated to a job went into."""
-        return self._one(Goodput, "GET", f"{_path(job)}/goodput")
-
-    def goodput_report(self, *, team: str = "", cluster: str = "", since_s: float = 0.0) -> GoodputReport:
-        """Returns what all allocated time went into, that of a team and those below it, or that of a cluster."""
-        given = {"team": team, "cluster": cluster, "since": str(since_s)}
-        params = {name: value for name, value in given.items() if value}
-        response = self._send("GET", "/v1/goodput", params=params, timeout_s=ASK_S)
-        return decode(GoodputReport, response.content)
-
-    def clusters(self) -> tuple[ClusterView, ...]:
-        """Returns every cluster."""
-        return self._many(ClusterView, "/v1/clusters", {})
-
-    def teams(self) -> tuple[TeamView, ...]:
-        """Returns the tenant tree with what each team holds, in order of name."""
-        return self._many(TeamView, "/v1/teams", {})
-
-    def set_team(self, team: Team) -> Team:
-        """Places a team in the tenant tree, or changes it, and returns it."""
-        return self._one(Team, "PUT", f"/v1/teams/{quote(team.name, safe='')}", content=encode(team))
 
     def logs(self, job: str, *, attempt: int, rank: int = 0, since: int = 0) -> LogChunk:
         """Returns a piece of one rank's output."""
-        params = {"attempt": str(attempt), "rank": str(rank), "since": str(since)}
-        response = self._send("GET", f"{_path(job)}/logs", params=params)
+        from mainspring.domain.fleet import LogChunk
+
+        response = self._response(Calls.read_logs, job, attempt=attempt, rank=rank, since=since)
         return LogChunk(data=response.content, next_offset=int(response.headers["X-Next-Offset"]))
 
-    def arrival(self, dataset: str, name: str, blob: Blob) -> ArrivalView:
-        """Returns where a recording that is sent to a dataset stands."""
-        params = {"id": blob.id, "size": str(blob.size_bytes)}
-        return decode(ArrivalView, self._send("GET", _arrival_path(dataset, name), params=params).content)
-
-    def send(self, dataset: str, name: str, blob: Blob, *, offset: int, body: Iterator[bytes]) -> ArrivalView:
-        """Adds bytes to a recording, from `offset` on, and returns where it stands then."""
-        params = {"id": blob.id, "size": str(blob.size_bytes), "offset": str(offset)}
-        return decode(
-            ArrivalView,
-            self._send("PUT", _arrival_path(dataset, name), content=body, params=params, timeout_s=ASK_S).content,
+    def _response(self, route: Route[P, Any], *args: P.args, **kwargs: P.kwargs) -> httpx.Response:
+        given = route.signature.bind(*args, **kwargs).arguments
+        body = given.pop("body", None)
+        query = {name: to_plain(given.pop(each.name, None)) for name, each in route.query.items()}
+        return self._send(
+            route.method,
+            route.path.format(**{name: _segment(name, value) for name, value in given.items()}),
+            content=encode(body) if is_dataclass(body) else cast("bytes | Iterator[bytes] | None", body),
+            params={name: value for name, value in query.items() if value not in (None, "")},
+            timeout_s=ASK_S if route.patient else TIMEOUT_S,
         )
-
-    def set_recipe(self, dataset: str, text: bytes) -> None:
-        """Sets the recipe by which recordings sent to a dataset are read from now on."""
-        self._send("PUT", f"/v1/datasets/{quote(dataset, safe='')}/recipe", content=text)
-
-    def _one(
-        self,
-        kind: type[Value],
-        method: str,
-        path: str,
-        *,
-        content: bytes | None = None,
-        timeout_s: float = TIMEOUT_S,
-    ) -> Value:
-        return decode(kind, self._send(method, path, content=content, timeout_s=timeout_s).content)
-
-    def _many(self, kind: type[Value], path: str, params: Mapping[str, str]) -> tuple[Value, ...]:
-        plain = loads(self._send("GET", path, params=params).content)
-        if not isinstance(plain, list):
-            raise InvalidMessage("read the server's answer", on=path, wanted="a list")
-        return tuple(_each(kind, plain))
 
     def _send(
         self,
         method: str,
         path: str,
         *,
-        content: bytes | Iterator[bytes] | None = None,
-        params: Mapping[str, str] | None = None,
-        timeout_s: float = TIMEOUT_S,
+        content: bytes | Iterator[bytes] | None,
+        params: dict[str, Any],
+        timeout_s: float,
     ) -> httpx.Response:
         deadline = time.monotonic() + (RECONNECT_S_MAX if self._answered and method == "GET" else 0.0)
         while True:
@@ -225,24 +156,15 @@ class Client:
         return response
 
 
-def _path(job: str) -> str:
-    if job in ("", ".", "..") or "/" in job:
-        raise NotFound("find a job", on=repr(job), next_step="ms ps")
-    return f"/v1/jobs/{quote(job, safe='')}"
-
-
-def _arrival_path(dataset: str, name: str) -> str:
-    return f"/v1/datasets/{quote(dataset, safe='')}/arrivals/{quote(name, safe='')}"
-
-
-def _each(kind: type[Value], plain: list[object]) -> Iterator[Value]:
-    for item in plain:
-        yield from_plain(kind, item)
+def _segment(name: str, value: str) -> str:
+    if name == "job" and (value in ("", ".", "..") or "/" in value):
+        raise NotFound("find a job", on=repr(value), next_step="ms ps")
+    return quote(value, safe="")
 
 
 def _error_of(response: httpx.Response) -> MainspringError:
     """Returns the server's error as the same class it was raised as."""
     try:
-        return error_of(decode(Problem, response.content))
+        return answers.error_of(decode(answers.Problem, response.content))
     except InvalidMessage:
         return Unavailable("use the Mainspring server", got=f"HTTP {response.status_code}: {response.text[:200]}")

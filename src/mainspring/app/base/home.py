@@ -19,18 +19,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import yaml
-
+from mainspring import planner
 from mainspring.app.base.specs import read_policy
 from mainspring.domain.codec import decode, encode, from_plain, to_plain
 from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, NotFound
-from mainspring.domain.ports import Dice
 from mainspring.engines.common.kind import ClusterSettings
 from mainspring.engines.registry import KEYS_BEFORE, cluster_from, found_clusters, plain_from
-from mainspring.planner import Policy
+
+if TYPE_CHECKING:
+    from mainspring.domain.ports import Dice
 
 PORT = 7077
 PORT_MAX = 65_535
@@ -187,6 +187,8 @@ class Home:
         Raises:
             InvalidSpec: The file is not YAML, or a field is unknown or wrong.
         """
+        import yaml
+
         path = self.path / "config.yaml"
         if not path.exists():
             self.write_config(Config())
@@ -205,13 +207,13 @@ class Home:
         """Returns where the planning policy is kept."""
         return self.path / "policy.yaml"
 
-    def policy(self) -> Policy:
+    def policy(self) -> planner.Policy:
         """Returns what the lab decides about planning.
 
         Raises:
             InvalidSpec: The file is not YAML, or a field is unknown or wrong.
         """
-        return read_policy(self.policy_file) if self.policy_file.exists() else Policy()
+        return read_policy(self.policy_file) if self.policy_file.exists() else planner.Policy()
 
     def keep_policy(self, path: Path) -> None:
         """Checks a policy and keeps it for every start from now on.
@@ -235,6 +237,8 @@ class Home:
             config: What to write.
         """
         self.path.mkdir(parents=True, exist_ok=True)
+        import yaml
+
         plain = to_plain(replace(config, clusters=())) | {"clusters": list(map(plain_from, config.clusters))}
         text = yaml.safe_dump(plain, sort_keys=False)
         (self.path / "config.yaml").write_text(_CONFIG_HEAD + text)

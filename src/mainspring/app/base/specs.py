@@ -12,13 +12,11 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from mainspring import planner
 from mainspring.domain.codec import from_plain
 from mainspring.domain.errors import InvalidInput, InvalidSpec, NotFound, nearest
 from mainspring.domain.ids import ChipName
 from mainspring.domain.job import JobSpec
-from mainspring.planner import Policy
 
 SPEC_BYTES_MAX = 1 << 20
 OPTION_FORM = "CHIP[:CHIPS][@SPEED]"
@@ -49,7 +47,7 @@ def read_spec(path: Path) -> JobSpec:
         raise InvalidSpec("read a job spec", on=on, got=error.got, wanted=error.wanted) from error
 
 
-def read_policy(path: Path) -> Policy:
+def read_policy(path: Path) -> planner.Policy:
     """Returns the planning policy in a YAML file of the fields of `Policy`; what it leaves out keeps its default.
 
     Args:
@@ -61,13 +59,15 @@ def read_policy(path: Path) -> Policy:
     """
     plain = _read_yaml(path, "read a planning policy")
     try:
-        return from_plain(Policy, plain or {}, strict=True)
+        return from_plain(planner.Policy, plain or {}, strict=True)
     except InvalidInput as error:
         on = f"{error.on} of {path}" if error.on else str(path)
         raise InvalidSpec("read a planning policy", on=on, got=error.got, wanted=error.wanted) from error
 
 
 def _read_yaml(path: Path, attempted: str) -> object:
+    import yaml
+
     try:
         with path.open("rb") as file:
             data = file.read(SPEC_BYTES_MAX + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from mainspring.app.base.client import Client
@@ -41,13 +42,12 @@ def upload(
     tries, furthest = 0, -1
     while True:
         try:
-            view = client.arrival(dataset, path.name, blob)
+            view = client.arrival(dataset, path.name, id=blob.id, size=blob.size_bytes)
             tries, furthest = (0, view.offset) if view.offset > furthest else (tries, furthest)
             tell(view.offset)
             if view.standing is Standing.ARRIVING:
-                view = client.send(
-                    dataset, path.name, blob, offset=view.offset, body=_bytes_from(path, view.offset, tell)
-                )
+                rest = _bytes_from(path, view.offset, tell)
+                view = client.send(dataset, path.name, rest, id=blob.id, size=blob.size_bytes, offset=view.offset)
             if view.standing is not Standing.ARRIVING:
                 tell(blob.size_bytes)
                 return view
@@ -72,7 +72,8 @@ def settled(client: Client, path: Path, blob: Blob, dataset: str, *, timeout_s: 
         Unavailable: It was not read in time.
     """
     deadline = time.monotonic() + timeout_s
-    while (view := client.arrival(dataset, path.name, blob)).standing not in (Standing.TAKEN, Standing.REFUSED):
+    seen = partial(client.arrival, dataset, path.name, id=blob.id, size=blob.size_bytes)
+    while (view := seen()).standing not in (Standing.TAKEN, Standing.REFUSED):
         if time.monotonic() > deadline:
             raise Unavailable(
                 "wait for a recording to be read",

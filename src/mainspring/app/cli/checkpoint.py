@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 from mainspring.app.render import checkpoints as look
-from mainspring.app.render.tables import bytes_bar, show
+from mainspring.app.render.progress import bytes_bar
+from mainspring.app.render.tables import show
 from mainspring.app.sdk.checkpoints import CheckpointFinder
 from mainspring.checkpoint import (
     KEEP_STEPS,
@@ -28,7 +29,7 @@ from mainspring.checkpoint.orbax import OrbaxSource, write_orbax
 from mainspring.checkpoint.safetensors import SafetensorsSource, is_safetensors, write_safetensors
 from mainspring.domain.errors import DamagedData
 
-app = typer.Typer(help="Look at checkpoints, compare them, take them out and in.", no_args_is_help=True)
+app = typer.Typer()
 
 
 class Format(str, Enum):

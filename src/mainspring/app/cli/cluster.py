@@ -36,7 +36,7 @@ class _AddGroup(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
 
-app = typer.Typer(help="Add clusters, look at them, check and remove them.", no_args_is_help=True)
+app = typer.Typer()
 add = typer.Typer(cls=_AddGroup, help="Add a cluster; its set-up is checked first.", no_args_is_help=True)
 app.add_typer(add, name="add")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from mainspring.app.render.tables import show
-from mainspring.app.sdk.lab import Lab
+from mainspring.app import render, sdk
 
 
 class DemoEngine(str, Enum):
@@ -54,10 +53,10 @@ def demo(
     slurm = engine is DemoEngine.SLURM
     if slurm:
         check_slurm()
-    lab: Lab = context.obj
+    lab: sdk.Lab = context.obj
     chosen = context.parent is not None and context.parent.params.get("home") is not None
     if not chosen:
-        lab = Lab(DEMO_HOME)
+        lab = sdk.Lab(DEMO_HOME)
     options = DemoOptions(data=data, episodes=episodes, steps=steps, starts=starts, seed=seed)
     report = Demo(lab, options, on_slurm if slurm else pretended).run()
-    show(report, as_json=as_json, look=lambda: summary(report))
+    render.show(report, as_json=as_json, look=lambda: summary(report))

@@ -24,7 +24,8 @@ from mainspring.app.cli.data.data import ingest_with_progress, view_with_progres
 from mainspring.app.render.data import report_panel
 from mainspring.app.render.goodput import goodput_text
 from mainspring.app.render.plans import why_panel
-from mainspring.app.render.tables import ERRORS, facts_grid, framed, progress_bar, where
+from mainspring.app.render.progress import progress_bar
+from mainspring.app.render.tables import ERRORS, facts_grid, framed, where
 from mainspring.app.sdk.lab import Lab, job
 from mainspring.control.state.accounting import spent
 from mainspring.data import IngestReport, ViewManifest, ViewRecipe

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
+from mainspring.app import render, sdk
 from mainspring.app.base.specs import DURATION_FORM, duration_from
-from mainspring.app.render.goodput import goodput_table, report_panel
-from mainspring.app.render.tables import show
-from mainspring.app.sdk.lab import Lab
 from mainspring.domain.errors import InvalidInput
+from mainspring.domain.ids import ClusterName, TeamName
 
 
 def goodput(
@@ -23,7 +22,7 @@ def goodput(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Show what the time of nodes went into: a part for each use, which add up to what was allocated."""
-    lab: Lab = context.obj
+    lab: sdk.Lab = context.obj
     given = [flag for flag, value in {"--team": team, "--cluster": cluster, "--since": since}.items() if value]
     if name:
         if given:
@@ -31,9 +30,9 @@ def goodput(
                 "tell goodput", on=given[0], got=f"a job, {name!r}, beside it", wanted="one or the other"
             )
         told = lab.goodput(name)
-        show(told, as_json=as_json, look=lambda: goodput_table(told, title=name))
+        render.show(told, as_json=as_json, look=lambda: render.goodput_table(told, title=name))
         return
     since_s = max(0.0, time.time() - duration_from(since)) if since else 0.0
-    report = lab.goodput_report(team=team, cluster=cluster, since_s=since_s)
+    report = lab.goodput_report(team=TeamName(team), cluster=ClusterName(cluster), since_s=since_s)
     title = " on ".join(part for part in (f"team {team}" if team else "", cluster) if part) or "everything"
-    show(report, as_json=as_json, look=lambda: report_panel(report, title=title))
+    render.show(report, as_json=as_json, look=lambda: render.report_panel(report, title=title))

@@ -8,328 +8,142 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import sys
-import time
-from pathlib import Path
-from typing import Annotated, Any, TextIO
+from functools import partial
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from mainspring.app.base.specs import DURATION_FORM, OPTION_FORM, duration_from, read_spec
-from mainspring.app.cli import checkpoint, cluster, demo, goodput, plan, simulate, team
-from mainspring.app.cli.data import data
-from mainspring.app.render import jobs as jobs_render
-from mainspring.app.render import plans, tables
-from mainspring.app.render.tables import ERRORS, facts_grid, framed, show
-from mainspring.app.sdk.lab import Lab, job
-from mainspring.domain.answers import ARRAY_MAX, JobView, problem_of
-from mainspring.domain.codec import to_plain
+from mainspring.app import render, sdk
 from mainspring.domain.errors import (
     SENTENCES,
     InvalidInput,
-    InvalidSpec,
     MainspringError,
     NotAllowed,
     NotFound,
     StorageFull,
     Unavailable,
 )
-from mainspring.domain.job import JobKind, JobSpec, Tier
-from mainspring.domain.life import JobState
+
+# Verbs, and the modules of this package whose functions they are; each is loaded when it is called or its help shown.
+VERBS = {
+    **{name: name for name in ("demo", "simulate", "plan", "goodput")},
+    **dict.fromkeys(("up", "down", "run", "ps", "status", "why", "logs", "stop", "fleet"), "jobs"),
+}
+# Groups of verbs, the modules whose `app` they are, and their help.
+GROUPS = {
+    "data": ("data.data", "Recordings in, versions, training views out."),
+    "checkpoint": ("checkpoint", "Look at checkpoints, compare them, take them out and in."),
+    "team": ("team", "List teams, and set what they are promised and allowed."),
+    "cluster": ("cluster", "Add clusters, look at them, check and remove them."),
+}
+
+
+class _Group(TyperGroup):
+    """Verbs of one module, which is loaded when they are asked for."""
+
+    def __init__(self, *, module: str, **given: Any) -> None:
+        super().__init__(no_args_is_help=True, rich_markup_mode="rich", **given)
+        self._module = module
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Returns the names of its verbs."""
+        if not self.commands:
+            found = typer.main.get_group(_loaded(self._module).app).commands
+            self.commands.update({name: _spared(command) for name, command in found.items()})
+        return list(self.commands)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Returns a verb, None where there is none of that name."""
+        return self.commands.get(cmd_name) if cmd_name in self.list_commands(ctx) else None
+
+
+class _Ms(TyperGroup):
+    """All verbs."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Returns its own options."""
+        return [_spare(param) for param in super().get_params(ctx)]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Returns their names."""
+        return [*VERBS, *GROUPS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Returns a verb or a group of them, None where there is none of that name."""
+        if cmd_name in self.list_commands(ctx) and cmd_name not in self.commands:
+            self.commands[cmd_name] = _made(cmd_name)
+        return self.commands.get(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Returns the verb that was meant; of a wrong one, the nearest are told."""
+        known = self.list_commands(ctx)
+        for name in () if args[0] in known else known:
+            self.get_command(ctx, name)
+        return super().resolve_command(ctx, args)
+
+
+def _loaded(module: str) -> Any:
+    return import_module(f"mainspring.app.cli.{module}")
+
+
+def _made(name: str) -> Any:
+    if name in GROUPS:
+        module, told = GROUPS[name]
+        return _Group(name=name, module=module, help=told)
+    alone = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode="rich", add_completion=False)
+    alone.command(name)(getattr(_loaded(VERBS[name]), name))
+    return _spared(typer.main.get_command(alone))
+
+
+def _spared(command: Any) -> Any:
+    params = command.get_params
+    command.get_params = lambda context: [_spare(param) for param in params(context)]
+    return command
+
+
+def _spare(param: Any) -> Any:
+    """Has a parameter take text, and what is left out, as it is: Typer loads pydantic to read any value."""
+    param.process_value = partial(_read, param)
+    return param
+
+
+def _read(param: Any, context: Any, value: Any) -> Any:
+    several, left_out = param.multiple or param.nargs == -1, value is None or value == param.default
+    text = not several and type(value) is str and param.type_descriptor.annotation is str
+    if (left_out and not param.required) or text:
+        value = () if several and value is None else value
+        return param.callback(context, param, value) if param.callback else value
+    return type(param).process_value(param, context, value)
+
 
 app = typer.Typer(
     name="ms",
+    cls=_Ms,
     help="Mainspring: jobs, data and robots of a lab.\n\n" + " ".join((__doc__ or "").partition("\n\n")[2].split()),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.add_typer(data.app, name="data")
-app.add_typer(checkpoint.app, name="checkpoint")
-app.add_typer(team.app, name="team")
-app.add_typer(cluster.app, name="cluster")
-app.command("demo")(demo.demo)
-app.command("simulate")(simulate.simulate)
-app.command("plan")(plan.plan)
-app.command("goodput")(goodput.goodput)
-
-# What `pip install mainspring` leaves to its extras, so that a control plane installs small.
-EXTRA_PACKAGES = (
-    "av",
-    "duckdb",
-    "google",  # Protobuf's.
-    "jax",
-    "lz4",
-    "mcap",
-    "metaworld",
-    "ml_dtypes",
-    "mujoco",
-    "optax",
-    "pyarrow",
-    "ray",
-    "rosbags",
-    "tensorstore",
-    "zstandard",
-)
-# Flags that say something of each option of a job, and the option's own names for it.
-_EACH = {"--cpus": "cpus", "--memory": "memory_gib", "--within": "within", "--prefer": "prefer"}
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-JobName = Annotated[str, typer.Argument(help="Id or name of a job.", metavar="JOB")]
 
 
 @app.callback()
 def _home(
     context: typer.Context,
     home: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            help="Home folder with configuration and state.", envvar="MAINSPRING_HOME", show_default="~/.mainspring"
+            metavar="<path>",
+            help="Home folder with configuration and state.",
+            envvar="MAINSPRING_HOME",
+            show_default="~/.mainspring",
         ),
     ] = None,
 ) -> None:
-    context.obj = Lab(home)
-
-
-@app.command()
-def up(
-    context: typer.Context,
-    port: Annotated[int | None, typer.Option(min=0, max=65_535, help="Port; 0 takes any free one.")] = None,
-    policy: Annotated[
-        Path | None, typer.Option(help="YAML of planning policy to keep, and use from now on.", metavar="FILE")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Start the server of this home, if it is not running."""
-    lab: Lab = context.obj
-    record = lab.up(port=port, policy=policy)
-    show(record, as_json=as_json, look=lambda: f"Mainspring is up at {record.url} (home {lab.home.path})")
-
-
-@app.command()
-def down(context: typer.Context, as_json: Json = False) -> None:
-    """Stop the server. Running jobs go on; the next `ms up` picks them up again."""
-    stopped = context.obj.down()
-    show({"stopped": stopped}, as_json=as_json, look=lambda: "Stopped." if stopped else "It was not running.")
-
-
-@app.command()
-def run(
-    context: typer.Context,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(help="A YAML spec, or a program and its arguments after --.", metavar="SPEC | -- COMMAND"),
-    ] = None,
-    name: Annotated[str, typer.Option(help="Name of the job; the program's name when left out.")] = "",
-    on: Annotated[
-        list[str] | None,
-        typer.Option(help="Acceptable chips; repeat for alternatives.", metavar=OPTION_FORM, show_default="cpu"),
-    ] = None,
-    replicas: Annotated[int | None, typer.Option(min=1, help="Replicas that start together.", show_default="1")] = None,
-    spares: Annotated[int, typer.Option(min=0, help="How many of them stand by, to take the place of lost ones.")] = 0,
-    cpus: Annotated[float | None, typer.Option(min=0, help="CPU cores per replica.")] = None,
-    memory: Annotated[float | None, typer.Option(min=0, help="Host memory per replica.", metavar="GIB")] = None,
-    within: Annotated[str, typer.Option(help="Level that must hold all replicas (node, rack, block).")] = "",
-    prefer: Annotated[str, typer.Option(help="Level that should hold them, when one can.")] = "",
-    duration: Annotated[str, typer.Option(help=f"How long it will run, as you expect: {DURATION_FORM}.")] = "",
-    team: Annotated[str, typer.Option(help="Team that is charged.", show_default="lab")] = "",
-    tier: Annotated[Tier | None, typer.Option(help="How urgent it is.", show_default="standard")] = None,
-    kind: Annotated[JobKind | None, typer.Option(help="What it is for.", show_default="train")] = None,
-    env: Annotated[
-        list[str] | None, typer.Option(help="For the program; repeat for more.", metavar="NAME=VALUE")
-    ] = None,
-    after: Annotated[
-        list[str] | None, typer.Option(help="Start only once this job has succeeded; repeat for more.", metavar="JOB")
-    ] = None,
-    begins_from: Annotated[
-        str,
-        typer.Option("--from", help="Begin from this checkpoint: of a job, or an import.", metavar="JOB[@STEP]"),
-    ] = "",
-    count: Annotated[int, typer.Option(min=1, max=ARRAY_MAX, help="Make an array of so many equal jobs.")] = 1,
-    again: Annotated[str, typer.Option(help="Repeat this job: same spec, same code.", metavar="JOB")] = "",
-    key: Annotated[str, typer.Option(help="Idempotency key: the same key never makes a second job.")] = "",
-    no_code: Annotated[bool, typer.Option("--no-code", help="Do not take the working tree along.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended; exit 1 unless it succeeded.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show rank 0's output while waiting.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Submit a job: it names chips and replicas, never a cluster."""
-    lab: Lab = context.obj
-    if count > 1:
-        _refuse([flag for flag, value in {"--wait": wait, "--follow": follow}.items() if value], "--count")
-    each = {"cpus": cpus, "memory": memory, "within": within, "prefer": prefer}
-    about = {"team": team, "tier": tier and tier.value, "kind": kind and kind.value, "env": env, "duration": duration}
-    given = {"name": name, "on": on, "replicas": replicas, "spares": spares, **each, **about}
-    given = {f"--{field}": value for field, value in given.items() if value}
-    if again:
-        flags = {"--no-code": no_code, "--after": after, "--from": begins_from, "--count": count > 1}
-        _refuse([*(words or []), *given, *(flag for flag, value in flags.items() if value)], "--again")
-        view = lab.again(again, key=key)
-    else:
-        code = None if no_code else Path.cwd()
-        spec = _spec_of(words or [], given)
-        view = lab.run(spec, key=key, code=code, count=count, after=after or (), begins_from=begins_from)
-    _told(lab, view, wait=wait, follow=follow, as_json=as_json)
-
-
-def _told(lab: Lab, view: JobView, *, wait: bool, follow: bool, as_json: bool) -> None:
-    """Tells of a job that was submitted, and sees it to its end when that is wanted."""
-    if not as_json and view.array is not None:
-        first = view.array.first
-        show(f"Submitted {view.array.count} jobs from {first} ({view.spec.name}) on.\nLook: ms ps --array {first}")
-    elif not as_json:
-        show(f"Submitted {view.id} ({view.spec.name}).\nLook: ms why {view.id}; ms logs -f {view.id}")
-    if wait or follow:
-        view = _seen_to_its_end(lab, view, follow=follow, out=sys.stderr if as_json else sys.stdout)
-    if as_json:
-        show(view, as_json=True)
-    elif wait or follow:
-        show(f"{view.spec.name} {view.state.value}: {view.reason}")
-    if (wait or follow) and view.state is not JobState.SUCCEEDED:
-        raise typer.Exit(1)
-
-
-def _refuse(flags: list[str], beside: str) -> None:
-    if flags:
-        raise InvalidSpec("submit a job", on=beside, got=f"{flags[0]} beside it", wanted="one or the other")
-
-
-def _spec_of(words: list[str], given: dict[str, Any]) -> JobSpec:
-    if not words:
-        raise InvalidSpec("submit a job", got="nothing to run", wanted="a YAML spec, or -- and a command")
-    if words[0].endswith((".yaml", ".yml")):
-        _refuse([*words[1:], *given], words[0])
-        return read_spec(Path(words[0]))
-    pairs = [pair.partition("=") for pair in given.pop("--env", [])]
-    for variable, equals, _ in pairs:
-        if not variable or not equals:
-            raise InvalidSpec("submit a job", on="--env", got=repr(variable + equals), wanted="NAME=VALUE")
-    environment = {variable: value for variable, _, value in pairs}
-    name = given.pop("--name", None) or _name_from(words[0])
-    each = {field: given.pop(flag) for flag, field in _EACH.items() if flag in given}
-    if "--duration" in given:
-        given["--duration_s"] = duration_from(given.pop("--duration"))
-    fields = {flag.removeprefix("--"): value for flag, value in given.items()}
-    return job(name, words, each=each, environment=environment, **fields)
-
-
-def _seen_to_its_end(lab: Lab, view: JobView, *, follow: bool, out: TextIO) -> JobView:
-    """Returns the job once it has ended, with rank 0's output shown meanwhile; an interrupt leaves the job alone."""
-    try:
-        if follow:
-            for chunk in lab.logs(view.id, follow=True):
-                out.buffer.write(chunk)
-                out.flush()
-        return lab.wait(view.id)
-    except KeyboardInterrupt:
-        ERRORS.print(f"\n{view.id} goes on. To end it: ms stop {view.id}")
-        raise
-
-
-def _name_from(program: str) -> str:
-    letters = (letter if letter.isascii() and letter.isalnum() else "-" for letter in Path(program).stem.lower())
-    return "".join(letters)[:40].strip("-") or "job"
-
-
-@app.command()
-def ps(
-    context: typer.Context,
-    state: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
-    array: Annotated[str, typer.Option(help="Each job of this job's array, in order.", metavar="JOB")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="At most so many, newest first.")] = 50,
-    as_json: Json = False,
-) -> None:
-    """List jobs, newest first; an array is one line."""
-    jobs = context.obj.ps(state=state.value if state else "", array=array, limit=limit)
-    members = bool(array)
-    none = f"No job is {state.value}." if state else "No jobs yet. Try: ms run -- python -c 'print(42)'"
-    show(
-        jobs,
-        as_json=as_json,
-        look=lambda: tables.jobs_table(jobs, now_s=time.time(), members=members) if jobs else none,
-    )
-
-
-@app.command()
-def status(
-    context: typer.Context,
-    name: Annotated[
-        str, typer.Argument(help="Id or name of a job; the whole server when left out.", metavar="JOB")
-    ] = "",
-    as_json: Json = False,
-) -> None:
-    """Show one job in full: attempts, result, goodput, events. Without a job: the server."""
-    lab: Lab = context.obj
-    if name:
-        view = lab.status(name)
-        events = lab.events(view.id)
-        show(view, as_json=as_json, look=lambda: jobs_render.job_panel(view, events, now_s=time.time()))
-        return
-    jobs, clusters = lab.ps(limit=1_000), lab.fleet()
-    counts: dict[str, int] = {}
-    for each in jobs:
-        for state, count in (each.array.states if each.array else {each.state.value: 1}).items():
-            counts[state] = counts.get(state, 0) + count
-    with lab.client() as client:
-        url = client.url
-    facts = {"url": url, "home": str(lab.home.path), "jobs": counts, "clusters": len(clusters)}
-
-    told = {label: str(value) for label, value in facts.items()}
-    told["jobs"] = ", ".join(f"{count} {word}" for word, count in counts.items()) or "none yet"
-    show(facts, as_json=as_json, look=lambda: framed(facts_grid(told), "Mainspring"))
-
-
-@app.command()
-def why(context: typer.Context, name: JobName, as_json: Json = False) -> None:
-    """Say why a job runs where it runs; or why it waits, until when, and what would start it now."""
-    lab: Lab = context.obj
-    answer = lab.why(name, remedies=True)
-    view = lab.status(answer.job)
-    events = () if as_json else lab.events(answer.job)
-    show(answer, as_json=as_json, look=lambda: plans.why_panel(answer, view, events, now_s=time.time()))
-
-
-@app.command()
-def logs(
-    context: typer.Context,
-    name: JobName,
-    rank: Annotated[int, typer.Option(min=0, help="Which rank.")] = 0,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Print one rank's output: of the job's newest attempt, and with --follow of every one after it."""
-    some = False
-    for chunk in context.obj.logs(name, rank=rank, follow=follow):
-        some = True
-        if as_json:
-            sys.stdout.write(json.dumps({"rank": rank, "text": chunk.decode(errors="replace")}) + "\n")
-        else:
-            sys.stdout.buffer.write(chunk)
-        sys.stdout.flush()
-    if not some:
-        ERRORS.print(f"Rank {rank} of {name} has written nothing. Look: ms why {name}")
-
-
-@app.command()
-def stop(
-    context: typer.Context,
-    name: JobName,
-    array: Annotated[bool, typer.Option("--array", help="All jobs of its array.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Ask a job to end: it is told, gets time to save, then ends."""
-    view: JobView = context.obj.stop(name, array=array)
-    told = f"{view.id} is {view.state.value}."
-    if array and view.array is not None:
-        states = ", ".join(f"{count} {state}" for state, count in view.array.states.items())
-        told = f"The array from {view.array.first} on: {states}."
-    show(view, as_json=as_json, look=lambda: told)
-
-
-@app.command()
-def fleet(context: typer.Context, as_json: Json = False) -> None:
-    """List clusters, chips and prices, and what is in use."""
-    clusters = context.obj.fleet()
-    show(clusters, as_json=as_json, look=lambda: tables.fleet_table(clusters, now_s=time.time()))
+    context.obj = sdk.Lab(home)
 
 
 def main() -> None:
@@ -343,17 +157,29 @@ def main() -> None:
     except typer.TyperException as error:  # Raised for machines only; people were shown how the command is used.
         told = InvalidInput("read the command line", got=error.format_message(), next_step="ms --help")
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in EXTRA_PACKAGES:
+        if (error.name or "").partition(".")[0] not in _extra_packages():
             raise
         got, advice = f"no package {error.name!r}", "pip install 'mainspring[all]'"
         told = Unavailable("run this command with a small installation", got=got, next_step=advice)
     except OSError as error:
         told = _of_this_machine(error)
     if as_json:
+        from mainspring.domain.answers import problem_of
+        from mainspring.domain.codec import to_plain
+
         sys.stderr.write(json.dumps(to_plain(problem_of(told)), ensure_ascii=False) + "\n")
     else:
         _tell(told)
     sys.exit(told.exit_code)
+
+
+def _extra_packages() -> set[str]:
+    """Returns what `pip install mainspring` leaves to its extras, so that a control plane installs small."""
+    from importlib.metadata import requires
+
+    wanted = [each for each in requires("mainspring") or () if "extra ==" in each]
+    names = {re.split(r"[^\w.-]", each)[0].replace("-", "_") for each in wanted} - {"mainspring"}
+    return names | {"google"}  # Protobuf's.
 
 
 def _of_this_machine(error: OSError) -> MainspringError:
@@ -367,5 +193,5 @@ def _of_this_machine(error: OSError) -> MainspringError:
 def _tell(error: MainspringError) -> None:
     wanted = "" if error.wanted.startswith(SENTENCES) else "wanted"
     parts = {"on": error.on, "got": error.got, wanted: error.wanted, "next": error.next_step}
-    ERRORS.print(f"Could not {error.attempted}.", style="red")
-    ERRORS.print(facts_grid({label: text for label, text in parts.items() if text}))
+    render.ERRORS.print(f"Could not {error.attempted}.", style="red")
+    render.ERRORS.print(render.facts_grid({label: text for label, text in parts.items() if text}))

@@ -9,11 +9,9 @@ from typing import Annotated
 
 import typer
 
+from mainspring.app import render, sdk
 from mainspring.app.base.specs import chips_from, limit_from, read_spec
-from mainspring.app.render.plans import plan_panel, what_if_panel
-from mainspring.app.render.tables import show
-from mainspring.app.sdk.lab import Lab
-from mainspring.domain.answers import AddNodes, Submit, WhatIf
+from mainspring.domain import answers
 from mainspring.domain.errors import InvalidSpec, NotFound, nearest
 from mainspring.domain.ids import ClusterName, TeamName
 from mainspring.domain.job import LAB
@@ -43,16 +41,16 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Show the last plan: what starts, ends and waits, and until when. With --if: what changes would make of it."""
-    lab: Lab = context.obj
+    lab: sdk.Lab = context.obj
     if not changes:
         view = lab.plan()
-        show(view, as_json=as_json, look=lambda: plan_panel(view, now_s=time.time()))
+        render.show(view, as_json=as_json, look=lambda: render.plan_panel(view, now_s=time.time()))
         return
     answer = lab.what_if(read_changes(lab, changes))
-    show(answer, as_json=as_json, look=lambda: what_if_panel(answer, now_s=time.time()))
+    render.show(answer, as_json=as_json, look=lambda: render.what_if_panel(answer, now_s=time.time()))
 
 
-def read_changes(lab: Lab, texts: list[str]) -> WhatIf:
+def read_changes(lab: sdk.Lab, texts: list[str]) -> answers.WhatIf:
     """Returns the changes that were typed.
 
     Args:
@@ -63,9 +61,9 @@ def read_changes(lab: Lab, texts: list[str]) -> WhatIf:
         InvalidSpec: One does not read so.
         NotFound: There is no such team or file.
     """
-    nodes: list[AddNodes] = []
+    nodes: list[answers.AddNodes] = []
     gone: list[ClusterName] = []
-    submits: list[Submit] = []
+    submits: list[answers.Submit] = []
     before: dict[TeamName, Team] = {}
     teams: dict[TeamName, Team] = {}
     for text in texts:
@@ -82,19 +80,19 @@ def read_changes(lab: Lab, texts: list[str]) -> WhatIf:
                 team = _team(text, kind, rest, teams)
                 teams[team.name] = team
             case "submit":
-                submits.append(Submit(spec=read_spec(Path(rest))))
+                submits.append(answers.Submit(spec=read_spec(Path(rest))))
             case _:
                 raise InvalidSpec("read a change", on="--if", got=repr(text), wanted=nearest(kind, FORMS))
     changed = tuple(team for name, team in teams.items() if team != before[name])
-    return WhatIf(add_nodes=tuple(nodes), remove_clusters=tuple(gone), teams=changed, submits=tuple(submits))
+    return answers.WhatIf(add_nodes=tuple(nodes), remove_clusters=tuple(gone), teams=changed, submits=tuple(submits))
 
 
-def _nodes(text: str, rest: str) -> AddNodes:
+def _nodes(text: str, rest: str) -> answers.AddNodes:
     cluster, _, more = rest.partition(":")
     count, _, chip = more.partition(":")
     if not cluster or not count.isdecimal():
         raise InvalidSpec("read a change", on="--if", got=repr(text), wanted=f"add-nodes={FORMS['add-nodes']}")
-    return AddNodes(cluster=ClusterName(cluster), nodes=int(count), chip=chip)
+    return answers.AddNodes(cluster=ClusterName(cluster), nodes=int(count), chip=chip)
 
 
 def _team(text: str, kind: str, rest: str, teams: dict[TeamName, Team]) -> Team:

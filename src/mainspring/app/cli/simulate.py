@@ -6,21 +6,22 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
-from rich.console import RenderableType
-from rich.progress import TaskID
 
-from mainspring import simulator  # Loads its names when they are used, so that other verbs start fast.
+from mainspring import planner, simulator  # Loads its names when they are used, so that other verbs start fast.
+from mainspring.app import render
 from mainspring.app.base.specs import DURATION_FORM, duration_from, read_policy
-from mainspring.app.render.simulations import comparison_panel, replay_panel
-from mainspring.app.render.tables import Bar, progress_bar, show
-from mainspring.domain.answers import Event
 from mainspring.domain.codec import to_plain
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.team import Team
-from mainspring.planner import Policy
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.progress import TaskID
+
+    from mainspring.domain.answers import Event
 
 EVENTS = "events.jsonl"
 FIGURES = "measures.json"
@@ -33,7 +34,7 @@ class _Case:
 
     name: str
     fleet: simulator.Fleet
-    policy: Policy
+    policy: planner.Policy
     events: str
 
 
@@ -109,7 +110,7 @@ def _write_example(folder: Path, *, seed: int, as_json: bool) -> None:
         f"Wrote {', '.join(files)}.\nReplay it: ms simulate {folder}/trace.csv {on}\n"
         f"What 64 more chips buy: add --against-fleet {folder}/fleet-64-more.yaml"
     )
-    show({"files": files}, as_json=as_json, look=lambda: told)
+    render.show({"files": files}, as_json=as_json, look=lambda: told)
 
 
 def _case(
@@ -130,7 +131,7 @@ def _case(
     return _Case(
         name=policy.stem if policy else "default policy",
         fleet=found,
-        policy=read_policy(policy) if policy else Policy(),
+        policy=read_policy(policy) if policy else planner.Policy(),
         events=EVENTS,
     )
 
@@ -156,16 +157,14 @@ def _replayed(
     out: Path | None,
 ) -> simulator.Outcome:
     """Returns what a replay came to, with a bar on standard error meanwhile."""
-    from mainspring.planner import plan
-
-    with progress_bar() as bar:
+    with render.progress_bar() as bar:
         task = bar.add_task("replay", total=len(workload.jobs), note=case.name)
 
         def go_on(tell: Callable[[Event], None] | None) -> simulator.Outcome:
             return simulator.replay(
                 workload,
                 case.fleet,
-                planner=plan,
+                planner=planner.plan,
                 teams=tree,
                 policy=case.policy,
                 options=options,
@@ -180,7 +179,7 @@ def _replayed(
             return go_on(lambda event: _write(file, event))
 
 
-def _advance(bar: Bar, task: TaskID, ended: int, passed_s: float) -> None:
+def _advance(bar: render.Bar, task: TaskID, ended: int, passed_s: float) -> None:
     bar.update(task, completed=ended, note=f"{passed_s / 86_400:.1f} d of virtual time")
 
 
@@ -218,7 +217,7 @@ def _answer(
 
     def look() -> RenderableType:
         if comparison is not None:
-            return comparison_panel(comparison, measured[first], measured[others[0]], files)
-        return replay_panel(measured[first], files)
+            return render.comparison_panel(comparison, measured[first], measured[others[0]], files)
+        return render.replay_panel(measured[first], files)
 
-    show(answer, as_json=as_json, look=look)
+    render.show(answer, as_json=as_json, look=look)

@@ -6,13 +6,12 @@ from typing import Annotated
 
 import typer
 
+from mainspring.app import render
 from mainspring.app.base.specs import NONE_WORD, chips_from, limit_from
-from mainspring.app.render.plans import teams_table
-from mainspring.app.render.tables import show
 from mainspring.domain.answers import TeamView
 from mainspring.domain.team import TeamOrder
 
-app = typer.Typer(help="List teams, and set what they are promised and allowed.", no_args_is_help=True)
+app = typer.Typer()
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Counts = list[str] | None
 
@@ -21,7 +20,7 @@ Counts = list[str] | None
 def list_command(context: typer.Context, as_json: Json = False) -> None:
     """List the tenant tree, with what each team and those below it hold and have spent."""
     teams = context.obj.teams()
-    show(teams, as_json=as_json, look=lambda: teams_table(teams))
+    render.show(teams, as_json=as_json, look=lambda: render.teams_table(teams))
 
 
 @app.command("set")
@@ -71,4 +70,4 @@ def set_command(
     plain = {"weight": weight, "budget_days": budget_days, "order": order and order.value}
     fields |= {field: value for field, value in plain.items() if value is not None}
     team = context.obj.set_team(name, **fields)
-    show(team, as_json=as_json, look=lambda: teams_table((TeamView(team=team),)))
+    render.show(team, as_json=as_json, look=lambda: render.teams_table((TeamView(team=team),)))

@@ -1,1 +1,22 @@
-"""Rendering of answers: tables and panels for people, JSON for machines."""
+"""What people see of the SDK's answers: tables, panels, progress."""
+
+from typing import TYPE_CHECKING
+
+from mainspring.lazy import names_of
+
+if TYPE_CHECKING:
+    from mainspring.app.render.goodput import goodput_table, report_panel
+    from mainspring.app.render.jobs import job_panel
+    from mainspring.app.render.plans import plan_panel, teams_table, what_if_panel, why_panel
+    from mainspring.app.render.progress import Bar, Lines, bytes_bar, progress_bar
+    from mainspring.app.render.simulations import comparison_panel, replay_panel
+    from mainspring.app.render.tables import (
+        ERRORS,
+        facts_grid,
+        fleet_table,
+        framed,
+        jobs_table,
+        show,
+    )
+else:
+    __getattr__, __dir__ = names_of(__name__)

@@ -284,7 +284,9 @@ def mixture_table(mixtures: Sequence[data.Mixture]) -> Listing:
     return made
 
 
-def candidates_look(found: Sequence[data.Candidate], findings: Mapping[str, Sequence[data.Finding]]) -> RenderableType:
+def candidates_look(
+    found: Sequence[data.VersionCandidate], findings: Mapping[str, Sequence[data.Finding]]
+) -> RenderableType:
     """Returns what waits to become a version, and what keeps it back.
 
     Args:

@@ -265,7 +265,7 @@ class ClusterVerbs:
         """Returns the ids of jobs that are on a cluster, arrays job by job."""
         found: dict[str, None] = {}
         for state in _LIVE:
-            for view in self._lab.ps(state=state.value, limit=JOBS_MAX):
+            for view in self._lab.ps(state=state, limit=JOBS_MAX):
                 members = self._lab.ps(array=view.id, limit=JOBS_MAX) if view.array else (view,)
                 for each in members:
                     on_it = each.attempts and each.attempts[-1].cluster == name

@@ -287,7 +287,7 @@ class DataVerbs(ExportVerbs):
         data.guard_made(self.store, manifest, self._lab.home.cache / "views")
         return manifest
 
-    def candidates(self, dataset: str) -> tuple[data.Candidate, ...]:
+    def candidates(self, dataset: str) -> tuple[data.VersionCandidate, ...]:
         """Returns what waits to become a version of a dataset, because a gate keeps it back.
 
         Args:
@@ -295,7 +295,7 @@ class DataVerbs(ExportVerbs):
         """
         return tuple(data.candidate(self.store, dataset, id) for id in data.candidates(self.store, dataset))
 
-    def findings(self, candidate: data.Candidate) -> tuple[data.Finding, ...]:
+    def findings(self, candidate: data.VersionCandidate) -> tuple[data.Finding, ...]:
         """Returns what keeps a candidate back.
 
         Args:

@@ -113,7 +113,7 @@ class IntakeVerbs:
             stop: Ends the watch when it is set.
         """
 
-        def publish(store: ObjectStore, candidate: data.Candidate) -> data.Version:
+        def publish(store: ObjectStore, candidate: data.VersionCandidate) -> data.Version:
             try:
                 return self._publish(store, candidate)
             except Conflict as error:
@@ -195,7 +195,7 @@ class IntakeVerbs:
             signed=any(name in os.environ for name in _CREDENTIALS),
         )
 
-    def _publish(self, store: ObjectStore, candidate: data.Candidate) -> data.Version:
+    def _publish(self, store: ObjectStore, candidate: data.VersionCandidate) -> data.Version:
         return data.publish_judged(store, candidate, clock=self._clock)
 
     def _recipe(self, recipe: Path | data.Recipe | None) -> data.Recipe | None:

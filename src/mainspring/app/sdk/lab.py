@@ -14,35 +14,26 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from mainspring import objects
 from mainspring.app.base.client import Client
-from mainspring.app.base.code import record_environment, snapshot_code
 from mainspring.app.base.home import Home, ServerRecord
 from mainspring.app.base.specs import option_from, spec_from
-from mainspring.app.sdk.checkpoints import CheckpointFinder
-from mainspring.app.sdk.clusters import ClusterVerbs
-from mainspring.app.sdk.data import DataVerbs
-from mainspring.app.server import daemon
-from mainspring.domain.answers import (
-    ClusterView,
-    Event,
-    GoodputReport,
-    JobView,
-    PlanView,
-    TeamView,
-    WhatIf,
-    WhatIfAnswer,
-    Why,
-)
+from mainspring.domain import answers
 from mainspring.domain.codec import from_plain, to_plain
 from mainspring.domain.errors import NotFound, Unavailable
-from mainspring.domain.goodput import Goodput
 from mainspring.domain.ids import TeamName
 from mainspring.domain.job import LAB, JobSpec
 from mainspring.domain.life import ended
+from mainspring.domain.routes import Answer, LabCalls, P, Route
 from mainspring.domain.team import Team
-from mainspring.objects import ObjectStore, open_store
+
+if TYPE_CHECKING:
+    from mainspring.app.sdk.clusters import ClusterVerbs
+    from mainspring.app.sdk.data import DataVerbs
 
 WAIT_S_MAX = 30 * 86_400.0
 _POLL_S = 0.2
@@ -88,8 +79,10 @@ def job(
     )
 
 
-class Lab:
+class Lab(LabCalls):
     """One Mainspring, seen from one home folder. Its data is `lab.data`, its clusters `lab.clusters`.
+
+    What is one call of the server is in `LabCalls`; what is loaded in a method is what no other verb needs.
 
     Args:
         home: The home folder; None for `MAINSPRING_HOME`, else `~/.mainspring`.
@@ -97,8 +90,20 @@ class Lab:
 
     def __init__(self, home: Path | str | None = None) -> None:
         self.home = Home.find(Path(home) if home is not None else None)
-        self.data = DataVerbs(self)
-        self.clusters = ClusterVerbs(self)
+
+    @cached_property
+    def data(self) -> DataVerbs:
+        """Returns the verbs of its data."""
+        from mainspring.app.sdk.data import DataVerbs
+
+        return DataVerbs(self)
+
+    @cached_property
+    def clusters(self) -> ClusterVerbs:
+        """Returns the verbs of its clusters."""
+        from mainspring.app.sdk.clusters import ClusterVerbs
+
+        return ClusterVerbs(self)
 
     def up(self, *, port: int | None = None, policy: Path | str | None = None) -> ServerRecord:
         """Starts the server when it is not running, and returns where it listens.
@@ -110,10 +115,14 @@ class Lab:
         Raises:
             Conflict: A policy is given and the server is running: it reads it when it starts.
         """
+        from mainspring.app.server import daemon
+
         return daemon.up(self.home, port=port, policy=None if policy is None else Path(policy))
 
     def down(self) -> bool:
         """Stops the server and returns whether it was running. Jobs go on."""
+        from mainspring.app.server import daemon
+
         return daemon.down(self.home)
 
     def client(self) -> Client:
@@ -128,11 +137,24 @@ class Lab:
         record = self.home.server()
         if record is None:
             raise Unavailable("reach the Mainspring server", on=str(self.home.path), got="none", next_step="ms up")
-        return Client(record.url, self.home.token(), certificate=self.home.certificate(self.home.config()))
+        secure = record.url.startswith("https:")
+        certificate = self.home.certificate(self.home.config()) if secure else ""
+        return Client(record.url, self.home.token(), certificate=certificate)
 
-    def objects(self) -> ObjectStore:
+    def call(self, route: Route[P, Answer], /, *args: P.args, **kwargs: P.kwargs) -> Answer:
+        """Returns the server's answer to a call; see `Client.call`.
+
+        Args:
+            route: The call.
+            *args: What it takes.
+            **kwargs: What it takes by name.
+        """
+        with self.client() as client:
+            return client.call(route, *args, **kwargs)
+
+    def objects(self) -> objects.ObjectStore:
         """Returns this lab's object store."""
-        return open_store(self.home.objects_url(self.home.config()))
+        return objects.open_store(self.home.objects_url(self.home.config()))
 
     def run(
         self,
@@ -143,7 +165,7 @@ class Lab:
         count: int = 1,
         after: Sequence[str] = (),
         begins_from: str = "",
-    ) -> JobView:
+    ) -> answers.JobView:
         """Submits a job and returns it; of an array, its first job.
 
         Args:
@@ -159,10 +181,13 @@ class Lab:
         Raises:
             NotFound: There is no such checkpoint.
         """
+        from mainspring.app.base.code import record_environment, snapshot_code
+        from mainspring.app.sdk.checkpoints import CheckpointFinder
+
         store = self.objects()
         taken = record_environment(store) if code is None else snapshot_code(code, store)
         with self.client() as client:
-            first = {name: name for name in spec.after} | {name: client.job(name).id for name in after}
+            first = {name: name for name in spec.after} | {name: client.status(name).id for name in after}
             begins_from = begins_from or spec.begins_from
             if begins_from in first:
                 begins_from = first[begins_from]
@@ -171,9 +196,9 @@ class Lab:
                 begins_from = f"{found.job}@{found.steps[0]}"
             earlier = tuple(dict.fromkeys(first.values()))
             spec = dataclasses.replace(spec, code=taken, after=earlier, begins_from=begins_from)
-            return client.submit(spec, key=key, count=count)
+            return client.submit(answers.Submit(spec=spec, key=key, count=count))
 
-    def again(self, job: str, *, key: str = "") -> JobView:
+    def again(self, job: str, *, key: str = "") -> answers.JobView:
         """Submits a job's spec and code once more and returns the new job.
 
         Args:
@@ -184,35 +209,15 @@ class Lab:
             NotFound: The code it ran is no longer kept.
         """
         with self.client() as client:
-            spec = client.job(job).spec
+            spec = client.status(job).spec
             tree = spec.code.tree.removeprefix("blake3:")
             if tree and self.objects().size(f"code/{tree}.tar.gz") is None:
                 raise NotFound(
                     "repeat a job", on=job, got=f"no code tree {tree[:12]}", next_step="ms run from a checkout"
                 )
-            return client.submit(spec, key=key)
+            return client.submit(answers.Submit(spec=spec, key=key))
 
-    def ps(self, *, state: str = "", array: str = "", limit: int = 50) -> tuple[JobView, ...]:
-        """Returns the newest jobs, newest first; one for each array.
-
-        Args:
-            state: Only jobs in this state, "" for all.
-            array: Id or name of a job: then every job of its array, in order.
-            limit: At most so many.
-        """
-        with self.client() as client:
-            return client.jobs(state=state, array=array, limit=limit)
-
-    def status(self, job: str) -> JobView:
-        """Returns one job.
-
-        Args:
-            job: Its id or name.
-        """
-        with self.client() as client:
-            return client.job(job)
-
-    def events(self, job: str) -> tuple[Event, ...]:
+    def events(self, job: str) -> tuple[answers.Event, ...]:
         """Returns a job's events, oldest first.
 
         Args:
@@ -220,70 +225,6 @@ class Lab:
         """
         with self.client() as client:
             return client.events(job)
-
-    def why(self, job: str, *, remedies: bool = False) -> Why:
-        """Returns why a job is where it is, or waits.
-
-        Args:
-            job: Its id or name.
-            remedies: Whether to find what would start it now, which takes a while on a large fleet.
-        """
-        with self.client() as client:
-            return client.why(job, remedies=remedies)
-
-    def goodput(self, job: str) -> Goodput:
-        """Returns what the time allocated to a job went into; the parts add up to the whole.
-
-        Args:
-            job: Its id or name.
-        """
-        with self.client() as client:
-            return client.goodput(job)
-
-    def goodput_report(self, *, team: str = "", cluster: str = "", since_s: float = 0.0) -> GoodputReport:
-        """Returns what allocated time went into: in all, by team and by cluster.
-
-        Args:
-            team: Only of this team and those below it, "" for all.
-            cluster: Only on this cluster, "" for all.
-            since_s: Only attempts granted since then.
-        """
-        with self.client() as client:
-            return client.goodput_report(team=team, cluster=cluster, since_s=since_s)
-
-    def plan(self) -> PlanView:
-        """Returns the last plan."""
-        with self.client() as client:
-            return client.plan()
-
-    def what_if(self, changes: WhatIf) -> WhatIfAnswer:
-        """Returns what some changes would make of the last plan; nothing of it happens.
-
-        Args:
-            changes: What to try.
-        """
-        with self.client() as client:
-            return client.what_if(changes)
-
-    def stop(self, job: str, *, array: bool = False) -> JobView:
-        """Asks a job to end and returns it as it is now.
-
-        Args:
-            job: Its id or name.
-            array: Whether all jobs of its array shall end.
-        """
-        with self.client() as client:
-            return client.stop(job, array=array)
-
-    def fleet(self) -> tuple[ClusterView, ...]:
-        """Returns every cluster."""
-        with self.client() as client:
-            return client.clusters()
-
-    def teams(self) -> tuple[TeamView, ...]:
-        """Returns the tenant tree with what each team holds, in order of name."""
-        with self.client() as client:
-            return client.teams()
 
     def set_team(self, name: str, **fields: object) -> Team:
         """Places a team in the tenant tree, or changes it, and returns it.
@@ -295,7 +236,7 @@ class Lab:
         with self.client() as client:
             known = {view.team.name: view.team for view in client.teams()}
             before = known.get(TeamName(name), Team(name=TeamName(name), parent=None if name == LAB else LAB))
-            return client.set_team(from_plain(Team, {**to_plain(before), **to_plain(fields)}, strict=True))
+            return client.put_team(name, from_plain(Team, {**to_plain(before), **to_plain(fields)}, strict=True))
 
     def logs(self, job: str, *, rank: int = 0, follow: bool = False) -> Iterator[bytes]:
         """Yields one rank's output: of the job's newest attempt, and when following of every one after it.
@@ -308,7 +249,7 @@ class Lab:
         attempt, offset = 0, 0
         with self.client() as client:
             while True:
-                view = client.job(job)
+                view = client.status(job)
                 job, newest = view.id, len(view.attempts)  # The id: a name may come to mean a newer job.
                 attempt = attempt or newest
                 if attempt:
@@ -325,8 +266,8 @@ class Lab:
                     time.sleep(_POLL_S)
 
     def wait(
-        self, job: str, *, timeout_s: float = WAIT_S_MAX, on_look: Callable[[JobView], None] = lambda view: None
-    ) -> JobView:
+        self, job: str, *, timeout_s: float = WAIT_S_MAX, on_look: Callable[[answers.JobView], None] = lambda view: None
+    ) -> answers.JobView:
         """Returns the job once it has ended.
 
         Args:
@@ -340,7 +281,7 @@ class Lab:
         deadline = time.monotonic() + timeout_s
         with self.client() as client:
             while True:
-                view = client.job(job)
+                view = client.status(job)
                 job = view.id  # A name may come to mean a newer job.
                 on_look(view)
                 if ended(view.state):

@@ -24,7 +24,8 @@ from mainspring.domain.answers import (
 from mainspring.domain.ids import ChipName, JobId, TeamName
 from mainspring.domain.job import MILLI
 from mainspring.domain.plan import Limit, Plan, Start, Wait
-from mainspring.planner import Budget, Snapshot, explain, plan
+from mainspring.planner import Budget, Snapshot, plan
+from mainspring.planner.explain import explain
 from mainspring.planner.facts.snapshot import NONE
 from mainspring.planner.whatif import changed, compare
 

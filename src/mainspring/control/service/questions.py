@@ -8,7 +8,8 @@ from dataclasses import replace
 from threading import Lock
 from typing import final
 
-from mainspring.control.service.planning import remedies, view_plan, waiting_why, what_if
+from mainspring.control.service.planning import remedies as remedies_of
+from mainspring.control.service.planning import view_plan, waiting_why, what_if
 from mainspring.control.service.views import find_job, view_why
 from mainspring.control.state.latest_plan import LatestPlan, LatestPlans
 from mainspring.control.store.records import ACTIVE_MAX
@@ -34,12 +35,12 @@ class Questions:
         self._pictures = pictures
         self._asking = Lock()
 
-    def why(self, reference: str, *, with_remedies: bool = False) -> Why:
+    def why(self, reference: str, *, remedies: bool = False) -> Why:
         """Returns why a job is where it is, or waits.
 
         Args:
             reference: Its id or name.
-            with_remedies: Whether to find what would start it now, which makes plans and takes a while.
+            remedies: Whether to find what would start it now, which makes plans and takes a while.
 
         Raises:
             NotFound: No such job.
@@ -51,10 +52,10 @@ class Questions:
         if picture is None or answer.state is not JobState.QUEUED:
             return answer
         answer = waiting_why(picture, answer)
-        if not with_remedies:
+        if not remedies:
             return answer
         with self._asked("find what would start a job"):
-            return replace(answer, remedies=remedies(picture, answer.job))
+            return replace(answer, remedies=remedies_of(picture, answer.job))
 
     def plan(self) -> PlanView:
         """Returns the last plan.

@@ -8,7 +8,14 @@ A field may be added with a default; anything else is a new version. Times are s
 name says otherwise.
 """
 
-from mainspring.domain.wire.controller import *
-from mainspring.domain.wire.facts import *
-from mainspring.domain.wire.node import *
-from mainspring.domain.wire.rank import *
+from typing import TYPE_CHECKING
+
+from mainspring.lazy import names_of
+
+if TYPE_CHECKING:
+    from mainspring.domain.wire.controller import *
+    from mainspring.domain.wire.facts import *
+    from mainspring.domain.wire.node import *
+    from mainspring.domain.wire.rank import *
+else:
+    __getattr__, __dir__ = names_of(__name__)

@@ -10,7 +10,7 @@ from mainspring.domain.ids import AllocationId, AttemptId, JobId, NodeName, Role
 from mainspring.domain.job import Code
 from mainspring.domain.life import AttemptState
 from mainspring.domain.wire.events import KIND_LENGTH_MAX, TOLD_BY_CONTROLLER
-from mainspring.domain.wire.facts import Detail
+from mainspring.domain.wire.facts import Detail, RankStatus
 from mainspring.domain.wire.node import RankPlace
 
 
@@ -77,10 +77,7 @@ class Orders:
 
 @message("LeadEvent")
 class LeadEvent:
-    """An event as the lead saw it; `sequence` counts from 1 within the attempt and epoch, so repeats are dropped.
-
-    `kind` and `detail` are those of one of `events.OfLeads`, or of a newer release's.
-    """
+    """An event as the lead saw it; `sequence` counts from 1 within the attempt and epoch, so repeats are dropped."""
 
     sequence: int
     time_s: float
@@ -91,17 +88,6 @@ class LeadEvent:
         """Refuses what only the controller tells."""
         assert 0 < len(self.kind) <= KIND_LENGTH_MAX
         assert self.kind not in TOLD_BY_CONTROLLER
-
-
-@message("RankStatus")
-class RankStatus:
-    """One rank, as last seen."""
-
-    rank: int
-    node: NodeName
-    pid: int
-    alive: bool
-    step: int
 
 
 @message("Heartbeat")

@@ -23,13 +23,14 @@ from mainspring.app.cli.data import ingest as said
 from mainspring.app.cli.data.catalog import BRING_IN, LOOK, MAKE
 from mainspring.app.render import data as look
 from mainspring.app.render.checkpoints import size_text
-from mainspring.app.render.tables import ERRORS, bytes_bar, progress_bar, show
+from mainspring.app.render.progress import bytes_bar, progress_bar
+from mainspring.app.render.tables import ERRORS, show
 from mainspring.app.sdk.lab import Lab
 from mainspring.domain.answers import ArrivalView, Standing
 from mainspring.domain.codec import to_plain
 from mainspring.domain.errors import Conflict, InvalidInput
 
-app = typer.Typer(help="Recordings in, versions, training views out.", no_args_is_help=True)
+app = typer.Typer()
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Name = Annotated[str, typer.Argument(help="A dataset, or one version of it such as pick@3.", metavar="DATASET[@N]")]
 Dataset = Annotated[str, typer.Option(help="Name of the dataset they join.", metavar="NAME")]

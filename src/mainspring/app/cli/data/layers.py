@@ -9,7 +9,8 @@ import typer
 
 from mainspring import data  # Loads its names when they are used, so that other verbs start fast.
 from mainspring.app.cli.data.catalog import LOOK, MAKE
-from mainspring.app.render.tables import Listing, facts_grid, progress_bar, show
+from mainspring.app.render.progress import progress_bar
+from mainspring.app.render.tables import Listing, facts_grid, show
 from mainspring.app.sdk.lab import Lab
 from mainspring.domain.errors import InvalidInput
 

@@ -1,0 +1,258 @@
+"""The verbs of jobs and of the server they are submitted to."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import typer
+
+from mainspring.app import render, sdk
+from mainspring.app.base.specs import DURATION_FORM, OPTION_FORM, duration_from, read_spec
+from mainspring.domain import answers
+from mainspring.domain.errors import InvalidSpec
+from mainspring.domain.job import ARRAY_MAX, JobKind, JobSpec, Tier
+from mainspring.domain.life import JobState
+
+# Flags that say something of each option of a job, and the option's own names for it.
+_EACH = {"--cpus": "cpus", "--memory": "memory_gib", "--within": "within", "--prefer": "prefer"}
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+JobName = Annotated[str, typer.Argument(help="Id or name of a job.", metavar="JOB")]
+
+
+def up(
+    context: typer.Context,
+    port: Annotated[int | None, typer.Option(min=0, max=65_535, help="Port; 0 takes any free one.")] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="YAML of planning policy to keep, and use from now on.", metavar="FILE")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Start the server of this home, if it is not running."""
+    lab: sdk.Lab = context.obj
+    record = lab.up(port=port, policy=policy)
+    render.show(record, as_json=as_json, look=lambda: f"Mainspring is up at {record.url} (home {lab.home.path})")
+
+
+def down(context: typer.Context, as_json: Json = False) -> None:
+    """Stop the server. Running jobs go on; the next `ms up` picks them up again."""
+    stopped = context.obj.down()
+    render.show({"stopped": stopped}, as_json=as_json, look=lambda: "Stopped." if stopped else "It was not running.")
+
+
+def run(
+    context: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(help="A YAML spec, or a program and its arguments after --.", metavar="SPEC | -- COMMAND"),
+    ] = None,
+    name: Annotated[str, typer.Option(help="Name of the job; the program's name when left out.")] = "",
+    on: Annotated[
+        list[str] | None,
+        typer.Option(help="Acceptable chips; repeat for alternatives.", metavar=OPTION_FORM, show_default="cpu"),
+    ] = None,
+    replicas: Annotated[int | None, typer.Option(min=1, help="Replicas that start together.", show_default="1")] = None,
+    spares: Annotated[int, typer.Option(min=0, help="How many of them stand by, to take the place of lost ones.")] = 0,
+    cpus: Annotated[float | None, typer.Option(min=0, help="CPU cores per replica.")] = None,
+    memory: Annotated[float | None, typer.Option(min=0, help="Host memory per replica.", metavar="GIB")] = None,
+    within: Annotated[str, typer.Option(help="Level that must hold all replicas (node, rack, block).")] = "",
+    prefer: Annotated[str, typer.Option(help="Level that should hold them, when one can.")] = "",
+    duration: Annotated[str, typer.Option(help=f"How long it will run, as you expect: {DURATION_FORM}.")] = "",
+    team: Annotated[str, typer.Option(help="Team that is charged.", show_default="lab")] = "",
+    tier: Annotated[Tier | None, typer.Option(help="How urgent it is.", show_default="standard")] = None,
+    kind: Annotated[JobKind | None, typer.Option(help="What it is for.", show_default="train")] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(help="For the program; repeat for more.", metavar="NAME=VALUE")
+    ] = None,
+    after: Annotated[
+        list[str] | None, typer.Option(help="Start only once this job has succeeded; repeat for more.", metavar="JOB")
+    ] = None,
+    begins_from: Annotated[
+        str,
+        typer.Option("--from", help="Begin from this checkpoint: of a job, or an import.", metavar="JOB[@STEP]"),
+    ] = "",
+    count: Annotated[int, typer.Option(min=1, max=ARRAY_MAX, help="Make an array of so many equal jobs.")] = 1,
+    again: Annotated[str, typer.Option(help="Repeat this job: same spec, same code.", metavar="JOB")] = "",
+    key: Annotated[str, typer.Option(help="Idempotency key: the same key never makes a second job.")] = "",
+    no_code: Annotated[bool, typer.Option("--no-code", help="Do not take the working tree along.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended; exit 1 unless it succeeded.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show rank 0's output while waiting.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Submit a job: it names chips and replicas, never a cluster."""
+    lab: sdk.Lab = context.obj
+    if count > 1:
+        _refuse([flag for flag, value in {"--wait": wait, "--follow": follow}.items() if value], "--count")
+    each = {"cpus": cpus, "memory": memory, "within": within, "prefer": prefer}
+    about = {"team": team, "tier": tier and tier.value, "kind": kind and kind.value, "env": env, "duration": duration}
+    given = {"name": name, "on": on, "replicas": replicas, "spares": spares, **each, **about}
+    given = {f"--{field}": value for field, value in given.items() if value}
+    if again:
+        flags = {"--no-code": no_code, "--after": after, "--from": begins_from, "--count": count > 1}
+        _refuse([*(words or []), *given, *(flag for flag, value in flags.items() if value)], "--again")
+        view = lab.again(again, key=key)
+    else:
+        code = None if no_code else Path.cwd()
+        spec = _spec_of(words or [], given)
+        view = lab.run(spec, key=key, code=code, count=count, after=after or (), begins_from=begins_from)
+    _told(lab, view, wait=wait, follow=follow, as_json=as_json)
+
+
+def _told(lab: sdk.Lab, view: answers.JobView, *, wait: bool, follow: bool, as_json: bool) -> None:
+    """Tells of a job that was submitted, and sees it to its end when that is wanted."""
+    if not as_json and view.array is not None:
+        first = view.array.first
+        render.show(
+            f"Submitted {view.array.count} jobs from {first} ({view.spec.name}) on.\nLook: ms ps --array {first}"
+        )
+    elif not as_json:
+        render.show(f"Submitted {view.id} ({view.spec.name}).\nLook: ms why {view.id}; ms logs -f {view.id}")
+    if wait or follow:
+        view = _seen_to_its_end(lab, view, follow=follow, out=sys.stderr if as_json else sys.stdout)
+    if as_json:
+        render.show(view, as_json=True)
+    elif wait or follow:
+        render.show(f"{view.spec.name} {view.state.value}: {view.reason}")
+    if (wait or follow) and view.state is not JobState.SUCCEEDED:
+        raise typer.Exit(1)
+
+
+def _refuse(flags: list[str], beside: str) -> None:
+    if flags:
+        raise InvalidSpec("submit a job", on=beside, got=f"{flags[0]} beside it", wanted="one or the other")
+
+
+def _spec_of(words: list[str], given: dict[str, Any]) -> JobSpec:
+    if not words:
+        raise InvalidSpec("submit a job", got="nothing to run", wanted="a YAML spec, or -- and a command")
+    if words[0].endswith((".yaml", ".yml")):
+        _refuse([*words[1:], *given], words[0])
+        return read_spec(Path(words[0]))
+    pairs = [pair.partition("=") for pair in given.pop("--env", [])]
+    for variable, equals, _ in pairs:
+        if not variable or not equals:
+            raise InvalidSpec("submit a job", on="--env", got=repr(variable + equals), wanted="NAME=VALUE")
+    environment = {variable: value for variable, _, value in pairs}
+    name = given.pop("--name", None) or _name_from(words[0])
+    each = {field: given.pop(flag) for flag, field in _EACH.items() if flag in given}
+    if "--duration" in given:
+        given["--duration_s"] = duration_from(given.pop("--duration"))
+    fields = {flag.removeprefix("--"): value for flag, value in given.items()}
+    return sdk.job(name, words, each=each, environment=environment, **fields)
+
+
+def _seen_to_its_end(lab: sdk.Lab, view: answers.JobView, *, follow: bool, out: TextIO) -> answers.JobView:
+    """Returns the job once it has ended, with rank 0's output shown meanwhile; an interrupt leaves the job alone."""
+    try:
+        if follow:
+            for chunk in lab.logs(view.id, follow=True):
+                out.buffer.write(chunk)
+                out.flush()
+        return lab.wait(view.id)
+    except KeyboardInterrupt:
+        render.ERRORS.print(f"\n{view.id} goes on. To end it: ms stop {view.id}")
+        raise
+
+
+def _name_from(program: str) -> str:
+    letters = (letter if letter.isascii() and letter.isalnum() else "-" for letter in Path(program).stem.lower())
+    return "".join(letters)[:40].strip("-") or "job"
+
+
+def ps(
+    context: typer.Context,
+    state: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
+    array: Annotated[str, typer.Option(help="Each job of this job's array, in order.", metavar="JOB")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="At most so many, newest first.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """List jobs, newest first; an array is one line."""
+    jobs = context.obj.ps(state=state, array=array, limit=limit)
+    members = bool(array)
+    none = f"No job is {state.value}." if state else "No jobs yet. Try: ms run -- python -c 'print(42)'"
+    render.show(
+        jobs,
+        as_json=as_json,
+        look=lambda: render.jobs_table(jobs, now_s=time.time(), members=members) if jobs else none,
+    )
+
+
+def status(
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Argument(help="Id or name of a job; the whole server when left out.", metavar="JOB")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Show one job in full: attempts, result, goodput, events. Without a job: the server."""
+    lab: sdk.Lab = context.obj
+    if name:
+        view = lab.status(name)
+        events = lab.events(view.id)
+        render.show(view, as_json=as_json, look=lambda: render.job_panel(view, events, now_s=time.time()))
+        return
+    jobs, clusters = lab.ps(limit=1_000), lab.fleet()
+    counts: dict[str, int] = {}
+    for each in jobs:
+        for state, count in (each.array.states if each.array else {each.state.value: 1}).items():
+            counts[state] = counts.get(state, 0) + count
+    with lab.client() as client:
+        url = client.url
+    facts = {"url": url, "home": str(lab.home.path), "jobs": counts, "clusters": len(clusters)}
+
+    told = {label: str(value) for label, value in facts.items()}
+    told["jobs"] = ", ".join(f"{count} {word}" for word, count in counts.items()) or "none yet"
+    render.show(facts, as_json=as_json, look=lambda: render.framed(render.facts_grid(told), "Mainspring"))
+
+
+def why(context: typer.Context, name: JobName, as_json: Json = False) -> None:
+    """Say why a job runs where it runs; or why it waits, until when, and what would start it now."""
+    lab: sdk.Lab = context.obj
+    answer = lab.why(name, remedies=True)
+    view = lab.status(answer.job)
+    events = () if as_json else lab.events(answer.job)
+    render.show(answer, as_json=as_json, look=lambda: render.why_panel(answer, view, events, now_s=time.time()))
+
+
+def logs(
+    context: typer.Context,
+    name: JobName,
+    rank: Annotated[int, typer.Option(min=0, help="Which rank.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print one rank's output: of the job's newest attempt, and with --follow of every one after it."""
+    some = False
+    for chunk in context.obj.logs(name, rank=rank, follow=follow):
+        some = True
+        if as_json:
+            sys.stdout.write(json.dumps({"rank": rank, "text": chunk.decode(errors="replace")}) + "\n")
+        else:
+            sys.stdout.buffer.write(chunk)
+        sys.stdout.flush()
+    if not some:
+        render.ERRORS.print(f"Rank {rank} of {name} has written nothing. Look: ms why {name}")
+
+
+def stop(
+    context: typer.Context,
+    name: JobName,
+    array: Annotated[bool, typer.Option("--array", help="All jobs of its array.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Ask a job to end: it is told, gets time to save, then ends."""
+    view: answers.JobView = context.obj.stop(name, array=array)
+    told = f"{view.id} is {view.state.value}."
+    if array and view.array is not None:
+        states = ", ".join(f"{count} {state}" for state, count in view.array.states.items())
+        told = f"The array from {view.array.first} on: {states}."
+    render.show(view, as_json=as_json, look=lambda: told)
+
+
+def fleet(context: typer.Context, as_json: Json = False) -> None:
+    """List clusters, chips and prices, and what is in use."""
+    clusters = context.obj.fleet()
+    render.show(clusters, as_json=as_json, look=lambda: render.fleet_table(clusters, now_s=time.time()))

@@ -1,0 +1,36 @@
+"""API values over HTTP: requests and views of people's tools and the controller, and errors as they travel.
+
+A field may be added with a default; anything else is a new version. Times are seconds since the Unix epoch.
+"""
+
+from typing import TYPE_CHECKING
+
+from mainspring.lazy import names_of
+
+if TYPE_CHECKING:
+    from mainspring.domain.answers.arrivals import ArrivalView, Standing
+    from mainspring.domain.answers.clusters import ClusterView, TeamUse, TeamView
+    from mainspring.domain.answers.jobs import (
+        ArrayView,
+        AttemptView,
+        Event,
+        GoodputReport,
+        JobView,
+        Submit,
+    )
+    from mainspring.domain.answers.plans import (
+        CHANGES_MAX,
+        SHOWN_MAX,
+        AddNodes,
+        PlannedStart,
+        PlanView,
+        Remedy,
+        Shift,
+        WaitView,
+        WhatIf,
+        WhatIfAnswer,
+        Why,
+    )
+    from mainspring.domain.answers.problems import Problem, error_of, problem_of
+else:
+    __getattr__, __dir__ = names_of(__name__)

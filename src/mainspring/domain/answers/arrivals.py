@@ -1,0 +1,25 @@
+"""Recordings on their way to a server."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from mainspring.domain.codec import message
+
+
+class Standing(str, Enum):
+    """How far a recording is that is sent to a dataset."""
+
+    ARRIVING = "arriving"  # Bytes are missing, or it was never heard of.
+    ARRIVED = "arrived"  # Whole, and waits to be read.
+    TAKEN = "taken"  # Its episodes are in the dataset, or about to be.
+    REFUSED = "refused"  # Some or all of it is left out; the file is kept.
+
+
+@message("ArrivalView")
+class ArrivalView:
+    """Where a recording stands: how many of its bytes are here, what became of it, and why, for people."""
+
+    standing: Standing
+    offset: int
+    reason: str = ""

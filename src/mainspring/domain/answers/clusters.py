@@ -1,0 +1,36 @@
+"""Clusters and teams as people see them: what is there, and what is in use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mainspring.domain.codec import message
+from mainspring.domain.fleet import Inventory
+from mainspring.domain.ids import ChipName
+from mainspring.domain.team import Team
+
+
+@message("ClusterView")
+class ClusterView:
+    """One cluster, for people: its inventory, and thousandths of chips of ours in use by node name."""
+
+    inventory: Inventory
+    used_chip_milli: Mapping[str, int]
+    answering: bool
+    seen_s: float
+
+
+@message("TeamUse")
+class TeamUse:
+    """What a team and those below it hold and have spent: chips by type, and dollars in its budget's window."""
+
+    chips: Mapping[ChipName, float]
+    dollars: float
+
+
+@message("TeamView")
+class TeamView:
+    """One team, for people; `use` is None while no plan has been made here."""
+
+    team: Team
+    use: TeamUse | None = None

@@ -1,0 +1,116 @@
+"""Jobs and their events as people's tools and the controller speak of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from mainspring.domain.codec import message
+from mainspring.domain.errors import InvalidInput
+from mainspring.domain.goodput import Goodput
+from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName
+from mainspring.domain.job import ARRAY_MAX, JobSpec
+from mainspring.domain.life import AttemptState, JobState
+from mainspring.domain.wire.events import AnyEvent, told_event
+from mainspring.domain.wire.facts import Detail, RankStatus
+
+
+@message("Submit")
+class Submit:
+    """A job to run, or an array of `count` equal ones called `<name>-0` and so on.
+
+    The same `key` again returns what it made the first time; "" means no key.
+    """
+
+    spec: JobSpec
+    key: str = ""
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        """Checks the count.
+
+        Raises:
+            InvalidInput: It is out of its range.
+        """
+        if not 1 <= self.count <= ARRAY_MAX:
+            raise InvalidInput("submit jobs", on="field 'count'", got=str(self.count), wanted=f"1 to {ARRAY_MAX}")
+
+
+@message("ArrayView")
+class ArrayView:
+    """A job's place in its array, and how many of the array's jobs are in each state; `first` names the array."""
+
+    first: JobId
+    index: int
+    count: int
+    states: Mapping[str, int] = field(default_factory=dict)
+
+
+@message("Event")
+class Event:
+    """An append-only fact in the store; `kind` and `detail` are those of one of `wire.events`, or of a newer one."""
+
+    sequence: int
+    time_s: float
+    kind: str
+    job: JobId | None = None
+    attempt: AttemptId | None = None
+    detail: Detail = field(default_factory=dict)
+
+    @property
+    def told(self) -> AnyEvent:
+        """Returns what happened, as an instance of its own class."""
+        return told_event(self.kind, self.detail)
+
+
+@message("GoodputReport")
+class GoodputReport:
+    """What the allocated time of many attempts went into: in all, by team, by cluster; their number is `attempts`.
+
+    `complete` is false when there were more than one report counts: the oldest are left out.
+    """
+
+    attempts: int
+    whole: Goodput
+    teams: Mapping[str, Goodput]
+    clusters: Mapping[str, Goodput]
+    complete: bool = True
+
+
+@message("AttemptView")
+class AttemptView:
+    """One attempt, for people; `hosts` names the machine behind a node where the cluster chose it."""
+
+    id: AttemptId
+    number: int
+    state: AttemptState
+    cluster: ClusterName
+    simulated: bool
+    nodes: tuple[NodeName, ...]
+    generation: int
+    granted_s: float
+    ended_s: float | None
+    reason: str
+    ranks: tuple[RankStatus, ...]
+    dollars: float
+    hosts: Mapping[str, str] = field(default_factory=dict)
+
+
+@message("JobView")
+class JobView:
+    """One job, for people. While it waits, `start_s` is when it is expected to start: `exact` when room is kept."""
+
+    id: JobId
+    spec: JobSpec
+    state: JobState
+    submitted_s: float
+    ended_s: float | None
+    reason: str
+    step: int
+    metrics: Mapping[str, float]
+    result: Detail
+    attempts: tuple[AttemptView, ...]
+    goodput: Goodput | None
+    start_s: float | None = None
+    exact: bool = False
+    array: ArrayView | None = None

@@ -1,0 +1,308 @@
+"""Every call on the controller over HTTP, listed once: where it goes, what it takes and answers, who may make it.
+
+A route is written as a method without a body. Its parameters are those in the path, `body` for what is sent, and, by
+name alone, those in the query. The server makes its endpoints of them (`control.api`), the client its requests
+(`app.base.client`), and the SDK offers `LabCalls` as they are. The first paragraph of the docstring is published.
+"""
+
+# mypy: disable-error-code="empty-body"
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache, partial
+from typing import Annotated, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from mainspring.domain import answers, wire
+from mainspring.domain.codec import WHOLE_MAX
+from mainspring.domain.goodput import Goodput
+from mainspring.domain.ids import ClusterName, TeamName
+from mainspring.domain.life import JobState
+from mainspring.domain.team import Team
+
+LIST_MAX = 1_000  # Entries of one answer.
+LOG_BYTES_MAX = 1 << 20
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
+
+
+class Permission(str, Enum):
+    """Who may make a call; the value says what for, where a role is asked."""
+
+    ANYBODY = ""
+    CALLER = "call"  # Whoever holds a token is told to the handler, which decides.
+    VIEWER = "look"
+    MEMBER = "send recordings"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """Bounds of a parameter in the query, and its name there where that is another."""
+
+    alias: str | None = None
+    ge: float | None = None
+    le: float | None = None
+    max_length: int | None = None
+    pattern: str | None = None
+    allow_inf_nan: bool | None = None
+
+
+class Calling(Protocol):
+    """Makes calls: a client, or a lab that has one."""
+
+    def call(self, route: Route[P, Answer], /, *args: P.args, **kwargs: P.kwargs) -> Answer:
+        """Returns the server's answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Route(Generic[P, Answer]):
+    """One call. As an attribute of what makes calls it is a method that makes this one.
+
+    Args:
+        method: HTTP's.
+        path: Below the server's address, with its parameters in braces.
+        stub: Its parameters, answer and words.
+        who: Who may make it.
+        handler: The method of `Control` that serves it: path and body first, then the caller where that is told,
+            the query by name.
+        operation: Its name in the published document.
+        patient: Whether its answer may take minutes, on a large fleet.
+    """
+
+    method: str
+    path: str
+    stub: Callable[..., Answer]
+    who: Permission
+    handler: str
+    operation: str
+    patient: bool
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> Route[P, Answer]: ...
+    @overload
+    def __get__(self, owner: Calling, kind: type) -> Callable[P, Answer]: ...
+    def __get__(self, owner: Calling | None, kind: type) -> Route[P, Answer] | Callable[P, Answer]:
+        """Returns itself, or the call bound to what makes it."""
+        return self if owner is None else partial(owner.call, self)
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """Returns its parameters and answer, annotations evaluated."""
+        return _signature(self.stub)
+
+    @property
+    def query(self) -> dict[str, inspect.Parameter]:
+        """Returns the parameters in the query, which are given by name alone, by their names there."""
+        every = self.signature.parameters.values()
+        query = [parameter for parameter in every if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+        return {bounds_of(parameter).alias or parameter.name: parameter for parameter in query}
+
+    @property
+    def words(self) -> str:
+        """Returns what it does, in a sentence."""
+        return " ".join((inspect.getdoc(self.stub) or "").partition("\n\n")[0].split())
+
+
+def bounds_of(parameter: inspect.Parameter) -> Query:
+    """Returns the bounds of a parameter in the query.
+
+    Args:
+        parameter: Of a route.
+    """
+    said = getattr(parameter.annotation, "__metadata__", ())
+    return said[0] if said else Query()
+
+
+@cache
+def _signature(stub: Callable[..., Any]) -> inspect.Signature:
+    whole = inspect.signature(stub, eval_str=True)
+    return whole.replace(parameters=tuple(whole.parameters.values())[1:])
+
+
+def route(
+    method: str,
+    path: str,
+    *,
+    who: Permission = Permission.VIEWER,
+    handler: str = "",
+    operation: str = "",
+    patient: bool = False,
+) -> Callable[[Callable[Concatenate[Any, P], Answer]], Route[P, Answer]]:
+    """Returns a decorator that makes a route of a method without a body; see `Route`.
+
+    Args:
+        method: HTTP's.
+        path: Below "/v1".
+        who: Who may make it.
+        handler: The method of `Control`; that of the same name, when left out.
+        operation: Its published name; the method's name, when left out.
+        patient: Whether its answer may take minutes.
+    """
+
+    def made(stub: Callable[Concatenate[Any, P], Answer]) -> Route[P, Answer]:
+        name = stub.__name__
+        return Route(
+            method=method,
+            path=f"/v1{path}",
+            stub=stub,
+            who=who,
+            handler=handler or name,
+            operation=operation or name,
+            patient=patient,
+        )
+
+    return made
+
+
+Since = Annotated[int, Query(ge=0, le=WHOLE_MAX)]
+Limit = Annotated[int, Query(ge=1, le=LIST_MAX)]
+Named = Annotated[str | None, Query(max_length=63)]
+ContentId = Annotated[str, Query(pattern="^[0-9a-f]{64}$")]
+Stream = Iterator[bytes]  # A body of any length.
+CALLER, MEMBER = Permission.CALLER, Permission.MEMBER
+
+
+class LabCalls:
+    """What people ask, and the SDK offers as it is. JOB is a job's id, or a name: of several the newest."""
+
+    @route("GET", "/jobs", handler="jobs", operation="list_jobs")
+    def ps(
+        self,
+        *,
+        state: JobState | None = None,
+        team: Annotated[TeamName | None, Query(max_length=63)] = None,
+        array: Named = None,
+        limit: Limit = 50,
+    ) -> tuple[answers.JobView, ...]:
+        """Lists the newest jobs, newest first, without ranks and goodput; one for each array, or every job of one
+        array.
+
+        Args:
+            state: Only jobs in this state.
+            team: Only this team's.
+            array: JOB: then every job of its array, in order.
+            limit: At most so many.
+        """
+
+    @route("GET", "/jobs/{job}", handler="job", operation="show_job")
+    def status(self, job: str) -> answers.JobView:
+        """Shows one job, by id or by the newest of its name."""
+
+    @route("POST", "/jobs/{job}/stop", who=CALLER, operation="stop_job", patient=True)
+    def stop(self, job: str, *, array: bool = False) -> answers.JobView:
+        """Asks a job to end, or all jobs of its array; one that has ended stays as it is."""
+
+    @route("GET", "/jobs/{job}/why", handler="questions.why", patient=True)
+    def why(self, job: str, *, remedies: bool = False) -> answers.Why:
+        """Tells why a job is where it is, or waits; with `remedies`, also what would start it now.
+
+        Args:
+            job: JOB.
+            remedies: Whether to find what would start it now, which takes a while on a large fleet.
+        """
+
+    @route("GET", "/plan", handler="questions.plan", operation="show_plan")
+    def plan(self) -> answers.PlanView:
+        """Shows the last plan."""
+
+    @route("POST", "/plan/what-if", handler="questions.what_if", patient=True)
+    def what_if(self, body: answers.WhatIf) -> answers.WhatIfAnswer:
+        """Tells what some changes would make of the last plan; nothing of it happens."""
+
+    @route("GET", "/jobs/{job}/goodput", operation="job_goodput")
+    def goodput(self, job: str) -> Goodput:
+        """Tells what the time allocated to a job went into; the parts add up to the whole."""
+
+    @route("GET", "/goodput", operation="goodput", patient=True)
+    def goodput_report(
+        self,
+        *,
+        team: Annotated[TeamName | None, Query(max_length=63)] = None,
+        cluster: Annotated[ClusterName | None, Query(max_length=63)] = None,
+        since_s: Annotated[float, Query(alias="since", ge=0, allow_inf_nan=False)] = 0.0,
+    ) -> answers.GoodputReport:
+        """Tells what allocated time went into: of all attempts granted since a time, by team and by cluster.
+
+        Args:
+            team: Only of this team and those below it.
+            cluster: Only on this cluster.
+            since_s: Only attempts granted since then, in seconds since the Unix epoch.
+        """
+
+    @route("GET", "/clusters", handler="clusters", operation="clusters")
+    def fleet(self) -> tuple[answers.ClusterView, ...]:
+        """Lists every cluster that ever answered."""
+
+    @route("GET", "/teams")
+    def teams(self) -> tuple[answers.TeamView, ...]:
+        """Lists the tenant tree with what each team holds, in order of name."""
+
+
+class Calls(LabCalls):
+    """Every call: those of people, those the SDK makes more of, and those of agents."""
+
+    @route("GET", "/health", who=Permission.ANYBODY)
+    def health(self) -> dict[str, object]:
+        """Tells that the server answers and who leads; needs no token."""
+
+    @route("POST", "/jobs", who=CALLER, patient=True)
+    def submit(self, body: answers.Submit) -> answers.JobView:
+        """Takes a job, or returns the one that the same key made before."""
+
+    @route("GET", "/jobs/{job}/events", handler="events")
+    def job_events(self, job: str, *, since: Since = 0, limit: Limit = LIST_MAX) -> tuple[answers.Event, ...]:
+        """Lists a job's events after a sequence number, oldest first."""
+
+    @route("GET", "/events", handler="events", operation="events")
+    def all_events(self, *, since: Since = 0, limit: Limit = LIST_MAX) -> tuple[answers.Event, ...]:
+        """Lists all events after a sequence number, oldest first."""
+
+    @route("GET", "/jobs/{job}/logs", operation="logs")
+    def read_logs(
+        self,
+        job: str,
+        *,
+        rank: Since = 0,
+        since: Since = 0,
+        attempt: Annotated[int | None, Query(ge=1, le=WHOLE_MAX)] = None,
+        limit: Annotated[int, Query(ge=1, le=LOG_BYTES_MAX)] = LOG_BYTES_MAX,
+        follow: bool = False,
+    ) -> bytes:
+        """Returns a piece of one rank's output, or follows it across attempts until the job ends."""
+
+    @route("PUT", "/teams/{name}", who=CALLER, operation="set_team")
+    def put_team(self, name: str, body: Team) -> Team:
+        """Places a team in the tenant tree, or changes it."""
+
+    @route("GET", "/datasets/{dataset}/arrivals/{name}", operation="show_arrival")
+    def arrival(self, dataset: str, name: str, *, id: ContentId, size: Since) -> answers.ArrivalView:
+        """Tells how much of a recording is here, named by its content, and what became of it."""
+
+    @route("PUT", "/datasets/{dataset}/arrivals/{name}", who=MEMBER, operation="receive_arrival", patient=True)
+    def send(
+        self, dataset: str, name: str, body: Stream, *, id: ContentId, size: Since, offset: Since = 0
+    ) -> answers.ArrivalView:
+        """Adds a body of any length to a recording, named by its content; with its last byte the recording has
+        arrived.
+        """
+
+    @route("PUT", "/datasets/{dataset}/recipe", who=MEMBER)
+    def set_recipe(self, dataset: str, body: bytes) -> None:
+        """Keeps the recipe (YAML) by which recordings sent to a dataset are read from now on."""
+
+    @route("POST", "/agents/register", who=CALLER)
+    def register(self, body: wire.Register) -> wire.Orders:
+        """Gives an agent its orders; `ready` once every agent of the attempt has come."""
+
+    @route("POST", "/agents/heartbeat", who=CALLER)
+    def heartbeat(self, body: wire.Heartbeat) -> wire.HeartbeatReply:
+        """Takes a lead's report."""
+
+
+ROUTES: tuple[Route[..., Any], ...] = tuple(
+    each for kind in (LabCalls, Calls) for each in vars(kind).values() if isinstance(each, Route)
+)
