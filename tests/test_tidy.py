@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,11 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "mainspring"
 LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
+ATTRIBUTES_MAX = 15
+ARGUMENTS_MAX = 7
+FILES_MAX = 12
+ALIKE_MAX = 20  # Where all files of a package are of one kind.
+ALIKE = {"data/readers", "data/readers/episodes", "control/store/migrations/versions"}  # Readers; migrations.
 
 
 def _tracked(pattern: str) -> list[Path]:
@@ -25,6 +33,16 @@ def _tracked(pattern: str) -> list[Path]:
         check=True,
     )
     return [path for line in listed.stdout.splitlines() if (path := ROOT / line).is_file()]
+
+
+@cache
+def _modules() -> dict[Path, ast.Module]:
+    """Returns the package's modules, by their paths below it."""
+    return {path.relative_to(PACKAGE): ast.parse(path.read_text()) for path in _tracked("src/*.py")}
+
+
+def _classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
 
 
 def test_files_of_python_stay_within_their_length() -> None:
@@ -68,3 +86,49 @@ def test_repository_names_no_path_of_one_machine() -> None:
         path for path in _tracked("*") if path.suffix in {".py", ".md", ".toml", ".txt"} and path != Path(__file__)
     ]
     assert not [str(path) for path in texts if home.search(path.read_text())]
+
+
+def test_packages_hold_few_files() -> None:
+    counts = Counter(str(path.parent) for path in _modules() if path.name != "__init__.py")
+    assert not {name: count for name, count in counts.items() if count > (ALIKE_MAX if name in ALIKE else FILES_MAX)}
+
+
+def test_classes_that_are_no_values_stay_small() -> None:
+    large = []
+    for path, tree in _modules().items():
+        for found in _classes(tree):
+            if any(re.search(r"\b(dataclass|message)\b", ast.unparse(word)) for word in found.decorator_list):
+                continue
+            stores = [node for node in ast.walk(found) if isinstance(node, ast.Attribute)]
+            own = {
+                node.attr for node in stores if isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
+            }
+            made = [node.args for node in found.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+            arguments = sum(len([*each.posonlyargs, *each.args, *each.kwonlyargs]) - 1 for each in made)
+            if len(own) > ATTRIBUTES_MAX or arguments > ARGUMENTS_MAX:
+                large.append(f"{path} {found.name}: {len(own)} attributes, {arguments} arguments")
+    assert not large
+
+
+def test_public_class_names_mean_one_thing_where_they_are_met() -> None:
+    """A name is unique in its room, is none of `domain`, and none of a class that its room imports."""
+    rooms: dict[str, list[str]] = defaultdict(list)
+    imported: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for path, tree in _modules().items():
+        room = path.parts[0]
+        rooms[room] += [
+            each.name for each in tree.body if isinstance(each, ast.ClassDef) and not each.name.startswith("_")
+        ]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mainspring."):
+                other = (node.module or "").split(".")[1]
+                imported[room] |= {(other, alias.name) for alias in node.names if other != room}
+    twice = [
+        (room, name)
+        for room, names in rooms.items()
+        for name, count in Counter(names).items()
+        if count > 1
+        or (room != "domain" and name in rooms["domain"])
+        or any(name == theirs and name in rooms[other] for other, theirs in imported[room])
+    ]
+    assert not twice

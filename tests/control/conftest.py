@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.control import Caller, Control, Loop, Settings, Step, TokenRole, open_store
+from mainspring.control import AgentAccess, Caller, Control, Loop, Settings, Step, TokenRole, open_store
 from mainspring.domain.answers import JobView, Submit
 from mainspring.domain.fleet import Inventory, LaunchOrder, Node
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, JobId, NodeName, RoleName
@@ -65,9 +65,7 @@ class World:
             engines=dict(self.clusters),
             clock=self.clock,
             dice=SeededDice(self.starts, "control"),
-            controller_url="http://127.0.0.1:1",
-            objects_url="file:///objects",
-            key="a key",
+            access=AgentAccess(controller_url="http://127.0.0.1:1", objects_url="file:///objects", key="a key"),
             settings=Settings(),
             policy=policy,
         )

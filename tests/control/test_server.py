@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from mainspring.control import Control, Server, Settings, Tls, TokenRole, listen, open_store
+from mainspring.control import AgentAccess, Control, Server, Settings, Tls, TokenRole, listen, open_store
 from mainspring.domain.answers import JobView, Submit
 from mainspring.domain.codec import decode, encode
 from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed
@@ -48,9 +48,7 @@ class Lab:
             engines=dict(self.world.clusters),
             clock=SystemClock(),
             dice=SeededDice(len(self.servers), name),
-            controller_url=url,
-            objects_url="file:///objects",
-            key="a key",
+            access=AgentAccess(controller_url=url, objects_url="file:///objects", key="a key"),
             settings=SETTINGS,
         )
         made = Server(control, listener)

@@ -28,7 +28,7 @@ CONTROLLER = "Register Orders RoleOrders Heartbeat HeartbeatReply LeadEvent Rank
 PEOPLE = (
     "AddNodes ArrayView ArrivalView AttemptView ClusterView Event GoodputReport JobView PlanView PlannedStart Problem"
 )
-PEOPLE += " Remedy Shift Submit TeamUse TeamView WaitView WhatIf WhatIfAnswer Why"
+PEOPLE += " Goodput Remedy Shift Submit Team TeamUse TeamView WaitView WhatIf WhatIfAnswer Why"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenSlurm"
 ERRORS = "MainspringError InvalidInput InvalidSpec ImpossibleJob InvalidMessage DamagedData NotFound Conflict"
 ERRORS += " IllegalTransition NotAllowed Unavailable StorageFull"

@@ -69,7 +69,9 @@ def motion(episode, *, scale: float = 2.0):
 MODULES = (
     *("mainspring.domain.answers", "mainspring.domain.wire.controller", "mainspring.domain.wire.node"),
     *("mainspring.domain.wire.rank", "mainspring.engines.far_wire", "mainspring.engines.remote.wire"),
-    *("mainspring.app.engines", "mainspring.engines.slurm.kind"),
+    *(f"mainspring.domain.answers.{name}" for name in ("arrivals", "clusters", "jobs", "plans", "problems")),
+    *("mainspring.app.engines", "mainspring.app.server.engines"),
+    *("mainspring.engines.common.forwarding", "mainspring.engines.slurm.kind"),
 )
 CHOSEN: dict[str, Any] = {  # Fields that a check wants otherwise.
     "spares": 0,

@@ -25,28 +25,29 @@ STATES = {"trained": "succeeded", "failed": "failed", "running": "running", "que
 FRAMES = {json.loads(line)["type"]: line for line in (HERE / "frames.jsonl").read_text().splitlines()}
 
 
-def _holds(now: Any, then: Any) -> bool:
-    """Returns whether all that was said then is said now; a field may have been added."""
+def holds(now: Any, then: Any) -> bool:
+    """Returns whether all that was said then is said now; fields may have been added, and their order is nothing."""
     if isinstance(then, dict):
-        return isinstance(now, dict) and all(key in now and _holds(now[key], value) for key, value in then.items())
+        return isinstance(now, dict) and all(name in now and holds(now[name], part) for name, part in then.items())
     if isinstance(then, list):
-        return isinstance(now, list) and len(now) == len(then) and all(map(_holds, now, then))
-    return bool(now == then)
+        return isinstance(now, list) and len(now) == len(then) and all(map(holds, now, then))
+    return type(now) is type(then) and bool(now == then)
 
 
 @pytest.mark.parametrize("name", sorted(FRAMES))
 def test_frame_of_an_earlier_version_is_read_and_written_as_it_was(name: str) -> None:
-    read = unframe(FRAMES[name].encode(), type(messages()[name]))
-    assert _holds(json.loads(frame_of(read)), json.loads(FRAMES[name]))
+    message = unframe(FRAMES[name].encode(), type(messages()[name]))
+    assert holds(json.loads(frame_of(message)), json.loads(FRAMES[name]))
 
 
 def test_frames_stay_as_they_were_whatever_their_classes_are_called() -> None:
-    for message in messages().values():
+    for name, message in messages().items():
         kind, frame = type(message), frame_of(message)
         was, kind.__name__ = kind.__name__, "Renamed"
         try:
             assert frame_of(message) == frame
             assert unframe(frame.encode(), kind) == message
+            assert json.loads(frame)["type"] == name
         finally:
             kind.__name__ = was
 

@@ -491,11 +491,8 @@ def test_lead_of_hundreds_of_ranks_tells_agents_no_more_than_they_need() -> None
     lead.handle(Said(agent=3, message=wire.AgentDrained(agent=3)), now)
     effects = lead.handle(Tick(), now)
     assert lead.generation == 2
-    told_again = [
-        one
-        for one in (*effects, *lead.handle(Joined(agent=5, node=NodeName("n5"), generation=1), now))
-        if isinstance(one, Tell)
-    ]
+    again = lead.handle(Joined(agent=5, node=NodeName("n5"), generation=1), now)
+    told_again = [one for one in (*effects, *again) if isinstance(one, Tell)]
     assert told_again
     orders_of_5 = [one.message for one in told_again if isinstance(one.message, wire.PrepareGeneration)]
     assert [len(one.holders) for one in orders_of_5] == [1]

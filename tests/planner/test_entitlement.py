@@ -271,39 +271,41 @@ def test_live_attempts_drop_levels_only_where_the_team_takes_them_by_chip_time_h
 def test_share_is_the_dominant_one_over_the_weight() -> None:
     jobs = {"a1": Job(team="a", chips={H100: 8, B200: 4}, granted_s=0.0), "b1": holds("b", 4)}
     made = world([team("a", weight=2.0), team("b")], jobs)
-    assert made.entitlement.share(made.row("a")) == pytest.approx((8 / 32 / 2, 0.0))
-    assert made.entitlement.share(made.row("b")) == pytest.approx((4 / 32, 0.0))
+    assert made.entitlement.shares.of(made.row("a")) == pytest.approx((8 / 32 / 2, 0.0))
+    assert made.entitlement.shares.of(made.row("b")) == pytest.approx((4 / 32, 0.0))
     made.charge(Job(team="a", chips={B200: 12}))
-    assert made.entitlement.share(made.row("a")) == pytest.approx((16 / 32 / 2, 0.0))
+    assert made.entitlement.shares.of(made.row("a")) == pytest.approx((16 / 32 / 2, 0.0))
 
 
 def test_share_counts_only_what_is_borrowed_of_what_can_be() -> None:
     made = world([team("a", guarantee=8, lend_max=0), team("b", guarantee=8)], {"live": holds("a", 12)})
-    assert made.entitlement.share(made.row("a"))[0] == pytest.approx(4 / 24)
-    assert made.entitlement.share(made.row("b"))[0] == 0.0
+    assert made.entitlement.shares.of(made.row("a"))[0] == pytest.approx(4 / 24)
+    assert made.entitlement.shares.of(made.row("b"))[0] == 0.0
 
 
 def test_share_leaves_a_single_team_at_the_top_out() -> None:
     jobs = {"own": holds("lab", 4), "a1": holds("a", 2), "p1": holds("pose", 1)}
     made = world([team("lab"), team("a", "lab"), team("vision", "lab"), team("pose", "vision")], jobs)
-    assert made.entitlement.share(made.row("a")) == pytest.approx((2 / 32, 0.0))
-    assert made.entitlement.share(made.row("pose")) == pytest.approx((1 / 32, 0.0, 1 / 32, 0.0))
-    assert made.entitlement.share(made.row("lab")) == pytest.approx((4 / 32, 0.0)), "as if it were one of its children"
+    assert made.entitlement.shares.of(made.row("a")) == pytest.approx((2 / 32, 0.0))
+    assert made.entitlement.shares.of(made.row("pose")) == pytest.approx((1 / 32, 0.0, 1 / 32, 0.0))
+    assert made.entitlement.shares.of(made.row("lab")) == pytest.approx((4 / 32, 0.0)), (
+        "as if it were one of its children"
+    )
 
 
 def test_share_falls_as_use_decays() -> None:
     builder = SnapshotBuilder(usage_half_life_s=100.0)
     builder.set_teams([team("a"), team("b")])
     builder.set_usage({TeamName("a"): 8.0}, at_s=0.0)
-    shares = [Entitlement(builder.build(now_s=at_s), Policy(), at_s).share(0)[1] for at_s in (0.0, 100.0, 300.0)]
+    shares = [Entitlement(builder.build(now_s=at_s), Policy(), at_s).shares.of(0)[1] for at_s in (0.0, 100.0, 300.0)]
     assert shares == pytest.approx([8.0, 4.0, 1.0])
 
 
 def test_share_rolls_use_up_the_tree() -> None:
     teams = [team("vision", weight=2.0), team("pose", "vision"), team("other")]
     made = tenants(snapshot(teams, usage={"pose": 6.0, "vision": 2.0}))
-    assert made.entitlement.share(made.row("pose")) == pytest.approx((0.0, 4.0, 0.0, 6.0))
-    assert made.entitlement.share(made.row("vision")) == pytest.approx((0.0, 4.0, 0.0, 2.0))
+    assert made.entitlement.shares.of(made.row("pose")) == pytest.approx((0.0, 4.0, 0.0, 6.0))
+    assert made.entitlement.shares.of(made.row("vision")) == pytest.approx((0.0, 4.0, 0.0, 2.0))
 
 
 # -------------------------------------------------------------------- properties
@@ -460,7 +462,7 @@ def test_releasing_what_is_live_leaves_as_if_it_had_never_been(
         fresh.charge(job)
     for name in TREE:
         row = made.row(name)
-        assert made.entitlement.share(row) == pytest.approx(fresh.entitlement.share(row))
+        assert made.entitlement.shares.of(row) == pytest.approx(fresh.entitlement.shares.of(row))
 
 
 def test_teams_and_chips_nobody_knows_bar_nothing() -> None:
@@ -468,4 +470,4 @@ def test_teams_and_chips_nobody_knows_bar_nothing() -> None:
     unknown = Charge(chips=((NONE, 4 * MILLI),), dollars_per_hour=1.0, duration_s=inf)
     assert made.entitlement.bar(made.row("stray"), unknown) is None
     made.entitlement.charge(made.row("stray"), unknown)
-    assert made.entitlement.share(made.row("stray")) == (0.0, 0.0)
+    assert made.entitlement.shares.of(made.row("stray")) == (0.0, 0.0)

@@ -244,7 +244,7 @@ class Plain:
         job, own = self.jobs[pending.jobs[row]], int(pending.team[row])
         level = int(job.attained_chip_s > 14_400.0 and bool(teams.attained[own]))
         standing = self.made.entitlement.standing(own, job.charge, tier=job.tier.rank, level=level)
-        return standing, job.tier.rank, level, self.made.entitlement.share(own), job.submitted_s, pending.jobs[row]
+        return standing, job.tier.rank, level, self.made.entitlement.shares.of(own), job.submitted_s, pending.jobs[row]
 
     def pop(self) -> tuple[int, object] | None:
         if not self.open:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mainspring.control.control import Control
     from mainspring.control.loop.loop import Loop, Step
     from mainspring.control.server import Server, Tls, listen
-    from mainspring.control.store.settings import Settings
+    from mainspring.control.store.settings import AgentAccess, Settings
     from mainspring.control.store.store import Store, open_store
     from mainspring.control.store.tokens import Caller, TokenRole
 else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Event as Signal
-from threading import Lock
 
 import sqlalchemy as sa
 
@@ -18,6 +17,7 @@ from mainspring.control.loop.plan_cycle import PlanCycle
 from mainspring.control.loop.settling import Settling
 from mainspring.control.service import agents
 from mainspring.control.service.goodput import goodput_of, goodput_report
+from mainspring.control.service.machines import KnownMachines
 from mainspring.control.service.planning import team_uses
 from mainspring.control.service.questions import Questions
 from mainspring.control.service.submits import array_of, made_before, require_jobs, require_known, require_room
@@ -29,7 +29,7 @@ from mainspring.control.store.holdings import allocation_of_rank
 from mainspring.control.store.ledger import StateWriter, StopCause, member_name
 from mainspring.control.store.records import attempts_of, events_since, jobs_of_array, tenants, text_of
 from mainspring.control.store.schema import KEY_LENGTH_MAX, teams
-from mainspring.control.store.settings import Settings
+from mainspring.control.store.settings import AgentAccess, Settings
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import Caller, TokenRole, draw_secret, find_caller, save_token
 from mainspring.domain.answers import ClusterView, Event, GoodputReport, JobView, Submit, TeamView
@@ -43,7 +43,7 @@ from mainspring.domain.ports import Clock, Dice, Engine
 from mainspring.domain.routes import LIST_MAX, LOG_BYTES_MAX
 from mainspring.domain.team import Team
 from mainspring.domain.wire import Heartbeat, HeartbeatReply, Orders, Register
-from mainspring.planner import Policy, Snapshot, SnapshotBuilder
+from mainspring.planner import Policy, SnapshotBuilder
 from mainspring.planner.feasible import feasible
 
 TEAMS_MAX = 10_000
@@ -71,9 +71,7 @@ class Control:
         engines: The clusters, by name.
         clock: Time.
         dice: Draws ids and tokens; called from many threads.
-        controller_url: Where agents reach this controller.
-        objects_url: Where code snapshots and checkpoints are, as agents reach it.
-        key: A secret that the tokens of attempts are made from: the same for every controller of one store.
+        access: How agents reach it.
         settings: Bounds.
         policy: What the lab decides about planning.
     """
@@ -85,9 +83,7 @@ class Control:
         engines: Mapping[ClusterName, Engine],
         clock: Clock,
         dice: Dice,
-        controller_url: str,
-        objects_url: str,
-        key: str,
+        access: AgentAccess,
         settings: Settings | None = None,
         policy: Policy | None = None,
     ) -> None:
@@ -100,14 +96,10 @@ class Control:
         self.wake = Signal()
         self._engines = dict(engines)
         self._dice = dice
-        self._controller_url = controller_url
-        self._objects_url = objects_url
-        self._key = key
+        self._access = access
         self._listens_since_s = clock.now_s()
         self.questions = Questions(store, self.pictures)
-        self._machines_lock = Lock()
-        self._machines_version = -1
-        self._machines: Snapshot | None = None
+        self._machines = KnownMachines(self.fleet)
 
     def new_loop(self) -> Loop:
         """Returns a loop over this controller's store and engines; one thread runs it."""
@@ -118,7 +110,7 @@ class Control:
             return LoopWriters(
                 settling=Settling(mirror, self.fleet, silence, clock, settings, self.policy.failover_s),
                 committer=Committer(mirror, self.fleet, settings, self._dice),
-                commands=EngineCommands(mirror, settings, self._key, self._controller_url),
+                commands=EngineCommands(mirror, settings, self._access.key, self._access.controller_url),
             )
 
         holder, lease_s = draw_id("controller", self._dice), self.settings.leader_lease_s
@@ -218,7 +210,7 @@ class Control:
             made = made_before(connection, submit)
         if made is not None:
             return self._view(made, submit.spec)
-        machines = self._known_machines()
+        machines = self._machines.snapshot()
         impossible = feasible(machines, submit.spec) if machines else None
         if impossible is not None:
             raise impossible
@@ -428,7 +420,7 @@ class Control:
         """
         rules = agents.Rules(
             settings=self.settings,
-            objects_url=self._objects_url,
+            objects_url=self._access.objects_url,
             now_s=self.clock.now_s(),
             listens_since_s=self._listens_since_s,
         )
@@ -458,14 +450,3 @@ class Control:
         if beat.outcome is not None:
             self.wake.set()
         return reply
-
-    def _known_machines(self) -> Snapshot | None:
-        """Returns the fleet as the planner reads it, None before any cluster has answered."""
-        with self._machines_lock:
-            if self._machines_version != self.fleet.version:
-                self._machines_version = self.fleet.version
-                builder = SnapshotBuilder()
-                for seen in self.fleet.seen().values():
-                    builder.set_inventory(seen.inventory, answering=seen.answering)
-                self._machines = builder.build()
-            return self._machines if self.fleet.seen() else None

@@ -9,7 +9,6 @@ from urllib.parse import unquote, urlsplit
 from mainspring.domain.errors import InvalidInput
 from mainspring.objects.folder import FolderStore
 from mainspring.objects.port import ObjectStore
-from mainspring.objects.remote import open_remote
 
 _REMOTE = ("s3", "gs", "az", "memory")
 
@@ -32,6 +31,8 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStor
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return FolderStore(Path(unquote(parts.path)))
     if parts.scheme in _REMOTE:
+        from mainspring.objects.remote import open_remote  # A folder needs none of what speaks to clouds.
+
         return open_remote(url, options or {})
     raise InvalidInput(
         "open an object store", on=url, wanted=f"an absolute path, file:///path, or one of {', '.join(_REMOTE)}://"

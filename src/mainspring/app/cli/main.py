@@ -12,12 +12,14 @@ import re
 import sys
 from functools import partial
 from importlib import import_module
+from inspect import isfunction
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from mainspring.app import render, sdk
+from mainspring.app.cli import jobs
 from mainspring.domain.errors import (
     SENTENCES,
     InvalidInput,
@@ -29,9 +31,10 @@ from mainspring.domain.errors import (
 )
 
 # Verbs, and the modules of this package whose functions they are; each is loaded when it is called or its help shown.
+_OWN = [name for name, found in vars(jobs).items() if isfunction(found) and found.__module__ == jobs.__name__]
 VERBS = {
     **{name: name for name in ("demo", "simulate", "plan", "goodput")},
-    **dict.fromkeys(("up", "down", "run", "ps", "status", "why", "logs", "stop", "fleet"), "jobs"),
+    **{name: "jobs" for name in _OWN if not name.startswith("_")},
 }
 # Groups of verbs, the modules whose `app` they are, and their help.
 GROUPS = {
@@ -42,7 +45,15 @@ GROUPS = {
 }
 
 
-class _Group(TyperGroup):
+class _Spare(TyperGroup):
+    """A group whose options are taken as they are; see `_spare`."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Returns its own options."""
+        return [_spare(param) for param in super().get_params(ctx)]
+
+
+class _Group(_Spare):
     """Verbs of one module, which is loaded when they are asked for."""
 
     def __init__(self, *, module: str, **given: Any) -> None:
@@ -61,12 +72,8 @@ class _Group(TyperGroup):
         return self.commands.get(cmd_name) if cmd_name in self.list_commands(ctx) else None
 
 
-class _Ms(TyperGroup):
+class _Ms(_Spare):
     """All verbs."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Returns its own options."""
-        return [_spare(param) for param in super().get_params(ctx)]
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Returns their names."""

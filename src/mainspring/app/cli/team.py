@@ -8,7 +8,7 @@ import typer
 
 from mainspring.app import render
 from mainspring.app.base.specs import NONE_WORD, chips_from, limit_from
-from mainspring.domain.answers import TeamView
+from mainspring.domain import answers
 from mainspring.domain.team import TeamOrder
 
 app = typer.Typer()
@@ -70,4 +70,4 @@ def set_command(
     plain = {"weight": weight, "budget_days": budget_days, "order": order and order.value}
     fields |= {field: value for field, value in plain.items() if value is not None}
     team = context.obj.set_team(name, **fields)
-    render.show(team, as_json=as_json, look=lambda: render.teams_table((TeamView(team=team),)))
+    render.show(team, as_json=as_json, look=lambda: render.teams_table((answers.TeamView(team=team),)))

@@ -182,7 +182,6 @@ class Lab(LabCalls):
             NotFound: There is no such checkpoint.
         """
         from mainspring.app.base.code import record_environment, snapshot_code
-        from mainspring.app.sdk.checkpoints import CheckpointFinder
 
         store = self.objects()
         taken = record_environment(store) if code is None else snapshot_code(code, store)
@@ -192,6 +191,8 @@ class Lab(LabCalls):
             if begins_from in first:
                 begins_from = first[begins_from]
             elif begins_from:
+                from mainspring.app.sdk.checkpoints import CheckpointFinder
+
                 found = CheckpointFinder(self).steps(begins_from)
                 begins_from = f"{found.job}@{found.steps[0]}"
             earlier = tuple(dict.fromkeys(first.values()))

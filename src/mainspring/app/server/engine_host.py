@@ -23,7 +23,7 @@ from mainspring.domain.answers import problem_of
 from mainspring.domain.errors import MainspringError, Unavailable
 from mainspring.domain.fleet import Inventory, LogChunk
 from mainspring.domain.ports import Engine
-from mainspring.engines.common.forwarding import perform
+from mainspring.engines.common.forwarding import EngineCall, perform
 from mainspring.engines.registry import openings
 from mainspring.engines.remote.engine import CALLS_MAX
 from mainspring.engines.remote.wire import (
@@ -32,7 +32,6 @@ from mainspring.engines.remote.wire import (
     PART_ITEMS_MAX,
     FarAlive,
     FarAnswer,
-    FarCall,
     FarPart,
     HostMessage,
     greeting,
@@ -79,7 +78,7 @@ class Host(Generic[Opening]):
         Thread(target=self._keep_alive, args=(gone,), name="mainspring-alive", daemon=True).start()
         try:
             engine = self._open()
-            while engine is not None and (call := self._next(FarCall)) is not None:
+            while engine is not None and (call := self._next(EngineCall)) is not None:
                 self._take(engine, call)
         finally:
             gone.set()
@@ -98,7 +97,7 @@ class Host(Generic[Opening]):
         self._say(FarAnswer(number=0))
         return engine
 
-    def _take(self, engine: Engine, call: FarCall) -> None:
+    def _take(self, engine: Engine, call: EngineCall) -> None:
         self._running = {each for each in self._running if not each.done()}
         if len(self._running) >= CALLS_MAX:
             full = Unavailable(call.call, got=f"{len(self._running)} calls that have not ended")
@@ -106,7 +105,7 @@ class Host(Generic[Opening]):
             return
         self._running.add(self._pool.submit(self._answer, engine, call))
 
-    def _answer(self, engine: Engine, call: FarCall) -> None:
+    def _answer(self, engine: Engine, call: EngineCall) -> None:
         try:
             answer = self._done(engine, call)
             self._say(answer)
@@ -119,7 +118,7 @@ class Host(Generic[Opening]):
             fault = Unavailable(call.call, got=f"a fault in the engine: {error!r}")
             self._say(FarAnswer(number=call.number, error=problem_of(fault)))
 
-    def _done(self, engine: Engine, call: FarCall) -> FarAnswer:
+    def _done(self, engine: Engine, call: EngineCall) -> FarAnswer:
         done = FarAnswer(number=call.number)
         found = perform(engine, replace(call, limit=min(call.limit, LOG_BYTES_MAX)))
         match found:

@@ -15,7 +15,7 @@ from mainspring.app.base.home import Home, url_of
 from mainspring.app.base.system import SystemClock, SystemDice
 from mainspring.app.server.arrivals import Inboxes, Reader
 from mainspring.app.server.engines import Engines
-from mainspring.control import Caller, Control, TokenRole, open_store
+from mainspring.control import AgentAccess, Caller, Control, TokenRole, open_store
 from mainspring.control.server import Server, Tls
 from mainspring.domain.errors import MainspringError, NotFound
 from mainspring.domain.job import LAB
@@ -54,9 +54,11 @@ def serve(home: Home, listener: socket.socket) -> None:
         engines=engines.by_name,
         clock=clock,
         dice=SystemDice(),
-        controller_url=config.public_url or url_of(listener, config),
-        objects_url=home.objects_url(config),
-        key=home.key(SystemDice()),
+        access=AgentAccess(
+            controller_url=config.public_url or url_of(listener, config),
+            objects_url=home.objects_url(config),
+            key=home.key(SystemDice()),
+        ),
         policy=home.policy(),
     )
     try:

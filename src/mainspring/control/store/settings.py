@@ -44,3 +44,18 @@ class Settings:
     starts_max: int = 2_000
     whys_max: int = 2_000
     plan_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentAccess:
+    """How agents reach a controller.
+
+    Args:
+        controller_url: Where it listens, as agents see it.
+        objects_url: Where code snapshots and checkpoints are, as agents see it.
+        key: A secret that the tokens of attempts are made from: the same for every controller of one store.
+    """
+
+    controller_url: str
+    objects_url: str
+    key: str

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
+from mainspring.domain.codec import message
 from mainspring.domain.errors import InvalidMessage
 from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder, LogChunk
 from mainspring.domain.ids import AllocationId, NodeName
@@ -16,10 +16,11 @@ _NO_ALLOCATION, _NO_NODE = AllocationId(""), NodeName("")
 CallResult = Inventory | tuple[AllocationSeen, ...] | LogChunk | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message("FarCall")
 class EngineCall:
-    """One call of the port, by name, with those of the fields that it takes."""
+    """One call of the port, by name, with those of the fields that it takes; on a pipe the number of its answer too."""
 
+    number: int = 0
     call: str
     order: LaunchOrder | None = None
     allocation: AllocationId = _NO_ALLOCATION

@@ -77,7 +77,7 @@ class NonBlockingEngine(ForwardingEngine):
             attempted="list a cluster's nodes",
             on=name,
             ask=engine.inventory,
-            mark=self._marked,
+            mark=lambda: self._mark,
             refresh_s=inventory_s,
             stale_s=stale_s,
         )
@@ -85,7 +85,7 @@ class NonBlockingEngine(ForwardingEngine):
             attempted="look at a cluster's allocations",
             on=name,
             ask=engine.observe,
-            mark=self._marked,
+            mark=lambda: self._mark,
             refresh_s=observe_s,
             stale_s=stale_s,
         )
@@ -141,9 +141,6 @@ class NonBlockingEngine(ForwardingEngine):
             nodes = call.order.nodes if call.order else known.nodes if known else ()
             stopped = call.order is None or (known is not None and known.stopped)
             self._taken[call.about] = _Taken(mark=self._mark, nodes=nodes, stopped=stopped)
-
-    def _marked(self) -> int:
-        return self._mark
 
     def _next_mark(self) -> None:
         with self._lock:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from mainspring.domain.codec import FRAME_HEADER_BYTES, MESSAGE_VERSION, frame, frame_length, unframe
@@ -24,7 +24,6 @@ from mainspring.engines.remote.wire import (
     SILENT_S,
     FarAlive,
     FarAnswer,
-    FarCall,
     FarPart,
     Greeting,
     HostMessage,
@@ -154,7 +153,7 @@ class RemoteConnection:
         """Returns what the host answers.
 
         Args:
-            call: What to ask.
+            call: What to ask; its number is given here.
             wait_s: How long that may take.
 
         Raises:
@@ -168,8 +167,7 @@ class RemoteConnection:
             number = self._number
             self._waiting[number] = waiting
         try:
-            asked = {each.name: getattr(call, each.name) for each in fields(call)}
-            self._send(frame(FarCall(number=number, **asked)), wait_s)
+            self._send(frame(replace(call, number=number)), wait_s)
             return waiting.future.result(wait_s)
         except TimeoutError as error:
             raise Unavailable(call.call, on=self._on, got=f"no answer within {wait_s:g} s") from error

@@ -1,8 +1,8 @@
 """Messages of a remote engine and its host on the other machine.
 
 The host greets first: one line of text, which is told apart from whatever a login shell prints before it. Then frames
-of `domain.codec`: the opening (which engine to make) and its answer, number 0; then calls, and their answers in any
-order. Long answers come in parts. While nothing is said the host says `FarAlive`.
+of `domain.codec`: the opening (which engine to make) and its answer, number 0; then calls (`EngineCall`), and their
+answers in any order. Long answers come in parts. While nothing is said the host says `FarAlive`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from mainspring.domain.answers import Problem
 from mainspring.domain.codec import MESSAGE_VERSION, message
 from mainspring.domain.fleet import AllocationSeen, Inventory, Node
-from mainspring.engines.common.forwarding import EngineCall
 
 ALIVE_S = 2.0  # How often the host says that it lives.
 OPEN_S = 30.0  # A log-in over a slow network, and a Python that starts from a shared folder nobody has read today.
@@ -50,13 +49,6 @@ def find_greeting(said: bytes) -> tuple[Greeting, bytes] | None:
     if found is None:
         return None
     return Greeting(mainspring=found[2].decode("ascii", "replace"), messages=int(found[1])), said[found.end() :]
-
-
-@message("FarCall")
-class FarCall(EngineCall):
-    """One call of the port, with the number that its answer will carry."""
-
-    number: int
 
 
 @message("FarPart")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from mainspring.domain import wire
 from mainspring.domain.ids import NodeName
 from mainspring.domain.wire import AgentToLead, Detail, Holding, LeadToAgent, RankPlace, ShareStored
 
@@ -133,6 +134,10 @@ News: TypeAlias = (
     Joined | Left | Said | StopAsked | DurableSeen | CoordinatorsUp | ManifestWritten | Acknowledged | Tick
 )
 
+
+# Of what an agent says: what counts only of a rank that runs in this generation, and only of a place that is its own.
+OF_A_RUN = wire.RankStarted | wire.RankExited | wire.RankLeft | wire.RestoreFailed | wire.StacksDumped
+OF_A_PLACE = wire.RankResult | wire.ShareStored | wire.StoreFailed
 
 # ---------------------------------------------------------------- effects
 

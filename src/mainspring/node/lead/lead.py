@@ -147,45 +147,53 @@ class Lead:
         self._advance()
         return self._outbox.take()
 
-    def _said(self, agent: int, message: object) -> None:
+    def _said(self, agent: int, message: wire.AgentToLead) -> None:
+        if isinstance(message, effects.OF_A_RUN):
+            if message.generation != self.generation or not self._running.runs(agent, message.rank):
+                return  # Old news of an older generation.
+        elif isinstance(message, effects.OF_A_PLACE) and not self._members.of(agent, message.rank):
+            return
         match message:
-            case wire.RankProgress(generation=self.generation) if self._running.runs(agent, message.rank):
-                if self.phase is Phase.RUNNING:
-                    self._running.progressed(message)
-                    self._resumption.stepped()
-            case wire.RankProgress() if message.generation < self.generation:  # What it reached before it was ended.
-                self._running.reached_before(message.step)
-            case wire.SnapshotTaken(holding=holding) if holding.copied or self._members.of(agent, holding.rank):
-                whole = self._holdings.add(agent, holding)
-                safe = self._holdings.safe(holding, agents=len(self._roster.here))
-                self._running.taken(holding, whole=whole, safe=safe)
-            case wire.GenerationPrepared(generation=self.generation):
-                self._prepared(agent, message)
-            case wire.RestoreFailed(generation=self.generation) if self._running.runs(agent, message.rank):
+            case wire.RankProgress():
+                if message.generation == self.generation and self._running.runs(agent, message.rank):
+                    if self.phase is Phase.RUNNING:
+                        self._running.progressed(message)
+                        self._resumption.stepped()
+                elif message.generation < self.generation:  # What it reached just before it was ended.
+                    self._running.reached_before(message.step)
+            case wire.SnapshotTaken(holding=holding):
+                if holding.copied or self._members.of(agent, holding.rank):
+                    whole = self._holdings.add(agent, holding)
+                    safe = self._holdings.safe(holding, agents=len(self._roster.here))
+                    self._running.taken(holding, whole=whole, safe=safe)
+            case wire.GenerationPrepared():
+                if message.generation == self.generation:
+                    self._prepared(agent, message)
+            case wire.RestoreFailed():
                 if self.phase in (Phase.PREPARING, Phase.RUNNING):
                     self._unrestored(agent, message.reason, corrupt=message.corrupt)
-            case wire.RankStarted(generation=self.generation) if self._running.runs(agent, message.rank):
+            case wire.RankStarted():
                 self._running.started(message.rank, message.pid)
-            case wire.RankExited(generation=self.generation) if self._running.runs(agent, message.rank):
+            case wire.RankExited():
                 if self.phase is Phase.RUNNING:
                     self._follow(self._running.exited(agent, message))
-            case wire.RankLeft(generation=self.generation) if self._running.runs(agent, message.rank):
+            case wire.RankLeft():
                 if self.phase is Phase.RUNNING:
                     self._running.left(agent, message)
-            case wire.StacksDumped(generation=self.generation) if self._running.runs(agent, message.rank):
+            case wire.StacksDumped():
                 self._running.stacks(message)
-            case wire.RankResult() if self._members.of(agent, message.rank):
+            case wire.RankResult():
                 self._running.result(message)
-            case wire.ShareStored() if self._members.of(agent, message.rank):
+            case wire.ShareStored():
                 self._saves.share(message)
-            case wire.StoreFailed() if self._members.of(agent, message.rank):
+            case wire.StoreFailed():
                 self._unstored(agent, message)
             case wire.AgentLeaving():
                 self._leaving(agent, message.grace_s)
             case wire.AgentDrained():
                 self._drained(agent)
-            case _:
-                pass  # Old news of an older generation, or a newer peer's.
+            case wire.StandbyAllowed() | wire.Done():
+                pass  # The host passes on the one; the other says that the agent lives.
 
     # ------------------------------------------------------------ agents
 
@@ -222,8 +230,7 @@ class Lead:
 
     def _leaving(self, agent: int, grace_s: float) -> None:
         if self._roster.leaving(agent, self._outbox.now_s + grace_s):
-            node = self._roster[agent].node
-            self._outbox.event(leads.AgentLeavingEvent(agent=agent, node=node, grace_s=grace_s))
+            self._outbox.event(leads.AgentLeavingEvent(agent=agent, node=self._roster[agent].node, grace_s=grace_s))
         self._changes.leaving(self._outbox.now_s)
 
     def _drained(self, agent: int) -> None:
@@ -380,13 +387,9 @@ class Lead:
         source, agents = self._preparation.source, self._members.active_agents
         self.phase = Phase.RUNNING
         self._running.run(self.generation, source.step, from_store=source.name == "store")
+        begun, ranks = source.begins_from or source.name, len(self._members.active)
         self._outbox.event(
-            leads.GenerationResumedEvent(
-                generation=self.generation,
-                step=source.step,
-                source=source.begins_from or source.name,
-                ranks=len(self._members.active),
-            )
+            leads.GenerationResumedEvent(generation=self.generation, step=source.step, source=begun, ranks=ranks)
         )
         self._outbox.tell(agents, self._preparation.start(self._running.snapshot_every))
         for agent in agents:
@@ -405,8 +408,7 @@ class Lead:
 
     def _unstored(self, agent: int, message: wire.StoreFailed) -> None:
         """Takes note of a share that is not durable; one that newer snapshots have overwritten is no failure."""
-        overwritten = message.reason == wire.NO_LONGER_HELD
-        if overwritten and self._holdings.overtaken(agent, message.rank, message.step):
+        if message.reason == wire.NO_LONGER_HELD and self._holdings.overtaken(agent, message.rank, message.step):
             self._saves.overtaken(message.step, self._outbox.now_s)
         elif self._saves.fail(message.step, self._outbox.now_s):
             self._outbox.event(leads.CheckpointFailedEvent(step=message.step, reason=message.reason))
@@ -449,13 +451,9 @@ class Lead:
     def _over(self) -> None:
         assert self._ending is not None
         self.phase = Phase.OVER
+        outcome, blocked_s = self._ending.outcome, self._running.blocked_s
         self._outbox.event(
-            leads.LeadEndedEvent(
-                outcome=self._ending.outcome,
-                reason=self.reason,
-                step=self.step,
-                snapshot_blocked_s=self._running.blocked_s,
-            )
+            leads.LeadEndedEvent(outcome=outcome, reason=self.reason, step=self.step, snapshot_blocked_s=blocked_s)
         )
 
     # ------------------------------------------------------------ what follows from where we are
@@ -480,8 +478,8 @@ class Lead:
     def _advance(self) -> None:
         if self.phase is Phase.GATHERING and self._roster.connected == self._roster.here:
             self._begin(Beginning(cause="the first", use=TimeUse.STARTUP))
-        ready = self._preparation is not None and self._preparation.ready and self._roster.settled
-        if self.phase is Phase.PREPARING and ready:
+        prepared = self.phase is Phase.PREPARING and self._preparation is not None and self._preparation.ready
+        if prepared and self._roster.settled:
             self._run()
         if self.phase is Phase.RUNNING:
             self._follow(self._running.gone())

@@ -285,7 +285,7 @@ class RunningGeneration:
 
     def gone(self) -> Beginning | Ending | None:
         """Returns what follows once no rank runs any more; None while one does."""
-        if self._ranks.living_roles:
+        if self._ranks.any_live:
             return None
         if self._ranks.all_succeeded:
             return Ending(outcome=AttemptState.SUCCEEDED, reason="every rank ended well")

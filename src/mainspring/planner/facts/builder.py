@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import chain
 from math import inf, log
 
 import numpy as np
 
-from mainspring.domain.codec import alike
 from mainspring.domain.fleet import Inventory, Replica
 from mainspring.domain.ids import AttemptId, ChipName, ClusterName, JobId, TeamName
 from mainspring.domain.job import MILLI, JobSpec
@@ -58,6 +57,9 @@ class _Cluster:
 class _Usage:
     value_s: dict[TeamName, float] = field(default_factory=dict)
     at_s: float = -inf
+
+
+_GIVEN = tuple(each.name for each in fields(PendingJob) if each.name in columns(Pending))
 
 
 class SnapshotBuilder:
@@ -169,7 +171,7 @@ class SnapshotBuilder:
         self._pending.put(
             job.job,
             job.submitted_s,
-            alike(Pending, job)
+            {name: getattr(job, name) for name in _GIVEN}
             | {
                 "shape": shape,
                 "tier": job.spec.tier.rank,

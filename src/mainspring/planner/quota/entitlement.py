@@ -27,8 +27,7 @@ from mainspring.domain.plan import Limit
 from mainspring.planner.facts.policy import Policy
 from mainspring.planner.facts.reasons import BindingLimit
 from mainspring.planner.facts.snapshot import NO_LIMIT, NONE, Integers, Snapshot
-from mainspring.planner.quota.guarantees import Guarantees
-from mainspring.planner.quota.lending import Lending
+from mainspring.planner.quota.guarantees import Guarantees, Lending
 from mainspring.planner.quota.limits import Charge, Limits, count_text, widened
 from mainspring.planner.quota.precedence import BORROWED, LAST, attained_level
 from mainspring.planner.quota.shares import Shares
@@ -141,14 +140,6 @@ class Entitlement:
             self._hold(team, chip, -milli)
             self.guarantees.hold(team, chip, -milli, rank=rank)
         self.eased.append(self.root(team))
-
-    def share(self, team: int) -> tuple[float, ...]:
-        """Returns how much a team and those above it had; see `Shares.of`.
-
-        Args:
-            team: The team.
-        """
-        return self.shares.of(team)
 
     def root(self, team: int) -> int:
         """Returns the root of the smallest part of the tree in which a grant to this team changes anybody's place.

@@ -48,17 +48,6 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kinds:
-    """Of each pending job: its rank (tier, then level), its size as an index of `sizes`, and its place by age."""
-
-    levels: int
-    sizes: list[_Chips]
-    rank: Integers
-    size: Integers
-    age: Integers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Buckets:
     """Jobs that are not blocked, bucket by bucket: first what each job is, then what each bucket is.
 
@@ -136,10 +125,15 @@ class Queue:
         pending = snapshot.pending
         self._entitlement, self._teams = entitlement, pending.team
         self._standing, self._share = entitlement.guarantees.standing, entitlement.shares.of
-        self._kinds = kinds = _kinds(snapshot, entitlement, policy, now_s)
-        self._ranks = TIERS * kinds.levels
-        self._kind = (pending.team * self._ranks + kinds.rank) * len(kinds.sizes) + kinds.size
-        rows = np.argsort(kinds.age)
+        self._levels = len(policy.attained_levels_chip_s) + 1
+        self._ranks = TIERS * self._levels
+        level = attained_level(snapshot.teams, policy, pending.team, pending.attained_chip_s)
+        rank = pending.tier * self._levels + level
+        self._age = _ages(snapshot, now_s)
+        self._sizes: list[_Chips] = [()]
+        size = self._sized(snapshot)
+        self._kind = (pending.team * self._ranks + rank) * len(self._sizes) + size  # Of a job: its team, rank and size.
+        rows = np.argsort(self._age)
         rows = rows[~pending.blocked[rows]]
         rows = rows[np.argsort(self._kind[rows], kind="stable")]
         own = self._kind[rows]
@@ -147,14 +141,14 @@ class Queue:
         shape, duration_s = pending.shape[rows], np.minimum(pending.duration_safe_s[rows], FOREVER_S)
         self._jobs = _Buckets(
             row_of=rows.tolist(),
-            age_of=kinds.age[rows].tolist(),
+            age_of=self._age[rows].tolist(),
             shape=shape,
             shape_of=shape.tolist(),
             duration_s=duration_s,
             duration_s_of=duration_s.tolist(),
             team=pending.team[rows[first]].tolist(),
-            rank=kinds.rank[rows[first]].tolist(),
-            size=kinds.size[rows[first]].tolist(),
+            rank=rank[rows[first]].tolist(),
+            size=size[rows[first]].tolist(),
             next=first.tolist(),
             end=[*first[1:].tolist(), len(rows)],
         )
@@ -185,7 +179,7 @@ class Queue:
                 row=jobs.row_of[at],
                 shape=jobs.shape_of[at],
                 team=jobs.team[bucket],
-                precedence=(standing, *divmod(rank, self._kinds.levels)),
+                precedence=(standing, *divmod(rank, self._levels)),
             )
         return None
 
@@ -218,18 +212,32 @@ class Queue:
         place_of = {share: place for place, share in enumerate(sorted(set(shares)))}
         share = np.array([place_of[each] for each in shares], dtype=np.int64)[of_team]
         kinds, of_kind = np.unique(self._kind[rows], return_inverse=True)
-        sizes, ranks = len(self._kinds.sizes), self._ranks
+        sizes, ranks = len(self._sizes), self._ranks
         precedences = [
             self._precedence(kind // sizes // ranks, kind // sizes % ranks, kind % sizes) for kind in kinds.tolist()
         ]
         precedence = np.array(precedences, dtype=np.int64)[of_kind]
-        return rows[np.lexsort((self._kinds.age[rows], share, precedence))]
+        return rows[np.lexsort((self._age[rows], share, precedence))]
 
     # ---------------------------------------------------------------- parts
 
+    def _sized(self, snapshot: Snapshot) -> Integers:
+        """Returns the size of each pending job: what it asks for, as an index of `_sizes`; 0 where none matters."""
+        pending, over = snapshot.pending, self._entitlement.guarantees.over
+        sure = np.array([bool(over(team)) for team in range(len(snapshot.teams.names))])
+        if not sure.any():
+            return np.zeros_like(pending.shape)
+        chip_row = {chip: row for row, chip in enumerate(snapshot.chips)}
+        index_of: dict[_Chips, int] = {(): 0}
+        size = np.zeros(len(snapshot.shapes), dtype=np.int64)
+        for shape in np.unique(pending.shape).tolist():
+            size[shape] = index_of.setdefault(_asked(snapshot.shapes[shape], chip_row), len(index_of))
+        self._sizes = list(index_of)
+        return np.where(sure[pending.team], size[pending.shape], 0)
+
     def _precedence(self, team: int, rank: int, size: int) -> int:
         """Returns the precedence of a kind of job as one number."""
-        chips = self._kinds.sizes[size]
+        chips = self._sizes[size]
         standing = self._standing(team, chips, rank) if chips else BORROWED
         return standing * self._ranks + rank
 
@@ -249,26 +257,6 @@ class Queue:
             if left and self._entitlement.root(self._jobs.team[bucket]) in roots:
                 self._heap[index] = self._place(bucket)
         heapq.heapify(self._heap)
-
-
-def _kinds(snapshot: Snapshot, entitlement: Entitlement, policy: Policy, now_s: float) -> _Kinds:
-    pending = snapshot.pending
-    levels = len(policy.attained_levels_chip_s) + 1
-    rank = pending.tier * levels + attained_level(snapshot.teams, policy, pending.team, pending.attained_chip_s)
-    sure = np.array([bool(entitlement.guarantees.over(team)) for team in range(len(snapshot.teams.names))], dtype=bool)
-    index_of: dict[_Chips, int] = {(): 0}
-    size = np.zeros(len(snapshot.shapes), dtype=np.int64)
-    if sure.any():  # Else no size matters: all is borrowed.
-        chip_row = {chip: row for row, chip in enumerate(snapshot.chips)}
-        for shape in np.unique(pending.shape).tolist():
-            size[shape] = index_of.setdefault(_asked(snapshot.shapes[shape], chip_row), len(index_of))
-    return _Kinds(
-        levels=levels,
-        sizes=list(index_of),
-        rank=rank,
-        size=np.where(sure[pending.team], size[pending.shape], 0),
-        age=_ages(snapshot, now_s),
-    )
 
 
 def _ages(snapshot: Snapshot, now_s: float) -> Integers:

@@ -24,13 +24,14 @@ from mainspring.domain.wire.events import EVENTS, read_event
 from mainspring.domain.wire.events.attempts import AttemptGrantedEvent
 from mainspring.domain.wire.events.jobs import JobMovedEvent, JobSubmittedEvent
 from mainspring.domain.wire.events.leads import LeadEndedEvent
-from mainspring.domain.wire.events.marks import Renews
 from mainspring.simulator.inputs.files import TABLE_BYTES_MAX, read_text
 from mainspring.simulator.inputs.workload import TraceJob, Workload
 
 _OF_STEPS = (TimeUse.PRODUCTIVE, TimeUse.DATA, TimeUse.SNAPSHOT, TimeUse.STRAGGLER)
 _KINDS = {event.kind for event in EVENTS}
-_READ = {event.kind for event in EVENTS if event.accounted or event.renews is Renews.JOB}
+_ACCOUNTED = {event.kind for event in EVENTS if event.accounted}
+_READ = (JobSubmittedEvent.kind, JobMovedEvent.kind, LeadEndedEvent.kind)
+_KEPT = {*_READ, *_ACCOUNTED}
 
 
 @dataclass(slots=True)
@@ -133,9 +134,13 @@ def _event(plain: Mapping[str, object]) -> Event:
 
 
 def _fold(told: dict[JobId, _Told], event: Event, roles: dict[str, tuple[Role, ...]]) -> None:
-    if event.job is None or event.kind not in _READ:
+    if event.job is None or event.kind not in _KEPT:
         return
     job = told.setdefault(event.job, _Told())
+    if event.kind in _ACCOUNTED:
+        job.events.append(event)
+    if event.kind not in _READ:
+        return
     match read_event(event.kind, event.detail) if "roles" in event.detail else event.told:
         case JobSubmittedEvent() as asked:
             job.submit_s = event.time_s
@@ -147,9 +152,8 @@ def _fold(told: dict[JobId, _Told], event: Event, roles: dict[str, tuple[Role, .
         case LeadEndedEvent(outcome=AttemptState.SUCCEEDED, work_s=work_s):
             # What a replay says of a job that came to its end: its work at full size, on whatever it ran.
             job.work_s = work_s if work_s is not None and work_s >= 0 else None
-            job.events.append(event)
         case _:
-            job.events.append(event)
+            pass
 
 
 def _spec(asked: JobSubmittedEvent, text: str, roles: dict[str, tuple[Role, ...]]) -> JobSpec:

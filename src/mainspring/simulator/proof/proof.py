@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import final
 
-from mainspring.control import Caller, Control, Settings, Step, TokenRole, open_store
+from mainspring.control import AgentAccess, Caller, Control, Settings, Step, TokenRole, open_store
 from mainspring.domain.answers import Submit
 from mainspring.domain.errors import MainspringError
 from mainspring.domain.fleet import Inventory, Node
@@ -151,9 +151,7 @@ class _World:
             engines=dict(self.clusters),
             clock=self.clock,
             dice=SeededDice(seed, "control"),
-            controller_url="http://127.0.0.1:1",
-            objects_url="file:///objects",
-            key=f"key {seed}",
+            access=AgentAccess(controller_url="http://127.0.0.1:1", objects_url="file:///objects", key=f"key {seed}"),
             settings=Settings(),
             policy=_POLICY,
         )

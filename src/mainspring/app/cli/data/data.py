@@ -106,6 +106,7 @@ def view_with_progress(lab: Lab, name: str, recipe: data.ViewRecipe) -> data.Vie
 
 
 @app.command("ingest", rich_help_panel=BRING_IN)
+@said.with_options
 def ingest_command(
     context: typer.Context,
     sources: Annotated[
@@ -117,16 +118,8 @@ def ingest_command(
     ],
     dataset: Dataset,
     recipe: Recipe = None,
-    lost_max: said.LostMax = "1%",
-    names: said.Names = None,
-    camera: said.Cameras = None,
-    without_camera: said.WithoutCameras = None,
-    resample: said.Resample = None,
-    rate: said.Rate = None,
-    action: said.Action = "",
-    stale_statistics: said.StaleStatistics = False,
-    allow: said.Allow = None,
-    msgs: said.Definitions = None,
+    *,
+    options: data.IngestOptions,
     as_json: Json = False,
 ) -> None:
     """Take recordings in: keep the sound ones as episodes, say what is wrong with the rest, freeze a version.
@@ -135,18 +128,6 @@ def ingest_command(
 
     Example: ms data ingest recordings/ more.mcap --dataset pick --recipe pick.yaml
     """
-    options = said.options_from(
-        lost_max=lost_max,
-        names=names,
-        cameras=camera,
-        without_cameras=without_camera,
-        resample_hz=resample,
-        action=action,
-        stale_statistics=stale_statistics,
-        allow=allow,
-        definitions=msgs,
-        rate_hz=rate,
-    )
     report = ingest_with_progress(context.obj, sources, dataset, recipe, options)
     show(report, as_json=as_json, look=lambda: look.report_panel(report))
     if report.version is None:
@@ -154,6 +135,7 @@ def ingest_command(
 
 
 @app.command("watch", rich_help_panel=BRING_IN)
+@said.with_options
 def watch_command(
     context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="What to watch, at any depth.", metavar="FOLDER")],
@@ -165,16 +147,8 @@ def watch_command(
     settle: Annotated[
         float, typer.Option(min=0.1, help="Read files that have not changed for so long.", metavar="SECONDS")
     ] = 10.0,
-    lost_max: said.LostMax = "1%",
-    names: said.Names = None,
-    camera: said.Cameras = None,
-    without_camera: said.WithoutCameras = None,
-    resample: said.Resample = None,
-    rate: said.Rate = None,
-    action: said.Action = "",
-    stale_statistics: said.StaleStatistics = False,
-    allow: said.Allow = None,
-    msgs: said.Definitions = None,
+    *,
+    options: data.IngestOptions,
     as_json: Json = False,
 ) -> None:
     """Take in whatever arrives in a folder, until interrupted; a report for each round.
@@ -182,18 +156,6 @@ def watch_command(
     Example: ms data watch /data/robot-7 --dataset pick --moved /data/robot-7-done
     """
     lab: Lab = context.obj
-    options = said.options_from(
-        lost_max=lost_max,
-        names=names,
-        cameras=camera,
-        without_cameras=without_camera,
-        resample_hz=resample,
-        action=action,
-        stale_statistics=stale_statistics,
-        allow=allow,
-        definitions=msgs,
-        rate_hz=rate,
-    )
     rounds = lab.data.watch(
         folder, dataset, recipe=recipe, options=options, moved=moved, settle_s=settle, kept_back=ERRORS.print
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -89,37 +90,37 @@ Definitions = Annotated[
 ]
 
 
-def options_from(
-    *,
-    lost_max: str,
-    names: Sequence[str] | None,
-    cameras: Sequence[str] | None,
-    without_cameras: Sequence[str] | None,
-    resample_hz: float | None,
-    action: str,
-    stale_statistics: bool,
-    allow: Sequence[str] | None,
-    definitions: Path | None,
-    rate_hz: float | None = None,
-) -> data.IngestOptions:
-    """Returns what was said on the command line.
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Returns a command that takes the options below on its command line, and is given `options` made of them.
 
     Args:
-        lost_max: Such as "1%" or "0.01".
-        names: OURS=THEIRS each.
-        cameras: Wanted; none for all.
-        without_cameras: Unwanted.
-        resample_hz: See `IngestOptions`.
-        action: See `IngestOptions`.
-        stale_statistics: See `IngestOptions`.
-        allow: See `IngestOptions`.
-        definitions: Folder of message definitions.
-        rate_hz: See `IngestOptions`.
-
-    Raises:
-        InvalidInput: A word is not of its form.
-        NotFound: There is no such folder.
+        command: Its last parameters are `options` and `as_json`.
     """
+    own = inspect.signature(command, eval_str=True).parameters.copy()
+    said = inspect.signature(_options, eval_str=True).parameters
+    as_json, _ = own.pop("as_json"), own.pop("options")
+
+    def run(**given: Any) -> None:
+        options = _options(**{name: given.pop(name) for name in said})
+        command(**given, options=options)
+
+    run.__doc__ = command.__doc__
+    run.__signature__ = inspect.Signature([*own.values(), *said.values(), as_json])  # type: ignore[attr-defined]
+    return run
+
+
+def _options(
+    lost_max: LostMax = "1%",
+    names: Names = None,
+    camera: Cameras = None,
+    without_camera: WithoutCameras = None,
+    resample: Resample = None,
+    rate: Rate = None,
+    action: Action = "",
+    stale_statistics: StaleStatistics = False,
+    allow: Allow = None,
+    msgs: Definitions = None,
+) -> data.IngestOptions:
     mapped: dict[str, str] = {}
     for word in names or ():
         ours, equals, theirs = word.partition("=")
@@ -127,19 +128,19 @@ def options_from(
             wanted = "OURS=THEIRS, each of ours once, such as observation.state=state"
             raise InvalidInput("read --map", got=repr(word[:200]), wanted=wanted)
         mapped[ours] = theirs
-    if definitions is not None and not definitions.is_dir():
-        raise NotFound("read --msgs", on=str(definitions), got="no folder", wanted="a folder of .msg and .idl files")
+    if msgs is not None and not msgs.is_dir():
+        raise NotFound("read --msgs", on=str(msgs), got="no folder", wanted="a folder of .msg and .idl files")
     return data.IngestOptions(
         lost_max=_share_of(lost_max),
         names=mapped,
-        cameras=tuple(sorted(set(cameras))) if cameras else None,
-        without_cameras=tuple(sorted(set(without_cameras or ()))),
-        resample_hz=resample_hz,
+        cameras=tuple(sorted(set(camera))) if camera else None,
+        without_cameras=tuple(sorted(set(without_camera or ()))),
+        resample_hz=resample,
         action=action,
         stale_statistics=stale_statistics,
         allow=tuple(sorted(set(allow or ()))),
-        definitions=data.definitions_in(definitions) if definitions else {},
-        rate_hz=rate_hz,
+        definitions=data.definitions_in(msgs) if msgs else {},
+        rate_hz=rate,
     )
 
 

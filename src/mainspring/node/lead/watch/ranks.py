@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import final
 
 from mainspring.domain.ids import RoleName
@@ -11,9 +11,9 @@ from mainspring.domain.wire import RankPlace
 from mainspring.node.lead.watch.hangs import RankPosition
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RankSeen:
-    """One place as the lead last saw it: its process, how far it is, the last result it told.
+    """One place as the lead last saw it: its process, how far it is, its last result. Written by its table alone.
 
     Args:
         exit_code: How its process ended, None while it lives.
@@ -63,29 +63,34 @@ class RankTable:
 
     def started(self, rank: int, pid: int) -> None:
         """Takes note of a rank's process."""
-        self._seen[rank] = replace(self._seen[rank], pid=pid)
+        self._seen[rank].pid = pid
 
     def result(self, rank: int, sequence: int) -> bool:
         """Counts a place's result; returns whether it is news."""
-        before = self[rank]
-        self._seen[rank] = replace(before, results=max(before.results, sequence))
-        return sequence > before.results
+        seen = self._seen.setdefault(rank, RankSeen())
+        news, seen.results = sequence > seen.results, max(seen.results, sequence)
+        return news
 
     def stepped(self, rank: int, step: int, metrics: Mapping[str, float]) -> None:
         """Takes note of a rank's step report."""
-        before = self._seen[rank]
-        self._seen[rank] = replace(before, step=max(before.step, step), metrics=metrics or before.metrics)
+        seen = self._seen[rank]
+        seen.step, seen.metrics = max(seen.step, step), metrics or seen.metrics
         self._unstepped.discard(rank)
 
     def exited(self, rank: int, exit_code: int) -> None:
         """Takes note that a rank's process has ended."""
         self._living[self._active[rank].role] -= not self._seen[rank].gone
-        self._seen[rank] = replace(self._seen[rank], exit_code=exit_code)
+        self._seen[rank].exit_code = exit_code
 
     def left(self, rank: int) -> None:
         """Takes note that a rank has left its generation, and its process goes on."""
         self._living[self._active[rank].role] -= not self._seen[rank].gone
-        self._seen[rank] = replace(self._seen[rank], left=True)
+        self._seen[rank].left = True
+
+    @property
+    def any_live(self) -> bool:
+        """Returns whether some rank runs."""
+        return any(self._living.values())
 
     @property
     def living_roles(self) -> tuple[RoleName, ...]:
