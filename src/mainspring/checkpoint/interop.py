@@ -122,17 +122,14 @@ class ArraySource(Protocol):
     @property
     def name(self) -> str:
         """What messages call it."""
-        ...
 
     @property
     def facts(self) -> Facts:
         """What it says of itself."""
-        ...
 
     @property
     def arrays(self) -> tuple[ArraySpec, ...]:
         """Every array, in order of path."""
-        ...
 
     def read(self, blocks: Sequence[Block]) -> None:
         """Fills each block's elements; together, because many small arrays one by one would wait for each in turn.
@@ -141,7 +138,6 @@ class ArraySource(Protocol):
             DamagedData: The bytes are missing, or not what they should be.
             Unavailable: The store or disk does not answer.
         """
-        ...
 
 
 def region_shape(array: ArraySpec, bytes_max: int = REGION_BYTES) -> tuple[int, ...]:

@@ -24,7 +24,6 @@ class Arrivals(Protocol):
             InvalidInput: The dataset's or the recording's name cannot be one, or its size is out of bounds.
             Unavailable: This server takes no recordings.
         """
-        ...
 
     def append(self, dataset: str, name: str, blob: Blob, offset: int, body: Data) -> ArrivalView:
         """Adds bytes to a recording; with the last of them it has arrived. Bytes that are here change nothing.
@@ -36,7 +35,6 @@ class Arrivals(Protocol):
             StorageFull: There is no room for the rest of it.
             Unavailable: This server takes no recordings, or too many are on their way.
         """
-        ...
 
     def set_recipe(self, dataset: str, text: bytes) -> None:
         """Keeps the recipe by which a dataset's recordings are read from now on.
@@ -45,7 +43,6 @@ class Arrivals(Protocol):
             InvalidInput: It is no recipe, or the dataset's name cannot be one.
             Unavailable: This server takes no recordings.
         """
-        ...
 
 
 async def received(

@@ -166,17 +166,14 @@ class Recording(Protocol):
     @property
     def name(self) -> str:
         """Returns its name inside the source."""
-        ...
 
     @property
     def parse_bytes(self) -> int:
         """Returns how many bytes must be parsed in Python, which one process does one at a time."""
-        ...
 
     @property
     def part(self) -> str:
         """Returns what decides it beside its files: which part of them it is, and what is said of it elsewhere."""
-        ...
 
     def read(self, folder: Path) -> Episode:
         """Reads it.
@@ -188,7 +185,6 @@ class Recording(Protocol):
             DamagedData: Its bytes do not hold together.
             InvalidInput: It is of a kind that is not read.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,6 @@ class PackPlaces(Protocol):
 
     def __call__(self, part: PackPart) -> PackPiece:
         """Returns the piece."""
-        ...
 
 
 class Pack:

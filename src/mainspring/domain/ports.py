@@ -19,11 +19,9 @@ class Clock(Protocol):
 
     def now_s(self) -> float:
         """Returns seconds since the Unix epoch. Read once per decision."""
-        ...
 
     def monotonic_s(self) -> float:
         """Returns seconds from an arbitrary start; only differences mean anything."""
-        ...
 
 
 class Dice(Protocol):
@@ -31,7 +29,6 @@ class Dice(Protocol):
 
     def bits(self, count: int) -> int:
         """Returns `count` random bits as a non-negative integer, 1 <= count <= 4096."""
-        ...
 
 
 _STEPS_MAX = 64  # Of growth: every limit is reached by then, and no power is too large for a float.
@@ -72,7 +69,6 @@ class Engine(Protocol):
 
     def inventory(self) -> Inventory:
         """Returns every node with its chips, place and condition, and what others use; nodes ordered by name."""
-        ...
 
     def observe(self) -> tuple[AllocationSeen, ...]:
         """Returns every allocation that carries our label, ordered by id.
@@ -82,7 +78,6 @@ class Engine(Protocol):
         Where the cluster's own queue starts it, it is PENDING first, for moments even if its nodes are free; that an
         agent is gone shows only seconds later where a shared file system has to tell.
         """
-        ...
 
     def launch(self, order: LaunchOrder) -> None:
         """Starts one agent on each node of the order: all of them, or none.
@@ -94,7 +89,6 @@ class Engine(Protocol):
         Raises:
             NotFound: A node of the order does not exist here.
         """
-        ...
 
     def stop(self, allocation: AllocationId, *, grace_s: float) -> None:
         """Asks the allocation's agents to end, and ends them by force after `grace_s` seconds.
@@ -103,7 +97,6 @@ class Engine(Protocol):
         nothing. `observe` tells when it is over. Agents that cannot be told directly learn of it within seconds; ones
         that nobody reaches any more are over once their lease surely is.
         """
-        ...
 
     def logs(self, allocation: AllocationId, *, rank: int, since: int, limit: int) -> LogChunk:
         """Returns up to `limit` bytes of one rank's output from byte offset `since`.
@@ -114,7 +107,6 @@ class Engine(Protocol):
         Raises:
             NotFound: No such allocation, or that rank wrote nothing yet.
         """
-        ...
 
     def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
         """Keeps new allocations off a node. Running ones stay. Never overwrites a cordon of another owner.
@@ -125,7 +117,6 @@ class Engine(Protocol):
             NotFound: No such node.
             Conflict: Another owner has cordoned it, or the cluster is delegated: its slots are no nodes.
         """
-        ...
 
     def uncordon(self, node: NodeName, *, owner: str) -> None:
         """Takes back our own cordon; does nothing when there is none.
@@ -134,4 +125,3 @@ class Engine(Protocol):
             NotFound: No such node.
             Conflict: The cordon belongs to another owner.
         """
-        ...

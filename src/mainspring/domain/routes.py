@@ -55,7 +55,6 @@ class Calling(Protocol):
 
     def call(self, route: Route[P, Answer], /, *args: P.args, **kwargs: P.kwargs) -> Answer:
         """Returns the server's answer."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

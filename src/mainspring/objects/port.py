@@ -50,7 +50,6 @@ class ObjectStore(Protocol):
 
     def put(self, key: str, data: Data) -> None:
         """Stores `data` under `key`, in place of what was there. `data` may be any contiguous view of bytes."""
-        ...
 
     def put_if_absent(self, key: str, data: Data) -> bool:
         """Stores `data` unless the key exists; returns whether this call stored it.
@@ -58,7 +57,6 @@ class ObjectStore(Protocol):
         Of any number of racing writers exactly one stores. After an answer that was lost on the network, a remote
         store may return False for bytes of our own; a caller to whom this matters compares what is there.
         """
-        ...
 
     def put_file(self, key: str, path: Path) -> None:
         """Stores a local file's bytes, in bounded memory.
@@ -66,7 +64,6 @@ class ObjectStore(Protocol):
         Raises:
             NotFound: There is no such file.
         """
-        ...
 
     def get(self, key: str) -> bytes:
         """Returns the whole object.
@@ -75,7 +72,6 @@ class ObjectStore(Protocol):
             NotFound: Nothing is stored under the key.
             InvalidInput: It is larger than `IN_MEMORY_BYTES_MAX`.
         """
-        ...
 
     def get_range(self, key: str, *, offset: int, size_bytes: int) -> bytes:
         """Returns exactly `size_bytes` bytes from `offset`.
@@ -85,7 +81,6 @@ class ObjectStore(Protocol):
             DamagedData: The object ends before the range does.
             InvalidInput: The range is negative or larger than `IN_MEMORY_BYTES_MAX`.
         """
-        ...
 
     def get_into(self, key: str, *, offset: int, into: memoryview) -> None:
         """Fills `into`, contiguous writable bytes of any length, with the object's bytes from `offset`.
@@ -98,7 +93,6 @@ class ObjectStore(Protocol):
             DamagedData: The object ends before the range does.
             InvalidInput: `offset` is negative.
         """
-        ...
 
     def fetch_file(self, key: str, path: Path) -> None:
         """Copies the object to a local file, in bounded memory; the file appears whole or not at all.
@@ -108,11 +102,9 @@ class ObjectStore(Protocol):
         Raises:
             NotFound: Nothing is stored under the key.
         """
-        ...
 
     def size(self, key: str) -> int | None:
         """Returns the object's length in bytes, or None when nothing is stored under the key."""
-        ...
 
     def list(self, prefix: str) -> tuple[ObjectSeen, ...]:
         """Returns every object below the folder `prefix` ("" for all), in key order; empty when there is none.
@@ -120,11 +112,9 @@ class ObjectStore(Protocol):
         Raises:
             InvalidInput: More than `LISTED_MAX` objects lie there.
         """
-        ...
 
     def delete(self, key: str) -> None:
         """Removes the object; does nothing when there is none."""
-        ...
 
 
 def checked_key(key: str, *, what: str = "an object key") -> str:

@@ -86,12 +86,10 @@ class ExportFormat(Protocol):
     @property
     def lost(self) -> tuple[str, ...]:
         """Returns what it cannot hold of them, in words."""
-        ...
 
     @property
     def jobs(self) -> Sequence[Job]:
         """Returns what makes the files of episodes; the same for the same survey."""
-        ...
 
     def finish(self, facts: Mapping[str, Mapping[str, Any]], work: Work) -> JobResult:
         """Makes the files about the whole.
@@ -100,7 +98,6 @@ class ExportFormat(Protocol):
             facts: By the name of a job, what it said.
             work: See `Work`.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,27 +28,22 @@ class Unit(Protocol):
     @property
     def name(self) -> str:
         """Returns its name inside the source."""
-        ...
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
         """Returns the files that decide what its episodes are."""
-        ...
 
     @property
     def parse_bytes(self) -> int:
         """Returns how many bytes must be parsed in Python, which one process does one at a time."""
-        ...
 
     @property
     def movable(self) -> Path | None:
         """Returns the file or folder that is all of it, and may be moved; None when others share its files."""
-        ...
 
     @property
     def part(self) -> str:
         """Returns what else decides it: which part of the files it is, and what is said of it elsewhere."""
-        ...
 
     def read(self, folder: Path) -> Iterator[Mapped]:
         """Yields its episodes.
@@ -61,7 +56,6 @@ class Unit(Protocol):
             InvalidInput: It is of a kind that is not read.
             StorageFull: There is no room in the folder.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,6 @@ class Pool(Protocol):
         Raises:
             Unavailable: The pool, or the store, does not answer.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

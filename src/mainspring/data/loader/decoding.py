@@ -92,11 +92,9 @@ class Decoders(Protocol):
 
     def free(self) -> bool:
         """Returns whether another bundle may be given."""
-        ...
 
     def give(self, number: int, bundle: Bundle) -> None:
         """Takes a bundle, under a number of the caller's, when `free`."""
-        ...
 
     def done(self, timeout_s: float) -> list[int]:
         """Returns the numbers of bundles that are done, waiting a while for one when some are under way.
@@ -105,11 +103,9 @@ class Decoders(Protocol):
             DamagedData: Packets cannot be decoded.
             Unavailable: Decoders died too often.
         """
-        ...
 
     def close(self) -> None:
         """Ends them."""
-        ...
 
 
 class Here:

@@ -22,20 +22,16 @@ class Maker(Protocol):
         Args:
             released: Batches, counted likewise, whose memory may be used again.
         """
-        ...
 
     @property
     def stuck(self) -> bool:
         """Returns whether there was nothing to do, for lack of room."""
-        ...
 
     def take(self, number: int) -> Batch:
         """Returns a ready batch. For the thread that takes."""
-        ...
 
     def close(self) -> None:
         """Ends what it uses."""
-        ...
 
 
 class BatchStream:

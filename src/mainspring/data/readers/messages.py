@@ -86,12 +86,10 @@ class Log(Protocol):
     @property
     def name(self) -> str:
         """Returns the name of the file or folder."""
-        ...
 
     @property
     def damage(self) -> str:
         """Returns "", or what was wrong with what was read so far, in words; `losses` tells what that took away."""
-        ...
 
     def topics(self) -> tuple[Topic, ...]:
         """Returns its topics in name order; repeatable; reads the whole file when it has no index.
@@ -99,7 +97,6 @@ class Log(Protocol):
         Raises:
             DamagedData: Nothing in it can be read.
         """
-        ...
 
     def batches(self, wanted: Mapping[str, tuple[str, ...]]) -> Iterator[Messages]:
         """Yields the messages of some topics as columns, about 16 MiB of messages at a time; repeatable.
@@ -114,7 +111,6 @@ class Log(Protocol):
             InvalidInput: There is no such topic or field, or its messages cannot be decoded.
             DamagedData: Nothing in it can be read.
         """
-        ...
 
     def losses(self, wanted: Iterable[str]) -> tuple[Gone, ...]:
         """Returns what is gone of some topics, and what is gone that may be anyone's.
@@ -124,7 +120,6 @@ class Log(Protocol):
         Args:
             wanted: Topics whose batches were read to the end.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -149,7 +144,6 @@ class Decoder(Protocol):
 
     def fields(self, example: bytes | None) -> tuple[MessageField, ...]:
         """Returns what can be read, with the shapes of an example; at most `FIELDS_MAX`."""
-        ...
 
     def columns(self, paths: tuple[str, ...]) -> Callable[[Sequence[bytes]], Decoded]:
         """Returns what decodes batches to these fields.
@@ -157,7 +151,6 @@ class Decoder(Protocol):
         Raises:
             InvalidInput: There is no such field.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,6 @@ class Container(Protocol):
         Raises:
             DamagedData: Nothing in it can be read.
         """
-        ...
 
     def messages(self, wanted: frozenset[int], notes: Notes) -> Iterator[tuple[int, int, bytes]]:
         """Yields channel, log time in nanoseconds and bytes, in file order.
@@ -60,7 +59,6 @@ class Container(Protocol):
         Raises:
             DamagedData: Nothing in it can be read.
         """
-        ...
 
 
 class TopicLog:

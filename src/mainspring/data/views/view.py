@@ -33,7 +33,6 @@ class Ranges(Protocol):
         Raises:
             DamagedData: The blob ends before the range does.
         """
-        ...
 
 
 class Files(Protocol):
@@ -41,7 +40,6 @@ class Files(Protocol):
 
     def __call__(self, blob: Blob) -> Path:
         """Returns the path of a checked copy, which stays at least until it is opened."""
-        ...
 
 
 class MappedRanges:

@@ -56,17 +56,14 @@ class Remote(Protocol):
     @property
     def address(self) -> str:
         """Returns where it lies, without secrets: its identity, and what people read."""
-        ...
 
     @property
     def folder(self) -> str:
         """Returns what its folder is called; "" when it is a single file."""
-        ...
 
     @property
     def ranged(self) -> bool:
         """Returns whether a part of a file costs less than all of it, so that a fetch goes on where it broke."""
-        ...
 
     def first(self) -> Listing:
         """Returns what can be listed without reading any of it.
@@ -77,7 +74,6 @@ class Remote(Protocol):
             NotAllowed: Whoever asks may not read it.
             Unavailable: It does not answer.
         """
-        ...
 
     def rest(self, root: Path, named: Names) -> Listing:
         """Returns what the descriptions among the first name; they lie in `root` by now.
@@ -90,7 +86,6 @@ class Remote(Protocol):
             DamagedData: The descriptions do not hold together.
             Unavailable: It does not answer.
         """
-        ...
 
     def stream(self, entry: Entry, offset: int) -> Iterator[bytes]:
         """Yields a file's bytes from `offset` to its end, or raises in the middle.
@@ -101,11 +96,9 @@ class Remote(Protocol):
             DamagedData: Its bytes do not hold together.
             Unavailable: The stream broke; the rest may be asked for.
         """
-        ...
 
     def close(self) -> None:
         """Lets go of files and connections."""
-        ...
 
 
 class Staging(Protocol):
@@ -113,7 +106,6 @@ class Staging(Protocol):
 
     def look(self, path: Path) -> str | None:
         """Returns how a file looks at its source; None for a local one, or where the source cannot tell."""
-        ...
 
     def held(self, paths: Sequence[Path]) -> AbstractContextManager[None]:
         """Has files whole while the block runs; local ones are so already.
@@ -125,7 +117,6 @@ class Staging(Protocol):
             Unavailable: Its source does not answer, however often it is asked.
             StorageFull: There is no room.
         """
-        ...
 
 
 class _Local:

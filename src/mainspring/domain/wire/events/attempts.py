@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias, final
 
 from mainspring.domain.ids import AllocationId, ClusterName, JobId, RoleName
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire.events.marks import EventFacts, Renews, clause, counted, ordinal
+from mainspring.domain.wire.events.marks import EventFacts, Renews, clause, counted, event, ordinal
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("attempt_granted", renews=Renews.ATTEMPT, accounted=True)
 class AttemptGrantedEvent(EventFacts):
     """An attempt was granted; `step` is the furthest of earlier attempts, -1 for none."""
 
-    kind = "attempt_granted"
-    renews = Renews.ATTEMPT
-    accounted = True
     cluster: ClusterName
     nodes: int
     plan: int
@@ -29,13 +25,10 @@ class AttemptGrantedEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("attempt_resized", renews=Renews.ATTEMPT, notable=True)
 class AttemptResizedEvent(EventFacts):
     """A role of an attempt that goes on has another size; `for_job` is who gets what it gives up."""
 
-    kind = "attempt_resized"
-    renews = Renews.ATTEMPT
-    notable = True
     role: RoleName
     replicas: int
     reason: str
@@ -46,13 +39,10 @@ class AttemptResizedEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("attempt_stopping", renews=Renews.ATTEMPT, passes_on=True)
 class AttemptStoppingEvent(EventFacts):
     """An attempt was asked to end; `cause` is a `StopCause`."""
 
-    kind = "attempt_stopping"
-    renews = Renews.ATTEMPT
-    passes_on = True
     cause: str
     reason: str
 
@@ -61,14 +51,10 @@ class AttemptStoppingEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("attempt_ended", renews=Renews.ATTEMPT, accounted=True, passes_on=True)
 class AttemptEndedEvent(EventFacts):
     """An attempt gave back all it held."""
 
-    kind = "attempt_ended"
-    renews = Renews.ATTEMPT
-    accounted = True
-    passes_on = True
     outcome: AttemptState
     reason: str
 
@@ -77,12 +63,10 @@ class AttemptEndedEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("allocation_queued", renews=Renews.ATTEMPT)
 class AllocationQueuedEvent(EventFacts):
     """An allocation waits in its cluster's own queue."""
 
-    kind = "allocation_queued"
-    renews = Renews.ATTEMPT
     allocation: AllocationId
     cluster: ClusterName
     reason: str
@@ -92,12 +76,10 @@ class AllocationQueuedEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("allocation_placed", renews=Renews.ATTEMPT)
 class AllocationPlacedEvent(EventFacts):
     """An allocation has left its cluster's own queue."""
 
-    kind = "allocation_placed"
-    renews = Renews.ATTEMPT
     allocation: AllocationId
 
     def __str__(self) -> str:
@@ -105,13 +87,10 @@ class AllocationPlacedEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("allocation_taken", renews=Renews.ATTEMPT, notable=True)
 class AllocationTakenEvent(EventFacts):
     """A cluster took an allocation back."""
 
-    kind = "allocation_taken"
-    renews = Renews.ATTEMPT
-    notable = True
     allocation: AllocationId
     cluster: ClusterName
     reason: str
@@ -121,12 +100,10 @@ class AllocationTakenEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("lead_named", notable=True)
 class LeadNamedEvent(EventFacts):
     """Another agent leads an attempt from now on."""
 
-    kind = "lead_named"
-    notable = True
     epoch: int
     agent: int
     reason: str

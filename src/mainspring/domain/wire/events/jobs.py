@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias, final
 
 from mainspring.domain.ids import ClusterName, JobId, TeamName
 from mainspring.domain.job import Tier
 from mainspring.domain.life import JobState
-from mainspring.domain.wire.events.marks import EventFacts, Renews, clause
+from mainspring.domain.wire.events.marks import EventFacts, Renews, clause, event
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("job_submitted", renews=Renews.JOB)
 class JobSubmittedEvent(EventFacts):
     """A job was submitted; a replay tells what it asks for too, its roles as JSON, ids with spaces between."""
 
-    kind = "job_submitted"
-    renews = Renews.JOB
     name: str
     team: TeamName
     tier: Tier | None = None
@@ -32,13 +29,10 @@ class JobSubmittedEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("job_moved", renews=Renews.JOB, passes_on=True)
 class JobMovedEvent(EventFacts):
     """A job's state changed."""
 
-    kind = "job_moved"
-    renews = Renews.JOB
-    passes_on = True
     before: JobState
     after: JobState
     reason: str
@@ -48,12 +42,10 @@ class JobMovedEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("stop_requested", accounted=True)
 class StopRequestedEvent(EventFacts):
     """A stop was asked for: by a person, or by a plan that needs the room for another job."""
 
-    kind = "stop_requested"
-    accounted = True
     by: str
     for_job: JobId | None = None
     limit: str | None = None
@@ -63,11 +55,10 @@ class StopRequestedEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("move_wanted")
 class MoveWantedEvent(EventFacts):
     """The job waits until some data lies where it is to run."""
 
-    kind = "move_wanted"
     what: str
     source: str
     target: str
@@ -78,11 +69,10 @@ class MoveWantedEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("provision_wanted")
 class ProvisionWantedEvent(EventFacts):
     """The job waits for nodes that one could order."""
 
-    kind = "provision_wanted"
     cluster: ClusterName
     offer: str
     nodes: int

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias, final
 
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire.events.marks import EventFacts, EventMarks, Renews, clause, counted, listed, step_words
+from mainspring.domain.wire.events.marks import (
+    EventFacts,
+    EventMarks,
+    Renews,
+    clause,
+    counted,
+    event,
+    listed,
+    step_words,
+)
 from mainspring.domain.wire.facts import Detail
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("generation_preparing", accounted=True)
 class GenerationPreparingEvent(EventFacts):
     """The lead prepares another generation."""
 
-    kind = "generation_preparing"
-    accounted = True
     generation: int
     cause: str
 
@@ -25,12 +31,10 @@ class GenerationPreparingEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("generation_resumed", accounted=True)
 class GenerationResumedEvent(EventFacts):
     """A generation begins at `step`, -1 for the start; `source` says where its state comes from."""
 
-    kind = "generation_resumed"
-    accounted = True
     generation: int
     step: int
     source: str
@@ -42,12 +46,10 @@ class GenerationResumedEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("generation_stepping", accounted=True)
 class GenerationSteppingEvent(EventFacts):
     """A generation reports its first step."""
 
-    kind = "generation_stepping"
-    accounted = True
     generation: int
     step: int
 
@@ -56,12 +58,10 @@ class GenerationSteppingEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("caught_up", accounted=True)
 class CaughtUpEvent(EventFacts):
     """A generation passed the furthest step before it."""
 
-    kind = "caught_up"
-    accounted = True
     generation: int
     step: int
 
@@ -70,13 +70,10 @@ class CaughtUpEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("rank_exited", accounted=True, notable=True)
 class RankExitedEvent(EventFacts):
     """A rank's process ended otherwise than well; a negative exit code is a signal's."""
 
-    kind = "rank_exited"
-    accounted = True
-    notable = True
     generation: int
     rank: int
     exit_code: int
@@ -90,13 +87,10 @@ class RankExitedEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("rank_left", accounted=True, notable=True)
 class RankLeftEvent(EventFacts):
     """A rank left its generation, and reconnects in the same process; `words` says what failed, "" for nothing."""
 
-    kind = "rank_left"
-    accounted = True
-    notable = True
     generation: int
     rank: int
     step: int
@@ -108,12 +102,10 @@ class RankLeftEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("rank_slow", notable=True)
 class RankSlowEvent(EventFacts):
     """A rank's own share of a step takes `ratio` times as long as the median's."""
 
-    kind = "rank_slow"
-    notable = True
     rank: int
     node: str
     ratio: float
@@ -123,13 +115,10 @@ class RankSlowEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("hang", accounted=True, notable=True)
 class HangEvent(EventFacts):
     """No rank got past `step`; `odd` are the ranks that stand elsewhere than the others."""
 
-    kind = "hang"
-    accounted = True
-    notable = True
     generation: int
     step: int
     silent_s: float
@@ -143,12 +132,10 @@ class HangEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("agent_lost", notable=True)
 class AgentLostEvent(EventFacts):
     """An agent is not heard of any more."""
 
-    kind = "agent_lost"
-    notable = True
     agent: int
     node: str
 
@@ -157,12 +144,10 @@ class AgentLostEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("agent_leaving", notable=True)
 class AgentLeavingEvent(EventFacts):
     """A node is taken away soon."""
 
-    kind = "agent_leaving"
-    notable = True
     agent: int
     node: str
     grace_s: float
@@ -172,12 +157,10 @@ class AgentLeavingEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("snapshot_pace", frequent=True)
 class SnapshotPaceEvent(EventFacts):
     """How often snapshots are taken from now on, and why so."""
 
-    kind = "snapshot_pace"
-    frequent = True
     every: int
     interval_s: float
     cost_s: float
@@ -191,13 +174,10 @@ class SnapshotPaceEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("checkpoint_durable", renews=Renews.CHECKPOINT, frequent=True)
 class CheckpointDurableEvent(EventFacts):
     """A step can be resumed from whatever happens to the nodes."""
 
-    kind = "checkpoint_durable"
-    renews = Renews.CHECKPOINT
-    frequent = True
     step: int
     size_bytes: int
 
@@ -206,12 +186,10 @@ class CheckpointDurableEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("checkpoint_failed", notable=True)
 class CheckpointFailedEvent(EventFacts):
     """A step could not be made durable."""
 
-    kind = "checkpoint_failed"
-    notable = True
     step: int
     reason: str
 
@@ -220,12 +198,10 @@ class CheckpointFailedEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("checkpoint_corrupt", notable=True)
 class CheckpointCorruptEvent(EventFacts):
     """A checkpoint is passed over for an older one."""
 
-    kind = "checkpoint_corrupt"
-    notable = True
     step: int
     reason: str
 
@@ -234,13 +210,10 @@ class CheckpointCorruptEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("lead_ended", accounted=True, passes_on=True)
 class LeadEndedEvent(EventFacts):
     """The lead's last word; of a job that succeeded, a replay tells its work at full size too."""
 
-    kind = "lead_ended"
-    accounted = True
-    passes_on = True
     outcome: AttemptState
     reason: str
     step: int
@@ -252,11 +225,10 @@ class LeadEndedEvent(EventFacts):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@event("result")
 class ResultEvent(EventMarks):
     """The program's own facts, which its job keeps."""
 
-    kind = "result"
     detail: Detail
 
     def __str__(self) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, TypeVar, dataclass_transform
 
 from mainspring.domain.codec import to_plain
 from mainspring.domain.wire.facts import Detail
@@ -30,6 +31,9 @@ class EventMarks:
     passes_on: ClassVar[bool] = False  # Its reason is often that of an event before, and then shown once.
 
 
+Marked = TypeVar("Marked", bound=EventMarks)
+
+
 @dataclass(frozen=True, slots=True)
 class EventFacts(EventMarks):
     """An event whose facts are its fields; one that is None is not written."""
@@ -39,6 +43,26 @@ class EventFacts(EventMarks):
         """Returns its facts, as they are kept and sent."""
         facts = [(each.name, to_plain(getattr(self, each.name))) for each in fields(self)]
         return {name: fact for name, fact in facts if fact is not None}
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def event(kind: str, *, renews: Renews | None = None, **marks: bool) -> Callable[[type[Marked]], type[Marked]]:
+    """Returns a decorator that makes a class of annotated facts a kind of event.
+
+    Args:
+        kind: What stores and peers call it, for good.
+        renews: See `EventMarks`.
+        marks: The other marks of `EventMarks` that hold of it.
+    """
+
+    def made(told: type[Marked]) -> type[Marked]:
+        told.kind, told.renews = kind, renews
+        for mark, holds in marks.items():
+            assert isinstance(getattr(EventMarks, mark), bool), mark
+            setattr(told, mark, holds)
+        return dataclass(frozen=True, slots=True, kw_only=True)(told)
+
+    return made
 
 
 def step_words(step: int) -> str:

@@ -54,7 +54,6 @@ class Asks(Protocol):
         Raises:
             Unavailable: No answer, or none yet.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,17 +76,14 @@ class Opened(Protocol):
     @property
     def fields(self) -> tuple[StepField, ...]:
         """Returns what it holds at every step, in name order."""
-        ...
 
     @property
     def facts(self) -> Mapping[str, str]:
         """Returns what it says of the whole of itself, path to text."""
-        ...
 
     @property
     def passed_over(self) -> tuple[str, ...]:
         """Returns what lies in it and is not read, a clause each."""
-        ...
 
     def numbers(self, field: StepField) -> Array:
         """Returns a field's numbers, [T, ...] in the field's own type.
@@ -97,7 +94,6 @@ class Opened(Protocol):
         Raises:
             DamagedData: Its bytes do not hold together.
         """
-        ...
 
     def pictures(self, field: StepField) -> Iterator[Array | bytes]:
         """Yields a field's pictures in order: pixels, or the bytes of JPEG or PNG.
@@ -108,7 +104,6 @@ class Opened(Protocol):
         Raises:
             DamagedData: Its bytes do not hold together.
         """
-        ...
 
     def texts(self, field: StepField) -> Iterator[str]:
         """Yields a field's texts in order.
@@ -119,7 +114,6 @@ class Opened(Protocol):
         Raises:
             DamagedData: Its bytes do not hold together.
         """
-        ...
 
 
 def kind_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Kind | None:
