@@ -1,4 +1,4 @@
-"""The lead's mind in the situations it is for, in a cluster in memory."""
+"""The lead's state machine in the situations it is for, in a cluster in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of the lead's mind by themselves: membership, holdings, hangs, failures, stragglers, saves."""
+"""The parts of the lead by themselves: membership, holdings, hangs, failures, stragglers, saves."""
 
 from __future__ import annotations
 

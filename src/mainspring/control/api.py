@@ -56,7 +56,6 @@ def create_app(control: Control, arrivals: Arrivals | None = None) -> FastAPI:
     """Returns the application that serves one controller.
 
     Args:
-        control: The controller.
         arrivals: Where recordings that are sent arrive; None for a server that takes none.
     """
     app = FastAPI(title="Mainspring", version="1", docs_url=None, redoc_url=None)

@@ -51,11 +51,7 @@ async def received(
     """Returns where a recording stands after a request's body was added to it; of a broken one, what came of it.
 
     Args:
-        arrivals: Where it goes.
-        parts: The body.
         dataset: The dataset it is sent to.
-        name: Its file name.
-        blob: Its whole content.
         offset: Where in it the body begins.
     """
     held = bytearray()

@@ -33,10 +33,8 @@ def followed(
     The id of each event is "attempt:offset", from which another stream may go on.
 
     Args:
-        control: The controller.
         followers: How many streams are open.
         job: The job's id or name.
-        rank: Which rank.
         since: Byte offset to start from, in the first attempt shown.
         attempt: Number of that attempt; the newest when None.
 

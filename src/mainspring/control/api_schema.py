@@ -34,11 +34,7 @@ _LOGS = {
 
 
 def documented(route: Route[..., Any]) -> dict[str, Any]:
-    """Returns what a route publishes of itself, as keyword arguments of `add_api_route`.
-
-    Args:
-        route: The route.
-    """
+    """Returns what a route publishes of itself, as keyword arguments of `add_api_route`."""
     if route.who is Permission.ANYBODY:
         return {}
     failures = {"content": _shown(answers.Problem)}

@@ -69,10 +69,8 @@ class Control:
     Args:
         store: From `open_store`.
         engines: The clusters, by name.
-        clock: Time.
         dice: Draws ids and tokens; called from many threads.
         access: How agents reach it.
-        settings: Bounds.
         policy: What the lab decides about planning.
     """
 
@@ -131,7 +129,6 @@ class Control:
 
         Args:
             role: What its holder may do.
-            team: Where.
         """
         assert role is not TokenRole.ATTEMPT
         secret = draw_secret(self._dice)
@@ -159,7 +156,6 @@ class Control:
 
         Args:
             team: The team as it shall be.
-            caller: An administrator.
 
         Raises:
             NotAllowed: The caller is not.
@@ -319,7 +315,6 @@ class Control:
 
         Args:
             reference: The job's id or name.
-            rank: Which rank.
             since: Byte offset to start from.
             attempt: Number of the attempt; the newest when None.
             limit: Most bytes, up to `LOG_BYTES_MAX`.
@@ -438,7 +433,6 @@ class Control:
         """Takes a lead's report and returns what it need not repeat.
 
         Args:
-            beat: The report.
             caller: The attempt's own token.
 
         Raises:

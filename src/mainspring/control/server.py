@@ -34,7 +34,6 @@ class Tls:
 
     Args:
         certificate: The chain, the server's own first.
-        key: Its private key.
     """
 
     certificate: Path
@@ -95,9 +94,7 @@ class Server:
     """One controller at work.
 
     Args:
-        control: What it serves.
         listener: From `listen`; closed when the server stops.
-        tls: What encrypts it.
         arrivals: Where recordings that are sent arrive; None for a server that takes none.
     """
 

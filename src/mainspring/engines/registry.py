@@ -22,11 +22,7 @@ KEYS_BEFORE = {"clusters": "local", "slurm": "slurm"}
 
 
 def kind_named(name: str) -> ClusterKind[Any]:
-    """Returns a kind of cluster.
-
-    Args:
-        name: Its name.
-    """
+    """Returns a kind of cluster."""
     found: ClusterKind[Any] = import_module(ENGINES[name]).KIND
     return found
 
@@ -67,9 +63,5 @@ def cluster_from(plain: Mapping[str, object], *, where: str, kind_before: str) -
 
 
 def plain_from(cluster: ClusterSettings) -> dict[str, object]:
-    """Returns a cluster's entry of the configuration.
-
-    Args:
-        cluster: The cluster.
-    """
+    """Returns a cluster's entry of the configuration."""
     return {"kind": cluster.kind, **to_plain(cluster)}

@@ -403,8 +403,6 @@ async def run_agent(
     Args:
         order: What the engine gave it.
         environment: The variables ranks start from.
-        clock: Time.
-        dice: Spreads waits.
         certificate: See `Agent`.
     """
     try:

@@ -20,7 +20,6 @@ def unpack_code(store: ObjectStore, code: Code, folder: Path) -> Path:
     """Returns the folder a job's commands run in, holding its code snapshot.
 
     Args:
-        store: The object store.
         code: The snapshot's content id, `blake3:<hex>`, or "" for an empty folder; and where in it commands run.
         folder: Where the snapshot's folder is made.
 

@@ -53,7 +53,6 @@ class LeadHost:
     Args:
         orders: The attempt's orders.
         host: The address agents and ranks reach this machine under.
-        controller: Where heartbeats go.
         tasks: Runs what takes long; a fault in it ends the agent.
     """
 

@@ -50,7 +50,6 @@ def probe(
     Args:
         work: The agent's folder.
         store: The attempt's object store; it must answer.
-        roles: What ranks run.
         places: This node's.
         clock_ahead_s: What the controller's answers showed.
         room_bytes: What must be free on its disk.

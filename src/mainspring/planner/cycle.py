@@ -48,10 +48,8 @@ def plan(snapshot: Snapshot, policy: Policy, now_s: float, budget: Budget) -> Pl
     """Returns what starts now, what must end or change for it, and why everything else that is pending waits.
 
     Args:
-        snapshot: Everything known.
         policy: What the lab decides.
         now_s: The time, in seconds since the Unix epoch; jobs from the future count as submitted now.
-        budget: Bounds the work.
     """
     return _Cycle(snapshot, policy, now_s, budget).run()
 

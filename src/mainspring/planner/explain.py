@@ -78,10 +78,7 @@ def explain(snapshot: Snapshot, job: JobId, policy: Policy, now_s: float, budget
     Changes that take somebody else (a quota, a tier) come after those the owner can make.
 
     Args:
-        snapshot: Everything known.
-        job: A pending job.
         policy: What the lab decides.
-        now_s: The time.
         budget: Bounds the work of each plan tried.
 
     Raises:

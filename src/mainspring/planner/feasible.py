@@ -23,7 +23,6 @@ def feasible(snapshot: Snapshot, spec: JobSpec) -> ImpossibleJob | None:
 
     Args:
         snapshot: The fleet; what runs and waits in it does not matter.
-        spec: The job.
     """
     if not snapshot.nodes.names:
         return None

@@ -26,10 +26,7 @@ def provisions(
     What is coming already counts: an order is given once.
 
     Args:
-        snapshot: The facts.
         policy: What the lab decides.
-        entitlement: What teams hold.
-        now_s: The time.
         waits: Who waits, and until when.
     """
     if not snapshot.offers or policy.provision_after_s < 0:

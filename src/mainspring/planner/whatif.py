@@ -57,11 +57,6 @@ def changed(snapshot: Snapshot, changes: WhatIf, now_s: float) -> Snapshot:
 
     Clusters go first: their running jobs wait again. Then nodes and teams are added, then jobs, each after all others.
 
-    Args:
-        snapshot: Everything known.
-        changes: What to try.
-        now_s: The time.
-
     Raises:
         NotFound: A change speaks of a cluster, chip or team that is not known.
         InvalidInput: There would be too many nodes, or the teams would be no tree.
@@ -83,8 +78,6 @@ def compare(before: Plan, after: Plan, *, running: Iterable[JobId], now_s: float
     """Returns what differs between two plans made at one time.
 
     Args:
-        before: The one.
-        after: The other.
         running: Jobs that ran before.
         now_s: When both were made.
         shifts_max: The most shifts to tell of.

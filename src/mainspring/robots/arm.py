@@ -60,7 +60,6 @@ def draw_start(purpose: Purpose, *, seed: int, index: int) -> ArmStart:
     """Returns the start number `index` of a purpose; the same arguments always give the same start.
 
     Args:
-        purpose: What it is for.
         seed: Of the whole series, not negative.
         index: Which one, not negative.
 

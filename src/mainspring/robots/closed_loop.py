@@ -22,7 +22,6 @@ class DriveResult:
     """How a policy did.
 
     Args:
-        starts: Episodes driven.
         solved: Episodes that reached the goal within `STEPS_MAX` steps.
         steps: Control steps of all episodes.
     """

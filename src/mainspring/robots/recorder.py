@@ -50,7 +50,6 @@ def record_episodes(folder: Path, *, count: int, seed: int, progress: Callable[[
     Args:
         folder: Where the files go, `episode_000000.mcap` and so on; made when missing.
         count: How many, 1 to `EPISODES_MAX`.
-        seed: Of the starts.
         progress: Called with the number of finished episodes, in order.
 
     Raises:

@@ -53,7 +53,6 @@ class FakeEngine:
 
     Args:
         inventory: The cluster's nodes at first.
-        clock: Virtual time.
         obey_s: How long an agent takes to end after it was asked to.
     """
 
@@ -78,7 +77,6 @@ class FakeEngine:
 
         Args:
             call: One of `CALLS`.
-            count: How many calls.
         """
         assert call in CALLS
         self._faults.fail[call] = count
@@ -88,18 +86,12 @@ class FakeEngine:
 
         Args:
             call: One of `CALLS`.
-            count: How many calls.
         """
         assert call in CALLS
         self._faults.drop[call] = count
 
     def node_down(self, node: NodeName, reason: str = "the machine is gone") -> None:
-        """Takes a node down; agents on it end at once.
-
-        Args:
-            node: The node.
-            reason: Why, for people.
-        """
+        """Takes a node down; agents on it end at once."""
         self._down[self._known(node, "take down a node").name] = reason
         for allocation in self._allocations.values():
             for name, agent in zip(allocation.order.nodes, allocation.agents, strict=True):
@@ -107,18 +99,13 @@ class FakeEngine:
                     _end(agent, -9, reason)
 
     def node_up(self, node: NodeName) -> None:
-        """Brings a node back, empty.
-
-        Args:
-            node: The node.
-        """
+        """Brings a node back, empty."""
         self._down.pop(node, None)
 
     def end_agent(self, allocation: AllocationId, index: int, *, exit_code: int, reason: str = "") -> None:
         """Ends one agent, as if it had by itself.
 
         Args:
-            allocation: Its allocation.
             index: Its place among the allocation's nodes.
             exit_code: Negative for a signal.
             reason: Its last words.
@@ -126,12 +113,7 @@ class FakeEngine:
         _end(self._allocations[allocation].agents[index], exit_code, reason)
 
     def drain(self, node: NodeName, reason: str) -> None:
-        """Drains a node, as the cluster's own operators do: it is cordoned by the engine, and leaves now.
-
-        Args:
-            node: The node.
-            reason: Why, for people.
-        """
+        """Drains a node, as the cluster's own operators do: it is cordoned by the engine, and leaves now."""
         self._nodes[node] = replace(
             self._known(node, "drain a node"),
             condition=NodeCondition.CORDONED,
@@ -173,9 +155,7 @@ class FakeEngine:
         """Adds to a rank's output.
 
         Args:
-            allocation: Its allocation.
             rank: Its number in the attempt.
-            data: What it writes.
         """
         logs = self._logs.setdefault(allocation, {})
         logs[rank] = logs.get(rank, b"") + data
@@ -214,9 +194,6 @@ class FakeEngine:
     def launch(self, order: LaunchOrder) -> None:
         """Starts one agent on each node; see `Engine.launch`.
 
-        Args:
-            order: What to start.
-
         Raises:
             NotFound: A node of the order does not exist here.
         """
@@ -233,7 +210,6 @@ class FakeEngine:
         """Asks the allocation's agents to end; see `Engine.stop`.
 
         Args:
-            allocation: Its id.
             grace_s: Seconds after which they are ended by force.
         """
         with self._call("stop"):
@@ -248,7 +224,6 @@ class FakeEngine:
         """Returns a piece of one rank's output; see `Engine.logs`.
 
         Args:
-            allocation: Its id.
             rank: Its number in the attempt.
             since: Byte to start from.
             limit: How many bytes at most.
@@ -266,11 +241,6 @@ class FakeEngine:
     def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
         """Keeps new allocations off a node; see `Engine.cordon`.
 
-        Args:
-            node: The node.
-            owner: Who wants it.
-            reason: Why, for people.
-
         Raises:
             NotFound: No such node.
             Conflict: Another owner has cordoned it, or the cluster is delegated.
@@ -285,10 +255,6 @@ class FakeEngine:
 
     def uncordon(self, node: NodeName, *, owner: str) -> None:
         """Takes back our own cordon; see `Engine.uncordon`.
-
-        Args:
-            node: The node.
-            owner: Who set it.
 
         Raises:
             NotFound: No such node.

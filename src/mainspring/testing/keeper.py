@@ -77,12 +77,7 @@ class DaemonKeeper:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
 
     def kill(self, name: str, number: int) -> bool:
-        """Signals one daemon alone, and waits a bounded while until it is gone; returns whether it was running.
-
-        Args:
-            name: Which.
-            number: The signal.
-        """
+        """Signals one daemon alone, and waits a bounded while until it is gone; returns whether it was running."""
         pid = self._running.get(name)
         if pid is None:
             return False
@@ -94,11 +89,7 @@ class DaemonKeeper:
         return True
 
     def status(self, name: str) -> int | None:
-        """Returns how a daemon ended, negative for a signal; None while it runs.
-
-        Args:
-            name: Which.
-        """
+        """Returns how a daemon ended, negative for a signal; None while it runs."""
         return None if name in self._running else self._ended[name]
 
     def reap(self) -> bool:
@@ -127,11 +118,7 @@ class DaemonKeeper:
 
 
 def descendants(ancestor: int) -> list[int]:
-    """Returns the ids of all processes that come from one, children before their own children.
-
-    Args:
-        ancestor: Its id.
-    """
+    """Returns the ids of all processes that come from one, children before their own children."""
     children: dict[int, list[int]] = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         try:

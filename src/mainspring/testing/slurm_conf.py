@@ -17,12 +17,9 @@ class SlurmNodes:
     """A group of equal nodes, named by a prefix and a number from 1.
 
     Args:
-        count: How many.
         prefix: The front of their names.
         chip: The type of their chips ("h100"); empty: none.
-        chips: Chips on each.
         cpus: Cores on each, an even number: two sockets.
-        memory_mib: Memory on each.
         features: Slurm's features (constraints) of each.
     """
 
@@ -52,7 +49,6 @@ class SlurmPartition:
     """A partition; the first one given is the default one.
 
     Args:
-        name: Its name.
         nodes: Slurm's expression for its nodes ("n[1-4]").
         extra: What else slurm.conf shall say of it ("PriorityTier=10 PreemptMode=REQUEUE GraceTime=10").
     """
@@ -99,7 +95,6 @@ def slurm_conf(
 
     Args:
         place: Where the daemons live.
-        nodes: The nodes.
         partitions: The partitions, the default one first.
         tree: Whether there is a topology.conf.
         extra: Lines "Key=Value" that win over the ones made here.
@@ -209,7 +204,6 @@ def gres_conf(place: SlurmPlace, nodes: Sequence[SlurmNodes]) -> str:
 
     Args:
         place: Where the daemons live.
-        nodes: The nodes.
     """
     lines = []
     for group in nodes:

@@ -35,11 +35,7 @@ class FakeClock:
         self._monotonic_s += seconds
 
     def jump(self, seconds: float) -> None:
-        """Sets the machine's clock forward or back; no time passes.
-
-        Args:
-            seconds: How far.
-        """
+        """Sets the machine's clock forward or back; no time passes."""
         self._now_s += seconds
 
 

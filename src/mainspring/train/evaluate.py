@@ -122,7 +122,6 @@ def held_out_error(policy: TrainedPolicy, view: View, *, seed: int) -> HeldOutEr
     """Returns a policy's error on held-out episodes, beside that of doing nothing.
 
     Args:
-        policy: The policy.
         view: The held-out side of the view it learned from.
         seed: Of the noise that chunks start from.
 

@@ -144,7 +144,6 @@ def initial_weights(key: jax.Array, policy: PolicyRecipe, signature: Signature) 
     """Returns fresh weights. The velocity starts at zero everywhere.
 
     Args:
-        key: Random key.
         policy: The policy's shape.
         signature: The data's dimensions.
     """
@@ -204,7 +203,6 @@ def encode_time(time_B: jax.Array, features: int) -> jax.Array:
 
     Args:
         time_B: Flow time, 0 to 1.
-        features: E, even.
     """
     period_E = jnp.geomspace(TIME_PERIOD_MIN, TIME_PERIOD_MAX, features // 2)
     angle_BE = 2 * jnp.pi * time_B[:, None] / period_E
@@ -217,7 +215,6 @@ def varied_images(images_BVHWC: jax.Array, image: ImageRecipe, key: jax.Array) -
     Args:
         images_BVHWC: Bytes, 0 to 255.
         image: Says by how much.
-        key: Random key.
     """
     shift_key, tint_key = jax.random.split(key)
     pad = image.shift_pixels

@@ -130,8 +130,6 @@ class Recipe:
 
     Args:
         name: The function that made it.
-        policy: The model.
-        optimizer: How it learns.
         batch_size: Chunks in a step, over all ranks.
         steps: Steps of the whole run; the learning rate reaches zero with the last.
         seed: Of the initial weights, the noise and the order of the data.

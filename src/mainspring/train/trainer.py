@@ -112,10 +112,7 @@ def open_loader(view: View, recipe: Recipe, *, rank: int, world_size: int) -> Lo
     """Returns a rank's share of the recipe's batches.
 
     Args:
-        view: What to read.
         recipe: Says how much, and in which order.
-        rank: Which rank.
-        world_size: Of how many.
 
     Raises:
         InvalidInput: The batch cannot be shared equally.
@@ -133,7 +130,6 @@ def statistics_of(view: View, recipe: Recipe) -> Statistics:
     """Returns the statistics of a sample of a view; every rank reads the same one.
 
     Args:
-        view: What to read.
         recipe: Says what the policy learns.
     """
     loader = open_loader(view, recipe, rank=0, world_size=1)
@@ -150,7 +146,6 @@ def make_optimizer(optimizer: OptimizerRecipe, steps: int) -> optax.GradientTran
     """Returns the optimizer of a run.
 
     Args:
-        optimizer: Its recipe.
         steps: Steps of the whole run.
     """
     warmup = min(optimizer.warmup_steps, steps // 2)
@@ -167,7 +162,6 @@ def initial_state(recipe: Recipe, signature: Signature, statistics: Statistics, 
     Args:
         recipe: What to learn, and how.
         signature: The data's dimensions.
-        statistics: Of the data.
         mesh: Where the state lives.
     """
 

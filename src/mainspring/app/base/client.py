@@ -34,7 +34,6 @@ class Client(Calls):
     """Calls one Mainspring server; one that has answered before is given time to start again.
 
     Args:
-        url: Where it listens.
         token: Secret of somebody it knows.
         certificate: PEM text to trust besides the system's authorities.
     """
@@ -79,8 +78,6 @@ class Client(Calls):
         """Returns the server's answer to a call.
 
         Args:
-            route: The call.
-            *args: What it takes.
             **kwargs: What it takes by name; None and "" are not sent.
 
         Raises:

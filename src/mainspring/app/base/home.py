@@ -120,7 +120,6 @@ class ServerRecord:
 
     Args:
         url: Its address, for whoever shares its home.
-        pid: Its process.
     """
 
     url: str
@@ -131,7 +130,6 @@ def url_of(listener: socket.socket, config: Config) -> str:
     """Returns the URL at which whoever shares the home reaches what listens on a socket.
 
     Args:
-        listener: The socket.
         config: With TLS the name must be one that the certificate holds: that of the public URL, else the host's.
     """
     host, port = listener.getsockname()[:2]
@@ -143,11 +141,7 @@ def url_of(listener: socket.socket, config: Config) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Paths inside one home folder.
-
-    Args:
-        path: The folder.
-    """
+    """Paths inside one home folder."""
 
     path: Path
 
@@ -231,11 +225,7 @@ class Home:
         self.policy_file.write_bytes(text)
 
     def write_config(self, config: Config) -> None:
-        """Writes the configuration.
-
-        Args:
-            config: What to write.
-        """
+        """Writes the configuration."""
         self.path.mkdir(parents=True, exist_ok=True)
         import yaml
 
@@ -299,19 +289,11 @@ class Home:
             raise NotFound("find your token", on=str(self.path / "token"), next_step="ms up") from error
 
     def write_token(self, token: str) -> None:
-        """Keeps the administrator's secret where its owner alone can read it.
-
-        Args:
-            token: The secret.
-        """
+        """Keeps the administrator's secret where its owner alone can read it."""
         self._keep_secret("token", token)
 
     def key(self, dice: Dice) -> str:
-        """Returns the secret that the tokens of attempts are made from; drawn the first time, the same ever after.
-
-        Args:
-            dice: Draw it.
-        """
+        """Returns the secret that the tokens of attempts are made from; drawn the first time, the same ever after."""
         try:
             return (self.path / "key").read_text()
         except FileNotFoundError:
@@ -333,9 +315,5 @@ class Home:
             return None
 
     def write_server(self, record: ServerRecord) -> None:
-        """Remembers where the server listens.
-
-        Args:
-            record: What to remember.
-        """
+        """Remembers where the server listens."""
         (self.path / "server.json").write_bytes(encode(record))

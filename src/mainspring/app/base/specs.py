@@ -32,9 +32,6 @@ def read_spec(path: Path) -> JobSpec:
     A simple job may name `command`, `options`, `environment` and `spares` at the top in place of `roles`; a command may
     be one line of text.
 
-    Args:
-        path: The file.
-
     Raises:
         NotFound: There is no such file.
         InvalidSpec: It is not YAML, or a field is unknown, missing or out of range.
@@ -49,9 +46,6 @@ def read_spec(path: Path) -> JobSpec:
 
 def read_policy(path: Path) -> planner.Policy:
     """Returns the planning policy in a YAML file of the fields of `Policy`; what it leaves out keeps its default.
-
-    Args:
-        path: The file.
 
     Raises:
         NotFound: There is no such file.
@@ -127,7 +121,6 @@ def option_from(text: str, *, replicas: int, **fields: object) -> dict[str, obje
     """Returns the option that `CHIP[:CHIPS][@SPEED]` stands for, such as `h100:8` or `v5e:1@0.4`.
 
     Args:
-        text: What was typed.
         replicas: How many replicas start together.
         **fields: Any other field of `Option`.
 
@@ -146,9 +139,6 @@ def option_from(text: str, *, replicas: int, **fields: object) -> dict[str, obje
 def duration_from(text: str) -> float:
     """Returns the seconds that a duration such as `90m` or `2h` stands for.
 
-    Args:
-        text: What was typed.
-
     Raises:
         InvalidSpec: It does not read as a duration.
     """
@@ -165,9 +155,6 @@ def duration_from(text: str) -> float:
 def limit_from(text: str) -> float | None:
     """Returns the limit that was typed, None for `none`.
 
-    Args:
-        text: What was typed.
-
     Raises:
         InvalidSpec: It is neither.
     """
@@ -181,9 +168,6 @@ def limit_from(text: str) -> float | None:
 
 def chips_from(texts: list[str]) -> dict[ChipName, float]:
     """Returns the counts that `CHIP=COUNT`, one or several, stand for; none of them for `none`.
-
-    Args:
-        texts: What was typed.
 
     Raises:
         InvalidSpec: One does not read so.

@@ -27,8 +27,6 @@ def upload(
 
     Args:
         client: Speaks with the server.
-        path: The recording.
-        blob: Its content.
         dataset: The dataset it is sent to.
         progress: Called with how many of its bytes the server has, or is being sent.
 
@@ -63,8 +61,6 @@ def settled(client: Client, path: Path, blob: Blob, dataset: str, *, timeout_s: 
 
     Args:
         client: Speaks with the server.
-        path: The recording.
-        blob: Its content.
         dataset: The dataset it was sent to.
         timeout_s: How long to wait at most.
 

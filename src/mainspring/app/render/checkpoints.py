@@ -29,10 +29,7 @@ class Row:
 
     Args:
         job: The job's id, or an import's name.
-        step: The step.
-        attempt: Who saved it.
         ranks: How many shares it has.
-        size_bytes: Of all of them.
         created_s: When it became durable, seconds since the Unix epoch.
         parent: The checkpoint its attempt began from.
         damage: What is wrong with it, "" for nothing that its manifest shows.
@@ -54,8 +51,6 @@ class Agreement:
 
     Args:
         job: The job's id, or an import's name.
-        step: The step.
-        size_bytes: What was read.
         damage: What is wrong with it, "" for nothing.
     """
 
@@ -67,13 +62,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartSize:
-    """How much of a checkpoint is for one thing.
-
-    Args:
-        arrays: How many.
-        elements: In all of them.
-        size_bytes: Of all of them.
-    """
+    """How much of a checkpoint is for one thing."""
 
     arrays: int = 0
     elements: int = 0
@@ -81,11 +70,7 @@ class PartSize:
 
 
 def size_text(size_bytes: float) -> str:
-    """Returns a size as people say it.
-
-    Args:
-        size_bytes: The size.
-    """
+    """Returns a size as people say it."""
     unit = 0
     while size_bytes >= 1_024 and unit + 1 < len(_UNITS):
         size_bytes, unit = size_bytes / 1_024, unit + 1
@@ -110,12 +95,7 @@ def row_of(manifest: Manifest) -> Row:
 
 
 def rows_table(rows: Sequence[Row], *, now_s: float) -> RenderableType:
-    """Returns one row a step.
-
-    Args:
-        rows: The steps.
-        now_s: For ages.
-    """
+    """Returns one row a step."""
     made = Listing("JOB", ">STEP", "?SAVED BY", "?>SHARES", ">SIZE", ">AGE", "?~BEGAN FROM")
     for row in rows:
         sizes = (str(row.ranks), size_text(row.size_bytes), ago(max(0.0, now_s - row.created_s)))
@@ -126,11 +106,7 @@ def rows_table(rows: Sequence[Row], *, now_s: float) -> RenderableType:
 
 
 def verdicts_table(verdicts: Sequence[Agreement]) -> RenderableType:
-    """Returns one row a step that was read.
-
-    Args:
-        verdicts: What was found.
-    """
+    """Returns one row a step that was read."""
     made = Listing("JOB", ">STEP", ">READ", "~FOUND")
     for each in verdicts:
         found = Text(each.damage, style="red") if each.damage else Text("sound", style="green")
@@ -139,11 +115,7 @@ def verdicts_table(verdicts: Sequence[Agreement]) -> RenderableType:
 
 
 def parts_of(arrays: Sequence[ArraySpec]) -> Mapping[str, PartSize]:
-    """Returns how much of a checkpoint is for what, by the name of each part it has.
-
-    Args:
-        arrays: All of them.
-    """
+    """Returns how much of a checkpoint is for what, by the name of each part it has."""
     found: dict[str, PartSize] = {}
     for part in Part:
         ours = [array for array in arrays if array.part is part]
@@ -158,9 +130,7 @@ def checkpoint_panel(manifest: Manifest, arrays: Sequence[ArraySpec], *, now_s: 
     """Returns everything about a checkpoint on a screen.
 
     Args:
-        manifest: Its manifest.
         arrays: Its arrays, in order of path.
-        now_s: For its age.
     """
     lineage = manifest.lineage
     facts: dict[str, str | Text] = {

@@ -32,11 +32,7 @@ _MARK_COLUMNS, _NAME_COLUMNS = 9, 22
 
 
 def finding_lines(finding: Finding) -> Text:
-    """Returns one finding on a line, and on the next what to do about it.
-
-    Args:
-        finding: What was found.
-    """
+    """Returns one finding on a line, and on the next what to do about it."""
     mark = MARKS[finding.standing].copy()
     mark.align("left", _MARK_COLUMNS)
     said = Text.assemble(mark, finding.name.ljust(_NAME_COLUMNS), finding.found)
@@ -74,12 +70,7 @@ def clusters_table(clusters: Sequence[ClusterShown], *, now_s: float) -> Rendera
 
 
 def cluster_panel(shown: ClusterShown, *, now_s: float) -> RenderableType:
-    """Returns one cluster in full: how it is set up, what it costs, and its nodes, equal ones on one row.
-
-    Args:
-        shown: The cluster.
-        now_s: For ages.
-    """
+    """Returns one cluster in full: how it is set up, what it costs, and its nodes, equal ones on one row."""
     facts: dict[str, str | Text] = {"engine": shown.engine, "places": _places(shown)}
     if shown.settings is not None:
         told = kind_named(shown.engine).facts(shown.settings, ago)
@@ -100,7 +91,6 @@ def nodes_table(view: ClusterView, *, now_s: float) -> RenderableType:
 
     Args:
         view: What the server last saw.
-        now_s: For moments.
     """
     alike: dict[tuple[str, ...], list[Node]] = defaultdict(list)
     for node in view.inventory.nodes:

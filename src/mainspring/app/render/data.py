@@ -25,11 +25,7 @@ _DAY_NS = 86_400 * _NANOSECONDS
 
 
 def report_panel(report: data.IngestReport) -> RenderableType:
-    """Returns what came of an ingest.
-
-    Args:
-        report: The report.
-    """
+    """Returns what came of an ingest."""
     known = f", {report.known} known before" if report.known else ""
     read = report.recordings - report.known
     rates = f" ({report.recordings_per_s:.3g} a second, {size_text(report.bytes_per_s)}/s)" if read else ""
@@ -110,10 +106,8 @@ def version_panel(
     """Returns one version: what it holds, and its first episodes.
 
     Args:
-        version: The version.
         rows: Some of its episodes.
         fresh: How fresh what it brought was.
-        pins: Who keeps it.
     """
     facts = {
         "episodes": f"{version.episodes} ({version.frames} steps, {ago(version.seconds)})",
@@ -139,12 +133,7 @@ def version_panel(
 
 
 def episode_panel(row: data.EpisodeRow, features: data.Features) -> RenderableType:
-    """Returns one episode's facts.
-
-    Args:
-        row: The episode.
-        features: Of its version.
-    """
+    """Returns one episode's facts."""
     facts = {
         "source": row.source,
         "task": row.task,
@@ -162,11 +151,7 @@ def episode_panel(row: data.EpisodeRow, features: data.Features) -> RenderableTy
 
 
 def proposal_look(proposal: data.Proposal | data.TableProposal) -> RenderableType:
-    """Returns what a log or a folder of tables holds, and the recipe that was made for it.
-
-    Args:
-        proposal: What was seen.
-    """
+    """Returns what a log or a folder of tables holds, and the recipe that was made for it."""
     if isinstance(proposal, data.TableProposal):
         return Group(f"{proposal.episodes} tables", "", proposal.text)
     made = Listing("TOPIC", "?TYPE", ">MESSAGES", ">HZ", ">LONGEST GAP", "~PROBLEM")
@@ -188,12 +173,7 @@ def proposal_look(proposal: data.Proposal | data.TableProposal) -> RenderableTyp
 
 
 def set_proposal_look(proposal: data.SetProposal, path: Path) -> RenderableType:
-    """Returns what a dataset of episodes holds, and the command that takes it in.
-
-    Args:
-        proposal: What was seen.
-        path: Where it is.
-    """
+    """Returns what a dataset of episodes holds, and the command that takes it in."""
     facts = {
         "format": f"{proposal.format}, {proposal.episodes} episodes at {proposal.rate_hz:g} Hz",
         "features": str(proposal.features) if proposal.features else "",
@@ -207,11 +187,7 @@ def set_proposal_look(proposal: data.SetProposal, path: Path) -> RenderableType:
 
 
 def difference_look(difference: data.Difference) -> RenderableType:
-    """Returns what differs between two versions.
-
-    Args:
-        difference: The difference.
-    """
+    """Returns what differs between two versions."""
     added, removed = difference.added, difference.removed
     lines = [
         f"{difference.before} -> {difference.after}: {added.num_rows} added, {removed.num_rows} removed, "
@@ -230,13 +206,7 @@ def difference_look(difference: data.Difference) -> RenderableType:
 
 
 def lineage_tree(name: str, up: Sequence[data.Link], down: Sequence[data.Link]) -> RenderableType:
-    """Returns what made a version, and what was made of it.
-
-    Args:
-        name: The version.
-        up: Its ancestors.
-        down: Its descendants.
-    """
+    """Returns what made a version, and what was made of it."""
     tree = Tree(name)
     for heading, links in (("made of", up), ("used by", down)):
         if not links:
@@ -260,11 +230,7 @@ def _grow(branch: Tree, near: str, links: Mapping[str, Sequence[data.Link]], sho
 
 
 def split_look(report: SplitReport) -> RenderableType:
-    """Returns how a version falls into two sides.
-
-    Args:
-        report: The sides.
-    """
+    """Returns how a version falls into two sides."""
     facts = {"version": report.version, "train": f"{report.trained} episodes", "holdout": f"{report.held_out} episodes"}
     for side, version in (("train", report.train), ("holdout", report.holdout)):
         facts[side] += f", frozen as {version.name}" if version else ""
@@ -290,7 +256,6 @@ def candidates_look(
     """Returns what waits to become a version, and what keeps it back.
 
     Args:
-        found: The candidates.
         findings: By candidate's id.
     """
     made = Listing("CANDIDATE", ">EPISODES", "BY", "~KEPT BACK BY")
@@ -301,11 +266,7 @@ def candidates_look(
 
 
 def gc_look(report: data.GcReport) -> RenderableType:
-    """Returns what a garbage collection found and did.
-
-    Args:
-        report: The report.
-    """
+    """Returns what a garbage collection found and did."""
     would = "would delete" if report.dry_run else "deleted"
     facts = {
         "alive": f"{report.alive.objects} blobs, {size_text(report.alive.size_bytes)}",
@@ -319,11 +280,7 @@ def gc_look(report: data.GcReport) -> RenderableType:
 
 
 def view_look(manifest: data.ViewManifest) -> RenderableType:
-    """Returns a view and its sides.
-
-    Args:
-        manifest: The view.
-    """
+    """Returns a view and its sides."""
     recipe = manifest.recipe
     frames = f"{recipe.image_size} pixels, {recipe.codec}" + (
         f" in groups of {recipe.gop}" if recipe.codec == "h264" else ""
@@ -337,11 +294,7 @@ def view_look(manifest: data.ViewManifest) -> RenderableType:
 
 
 def arrivals_table(arrivals: Mapping[str, ArrivalView]) -> Listing:
-    """Returns where recordings that were sent stand.
-
-    Args:
-        arrivals: By file.
-    """
+    """Returns where recordings that were sent stand."""
     made = Listing("FILE", "STANDING", "~REASON")
     for name, view in arrivals.items():
         made.add_row(name, view.standing.value, view.reason)

@@ -19,11 +19,7 @@ _WORDS_MAX = 300
 
 
 def event_words(event: Event) -> str:
-    """Returns what an event says, in plain words on one line.
-
-    Args:
-        event: The event.
-    """
+    """Returns what an event says, in plain words on one line."""
     short = {name: gist(fact) if isinstance(fact, str) else fact for name, fact in event.detail.items()}
     return " ".join(str(replace(event, detail=short).told).split())[:_WORDS_MAX]
 

@@ -30,11 +30,7 @@ _USES: Mapping[TimeUse, tuple[str, str]] = {
 
 
 def goodput_text(told: Goodput) -> str:
-    """Returns the share of allocated time that was productive, and where the rest went, on one line.
-
-    Args:
-        told: The ledger.
-    """
+    """Returns the share of allocated time that was productive, and where the rest went, on one line."""
     if told.ratio is None:
         return "nothing allocated yet"
     rest = sorted(
@@ -45,12 +41,7 @@ def goodput_text(told: Goodput) -> str:
 
 
 def goodput_table(told: Goodput, *, title: str) -> RenderableType:
-    """Returns one row a use with its bar, the sum below, and what is counted beside.
-
-    Args:
-        told: The ledger.
-        title: Whose.
-    """
+    """Returns one row a use with its bar, the sum below, and what is counted beside."""
     made = Listing("USE", ">NODE-TIME", ">SHARE", "BAR", "?~WHAT IT IS")
     by_use = _by_use(told)
     whole_s = told.allocated_s or 1.0
@@ -70,12 +61,7 @@ def goodput_table(told: Goodput, *, title: str) -> RenderableType:
 
 
 def report_panel(report: GoodputReport, *, title: str) -> RenderableType:
-    """Returns the ledger of many attempts, then one row a team and a cluster.
-
-    Args:
-        report: The ledgers.
-        title: Whose.
-    """
+    """Returns the ledger of many attempts, then one row a team and a cluster."""
     count = f"{report.attempts} attempt{'' if report.attempts == 1 else 's'}"
     if not report.complete:
         count = f"the newest {count}; older ones are left out"

@@ -31,9 +31,7 @@ def job_panel(job: JobView, events: Sequence[Event], *, now_s: float) -> Rendera
     """Returns everything about one job on a screen.
 
     Args:
-        job: The job.
         events: Its events, oldest first.
-        now_s: For ages.
     """
     code = job.spec.code
     facts: dict[str, str | Text] = {
@@ -64,7 +62,6 @@ def ranks_text(attempt: AttemptView, *, spares: int = 0) -> str:
     """Returns the ranks of an attempt as they are now: how many, in which generation, and which are not like the rest.
 
     Args:
-        attempt: The attempt.
         spares: How many of its places stand by until one is lost.
     """
     alive = [rank for rank in attempt.ranks if rank.alive]

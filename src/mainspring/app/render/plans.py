@@ -23,7 +23,6 @@ def why_panel(why: Why, job: JobView, events: Sequence[Event] = (), *, now_s: fl
     """Returns the planner's words, what would start the job now, how its runs fared, and every candidate weighed.
 
     Args:
-        why: The answer.
         job: The job: its spec names the options.
         events: Its events, oldest first.
         now_s: For times of day.
@@ -72,7 +71,6 @@ def plan_panel(view: PlanView, *, now_s: float) -> RenderableType:
     """Returns one plan on a screen.
 
     Args:
-        view: The plan.
         now_s: For times of day.
     """
     counts = {name: str(count) for name, count in view.counts.items() if count}
@@ -127,7 +125,6 @@ def what_if_panel(answer: WhatIfAnswer, *, now_s: float) -> RenderableType:
     """Returns what changes would make of the last plan.
 
     Args:
-        answer: The comparison.
         now_s: For times of day.
     """
     made = Listing("", ">AS IT IS", ">WHAT IF")

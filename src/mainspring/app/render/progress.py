@@ -33,7 +33,6 @@ class Lines:
 
     Args:
         console: Where the lines go.
-        now_s: The time.
         say: Makes a number of what is counted readable.
     """
 

@@ -15,12 +15,7 @@ TEAMS_SHOWN = 30
 
 
 def replay_panel(measures: Measures, files: Sequence[str]) -> RenderableType:
-    """Returns everything measured in a replay.
-
-    Args:
-        measures: Its figures.
-        files: What was written.
-    """
+    """Returns everything measured in a replay."""
     parts: list[RenderableType] = [framed(_facts(measures), f"{measures.workload} on {measures.fleet}")]
     if measures.sizes:
         parts += ["", _sizes(measures)]
@@ -101,10 +96,8 @@ def comparison_panel(comparison: Comparison, base: Measures, other: Measures, fi
     """Returns two replays side by side.
 
     Args:
-        comparison: How they differ.
         base: The first.
         other: The second.
-        files: What was written.
     """
     made = Listing("FIGURE", f">{comparison.base}", f">{comparison.other}", ">CHANGE")
     for each in comparison.differences:

@@ -128,11 +128,7 @@ def _together(widths: Sequence[int]) -> int:
 
 
 def facts_grid(facts: Mapping[str, str | Text]) -> Table:
-    """Returns labels beside their values.
-
-    Args:
-        facts: By label.
-    """
+    """Returns labels beside their values."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
@@ -145,7 +141,6 @@ def framed(inside: RenderableType, title: str) -> RenderableType:
     """Returns something in a frame as wide as it needs.
 
     Args:
-        inside: What is framed.
         title: Shown on the frame.
     """
     return _Boxed(Panel(inside, title=Text(title), title_align="left", expand=False))
@@ -163,11 +158,7 @@ def gist(reason: str) -> str:
 
 
 def ago(seconds: float) -> str:
-    """Returns a duration as people say it.
-
-    Args:
-        seconds: Its length.
-    """
+    """Returns a duration as people say it."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     if seconds < 3_600:
@@ -178,12 +169,7 @@ def ago(seconds: float) -> str:
 
 
 def clock_text(at_s: float, *, now_s: float) -> str:
-    """Returns a moment as people say it where they are: "14:20", with the day when it is not today's.
-
-    Args:
-        at_s: The moment.
-        now_s: Now.
-    """
+    """Returns a moment as people say it where they are: "14:20", with the day when it is not today's."""
     at, now = time.localtime(at_s), time.localtime(now_s)
     same_day = (at.tm_year, at.tm_yday) == (now.tm_year, now.tm_yday)
     return time.strftime("%H:%M" if same_day else "%d %b %H:%M", at)
@@ -193,9 +179,7 @@ def start_text(start_s: float | None, *, exact: bool, now_s: float) -> str:
     """Returns when a job is expected to start, "-" when nobody can know and no room is kept for it.
 
     Args:
-        start_s: When.
         exact: Whether room is kept for it from then on.
-        now_s: Now.
     """
     if start_s is None:
         return "after what runs there, reserved" if exact else "-"
@@ -213,11 +197,7 @@ def asks(spec: JobSpec) -> str:
 
 
 def asked(option: Option) -> str:
-    """Returns what one option asks for, such as "4 x 8 h100".
-
-    Args:
-        option: The option.
-    """
+    """Returns what one option asks for, such as "4 x 8 h100"."""
     elastic = f"{option.replicas_min}..{option.replicas}" if option.replicas_min < option.replicas else option.replicas
     if not option.chips:
         return f"{elastic} x {option.cpus:g} CPU cores"
@@ -225,29 +205,17 @@ def asked(option: Option) -> str:
 
 
 def where(attempt: AttemptView) -> str:
-    """Returns the cluster of an attempt, marked when its chips are pretended.
-
-    Args:
-        attempt: The attempt.
-    """
+    """Returns the cluster of an attempt, marked when its chips are pretended."""
     return f"{attempt.cluster} (simulated)" if attempt.simulated else attempt.cluster
 
 
 def state_text(state: JobState) -> Text:
-    """Returns a job's state in its colour.
-
-    Args:
-        state: The state.
-    """
+    """Returns a job's state in its colour."""
     return Text(state.value, style=COLOURS[state])
 
 
 def states_text(job: JobView) -> Text:
-    """Returns a job's state, or how many jobs of its array are in each.
-
-    Args:
-        job: The job.
-    """
+    """Returns a job's state, or how many jobs of its array are in each."""
     if job.array is None or not job.array.states:
         return state_text(job.state)
     counts = {state: job.array.states[state.value] for state in JobState if state.value in job.array.states}
@@ -259,7 +227,6 @@ def jobs_table(jobs: Sequence[JobView], *, now_s: float, members: bool = False) 
 
     Args:
         jobs: Newest first.
-        now_s: For ages.
         members: Whether each job of an array is shown by itself.
     """
     made = Listing(

@@ -20,11 +20,7 @@ EXIT_FILE = "exit.json"
 
 
 def main(clock: Clock) -> int:
-    """Runs one agent to its end; leaves `exit.json` in its report folder as its last act. Returns the exit code.
-
-    Args:
-        clock: Time.
-    """
+    """Runs one agent to its end; leaves `exit.json` in its report folder as its last act. Returns the exit code."""
     parser = argparse.ArgumentParser(description="Runs one agent, as its engine ordered.")
     parser.add_argument("--order", type=Path, required=True, help="file that holds the order")
     order = codec.decode(AgentOrder, parser.parse_args().order.read_bytes())

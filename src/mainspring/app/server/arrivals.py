@@ -33,11 +33,7 @@ _log = logging.getLogger(__name__)
 
 @final
 class Inboxes:
-    """The inboxes of all datasets; `control`'s port `Arrivals`.
-
-    Args:
-        folder: Where they lie.
-    """
+    """The inboxes of all datasets; `control`'s port `Arrivals`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -100,7 +96,6 @@ class Reader:
     """Has what arrived be read by a program of its own, one at a time, until it is stopped.
 
     Args:
-        inboxes: Where recordings arrive.
         objects_url: The object store that episodes go to.
     """
 

@@ -36,8 +36,6 @@ class Ask:
     """What is to be checked.
 
     Args:
-        kind: Of the cluster.
-        cluster: Its settings.
         controller: Where its agents will call; "" while no server runs.
         certificate: What they are to trust there, as PEM text; "" for what the nodes trust.
         version: Of the Mainspring that asks.
@@ -54,7 +52,6 @@ def findings(cluster: ClusterSettings, *, controller: str, certificate: str) -> 
     """Yields what a check finds, step by step.
 
     Args:
-        cluster: The cluster.
         controller: Where its agents will call; "" while no server runs.
         certificate: What they are to trust there, as PEM text.
     """

@@ -27,7 +27,6 @@ def up(home: Home, *, port: int | None = None, policy: Path | None = None) -> Se
     """Returns where the home's server listens, starting it when it is not running.
 
     Args:
-        home: The home folder.
         port: Port to listen on; 0 picks a free one; None takes the last one used, else the configured one.
         policy: A planning policy to keep and start with; None leaves it as it was.
 
@@ -86,9 +85,6 @@ def _up(home: Home, config: Config, port: int | None) -> ServerRecord:
 
 def down(home: Home) -> bool:
     """Stops the home's server and returns whether it was running. Jobs go on; the next `up` picks them up again.
-
-    Args:
-        home: The home folder.
 
     Raises:
         Unavailable: It did not end in time.

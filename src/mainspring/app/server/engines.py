@@ -34,10 +34,8 @@ class Engines:
     """The engines of all configured clusters.
 
     Args:
-        config: Names the clusters.
         home: Keeps what local ones remember.
         environment: This process's own.
-        clock: Time.
     """
 
     def __init__(self, config: Config, home: Home, *, environment: Mapping[str, str], clock: Clock) -> None:

@@ -40,7 +40,6 @@ def serve(home: Home, listener: socket.socket) -> None:
     """Serves until SIGTERM or SIGINT.
 
     Args:
-        home: The home folder.
         listener: A socket that listens.
 
     Raises:

@@ -75,8 +75,6 @@ class Committer:
     Args:
         mirror: What has not ended.
         fleet: What the engines said.
-        settings: Bounds.
-        dice: Draws ids.
     """
 
     def __init__(self, mirror: ActiveState, fleet: FleetView, settings: Settings, dice: Dice) -> None:
@@ -95,9 +93,7 @@ class Committer:
 
         Args:
             connection: From `Store.write`.
-            decided: The plan.
             answering: Clusters whose engines answer: elsewhere nothing can be made to end.
-            now_s: The time.
         """
         ledger = StateWriter(connection, now_s)
         changed = self._changed_waits(decided, now_s)

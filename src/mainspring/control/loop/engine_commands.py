@@ -67,9 +67,7 @@ class EngineCommands:
 
     Args:
         mirror: What has not ended.
-        settings: Bounds.
         key: What the tokens of attempts are made from.
-        controller_url: Where agents register.
     """
 
     def __init__(self, mirror: ActiveState, settings: Settings, key: str, controller_url: str) -> None:
@@ -85,7 +83,6 @@ class EngineCommands:
         Args:
             connection: From `Store.write`.
             seen: What the engines that answer see.
-            now_s: The time.
         """
         mirror, settings = self._mirror, self._settings
         self._secrets = {attempt: secret for attempt, secret in self._secrets.items() if attempt in mirror.attempts}
@@ -117,8 +114,6 @@ class EngineCommands:
 
         Args:
             connection: From `Store.write`.
-            told: What they answered.
-            now_s: The time.
         """
         ledger = StateWriter(connection, now_s)
         states = {allocation.id: allocation for allocation in self._mirror.allocations}

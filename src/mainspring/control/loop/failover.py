@@ -22,18 +22,13 @@ class Silence:
         self._since_s: dict[ClusterName, float] = {}
 
     def heard(self, cluster: ClusterName) -> None:
-        """Notes an answer.
-
-        Args:
-            cluster: Whose.
-        """
+        """Notes an answer."""
         self._since_s.pop(cluster, None)
 
     def missed(self, cluster: ClusterName, *, monotonic_s: float) -> None:
         """Notes that an answer did not come.
 
         Args:
-            cluster: Whose.
             monotonic_s: When, on the clock that never jumps.
         """
         self._since_s.setdefault(cluster, monotonic_s)
@@ -43,12 +38,7 @@ class Silence:
         self._since_s.clear()
 
     def seconds(self, cluster: ClusterName, *, monotonic_s: float) -> float:
-        """Returns for how long a cluster has been silent, 0 while it answers.
-
-        Args:
-            cluster: Which one.
-            monotonic_s: Now.
-        """
+        """Returns for how long a cluster has been silent, 0 while it answers."""
         return monotonic_s - self._since_s.get(cluster, monotonic_s)
 
 
@@ -58,7 +48,6 @@ def given_up(attempt: AttemptRecord, *, silent_s: float, now_s: float, failover_
     Args:
         attempt: A live attempt, as the store has it now.
         silent_s: For how long its engine has not answered.
-        now_s: The time.
         failover_s: How long an engine may be silent.
         lease_s: How long a lead may be silent; several heartbeats.
     """

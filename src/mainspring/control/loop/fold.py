@@ -18,7 +18,6 @@ class Loss:
     """What became of an allocation that was meant to go on.
 
     Args:
-        reason: For people.
         well: Whether its agents ended as they should, only before anybody said so.
         whole: Whether nothing of it is left to go on.
         nodes: Those lost of what is left.
@@ -53,7 +52,6 @@ def judge(
     Args:
         allocation: As the store has it.
         seen: As its engine sees it, None when the engine answered without it.
-        now_s: The time.
         absent_s: How long a launched allocation may be missing.
     """
     over = seen is not None and seen.phase is AllocationPhase.ENDED

@@ -23,8 +23,6 @@ class NewAllocation:
     """An allocation to be written.
 
     Args:
-        id: Its id.
-        part: What it holds.
         chips: Thousandths of that, by chip type.
         dollars_per_hour: Price of all its chips.
     """
@@ -74,7 +72,6 @@ def grant(ledger: StateWriter, granted: Sequence[NewAttempt]) -> None:
     """Gives queued jobs their next attempts, with their allocations, in a few statements.
 
     Args:
-        ledger: Of the transaction.
         granted: At most one a job, with the job as it stands in this transaction.
     """
     if not granted:
@@ -123,11 +120,8 @@ def resize(
     """Takes allocations from a live attempt and gives it others, while it goes on; those taken are asked to end.
 
     Args:
-        ledger: Of the transaction.
         attempt: As it stands in this transaction.
         dropped: Allocations of it that go on until now.
-        added: What it gets.
-        told: What is told of it.
     """
     for allocation in dropped:
         ledger.move_allocation(allocation, AllocationState.STOPPING)

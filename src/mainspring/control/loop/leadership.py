@@ -27,7 +27,6 @@ class Leadership:
 
     Args:
         store: Where the lease is.
-        clock: Time.
         holder: The controller's own name.
         lease_s: How long a lease lasts.
     """
@@ -41,11 +40,7 @@ class Leadership:
         self._lease: Lease | None = None
 
     def check(self, now_s: float) -> LeadCheck:
-        """Takes the lead, if it is to be had, or keeps it.
-
-        Args:
-            now_s: The time.
-        """
+        """Takes the lead, if it is to be had, or keeps it."""
         held = self._lease
         if held is not None and 0.5 * self._lease_s < held.expires_s - now_s <= self._lease_s:
             return LeadCheck(leads=True)

@@ -55,11 +55,8 @@ class Loop:
 
     Args:
         leadership: Whether this controller leads.
-        engines: The clusters.
-        clock: Time.
         fleet: Where the engines' answers are shown.
         silence: Where it is noted which do not answer.
-        plans: Makes the plans.
         writers: Makes those who write, for a new mirror.
     """
 

@@ -19,9 +19,7 @@ def lose(ledger: StateWriter, mirror: ActiveState, attempt_id: AttemptId, losses
     """Ends an attempt that cannot go on after some losses; else takes what is lost from it, and lets its lead go on.
 
     Args:
-        ledger: Of the transaction.
         mirror: Shows the attempt's allocations as they were before.
-        attempt_id: The attempt.
         losses: What was lost of it, by allocation.
     """
     attempt = attempt_by_id(ledger.connection, attempt_id)
@@ -56,7 +54,6 @@ def drop_late(ledger: StateWriter, mirror: ActiveState, *, before_s: float) -> N
     """Takes allocations from attempts that go on, whose agents have not come in the time a start may take.
 
     Args:
-        ledger: Of the transaction.
         mirror: Shows what has not ended.
         before_s: Those granted before, or out of their cluster's queue before, are late.
     """
@@ -74,7 +71,6 @@ def end_leaderless(ledger: StateWriter, mirror: ActiveState, *, before_s: float)
     """Ends attempts that have lost an agent, and of whose lead nothing was heard since.
 
     Args:
-        ledger: Of the transaction.
         mirror: Shows which have lost one.
         before_s: Leads last heard of before then are gone too.
     """

@@ -41,7 +41,6 @@ class PlanCycle:
 
         Args:
             mirror: What has not ended, and the fleet.
-            now_s: The time.
             monotonic_s: The time on the clock that never jumps.
         """
         if mirror.version == self._version and monotonic_s - self._at_s < self._plan_s:

@@ -23,7 +23,6 @@ def follow_queue(
     """Writes what an engine's answer says of an allocation's wait and place, as far as that has changed.
 
     Args:
-        ledger: Of the transaction.
         mirror: Is told of what moved.
         allocation: As the store has it.
         seen: As its engine sees it, None when the engine answered without it.

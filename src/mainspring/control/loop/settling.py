@@ -30,8 +30,6 @@ class Settling:
         mirror: What has not ended.
         fleet: What the engines said.
         silence: For how long those that do not answer have not.
-        clock: Time.
-        settings: Bounds.
         failover_s: How long a cluster may be silent.
     """
 
@@ -57,7 +55,6 @@ class Settling:
         Args:
             connection: From `Store.write`.
             seen: What the engines that answer see.
-            now_s: The time.
             led_since_s: Since when this controller leads: before, agents had nowhere to register.
         """
         mirror, ledger = self._mirror, StateWriter(connection, now_s)

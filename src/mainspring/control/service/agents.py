@@ -66,7 +66,6 @@ class Rules:
     Args:
         settings: How often leads report, and how long agents live without one.
         objects_url: Where code snapshots and checkpoints are.
-        now_s: The time.
         listens_since_s: Since when this controller hears leads: one that was not heard before may well live.
     """
 
@@ -126,10 +125,6 @@ def layout(held: Sequence[tuple[AllocationRecord, Grant]], *, only: int | None =
 
 def posting(connection: sa.Connection, allocation: AllocationId) -> Posting:
     """Returns what an allocation id stands for.
-
-    Args:
-        connection: Where to read.
-        allocation: Its id.
 
     Raises:
         NotFound: No such allocation.
@@ -312,8 +307,6 @@ def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> Heart
 
     Args:
         connection: From `Store.write`.
-        beat: The report.
-        now_s: The time.
 
     Raises:
         InvalidMessage: Its outcome is not one an attempt can end with.

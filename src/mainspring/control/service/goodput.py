@@ -36,7 +36,6 @@ def account(
     """Returns the ledger of one attempt.
 
     Args:
-        attempt: The attempt.
         held: All its allocations, those that are gone too.
         waited_s: How long its job was in the queue before it.
         now_s: Until when an attempt that goes on is counted: until its lead's last word, while that is fresh.
@@ -78,9 +77,6 @@ def goodput_of(connection: sa.Connection, job: JobRecord, *, now_s: float, lease
     """Returns the ledger of one job: all its attempts together, and how long it has been in the queue.
 
     Args:
-        connection: Where to read.
-        job: The job.
-        now_s: The time.
         lease_s: How long a lead may be silent.
     """
     own = attempts_of(connection, [job.id]).get(job.id, [])
@@ -111,11 +107,9 @@ def goodput_report(
     """Returns the ledgers of many attempts: together, by team and by cluster.
 
     Args:
-        connection: Where to read.
         team: Only of this team and those below it, unless None.
         cluster: Only on this cluster, unless None.
         since_s: Only attempts granted since then.
-        now_s: The time.
         lease_s: How long a lead may be silent.
 
     Raises:
@@ -164,7 +158,6 @@ class _Span:
     """An allocation's time, in node-seconds.
 
     Args:
-        one: The allocation.
         until_s: Until when it is counted at the most.
     """
 

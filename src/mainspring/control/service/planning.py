@@ -34,7 +34,6 @@ def view_plan(made: Plan, now_s: float) -> PlanView:
     """Returns a plan for people.
 
     Args:
-        made: The plan.
         now_s: When it was made.
     """
     counts = {
@@ -100,7 +99,6 @@ def what_if(picture: LatestPlan, changes: WhatIf) -> WhatIfAnswer:
 
     Args:
         picture: The last plan, and what it was made from.
-        changes: What to try.
 
     Raises:
         NotFound: A change speaks of a cluster, chip or team that is not known.
@@ -151,7 +149,6 @@ def remedies(picture: LatestPlan, job: JobId) -> tuple[Remedy, ...]:
 
     Args:
         picture: The last plan, and what it was made from.
-        job: The job.
     """
     if job not in picture.snapshot.pending.jobs:
         return ()
@@ -163,11 +160,7 @@ def remedies(picture: LatestPlan, job: JobId) -> tuple[Remedy, ...]:
 
 
 def team_uses(snapshot: Snapshot) -> dict[TeamName, TeamUse]:
-    """Returns what each team and those below it hold and have spent.
-
-    Args:
-        snapshot: Everything known.
-    """
+    """Returns what each team and those below it hold and have spent."""
     live, teams = snapshot.live, snapshot.teams
     held: list[dict[ChipName, float]] = [{} for _ in teams.names]
     things = zip(

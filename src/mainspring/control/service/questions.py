@@ -26,7 +26,6 @@ class Questions:
     """Answers about plans. Used by many threads; nothing here changes anything.
 
     Args:
-        store: Where jobs are.
         pictures: The last plan.
     """
 
@@ -68,9 +67,6 @@ class Questions:
 
     def what_if(self, changes: WhatIf) -> WhatIfAnswer:
         """Returns what some changes would make of the last plan; nothing of it happens.
-
-        Args:
-            changes: What to try.
 
         Raises:
             NotFound: A change speaks of a cluster, chip or team that is not known.

@@ -18,7 +18,6 @@ def require_known(connection: sa.Connection, team: TeamName) -> None:
     """Refuses a team that nobody placed in the tree: most likely a slip of the pen, which no quota would bind.
 
     Args:
-        connection: Where to read.
         team: The team of a spec.
 
     Raises:
@@ -33,10 +32,6 @@ def require_known(connection: sa.Connection, team: TeamName) -> None:
 
 def made_before(connection: sa.Connection, submit: Submit) -> JobId | None:
     """Returns the job that a request's key made before, None for none.
-
-    Args:
-        connection: Where to read.
-        submit: The request.
 
     Raises:
         Conflict: It was made of another spec.
@@ -63,7 +58,6 @@ def require_room(connection: sa.Connection, more: int) -> None:
     """Refuses jobs beyond what one loop looks at.
 
     Args:
-        connection: Where to read.
         more: How many are to come.
 
     Raises:
@@ -78,10 +72,6 @@ def require_room(connection: sa.Connection, more: int) -> None:
 def require_jobs(connection: sa.Connection, after: Sequence[JobId]) -> None:
     """Refuses jobs to come after that nobody submitted: the job would wait for ever.
 
-    Args:
-        connection: Where to read.
-        after: Ids of jobs.
-
     Raises:
         NotFound: One of them is not known.
     """
@@ -93,9 +83,6 @@ def require_jobs(connection: sa.Connection, after: Sequence[JobId]) -> None:
 
 def array_of(job: JobRecord) -> JobId:
     """Returns the first job of a job's array.
-
-    Args:
-        job: The job.
 
     Raises:
         NotFound: It belongs to no array.

@@ -41,7 +41,6 @@ def find_job(connection: sa.Connection, reference: str) -> JobRecord:
     """Returns the job with an id, or the newest with a name.
 
     Args:
-        connection: Where to read.
         reference: An id or a name.
 
     Raises:
@@ -64,8 +63,6 @@ def view_job(
     """Returns everything about one job.
 
     Args:
-        connection: Where to read.
-        job: Its row.
         now_s: The time, for what has not ended.
         lease_s: How long a lead may be silent.
         spec: What it was made of, where the caller has it: then it is not read again.
@@ -97,12 +94,10 @@ def list_jobs(
     Of each array only the newest job that matches is shown, with a count of all its jobs by state.
 
     Args:
-        connection: Where to read.
         state: Only those in this state, unless None.
         team: Only this team's, unless None.
         array: Only the jobs of this array, each of them and in their order, unless None.
         limit: The most to return.
-        now_s: The time.
     """
     query = sa.select(jobs.c.id, jobs.c.array_id).order_by(jobs.c.ordinal.desc())
     if state is not None:
@@ -191,12 +186,7 @@ def _arrays(connection: sa.Connection, of: Iterable[JobRecord]) -> dict[JobId, d
 
 
 def view_why(connection: sa.Connection, job: JobRecord) -> Why:
-    """Returns why a job is where it is, or waits.
-
-    Args:
-        connection: Where to read.
-        job: Its row.
-    """
+    """Returns why a job is where it is, or waits."""
     row = connection.execute(sa.select(whys).where(whys.c.job_id == job.id)).one_or_none()
     # What was said while it waited is not why it ended, and what was said when it started not why it waits again.
     spoken = row is not None and (row.limit_name is None) is not (job.state is JobState.QUEUED)

@@ -88,36 +88,19 @@ class ActiveState:
         return self._holdings.all()
 
     def allocations_of(self, attempt: AttemptId) -> tuple[AllocationRecord, ...]:
-        """Returns those of an attempt's allocations that are not gone, in order of place.
-
-        Args:
-            attempt: The attempt.
-        """
+        """Returns those of an attempt's allocations that are not gone, in order of place."""
         return self._holdings.of(attempt)
 
     def with_those_above(self, team: TeamName) -> tuple[TeamName, ...]:
-        """Returns a team and the teams above it, nearest first.
-
-        Args:
-            team: The team.
-        """
+        """Returns a team and the teams above it, nearest first."""
         return self._teams.with_those_above(team)
 
     def touch(self, attempt: AttemptId) -> None:
-        """Notes that an allocation of this attempt was moved; it is read again at the next `refresh`.
-
-        Args:
-            attempt: The attempt.
-        """
+        """Notes that an allocation of this attempt was moved; it is read again at the next `refresh`."""
         self._touched[attempt] = None
 
     def refresh(self, connection: sa.Connection, now_s: float) -> None:
-        """Reads what changed since the last time; everything, the first time.
-
-        Args:
-            connection: Where to read.
-            now_s: The time.
-        """
+        """Reads what changed since the last time; everything, the first time."""
         newest = connection.execute(sa.select(sa.func.max(events.c.sequence))).scalar() or 0
         if self._teams.changed(connection, now_s):
             self._feed.set_teams(self._teams.tree)
@@ -127,11 +110,7 @@ class ActiveState:
             self._load(connection, now_s, newest)
 
     def snapshot(self, now_s: float) -> Snapshot:
-        """Returns all this, with the fleet and what teams have spent until now, as the planner sees it.
-
-        Args:
-            now_s: The time.
-        """
+        """Returns all this, with the fleet and what teams have spent until now, as the planner sees it."""
         counted = [
             self._charge(one)
             for attempt in self.attempts
@@ -145,7 +124,6 @@ class ActiveState:
         """Tells the planner's builder what the engines said.
 
         Args:
-            fleet: What they said.
             silent_s: For how long each of those that do not answer has not.
         """
         self._feed.set_fleet(fleet, silent_s, self._holdings.strays(self.attempts))

@@ -65,7 +65,6 @@ class EventFollower:
         """Reads what happened to live attempts until now.
 
         Args:
-            connection: Where to read.
             jobs: The jobs that have one.
             newest: The newest event's sequence number.
         """
@@ -81,7 +80,6 @@ class EventFollower:
         """Returns what happened since the last time.
 
         Args:
-            connection: Where to read.
             newest: The newest event's sequence number.
         """
         news = EventNews(jobs={}, attempts={})

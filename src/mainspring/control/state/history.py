@@ -129,7 +129,6 @@ class Past:
 
         Args:
             chip_s: Chip-seconds it had.
-            granted_s: When it began.
             ended_s: When it was over.
             displaced: Whether a plan or its cluster ended it.
             taken_by: The cluster that took it back, if one did.
@@ -162,7 +161,6 @@ def pasts(connection: sa.Connection, displacing: Iterable[str], *, taken: str) -
     """Returns the past of every job that has not ended and had an attempt before.
 
     Args:
-        connection: Where to read.
         displacing: Causes of stops that were a plan's or a cluster's.
         taken: That of a cluster's.
     """
@@ -186,7 +184,6 @@ def chip_seconds(connection: sa.Connection, wanted: Iterable[AttemptId]) -> dict
     """Returns the chip-seconds that some attempts had, as far as what they held is over.
 
     Args:
-        connection: Where to read.
         wanted: Ids of the attempts.
     """
     found: dict[AttemptId, float] = {}
@@ -202,10 +199,6 @@ def usage(connection: sa.Connection, now_s: float) -> Mapping[TeamName, float]:
     """Returns chip value x seconds each team used by itself until now, decayed.
 
     Source: Slurm's multifactor plugin, decayed usage with a half-life; here in closed form over each interval.
-
-    Args:
-        connection: Where to read.
-        now_s: Until when.
     """
     half_s = USAGE_HALF_LIFE_S
     used: dict[TeamName, float] = {}
@@ -226,11 +219,7 @@ def usage(connection: sa.Connection, now_s: float) -> Mapping[TeamName, float]:
 
 
 def successes(connection: sa.Connection) -> Iterator[Success]:
-    """Yields the newest jobs that succeeded, oldest first.
-
-    Args:
-        connection: Where to read.
-    """
+    """Yields the newest jobs that succeeded, oldest first."""
     newest = [JobId(job) for job in connection.execute(_SUCCEEDED).scalars()]
     written, own = specs(connection, newest), attempts_of(connection, newest)
     for job in reversed(newest):
@@ -264,13 +253,7 @@ class Spending:
         self._sums_of: tuple[int, tuple[Team, ...]] | None = None
 
     def reach(self, connection: sa.Connection, tree: tuple[Team, ...], now_s: float) -> None:
-        """Reads what is over cost, if some window reaches further back than what was read.
-
-        Args:
-            connection: Where to read.
-            tree: Every team.
-            now_s: The time.
-        """
+        """Reads what is over cost, if some window reaches further back than what was read."""
         hours = max((_window(team) for team in tree), default=0)
         if hours <= self._hours:
             return
@@ -284,7 +267,6 @@ class Spending:
         """Adds an allocation that is over.
 
         Args:
-            charge: The allocation.
             ended_s: When it was over.
         """
         cost = dollars(dollars_per_hour=charge.dollars_per_hour, granted_s=charge.granted_s, ended_s=ended_s)
@@ -294,9 +276,7 @@ class Spending:
         """Returns what each team and those below it spent in its budget's window.
 
         Args:
-            tree: Every team.
             live: What goes on; counted until now.
-            now_s: The time.
         """
         hour = int(now_s // _HOUR_S)
         if self._sums_of != (hour, tree):

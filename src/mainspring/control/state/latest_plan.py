@@ -13,10 +13,7 @@ class LatestPlan:
     """One plan and what it was made from; nothing in it ever changes.
 
     Args:
-        snapshot: The facts.
         policy: What the lab decides.
-        now_s: When.
-        plan: What was decided.
     """
 
     snapshot: Snapshot

@@ -39,7 +39,6 @@ class LiveHoldings:
         """Learns the allocations of some attempts anew; returns those that were counted before and are over.
 
         Args:
-            connection: Where to read.
             touched: Those of the attempts that were known before.
             found: Their allocations that are not gone.
             live: The attempts that have not ended.

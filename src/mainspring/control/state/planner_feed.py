@@ -46,7 +46,6 @@ class PlannerFeed:
         """Tells what the engines said.
 
         Args:
-            fleet: What they said.
             silent_s: For how long each of those that do not answer has not.
             strays: Nodes on which nothing new is placed.
         """
@@ -81,7 +80,6 @@ class PlannerFeed:
         """Tells what an attempt holds.
 
         Args:
-            attempt: The attempt.
             kept: It, with what it goes on with; None when its last allocation is gone, and it ends in a moment.
             going: What it has given up, held until it is gone by something that ends already.
             changed: Whether anything else about it has changed.

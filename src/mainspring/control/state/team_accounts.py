@@ -24,12 +24,7 @@ class TeamAccounts:
         self._spending = Spending()
 
     def changed(self, connection: sa.Connection, now_s: float) -> bool:
-        """Reads the tree again; returns whether it is another.
-
-        Args:
-            connection: Where to read.
-            now_s: The time.
-        """
+        """Reads the tree again; returns whether it is another."""
         rows = [(row.name, row.facts) for row in connection.execute(sa.select(teams).order_by(teams.c.name))]
         if rows == self._rows:
             return False

@@ -38,7 +38,6 @@ class FleetView:
 
         Args:
             inventory: What the engine said.
-            now_s: When.
         """
         seen = ClusterSeen(inventory=inventory, answering=True, seen_s=now_s)
         with self._lock:
@@ -48,11 +47,7 @@ class FleetView:
             self._seen[inventory.cluster] = seen
 
     def silent(self, cluster: ClusterName) -> None:
-        """Notes that a cluster did not answer; what it said before is kept, marked so.
-
-        Args:
-            cluster: Which one.
-        """
+        """Notes that a cluster did not answer; what it said before is kept, marked so."""
         with self._lock:
             known = self._seen.get(cluster)
             if known is not None and known.answering:

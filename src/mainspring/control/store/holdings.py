@@ -30,21 +30,12 @@ _LIVE = ALLOCATION_ROWS.select.where(allocations.c.state.in_(ALLOCATION_LIVE)).o
 
 
 def allocation_by_id(connection: sa.Connection, allocation: AllocationId) -> AllocationRecord | None:
-    """Returns one allocation, or None.
-
-    Args:
-        connection: Where to read.
-        allocation: Its id.
-    """
+    """Returns one allocation, or None."""
     return next(iter(allocations_by_id(connection, [allocation])), None)
 
 
 def live_allocations(connection: sa.Connection) -> tuple[AllocationRecord, ...]:
-    """Returns every allocation that is not gone, in order of attempt and place.
-
-    Args:
-        connection: Where to read.
-    """
+    """Returns every allocation that is not gone, in order of attempt and place."""
     return ALLOCATION_ROWS.read(connection, _LIVE)
 
 
@@ -52,7 +43,6 @@ def live_allocations_of(connection: sa.Connection, wanted: Iterable[AttemptId]) 
     """Returns every allocation of some attempts that is not gone, in no particular order.
 
     Args:
-        connection: Where to read.
         wanted: Ids of the attempts.
     """
     return tuple(
@@ -63,12 +53,7 @@ def live_allocations_of(connection: sa.Connection, wanted: Iterable[AttemptId]) 
 
 
 def allocations_by_id(connection: sa.Connection, wanted: Iterable[AllocationId]) -> tuple[AllocationRecord, ...]:
-    """Returns some allocations, in no particular order.
-
-    Args:
-        connection: Where to read.
-        wanted: Their ids.
-    """
+    """Returns some allocations, in no particular order."""
     return tuple(
         one
         for some in chunks(wanted)
@@ -77,12 +62,7 @@ def allocations_by_id(connection: sa.Connection, wanted: Iterable[AllocationId])
 
 
 def allocations_of(connection: sa.Connection, attempt: AttemptId) -> tuple[AllocationRecord, ...]:
-    """Returns an attempt's allocations, also those that are gone, in order of place.
-
-    Args:
-        connection: Where to read.
-        attempt: Its id.
-    """
+    """Returns an attempt's allocations, also those that are gone, in order of place."""
     return allocations_of_each(connection, [attempt]).get(attempt, ())
 
 
@@ -92,7 +72,6 @@ def allocations_of_each(
     """Returns the allocations of some attempts, also those that are gone, each attempt's in order of place.
 
     Args:
-        connection: Where to read.
         wanted: Ids of the attempts.
     """
     found: dict[AttemptId, list[AllocationRecord]] = {}
@@ -107,7 +86,6 @@ def bereaved(connection: sa.Connection, wanted: Iterable[AttemptId]) -> frozense
     """Returns those of some attempts of which an agent was lost.
 
     Args:
-        connection: Where to read.
         wanted: Ids of the attempts.
     """
     return frozenset(
@@ -123,7 +101,6 @@ def parts(connection: sa.Connection, wanted: Iterable[AllocationId]) -> Mapping[
     """Returns what some allocations hold; it never changes.
 
     Args:
-        connection: Where to read.
         wanted: Ids of the allocations.
     """
     found = {}
@@ -135,12 +112,7 @@ def parts(connection: sa.Connection, wanted: Iterable[AllocationId]) -> Mapping[
 
 
 def grants(connection: sa.Connection, wanted: Iterable[AttemptId]) -> Mapping[AttemptId, tuple[Grant, ...]]:
-    """Returns what some attempts hold, or held last, one grant a role.
-
-    Args:
-        connection: Where to read.
-        wanted: The attempts.
-    """
+    """Returns what some attempts hold, or held last, one grant a role."""
     held: dict[AttemptId, list[Grant]] = {attempt: [] for attempt in wanted}
     query = sa.select(allocations.c.attempt_id, allocations.c.part).where(sa.not_(allocations.c.released))
     for some in chunks(held):
@@ -159,7 +131,6 @@ def allocation_of_rank(connection: sa.Connection, attempt: AttemptId, rank: int)
     """Returns the allocation in which a rank lives, or has lived.
 
     Args:
-        connection: Where to read.
         attempt: The rank's attempt.
         rank: Its number in the attempt.
 
@@ -220,7 +191,6 @@ def ranks_per_replica(grant: Grant, option: Option) -> int:
 
     Args:
         grant: What the role was granted.
-        option: The option granted.
     """
     return max(1, -(-option.chip_milli // max(1, grant.chip_milli[0] // grant.ranks[0])))
 
@@ -229,7 +199,6 @@ def ranks_min(role: Role, grant: Grant) -> int:
     """Returns the fewest ranks that a role can run with.
 
     Args:
-        role: The role.
         grant: What it was granted.
     """
     option = role.options[grant.option]
@@ -244,7 +213,6 @@ def split(grant: Grant, option: Option) -> tuple[Grant, ...]:
 
     Args:
         grant: What a plan grants.
-        option: The option granted.
     """
     if option.replicas_min == option.replicas or grant.shared:
         return (grant,)

@@ -144,7 +144,6 @@ class StateWriter:
 
         Args:
             told: What happened; what a lead tells is kept as it told it.
-            job: To which job.
             attempt: To which attempt, if to one.
             time_s: When it happened, if not now.
         """
@@ -164,7 +163,6 @@ class StateWriter:
 
         Args:
             made: Their ids, in order.
-            submit: What was asked.
         """
         spec, first = submit.spec, made[0]
         alike_all = alike(JobRecord, spec, submit) | {"state": JobState.QUEUED, "submitted_s": self.now_s}
@@ -182,7 +180,6 @@ class StateWriter:
 
         Args:
             queued: As they stand in this transaction.
-            by: Who wants it.
         """
         after, reason = JobState.CANCELLED, f"cancelled by {by}"
         for some in chunks(queued):
@@ -200,7 +197,6 @@ class StateWriter:
         """Appends one event a job.
 
         Args:
-            of: The jobs.
             told: What happened to each.
             attempts_of: The attempt of each, if to attempts.
         """
@@ -221,8 +217,6 @@ class StateWriter:
 
         Args:
             job: As it stands in this transaction.
-            after: Where to.
-            reason: Why, for people.
         """
         moved(JOB_MOVES, job.state, after, job.id)
         columns: dict[str, object] = {"state": after.value, "reason": clipped(reason)}
@@ -235,7 +229,6 @@ class StateWriter:
         """Notes that an attempt's lead lives.
 
         Args:
-            attempt: A granted attempt.
             job: Its job; one that is being cancelled stays so.
         """
         moved(ATTEMPT_MOVES, attempt.state, AttemptState.RUNNING, attempt.id)
@@ -258,8 +251,6 @@ class StateWriter:
 
         Args:
             attempt: As it stands in this transaction.
-            cause: Why.
-            reason: Why, for people.
             for_job: Who gets what it gives up, if somebody does.
             limit: Which limit of that job's made the plan end it.
         """
@@ -282,7 +273,6 @@ class StateWriter:
 
         Args:
             allocation: As it stands in this transaction.
-            after: Where to.
         """
         columns: dict[str, object] = {"state": after.value}
         before = allocation.state
@@ -316,7 +306,6 @@ class StateWriter:
         """Notes what an allocation waits for in its cluster's own queue; nothing of it is held yet.
 
         Args:
-            allocation: Which.
             reason: The cluster's words, not "".
         """
         own = allocations.c.id == allocation.id
@@ -345,7 +334,6 @@ class StateWriter:
         """Notes the machines behind an allocation's nodes.
 
         Args:
-            allocation: Which.
             hosts: The machines, in the order of the nodes.
         """
         own = allocations.c.id == allocation.id
@@ -360,7 +348,6 @@ class StateWriter:
         """Notes that its cluster took an allocation back; an attempt that ended of that has not failed.
 
         Args:
-            allocation: Which.
             reason: The cluster's words.
         """
         taken = AllocationTakenEvent(allocation=allocation.id, cluster=allocation.cluster, reason=reason)
@@ -376,11 +363,7 @@ class StateWriter:
         self.connection.execute(sa.update(attempts).where(*ended_of_it).values(columns))
 
     def lose_allocation(self, allocation: AllocationRecord) -> None:
-        """Notes that an agent of an allocation ended otherwise than well.
-
-        Args:
-            allocation: Whose.
-        """
+        """Notes that an agent of an allocation ended otherwise than well."""
         self.connection.execute(sa.update(allocations).where(allocations.c.id == allocation.id).values(lost=True))
 
     def release_gone(self, attempt: AttemptId) -> None:
@@ -394,11 +377,7 @@ class StateWriter:
             self.connection.execute(sa.update(allocations).where(*gone).values(released=True))
 
     def stop_taken(self, allocation: AllocationId) -> None:
-        """Notes that an engine has taken a stop: what is absent from now on is gone.
-
-        Args:
-            allocation: What was stopped.
-        """
+        """Notes that an engine has taken a stop: what is absent from now on is gone."""
         self.connection.execute(
             sa.update(allocations).where(allocations.c.id == allocation).values(stopped_s=self.now_s)
         )
@@ -408,7 +387,6 @@ class StateWriter:
 
         Args:
             attempt: A stopping attempt, as it stands in this transaction.
-            job: Its job.
             attempts_max: Losses after which the job fails.
         """
         lost = self.connection.execute(

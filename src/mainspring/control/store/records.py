@@ -32,11 +32,7 @@ _LIVE_ATTEMPTS = ATTEMPT_ROWS.select.where(attempts.c.state.in_(ATTEMPT_LIVE)).o
 
 
 def event_of(row: sa.Row[Any]) -> Event:
-    """Returns a row of `events` as a value.
-
-    Args:
-        row: As selected.
-    """
+    """Returns a row of `events` as a value."""
     return Event(
         sequence=row.sequence,
         time_s=row.time_s,
@@ -59,30 +55,17 @@ def chunks(items: Iterable[Item]) -> Iterator[Sequence[Item]]:
 
 
 def live_jobs(connection: sa.Connection) -> tuple[JobRecord, ...]:
-    """Returns every job that has not ended, oldest first, at most `ACTIVE_MAX`.
-
-    Args:
-        connection: Where to read.
-    """
+    """Returns every job that has not ended, oldest first, at most `ACTIVE_MAX`."""
     return JOB_ROWS.read(connection, _LIVE_JOBS)
 
 
 def live_attempts(connection: sa.Connection) -> tuple[AttemptRecord, ...]:
-    """Returns every attempt that has not ended, in order of id.
-
-    Args:
-        connection: Where to read.
-    """
+    """Returns every attempt that has not ended, in order of id."""
     return ATTEMPT_ROWS.read(connection, _LIVE_ATTEMPTS)
 
 
 def specs(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[JobId, JobSpec]:
-    """Returns the specs of some jobs; those of one array share one object, which bears the array's name.
-
-    Args:
-        connection: Where to read.
-        wanted: The jobs.
-    """
+    """Returns the specs of some jobs; those of one array share one object, which bears the array's name."""
     holders: dict[JobId, JobId] = {}
     for some in chunks(wanted):
         for row in connection.execute(sa.select(jobs.c.id, jobs.c.array_id).where(jobs.c.id.in_(some))):
@@ -95,23 +78,13 @@ def specs(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[JobId, 
 
 
 def ranks(connection: sa.Connection, attempt: AttemptId) -> tuple[RankStatus, ...]:
-    """Returns an attempt's ranks as its lead last reported them.
-
-    Args:
-        connection: Where to read.
-        attempt: Its id.
-    """
+    """Returns an attempt's ranks as its lead last reported them."""
     text = connection.execute(sa.select(attempts.c.ranks).where(attempts.c.id == attempt)).scalar_one()
     return read_text(tuple[RankStatus, ...], text)
 
 
 def jobs_by_id(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[JobId, JobRecord]:
-    """Returns those of some jobs that exist, in no particular order.
-
-    Args:
-        connection: Where to read.
-        wanted: Their ids.
-    """
+    """Returns those of some jobs that exist, in no particular order."""
     found = {}
     for some in chunks(wanted):
         query = JOB_ROWS.select.where(jobs.c.id.in_(some)).order_by(jobs.c.ordinal)
@@ -123,7 +96,6 @@ def jobs_of_array(connection: sa.Connection, array: JobId) -> tuple[JobRecord, .
     """Returns every job of an array, in order.
 
     Args:
-        connection: Where to read.
         array: Its first job.
     """
     query = JOB_ROWS.select.where(jobs.c.array_id == array).order_by(jobs.c.array_index)
@@ -131,22 +103,12 @@ def jobs_of_array(connection: sa.Connection, array: JobId) -> tuple[JobRecord, .
 
 
 def attempt_by_id(connection: sa.Connection, attempt: AttemptId) -> AttemptRecord | None:
-    """Returns one attempt, or None.
-
-    Args:
-        connection: Where to read.
-        attempt: Its id.
-    """
+    """Returns one attempt, or None."""
     return next(iter(attempts_by_id(connection, [attempt])), None)
 
 
 def attempts_of(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[JobId, list[AttemptRecord]]:
-    """Returns the attempts of some jobs, each job's in order of number.
-
-    Args:
-        connection: Where to read.
-        wanted: The jobs.
-    """
+    """Returns the attempts of some jobs, each job's in order of number."""
     found: dict[JobId, list[AttemptRecord]] = {}
     for some in chunks(wanted):
         query = ATTEMPT_ROWS.select.where(attempts.c.job_id.in_(some)).order_by(attempts.c.job_id, attempts.c.number)
@@ -164,12 +126,7 @@ class Before:
 
 
 def befores(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[JobId, Before]:
-    """Returns what the attempts of some jobs came to; jobs without any are left out.
-
-    Args:
-        connection: Where to read.
-        wanted: The jobs.
-    """
+    """Returns what the attempts of some jobs came to; jobs without any are left out."""
     found = {}
     number, step = sa.func.max(attempts.c.number).label("number"), sa.func.max(attempts.c.step).label("step")
     for some in chunks(wanted):
@@ -183,8 +140,6 @@ def furthest_step(connection: sa.Connection, job: JobId, *, until: int) -> int:
     """Returns the furthest step that a job's attempts told of, -1 for none.
 
     Args:
-        connection: Where to read.
-        job: The job.
         until: Number of the attempt that asks: a lead before may have told of steps.
     """
     query = sa.select(sa.func.max(attempts.c.step)).where(attempts.c.job_id == job, attempts.c.number <= until)
@@ -193,12 +148,7 @@ def furthest_step(connection: sa.Connection, job: JobId, *, until: int) -> int:
 
 
 def attempts_by_id(connection: sa.Connection, wanted: Iterable[AttemptId]) -> tuple[AttemptRecord, ...]:
-    """Returns those of some attempts that exist, in no particular order.
-
-    Args:
-        connection: Where to read.
-        wanted: Their ids.
-    """
+    """Returns those of some attempts that exist, in no particular order."""
     return tuple(
         attempt
         for some in chunks(wanted)
@@ -216,7 +166,6 @@ def events_since(
     """Returns events after a sequence number, oldest first.
 
     Args:
-        connection: Where to read.
         since: The last sequence the caller has seen; 0 for all.
         limit: The most to return.
         job: Only this job's, unless None.
@@ -228,9 +177,5 @@ def events_since(
 
 
 def tenants(connection: sa.Connection) -> tuple[Team, ...]:
-    """Returns every team of the tenant tree, in order of name.
-
-    Args:
-        connection: Where to read.
-    """
+    """Returns every team of the tenant tree, in order of name."""
     return tuple(read_text(Team, row.facts) for row in connection.execute(sa.select(teams).order_by(teams.c.name)))

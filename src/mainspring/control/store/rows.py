@@ -25,7 +25,6 @@ def read_text(kind: type[Value], text: str) -> Value:
     """Returns the value that a column of JSON text holds.
 
     Args:
-        kind: What it holds.
         text: As `text_of` wrote it.
     """
     return decode(kind, text.encode())
@@ -45,7 +44,6 @@ class RowMapping(Generic[Value]):
 
     Args:
         kind: The dataclass; a field may be None exactly where its column may.
-        table: The table.
     """
 
     def __init__(self, kind: type[Value], table: sa.Table) -> None:
@@ -59,7 +57,6 @@ class RowMapping(Generic[Value]):
         """Returns the values that a query finds, in its order.
 
         Args:
-            connection: Where to read.
             query: Made of `select`.
         """
         return tuple(map(self.value, connection.execute(query)))

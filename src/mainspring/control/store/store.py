@@ -33,7 +33,6 @@ class Lease:
     """The right to lead: valid while the store still names this holder and epoch.
 
     Args:
-        holder: Who holds it.
         epoch: Counts up whenever the lease changes hands.
         expires_s: When another may take it.
     """
@@ -95,7 +94,6 @@ class Store:
 
         Args:
             holder: Who asks; unique to one loop.
-            now_s: The time.
             lease_s: For how long it is asked.
         """
         with self.write() as connection:
@@ -116,7 +114,6 @@ class Store:
         Args:
             connection: From `write` with that lease.
             lease: As `lead` gave it.
-            now_s: The time.
             lease_s: For how long it is asked.
         """
         connection.execute(sa.update(leases).where(leases.c.name == _LEADER).values(expires_s=now_s + lease_s))

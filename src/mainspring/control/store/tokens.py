@@ -110,7 +110,6 @@ def attempt_secret(key: str, attempt: AttemptId) -> str:
 
     Args:
         key: The controller's own secret.
-        attempt: The attempt.
     """
     return f"ms_{hmac.new(key.encode(), attempt.encode(), hashlib.sha256).hexdigest()}"
 
@@ -122,7 +121,6 @@ def save_token(connection: sa.Connection, secret: str, caller: Caller, *, now_s:
         connection: From `Store.write`.
         secret: The token itself, which is not stored.
         caller: Whom it stands for.
-        now_s: The time.
     """
     if find_caller(connection, secret) is None:
         columns = _ROWS.row(alike(Caller, caller))
@@ -133,7 +131,6 @@ def find_caller(connection: sa.Connection, secret: str) -> Caller | None:
     """Returns whom a secret stands for, or None.
 
     Args:
-        connection: Where to read.
         secret: What the caller showed.
     """
     return next(iter(_ROWS.read(connection, _ROWS.select.where(tokens.c.sha256 == _hash(secret)))), None)

@@ -88,8 +88,6 @@ class LatestAnswer(Generic[Value]):
     """The newest answer to one question. A thread of its own asks, whenever somebody wants to know.
 
     Args:
-        question: The question.
-        clock: Time.
         patience: The caller's.
     """
 
@@ -195,10 +193,8 @@ class BackgroundCall:
     """A launch or stop to do; the same thing when allocation, call and grace are the same.
 
     Args:
-        call: The call.
         run: Does it; takes as long as it likes.
         done: Whether it has come back.
-        error: What it raised.
         done_s: When it came back.
     """
 
@@ -214,12 +210,7 @@ class BackgroundCall:
         return self.call.about, self.call.call, self.call.grace_s
 
     def unavailable(self, name: str, got: str) -> Unavailable:
-        """Returns why nothing is known of it yet.
-
-        Args:
-            name: Of the cluster.
-            got: Why.
-        """
+        """Returns why nothing is known of it yet."""
         return Unavailable(f"{self.call.call} an allocation", on=f"{self.call.about} of {name}", got=got)
 
 
@@ -228,8 +219,6 @@ class CallQueue:
     """Does acts on a few threads: those of one allocation one after the other, in the order they were first asked for.
 
     Args:
-        name: Whose they are.
-        clock: Time.
         patience: The caller's.
         result_s: How long what came of an act is kept for whoever asks for it again.
         idle: Called, by a thread of its own, whenever nothing is left to do.
@@ -257,9 +246,6 @@ class CallQueue:
 
     def do(self, act: BackgroundCall) -> None:
         """Returns once the act, or the same one asked for before, is done; waits a moment for that.
-
-        Args:
-            act: What to do.
 
         Raises:
             Unavailable: It is not done yet: ask again. Or too much waits.

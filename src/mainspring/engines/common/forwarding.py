@@ -53,10 +53,6 @@ CALLS = tuple(_CALLS)
 def perform(engine: Engine, call: EngineCall) -> CallResult:
     """Returns what an engine answers to a call.
 
-    Args:
-        engine: The engine.
-        call: The call.
-
     Raises:
         InvalidMessage: It is none of the seven, or a launch without an order.
     """

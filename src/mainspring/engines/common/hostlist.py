@@ -14,11 +14,7 @@ _LAST_NUMBER = re.compile(r"(.*?)([0-9]+)", re.DOTALL)
 
 
 def compress_hosts(hosts: Iterable[str]) -> str:
-    """Returns a short list for the same hosts, ordered by name and number, each once.
-
-    Args:
-        hosts: Their names.
-    """
+    """Returns a short list for the same hosts, ordered by name and number, each once."""
     keyed: list[tuple[str, int, int]] = []
     for host in set(hosts):
         match = _LAST_NUMBER.fullmatch(host)

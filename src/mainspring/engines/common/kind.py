@@ -59,7 +59,6 @@ class Finding:
     Args:
         name: What was looked at.
         standing: How it came out; jobs can run unless one failed. A step that waits for one that failed is skipped.
-        found: What was found.
         fix: What to do about it.
     """
 
@@ -87,9 +86,7 @@ class AddOption:
     """An option of `ms cluster add`, and the field of the settings that it stands for.
 
     Args:
-        field: The field.
         flag: As it is typed; "" for the field's name in dashes.
-        form: What it takes.
         help: For people; a duration's is followed by the forms it takes.
         required: Whether it must be typed.
         default: What stands for it where nothing is typed; None for what its form has then, such as "" or 0.
@@ -117,7 +114,6 @@ class EngineContext:
         environment: Variables of the process.
         certificate: What agents are to trust, as PEM text; "" for what their nodes trust.
         folder: Where a cluster may have a folder of its own, on the server; no engine on a host keeps anything.
-        clock: Time.
     """
 
     environment: Mapping[str, str]

@@ -47,9 +47,6 @@ class NonBlockingEngine(ForwardingEngine):
     may be under way: asked for again it tells what came of it. Logs and cordons are waited for.
 
     Args:
-        engine: Does the work.
-        name: Of its cluster.
-        clock: Time.
         inventory_s: How old what is known of its nodes may be before it is asked for again.
         observe_s: The same of its allocations.
         stale_s: How old either may be when it is shown; over it the cluster counts as silent.

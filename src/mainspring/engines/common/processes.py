@@ -19,7 +19,6 @@ class Process:
 
     Args:
         boot: Id of the boot of the machine it runs in.
-        pid: Its number.
         start_ticks: When it started, in clock ticks since boot.
     """
 
@@ -44,22 +43,14 @@ def boot_id() -> str:
 
 
 def identify(child: int) -> Process:
-    """Returns a child of this process that was not reaped yet, so that its number is surely its own.
-
-    Args:
-        child: Its number.
-    """
+    """Returns a child of this process that was not reaped yet, so that its number is surely its own."""
     stat = _stat(child)
     assert stat is not None
     return Process(boot=boot_id(), pid=child, start_ticks=stat.start_ticks)
 
 
 def alive(process: Process) -> bool:
-    """Returns whether a process still runs; one that waits to be reaped does not.
-
-    Args:
-        process: The process.
-    """
+    """Returns whether a process still runs; one that waits to be reaped does not."""
     stat = _stat(process.pid)
     return (
         stat is not None
@@ -70,11 +61,7 @@ def alive(process: Process) -> bool:
 
 
 def ask_to_end(process: Process) -> None:
-    """Sends SIGTERM to one process, if it lives.
-
-    Args:
-        process: The process.
-    """
+    """Sends SIGTERM to one process, if it lives."""
     if alive(process):
         _signal(process.pid, signal.SIGTERM)
 

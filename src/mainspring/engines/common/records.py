@@ -94,9 +94,6 @@ class Records:
     def folder(self, allocation: AllocationId) -> Path:
         """Returns an allocation's folder.
 
-        Args:
-            allocation: Its id.
-
         Raises:
             InvalidInput: The id is not one that could name a folder.
         """
@@ -110,7 +107,6 @@ class Records:
         """Takes an id for good, whole or not at all; returns whether it was still free. The lock must be held.
 
         Args:
-            allocation: The id.
             nodes: Its nodes, none for an id that shall never be launched.
         """
         folder = self.folder(allocation)
@@ -126,10 +122,6 @@ class Records:
     def read(self, kind: type[Record], path: Path) -> Record | None:
         """Returns a record; None when it was never written.
 
-        Args:
-            kind: Its class.
-            path: Its file.
-
         Raises:
             DamagedData: The file does not hold such a record.
         """
@@ -143,12 +135,7 @@ class Records:
             raise DamagedData(f"read a {kind.__name__}", on=str(path), got=error.got, wanted=error.wanted) from error
 
     def write(self, path: Path, record: object) -> None:
-        """Writes a record durably, whole or not at all, readable by its owner alone.
-
-        Args:
-            path: Its file.
-            record: The record.
-        """
+        """Writes a record durably, whole or not at all, readable by its owner alone."""
         draft = path.with_name(f".{path.name}")
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(encode(record))
@@ -163,11 +150,6 @@ class Records:
     def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
         """Keeps new allocations off a node.
 
-        Args:
-            node: The node.
-            owner: Who wants it.
-            reason: Why, for people.
-
         Raises:
             Conflict: Another owner has cordoned it.
             Unavailable: The folder cannot be used.
@@ -176,10 +158,6 @@ class Records:
 
     def uncordon(self, node: NodeName, *, owner: str) -> None:
         """Takes back a cordon; does nothing when there is none.
-
-        Args:
-            node: The node.
-            owner: Who set it.
 
         Raises:
             Conflict: The cordon belongs to another owner.

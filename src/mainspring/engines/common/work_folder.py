@@ -48,7 +48,6 @@ def read_rank(path: Path | None, allocation: AllocationId, *, rank: int, since: 
 
     Args:
         path: The newest part; None where there is none.
-        allocation: Whose.
         rank: The rank's number in its attempt.
         since: Byte to start from.
         limit: How many bytes at most.

@@ -18,8 +18,6 @@ class LocalCluster:
     Args:
         name: Its name; nodes are called `<name>-<number>`.
         chip: Type of every chip.
-        chips_per_node: Chips on each node.
-        nodes: How many nodes.
         dollars_per_chip_hour: Price of one chip.
         racks: How many racks the nodes are spread over, in name order; 0 for no level of racks.
         cpus_per_node: CPU cores that work may use on each node; None when nobody counts them.

@@ -58,11 +58,9 @@ class LocalEngine:
     """The `Engine` port over processes of this Linux machine. Several instances may share a folder.
 
     Args:
-        cluster: What to pretend.
         root: Folder of this cluster alone; what is in it outlives the engine.
         agent_command: Program and first words of an agent; `--order <path>` is added.
         environment: Every variable an agent gets.
-        clock: Time.
     """
 
     def __init__(
@@ -127,9 +125,6 @@ class LocalEngine:
     def launch(self, order: LaunchOrder) -> None:
         """Starts one agent on each node of the order; see `Engine.launch`.
 
-        Args:
-            order: What to start.
-
         Raises:
             NotFound: A node of the order does not exist here.
             Unavailable: An agent could not be started; none was, and none will be for this allocation.
@@ -144,7 +139,6 @@ class LocalEngine:
         """Asks the allocation's agents to end; see `Engine.stop`.
 
         Args:
-            allocation: Its id.
             grace_s: Seconds from now after which the next `stop` or `observe` ends them by force.
 
         Raises:
@@ -165,7 +159,6 @@ class LocalEngine:
         """Returns a piece of one rank's output, at most `LOG_BYTES_MAX`; see `Engine.logs`.
 
         Args:
-            allocation: Its id.
             rank: The rank's number in its attempt.
             since: Byte to start from.
             limit: How many bytes at most.
@@ -180,11 +173,6 @@ class LocalEngine:
     def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
         """Keeps new allocations off a node; see `Engine.cordon`.
 
-        Args:
-            node: The node.
-            owner: Who wants it.
-            reason: Why, for people.
-
         Raises:
             NotFound: No such node.
             Conflict: Another owner has cordoned it.
@@ -194,10 +182,6 @@ class LocalEngine:
 
     def uncordon(self, node: NodeName, *, owner: str) -> None:
         """Takes back our own cordon; see `Engine.uncordon`.
-
-        Args:
-            node: The node.
-            owner: Who set it.
 
         Raises:
             NotFound: No such node.

@@ -78,9 +78,6 @@ class _Waiting:
 class RemoteConnection:
     """A running command that hosts an engine. Broken for good by the first thing that goes wrong.
 
-    Args:
-        command: Starts it.
-
     Raises:
         Unavailable: It cannot be started.
     """

@@ -58,9 +58,7 @@ class RemoteEngine(ForwardingEngine):
     calls before that raise at once, in the words of what broke it. Never more than `LOG_BYTES_MAX` of a log come.
 
     Args:
-        command: Starts a host.
         opening: The message that tells the host which engine to make.
-        clock: Time.
         call_s: How long a call may take; longer than the engine's own bound.
     """
 

@@ -40,11 +40,7 @@ def greeting(mainspring: str) -> bytes:
 
 
 def find_greeting(said: bytes) -> tuple[Greeting, bytes] | None:
-    """Returns the greeting among what a login shell may have printed, and what follows it; None if it is not there yet.
-
-    Args:
-        said: All that came.
-    """
+    """Returns the greeting among what a login shell may print, and what follows it; None if it is not there yet."""
     found = _GREETING.search(said)
     if found is None:
         return None

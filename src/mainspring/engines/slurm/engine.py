@@ -50,7 +50,6 @@ class SlurmEngine:
         cluster: What the operator says of it.
         agent_command: Program and first words of an agent on its nodes; `--order <path>` is added.
         environment: Every variable an agent gets beside those of its node; Slurm's own commands get a few of them.
-        clock: Time.
     """
 
     def __init__(
@@ -117,9 +116,6 @@ class SlurmEngine:
 
         A job's start takes as long as Slurm takes: seconds on nodes that are free.
 
-        Args:
-            order: What to start.
-
         Raises:
             NotFound: A node of the order does not exist here.
             Unavailable: Slurm does not answer, or the folder cannot be used; what was submitted starts once at most.
@@ -148,7 +144,6 @@ class SlurmEngine:
         """Asks the allocation's agents to end; see `Engine.stop`. What has not begun never will.
 
         Args:
-            allocation: Its id.
             grace_s: Seconds from now after which the next `observe` ends them by force.
 
         Raises:
@@ -184,7 +179,6 @@ class SlurmEngine:
         """Returns a piece of one rank's output, at most a MiB, from the shared folder; see `Engine.logs`.
 
         Args:
-            allocation: Its id.
             rank: The rank's number in its attempt.
             since: Byte to start from.
             limit: How many bytes at most.
@@ -201,11 +195,6 @@ class SlurmEngine:
     def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
         """Keeps our new allocations off a node; Slurm is not told. See `Engine.cordon`.
 
-        Args:
-            node: The node.
-            owner: Who wants it.
-            reason: Why, for people.
-
         Raises:
             NotFound: No such node.
             Conflict: Another owner has cordoned it, or the cluster is delegated.
@@ -216,10 +205,6 @@ class SlurmEngine:
 
     def uncordon(self, node: NodeName, *, owner: str) -> None:
         """Takes back our own cordon, never a drain by the cluster's operators; see `Engine.uncordon`.
-
-        Args:
-            node: The node.
-            owner: Who set it.
 
         Raises:
             NotFound: No such node.

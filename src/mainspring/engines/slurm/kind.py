@@ -39,7 +39,6 @@ def open_slurm(cluster: SlurmCluster, context: EngineContext) -> Engine:
     """Returns the engine of a Slurm cluster whose commands are on this machine.
 
     Args:
-        cluster: The cluster.
         context: Of its variables agents get only those that Slurm's commands need, and no credentials.
     """
     from mainspring.engines.slurm.cluster.commands import KEPT  # None but the host talks to Slurm.
@@ -54,11 +53,7 @@ def open_slurm(cluster: SlurmCluster, context: EngineContext) -> Engine:
 
 
 def hosting(cluster: SlurmCluster) -> Hosting:
-    """Returns how its engine is reached: here too, a shared folder may hang, which no thread survives.
-
-    Args:
-        cluster: The cluster.
-    """
+    """Returns how its engine is reached: here too, a shared folder may hang, which no thread survives."""
     return Hosting(
         ssh=cluster.ssh,
         python=cluster.python,
@@ -73,7 +68,6 @@ def check(cluster: SlurmCluster, context: EngineContext, controller: str) -> Ite
     """Returns what a look at its set-up finds, where Slurm's commands are.
 
     Args:
-        cluster: The cluster.
         context: Its variables, and what agents are to trust.
         controller: Where agents will call; "" while no server runs.
     """
@@ -96,7 +90,6 @@ def facts(cluster: SlurmCluster, in_words: Callable[[float], str]) -> Mapping[st
     """Returns how a Slurm cluster is set up, and what limits it.
 
     Args:
-        cluster: The cluster.
         in_words: Puts a duration in words.
     """
     waiting = f"for up to {cluster.queued_nodes_max} nodes, {in_words(cluster.queue_wait_s_max)} at most"

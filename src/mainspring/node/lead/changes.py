@@ -38,7 +38,6 @@ class PlannedChange:
         then: What ranks do once they have saved and left.
         stop_at: The step they leave after, -1 for the one under way.
         deadline_s: When those still here are ended, on the monotonic clock.
-        cause: Why, for people.
         outcome: How the attempt ends with it, None when another generation follows.
     """
 
@@ -137,7 +136,6 @@ class PlannedChanges:
 
         Args:
             course: How far ranks are, none of which has been asked to leave.
-            now_s: The time.
             last: Agents whose places run only where others do not suffice.
         """
         if self._consider_s is None or now_s < self._consider_s:

@@ -32,7 +32,6 @@ class Joined:
     """An agent's line is up.
 
     Args:
-        node: Where it is.
         address: Where other agents reach it, "" when they cannot.
         generation: The newest generation it knows.
         holdings: What its memory holds, all of it.

@@ -57,7 +57,6 @@ class Holdings:
         """Takes one more thing an agent holds; returns whether its step is whole now.
 
         Args:
-            agent: The agent.
             holding: What it holds; one that contradicts itself or others, or that time has left behind, is ignored.
         """
         taken = Taken(holding.step, holding.generation)
@@ -98,7 +97,6 @@ class Holdings:
         """Forgets what came after the step that a generation resumes at; so do the agents.
 
         Args:
-            generation: The generation.
             step: The step, -1 for none.
         """
         while self._resumes and self._resumes[-1][1] >= step:

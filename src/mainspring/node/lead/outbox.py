@@ -18,7 +18,6 @@ class Beginning:
     """The next generation shall begin.
 
     Args:
-        cause: Why, for people.
         use: What the time until it steps goes into.
         closes: What the time since the last step went into, where that is something else.
         hasty: Agents whose ranks are ended at once instead of being waited for.
@@ -35,7 +34,6 @@ class Ending:
     """The attempt shall end.
 
     Args:
-        reason: Why, for people.
         save: Whether the newest step is made durable first.
     """
 

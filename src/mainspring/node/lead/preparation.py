@@ -23,7 +23,6 @@ class Preparation:
     """One generation from its declaration on: who holds its step, whom snapshots go to, who has yet to be ready.
 
     Args:
-        source: Where it resumes.
         members: Who runs in it, to be read.
         roster: All agents, to be read.
         holdings: What is in memory, to be read.

@@ -42,7 +42,6 @@ class Roster:
     """All agents by number.
 
     Args:
-        now_s: When that is.
         busy: Whether ranks of an earlier lead may live there.
     """
 
@@ -139,7 +138,6 @@ class Roster:
         """Returns the agents of which it has just become known that they are gone, or silent for too long.
 
         Args:
-            now_s: The time.
             patience_s: How long one may be silent.
             gone: Those that an engine has seen end; of one whose line is up, the line knows better.
         """

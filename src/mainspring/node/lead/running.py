@@ -87,7 +87,6 @@ class RunningGeneration:
         """Takes note that the members' ranks run.
 
         Args:
-            generation: The generation.
             resumed: The step they resume at.
             from_store: Whether they read it from the object store.
         """

@@ -67,7 +67,6 @@ class Saves:
         Args:
             taken: The newest step of which every rank's own agent holds the snapshot.
             ranks: The places whose shares it has, by agent.
-            monotonic_s: The time.
         """
         if self._taken is not None or taken is None or taken.step <= self._through or monotonic_s < self._again_s:
             return None
@@ -111,7 +110,6 @@ class Saves:
 
         Args:
             step: The step that could not be stored, or for which an arena had no room.
-            monotonic_s: The time.
         """
         news, self._failed = step != self._failed, step
         self._tries = 1 if news else self._tries + 1

@@ -23,7 +23,6 @@ class ControllerClient:
     """The controller as an agent sees it.
 
     Args:
-        url: Where it listens.
         clock: Time, to compare with the controller's.
         certificate: PEM text to trust besides the system's authorities.
     """

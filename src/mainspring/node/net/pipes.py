@@ -148,7 +148,6 @@ class Pipe(asyncio.BufferedProtocol):
         """Sends bytes of a file.
 
         Args:
-            file: Its descriptor.
             offset: The first byte.
             size_bytes: How many, at most `PART_BYTES`.
 

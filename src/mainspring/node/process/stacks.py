@@ -44,7 +44,6 @@ async def dumped(process: RankProcess, program: int) -> Stacks:
     """Returns where a rank is, from its own mouth if it can speak, else as the kernel sees it.
 
     Args:
-        process: Its process.
         program: The process that runs its program: the same, or a child of it.
     """
     state = process_state(program)

@@ -108,11 +108,7 @@ class Slot:
 
 @final
 class Held:
-    """A whole snapshot nobody may overwrite until it is released.
-
-    Args:
-        slot: Where it lies.
-    """
+    """A whole snapshot nobody may overwrite until it is released."""
 
     def __init__(self, slot: Slot) -> None:
         assert slot.holding is not None

@@ -153,7 +153,6 @@ class Peers:
         again while it is the newest; one whose slot training wants is given up.
 
         Args:
-            address: The peer.
             held: The snapshot; released by the caller.
         """
         box = self._outboxes.setdefault(held.holding.rank, _Outbox())
@@ -341,7 +340,6 @@ class Peers:
         """Fills `into` with bytes of a peer's snapshot, as the peer has them: not verified.
 
         Args:
-            address: The peer.
             request: Which bytes.
             into: Where they go, as many as are asked for.
 

@@ -47,7 +47,6 @@ class Listing:
         """Takes a source's facts and blocks; of blocks already listed, it becomes the last home.
 
         Args:
-            source: The source.
             only_known: Whether blocks that are not listed yet are passed over.
         """
         self.state = {**source.state, **self.state}
@@ -230,7 +229,6 @@ class StepIndexer:
         is now: with the same number of ranks, it is all that the rank needs.
 
         Args:
-            rank: Its place.
             everywhere: Whether what others hold is wanted too.
 
         Raises:

@@ -150,9 +150,7 @@ class Stores:
         """Fills memory with verified bytes of a durable step.
 
         Args:
-            checkpoint: The step.
             pieces: Which bytes; `shard` is the number in the step's list.
-            into: Where they go.
 
         Raises:
             DamagedData: Bytes are not what they were.
@@ -172,7 +170,6 @@ class Stores:
         """Makes a step real and lets the oldest go; when those cannot be deleted now, the next commit will.
 
         Args:
-            manifest: The step.
             replace_damaged: Whether a damaged manifest of the same step gives way.
 
         Raises:

@@ -104,7 +104,6 @@ def parts_of(ground: ReclaimableCapacity, eligible: Flags, price: Floats, restar
     """Returns what could be given up on some nodes: whole attempts, then what elastic ones can do without.
 
     Args:
-        ground: The nodes.
         eligible: By live row: whether it may be touched.
         price: By live row: what ending it costs.
         restart: By live row: what changing its size costs; None where no role is to shrink.
@@ -173,7 +172,6 @@ def resizes(ground: ReclaimableCapacity, parts: Parts, shrunk: Integers) -> tupl
     """Returns what elastic roles keep.
 
     Args:
-        ground: The nodes.
         parts: What could be given up.
         shrunk: Numbers of the parts given up, none of them a whole attempt.
     """
@@ -228,7 +226,6 @@ def grow(
     Args:
         room: What is free; what they grow into is taken.
         policy: Says what a restart costs, and how long an attempt is left alone.
-        now_s: The time.
         crowded: Clusters where jobs wait for room: nothing grows there.
         ending: Attempts that end or change in this plan.
         entitlement: What teams may hold, everything this plan grants included; what they grow into is charged.

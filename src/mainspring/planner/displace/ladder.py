@@ -23,7 +23,6 @@ class Domains:
     """The domains a gang may stand in, as its ask counts them.
 
     Args:
-        tree: The nodes.
         ask: What the gang wants.
         within: The level that holds all of it.
     """
@@ -86,7 +85,6 @@ class Ladder:
         """Returns, by part, whether it is given up for some rungs and those below them.
 
         Args:
-            rungs: Which.
             count: How many parts there are.
         """
         upto = np.full(int(max(self.row.max(initial=0), self.place.max(initial=0))) + 1, -1, dtype=np.int64)
@@ -109,7 +107,6 @@ def ladder(
     """Returns the rungs of every node of a pool.
 
     Args:
-        ground: The nodes.
         pool: Where the units would go.
         domains: What the gang lacks there: room for more is worth nothing.
         parts: What could be given up.
@@ -189,7 +186,6 @@ class Offered:
     Args:
         cost: By domain: price of its cheapest sufficient set, infinity when it has none.
         rungs: Rungs, by domain, in the order in which it would give them up.
-        domain: For each of these: the domain.
         reached: Units reached with each of them, over all domains.
         starts: By domain: units reached before its first.
     """
@@ -227,7 +223,6 @@ class Offers:
     """What each domain asks for a gang.
 
     Args:
-        rungs: What units cost.
         domains: The domains, and what the gang wants.
     """
 
@@ -248,7 +243,6 @@ class Offers:
         """Returns the cheapest rungs of a domain that make room for a part of the gang.
 
         Args:
-            domain: Which.
             part: How much of the gang, up to 1.
         """
         units = np.zeros(len(self._offered.cost), dtype=np.int64)

@@ -28,9 +28,7 @@ def forced(snapshot: Snapshot, policy: Policy, now_s: float) -> tuple[Evict, ...
     alone can tell whether it is lost.
 
     Args:
-        snapshot: The facts.
         policy: How soon is soon, and how long a cluster may be silent.
-        now_s: The time.
     """
     live, nodes, clusters = snapshot.live, snapshot.nodes, snapshot.clusters
     silent = clusters.silent_s > policy.failover_s
@@ -83,11 +81,9 @@ def consolidate(
     Their places are not kept: they go back to the queue, and the room they need is there.
 
     Args:
-        room: What is free.
         site: Where the gang's roles would go.
         candidates: By live row: whether it may be moved at all.
         policy: Minimum runtime, cooldown, blast radius.
-        now_s: The time.
         evicts_max: How many attempts this plan may still end.
     """
     snapshot, live = room.snapshot, room.snapshot.live

@@ -61,20 +61,14 @@ def prices(snapshot: Snapshot, policy: Policy, now_s: float) -> Floats:
     """Returns what ending each live attempt costs, in chip-seconds.
 
     Args:
-        snapshot: The facts.
         policy: Says what a restart costs.
-        now_s: The time.
     """
     live = snapshot.live
     return sizes(snapshot) * (np.maximum(now_s - live.durable_s, 0.0) + policy.restart_s)
 
 
 def sizes(snapshot: Snapshot) -> Floats:
-    """Returns how many chips each live attempt holds; where it holds none, what its cores stand for.
-
-    Args:
-        snapshot: The facts.
-    """
+    """Returns how many chips each live attempt holds; where it holds none, what its cores stand for."""
     live = snapshot.live
     chips = live.chip_milli / MILLI
     if (live.chip_milli == 0).any():
@@ -84,13 +78,7 @@ def sizes(snapshot: Snapshot) -> Floats:
 
 
 def settled(snapshot: Snapshot, policy: Policy, now_s: float) -> Flags:
-    """Returns which live attempts may be moved: they ran long enough, and were not evicted not long ago.
-
-    Args:
-        snapshot: The facts.
-        policy: Says how long.
-        now_s: The time.
-    """
+    """Returns which live attempts may be moved: they ran long enough, and were not evicted not long ago."""
     live = snapshot.live
     ran = now_s - live.granted_s >= policy.runtime_min_s
     return ran & (now_s - live.evicted_s >= policy.cooldown_s) & ~live.stopping
@@ -102,11 +90,9 @@ def victims(
     """Returns the cheapest way found to make room for a gang, None when there is none within the limits.
 
     Args:
-        room: What is free.
         site: Where its roles would go. Elastic ones ask for the least they can run with.
         candidates: By live row: whether the job comes before it.
         policy: Minimum runtime, cooldown, blast radius.
-        now_s: The time.
         evicts_max: How many attempts this plan may still end.
     """
     snapshot, live = room.snapshot, room.snapshot.live
@@ -143,8 +129,6 @@ class Found:
     """A set of parts without which a gang stands; none of them is needless.
 
     Args:
-        parts: Their numbers, ascending.
-        price: What they cost.
         picked: Where the gang stands.
     """
 
@@ -157,7 +141,6 @@ def cheapest(ground: ReclaimableCapacity, choices: Sequence[OptionOnCluster], pa
     """Returns the cheapest set of parts found that makes room for a gang, or None when all together do not.
 
     Args:
-        ground: The nodes.
         choices: The gang's roles.
         parts: What could be given up.
     """

@@ -21,13 +21,7 @@ from mainspring.planner.place.topology import choose
 
 
 class Free(NamedTuple):
-    """What is free, by row of the snapshot's nodes.
-
-    Args:
-        whole: Whole chips.
-        cpu: Cores (milli).
-        memory: Memory (MiB).
-    """
+    """What is free, by row of the snapshot's nodes."""
 
     whole: Integers
     cpu: Integers
@@ -41,11 +35,7 @@ class Things:
     Args:
         part: Who holds it: a live row, or the number of a part.
         node: Row of the node.
-        whole: Whole chips.
-        cpu: Cores (milli).
-        memory: Memory (MiB).
         chip: Number of the shared chip, or `NONE`.
-        share: Thousandths of it.
     """
 
     part: Integers
@@ -57,11 +47,7 @@ class Things:
     share: Integers
 
     def where(self, rows: Flags | Integers) -> Things:
-        """Returns some of them.
-
-        Args:
-            rows: Which.
-        """
+        """Returns some of them."""
         return Things(
             part=self.part[rows],
             node=self.node[rows],
@@ -82,7 +68,6 @@ def things_of(live: Live, inside: Flags, holders: Flags) -> Things:
     """Returns what live attempts hold on some nodes, in the order of the attempts.
 
     Args:
-        live: The attempts.
         inside: By row of the snapshot's nodes: whether it counts.
         holders: By live row: whether it counts.
     """
@@ -143,11 +128,7 @@ class ReclaimableCapacity:
         self.base = self.with_things(free, things_of(self.live, self.inside, ending)) if ending.any() else free
 
     def rows_in(self, pool: Pool) -> Integers:
-        """Returns, by row of the snapshot's nodes, its row in a pool, or `NONE`.
-
-        Args:
-            pool: The pool.
-        """
+        """Returns, by row of the snapshot's nodes, its row in a pool, or `NONE`."""
         if id(pool) not in self._rows_in:
             rows = np.full(self.count, NONE, dtype=np.int64)
             rows[pool.rows] = np.arange(len(pool.rows))
@@ -194,7 +175,6 @@ class ReclaimableCapacity:
         """Returns what is free without some parts.
 
         Args:
-            parts: All parts.
             given_up: By part: whether it is given up.
             free: What is free before; what is free now when not given.
         """
@@ -206,9 +186,7 @@ class ReclaimableCapacity:
         """Returns where a gang stands in what is free, one entry for each choice; None when it does not.
 
         Args:
-            choices: Its roles.
             replicas: How many of each.
-            free: What is free.
         """
         order = sorted(range(len(choices)), key=lambda row: (-choices[row].wanted.chip_milli, row))
         picked: dict[int, Picked] = {}
@@ -228,8 +206,6 @@ class ReclaimableCapacity:
         """Returns what is left once units stand somewhere.
 
         Args:
-            pool: Their kind.
-            picked: Where.
             free: What is free before.
         """
         need = pool.need
@@ -243,10 +219,6 @@ class ReclaimableCapacity:
 
 
 def pool_of(choice: OptionOnCluster) -> Pool:
-    """Returns where a choice of a site goes; sites have no choice without one.
-
-    Args:
-        choice: The choice.
-    """
+    """Returns where a choice of a site goes; sites have no choice without one."""
     assert choice.pool is not None
     return choice.pool

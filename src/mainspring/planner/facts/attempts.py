@@ -38,7 +38,6 @@ class Attempts:
         """Adds an attempt; one that is known already is replaced.
 
         Args:
-            attempt: The attempt.
             shape: Number of its shape.
             team: Number of its team.
             row_of: Rows of its cluster's nodes.
@@ -71,11 +70,7 @@ class Attempts:
         )
 
     def drop(self, attempt: AttemptId) -> None:
-        """Forgets an attempt; does nothing when it is not known.
-
-        Args:
-            attempt: The attempt.
-        """
+        """Forgets an attempt; does nothing when it is not known."""
         if self._attempts.pop(attempt, None) is not None:
             self._table.drop(attempt)
             del self._things[attempt]
@@ -84,7 +79,6 @@ class Attempts:
         """Finds the nodes of all attempts on a cluster anew.
 
         Args:
-            cluster: Whose nodes changed.
             row_of: Their rows.
         """
         for name, attempt in self._attempts.items():
@@ -111,7 +105,6 @@ class Attempts:
         Args:
             clusters: In order of name.
             team_row: Row of each team by its number.
-            now_s: The time.
         """
         names, rows = self._table.names(), self._table.rows()
         own = [self._attempts[name] for name in names]

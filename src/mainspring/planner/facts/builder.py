@@ -140,11 +140,7 @@ class SnapshotBuilder:
         known.answering, known.silent_s = answering, silent_s
 
     def remove_inventory(self, cluster: ClusterName) -> None:
-        """Forgets a cluster; does nothing when it is not known.
-
-        Args:
-            cluster: Its name.
-        """
+        """Forgets a cluster; does nothing when it is not known."""
         self._clusters.pop(cluster, None)
         self._live.place(cluster, {})
 
@@ -157,11 +153,7 @@ class SnapshotBuilder:
         self._replicas = tuple(sorted(replicas, key=lambda replica: (replica.name, replica.cluster)))
 
     def add_pending(self, job: PendingJob) -> None:
-        """Adds a job that waits; one that is known already is replaced.
-
-        Args:
-            job: The job.
-        """
+        """Adds a job that waits; one that is known already is replaced."""
         known = job.job in self._pending
         if known:
             self._pending.drop(job.job)
@@ -185,31 +177,19 @@ class SnapshotBuilder:
             self._avoid[job.job] = job.avoid
 
     def remove_pending(self, job: JobId) -> None:
-        """Forgets a job that no longer waits; does nothing when it is not known.
-
-        Args:
-            job: The job.
-        """
+        """Forgets a job that no longer waits; does nothing when it is not known."""
         if job in self._pending:
             self._pending.drop(job)
             self._avoid.pop(job, None)
 
     def add_live(self, attempt: LiveAttempt) -> None:
-        """Adds an attempt that holds nodes; one that is known already is replaced.
-
-        Args:
-            attempt: The attempt.
-        """
+        """Adds an attempt that holds nodes; one that is known already is replaced."""
         cluster = self._clusters.get(attempt.grants[0].cluster)
         row_of = cluster.columns.row_of if cluster else {}
         self._live.put(attempt, shape=self._shape(attempt.spec), team=self._team(attempt.spec.team), row_of=row_of)
 
     def remove_live(self, attempt: AttemptId) -> None:
-        """Forgets an attempt that holds nothing any more; does nothing when it is not known.
-
-        Args:
-            attempt: The attempt.
-        """
+        """Forgets an attempt that holds nothing any more; does nothing when it is not known."""
         self._live.drop(attempt)
 
     def build(self, *, number: int = 1, now_s: float = 0.0) -> Snapshot:
@@ -217,7 +197,6 @@ class SnapshotBuilder:
 
         Args:
             number: The number the plan made from it will carry.
-            now_s: The time.
         """
         clusters = [self._clusters[name].columns for name in sorted(self._clusters)]
         chips = tuple(sorted(set(chain.from_iterable(cluster.chip_names for cluster in clusters))))

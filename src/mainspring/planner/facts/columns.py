@@ -20,11 +20,7 @@ HELD_COLUMNS = tuple(columns(Live, "held"))[1:]  # But for whose it is.
 
 
 def integers(values: Iterable[int]) -> Integers:
-    """Returns a sealed column.
-
-    Args:
-        values: What it holds.
-    """
+    """Returns a sealed column."""
     return sealed(np.fromiter(values, dtype=np.int64))
 
 

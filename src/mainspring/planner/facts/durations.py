@@ -122,7 +122,6 @@ class Durations:
         """Learns from a job that ended by itself.
 
         Args:
-            spec: The job.
             ran_s: How long it ran, all attempts together.
         """
         kind: tuple[str, ...] | None = None
@@ -143,7 +142,6 @@ class Durations:
         (TOCS 1997): the median remaining lifetime equals the age.
 
         Args:
-            spec: The job.
             elapsed_s: How long it has run already.
         """
         requested_s = spec.duration_s

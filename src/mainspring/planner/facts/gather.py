@@ -61,9 +61,7 @@ def team_table(
 
     Args:
         teams: In order of name.
-        chips: Chip types known.
         usage: Decayed use of each.
-        dollars: What each spent.
     """
     row_of = {team.name: row for row, team in enumerate(teams)}
     size = (len(teams), len(chips))
@@ -100,7 +98,6 @@ def cluster_table(
 
     Args:
         inventories: In order of cluster.
-        chips: Chip types known.
         answering: Whether each answers.
         silent_s: For how long each has not.
     """
@@ -129,11 +126,8 @@ def node_table(
 
     Args:
         clusters: Their own columns, in order of cluster.
-        chips: Chip types known.
-        levels: Levels known.
         taints: Taint sets known.
         slices: Slice shapes known.
-        live: What is held.
     """
     counts = [len(cluster.row_of) for cluster in clusters]
     count = sum(counts)

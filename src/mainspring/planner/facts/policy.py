@@ -74,8 +74,6 @@ class Budget:
     """How much work one plan may take; what it did not come to waits with `Limit.SEARCH`.
 
     Args:
-        placements_max: Placements examined.
-        preemptions_max: Searches for victims.
         probes_max: Probes of the future, for reservations.
     """
 

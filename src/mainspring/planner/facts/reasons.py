@@ -13,7 +13,6 @@ class BindingLimit:
     """What stands in the way.
 
     Args:
-        limit: Which limit.
         where: The cluster or team whose limit it is.
         short_by: How many chips are missing; 0 when chips are not the matter.
         text: One clause for people.
@@ -36,7 +35,6 @@ def amount(wanted: Option, replicas: int) -> str:
     """Returns a request as people say it: "64 h100", "4 x 8 h100", "2 x 16 cores".
 
     Args:
-        wanted: The option.
         replicas: How many of its replicas.
     """
     if wanted.chips == 0:
@@ -48,11 +46,7 @@ def amount(wanted: Option, replicas: int) -> str:
 
 
 def together(wanted: Option) -> str:
-    """Returns how close together an option wants its replicas: " in one rack", or "".
-
-    Args:
-        wanted: The option.
-    """
+    """Returns how close together an option wants its replicas: " in one rack", or ""."""
     words = "" if wanted.within in (None, "cluster") else f" in one {wanted.within}"
     if wanted.group:
         words += f", each {wanted.group} in one {wanted.group_within}"

@@ -181,7 +181,6 @@ class Shape:
 
     Args:
         roles: What it asks for.
-        inputs: What it reads.
     """
 
     roles: tuple[RoleShape, ...]
@@ -193,8 +192,6 @@ class LiveAttempt:
     """An attempt that holds nodes.
 
     Args:
-        attempt: Its id.
-        job: Its job.
         spec: The job's spec.
         grants: What it was granted.
         submitted_s: When its job was submitted.
@@ -227,7 +224,6 @@ class Live:
 
     Args:
         attempts: In order.
-        jobs: The job of each.
         grants: What each was granted.
         shape: Index of its shape.
         team: Index of the team charged.
@@ -283,7 +279,6 @@ class PendingJob:
     """A job that waits.
 
     Args:
-        job: Its id.
         spec: What it asks for.
         submitted_s: When it was submitted.
         attained_chip_s: Chip-seconds its earlier attempts had.
@@ -370,14 +365,9 @@ class Snapshot:
         taints: Sets of taints known, in order; the first is the empty one.
         slices: Slice shapes known, in order; the first is "": no slice.
         nodes: Every node of every cluster.
-        clusters: Every cluster.
-        teams: The tenant tree.
         shapes: Every shape of a pending or live job, and of some that ended.
         shape_weight: How often jobs of each shape come, relative to one another: what room must be kept useful for.
-        live: Every live attempt.
-        pending: Every pending job.
         offers: What could be had.
-        data: Where inputs lie.
         avoid: Pending jobs that clusters took back: until when they are not to be placed there.
     """
 

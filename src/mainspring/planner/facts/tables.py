@@ -52,7 +52,6 @@ def filled(kind: type, count: int, values: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         kind: One of the tables of `snapshot`.
-        count: How many.
         values: What each row holds, by column; what its column is filled with where nothing is said.
     """
     return {
@@ -125,13 +124,7 @@ class GrowableTable:
         self._late.append(self._entry[name])
 
     def set(self, name: str, column: str, value: float) -> None:
-        """Changes one value.
-
-        Args:
-            name: Of the row.
-            column: Of the value.
-            value: The new one.
-        """
+        """Changes one value."""
         self._columns[column][self._entry[name][2]] = value
 
     def write(self, row: int, column: str, value: float) -> None:
@@ -139,17 +132,11 @@ class GrowableTable:
 
         Args:
             row: Where it lies, see `rows`.
-            column: Of the value.
-            value: The new one.
         """
         self._columns[column][row] = value
 
     def drop(self, name: str) -> None:
-        """Takes a row away.
-
-        Args:
-            name: Its name.
-        """
+        """Takes a row away."""
         self._settle()
         entry = self._entry.pop(name)
         del self._order[bisect_left(self._order, entry)]
@@ -169,7 +156,6 @@ class GrowableTable:
         """Returns one column's values, sealed.
 
         Args:
-            name: Which column.
             rows: See `rows`.
         """
         values = self._columns[name][rows]

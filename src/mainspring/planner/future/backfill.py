@@ -107,7 +107,6 @@ class _Releases:
         """Adds what a reservation uses.
 
         Args:
-            start_s: From when.
             flow: What comes free when its job ends, at one time for all of it.
         """
         end_s = float(flow.at_s[0])
@@ -116,11 +115,7 @@ class _Releases:
         self._floors = []
 
     def released(self, until_s: float) -> Integers:
-        """Returns what comes free until a time, by resource and node; until infinity, everything.
-
-        Args:
-            until_s: The time.
-        """
+        """Returns what comes free until a time, by resource and node; until infinity, everything."""
         end = int(np.searchsorted(self._at, until_s, side="right"))
         node = self._node[:end]
         rows = [np.bincount(node, weights=row[:end], minlength=self._count) for row in self._amount]
@@ -130,9 +125,6 @@ class _Releases:
         """Returns how much more than now is free for good from a time on: at the worst moment of reservations.
 
         Later times have at least as much.
-
-        Args:
-            time_s: The time.
         """
         if self._bookings and not self._floors:
             for start_s in sorted({booking.start_s for booking in self._bookings}, reverse=True):
@@ -155,7 +147,6 @@ class _Releases:
         """Returns the times at which something comes free, ascending, each once.
 
         Args:
-            nodes: Where.
             after_s: Only those later than this.
         """
         begin, end = int(np.searchsorted(self._at, after_s, side="right")), int(np.searchsorted(self._at, inf))
@@ -168,8 +159,6 @@ class Profile:
 
     Args:
         room: What is free now, kept up to date by others.
-        now_s: The time.
-        budget: Bounds the probes.
     """
 
     def __init__(self, room: FreeCapacity, now_s: float, budget: Budget) -> None:
@@ -188,8 +177,6 @@ class Profile:
         """Notes that replicas started in this plan.
 
         Args:
-            pool: Their kind.
-            picked: Where.
             ends_s: When they are expected to end, infinity when nobody can know.
             shared: For units that share chips: on each node, the chip of each.
         """
@@ -246,8 +233,6 @@ class Profile:
         """Keeps room for a job from its start on, for as long as it is expected to run.
 
         Args:
-            site: What will stand.
-            reserved: Where and when.
             duration_s: How long it is expected to run.
             reservation: Its number, counted up from 0.
         """

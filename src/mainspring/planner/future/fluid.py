@@ -38,7 +38,6 @@ class Changes:
         at_s: When, infinity for never.
         node: On which node row.
         whole: Whole chips, less than 0 for what gets used.
-        cpu_milli: Cores, likewise.
     """
 
     at_s: Floats
@@ -54,7 +53,6 @@ def starts(
 
     Args:
         room: What is free now.
-        now_s: The time.
         changes: What is known to come free or to be used.
         duration_s: How long each job is expected to run, in queue order.
         sites: Where each would go, None for nowhere.
@@ -85,10 +83,8 @@ def spread_ends(granted_s: Floats, ends_s: Floats, safe_s: Floats, now_s: float)
     Source: David & Nagaraja, "Order Statistics" (2003), 4.6: quantiles as approximate means of order statistics.
 
     Args:
-        granted_s: When each started.
         ends_s: When each is expected to end, infinity when nobody can know.
         safe_s: When each has very likely ended.
-        now_s: The time.
     """
     spread = ends_s.copy()
     own = np.flatnonzero((ends_s < inf) & (ends_s > np.maximum(now_s, granted_s)))
@@ -164,7 +160,6 @@ class _Lane:
         Args:
             milli: What each takes in all, in queue order.
             unit: What each takes on one node.
-            duration_s: For how long.
             runs_max: How many runs may be placed; what comes after starts as those before it drain.
         """
         size = np.minimum(np.searchsorted(self._sizes, unit), len(self._sizes) - 1)

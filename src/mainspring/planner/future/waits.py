@@ -48,7 +48,6 @@ class Waiting:
     """Collects causes while a plan is made.
 
     Args:
-        snapshot: The facts.
         room: What is free, kept up to date by others.
         entitlement: What teams hold, kept up to date by others.
     """
@@ -67,11 +66,7 @@ class Waiting:
         self._held: dict[int, tuple[Integers, Integers]] = {}  # By area: see `_held_by_code`.
 
     def started(self, row: int) -> None:
-        """Notes that a job does not wait.
-
-        Args:
-            row: Its pending row.
-        """
+        """Notes that a job does not wait."""
         self._started[row] = True
 
     def row(
@@ -80,12 +75,10 @@ class Waiting:
         """Notes why one job waits, and until when.
 
         Args:
-            row: Its pending row.
             bar: What stands in the way, None for the room.
             menu: What it can choose from.
             start_s: When it is expected to start.
             exact: Whether room is reserved for it from then on.
-            code: Its precedence.
         """
         self._of_row[row] = self._cause(_Cause(bar=bar, menu=menu, code=code, team=NONE, keeps=bar is None))
         self._start_s[row], self._exact[row] = start_s, exact
@@ -109,7 +102,6 @@ class Waiting:
 
         Args:
             shape: The shape.
-            team: The team.
             bar: The limit; None when the team's limits and the room share the blame.
             menu: What they can choose from.
         """
@@ -128,7 +120,6 @@ class Waiting:
             menus: What shapes can choose from.
             queue: Gives the order.
             profile: Gives estimates of when they start.
-            now_s: The time.
             spent: Whether the plan's work budget ran out.
         """
         rows = np.flatnonzero(~self._started)
@@ -303,7 +294,6 @@ def room_bar(
     """Returns what keeps a choice from the room as it is now, if anything.
 
     Args:
-        room: What is free.
         choice: A choice without a lasting bar.
         ahead_milli: Thousandths of its chips that jobs before it hold.
         keeps: Whether what is kept for reservations counts as free.
@@ -351,10 +341,7 @@ def chosen_of(snapshot: Snapshot, menu: CandidateSet, site: CandidatePlacement, 
     """Returns what was weighed for a job that starts: the chosen first, then the others, best first.
 
     Args:
-        snapshot: The facts.
         menu: What it could choose from.
-        site: Where it starts.
-        now_s: The time.
     """
     known = menu.told.get(site.index)
     if known is not None:

@@ -34,7 +34,6 @@ class OptionOnCluster:
         role: Index of the role.
         option: Index of the option in its role.
         cluster: Index of the cluster.
-        wanted: The option itself.
         pool: Where its replicas would go; None when the cluster has nothing of the kind.
         replicas: How many would start.
         chip: Index of the chip charged, `NONE` for cores alone.
@@ -125,7 +124,6 @@ def menu(room: FreeCapacity, policy: Policy, shape: Shape) -> CandidateSet:
     """Returns what a shape can choose from.
 
     Args:
-        room: What is free.
         policy: What the lab decides.
         shape: The shape.
     """
@@ -221,10 +219,8 @@ def lasting_bar(snapshot: Snapshot, cluster: int, pool: Pool | None, option: Opt
     """Returns what keeps an option from a cluster whatever the plan does, if anything.
 
     Args:
-        snapshot: The facts.
         cluster: Index of the cluster.
         pool: Where its replicas would go.
-        option: The option.
     """
     name = snapshot.clusters.names[cluster]
     fewest = option.replicas_min
@@ -317,7 +313,6 @@ class GangPlacement:
     """Where a whole gang would stand.
 
     Args:
-        site: The site.
         picked: Nodes of each role, in the job's order.
         replicas: How many of each role; fewer than the site's where an elastic role finds less room.
     """
@@ -327,11 +322,7 @@ class GangPlacement:
     replicas: tuple[int, ...]
 
     def cost(self, room: FreeCapacity) -> float:
-        """Returns how much it breaks up: compares sites of equal price.
-
-        Args:
-            room: What is free.
-        """
+        """Returns how much it breaks up: compares sites of equal price."""
         parts = zip(self.site.choices, self.picked, strict=True)
         return sum(room.cost(choice.pool, picked) for choice, picked in parts if choice.pool is not None)
 
@@ -343,7 +334,6 @@ def stand_at(room: FreeCapacity, site: CandidatePlacement, holds: Flags | None) 
     roles, all of them start with the fewest they can run with.
 
     Args:
-        room: What is free.
         site: One choice for each role.
         holds: Which reservations' nodes may be used; None for none of them.
     """

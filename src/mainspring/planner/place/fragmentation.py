@@ -124,7 +124,6 @@ class Fragmentation:
         Args:
             state: What is free on the node.
             need: What each unit takes.
-            units: How many.
         """
         whole, shares, opened = state.whole - units * need.whole, list(state.shares), []
         for _ in range(units if need.share_milli else 0):
@@ -207,9 +206,7 @@ def _lacking(chips: Floats, have: Integers, mean: Floats, spread: Floats) -> Flo
 
     Args:
         chips: How many chips will be used.
-        have: What there is for them.
         mean: What comes with a chip, on average.
-        spread: Variance of that.
     """
     wanted = chips * mean
     scale = LOGISTIC * np.sqrt(chips * spread) + 1e-9 * wanted + 1e-9

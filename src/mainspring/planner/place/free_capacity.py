@@ -64,7 +64,6 @@ class FreeCapacity:
 
         Args:
             cluster: Index of the cluster.
-            option: The option.
         """
         return self._pools.pool(cluster, option)
 
@@ -75,7 +74,6 @@ class FreeCapacity:
 
         Args:
             pool: Where they may go.
-            replicas: How many.
             holds: By reservation: whether nodes it keeps may be used; None for no node that is kept.
         """
         changes = 0
@@ -94,7 +92,6 @@ class FreeCapacity:
 
         Args:
             pool: Where they may go.
-            replicas_max: The number.
             holds: See `stand`.
         """
         if not pool.level_known:
@@ -108,17 +105,12 @@ class FreeCapacity:
 
         Args:
             pool: Where they may go.
-            replicas: How many.
             holds: See `stand`.
         """
         return shortfall(self._caps(pool, holds), pool.tree, pool.ask(replicas))
 
     def free_chips(self, pool: Pool) -> float:
-        """Returns how many chips of a pool are free, parts of chips included, those kept for reservations too.
-
-        Args:
-            pool: Which nodes.
-        """
+        """Returns how many chips of a pool are free, parts of chips included, those kept for reservations too."""
         parts = 0
         if self._chips:
             shared = set(pool.rows[self.usable[pool.rows]].tolist()) & self._chips.keys()
@@ -126,11 +118,7 @@ class FreeCapacity:
         return int(self.whole[pool.rows].sum()) + parts / MILLI
 
     def chips_shared(self, rows: Integers) -> Integers:
-        """Returns how many partly used chips nodes have.
-
-        Args:
-            rows: The nodes.
-        """
+        """Returns how many partly used chips nodes have."""
         return np.array([len(self._chips.get(row, ())) for row in rows.tolist()], dtype=np.int64)
 
     def cost(self, pool: Pool, picked: Picked) -> float:
@@ -138,7 +126,6 @@ class FreeCapacity:
 
         Args:
             pool: Where the units go.
-            picked: The place.
         """
         if not isnan(picked.cost):
             return picked.cost
@@ -198,7 +185,6 @@ class FreeCapacity:
 
         Args:
             pool: Where it was found.
-            picked: The place.
         """
         kinds, need, rows = self._kinds, pool.need, picked.rows
         before = kinds.number[rows]
@@ -219,12 +205,7 @@ class FreeCapacity:
         return tuple(shared[place] for place in range(len(rows))) if need.share_milli else ()
 
     def keep(self, rows: Integers, reservation: int) -> None:
-        """Keeps nodes for a reservation; those that another one keeps already stay with it.
-
-        Args:
-            rows: The nodes.
-            reservation: Its index.
-        """
+        """Keeps nodes for a reservation; those that another one keeps already stay with it."""
         rows = np.unique(rows)
         rows = rows[self.hold[rows] == 0]
         if not len(rows):

@@ -26,8 +26,6 @@ class NodeClass:
     """Nodes that are alike.
 
     Args:
-        number: Of the kind.
-        shelf: Where it lies.
         state: What is free on each of its nodes.
         slot: Its place on the shelf, `NONE` when it has none.
         count: How many nodes it has now.
@@ -59,7 +57,6 @@ class NodeClassIndex:
     """The kinds of one block and one hold, those with chips to give apart from those without.
 
     Args:
-        block: The block.
         hold: 1 + the reservation that keeps its nodes, 0 for none.
     """
 
@@ -108,7 +105,6 @@ class NodeClasses:
     """Which kind every node is of, kept up to date.
 
     Args:
-        fragmentation: Weighs kinds.
         block: Block of each node.
         rank: Place of each node when all are put in the order in which equals are taken.
         states: Columns of what is free on each node: chip type, chips, whole, cores, memory.
@@ -163,8 +159,6 @@ class NodeClasses:
 
         Args:
             kind: The kind, which has room for them.
-            need: What each takes.
-            units: How many.
         """
         known = kind.after.get((need, units))
         if known is None:
@@ -173,12 +167,7 @@ class NodeClasses:
         return known
 
     def put_one(self, row: int, kind: NodeClass) -> None:
-        """Makes a node one of a kind.
-
-        Args:
-            row: The node.
-            kind: The kind.
-        """
+        """Makes a node one of a kind."""
         number = self.number.item(row)
         if number != NONE:
             old = self.of[number]
@@ -192,12 +181,7 @@ class NodeClasses:
         heappush(kind.queue, self._rank.item(row))
 
     def put(self, rows: Integers, kind: NodeClass) -> None:
-        """Makes nodes, all of one kind until now, nodes of another.
-
-        Args:
-            rows: The nodes.
-            kind: The kind.
-        """
+        """Makes nodes, all of one kind until now, nodes of another."""
         number = self.number.item(int(rows[0]))
         if number != NONE:
             old = self.of[number]
@@ -216,7 +200,6 @@ class NodeClasses:
         """Returns the shelves of blocks.
 
         Args:
-            blocks: The blocks.
             holds: The holds: see `NodeClassIndex`.
             chips: Whether only those with chips to give are asked for.
         """
@@ -228,7 +211,6 @@ class NodeClasses:
         """Returns what units cost on the best node of a shelf, infinity where none has room; and its rank.
 
         Args:
-            shelf: The shelf.
             need: What each unit takes.
             units: How many stand on the node.
         """
@@ -254,7 +236,6 @@ class NodeClasses:
         Args:
             kind: The kind; some node is of it.
             need: What each unit takes.
-            units: How many.
         """
         weights = self._weights(kind.shelf, need, units)
         if isnan(weights.scores[kind.slot]):
@@ -304,11 +285,7 @@ class NodeClasses:
 
 
 def alike(*columns: Integers) -> tuple[Integers, Integers]:
-    """Returns the class of each row, rows with equal values being of one; and the first row of each class.
-
-    Args:
-        columns: Values by row.
-    """
+    """Returns the class of each row, rows with equal values being of one; and the first row of each class."""
     code = np.zeros(len(columns[0]), dtype=np.int64)
     first = code[:1]
     for column in columns:
@@ -334,12 +311,7 @@ def groups(code: Integers) -> list[Integers]:
 
 
 def several(need: Need, units: int) -> Need:
-    """Returns what units take together on one node; of shares, what one takes.
-
-    Args:
-        need: What each takes.
-        units: How many.
-    """
+    """Returns what units take together on one node; of shares, what one takes."""
     if units == 1 or need.share_milli:
         return need
     return Need(whole=need.whole * units, cpu_milli=need.cpu_milli * units, memory_mib=need.memory_mib * units)
@@ -350,7 +322,6 @@ def capacity(state: State, need: Need) -> int:
 
     Args:
         state: What is free on it.
-        need: What each takes.
     """
     rooms = []
     if need.whole:

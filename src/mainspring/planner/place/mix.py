@@ -23,10 +23,7 @@ class Need:
     """What one unit takes on one node.
 
     Args:
-        whole: Whole chips.
         share_milli: Thousandths of one chip, which others may share; over 0 only where `whole` is 0.
-        cpu_milli: Cores.
-        memory_mib: Memory.
     """
 
     whole: int = 0
@@ -44,7 +41,6 @@ class Demand:
         several: Which part of the chips asked for is asked for by units that want several together.
         stray: By whole chips free: how many of them such units leave behind, on average over all units.
         beside: Cores (milli) and memory (MiB), one row each, that come with a chip on average.
-        beside_spread: Variance of that.
         missed: By part of the cores, or memory, that is lacking (`GRID` steps): which part of the chips it strands.
     """
 
@@ -57,11 +53,7 @@ class Demand:
 
 
 def demand(snapshot: Snapshot) -> Demand:
-    """Returns what usually comes, as the snapshot's weighted shapes say.
-
-    Args:
-        snapshot: The facts.
-    """
+    """Returns what usually comes, as the snapshot's weighted shapes say."""
     count = len(snapshot.chips)
     largest = np.zeros(count, dtype=np.int64)
     nodes = snapshot.nodes

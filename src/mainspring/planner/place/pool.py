@@ -26,7 +26,6 @@ class Picked:
 
     Args:
         rows: Rows of the snapshot's nodes, in rank order.
-        units: Ranks on each.
         cost: What it leaves broken up, see `Room.cost`; NaN when nobody weighed it yet.
     """
 
@@ -42,7 +41,6 @@ class Area:
     Args:
         blocks: The blocks they make up.
         rows: Their rows, ascending.
-        tree: Their topology.
         chips: How many chips each has.
         usable: Which may get new work.
         size: For each node: the number of its size.
@@ -74,7 +72,6 @@ class Pool:
 
     Args:
         cluster: Index of the cluster.
-        area: The nodes.
         need: What one unit takes on one node.
         units_per_replica: Units a replica is made of: more than 1 when it is larger than every node.
         closeness: What its gangs want of the topology; of it, `units` does not matter.
@@ -162,11 +159,7 @@ class Pool:
         )
 
     def charge_milli(self, replicas: int) -> int:
-        """Returns thousandths of chips that replicas take, the rest of whole nodes included.
-
-        Args:
-            replicas: How many.
-        """
+        """Returns thousandths of chips that replicas take, the rest of whole nodes included."""
         return replicas * self.units_per_replica * (self.need.whole * MILLI + self.need.share_milli)
 
     def _caps(self, whole: Integers, cpu: Integers, memory: Integers, chips: Integers) -> Integers:
@@ -206,7 +199,6 @@ class Pools:
     make up a block.
 
     Args:
-        snapshot: The machines.
         usable: Which nodes may get new work.
     """
 
@@ -227,7 +219,6 @@ class Pools:
 
         Args:
             cluster: Index of the cluster.
-            option: The option.
         """
         key = (
             cluster, option.chip, option.chips, option.cpus, option.memory_gib, option.within, option.prefer,

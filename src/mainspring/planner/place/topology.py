@@ -49,11 +49,7 @@ class Tree:
         return len(self.levels) + 1
 
     def depth(self, level: str | None) -> int:
-        """Returns the depth of a level, 0 for None, `NONE` when the tree does not have it.
-
-        Args:
-            level: Its name.
-        """
+        """Returns the depth of a level, 0 for None, `NONE` when the tree does not have it."""
         if level is None or level == CLUSTER:
             return 0
         if level == NODE:
@@ -64,9 +60,7 @@ class Tree:
         """Returns the domain at a higher level that one lies in.
 
         Args:
-            depth: Of the one.
             index: Of the one, at its depth.
-            higher: The other depth.
         """
         return int(np.searchsorted(self.starts[higher], self.starts[depth][index], side="right")) - 1
 
@@ -243,7 +237,6 @@ def most(caps: Integers, tree: Tree, ask: Ask) -> int:
     Args:
         caps: How many units each row has room for.
         tree: The rows.
-        ask: What is wanted.
     """
     room = _Room(caps, tree, ask)
     if not room.sound:
@@ -258,7 +251,6 @@ def choose(caps: Integers, tree: Tree, ask: Ask, *, cost: Floats | None = None) 
     Args:
         caps: How many units each row has room for.
         tree: The rows.
-        ask: What is wanted.
         cost: By row: among rows with as much room, those of least cost are taken.
     """
     room = _Room(caps, tree, ask)
@@ -334,7 +326,6 @@ def shortfall(caps: Integers, tree: Tree, ask: Ask) -> Shortfall | None:
     Args:
         caps: How many units each row has room for.
         tree: The rows.
-        ask: What is wanted.
     """
     together, each = most(caps, tree, ask), ask.group_units
     whole = not each or ask.units % each == 0

@@ -38,9 +38,7 @@ class Entitlement:
     """What each team holds, may hold and comes first with, while a plan is made.
 
     Args:
-        snapshot: The facts.
         policy: Gives the levels of chip-time had, and when a node counts as leaving.
-        now_s: The time.
 
     Attributes:
         guarantees: What they cover.
@@ -115,12 +113,7 @@ class Entitlement:
         return self.guarantees.standing(team, charge.chips, self.guarantees.rank(tier, level))
 
     def charge(self, team: int, charge: Charge) -> None:
-        """Counts a grant of this plan; it comes before all that is asked later.
-
-        Args:
-            team: The team charged.
-            charge: What it takes.
-        """
+        """Counts a grant of this plan; it comes before all that is asked later."""
         for chip, milli in charge.chips:
             self._hold(team, chip, milli)
             self.guarantees.hold(team, chip, milli)
@@ -142,11 +135,7 @@ class Entitlement:
         self.eased.append(self.root(team))
 
     def root(self, team: int) -> int:
-        """Returns the root of the smallest part of the tree in which a grant to this team changes anybody's place.
-
-        Args:
-            team: The team.
-        """
+        """Returns the root of the smallest part of the tree in which a grant to this team changes anybody's place."""
         path = self._tree.path[team]
         alone_at_top = self._tree.single_top != NONE and path[-1] not in self.guarantees.over(team)
         return path[-2] if alone_at_top and len(path) > 1 else path[-1]

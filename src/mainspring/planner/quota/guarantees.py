@@ -19,7 +19,6 @@ class Lending:
     """What each subtree keeps, while what it holds changes.
 
     Args:
-        tree: The tenant tree.
         unlent: What each team does not lend of its guarantee.
         used: What each team holds with all below it.
         width: How many types of chip there are.
@@ -40,7 +39,6 @@ class Lending:
         """Returns how much a team must leave to the subtrees below another that do not contain it.
 
         Args:
-            team: The team.
             chip: The type of chip.
             within: The other, above it; `NONE` for the whole tree.
         """
@@ -55,7 +53,6 @@ class Lending:
         """Returns who keeps most from a team by its own limit; the first by name among equals.
 
         Args:
-            team: The team.
             chip: The type of chip.
         """
         path = self._path[team]
@@ -66,8 +63,6 @@ class Lending:
         """Counts chips that a team holds from now on, or no longer.
 
         Args:
-            team: The team.
-            chip: Their type.
             milli: How many more, in thousandths.
         """
         kept_more = 0
@@ -88,10 +83,8 @@ class Guarantees:
     """What of each guarantee is left for a newcomer, by its tier and level of chip-time had.
 
     Args:
-        tree: The tenant tree.
         guarantee: One row a team, one column a chip type.
         lending: What subtrees keep from others, up to date whenever something is asked.
-        snapshot: What is live.
         held: What each live attempt holds, one column a chip type.
         level: The level of chip-time had of each.
         levels: How many there are.
@@ -145,19 +138,13 @@ class Guarantees:
         return BORROWED
 
     def over(self, team: int) -> tuple[int, ...]:
-        """Returns the teams on the path of one that have guarantees, from the top down; () when all is borrowed.
-
-        Args:
-            team: The team.
-        """
+        """Returns the teams on the path of one that have guarantees, from the top down; () when all is borrowed."""
         return self._guarantors[team]
 
     def hold(self, team: int, chip: int, milli: int, *, rank: int = 0) -> None:
         """Counts chips that a team holds from now on, or no longer, for newcomers of a rank and those after it.
 
         Args:
-            team: The team.
-            chip: Their type.
             milli: How many more, in thousandths.
             rank: See `rank`.
         """
@@ -217,8 +204,6 @@ def _fitting(attempts: list[int], cells: list[int], milli: list[int], room: list
 
     Args:
         attempts: The attempt of each entry.
-        cells: Where it asks.
-        milli: How much.
         room: How much each cell has; what is found is taken from it.
     """
     fitting: list[int] = []

@@ -22,7 +22,6 @@ class Charge:
 
     Args:
         chips: Pairs of chip type (its index, or `NONE` when it is unknown) and thousandths; each type once.
-        dollars_per_hour: What it costs.
         duration_s: How long it is expected to last, infinity when nobody can know: then an hour is charged.
     """
 
@@ -40,9 +39,6 @@ class Limits:
     """What teams hold and have spent, against the most they may.
 
     Args:
-        tree: The tenant tree.
-        teams: Its limits.
-        chips: Chip types known.
         used: What each team holds with all below it.
         promised: What each is guaranteed, or those right below it are together.
     """
@@ -105,8 +101,6 @@ class Limits:
         """Counts chips that a team holds from now on, or no longer.
 
         Args:
-            team: The team.
-            chip: Their type.
             milli: How many more, in thousandths.
         """
         for above in self._path[team]:
@@ -114,12 +108,7 @@ class Limits:
             self._total[above] += milli
 
     def spend(self, team: int, dollars: float) -> None:
-        """Counts what a team spends.
-
-        Args:
-            team: The team.
-            dollars: How much.
-        """
+        """Counts what a team spends."""
         for above in self._budgeted[team]:
             self._dollars[above] += dollars
 
@@ -134,9 +123,5 @@ def widened(table: Integers, unknown: int) -> Integers:
 
 
 def count_text(milli: int) -> str:
-    """Returns a number of chips in words.
-
-    Args:
-        milli: Thousandths.
-    """
+    """Returns a number of chips in words."""
     return f"{milli / MILLI:g}"

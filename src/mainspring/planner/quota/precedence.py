@@ -32,8 +32,6 @@ def attained_level(teams: Teams, policy: Policy, team: Integers, attained_chip_s
     """Returns the level each job has dropped to; 0 where the team does not take its jobs by chip-time had.
 
     Args:
-        teams: The tenant tree.
-        policy: Gives the levels.
         team: The team of each job.
         attained_chip_s: What each has had.
 

@@ -115,7 +115,6 @@ class Queue:
     """Pending jobs in order; blocked ones are left out.
 
     Args:
-        snapshot: The facts.
         entitlement: What teams hold, kept up to date by others while the queue is emptied.
         policy: Gives the levels of chip-time had.
         now_s: The time; jobs from the future count as submitted now.
@@ -197,7 +196,6 @@ class Queue:
 
         Args:
             shape: The shape.
-            team: The team.
         """
         self._closed.close_for_team(shape, team)
 

@@ -10,7 +10,6 @@ class Shares:
     """Shares of teams, while what they hold changes.
 
     Args:
-        tree: The tenant tree.
         teams: Weights and decayed use.
         borrowed: What each team and those below it hold beyond what they are promised; then, one more row a team, what
             it holds by itself: where it has teams below it, that competes with them.
@@ -48,9 +47,6 @@ class Shares:
         whole tree, then decayed use; both divided by the weight. A single team at the top is left out. A team with
         teams below it competes with them: what it holds by itself counts as one more team there, of weight 1.
 
-        Args:
-            team: The team.
-
         Source: Ghodsi et al., Dominant Resource Fairness (NSDI'11), on what is borrowed as in Kueue's fair sharing.
         """
         dominant, use = self._dominant, self._use
@@ -60,8 +56,6 @@ class Shares:
         """Counts chips that a team holds from now on, or no longer.
 
         Args:
-            team: The team.
-            chip: Their type.
             milli: How many more, in thousandths.
         """
         for row in (*self._path[team], team + len(self._path)):

@@ -46,7 +46,6 @@ class TeamTree:
         A team counts for its own figure, or for what those right below it count for, whichever is more.
 
         Args:
-            own: Figures of each.
             width: How many of them.
         """
         below = [[0] * width for _ in range(len(own) + 1)]  # `NONE` is the last row: the whole tree.

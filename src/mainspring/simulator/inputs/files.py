@@ -27,7 +27,6 @@ def read_text(path: Path, what: str, *, bytes_max: int) -> str:
     """Returns a file's text.
 
     Args:
-        path: The file.
         what: What it should be, for messages.
         bytes_max: How large it may be.
 
@@ -53,7 +52,6 @@ def read_start(path: Path, what: str) -> str:
     """Returns the first few thousand letters of a file, to tell what it is.
 
     Args:
-        path: The file.
         what: What it should be, for messages.
 
     Raises:
@@ -70,7 +68,6 @@ def read_document(path: Path, kind: type[Value], what: str) -> Value:
     """Returns what a YAML or JSON file holds.
 
     Args:
-        path: The file.
         kind: The type wanted: a dataclass, or a tuple of them.
         what: What it should be, for messages.
 
@@ -91,7 +88,6 @@ def parse(path: Path, text: str, what: str) -> object:
 
     Args:
         path: Where it was read, for messages.
-        text: The text.
         what: What it should be, for messages.
 
     Raises:
@@ -113,9 +109,7 @@ class Row:
     """One row of a table, read cell by cell; a cell that does not read names its line and column.
 
     Args:
-        path: The table.
         line: Where the row ends, counted from 1.
-        cells: By column.
     """
 
     path: Path
@@ -126,7 +120,6 @@ class Row:
         """Returns a cell.
 
         Args:
-            column: Which.
             default: What stands for a cell that is empty or not there; None when there must be one.
 
         Raises:
@@ -141,7 +134,6 @@ class Row:
         """Returns a cell that holds a number.
 
         Args:
-            column: Which.
             default: What stands for a cell that is empty or not there; None when there must be one.
             least: The least it may be.
             most: The most it may be.
@@ -165,7 +157,6 @@ class Row:
         """Returns a cell that holds a whole number.
 
         Args:
-            column: Which.
             default: What stands for a cell that is empty or not there; None when there must be one.
             least: The least it may be.
             most: The most it may be.
@@ -182,8 +173,6 @@ class Row:
         """Returns the error about a cell.
 
         Args:
-            column: Which.
-            got: What it holds.
             wanted: What it should hold.
         """
         return InvalidInput(
@@ -191,11 +180,7 @@ class Row:
         )
 
     def wrong(self, error: MainspringError) -> InvalidInput:
-        """Returns an error about what the row says as a whole.
-
-        Args:
-            error: What was wrong.
-        """
+        """Returns an error about what the row says as a whole."""
         on = f"{self.path}, line {self.line}" + (f": {error.on}" if error.on else "")
         return InvalidInput(error.attempted, on=on, got=error.got, wanted=error.wanted)
 
@@ -204,7 +189,6 @@ class Rows:
     """The rows of a CSV file.
 
     Args:
-        path: The file.
         what: What it should be, for messages.
 
     Raises:

@@ -14,8 +14,6 @@ class Outage:
     """Nodes that are away for a while.
 
     Args:
-        cluster: Their cluster.
-        nodes: Which.
         from_s: When they go, in seconds of virtual time.
         until_s: When they are back, infinity for never.
         notice_s: How long before they go the planner is told; 0 for a fault, which nobody announces.
@@ -46,14 +44,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceChange:
-    """A price from a time on.
-
-    Args:
-        cluster: Whose price.
-        chip: Of which chip.
-        at_s: From when.
-        dollars_per_chip_hour: The price.
-    """
+    """A price from a time on."""
 
     cluster: ClusterName
     chip: ChipName
@@ -69,7 +60,6 @@ class Fleet:
         name: Shown in tables and plots.
         inventories: Every cluster as it is at first, by name.
         outages: When nodes are away: faults, and spot capacity that comes and goes.
-        prices: How prices change.
         replicas: Where data lie at first.
     """
 

@@ -43,8 +43,6 @@ class NodeGroup:
     """Equal nodes of a described cluster.
 
     Args:
-        count: How many.
-        chip: Chip type.
         chips: Chips of one node.
         name: What their names begin with; the chip type when left out.
         cpus: CPU cores of one node, None when nobody counts them.
@@ -75,8 +73,6 @@ class Price:
 
     Args:
         at_s: From when, in seconds of virtual time.
-        chip: Of which chip.
-        dollars_per_chip_hour: The price.
     """
 
     at_s: float
@@ -89,10 +85,8 @@ class DescribedCluster:
     """One cluster of a fleet file.
 
     Args:
-        name: Its name.
         nodes: Groups of equal nodes.
         prices: Dollars per chip-hour by chip type.
-        price_changes: How they change.
         delegated: Whether it places work by itself; its nodes are then slots.
         offers: Nodes it could get.
         losses_per_node_hour: How often it takes a node back (spot), on average.
@@ -112,7 +106,6 @@ class DescribedFleet:
     """A fleet file.
 
     Args:
-        clusters: Every cluster.
         replicas: Where data lie at first; what is not listed lies everywhere.
     """
 
@@ -164,7 +157,6 @@ def described(file: DescribedFleet, *, name: str, folder: Path | None) -> Fleet:
     """Returns the fleet that a description describes.
 
     Args:
-        file: The description.
         name: Shown in tables and plots.
         folder: Where spot traces are looked for; None where there can be none.
 
@@ -291,9 +283,6 @@ def _absences(
 
 def load_outages(path: Path) -> tuple[Outage, ...]:
     """Returns the outages in a CSV: cluster, node, from_s, and until_s, which may be empty for one that never ends.
-
-    Args:
-        path: The file.
 
     Raises:
         NotFound: It cannot be read.

@@ -26,9 +26,6 @@ def slurm_events(path: Path) -> Workload:
 
     `--exclusive` and `--constraint` are not kept.
 
-    Args:
-        path: The file.
-
     Raises:
         NotFound: It cannot be read.
         InvalidInput: A line of it cannot be read.

@@ -129,7 +129,6 @@ def philly(path: Path, *, node_chips: int = 8) -> Workload:
     Source: Jeon et al., ATC'19; as one row a job: timestamp, duration (s), num_gpus, gpu_time, cluster.
 
     Args:
-        path: The file.
         node_chips: A job of more chips runs as equal replicas of at most so many, each on one node.
 
     Raises:
@@ -176,9 +175,6 @@ def openb(path: Path) -> Workload:
     scheduled is left out, for nobody knows how long it would have run.
 
     Source: alibaba/clusterdata, cluster-trace-gpu-v2023; Weng et al., ATC'23.
-
-    Args:
-        path: The file.
 
     Raises:
         NotFound: It cannot be read.
@@ -232,7 +228,6 @@ class _Roles:
 
         Args:
             key: What tells them apart.
-            options: Makes them.
         """
         if key not in self._known:
             self._known[key] = (Role(command=COMMAND, options=tuple(options())),)

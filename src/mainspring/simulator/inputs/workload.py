@@ -87,11 +87,7 @@ class Workload:
             raise InvalidInput("accept a workload", on=self.name, got=circle[:200], wanted="no circles") from error
 
     def first(self, count: int) -> Workload:
-        """Returns the jobs that were submitted first.
-
-        Args:
-            count: How many.
-        """
+        """Returns the jobs that were submitted first."""
         return Workload(name=self.name, jobs=self.jobs[:count], left_out=self.left_out)
 
 
@@ -109,7 +105,6 @@ class ReplayOptions:
         faults_per_1000_node_days: How often nodes fail; 0 for never. Meta's RSC-1 saw 6.5, Llama 3's cluster 3.79.
         transient: Part of those failures after which the node is back at once; the rest wait for a repair.
         repair_median_s: Median of the repair time, which is lognormal.
-        repair_mean_s: Its mean.
         until_s: Ends the replay so long after the first submission, whatever still runs or waits; None for when all
             has ended.
     """

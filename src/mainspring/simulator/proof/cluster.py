@@ -55,7 +55,6 @@ class SimulatedCluster(ForwardingEngine):
 
     Args:
         inner: The cluster itself, which never fails.
-        dice: Draw the faults.
     """
 
     def __init__(self, inner: FakeEngine, dice: Dice) -> None:

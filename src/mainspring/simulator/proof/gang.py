@@ -119,11 +119,7 @@ class Gang:
     """One attempt's agents.
 
     Args:
-        attempt: The attempt.
         cluster_name: Where its allocations are.
-        cluster: That cluster.
-        clock: Virtual time.
-        dice: Draw its faults.
         steps: How many steps its program takes.
         lease_s: How long an agent lives without a lead.
     """

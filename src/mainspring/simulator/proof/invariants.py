@@ -63,7 +63,6 @@ class Invariants:
         """Notes a job that must never be lost.
 
         Args:
-            job: The job.
             after: Jobs that must succeed before it starts.
         """
         self._submitted.append(job)

@@ -63,13 +63,11 @@ class Rates:
     """How often each thing goes wrong in one run, each step; drawn from its seed.
 
     Args:
-        calls: Calls to engines.
         gangs: Agents, leads and their calls.
         crash: The controller dies between two steps.
         stale: A controller that died was only thought dead, and acts on.
         cluster_silent: A cluster stops answering.
         cut_off: When it does, its leads are not heard of either.
-        node_down: A node fails.
         taken: A cluster takes back something that was granted, waiting or running.
         starts: A cluster with a queue of its own lets something start.
         cancel: Somebody cancels a job.

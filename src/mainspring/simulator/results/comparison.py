@@ -12,7 +12,6 @@ class Difference:
     """One figure of two replays.
 
     Args:
-        name: What it is.
         unit: "s", "h", "$", "%" or "" for a plain number.
         base: In the first replay.
         other: In the second.

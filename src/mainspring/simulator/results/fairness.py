@@ -29,14 +29,11 @@ class TeamShare:
     """What one team, and those below it, had.
 
     Args:
-        team: The team.
         due: Chips it could count on: its guarantee, or its part by weight.
-        used_h: Chip-hours it had.
         due_h: Chip-hours that were due to it.
         had: The part of those it had.
         deficit_h: Chip-hours its guarantee was short of for longer than half an hour, though it could have used them.
         jobs: Jobs of its own that succeeded.
-        slowdown: Their mean slowdown.
         dollars: What its own jobs cost.
     """
 

@@ -40,7 +40,6 @@ class SizeClass:
 
     Args:
         size: What they ask for, in words.
-        jobs: How many.
         wait_s: From submission to the first start.
         jct_s: From submission to the end.
         slowdown: That, over how long they take without a break.
@@ -58,8 +57,6 @@ class PoolUse:
     """How much of a pool was used.
 
     Args:
-        cluster: The cluster.
-        chip: The chip type.
         unit: What is counted, "chip" or "core".
         there_h: Chip-hours that were there.
         used_h: Chip-hours that were used.
@@ -83,8 +80,6 @@ class Measures:
     """The figures of one replay.
 
     Args:
-        workload: What was submitted.
-        fleet: Where it ran.
         unit: What sizes count: "chip" or "core".
         jobs: How many ended how; "unfinished" ones never did.
         left_out: Rows of the trace that were left out, by reason.
@@ -95,7 +90,6 @@ class Measures:
         sizes: The same by size.
         pools: How much of the fleet was used.
         fairness: What teams had of what was due to them.
-        preemptions: Attempts displaced.
         dollars: What attempts cost, and moves.
         idle_dollars: What the idle rest of the fleet cost.
         goodput: Part of the allocated chip-time that brought jobs further than they had been.
@@ -190,11 +184,7 @@ def slowdowns(jobs: JobColumns, rows: Integers) -> Floats:
 
 
 def size_classes(sizes: Floats) -> Integers:
-    """Returns for each size the index of its class in `SIZES`.
-
-    Args:
-        sizes: Chips, or cores.
-    """
+    """Returns for each size the index of its class in `SIZES`."""
     return np.searchsorted([most for _, most in SIZES], sizes, side="left")
 
 

@@ -12,8 +12,6 @@ def integral(time_s: Floats, delta: Floats, until_s: Floats) -> Floats:
 
     Args:
         time_s: When it changed, in order.
-        delta: By how much.
-        until_s: The times.
     """
     level = np.concatenate([[0.0], np.cumsum(delta)])
     origin_s = time_s[0] if len(time_s) else 0.0  # Small numbers lose less.
@@ -28,8 +26,6 @@ def values(time_s: Floats, delta: Floats, at_s: Floats) -> Floats:
 
     Args:
         time_s: When it changed, in order.
-        delta: By how much.
-        at_s: The times.
     """
     level = np.concatenate([[0.0], np.cumsum(delta)])
     return level[np.searchsorted(time_s, at_s, side="right")]
@@ -40,7 +36,5 @@ def means(time_s: Floats, delta: Floats, edges_s: Floats) -> Floats:
 
     Args:
         time_s: When it changed, in order.
-        delta: By how much.
-        edges_s: Rising times.
     """
     return np.diff(integral(time_s, delta, edges_s)) / np.diff(edges_s)

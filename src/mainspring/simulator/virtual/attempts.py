@@ -22,7 +22,6 @@ class Course:
     """A stretch of an attempt in which it neither grows nor shrinks.
 
     Args:
-        from_s: When it began.
         steps_s: From when it makes steps.
         work_s: Work done when it began, in seconds at full size.
         furthest_s: Work that was done before, and partly lost since.
@@ -40,19 +39,11 @@ class Course:
     before: TimeUse = TimeUse.STARTUP
 
     def work_at(self, now_s: float) -> float:
-        """Returns the work done.
-
-        Args:
-            now_s: The time.
-        """
+        """Returns the work done."""
         return self.work_s + max(0.0, now_s - self.steps_s) * self.rate
 
     def durable_at(self, now_s: float) -> float:
-        """Returns the work that would survive the loss of the nodes.
-
-        Args:
-            now_s: The time.
-        """
+        """Returns the work that would survive the loss of the nodes."""
         saved = floor(max(0.0, now_s - self.steps_s) / self.checkpoint_s)
         return self.work_s + saved * self.checkpoint_s * self.rate
 
@@ -65,11 +56,7 @@ class Course:
         return self.steps_s + max(0.0, work_s - self.work_s) / self.rate
 
     def spent(self, now_s: float) -> tuple[tuple[TimeUse, float], ...]:
-        """Returns where the time went since it began.
-
-        Args:
-            now_s: The time.
-        """
+        """Returns where the time went since it began."""
         steps_s = min(now_s, self.steps_s)
         caught_up_s = min(now_s, self.reaches_s(self.furthest_s))
         return (
@@ -84,14 +71,10 @@ class AttemptRun:
     """An attempt that holds nodes.
 
     Args:
-        attempt: Its id.
-        job: Its job.
-        grants: What it holds.
         course: How far it has come since it last changed its size.
         dollars_per_hour: What it costs now.
         paid_s: Until when that was paid.
         uses: Pools and what it holds of each (chips, or cores where a pool counts those).
-        chips: Chips it holds.
         granted_s: When it was granted.
         number: Counts the job's attempts from 1.
         generation: Counts its sizes from 1.
@@ -122,12 +105,10 @@ class JobRun:
     """A job of the trace and what became of it.
 
     Args:
-        trace: The job.
         row: Its place in the workload.
         team: Index of its team.
         chip: Index of the chip type it asks for first.
         size: Chips it asks for, or cores where the workload asks for no chip.
-        state: Where it stands.
         work_s: Durable work of earlier attempts.
         furthest_s: The most work any of them did.
         attained_chip_s: Chip-seconds they had.
@@ -138,7 +119,6 @@ class JobRun:
         attempts: How many there were.
         lost: How many were lost.
         displaced: How many were displaced.
-        dollars: What they cost.
         blocked: Whether a job it comes after has not succeeded yet.
         wanted: Whether it counts as waiting for room.
         run: The attempt it has now.
@@ -194,7 +174,6 @@ def replicas_of(grant: Grant, option: Option) -> int:
     """Returns how many replicas a grant holds.
 
     Args:
-        grant: What was granted.
         option: The option it was granted for.
     """
     if not option.chip_milli:

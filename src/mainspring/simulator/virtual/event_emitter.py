@@ -72,12 +72,7 @@ class EventEmitter:
             )
 
     def submitted(self, now_s: float, job: JobRun) -> None:
-        """Tells that a job was submitted, and what it asks for.
-
-        Args:
-            now_s: The time.
-            job: The job.
-        """
+        """Tells that a job was submitted, and what it asks for."""
         if self.listened_to:
             self._of_job(now_s, job, self._asked(job.trace.spec))
 
@@ -98,14 +93,7 @@ class EventEmitter:
         )
 
     def move(self, now_s: float, job: JobRun, after: JobState, reason: str) -> None:
-        """Moves a job along its life cycle, and tells so.
-
-        Args:
-            now_s: The time.
-            job: The job.
-            after: Its next state.
-            reason: Why, for people.
-        """
+        """Moves a job along its life cycle, and tells so."""
         before = job.state
         job.state = moved(JOB_MOVES, before, after, job.trace.job)
         if self.listened_to:
@@ -115,8 +103,6 @@ class EventEmitter:
         """Tells that an attempt was granted, and that its ranks start.
 
         Args:
-            now_s: The time.
-            run: The attempt.
             plan: Number of the plan that granted it.
         """
         if not self.listened_to:
@@ -135,9 +121,7 @@ class EventEmitter:
         """Tells that an elastic attempt changes its size.
 
         Args:
-            now_s: The time.
             run: The attempt, as it is from now on.
-            reason: Why, for people.
         """
         if self.listened_to:
             self._of(now_s, run, GenerationPreparingEvent(generation=run.generation, cause=reason))
@@ -149,69 +133,33 @@ class EventEmitter:
         self._of(now_s, run, GenerationResumedEvent(generation=run.generation, step=step, source=source))
 
     def stepping(self, now_s: float, run: AttemptRun) -> None:
-        """Tells that a generation made its first step.
-
-        Args:
-            now_s: The time.
-            run: The attempt.
-        """
+        """Tells that a generation made its first step."""
         step = step_of(run.course.work_s) + 1
         self._of(now_s, run, GenerationSteppingEvent(generation=run.generation, step=step))
 
     def caught_up(self, now_s: float, run: AttemptRun) -> None:
-        """Tells that an attempt passed what earlier ones did.
-
-        Args:
-            now_s: The time.
-            run: The attempt.
-        """
+        """Tells that an attempt passed what earlier ones did."""
         step = step_of(run.course.furthest_s) + 1
         self._of(now_s, run, CaughtUpEvent(generation=run.generation, step=step))
 
     def stop_requested(self, now_s: float, run: AttemptRun, reason: str) -> None:
-        """Tells that an attempt was asked to end, and that its ranks did.
-
-        Args:
-            now_s: The time.
-            run: The attempt.
-            reason: Why, for people.
-        """
+        """Tells that an attempt was asked to end, and that its ranks did."""
         self._of(now_s, run, StopRequestedEvent(by=reason))
         self.lead_ended(now_s, run, AttemptState.CANCELLED, reason)
 
     def failed(self, now_s: float, run: AttemptRun, reason: str) -> None:
-        """Tells that an attempt lost a node under it.
-
-        Args:
-            now_s: The time.
-            run: The attempt.
-            reason: Why, for people.
-        """
+        """Tells that an attempt lost a node under it."""
         step = step_of(run.course.work_at(now_s))
         told = RankExitedEvent(generation=run.generation, rank=0, exit_code=-9, step=step, last_words=reason)
         self._of(now_s, run, told)
 
     def lead_ended(self, now_s: float, run: AttemptRun, outcome: AttemptState, reason: str) -> None:
-        """Tells that an attempt's ranks are gone.
-
-        Args:
-            now_s: The time.
-            run: The attempt.
-            outcome: How.
-            reason: Why, for people.
-        """
+        """Tells that an attempt's ranks are gone."""
         if self.listened_to:
             work_s = run.course.work_at(now_s)  # At full size on the first option: what a trace tells of a job.
             told = LeadEndedEvent(outcome=outcome, reason=reason, step=step_of(work_s), work_s=work_s)
             self._of(now_s, run, told)
 
     def ended(self, now_s: float, run: AttemptRun, outcome: AttemptState, reason: str) -> None:
-        """Tells that an attempt gave back all it held.
-
-        Args:
-            now_s: The time.
-            run: The attempt.
-            outcome: How it ended.
-            reason: Why, for people.
-        """
+        """Tells that an attempt gave back all it held."""
         self._of(now_s, run, AttemptEndedEvent(outcome=outcome, reason=reason))

@@ -38,13 +38,7 @@ class Faults:
         self._dice: dict[tuple[ClusterName, NodeName], np.random.Generator] = {}
 
     def next(self, cluster: ClusterName, node: NodeName, after_s: float) -> Outage | None:
-        """Returns a node's next outage, None when it never fails.
-
-        Args:
-            cluster: Its cluster.
-            node: Its name.
-            after_s: From when it is there.
-        """
+        """Returns a node's next outage, None when it never fails."""
         failures_per_s, losses_per_s = self._rates[cluster]
         rate_per_s = failures_per_s + losses_per_s
         if rate_per_s <= 0.0:
@@ -68,9 +62,5 @@ class Faults:
 
 
 def after(outage: Outage) -> float:
-    """Returns from when the nodes of an outage may fail again.
-
-    Args:
-        outage: The outage.
-    """
+    """Returns from when the nodes of an outage may fail again."""
     return outage.until_s if outage.until_s < inf else outage.from_s

@@ -31,11 +31,8 @@ class JobLifecycle:
     """Every job of the workload, and the attempts that live.
 
     Args:
-        timeline: Virtual time.
-        machines: Where attempts run.
         builder: Is told of every job that waits and every attempt that lives.
         record: Writes down what happens.
-        story: Tells it.
         options: How the replay runs.
 
     Raises:
@@ -127,12 +124,7 @@ class JobLifecycle:
                 self._queue_or_doom(follower)
 
     def refuse(self, name: JobId, reason: str) -> None:
-        """Ends a job that no machine here could ever run.
-
-        Args:
-            name: A waiting job.
-            reason: Why, for people.
-        """
+        """Ends a job that no machine here could ever run."""
         job = self._by_id[name]
         self._unqueue(job)
         self.record.tally.refused += 1
@@ -256,12 +248,7 @@ class JobLifecycle:
         )
 
     def lose(self, run: AttemptRun, reason: str) -> None:
-        """Ends an attempt that lost a node under it.
-
-        Args:
-            run: The attempt.
-            reason: Why, for people.
-        """
+        """Ends an attempt that lost a node under it."""
         if run.stopping:
             self._settle(run, None, StopCause.EVICT, reason)
             return

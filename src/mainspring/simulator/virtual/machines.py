@@ -20,8 +20,6 @@ class MachinePool:
     """The nodes of one chip type in one cluster.
 
     Args:
-        cluster: The cluster.
-        chip: The chip type.
         counts_cores: Whether its nodes have no chips, so that cores are what is counted.
     """
 
@@ -37,7 +35,6 @@ class MachineShare:
     Args:
         pool: Index of the pool.
         amount: Chips, or cores where the pool counts those.
-        dollars_per_hour: What it costs.
     """
 
     pool: int
@@ -131,34 +128,18 @@ class Machines:
                     yield _piece(cluster, machine)
 
     def is_listed(self, cluster: ClusterName, node: NodeName) -> bool:
-        """Returns whether a node is listed, away or not.
-
-        Args:
-            cluster: Its cluster.
-            node: Its name.
-        """
+        """Returns whether a node is listed, away or not."""
         return node in self._clusters[cluster].machines
 
     def is_there(self, cluster: ClusterName, node: NodeName) -> bool:
-        """Returns whether a node is listed and not away.
-
-        Args:
-            cluster: Its cluster.
-            node: Its name.
-        """
+        """Returns whether a node is listed and not away."""
         machine = self._clusters[cluster].machines.get(node)
         return machine is not None and not machine.away
 
     # ---------------------------------------------------------------- what becomes of them
 
     def announce(self, cluster: ClusterName, nodes: Iterable[NodeName], at_s: float) -> None:
-        """Notes that nodes will go.
-
-        Args:
-            cluster: Their cluster.
-            nodes: Which.
-            at_s: When.
-        """
+        """Notes that nodes will go."""
         self._clusters[cluster].changed = True
         for machine in self._listed(cluster, nodes):
             machine.leaves = (*machine.leaves, at_s)
@@ -167,8 +148,6 @@ class Machines:
         """Takes nodes away, and yields each that was there.
 
         Args:
-            cluster: Their cluster.
-            nodes: Which.
             at_s: The time; what was announced for it is done.
         """
         self._clusters[cluster].changed = True
@@ -179,12 +158,7 @@ class Machines:
                 yield _piece(self._clusters[cluster], machine)
 
     def come_back(self, cluster: ClusterName, nodes: Iterable[NodeName]) -> Iterator[MachineShare]:
-        """Lets nodes come back, and yields each that is there again.
-
-        Args:
-            cluster: Their cluster.
-            nodes: Which.
-        """
+        """Lets nodes come back, and yields each that is there again."""
         self._clusters[cluster].changed = True
         for machine in self._listed(cluster, nodes):
             machine.away -= 1
@@ -200,8 +174,6 @@ class Machines:
         """Orders nodes; returns the offer and the nodes, listed from now on and there when they come back.
 
         Args:
-            cluster: Whose offer.
-            offer: Its name.
             count: How many are wanted; fewer are ordered when the offer has fewer left.
         """
         of = self._clusters[cluster]
@@ -223,9 +195,7 @@ class Machines:
         """Gives a node back that was ordered and that nobody uses, and returns it as the part of its pool it was.
 
         Args:
-            cluster: Where it is.
             offer: What it was ordered from.
-            node: The node.
         """
         of = self._clusters[cluster]
         of.changed = of.relisted = True
@@ -235,13 +205,7 @@ class Machines:
         return gone
 
     def set_price(self, cluster: ClusterName, chip: ChipName, dollars_per_chip_hour: float) -> Iterator[MachineShare]:
-        """Changes a price, and yields by how much each node that is there costs more.
-
-        Args:
-            cluster: Whose.
-            chip: Of which chip.
-            dollars_per_chip_hour: The price.
-        """
+        """Changes a price, and yields by how much each node that is there costs more."""
         of = self._clusters[cluster]
         more = dollars_per_chip_hour - of.prices.get(chip, 0.0)
         of.prices[chip] = dollars_per_chip_hour
@@ -253,11 +217,7 @@ class Machines:
     # ---------------------------------------------------------------- what is taken
 
     def take(self, grant: Grant) -> None:
-        """Takes what was granted. A plan that grants what is not free is a fault of the planner.
-
-        Args:
-            grant: What was granted.
-        """
+        """Takes what was granted. A plan that grants what is not free is a fault of the planner."""
         machines = self._clusters[grant.cluster].machines
         for node, milli in zip(grant.nodes, grant.chip_milli, strict=True):
             machine = machines[node]
@@ -266,11 +226,7 @@ class Machines:
             assert not machine.away, f"{grant.cluster}/{node} is not there for {grant}"
 
     def give(self, grant: Grant) -> None:
-        """Gives back what was granted.
-
-        Args:
-            grant: What was granted.
-        """
+        """Gives back what was granted."""
         machines = self._clusters[grant.cluster].machines
         for node, milli in zip(grant.nodes, grant.chip_milli, strict=True):
             machines[node].free_milli += milli
@@ -279,7 +235,6 @@ class Machines:
         """Yields pool and amount (chips, or cores) that a grant uses on each of its nodes.
 
         Args:
-            grant: What was granted.
             option: The option it was granted for.
         """
         machines = self._clusters[grant.cluster].machines
@@ -288,11 +243,7 @@ class Machines:
             yield pool, option.cpus * ranks if self.pools[pool].counts_cores else milli / MILLI
 
     def dollars_per_hour(self, grant: Grant) -> float:
-        """Returns what the chips of a grant cost now.
-
-        Args:
-            grant: What was granted.
-        """
+        """Returns what the chips of a grant cost now."""
         of = self._clusters[grant.cluster]
         price = 0.0
         for node, milli in zip(grant.nodes, grant.chip_milli, strict=True):
@@ -300,12 +251,7 @@ class Machines:
         return price
 
     def is_idle(self, cluster: ClusterName, node: NodeName) -> bool:
-        """Returns whether nobody has a chip of a node.
-
-        Args:
-            cluster: Its cluster.
-            node: Its name.
-        """
+        """Returns whether nobody has a chip of a node."""
         machine = self._clusters[cluster].machines[node]
         return machine.free_milli == machine.node.chips * MILLI
 

@@ -34,7 +34,6 @@ class Changes:
 
         Args:
             rows: In order of time.
-            names: Of the columns.
         """
         table = np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
         return Changes(columns={name: sealed(table[:, place].copy()) for place, name in enumerate(names)})
@@ -45,19 +44,11 @@ class Changes:
         return self.columns["time_s"]
 
     def __getitem__(self, name: str) -> Floats:
-        """Returns one column.
-
-        Args:
-            name: Which.
-        """
+        """Returns one column."""
         return self.columns[name]
 
     def whole(self, name: str) -> Integers:
-        """Returns one column of whole numbers.
-
-        Args:
-            name: Which.
-        """
+        """Returns one column of whole numbers."""
         return self.columns[name].astype(np.int64)
 
 
@@ -76,7 +67,6 @@ class JobColumns:
         attempts: How many there were.
         displaced: How many were displaced.
         lost: How many were lost.
-        dollars: What they cost.
     """
 
     state: tuple[JobState, ...]
@@ -131,16 +121,13 @@ class Counts:
     """How often what happened.
 
     Args:
-        plans: Plans made.
         plans_incomplete: Those whose work budget ran out.
         evicts: Attempts displaced, by the limit that called for it.
         lost: Attempts lost with a node.
         outages: Nodes or groups of nodes that went away.
         resizes: Elastic attempts that grew or shrank.
         refused: Jobs that no machine could ever run.
-        moves: Data sets moved.
         moved_gib: How much that was.
-        moved_dollars: What it cost.
         nodes_bought: Nodes ordered from offers.
     """
 
@@ -162,16 +149,13 @@ class Outcome:
     """What a replay came to. `measures.measure` puts it in figures, `plots` draws it.
 
     Args:
-        workload: What was submitted.
         fleet: Name of the fleet.
         policy: What the lab decided about planning.
         unit: What sizes and amounts count: "chip", or "core" where the workload asks for no chip.
-        tree: The tenant tree.
         teams: Every team, by name.
         chips: Chip types asked for first, by name.
         pools: Chip types of clusters.
         start_s: When the replay began.
-        end_s: When it ended.
         jobs: What became of each job.
         room: Changes of what was there: (time_s, pool, amount, dollars_per_hour).
         use: Changes of what was used: (time_s, pool, team, amount).

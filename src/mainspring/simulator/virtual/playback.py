@@ -56,8 +56,6 @@ def replay(
     """Returns what becomes of a workload on a fleet.
 
     Args:
-        workload: What is submitted.
-        fleet: Where it runs.
         planner: Decides; `mainspring.planner.plan`, or another function of its form to compare with.
         teams: The tenant tree; a team nobody lists stands alone.
         policy: What the lab decides about planning.
@@ -113,7 +111,6 @@ class _Replay:
         """Lets time pass until all has ended, or nothing can happen any more.
 
         Args:
-            planner: Decides.
             budget: How much work one plan may take.
             planned: Called after each plan.
             progress: Called now and then.

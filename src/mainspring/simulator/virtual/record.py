@@ -42,7 +42,6 @@ class Budgets:
     """What teams with budgets spent in their windows.
 
     Args:
-        tree: The tenant tree.
         teams: Every team that has jobs, or is in the tree.
     """
 
@@ -60,12 +59,7 @@ class Budgets:
             self._sums[name] += cost
 
     def spent(self, now_s: float, runs: Iterable[AttemptRun]) -> dict[TeamName, float]:
-        """Returns what each team with a budget spent in its window, live attempts until now included.
-
-        Args:
-            now_s: The time.
-            runs: Every live attempt.
-        """
+        """Returns what each team with a budget spent in its window, live attempts until now included."""
         for name, paid in self._paid.items():
             while paid and paid[0][0] < now_s - self.windows_s[name]:
                 self._sums[name] -= paid.popleft()[1]
@@ -80,9 +74,7 @@ class Record:
     """Everything measured while a replay runs.
 
     Args:
-        workload: What is submitted.
         fleet: The fleet's name.
-        tree: The tenant tree.
         policy: What the lab decides about planning.
         start_s: When the replay begins.
     """
@@ -123,7 +115,6 @@ class Record:
         """Notes that a pool has more or less room.
 
         Args:
-            now_s: The time.
             piece: What comes or goes.
             sign: 1 or -1.
         """
@@ -133,8 +124,6 @@ class Record:
         """Notes that an attempt holds, or no longer holds, what it uses.
 
         Args:
-            now_s: The time.
-            run: The attempt.
             sign: 1 or -1.
         """
         team = run.job.team
@@ -145,8 +134,6 @@ class Record:
         """Notes that a job waits, or no longer waits.
 
         Args:
-            now_s: The time.
-            job: The job.
             sign: 1 or -1.
         """
         if (sign > 0) != job.wanted:
@@ -157,19 +144,12 @@ class Record:
         """Counts allocated time.
 
         Args:
-            use: What it was.
-            seconds: How long.
             run: The attempt that held what was allocated.
         """
         self._spent_s[use] += seconds * run.amount
 
     def pay(self, run: AttemptRun, now_s: float) -> None:
-        """Charges an attempt for the time since it was charged last.
-
-        Args:
-            run: The attempt.
-            now_s: The time.
-        """
+        """Charges an attempt for the time since it was charged last."""
         cost = dollars(dollars_per_hour=run.dollars_per_hour, granted_s=run.paid_s, ended_s=now_s)
         run.paid_s = now_s
         run.job.dollars += cost
@@ -188,29 +168,18 @@ class Record:
 
         Args:
             move: What the plan said.
-            dollars_per_gib: What moving costs.
         """
         self.tally.moves += 1
         self.tally.moved_bytes += move.size_bytes
         self.tally.moved_dollars += dollars_per_gib * move.size_bytes / GIB
 
     def planned(self, plan: Plan) -> None:
-        """Counts a plan.
-
-        Args:
-            plan: The plan.
-        """
+        """Counts a plan."""
         self.tally.plans += 1
         self.tally.plans_incomplete += not plan.complete
 
     def outcome(self, jobs: Sequence[JobRun], pools: Sequence[MachinePool], now_s: float) -> Outcome:
-        """Returns what the replay came to.
-
-        Args:
-            jobs: Every job.
-            pools: Every pool.
-            now_s: When it ended.
-        """
+        """Returns what the replay came to."""
         tally = self.tally
         counts = Counts(
             plans=tally.plans,

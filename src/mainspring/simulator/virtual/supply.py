@@ -28,11 +28,8 @@ class Supply:
     """The fleet in time. What its description foretells takes place from the start on.
 
     Args:
-        timeline: Virtual time.
         lives: Jobs and their attempts.
-        fleet: As described.
         policy: Says how fast links are, and what moving data costs.
-        seed: Of the faults.
     """
 
     def __init__(self, timeline: Timeline, lives: JobLifecycle, fleet: Fleet, policy: Policy, seed: int) -> None:
@@ -115,11 +112,7 @@ class Supply:
     # ---------------------------------------------------------------- what plans order
 
     def carry_out(self, plan: Plan) -> bool:
-        """Orders the nodes and moves of a plan; returns whether there was anything new to order.
-
-        Args:
-            plan: The plan.
-        """
+        """Orders the nodes and moves of a plan; returns whether there was anything new to order."""
         provided = [self._provide(provision) for provision in plan.provisions]
         moved = [self._move(move) for move in plan.moves]
         return any(provided) or any(moved)

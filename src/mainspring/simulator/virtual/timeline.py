@@ -8,11 +8,7 @@ from math import inf
 
 
 class Timeline:
-    """A heap of what is to happen. What happens at one time happens in the order it was foretold.
-
-    Args:
-        now_s: When it begins.
-    """
+    """A heap of what is to happen. What happens at one time happens in the order it was foretold."""
 
     def __init__(self, now_s: float) -> None:
         self.now_s = now_s
@@ -31,7 +27,6 @@ class Timeline:
 
         Args:
             time_s: When; infinity is never.
-            happens: What.
             expected: Whether a replay that waits for something may wait for this.
         """
         if time_s < inf:

@@ -59,8 +59,6 @@ def take_in(inbox: Path, store: ObjectStore, clock: Clock) -> Iterator[IngestRep
 
     Args:
         inbox: The inbox, called like its dataset.
-        store: Where episodes go.
-        clock: The time.
 
     Raises:
         StorageFull: There is no room; everything not yet read stays in the inbox.

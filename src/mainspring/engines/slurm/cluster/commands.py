@@ -50,7 +50,6 @@ class Commands:
     """Runs Slurm's commands. Safe to use from several threads at once.
 
     Args:
-        cluster: Whose they are.
         environment: The variables of this process; only `KEPT` ones are passed on.
     """
 
@@ -66,7 +65,6 @@ class Commands:
         Args:
             words: The command ("squeue", "--me").
             attempted: What it is for, as a clause, for messages.
-            stdin: What it reads.
 
         Raises:
             Unavailable: It is not there, took too long, wrote too much, or told of trouble that passes.

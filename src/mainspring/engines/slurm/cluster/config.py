@@ -18,7 +18,6 @@ class SlurmCluster:
     """A Slurm cluster, as its operator describes it.
 
     Args:
-        name: Its name here.
         partitions: Slurm's partitions to use. Of a pinned cluster they are ours alone; of a delegated one others use
             them too.
         shared: Absolute folder that every node and the machine of the commands see alike; ours alone.

@@ -107,11 +107,8 @@ class Host:
     """One machine as Slurm tells of it.
 
     Args:
-        machine: What it is.
         standing: What its state means.
         used_chips: Chips in use, by anybody.
-        used_cpus: CPUs in use.
-        used_memory_mib: Memory in use.
     """
 
     machine: Machine
@@ -125,7 +122,6 @@ def read_host(line: str, partitions: tuple[str, ...], chips: Mapping[str, ChipNa
     """Returns what a node's record says; None for a node of none of the partitions, or one that is yet to come.
 
     Args:
-        line: The record.
         partitions: Those we use; the first that has the node is the one it is used through.
         chips: Chip type by the type of GRES.
 

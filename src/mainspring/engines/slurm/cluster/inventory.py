@@ -48,7 +48,6 @@ class Asks(Protocol):
         """Returns what a command wrote.
 
         Args:
-            words: The command.
             attempted: What it is for, for messages.
 
         Raises:
@@ -98,9 +97,7 @@ class Stock:
     """Reads the nodes of a cluster.
 
     Args:
-        cluster: Which.
         commands: What runs Slurm's commands.
-        clock: Time.
     """
 
     def __init__(self, cluster: SlurmCluster, commands: Asks, clock: Clock) -> None:

@@ -72,7 +72,6 @@ class Limits:
         """Returns how much more the most generous of our accounts and QOS allow.
 
         Args:
-            partition: Where.
             partition_qos: Its own QOS, "" for none.
             accounts: Those our jobs may run under; "" for the user's own.
             qos: Those our jobs may ask for; "" for the default one.
@@ -141,7 +140,6 @@ def read_limits(text: str, *, user_number: int, database: Database, on: str) -> 
     """Returns what `scontrol show assoc_mgr flags=assoc,qos` tells.
 
     Args:
-        text: What it wrote.
         user_number: Our user's number in the system.
         database: What only the database tells.
         on: Which cluster, for messages.
@@ -177,11 +175,7 @@ def read_database(qos_text: str, association_text: str) -> Database:
 
 
 def least(rooms: Iterable[Room]) -> Room:
-    """Returns what all of them allow.
-
-    Args:
-        rooms: What each allows.
-    """
+    """Returns what all of them allow."""
     left: dict[str, float] = {}
     for room in rooms:
         for name, amount in room.items():

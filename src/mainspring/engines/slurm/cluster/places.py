@@ -35,9 +35,7 @@ class Partition:
     """A partition of Slurm.
 
     Args:
-        name: Its name.
         state: "UP"; else it takes or starts no jobs.
-        hosts: Its machines.
         nodes_max: The most nodes one job may have.
         time_max_s: The longest a job may take.
         grace_s: What it gives jobs that it takes back; 0 for nothing of its own.
@@ -71,11 +69,7 @@ class Reserved:
     from_s: Mapping[str, float] = field(default_factory=dict)
 
     def standing(self, host: Host) -> HostState:
-        """Returns what a machine's state means, reservations included.
-
-        Args:
-            host: The machine.
-        """
+        """Returns what a machine's state means, reservations included."""
         name, known = host.machine.name, host.standing
         if name in self.now and known.condition is not NodeCondition.DOWN and not known.leaving:
             words = f"reserved in Slurm: {self.now[name]}"
@@ -150,7 +144,6 @@ def read_reserved(text: str, *, now_s: float, on: str) -> Reserved:
 
     Args:
         text: What `scontrol --oneliner show reservation` wrote.
-        now_s: The time.
         on: Which cluster, for messages.
 
     Raises:

@@ -32,8 +32,6 @@ class SlotHolding:
         node: The node, or slot, by our name.
         host: Slurm's name of the machine it holds; "" while it waits in Slurm's queue.
         chips: Chips; CPUs on nodes without GPUs.
-        cpus: CPUs.
-        memory_mib: Memory.
     """
 
     node: NodeName
@@ -152,10 +150,7 @@ def make_node(
 
     Args:
         name: Our name of it.
-        machine: What it has.
         standing: Whether new work may be placed on it.
-        foreign: What others use.
-        domains: Its place.
     """
     return Node(
         name=name,
@@ -180,7 +175,6 @@ def make_buckets(hosts: Iterable[Host], holdings: Sequence[SlotHolding]) -> tupl
     """Returns machines by kind.
 
     Args:
-        hosts: All machines.
         holdings: What of the slots is ours.
     """
     kinds: dict[tuple[str, str, str, int], list[Host]] = {}
@@ -211,20 +205,12 @@ def make_buckets(hosts: Iterable[Host], holdings: Sequence[SlotHolding]) -> tupl
 
 
 def used_of(host: Host) -> Amount:
-    """Returns what anybody uses of a machine.
-
-    Args:
-        host: The machine.
-    """
+    """Returns what anybody uses of a machine."""
     return Amount(chips=host.used_chips, cpus=float(host.used_cpus), memory_mib=host.used_memory_mib)
 
 
 def by_node(holdings: Iterable[SlotHolding]) -> dict[NodeName, Amount]:
-    """Returns what is held of each node.
-
-    Args:
-        holdings: What is held.
-    """
+    """Returns what is held of each node."""
     held: dict[NodeName, Amount] = {}
     for holding in holdings:
         known = held.get(holding.node, Amount())

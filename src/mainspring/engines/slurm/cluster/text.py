@@ -43,7 +43,6 @@ def unreadable(attempted: str, *, got: str, wanted: str, on: str = "") -> Unavai
         attempted: What was being read.
         got: The text; the error quotes its beginning.
         wanted: What it should be.
-        on: Which cluster.
     """
     quoted = repr(got[:QUOTED_MAX]) + (f" and {len(got) - QUOTED_MAX} more letters" if len(got) > QUOTED_MAX else "")
     step = "run the same command by hand; wrappers around Slurm's commands must not write to their output"
@@ -78,11 +77,7 @@ def records(text: str, key: str, *, attempted: str, on: str) -> list[str]:
 
 
 def node_fields(line: str) -> dict[str, str]:
-    """Returns the fields of a node's record that hold no spaces, without its free text.
-
-    Args:
-        line: Its record.
-    """
+    """Returns the fields of a node's record that hold no spaces, without its free text."""
     free = _FREE_TEXT.search(line)
     words = (line[: free.start()] if free else line).split()
     # The last of two alike wins: OS= is free text too, and comes before what is read here.
@@ -90,11 +85,7 @@ def node_fields(line: str) -> dict[str, str]:
 
 
 def node_reason(line: str) -> tuple[str, str, float | None]:
-    """Returns why a node is in its state, in its operator's words; who said so; and when, as far as it is told.
-
-    Args:
-        line: Its record.
-    """
+    """Returns why a node is in its state, in its operator's words; who said so; and when, as far as it is told."""
     found = _REASON.search(line)
     if not found:
         return "", "", None
@@ -109,11 +100,7 @@ def node_reason(line: str) -> tuple[str, str, float | None]:
 
 
 def fields(line: str) -> dict[str, str]:
-    """Returns the fields of any record; a value may hold spaces, and lasts until the next `Key=`.
-
-    Args:
-        line: The record.
-    """
+    """Returns the fields of any record; a value may hold spaces, and lasts until the next `Key=`."""
     found = list(_FIELD.finditer(line))
     ends = [match.start() for match in found[1:]] + [len(line)]
     values: dict[str, str] = {}

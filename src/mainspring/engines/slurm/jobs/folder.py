@@ -47,11 +47,7 @@ class Asked:
     Args:
         partitions: The partition of each node.
         hosts: Slurm's name of each node; "" where Slurm decides.
-        chips: Chips of each.
-        cpus: CPUs of each.
-        memory_mib: Memory of each.
         tasks: The place of each task, in task order.
-        at_s: When.
     """
 
     partitions: tuple[str, ...]
@@ -98,11 +94,7 @@ class Gone:
 
 
 class AllocationFiles:
-    """One allocation's folder.
-
-    Args:
-        path: Where it is.
-    """
+    """One allocation's folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -114,22 +106,13 @@ class AllocationFiles:
         return frozenset()
 
     def text(self, name: str) -> str:
-        """Returns what a small file holds; "" when it is not there.
-
-        Args:
-            name: The file.
-        """
+        """Returns what a small file holds; "" when it is not there."""
         with suppress(FileNotFoundError), (self.path / name).open("rb") as file:
             return file.read(SMALL_BYTES_MAX).decode(errors="replace").strip()
         return ""
 
     def put(self, name: str, text: str) -> None:
-        """Writes a file, whole or not at all, readable by its owner alone. The lock must be held.
-
-        Args:
-            name: The file.
-            text: What it holds.
-        """
+        """Writes a file, whole or not at all, readable by its owner alone. The lock must be held."""
         draft = self.path / f".{name}"
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
@@ -185,11 +168,7 @@ class AllocationFiles:
         return Gone(codes=dict(sorted(codes.items())), taken=taken)
 
     def last_words(self, index: int) -> AgentExit | None:
-        """Returns what an agent said as its last act; None when it said nothing.
-
-        Args:
-            index: Which.
-        """
+        """Returns what an agent said as its last act; None when it said nothing."""
         with suppress(FileNotFoundError, InvalidMessage):
             return decode(AgentExit, (self.path / f"node-{index}" / "exit.json").read_bytes())
         return None
@@ -200,11 +179,7 @@ class AllocationFiles:
             (self.path / name).unlink(missing_ok=True)
 
     def log(self, rank: int) -> Path | None:
-        """Returns the newest part of a rank's output; None when there is none.
-
-        Args:
-            rank: Its number.
-        """
+        """Returns the newest part of a rank's output; None when there is none."""
         return next(iter(sorted(self.path.glob(f"node-*/rank-{rank}.log"))), None)
 
     def log_tail(self) -> str:
@@ -238,9 +213,6 @@ class Folder:
     def place(self, allocation: AllocationId) -> AllocationFiles:
         """Returns an allocation's folder, whether or not it is there.
 
-        Args:
-            allocation: Its id.
-
         Raises:
             InvalidInput: The id is not one that could name a folder.
         """
@@ -252,7 +224,6 @@ class Folder:
         """Takes an id for good; returns whether it was still free. The lock must be held.
 
         Args:
-            allocation: The id.
             nodes: Its nodes, none for an id that shall never be launched.
         """
         if not self.records.folder(allocation).exists() and (self.records.root / ENDED / allocation).exists():
@@ -260,11 +231,7 @@ class Folder:
         return self.records.claim(allocation, nodes)
 
     def put_away(self, allocation: AllocationId) -> None:
-        """Moves an allocation that ended long ago out of the way. The lock must be held.
-
-        Args:
-            allocation: Its id.
-        """
+        """Moves an allocation that ended long ago out of the way. The lock must be held."""
         (self.records.root / ENDED).mkdir(mode=0o700, exist_ok=True)
         with suppress(FileNotFoundError):
             self.records.folder(allocation).rename(self.records.root / ENDED / checked_name(allocation, "allocation"))

@@ -28,10 +28,7 @@ class Prepared:
     """Everything a submission needs.
 
     Args:
-        asked: What is asked for.
         files: What the folder must hold before, by name.
-        words: The command.
-        script: What it reads.
     """
 
     asked: Asked
@@ -45,8 +42,6 @@ class Launching:
     """Prepares submissions.
 
     Args:
-        cluster: Where.
-        stock: Knows its nodes.
         agent_command: Program and first words of an agent on its nodes.
         environment: Every variable an agent gets beside those of its node.
     """
@@ -70,8 +65,6 @@ class Launching:
 
         Args:
             order: The order.
-            folder: Its folder.
-            now_s: The time.
 
         Raises:
             NotFound: A node of the order does not exist here.

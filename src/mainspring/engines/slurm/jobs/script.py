@@ -176,10 +176,7 @@ class Share:
 
     Args:
         host: Slurm's name of it; "" where Slurm decides.
-        partition: The partition.
         gres_type: The type of its GPUs in Slurm; "" where they have none.
-        gpus: GPUs.
-        cpus: CPUs.
         memory_mib: Memory; 0 to say nothing.
         whole: Whether the node is wanted whole, with all of its memory.
     """
@@ -198,8 +195,6 @@ class Submission:
     """What sbatch is told of an allocation as a whole.
 
     Args:
-        allocation: Its id.
-        folder: Its folder.
         job: The job's name, for people.
         account: Slurm's account; "" for the user's own.
         qos: Slurm's QOS; "" for the default one.
@@ -266,11 +261,7 @@ def script(submission: Submission, *, base: str, taken_s: float, agent_command: 
 
 
 def environment_text(environment: Mapping[str, str]) -> str:
-    """Returns what a shell reads to set these variables; what no shell can set is left out.
-
-    Args:
-        environment: The variables.
-    """
+    """Returns what a shell reads to set these variables; what no shell can set is left out."""
     return "".join(
         f"export {name}={shlex.quote(value)}\n"
         for name, value in sorted(environment.items())

@@ -85,10 +85,7 @@ class Watch:
     """Looks at one allocation after the other, at one moment.
 
     Args:
-        cluster: Where.
-        records: Reads records.
         queue: What Slurm's queue shows.
-        now_s: The time.
         monotonic_s: The time, for lengths.
     """
 

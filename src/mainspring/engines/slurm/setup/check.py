@@ -41,10 +41,8 @@ class SetUp:
         cluster: As its operator describes it.
         commands: Runs Slurm's commands.
         python: The interpreter of this machine, for nodes that are to have the same.
-        version: Of this Mainspring.
         controller: Where agents will call; "" while no server runs.
         certificate: What they are to trust there, as PEM text; "" for what the nodes trust.
-        clock: Time.
     """
 
     def __init__(

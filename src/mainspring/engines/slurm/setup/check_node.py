@@ -79,12 +79,10 @@ class TrialJob:
 
     Args:
         commands: Runs Slurm's commands.
-        shared: The shared folder.
         scratch: The scratch folder on the node.
         python: The interpreter on the node.
         controller: Where an agent would call; "" to call nobody.
         certificate: What it would trust there, as PEM text; "" for what the node trusts.
-        clock: Time.
     """
 
     def __init__(
@@ -236,23 +234,13 @@ def _tail(path: Path) -> str:
 
 
 def folder_is_the_same(trial: Trial, shared: str) -> Finding:
-    """Returns whether the node read what was written here; its answer came the other way.
-
-    Args:
-        trial: With its answer.
-        shared: The shared folder.
-    """
+    """Returns whether the node read what was written here; its answer came the other way."""
     name, answer = "folder on a node", _answer(trial)
     return Finding(name=name, standing=CheckResult.OK, found=f"{answer.node} and this machine see {shared} alike")
 
 
 def agent_can_start(trial: Trial, version: str) -> Finding:
-    """Returns whether the node's Mainspring is the one that runs here, with all an agent needs.
-
-    Args:
-        trial: With its answer.
-        version: Of Mainspring here.
-    """
+    """Returns whether the node's Mainspring is the one that runs here, with all an agent needs."""
     name, answer = "Mainspring on a node", _answer(trial)
     found = f"{answer.version or 'none'} under Python {answer.python}"
     if answer.agent_error:
@@ -265,12 +253,7 @@ def agent_can_start(trial: Trial, version: str) -> Finding:
 
 
 def scratch_has_room(trial: Trial, folder: str) -> Finding:
-    """Returns whether agents can write to the node's scratch folder.
-
-    Args:
-        trial: With its answer.
-        folder: The scratch folder.
-    """
+    """Returns whether agents can write to the node's scratch folder."""
     name, answer = "scratch on a node", _answer(trial)
     if answer.scratch_error:
         fix = "name a folder of the nodes that this account may write with --scratch"
@@ -286,9 +269,6 @@ def clocks_agree(trial: Trial) -> Finding:
     """Returns how far the node's clock is from the server's; without one, from this machine's.
 
     Without the server's word all that is known is that the job ran between two looks at the clock here.
-
-    Args:
-        trial: With its answer.
     """
     name, answer = "clocks", _answer(trial)
     if answer.server_ahead_s is not None:
@@ -306,7 +286,6 @@ def server_answers(trial: Trial, url: str) -> Finding:
     """Returns whether the node can reach the server, as its agents will.
 
     Args:
-        trial: With its answer.
         url: Where; "" when no server runs.
     """
     name, answer = "server from a node", _answer(trial)

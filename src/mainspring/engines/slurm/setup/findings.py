@@ -31,11 +31,7 @@ class NodeAnswer:
 
 
 def in_words(names: Iterable[str]) -> str:
-    """Returns names as a clause, the first few of many.
-
-    Args:
-        names: What to tell.
-    """
+    """Returns names as a clause, the first few of many."""
     listed = list(names)
     shown = ", ".join(listed[:SHOWN_MAX])
     return f"{shown} and {len(listed) - SHOWN_MAX} more" if len(listed) > SHOWN_MAX else shown

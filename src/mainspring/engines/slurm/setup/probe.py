@@ -34,11 +34,7 @@ def agent() -> dict[str, object]:
 
 
 def room(folder: str) -> dict[str, object]:
-    """Returns how much room the scratch folder has, or why nothing can be written there.
-
-    Args:
-        folder: The scratch folder.
-    """
+    """Returns how much room the scratch folder has, or why nothing can be written there."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix="mainspring-check-") as file:
             file.write(b"checked")

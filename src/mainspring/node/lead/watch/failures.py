@@ -37,8 +37,6 @@ def exited(*, rank: int, agent: int, exit_code: int, words: str) -> Failure:
     """Returns the failure of a rank whose process ended.
 
     Args:
-        rank: Its place.
-        agent: Where that is.
         exit_code: Negative for a signal, which comes from outside; a code is the program's own word.
         words: Its last words.
     """
@@ -52,7 +50,6 @@ class FailureDecision:
 
     Args:
         outcome: How the attempt ends, None to begin another generation.
-        reason: Why, for people.
     """
 
     outcome: AttemptState | None

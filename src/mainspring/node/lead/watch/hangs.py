@@ -204,7 +204,6 @@ class Hangs:
         """Takes note that a generation's ranks run.
 
         Args:
-            now_s: The time.
             from_store: Whether they read their state from the object store, which may take long.
         """
         self._from_store, self._stage, self._dump = from_store, 0, None
@@ -255,8 +254,6 @@ class Hangs:
         Args:
             suspicion: The role that is silent, None for none.
             positions: How far every rank of that role is, by place.
-            step: The furthest step.
-            now_s: The time.
         """
         if suspicion is None:
             self._dump = None

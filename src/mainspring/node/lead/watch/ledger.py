@@ -56,7 +56,6 @@ class TimeLedger:
 
         Args:
             use: Why ranks do not run.
-            now_s: The time.
             closes: What the time since the last report went into, where it is not `use` either.
         """
         self._pass(now_s)
@@ -70,7 +69,6 @@ class TimeLedger:
         Args:
             step: The step they resume at.
             before: The furthest step there was before.
-            now_s: The time.
         """
         self._pass(now_s)
         self._running, self._stepping = True, False
@@ -82,7 +80,6 @@ class TimeLedger:
         Args:
             step: The step the rank has come to.
             measured: What it measured since its last report, in seconds.
-            now_s: The time.
         """
         self._pass(now_s)
         if not self._running or self._open_s <= 0:
@@ -111,7 +108,6 @@ class TimeLedger:
         """Takes note that ranks have ended and the attempt winds down.
 
         Args:
-            now_s: The time.
             well: Whether they did what they were for: a program that never reports steps is productive throughout.
         """
         self._pass(now_s)

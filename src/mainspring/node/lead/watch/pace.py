@@ -101,7 +101,6 @@ class Pace:
         A step that is whole before the copies of the one before have arrived shows a pace they cannot keep.
 
         Args:
-            step: The step.
             safe: Whether copies of all of them are there too.
         """
         self._settled = self._settled or step >= self._moved_at
@@ -162,7 +161,6 @@ class Pace:
         That never happens before a step is whole that was taken when all ranks had heard of the last move.
 
         Args:
-            now_s: The time.
             known_from: The first step by which all ranks will have heard of a move made now.
         """
         interval_s, step_s = self.interval_s(now_s), self.step_s
