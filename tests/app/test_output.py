@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -276,7 +276,6 @@ def test_a_spare_that_never_ran_is_said_to_stand_by(spares: int, words: str) -> 
 SHARES = st.lists(st.floats(0, 1e6), min_size=len(TimeUse), max_size=len(TimeUse))
 
 
-@settings(deadline=None)  # Rich takes a while over its first table.
 @given(SHARES)
 def test_goodput_table_has_a_bar_for_each_use_and_states_the_law(shares: list[float]) -> None:
     seconds = dict(zip(TimeUse, shares, strict=True))

@@ -76,7 +76,7 @@ HELD = shard_bytes()
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(KEYS), st.data())
 def test_any_single_flipped_bit_is_noticed(key: str, data: st.DataObject) -> None:
     at = data.draw(st.sampled_from(sorted(HELD[key])) if key in HELD else st.integers(0, len(SAVED[key]) - 1))
@@ -90,7 +90,7 @@ def test_any_single_flipped_bit_is_noticed(key: str, data: st.DataObject) -> Non
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.sampled_from(KEYS), st.data())
 def test_any_object_cut_short_is_noticed(key: str, data: st.DataObject) -> None:
     length = data.draw(st.integers(0, len(SAVED[key]) - 1))
@@ -139,7 +139,6 @@ def test_object_longer_than_it_was_stored_is_noticed() -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(st.integers(0, 70_000))
 def test_upload_that_broke_off_goes_on_where_it_was(break_at: int) -> None:
     arrays = arrays_at(1)

@@ -35,7 +35,7 @@ def regions(draw: st.DrawFn) -> tuple[tuple[int, ...], Cuts, tuple[int, ...], tu
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(regions(), st.sampled_from(["float32", "int64", "uint8"]))
 def test_region_of_any_cut_of_any_array_restored_equals_the_region(
     case: tuple[tuple[int, ...], Cuts, tuple[int, ...], tuple[int, ...]], dtype: str
@@ -49,7 +49,7 @@ def test_region_of_any_cut_of_any_array_restored_equals_the_region(
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 1), st.floats(0, 1), st.integers(0, 1)), max_size=12))
 def test_pieces_in_any_order_overlapping_or_not_are_the_bytes_of_their_shards(
     wanted: list[tuple[int, float, float, int]],

@@ -158,7 +158,7 @@ def test_clock_that_jumps_back_keeps_its_monotonic_time(clock: FakeClock) -> Non
     assert clock.monotonic_s() == 10.0
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(), st.lists(st.integers(1, 4_096), min_size=1, max_size=10))
 def test_dice_of_one_seed_repeat_and_stay_within_their_bits(seed: int, counts: list[int]) -> None:
     one, other = SeededDice(seed, "ids"), SeededDice(seed, "ids")

@@ -341,7 +341,7 @@ def test_requests_drawn_from_the_openapi_document_never_break_the_server(api: Ap
         assert isinstance(found, Ok)
         operation = found.ok()
 
-        @settings(max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=8, database=None, suppress_health_check=list(HealthCheck))
         @given(case=operation.as_strategy())
         def call(case: Any) -> None:
             # Followed logs last as long as their job.

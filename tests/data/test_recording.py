@@ -76,7 +76,7 @@ def test_recording_cut_anywhere_is_damaged(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 @given(data=st.data())
 def test_recording_with_any_byte_changed_reads_or_is_damaged(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "a.mcap"

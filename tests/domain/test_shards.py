@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.domain.errors import DamagedData
@@ -40,7 +40,6 @@ def cut_arrays(draw: st.DrawFn) -> tuple[tuple[int, ...], list[list[int]], tuple
     return whole, cuts, start, shape
 
 
-@settings(deadline=None)
 @given(cut_arrays(), st.sampled_from([ITEM_BYTES, GAP_BYTES_MIN // 4, GAP_BYTES_MIN]))
 def test_region_put_together_from_runs_equals_the_region_whatever_the_cuts(
     case: tuple[tuple[int, ...], list[list[int]], tuple[int, ...], tuple[int, ...]], item_bytes: int
@@ -67,7 +66,6 @@ def test_region_put_together_from_runs_equals_the_region_whatever_the_cuts(
     assert np.array_equal(region["number"], wanted["number"])
 
 
-@settings(deadline=None)
 @given(cut_arrays(), st.data())
 def test_region_with_a_block_left_out_is_not_covered(
     case: tuple[tuple[int, ...], list[list[int]], tuple[int, ...], tuple[int, ...]], data: st.DataObject

@@ -224,7 +224,7 @@ def test_snapshot_larger_than_any_memory_is_told_why_it_has_no_room(tmp_path: Pa
     assert "no room" in answer.reason
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from(["save", "hold", "release", "discard", "killed"]), max_size=25))
 def test_slots_handed_out_are_never_the_newest_snapshot_nor_one_that_is_held(operations: list[str]) -> None:
     async def scenario(arena: Arena) -> None:

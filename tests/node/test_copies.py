@@ -178,7 +178,7 @@ def test_empty_copy_counts_and_carries_the_facts() -> None:
     asyncio.run(scenario())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["whole", "broken", "hold", "release"])), max_size=25))
 def test_newest_whole_copy_of_every_place_is_always_there(operations: list[tuple[int, str]]) -> None:
     async def scenario() -> None:

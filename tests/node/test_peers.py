@@ -122,7 +122,7 @@ def test_push_of_a_snapshot_that_all_others_have_is_a_header_and_counts(tmp_path
     asyncio.run(scenario())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(0, 9000), st.booleans(), st.booleans()), max_size=30),
 )
@@ -435,7 +435,7 @@ def test_answer_of_another_length_than_asked_for_is_refused(tmp_path: Path, answ
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.binary(max_size=300))
 def test_bytes_that_are_no_message_end_the_connection_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, data: bytes

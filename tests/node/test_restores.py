@@ -276,7 +276,7 @@ def test_checkpoint_to_begin_from_that_is_not_there_is_not_found(tmp_path: Path,
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=20))
 def test_any_runs_of_bytes_of_a_peers_snapshot_come_as_they_are(
     tmp_path_factory: pytest.TempPathFactory, runs: list[tuple[int, float, float]]

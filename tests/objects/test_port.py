@@ -130,7 +130,7 @@ def test_range_with_negative_numbers_is_refused(store: ObjectStore) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 3 * DIRECT_BYTES), st.sampled_from([0, 100, 1 << 20]), st.integers(0, 2), st.integers(0, 1))
 def test_range_read_into_memory_is_its_bytes_however_it_is_aligned(
     store: ObjectStore, start: int, size_bytes: int, blocks: int, shift: int

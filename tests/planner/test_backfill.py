@@ -395,7 +395,7 @@ def _listed(free: dict[float, int], jobs: list[tuple[int, float]]) -> list[float
     ends_s=st.lists(st.integers(1, 9).map(lambda tens: tens * 10.0), min_size=1, max_size=4),
     jobs=st.lists(st.tuples(st.integers(1, 32), st.integers(1, 30).map(float)), min_size=1, max_size=12),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_estimates_of_a_small_queue_are_those_of_a_list_scheduler(
     ends_s: list[float], jobs: list[tuple[int, float]]
 ) -> None:
@@ -427,7 +427,7 @@ def _partly(ends: list[tuple[int, int]]) -> Lab:
 
 @pytest.mark.slow
 @given(ends=_ENDS, gangs=_GANGS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_reservations_never_use_more_of_a_node_than_it_has(
     ends: list[tuple[int, int]], gangs: list[tuple[int, int, str | None, int]]
 ) -> None:
@@ -459,7 +459,7 @@ def test_reservations_never_use_more_of_a_node_than_it_has(
 
 @pytest.mark.slow
 @given(ends=_ENDS, gang=_GANGS.map(lambda gangs: gangs[0]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_earliest_is_the_first_time_at_which_a_gang_stands(
     ends: list[tuple[int, int]], gang: tuple[int, int, str | None, int]
 ) -> None:

@@ -20,7 +20,7 @@ from mainspring.planner.quota.entitlement import Entitlement
 from mainspring.planner.quota.limits import Charge
 from mainspring.planner.quota.precedence import BORROWED
 
-property_of = settings(deadline=None, max_examples=60)  # A busy machine is no failure.
+property_of = settings(max_examples=60)
 
 
 def world(teams: list[Team], jobs: dict[str, Job] | None = None, *, h100s: int = 32, down: int = 0) -> Tenants:

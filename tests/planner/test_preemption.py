@@ -297,7 +297,7 @@ def draw(dice: Random) -> Drawn:
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.randoms(use_true_random=False))
 def test_victims_make_room_and_none_of_them_is_needless(dice: Random) -> None:
     drawn = draw(dice)

@@ -31,9 +31,7 @@ CHIPS = ("h100", "b200")
 TEAMS = ("lab", "vision", "control", "stray")
 
 pytestmark = pytest.mark.slow
-property_of = settings(  # A busy machine is no failure.
-    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
-)
+property_of = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 
 @dataclass(frozen=True, kw_only=True)

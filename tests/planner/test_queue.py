@@ -17,7 +17,7 @@ from mainspring.domain.team import Team, TeamOrder
 from mainspring.planner.quota.precedence import BORROWED
 from mainspring.planner.quota.queue import Turn
 
-property_of = settings(deadline=None, max_examples=60)  # A busy machine is no failure.
+property_of = settings(max_examples=60)
 
 
 def world(teams: Iterable[Team], jobs: dict[str, Job]) -> Tenants:

@@ -52,7 +52,7 @@ def test_arm_state_shows_object_and_goal_of_the_start_by_name(arm: Arm) -> None:
     assert len(state) == STATE_DIM
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 2**31), index=st.integers(0, 10**6))
 def test_start_is_repeatable_and_no_purpose_shares_one(seed: int, index: int) -> None:
     training, again, evaluation = (

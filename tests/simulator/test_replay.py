@@ -326,7 +326,7 @@ def test_planner_learns_durations_only_where_it_may() -> None:
     assert expected(learn=False) == inf
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     evicts=st.lists(st.integers(1, 20_000), max_size=5),
     outages=st.lists(st.integers(1, 20_000), max_size=5),
@@ -379,7 +379,7 @@ def _random_jobs(draw: Sequence[tuple[int, int, int, int, int]]) -> list[TraceJo
     ]  # fmt: skip
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     drawn=st.lists(
         st.tuples(

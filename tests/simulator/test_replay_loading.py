@@ -236,7 +236,7 @@ def test_trace_that_is_not_there_is_not_found(tmp_path: Path) -> None:
         load(tmp_path / "nothing.csv")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.one_of(st.binary(max_size=400), st.text(alphabet='-{}[]",:x1\n e|', max_size=200).map(str.encode)))
 @pytest.mark.slow
 def test_garbage_is_told_and_never_crashes(tmp_path: Path, data: bytes) -> None:

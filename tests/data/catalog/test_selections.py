@@ -168,7 +168,7 @@ def test_merge_holds_each_episode_once(store: ObjectStore) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sets(st.integers(0, 40), min_size=1), st.sets(st.integers(0, 40), min_size=1), st.integers(1, 40))
 def test_difference_is_that_of_the_sets(one: set[int], two: set[int], cut: int) -> None:
     store = open_store("memory://")

@@ -96,7 +96,7 @@ def same(got: Any, wanted: Any) -> bool:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data(), message_format=st.sampled_from(["cdr", "ros1"]), little=st.booleans())
 def test_message_of_any_type_decodes_to_what_was_encoded(
     data: st.DataObject, message_format: Literal["cdr", "ros1"], little: bool

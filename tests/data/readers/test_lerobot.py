@@ -202,7 +202,7 @@ def test_episode_of_countless_rows_is_refused_and_does_not_take_the_memory(tmp_p
 
 
 @pytest.mark.slow
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(data=st.data(), version=st.sampled_from(["v2.1", "v3.0"]))
 def test_broken_dataset_is_read_as_far_as_it_goes_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, version: str

@@ -47,7 +47,7 @@ def stamps() -> Coded:
     return encoded(frames_of(stamped(number, height=48, width=80) for number in range(43)), gop=7)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_any_group_decodes_to_its_own_frames_whatever_came_before(stamps: Coded, data: st.DataObject) -> None:
     decoder = GopDecoder()

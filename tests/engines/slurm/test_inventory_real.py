@@ -202,7 +202,7 @@ def test_controller_that_is_dead_is_unavailable(place: Place) -> None:
     assert len(stock.look(Ours()).nodes) == 5
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.lists(_NAMES, min_size=1, max_size=40))
 def test_host_lists_mean_to_slurm_what_they_mean_here(place_of_lists: Place, names: list[str]) -> None:
     assert set(place_of_lists.must("scontrol", "show", "hostnames", compress_hosts(names)).split()) == set(names)
@@ -210,7 +210,7 @@ def test_host_lists_mean_to_slurm_what_they_mean_here(place_of_lists: Place, nam
     assert expand_hosts(theirs) == place_of_lists.must("scontrol", "show", "hostnames", theirs).split()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     text=st.from_regex(r"[a-c](\[0[1-3]-0?[4-9]\]|\[[1-3],[5-7]-[8-9]\])n\[0?[1-2]-[3-9]\](,x[1-9])?", fullmatch=True)
 )

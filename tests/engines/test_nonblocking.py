@@ -310,7 +310,7 @@ def test_many_acts_on_a_slow_cluster_keep_their_caller_for_a_moment_in_all(world
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32), words=st.lists(st.sampled_from("lsoiw"), min_size=20, max_size=120))
 def test_however_slow_and_faulty_the_cluster_what_returned_holds(seed: int, words: list[str]) -> None:
     """A launch that returned is never absent, a stop that returned never undone, and no allocation has two calls."""

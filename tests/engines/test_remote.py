@@ -27,11 +27,11 @@ from mainspring.engines.common.nonblocking import NonBlockingEngine
 from mainspring.engines.remote.connection import HostCommand
 from mainspring.engines.remote.engine import RETRY_S, RemoteEngine, ssh_words
 from mainspring.testing import FakeClock
-from tests.engines.far_host import OpenTest, many_nodes
+from tests.engines.remote_host import OpenTest, many_nodes
 from tests.engines.troubled import order
 
 ROOT = Path(__file__).parents[2]
-HOST = (sys.executable, "-m", "tests.engines.far_host")
+HOST = (sys.executable, "-m", "tests.engines.remote_host")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 ONE, NODE = AllocationId("allocation-1"), NodeName("alpha-0")
 Make = Callable[..., RemoteEngine]

@@ -19,9 +19,9 @@ from mainspring.domain.ids import ClusterName
 from mainspring.engines.common.nonblocking import NonBlockingEngine
 from mainspring.engines.remote.connection import HostCommand
 from mainspring.engines.remote.engine import RemoteEngine, ssh_words
-from tests.engines.far_host import OpenTest
+from tests.engines.remote_host import OpenTest
 from tests.engines.sshd import Sshd
-from tests.engines.test_far import ENVIRONMENT, gone, pids, until
+from tests.engines.test_remote import ENVIRONMENT, gone, pids, until
 from tests.engines.troubled import order
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ def sshd(tmp_path: Path) -> Iterator[Sshd]:
 def far(sshd: Sshd, tmp_path: Path) -> Iterator[RemoteEngine]:
     words = ssh_words("login", sys.executable, "engine-host")
     # The host must find the tests too; a lab's has Mainspring installed.
-    path = f"PYTHONPATH={shlex.quote(ENVIRONMENT['PYTHONPATH'])} {sys.executable} -m tests.engines.far_host"
+    path = f"PYTHONPATH={shlex.quote(ENVIRONMENT['PYTHONPATH'])} {sys.executable} -m tests.engines.remote_host"
     made = RemoteEngine(
         HostCommand(
             words=(words[0], "-F", str(sshd.client), *words[1:-1], f"exec env {path}"),

@@ -209,7 +209,7 @@ def by_hand(snapshot: Snapshot, books: list[Machine], option: Option) -> int:
     return best
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(fleets(), st.lists(options(), min_size=1, max_size=6))
 def test_placements_never_exceed_a_node_and_fits_equals_a_look_at_every_domain(
     snapshot: Snapshot, asked: list[Option]
@@ -239,7 +239,7 @@ def test_placements_never_exceed_a_node_and_fits_equals_a_look_at_every_domain(
             assert int(room.memory[row]) == (books[row].memory_mib if counted else UNCOUNTED)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(fleets(), st.lists(options(), min_size=1, max_size=4), st.lists(options(), min_size=1, max_size=5), st.data())
 def test_after_a_rollback_everything_is_as_if_nothing_had_been_tried(
     snapshot: Snapshot, tried: list[Option], asked: list[Option], data: st.DataObject
@@ -270,7 +270,7 @@ def test_after_a_rollback_everything_is_as_if_nothing_had_been_tried(
 @pytest.mark.slow
 def test_places_are_the_same_whatever_the_hash_seed() -> None:
     program = (
-        "from tests.planner.test_room import *\n"
+        "from tests.planner.test_free_capacity import *\n"
         "nodes = [node(i, chips=(8, 4)[i % 2], rack=i // 4, block=i // 8, cpus=64.0 + i % 3, memory_gib=256.0,\n"
         "              foreign_chip_milli=300 * (i % 3), taints=('spot',) * (i % 2)) for i in range(32)]\n"
         "room = FreeCapacity(snapshot_of(*nodes))\n"
