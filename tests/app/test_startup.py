@@ -21,7 +21,7 @@ HEAVY = {
         "mainspring.engines.local",
         "mainspring.planner.cycle",
     ),
-    *("mainspring.app.server", "mainspring.domain.wire.node"),
+    *("mainspring.app.server", "mainspring.domain.wire.events", "mainspring.domain.wire.node"),
 }
 _SHOW = (
     "import sys\nfrom mainspring.app.cli.main import main\ntry: main()\nfinally: print('\\n' + ' '.join(sys.modules))"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import TYPE_CHECKING
 
 from mainspring.domain.codec import message
 from mainspring.domain.errors import InvalidInput
@@ -11,8 +12,10 @@ from mainspring.domain.goodput import Goodput
 from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName
 from mainspring.domain.job import ARRAY_MAX, JobSpec
 from mainspring.domain.life import AttemptState, JobState
-from mainspring.domain.wire.events import AnyEvent, told_event
 from mainspring.domain.wire.facts import Detail, RankStatus
+
+if TYPE_CHECKING:
+    from mainspring.domain.wire.events import AnyEvent
 
 
 @message("Submit")
@@ -60,6 +63,8 @@ class Event:
     @property
     def told(self) -> AnyEvent:
         """Returns what happened, as an instance of its own class."""
+        from mainspring.domain.wire.events import told_event  # Thirty classes, which few verbs need.
+
         return told_event(self.kind, self.detail)
 
 
