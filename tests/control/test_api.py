@@ -106,7 +106,7 @@ def test_job_submitted_over_http_is_shown_listed_explained_and_stopped(api: Api)
     assert [view.id for view in only] == [made.id]
     assert decode(answers.Why, api.get(f"/v1/jobs/{made.id}/why").content).candidates
     events = codec.decode(tuple[answers.Event, ...], api.get(f"/v1/jobs/{made.id}/events").content)
-    assert events[0].kind is JobSubmittedEvent.kind
+    assert events[0].kind == JobSubmittedEvent.kind
     rest = codec.decode(tuple[answers.Event, ...], api.get(f"/v1/events?since={events[0].sequence}").content)
     assert events[0] not in rest
     assert events[-1] in rest

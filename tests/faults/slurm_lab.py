@@ -16,6 +16,7 @@ import numpy as np
 from mainspring.app.base.home import Config
 from mainspring.app.sdk.lab import Lab, job
 from mainspring.domain.answers import JobView
+from mainspring.domain.fleet import NodeCondition
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import JobState, ended
@@ -92,6 +93,13 @@ class SlurmLab:
                 number = np.sin(number * 3.0 + step)
             assert view.result[f"number_{rank}"] == float(number[0])
         return view
+
+    def free(self, cluster: ClusterName) -> float:
+        """Returns how many chips of a cluster nobody uses, as far as the controller knows."""
+        (view,) = (view for view in self.lab.fleet() if view.inventory.cluster == cluster)
+        nodes = [node for node in view.inventory.nodes if node.condition is NodeCondition.READY]
+        used = sum(node.foreign_chip_milli + view.used_chip_milli.get(node.name, 0) for node in nodes)
+        return sum(node.chips for node in nodes) - used / 1_000
 
     def idle(self) -> bool:
         """Returns whether nothing of Slurm is left running."""

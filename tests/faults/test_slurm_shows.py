@@ -12,14 +12,23 @@ from mainspring.domain.wire.events.attempts import AttemptStoppingEvent
 from mainspring.domain.wire.events.leads import AgentLeavingEvent, LeadEndedEvent
 from mainspring.testing.slurm import slurm_missing
 from tests.app.conftest import kill, kinds
-from tests.faults.slurm_lab import BESIDE, DELEGATED, GRACE_S, PINNED, SlurmLab, slurm_lab
+from tests.faults.slurm_lab import BESIDE, DELEGATED, GRACE_S, PINNED, RANKS, SlurmLab, slurm_lab
 from tests.faults.slurm_rig import STRANGER, state, submit, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+CHIPS = {PINNED: 3, DELEGATED: RANKS, BESIDE: RANKS}
+
+
+@pytest.fixture
+def slurm(lab: SlurmLab) -> SlurmLab:
+    """Gives the lab once the controller knows that all of it is free, whatever the test before has done to it."""
+    free = "the controller to know that all is free"
+    until(lambda: all(lab.free(cluster) >= chips for cluster, chips in CHIPS.items()), free, wait_s=150)
+    return lab
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmLab]:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmLab]:
     if missing := slurm_missing():
         pytest.skip(missing)
     with slurm_lab(tmp_path_factory.mktemp("lab")) as made:

@@ -57,7 +57,7 @@ class StoredSource:
             shard.path: ArraySpec(path=shard.path, dtype=shard.dtype, shape=shard.global_shape, part=shard.part)
             for shard in checkpoint.shards
         }
-        self._arrays = tuple(arrays[path] for path in sorted(arrays))
+        self.arrays = tuple(arrays[path] for path in sorted(arrays))
 
     @property
     def name(self) -> str:
@@ -69,11 +69,6 @@ class StoredSource:
         """See `ArraySource.facts`."""
         manifest = self._checkpoint.manifest
         return Facts(step=manifest.step, state=manifest.state, origin=self.name)
-
-    @property
-    def arrays(self) -> tuple[ArraySpec, ...]:
-        """See `ArraySource.arrays`."""
-        return self._arrays
 
     def read(self, blocks: Sequence[Block]) -> None:
         """See `ArraySource.read`."""
@@ -112,8 +107,11 @@ def import_source(
     """
     name = JobId(checked_name(job, "what is imported"))
     if name.startswith(_JOB_PREFIX):
-        wanted = f"a name that does not begin with {_JOB_PREFIX!r}: those belong to jobs"
-        raise InvalidInput("import a checkpoint", got=repr(job), wanted=wanted)
+        raise InvalidInput(
+            "import a checkpoint",
+            got=repr(job),
+            wanted=f"a name that does not begin with {_JOB_PREFIX!r}: those belong to jobs",
+        )
     if step in durable_steps(store, name):
         raise Conflict("import a checkpoint", on=f"{name}@{step}", got="one there already", wanted="another name")
     before = newest_claim(store, name)
@@ -122,7 +120,6 @@ def import_source(
         raise Conflict("import a checkpoint", on=name, got="somebody else's import that began just now")
     try:
         shares = _Shares(store, name, step, claim, progress).written(source)
-        lineage = Lineage(number=claim.number, ranks=len(shares), parent=source.facts.origin)
         manifest = Manifest(
             job=name,
             attempt=IMPORTED,
@@ -130,7 +127,7 @@ def import_source(
             created_s=now_s,
             shares=shares,
             state=source.facts.state,
-            lineage=lineage,
+            lineage=Lineage(number=claim.number, ranks=len(shares), parent=source.facts.origin),
         )
         if newest_claim(store, name) != claim or not commit(store, manifest, replace=False):
             raise Conflict("import a checkpoint", on=f"{name}@{step}", got="somebody else's import of the same name")
@@ -158,8 +155,7 @@ class _Shares:
         self._buffer = np.frombuffer(aligned_buffer(room_bytes), dtype=np.uint8)
         for array in source.arrays:
             if not array.elements:  # It has no region, and shall not be forgotten.
-                nowhere = Region(start=(0,) * len(array.shape), shape=array.shape)
-                self._add(block(array, nowhere, self._buffer))
+                self._add(block(array, Region(start=(0,) * len(array.shape), shape=array.shape), self._buffer))
         for blocks in batches(source, source.arrays):
             for each in blocks:
                 self._add(each)

@@ -32,8 +32,9 @@ def json_file(path: Path) -> dict[str, Any]:
     with reported("read a checkpoint", str(path)):
         size_bytes = path.stat().st_size
         if size_bytes > HEADER_BYTES_MAX:
-            wanted = f"at most {HEADER_BYTES_MAX}"
-            raise DamagedData("read a checkpoint", on=str(path), got=f"{size_bytes} bytes", wanted=wanted)
+            raise DamagedData(
+                "read a checkpoint", on=str(path), got=f"{size_bytes} bytes", wanted=f"at most {HEADER_BYTES_MAX}"
+            )
         data = path.read_bytes()
     return json_object(data, str(path))
 

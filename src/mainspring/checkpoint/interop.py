@@ -180,8 +180,11 @@ def block(array: ArraySpec, region: Region, room: NDArray[np.uint8]) -> Block:
         room: The memory, at least as long as the region.
     """
     dtype = dtype_named(array.dtype)
-    elements = room[: math.prod(region.shape) * dtype.itemsize].view(dtype).reshape(region.shape)
-    return Block(array=array, region=region, elements=elements)
+    return Block(
+        array=array,
+        region=region,
+        elements=room[: math.prod(region.shape) * dtype.itemsize].view(dtype).reshape(region.shape),
+    )
 
 
 def batches(
@@ -323,8 +326,7 @@ def with_prefix(source: ArraySource, prefix: str) -> ArraySource:
     chosen: dict[ArraySpec, ArraySpec] = {}
     for array in source.arrays:
         path = checked_path(above + array.path, source.name)
-        part = part_of(path, {}) if array.part is Part.OTHER else array.part
-        chosen[replace(array, path=path, part=part)] = array
+        chosen[replace(array, path=path, part=part_of(path, {}) if array.part is Part.OTHER else array.part)] = array
     return Selected(source, chosen)
 
 
@@ -401,8 +403,12 @@ def checked_path(path: str, on: str) -> str:
         InvalidInput: It is empty, too long, or not printable.
     """
     if not path or len(path) > PATH_LENGTH_MAX or not path.isprintable():
-        wanted = f"1 to {PATH_LENGTH_MAX} printable characters"
-        raise InvalidInput("accept an array's name", on=on, got=ascii(path[:200]), wanted=wanted)
+        raise InvalidInput(
+            "accept an array's name",
+            on=on,
+            got=ascii(path[:200]),
+            wanted=f"1 to {PATH_LENGTH_MAX} printable characters",
+        )
     return path
 
 

@@ -90,38 +90,26 @@ class OrbaxSource:
     def __init__(self, path: Path) -> None:
         path = path.absolute()
         self._folder = _item_of(path)
-        self._name = str(path)
+        self.name = str(path)
         self._tree = _tree_of(self._folder)
-        parts = facts_from(self._tree.facts, self._name)
-        state = {**parts.state, **_strings_of(self._folder, self._tree)}
-        step = parts.step if parts.step >= 0 else _step_of(path)
-        self._facts = Facts(step=step, state=state, origin=parts.origin, parts=parts.parts)
+        parts = facts_from(self._tree.facts, self.name)
+        self.facts = Facts(
+            state={**parts.state, **_strings_of(self._folder, self._tree)},
+            step=parts.step if parts.step >= 0 else _step_of(path),
+            origin=parts.origin,
+            parts=parts.parts,
+        )
         self._names = {leaf.path: leaf.name for leaf in self._tree.leaves}
         self._chunk_rows: dict[str, int] = {}
-        self._arrays = checked_arrays(list(self._specs()), self._name)
+        self.arrays = checked_arrays(list(self._specs()), self.name)
         self._open: dict[str, tensorstore.TensorStore] = {}
-
-    @property
-    def name(self) -> str:
-        """See `ArraySource.name`."""
-        return self._name
-
-    @property
-    def facts(self) -> Facts:
-        """See `ArraySource.facts`."""
-        return self._facts
-
-    @property
-    def arrays(self) -> tuple[ArraySpec, ...]:
-        """See `ArraySource.arrays`."""
-        return self._arrays
 
     def read(self, blocks: Sequence[Block]) -> None:
         """See `ArraySource.read`."""
         stores = {**self._open, **self._opened([each for each in blocks if each.array.path not in self._open])}
         reading = [stores[each.array.path][each.place].read() for each in blocks]
         for each, future in zip(blocks, reading, strict=True):
-            with _told("read an Orbax array", f"{each.array.path} of {self._name}", DamagedData):
+            with _told("read an Orbax array", f"{each.array.path} of {self.name}", DamagedData):
                 each.elements[...] = future.result()
         last = blocks[-1].array.path
         self._open = {last: stores[last]}  # More of it may follow, from chunks that are unpacked already.
@@ -134,7 +122,7 @@ class OrbaxSource:
             some = leaves[first : first + _OPENED_AT_ONCE]
             opening = [tensorstore.open(self._stored(leaf.name), open=True, read=True) for leaf in some]
             for leaf, future in zip(some, opening, strict=True):
-                with _told("open an Orbax array", f"{leaf.path} of {self._name}", DamagedData):
+                with _told("open an Orbax array", f"{leaf.path} of {self.name}", DamagedData):
                     store = future.result()
                 dtype, shape = store.dtype.name, tuple(store.shape)
                 if len(shape) > AXES_MAX:
@@ -142,8 +130,9 @@ class OrbaxSource:
                 try:
                     dtype_named(dtype)
                 except DamagedData as error:
-                    on = f"{leaf.path} of {self._name}"
-                    raise InvalidInput("read an Orbax array", on=on, got=dtype, wanted=error.wanted) from error
+                    raise InvalidInput(
+                        "read an Orbax array", on=f"{leaf.path} of {self.name}", got=dtype, wanted=error.wanted
+                    ) from error
                 self._chunk_rows[leaf.path] = next(iter(store.chunk_layout.read_chunk.shape or ()), None) or 1
                 yield ArraySpec(path=leaf.path, dtype=dtype, shape=shape, part=part_of(leaf.path, self.facts.parts))
 
@@ -169,7 +158,7 @@ class OrbaxSource:
                 opening[array.path] = tensorstore.open(spec, open=True, read=True, context=context)
         stores: dict[str, tensorstore.TensorStore] = {}
         for path, future in opening.items():
-            with _told("open an Orbax array", f"{path} of {self._name}", DamagedData):
+            with _told("open an Orbax array", f"{path} of {self.name}", DamagedData):
                 stores[path] = future.result()
         return stores
 
@@ -188,8 +177,9 @@ def _told(attempted: str, on: str, kind: type[MainspringError]) -> Iterator[None
     except (ValueError, RuntimeError, TypeError, OverflowError) as error:
         got = " ".join(_ESSAY.split(str(error))[0].split())
         full = any(words in got for words in _FULL)
-        got = got if len(got) <= 2 * _QUOTED_MAX else f"{got[:_QUOTED_MAX]} .. {got[-_QUOTED_MAX:]}"
-        raise (StorageFull if full else kind)(attempted, on=on, got=got) from error
+        raise (StorageFull if full else kind)(
+            attempted, on=on, got=got if len(got) <= 2 * _QUOTED_MAX else f"{got[:_QUOTED_MAX]} .. {got[-_QUOTED_MAX:]}"
+        ) from error
 
 
 def write_orbax(source: ArraySource, folder: Path, *, progress: Progress = lambda done: None) -> None:
@@ -243,11 +233,10 @@ def _write_arrays(source: ArraySource, folder: Path, progress: Progress) -> None
 
 
 def _new(array: ArraySpec, folder: Path) -> dict[str, Any]:
-    metadata = {"shape": array.shape, "chunks": region_shape(array), "compressor": None, "order": "C"}
     return {
         "driver": "zarr",
         "kvstore": _in_database(folder, _name_of(array.path)),
-        "metadata": metadata,
+        "metadata": {"shape": array.shape, "chunks": region_shape(array), "compressor": None, "order": "C"},
         "dtype": array.dtype,
         "create": True,
         "open": True,  # A large array comes in several batches.
@@ -274,9 +263,12 @@ def _tree_metadata(source: ArraySource) -> dict[str, Any]:
         segments = array.path.split("/")
         other = names.setdefault(_name_of(array.path), array.path)
         if other != array.path or not all(segments):
-            wanted = "segments that are not empty, and names that differ when their segments are joined by dots"
-            got = f"beside {other!r}" if other != array.path else "an empty segment"
-            raise InvalidInput("write an Orbax checkpoint", on=array.path, got=got, wanted=wanted)
+            raise InvalidInput(
+                "write an Orbax checkpoint",
+                on=array.path,
+                got=f"beside {other!r}" if other != array.path else "an empty segment",
+                wanted="segments that are not empty, and names that differ when their segments are joined by dots",
+            )
         try:
             tensorstore.dtype(array.dtype)
         except TypeError as error:
@@ -285,8 +277,9 @@ def _tree_metadata(source: ArraySource) -> dict[str, Any]:
             children.setdefault("/".join(segments[:count]), set()).add(segment)
     both = sorted(set(children) & {array.path for array in source.arrays})
     if both:
-        got = "an array and arrays below it"
-        raise InvalidInput("write an Orbax checkpoint", on=both[0], got=got, wanted="one or the other")
+        raise InvalidInput(
+            "write an Orbax checkpoint", on=both[0], got="an array and arrays below it", wanted="one or the other"
+        )
     sequences = {above for above, below in children.items() if below == {str(index) for index in range(len(below))}}
     tree: dict[str, Any] = {}
     for array in source.arrays:
@@ -315,8 +308,7 @@ def _item_of(path: Path) -> Path:
     items = [name for name in below if (path / name / _TREE_FILE).is_file()]
     if len(items) == 1:
         return path / items[0]
-    steps = sorted((name for name in below if name.isascii() and name.isdigit()), key=int)
-    one = items[:1] or steps[-1:]
+    one = items[:1] or sorted((name for name in below if name.isascii() and name.isdigit()), key=int)[-1:]
     raise InvalidInput(
         "read an Orbax checkpoint",
         on=str(path),

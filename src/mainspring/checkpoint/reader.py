@@ -390,8 +390,12 @@ def open_checkpoint(store: ObjectStore, job: JobId, step: int) -> Checkpoint:
         indices[share.file] = index_from(data, share, key)
 
     each(read_index, manifest.shares, threads=READS_AT_ONCE)
-    read = (store.size(manifest_key(job, step)) or 0) + sum(share.index_bytes for share in manifest.shares)
-    return Checkpoint(store, manifest, [indices[share.file] for share in manifest.shares], bytes_read=read)
+    return Checkpoint(
+        store,
+        manifest,
+        [indices[share.file] for share in manifest.shares],
+        bytes_read=(store.size(manifest_key(job, step)) or 0) + sum(share.index_bytes for share in manifest.shares),
+    )
 
 
 def _extents(cuts: Sequence[_Cut]) -> Iterator[_Extent]:

@@ -98,7 +98,7 @@ class SafetensorsSource:
     """
 
     def __init__(self, path: Path) -> None:
-        self._name = str(path)
+        self.name = str(path)
         places: dict[ArraySpec, _Place] = {}
         found: list[ArraySpec] = []
         metadata: dict[str, Any] = {}
@@ -108,30 +108,15 @@ class SafetensorsSource:
             for array, place in read.arrays:
                 found.append(array)
                 places[array] = place
-        self._facts = _facts_of(metadata, self._name)
+        self.facts = _facts_of(metadata, self.name)
         # A file that nobody told otherwise is a published model: weights.
-        parts = self._facts.parts or {"": Part.WEIGHTS}
+        parts = self.facts.parts or {"": Part.WEIGHTS}
         by_path = {array.path: place for array, place in places.items()}
-        self._arrays = tuple(
+        self.arrays = tuple(
             ArraySpec(path=array.path, dtype=array.dtype, shape=array.shape, part=part_of(array.path, parts))
-            for array in checked_arrays(found, self._name)
+            for array in checked_arrays(found, self.name)
         )
-        self._places = {array.path: by_path[array.path] for array in self._arrays}
-
-    @property
-    def name(self) -> str:
-        """See `ArraySource.name`."""
-        return self._name
-
-    @property
-    def facts(self) -> Facts:
-        """See `ArraySource.facts`."""
-        return self._facts
-
-    @property
-    def arrays(self) -> tuple[ArraySpec, ...]:
-        """See `ArraySource.arrays`."""
-        return self._arrays
+        self._places = {array.path: by_path[array.path] for array in self.arrays}
 
     def read(self, blocks: Sequence[Block]) -> None:
         """See `ArraySource.read`."""
@@ -179,8 +164,9 @@ def write_safetensors(
     """
     for array in source.arrays:
         if array.dtype not in _NAMES:
-            wanted = f"one of {', '.join(sorted(_NAMES))}"
-            raise InvalidInput("write safetensors", on=array.path, got=array.dtype, wanted=wanted)
+            raise InvalidInput(
+                "write safetensors", on=array.path, got=array.dtype, wanted=f"one of {', '.join(sorted(_NAMES))}"
+            )
         if array.path == _METADATA:
             raise InvalidInput("write safetensors", on=array.path, got="a reserved name", wanted="another path")
     files = _shared_out(source.arrays, file_bytes_max)
@@ -225,8 +211,11 @@ def _write_file(
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-(len(text) + _LENGTH.size) % _ALIGNMENT_BYTES)
     if len(text) > HEADER_BYTES_MAX:
-        wanted = f"at most {HEADER_BYTES_MAX}: fewer arrays a file"
-        raise InvalidInput("write safetensors", got=f"a header of {len(text)} bytes", wanted=wanted)
+        raise InvalidInput(
+            "write safetensors",
+            got=f"a header of {len(text)} bytes",
+            wanted=f"at most {HEADER_BYTES_MAX}: fewer arrays a file",
+        )
     _write_all(file, memoryview(_LENGTH.pack(len(text)) + text))
     for blocks in batches(source, arrays):
         for each in blocks:
@@ -262,9 +251,12 @@ def _files_of(path: Path) -> list[Path]:
             return _indexed(path / indices[0])
         files = [path / name for name in names if name.endswith(_SUFFIX)]
         if len(indices) > 1 or len(files) != 1:
-            got = f"{len(indices)} indices and {len(files)} files of safetensors"
-            wanted = f"one file *{_SUFFIX}, or one index *{_INDEX_SUFFIX}"
-            raise InvalidInput("read safetensors", on=str(path), got=got, wanted=wanted)
+            raise InvalidInput(
+                "read safetensors",
+                on=str(path),
+                got=f"{len(indices)} indices and {len(files)} files of safetensors",
+                wanted=f"one file *{_SUFFIX}, or one index *{_INDEX_SUFFIX}",
+            )
     several = _ONE_OF_SEVERAL.search(files[0].name.removesuffix(_SUFFIX))
     if several and int(several[1]) > 1:
         raise DamagedData("read safetensors", on=str(files[0]), got="one file of several", wanted="their index, whole")
@@ -278,8 +270,12 @@ def _indexed(index: Path) -> list[Path]:
     files: dict[str, set[str]] = {}
     for name, file in weight_map.items():
         if not isinstance(file, str) or not _PLAIN_NAME.fullmatch(file):
-            got, wanted = ascii(file)[:200], "the name of a file beside the index"
-            raise InvalidInput("read an index of safetensors", on=str(index), got=got, wanted=wanted)
+            raise InvalidInput(
+                "read an index of safetensors",
+                on=str(index),
+                got=ascii(file)[:200],
+                wanted="the name of a file beside the index",
+            )
         files.setdefault(file, set()).add(name)
     for file, names in sorted(files.items()):
         path = index.parent / file
@@ -316,8 +312,9 @@ def _read_file(path: Path) -> _File:
         end = high
     if data_start + end != size_bytes:
         raise DamagedData("read safetensors", on=on, got=f"{size_bytes} bytes", wanted=f"{data_start + end} bytes")
-    arrays = [(array, _Place(path=path, offset=data_start + low)) for array, low, _ in placed]
-    return _File(arrays=arrays, metadata=metadata)
+    return _File(
+        arrays=[(array, _Place(path=path, offset=data_start + low)) for array, low, _ in placed], metadata=metadata
+    )
 
 
 def _entry(name: str, entry: object, on: str) -> tuple[ArraySpec, int, int]:
@@ -327,13 +324,18 @@ def _entry(name: str, entry: object, on: str) -> tuple[ArraySpec, int, int]:
     if shape is None or len(shape) > AXES_MAX or offsets is None or len(offsets) != 2:
         raise DamagedData("read safetensors", on=on, got=ascii(entry)[:200], wanted="dtype, shape and data_offsets")
     if not isinstance(dtype, str) or dtype not in _DTYPES:
-        got, wanted = f"dtype {ascii(dtype)[:80]}", f"one of {', '.join(_DTYPES)}"
-        raise InvalidInput("read safetensors", on=on, got=got, wanted=wanted)
+        raise InvalidInput(
+            "read safetensors", on=on, got=f"dtype {ascii(dtype)[:80]}", wanted=f"one of {', '.join(_DTYPES)}"
+        )
     array = ArraySpec(path=name, dtype=_DTYPES[dtype], shape=shape)
     low, high = offsets
     if high - low != array.size_bytes:
-        got, wanted = f"{high - low} bytes", f"{array.size_bytes} for {array.dtype} {array.shape}"
-        raise DamagedData("read safetensors", on=on, got=got, wanted=wanted)
+        raise DamagedData(
+            "read safetensors",
+            on=on,
+            got=f"{high - low} bytes",
+            wanted=f"{array.size_bytes} for {array.dtype} {array.shape}",
+        )
     return array, low, high
 
 

@@ -234,8 +234,7 @@ def each(work: Callable[[Item], object], items: Iterable[Item], *, threads: int)
             work(item)
         return
     with ThreadPoolExecutor(min(threads, len(todo))) as pool:
-        futures = [pool.submit(work, item) for item in todo]
-        done, rest = wait(futures, return_when=FIRST_EXCEPTION)
+        done, rest = wait([pool.submit(work, item) for item in todo], return_when=FIRST_EXCEPTION)
         for future in rest:
             future.cancel()
     for future in done:

@@ -142,8 +142,9 @@ def load(store: ObjectStore, job: JobId, step: int | None = None, parts: Collect
         except (DamagedData, NotFound) as error:
             passed_over.append(PassedOver(step=candidate, reason=str(error)))
     if passed_over:
-        reasons = "; ".join(passed.reason for passed in passed_over)
-        raise DamagedData("load a checkpoint", on=job, got=reasons[:_REASONS_LENGTH_MAX])
+        raise DamagedData(
+            "load a checkpoint", on=job, got="; ".join(passed.reason for passed in passed_over)[:_REASONS_LENGTH_MAX]
+        )
     raise NotFound("load a checkpoint", on=job, got="no durable step")
 
 
@@ -245,11 +246,12 @@ def _loaded(
     store: ObjectStore, job: JobId, step: int, parts: Collection[Part] | None, passed_over: tuple[PassedOver, ...]
 ) -> Loaded:
     checkpoint = open_checkpoint(store, job, step)
-    paths = [path for path, ((_, shard), *_) in checkpoint.paths.items() if parts is None or shard.part in parts]
     return Loaded(
         step=step,
         state=checkpoint.manifest.state,
-        arrays=checkpoint.arrays(paths),
+        arrays=checkpoint.arrays(
+            [path for path, ((_, shard), *_) in checkpoint.paths.items() if parts is None or shard.part in parts]
+        ),
         manifest=checkpoint.manifest,
         passed_over=passed_over,
     )

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from mainspring.data.features import Features
+from mainspring.data.features import Camera, Features
 from mainspring.data.loss import Loss
 from mainspring.data.packs import PackPiece
 from mainspring.domain.codec import to_plain
@@ -55,6 +55,16 @@ class VideoFile:
     index: PacketIndex | None = None
     shown: NDArray[np.int32] | None = None
     lost: tuple[int, ...] = ()
+
+
+def camera_of(video: VideoFile) -> Camera:
+    """Returns what an episode's features say of a camera whose packets are indexed.
+
+    Args:
+        video: Its frames.
+    """
+    assert video.index is not None, video.camera
+    return Camera(name=video.camera, height=video.index.height, width=video.index.width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,11 +252,10 @@ def columns_to_parquet(episode: Episode) -> bytes:
     Args:
         episode: The episode.
     """
-    steps = len(episode.time_ns)
     table = pa.table(
         {
             "time_ns": pa.array(episode.time_ns),
-            "frame": pa.array(np.arange(steps, dtype=np.int64)),
+            "frame": pa.array(np.arange(len(episode.time_ns), dtype=np.int64)),
             **{name: _vectors(values) for name, values in sorted(episode.columns.items())},
             **{SHOWN + video.camera: video.shown for video in episode.videos if video.shown is not None},
         }

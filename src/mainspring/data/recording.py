@@ -113,8 +113,9 @@ class EpisodeWriter:
         Args:
             success: Whether the task was done; None when nobody knows.
         """
-        verdict = "" if success is None else ("true" if success else "false")
-        self._writer.add_metadata(METADATA_NAME, {**self._facts, "success": verdict})
+        self._writer.add_metadata(
+            METADATA_NAME, {**self._facts, "success": ("" if success is None else ("true" if success else "false"))}
+        )
         self._writer.finish()  # type: ignore[no-untyped-call]
         self._file.close()
         self._partial.rename(self._path)

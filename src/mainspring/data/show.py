@@ -41,14 +41,13 @@ def contact_sheet(store: ObjectStore, row: EpisodeRow, features: Features, path:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        next_step = "pip install 'mainspring[plot]'"
-        raise Unavailable("draw an episode", got="no package 'matplotlib'", next_step=next_step) from error
+        raise Unavailable(
+            "draw an episode", got="no package 'matplotlib'", next_step="pip install 'mainspring[plot]'"
+        ) from error
     table = pq.read_table(io.BytesIO(read_piece(store, row.columns)))
     times_s = (table["time_ns"].to_numpy() - row.started_ns) / NANOSECONDS
     steps = np.unique(np.linspace(0, row.frames - 1, PICTURES).astype(np.int64))
-    heights = []
-    for camera in features.cameras:
-        heights.append(_WIDTH_IN / PICTURES * camera.height / camera.width + 0.3)
+    heights = [_WIDTH_IN / PICTURES * camera.height / camera.width + 0.3 for camera in features.cameras]
     heights += [_CURVES_IN] * len(features.columns)
     figure = Figure(figsize=(_WIDTH_IN, sum(heights) + 0.6), dpi=_DPI, layout="constrained")
     verdict = {True: ", success", False: ", failure", None: ""}[row.success]

@@ -152,17 +152,14 @@ def sketch_from_bytes(data: bytes) -> Sketch:
         raise DamagedData("read a sketch", got=f"{len(packed)} bytes", wanted=f"{count} buckets of {dims} dimensions")
     steps, counts = np.frombuffer(packed, "<i8").astype(np.int64).reshape(2, count)
     buckets = np.cumsum(steps)
-    if (steps[1:] <= 0).any() or (counts <= 0).any() or not _within(buckets, dims):
+    outside = len(buckets) and not (buckets[0] >= 0 and buckets[-1] < dims * _SPAN)
+    if (steps[1:] <= 0).any() or (counts <= 0).any() or outside:
         raise DamagedData("read a sketch", got="buckets out of order, or empty ones")
     held = np.zeros(dims, np.int64)
     np.add.at(held, buckets // _SPAN, counts)
     if (held != rows).any():
         raise DamagedData("read a sketch", got="counts that do not add up", wanted=f"{rows} for each of {dims}")
     return Sketch(dims=dims, rows=rows, buckets=buckets, counts=counts)
-
-
-def _within(buckets: Integers, dims: int) -> bool:
-    return len(buckets) == 0 or bool(buckets[0] >= 0 and buckets[-1] < dims * _SPAN)
 
 
 def _places(values: NDArray[Any]) -> Integers:

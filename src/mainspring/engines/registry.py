@@ -56,8 +56,9 @@ def cluster_from(plain: Mapping[str, object], *, where: str, kind_before: str) -
     fields = dict(plain)
     kind = fields.pop("kind", kind_before)
     if not isinstance(kind, str) or kind not in ENGINES:
-        wanted = nearest(str(kind), ENGINES)
-        raise InvalidSpec("read a document", on=f"field '{where}.kind'", got=repr(kind), wanted=wanted)
+        raise InvalidSpec(
+            "read a document", on=f"field '{where}.kind'", got=repr(kind), wanted=nearest(str(kind), ENGINES)
+        )
     cluster: ClusterSettings = from_plain(kind_named(kind).settings, fields, strict=True, where=where)
     return cluster
 

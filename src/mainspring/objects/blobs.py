@@ -62,8 +62,7 @@ def blob_of_file(path: Path) -> Blob:
         NotFound: There is no such file.
     """
     with reported("read a file", str(path)):
-        hasher = blake3().update_mmap(path)
-        return Blob(id=hasher.hexdigest(), size_bytes=path.stat().st_size)
+        return Blob(id=blake3().update_mmap(path).hexdigest(), size_bytes=path.stat().st_size)
 
 
 def put_blob(store: ObjectStore, data: Data) -> Blob:

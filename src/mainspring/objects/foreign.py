@@ -16,7 +16,7 @@ from obstore.store import from_url
 
 from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, NotFound, Unavailable
 from mainspring.objects.port import LISTED_MAX
-from mainspring.objects.remote import REQUEST_TIMEOUT_S
+from mainspring.objects.remote import REQUEST_TIMEOUT_S, first_line
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -65,7 +65,7 @@ class ForeignPrefix:
                 retry_config={"max_retries": _RETRIES_MAX, "retry_timeout": timedelta(seconds=_RETRY_FOR_S)},
             )
         except (BaseError, ValueError, TypeError) as error:
-            raise InvalidInput("open an object store", on=url, got=_first_line(error)) from error
+            raise InvalidInput("open an object store", on=url, got=first_line(error)) from error
 
     def list(self) -> tuple[ForeignObject, ...]:
         """Returns every object below the prefix.
@@ -80,8 +80,9 @@ class ForeignPrefix:
             for part in obstore.list(self._backend):
                 found.extend(map(_seen, part))
                 if len(found) > LISTED_MAX:
-                    wanted = "a narrower prefix"
-                    raise InvalidInput("list objects", on=self._url, got=f"over {LISTED_MAX:,}", wanted=wanted)
+                    raise InvalidInput(
+                        "list objects", on=self._url, got=f"over {LISTED_MAX:,}", wanted="a narrower prefix"
+                    )
         except (BaseError, OSError) as error:
             raise self._told("list objects", "", error) from error
         return tuple(found)
@@ -123,24 +124,24 @@ class ForeignPrefix:
             for part in obstore.get(self._backend, thing.key, options=options).stream(min_chunk_size=_PART_BYTES_MIN):
                 yield bytes(part)
         except PreconditionError as error:
-            got = "another object than was listed"
-            raise Conflict("read an object", on=f"{self._url} {thing.key}", got=got) from error
+            raise Conflict(
+                "read an object", on=f"{self._url} {thing.key}", got="another object than was listed"
+            ) from error
         except (BaseError, OSError) as error:
             raise self._told("read an object", thing.key, error) from error
 
     def _told(self, attempted: str, key: str, error: Exception) -> MainspringError:
         on = f"{self._url} {key}".rstrip()
         if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
-            return NotAllowed(attempted, on=on, got=_first_line(error))
+            return NotAllowed(attempted, on=on, got=first_line(error))
         if isinstance(error, FileNotFoundError):
             return NotFound(attempted, on=on, got="nothing there")
-        return Unavailable(attempted, on=on, got=_first_line(error))
+        return Unavailable(attempted, on=on, got=first_line(error))
 
 
 def _seen(entry: ObjectMeta) -> ForeignObject:
-    version = f"{entry['e_tag'] or ''} {entry['last_modified'].timestamp():.3f}"
-    return ForeignObject(key=entry["path"], size_bytes=entry["size"], version=version)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:300]
+    return ForeignObject(
+        key=entry["path"],
+        size_bytes=entry["size"],
+        version=f"{entry['e_tag'] or ''} {entry['last_modified'].timestamp():.3f}",
+    )

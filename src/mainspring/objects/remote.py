@@ -71,8 +71,9 @@ class RemoteStore:
     def put_file(self, key: str, path: Path) -> None:
         """See `ObjectStore.put_file`."""
         with _reported("store a file", checked_key(key)):
-            part_bytes = _part_bytes(path.stat().st_size)
-            obstore.put(self._backend, key, path, chunk_size=part_bytes, max_concurrency=_PARTS_AT_ONCE)
+            obstore.put(
+                self._backend, key, path, chunk_size=_part_bytes(path.stat().st_size), max_concurrency=_PARTS_AT_ONCE
+            )
 
     def get(self, key: str) -> bytes:
         """See `ObjectStore.get`."""
@@ -174,7 +175,7 @@ def open_remote(url: str, options: Mapping[str, str]) -> RemoteStore:
             retry_config={"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=RETRY_FOR_S)},
         )
     except (BaseError, ValueError, TypeError) as error:
-        raise InvalidInput("open an object store", on=url, got=_first_line(error)) from error
+        raise InvalidInput("open an object store", on=url, got=first_line(error)) from error
     return RemoteStore(backend)
 
 
@@ -182,7 +183,8 @@ def _part_bytes(size_bytes: int) -> int:
     return max(_PART_BYTES_MIN, -(-size_bytes // _PARTS_MAX))
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Returns what an error says before its details."""
     return str(error).partition("\n")[0][:300]
 
 
@@ -191,8 +193,8 @@ def _reported(attempted: str, on: str) -> Iterator[None]:
     try:
         yield
     except (PermissionDeniedError, UnauthenticatedError) as error:
-        raise NotAllowed(attempted, on=on, got=_first_line(error)) from error
+        raise NotAllowed(attempted, on=on, got=first_line(error)) from error
     except OSError as error:  # A local file, or an object that is not there.
         raise os_error(attempted, on, error) from error
     except BaseError as error:
-        raise Unavailable(attempted, on=on, got=_first_line(error)) from error
+        raise Unavailable(attempted, on=on, got=first_line(error)) from error

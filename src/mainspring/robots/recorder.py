@@ -60,8 +60,7 @@ def record_episodes(folder: Path, *, count: int, seed: int, progress: Callable[[
     spawn = multiprocessing.get_context("spawn")  # A fork would copy the locks of the caller's threads.
     recorded = []
     with ProcessPoolExecutor(min(PROCESSES, count), mp_context=spawn) as pool:
-        work = partial(record_episode, folder, seed)
-        for episode in pool.map(work, range(count), chunksize=EPISODES_A_TURN):
+        for episode in pool.map(partial(record_episode, folder, seed), range(count), chunksize=EPISODES_A_TURN):
             recorded.append(episode)
             progress(len(recorded))
     return tuple(recorded)

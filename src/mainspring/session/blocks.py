@@ -68,15 +68,14 @@ class Block:
         Raises:
             InvalidInput: It does not.
         """
-        inside = (
+        if not (
             len(self.global_shape) == len(self.start) == self.data.ndim <= AXES_MAX
             and all(at >= 0 for at in self.start)
             and all(
                 at + size <= whole
                 for at, size, whole in zip(self.start, self.data.shape, self.global_shape, strict=True)
             )
-        )
-        if not inside:
+        ):
             raise InvalidInput(
                 "accept a block",
                 on=self.path,

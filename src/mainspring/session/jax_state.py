@@ -108,8 +108,7 @@ def tree_from(
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
     wanted = [_wanted(restored, _path(key), leaf, keep=missing == "keep", cast=cast) for key, leaf in leaves]
-    regions = [region for want in wanted for region in want.regions]
-    given = iter(restored.arrays(regions, copy=False))
+    given = iter(restored.arrays([region for want in wanted for region in want.regions], copy=False))
     hosts: list[NDArray[Any]] = []
     targets: list[SingleDeviceSharding] = []
     for want in wanted:

@@ -93,8 +93,11 @@ class Meter:
             InvalidInput: Ranks do not measure such time, or it is no length of time.
         """
         if use not in MEASURED or not 0.0 <= seconds < math.inf:
-            wanted = f"seconds of {', '.join(measured.value for measured in MEASURED)}"
-            raise InvalidInput("measure time", got=f"{seconds} s of {use.value}", wanted=wanted)
+            raise InvalidInput(
+                "measure time",
+                got=f"{seconds} s of {use.value}",
+                wanted=f"seconds of {', '.join(measured.value for measured in MEASURED)}",
+            )
         self._threads.measured.seconds += seconds
         with self._lock:
             self._seconds[use.value] = self._seconds.get(use.value, 0.0) + seconds

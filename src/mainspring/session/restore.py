@@ -245,8 +245,12 @@ class Restored:
         ends = zip(start, shape, spec.global_shape, strict=False)
         inside = len(start) == len(shape) == len(spec.global_shape)
         if not inside or not all(low >= 0 and size >= 0 and low + size <= whole for low, size, whole in ends):
-            wanted = f"inside shape {spec.global_shape}"
-            raise InvalidInput("restore an array", on=region.path, got=f"shape {shape} at {start}", wanted=wanted)
+            raise InvalidInput(
+                "restore an array",
+                on=region.path,
+                got=f"shape {shape} at {start}",
+                wanted=f"inside shape {spec.global_shape}",
+            )
         size_bytes = math.prod(shape) * spec.dtype.itemsize
         if size_bytes == 0:
             return _Filling(
@@ -255,8 +259,12 @@ class Restored:
         found = sources(self._shards[region.path], start, shape)
         if found is None:
             return None
-        view = not copy and len(found) == 1 and found[0].run.size_bytes == size_bytes
-        return _Filling(shape=shape, dtype=spec.dtype, sources=found, view=view)
+        return _Filling(
+            shape=shape,
+            dtype=spec.dtype,
+            sources=found,
+            view=not copy and len(found) == 1 and found[0].run.size_bytes == size_bytes,
+        )
 
     def _fetch(self, wanted: Sequence[tuple[_Filling, Source]], here: list[Pair]) -> None:
         """Copies what is here, while what is elsewhere is fetched: a message's worth ahead of the copying."""
@@ -275,11 +283,12 @@ class Restored:
                 copy_all(pair for pair in pairs if pair is not None)
 
     def _fetched(self, turn: Sequence[tuple[_Filling, Source]]) -> wire.PiecesFetched:
-        pieces = tuple(
-            wire.Piece(shard=source.shard, offset=source.run.offset, size_bytes=source.run.size_bytes)
-            for _, source in turn
+        question = wire.FetchPieces(
+            pieces=tuple(
+                wire.Piece(shard=source.shard, offset=source.run.offset, size_bytes=source.run.size_bytes)
+                for _, source in turn
+            )
         )
-        question = wire.FetchPieces(pieces=pieces)
         answer = _had(self._ask(question, wire.PiecesFetched | wire.FetchFailed, limit_s=FETCH_LIMIT_S))
         if len(answer.offsets) != len(turn):
             raise InvalidMessage("fetch saved state", got=f"{len(answer.offsets)} offsets", wanted=f"{len(turn)}")
@@ -310,9 +319,12 @@ class Restored:
                     or min((0, shard.offset, *shard.start, *shard.shape)) < 0
                     or shard.size_bytes != math.prod(shard.shape) * item_bytes
                 ):
-                    got = f"{shard.dtype} {shard.shape} of {shard.global_shape} in {shard.size_bytes} bytes"
-                    wanted = f"a block of {first.dtype} {first.global_shape}"
-                    raise DamagedData("read a shard", on=path, got=got, wanted=wanted)
+                    raise DamagedData(
+                        "read a shard",
+                        on=path,
+                        got=f"{shard.dtype} {shard.shape} of {shard.global_shape} in {shard.size_bytes} bytes",
+                        wanted=f"a block of {first.dtype} {first.global_shape}",
+                    )
 
     def _mapped(self, file: str) -> NDArray[np.uint8]:
         if file not in self._files:
@@ -338,8 +350,11 @@ def plan_from(ask: Ask, *, everywhere: bool) -> wire.RestorePlan:
     while len(shards) < plan.total:
         more = page(len(shards))
         if not more.shards or plan.total > SHARDS_MAX or more.step != plan.step:
-            wanted = f"all {plan.total} of step {plan.step}, at most {SHARDS_MAX}"
-            raise InvalidMessage("list the saved state", got=f"{len(shards)} shards", wanted=wanted)
+            raise InvalidMessage(
+                "list the saved state",
+                got=f"{len(shards)} shards",
+                wanted=f"all {plan.total} of step {plan.step}, at most {SHARDS_MAX}",
+            )
         shards += more.shards
     return wire.RestorePlan(
         step=plan.step, shards=tuple(shards), state=plan.state, source=plan.source, total=len(shards)

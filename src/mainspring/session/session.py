@@ -270,13 +270,15 @@ class Session:
             return True
         with self._meter.measure(TimeUse.SNAPSHOT):
             layout = lay_out(blocks)
-            begin = wire.SnapshotBegin(step=step, size_bytes=layout.size_bytes)
-            slot = self._line.ask(begin, wire.SnapshotSlot, limit_s=SLOT_LIMIT_S)
+            slot = self._line.ask(
+                wire.SnapshotBegin(step=step, size_bytes=layout.size_bytes), wire.SnapshotSlot, limit_s=SLOT_LIMIT_S
+            )
             if slot.offset < 0:
                 return False
             self._arena.write(blocks, layout, slot.offset)
-            commit = wire.SnapshotCommit(step=step, offset=slot.offset, shards=layout.shards, state=facts)
-            self._line.defer(commit, wire.Done)
+            self._line.defer(
+                wire.SnapshotCommit(step=step, offset=slot.offset, shards=layout.shards, state=facts), wire.Done
+            )
             self._reporter.wake()
             return True
 

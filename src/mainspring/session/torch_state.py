@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -143,8 +143,9 @@ def _fill(optimizer: torch.optim.Optimizer, state: dict[int, dict[str, Any]], sa
     """Gives an optimizer its state and its groups' settings, each number in the precision it was saved in."""
     groups = optimizer.state_dict()["param_groups"]
     if len(saved) != len(groups):
-        got = f"{len(groups)} groups of parameters"
-        raise InvalidInput("restore an optimizer", got=got, wanted=f"{len(saved)}, as saved")
+        raise InvalidInput(
+            "restore an optimizer", got=f"{len(groups)} groups of parameters", wanted=f"{len(saved)}, as saved"
+        )
     for group, values in zip(groups, saved, strict=True):
         for key, value in values.items():
             before = group.get(key)
@@ -211,8 +212,12 @@ def _piece(path: str, tensor: Any) -> _Piece:
         at if isinstance(placement, Shard) else slice(None)
         for at, placement in zip(coordinate, placements, strict=True)
     )
-    replicas = tuple(sorted(mesh.mesh[same].flatten().tolist()))
-    return _Piece(local=tensor.to_local(), global_shape=shape, start=tuple(start), replicas=replicas)
+    return _Piece(
+        local=tensor.to_local(),
+        global_shape=shape,
+        start=tuple(start),
+        replicas=tuple(sorted(mesh.mesh[same].flatten().tolist())),
+    )
 
 
 def _piece_like(path: str, like: torch.Tensor, restored: Restored) -> _Piece:
@@ -221,18 +226,21 @@ def _piece_like(path: str, like: torch.Tensor, restored: Restored) -> _Piece:
     piece = _piece(path, like)
     whole = spec.global_shape != piece.global_shape
     shape = spec.global_shape if whole else piece.local.shape
-    local = torch.empty(shape, dtype=_torch_dtype(spec.dtype), device="meta")
-    if whole:
-        return _Piece(local=local, global_shape=spec.global_shape, start=(0,) * len(shape))
-    return replace(piece, local=local)
+    return _Piece(
+        local=torch.empty(shape, dtype=_torch_dtype(spec.dtype), device="meta"),
+        global_shape=spec.global_shape,
+        start=(0,) * len(shape) if whole else piece.start,
+        replicas=() if whole else piece.replicas,
+    )
 
 
 def _region(path: str, piece: _Piece, restored: Restored) -> Region:
     spec = restored.spec(path)
     wanted = (piece.global_shape, str(piece.local.dtype).removeprefix("torch."))
     if (spec.global_shape, spec.dtype.name) != wanted:
-        got = f"{spec.dtype.name} {spec.global_shape}"
-        raise InvalidInput("restore a tensor", on=path, got=got, wanted=f"{wanted[1]} {wanted[0]}")
+        raise InvalidInput(
+            "restore a tensor", on=path, got=f"{spec.dtype.name} {spec.global_shape}", wanted=f"{wanted[1]} {wanted[0]}"
+        )
     return Region(path=path, start=piece.start, shape=tuple(piece.local.shape))
 
 

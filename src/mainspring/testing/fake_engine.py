@@ -176,8 +176,7 @@ class FakeEngine:
     def inventory(self) -> Inventory:
         """Returns every node; see `Engine.inventory`."""
         with self._call("inventory"):
-            nodes = tuple(self._shown(node) for node in self._nodes.values())
-            answer = replace(self._inventory, nodes=nodes)
+            answer = replace(self._inventory, nodes=tuple(self._shown(node) for node in self._nodes.values()))
         return answer
 
     def observe(self) -> tuple[AllocationSeen, ...]:

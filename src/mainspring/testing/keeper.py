@@ -22,6 +22,7 @@ import select
 import shutil
 import signal
 import sys
+from collections.abc import Callable
 
 PR_SET_CHILD_SUBREAPER = 36  # Source: linux/prctl.h.
 SWEEPS_MAX = 500  # With the wait below, ten seconds: a killed process is gone in milliseconds unless its disk hangs.
@@ -143,19 +144,13 @@ def main(folder: str) -> None:
         signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     keeper = DaemonKeeper()
+    calls: dict[str, Callable[..., object]] = {"start": keeper.start, "kill": keeper.kill, "status": keeper.status}
     # Orphans are reaped at once: a daemon that waits for its job's processes to go counts those that are dead too.
     signal.signal(signal.SIGCHLD, lambda _number, _frame: keeper.reap())
     try:
         for line in sys.stdin:
             what, *arguments = json.loads(line)
-            answer: object
-            if what == "start":
-                answer = keeper.start(*arguments)
-            elif what == "kill":
-                answer = keeper.kill(*arguments)
-            else:
-                answer = keeper.status(*arguments)
-            sys.stdout.write(json.dumps(answer) + "\n")
+            sys.stdout.write(json.dumps(calls[what](*arguments)) + "\n")
             sys.stdout.flush()
     finally:
         keeper.end()

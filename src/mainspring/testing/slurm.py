@@ -178,9 +178,6 @@ class SlurmServer:
             Unavailable: It took longer.
         """
         command = ["env", *(f"{name}={value}" for name, value in self.environment.items()), *words]
-        cwd, group = None, None
-        if user:
-            cwd, group = self._public / "home", pwd.getpwnam(user).pw_gid
         try:
             return subprocess.run(
                 command,
@@ -189,9 +186,9 @@ class SlurmServer:
                 text=True,
                 timeout=timeout_s,
                 check=False,
-                cwd=cwd,
+                cwd=self._public / "home" if user else None,
                 user=user or None,
-                group=group,
+                group=pwd.getpwnam(user).pw_gid if user else None,
                 extra_groups=[] if user else None,
             )
         except subprocess.TimeoutExpired as error:
@@ -206,11 +203,8 @@ class SlurmServer:
         Raises:
             Unavailable: A node is still something else.
         """
-
-        def states() -> set[str]:
-            return set(self.run("sinfo", "-h", "-N", "-o", "%T").stdout.split())
-
-        if not self._await(lambda: states() == {"idle"}, bound_s):
+        words = ("sinfo", "-h", "-N", "-o", "%T")
+        if not self._await(lambda: set(self.run(*words).stdout.split()) == {"idle"}, bound_s):
             seen = self.run("sinfo", "-N", "-l").stdout
             raise Unavailable("wait for idle Slurm nodes", got=f"{seen}\n{self._last_words('slurmctld')}")
 
@@ -268,9 +262,8 @@ class SlurmServer:
 
     def _start(self) -> None:
         self._prepare()
-        program = [sys.executable, "-I", "-S", keeper.__file__, str(self._public)]
         self._keeper = subprocess.Popen(
-            program,
+            [sys.executable, "-I", "-S", keeper.__file__, str(self._public)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -296,7 +289,10 @@ class SlurmServer:
         (public / "private").mkdir(mode=0o700)
         (public / "home").mkdir()
         (public / "home").chmod(0o1777)
-        _make_chip_files(public)
+        for index in range(
+            CHIP_FILES
+        ):  # They stand for chips: slurmd refuses plain files, and follows links to a device.
+            (public / f"nvidia{index}").symlink_to(os.devnull)
         self._must(_found("mungekey"), "--create", f"--keyfile={public / 'private' / 'munge.key'}")
         ports = _free_ports(len(self.node_names) + 2)
         place = SlurmPlace(
@@ -336,9 +332,8 @@ class SlurmServer:
         words = ("--no-defaults", f"--datadir={data}", f"--user={self._owner}", "--skip-grant-tables")
         self._launch("mariadbd", *words, "--skip-networking", f"--socket={path}")
         self._await_daemon("mariadbd", lambda: self._listens(path))
-        found = str(_found("slurmdbd"))
-        command = ("env", f"MYSQL_UNIX_PORT={path}", f"SLURM_CONF={private / 'slurmdbd.conf'}", found, "-D")
-        self._begin("slurmdbd", *command)
+        settings = (f"MYSQL_UNIX_PORT={path}", f"SLURM_CONF={private / 'slurmdbd.conf'}")
+        self._begin("slurmdbd", "env", *settings, _found("slurmdbd"), "-D")
         self._await_daemon("slurmdbd", lambda: self.run("sacctmgr", "-n", "show", "cluster").returncode == 0)
         self._must("sacctmgr", "-i", "add", "cluster", "bench")
         self._must("sacctmgr", "-i", "add", "account", "main")
@@ -367,8 +362,7 @@ class SlurmServer:
         assert self._keeper.stdout is not None
         self._keeper.stdin.write(json.dumps(question) + "\n")
         self._keeper.stdin.flush()
-        answer: object = json.loads(self._keeper.stdout.readline())
-        return answer
+        return json.loads(self._keeper.stdout.readline())
 
     def _must(self, *words: str) -> None:
         done = self.run(*words)
@@ -421,9 +415,3 @@ def _free_ports(count: int) -> list[int]:
         for holder in sockets:
             holder.bind(("", 0))
         return [int(holder.getsockname()[1]) for holder in sockets]
-
-
-def _make_chip_files(folder: Path) -> None:
-    """Makes files that stand for chips: slurmd refuses plain files, and follows links to a device."""
-    for index in range(CHIP_FILES):
-        (folder / f"nvidia{index}").symlink_to(os.devnull)

@@ -100,15 +100,21 @@ def slurm_conf(
         extra: Lines "Key=Value" that win over the ones made here.
     """
     # A job that does not say how much memory it wants gets its cores' share: otherwise it would get all of a node's.
-    share_mib = min(group.memory_mib // group.cpus for group in nodes)
     settings = _settings(place) | {
-        "DefMemPerCPU": str(max(1, share_mib)),
+        "DefMemPerCPU": str(max(1, min(group.memory_mib // group.cpus for group in nodes))),
         "TopologyPlugin": f"topology/{'tree' if tree else 'none'}",
     }
     if any(group.chip for group in nodes):
         settings["GresTypes"] = "gpu"
     if place.database_port:
-        settings |= _accounting_settings(place)
+        settings |= {
+            "AccountingStorageType": "accounting_storage/slurmdbd",
+            "AccountingStorageHost": place.address,
+            "AccountingStoragePort": str(place.database_port),
+            "AccountingStoragePass": f"{place.public}/munge.socket",
+            "AccountingStorageEnforce": "associations,limits,qos",
+            "AccountingStorageTRES": "gres/gpu",
+        }
     lines = [f"{key}={value}" for key, value in settings.items() if key not in {line.split("=")[0] for line in extra}]
     lines += extra
     for group in nodes:
@@ -163,17 +169,6 @@ def _settings(place: SlurmPlace) -> dict[str, str]:
         "MaxJobCount": "30000",
         # Jobs start when submitted; backfill, which alone sees to those behind one that waits, looks every second.
         "SchedulerParameters": "batch_sched_delay=0,sched_min_interval=0,sched_interval=1,bf_interval=1",
-    }
-
-
-def _accounting_settings(place: SlurmPlace) -> dict[str, str]:
-    return {
-        "AccountingStorageType": "accounting_storage/slurmdbd",
-        "AccountingStorageHost": place.address,
-        "AccountingStoragePort": str(place.database_port),
-        "AccountingStoragePass": f"{place.public}/munge.socket",
-        "AccountingStorageEnforce": "associations,limits,qos",
-        "AccountingStorageTRES": "gres/gpu",
     }
 
 

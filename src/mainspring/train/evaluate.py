@@ -44,8 +44,12 @@ class TrainedPolicy:
 
     def untrained(self) -> TrainedPolicy:
         """Returns the policy that this one was before its first step, knowing the same statistics."""
-        weights = initial_weights(jax.random.key(self.recipe.seed), self.recipe.policy, self.signature)
-        return TrainedPolicy(recipe=self.recipe, signature=self.signature, weights=weights, statistics=self.statistics)
+        return TrainedPolicy(
+            recipe=self.recipe,
+            signature=self.signature,
+            weights=initial_weights(jax.random.key(self.recipe.seed), self.recipe.policy, self.signature),
+            statistics=self.statistics,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +92,12 @@ def policy_from(state: Detail, arrays: Mapping[str, NDArray[Any]]) -> TrainedPol
         path = jax.tree_util.keystr(key, simple=True, separator="/")
         array = arrays.get(path)
         if array is None or (array.shape, array.dtype) != (leaf.shape, leaf.dtype):
-            got = "none" if array is None else f"{array.dtype} {array.shape}"
-            raise InvalidInput("load a policy", on=path, got=got, wanted=f"{leaf.dtype} {leaf.shape}")
+            raise InvalidInput(
+                "load a policy",
+                on=path,
+                got="none" if array is None else f"{array.dtype} {array.shape}",
+                wanted=f"{leaf.dtype} {leaf.shape}",
+            )
         return jax.numpy.asarray(array)
 
     like = {"weights": weights, "statistics": unit_statistics(recipe.policy, signature)}

@@ -96,8 +96,7 @@ def train(session: Session, recipe: Recipe, view: View, *, facts: Mapping[str, s
     with loader.stream(start) as stream:
         batches = session.timed(stream)
         for step in session.steps(start, recipe.steps):
-            arrays = fitted(next(batches), recipe.policy)
-            state, newest = update(state, place_batch(mesh, arrays), np.int32(step))
+            state, newest = update(state, place_batch(mesh, fitted(next(batches), recipe.policy)), np.int32(step))
             if loss is not None:
                 session.report(step - 1, {"loss": float(loss), "steps": recipe.steps})
             loss = newest

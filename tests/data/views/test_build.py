@@ -190,8 +190,9 @@ def test_view_splits_by_group_leave_each_group_whole(store: ObjectStore, tmp_pat
     version = version_of(store, tmp_path / "raw")
     recipe = replace(TABLES, holdout_fraction=0.4, holdout_group="task")
     sides = [opened(store, version, recipe, tmp_path, side) for side in ("train", "holdout")]
-    assert not set(sides[0].episode_tasks) & set(sides[1].episode_tasks)
-    assert sorted(sides[0].episode_tasks + sides[1].episode_tasks) == sorted(tasks)
+    tasks_of = [side.episodes["task"].to_pylist() for side in sides]
+    assert not set(tasks_of[0]) & set(tasks_of[1])
+    assert sorted(tasks_of[0] + tasks_of[1]) == sorted(tasks)
 
 
 def test_episode_whose_video_is_damaged_is_named(store: ObjectStore, tmp_path: Path) -> None:

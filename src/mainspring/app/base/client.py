@@ -138,13 +138,21 @@ class Client(Calls):
                 if _DISTRUST in str(error):
                     raise self._distrusted(error) from error
                 if time.monotonic() >= deadline:
-                    got = str(error) or type(error).__name__
-                    raise Unavailable("reach the Mainspring server", on=self.url, got=got, next_step="ms up") from error
+                    raise Unavailable(
+                        "reach the Mainspring server",
+                        on=self.url,
+                        got=str(error) or type(error).__name__,
+                        next_step="ms up",
+                    ) from error
                 time.sleep(_POLL_S)
 
     def _distrusted(self, error: httpx.HTTPError) -> NotAllowed:
-        advice = "the URL must have a name that the certificate holds; SSL_CERT_FILE names one to trust (PEM)"
-        return NotAllowed("trust the Mainspring server", on=self.url, got=str(error), next_step=advice)
+        return NotAllowed(
+            "trust the Mainspring server",
+            on=self.url,
+            got=str(error),
+            next_step="the URL must have a name that the certificate holds; SSL_CERT_FILE names one to trust (PEM)",
+        )
 
     def _answer(self, response: httpx.Response) -> httpx.Response:
         self._answered = True

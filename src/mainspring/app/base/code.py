@@ -14,6 +14,7 @@ import subprocess
 import tarfile
 from dataclasses import replace
 from importlib.metadata import distributions
+from itertools import islice
 from pathlib import Path
 
 from blake3 import blake3
@@ -81,12 +82,8 @@ def _files(root: Path, *, in_git: bool) -> list[str]:
         listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard") or ""
         names = [name for name in listed.split("\0") if name]
     else:
-        names = []
-        for path in root.rglob("*"):
-            if path.is_file():
-                names.append(str(path.relative_to(root)))
-            if len(names) > TREE_FILES_MAX:
-                break
+        found = (str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+        names = list(islice(found, TREE_FILES_MAX + 1))  # One too many is enough to refuse them.
     names = sorted({name for name in names if (root / name).is_file()})
     if len(names) > TREE_FILES_MAX:
         raise InvalidInput(

@@ -99,8 +99,10 @@ def _config_from(plain: object) -> Config:
     clusters = [] if "clusters" in plain else [*found_clusters()]
     for key, kind_before in KEYS_BEFORE.items():
         entries = from_plain(tuple[Mapping[str, Any], ...], plain.pop(key, ()), strict=True, where=key)
-        for number, entry in enumerate(entries):
-            clusters.append(cluster_from(entry, where=f"{key}[{number}]", kind_before=kind_before))
+        clusters += [
+            cluster_from(entry, where=f"{key}[{number}]", kind_before=kind_before)
+            for number, entry in enumerate(entries)
+        ]
     return replace(from_plain(Config, {**plain, "clusters": ()}, strict=True), clusters=tuple(clusters))
 
 
@@ -193,8 +195,12 @@ class Home:
         try:
             return _config_from(plain or {})
         except InvalidInput as error:
-            on = f"{error.on} of {path}" if error.on else str(path)
-            raise InvalidSpec("read the configuration", on=on, got=error.got, wanted=error.wanted) from error
+            raise InvalidSpec(
+                "read the configuration",
+                on=f"{error.on} of {path}" if error.on else str(path),
+                got=error.got,
+                wanted=error.wanted,
+            ) from error
 
     @property
     def policy_file(self) -> Path:
@@ -230,8 +236,7 @@ class Home:
         import yaml
 
         plain = to_plain(replace(config, clusters=())) | {"clusters": list(map(plain_from, config.clusters))}
-        text = yaml.safe_dump(plain, sort_keys=False)
-        (self.path / "config.yaml").write_text(_CONFIG_HEAD + text)
+        (self.path / "config.yaml").write_text(_CONFIG_HEAD + yaml.safe_dump(plain, sort_keys=False))
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -40,8 +40,9 @@ def read_spec(path: Path) -> JobSpec:
     try:
         return spec_from(plain)
     except InvalidInput as error:
-        on = f"{error.on} of {path}" if error.on else str(path)
-        raise InvalidSpec("read a job spec", on=on, got=error.got, wanted=error.wanted) from error
+        raise InvalidSpec(
+            "read a job spec", on=f"{error.on} of {path}" if error.on else str(path), got=error.got, wanted=error.wanted
+        ) from error
 
 
 def read_policy(path: Path) -> planner.Policy:
@@ -55,8 +56,12 @@ def read_policy(path: Path) -> planner.Policy:
     try:
         return from_plain(planner.Policy, plain or {}, strict=True)
     except InvalidInput as error:
-        on = f"{error.on} of {path}" if error.on else str(path)
-        raise InvalidSpec("read a planning policy", on=on, got=error.got, wanted=error.wanted) from error
+        raise InvalidSpec(
+            "read a planning policy",
+            on=f"{error.on} of {path}" if error.on else str(path),
+            got=error.got,
+            wanted=error.wanted,
+        ) from error
 
 
 def _read_yaml(path: Path, attempted: str) -> object:
@@ -130,8 +135,7 @@ def option_from(text: str, *, replicas: int, **fields: object) -> dict[str, obje
     head, _, speed = text.partition("@")
     chip, _, chips = head.partition(":")
     try:
-        numbers = {"chips": float(chips or 1), "speed": float(speed or 1)}
-        return {"chip": chip, **numbers, "replicas": replicas, **fields}
+        return {"chip": chip, "chips": float(chips or 1), "speed": float(speed or 1), "replicas": replicas, **fields}
     except ValueError as error:
         raise InvalidSpec("read an option", got=repr(text), wanted=f"{OPTION_FORM}, such as h100:8@1.0") from error
 
@@ -174,9 +178,9 @@ def chips_from(texts: list[str]) -> dict[ChipName, float]:
     """
     counts: dict[ChipName, float] = {}
     for text in texts:
-        chip, equals, count = text.partition("=")
         if text == NONE_WORD:
             continue
+        chip, equals, count = text.partition("=")
         try:
             if not chip or not equals:
                 raise ValueError(text)

@@ -52,11 +52,7 @@ def _progress(doing: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
     """Shows on standard error how far some bytes are; gives what is to be told of them."""
     with bytes_bar() as bar:
         task = bar.add_task(doing, total=size_bytes)
-
-        def advanced(done: int) -> None:
-            bar.update(task, advance=done)
-
-        yield advanced
+        yield lambda done: bar.update(task, advance=done)
 
 
 @app.command("ls")
@@ -99,8 +95,9 @@ def verify_command(context: typer.Context, reference: Reference, objects: Object
     verdicts: list[look.Agreement] = []
     for step in wanted.steps:
         try:
-            size_bytes = verify(shelf.store, wanted.job, step).size_bytes
-            verdicts.append(look.Agreement(job=wanted.job, step=step, size_bytes=size_bytes))
+            verdicts.append(
+                look.Agreement(job=wanted.job, step=step, size_bytes=verify(shelf.store, wanted.job, step).size_bytes)
+            )
         except DamagedData as error:
             verdicts.append(look.Agreement(job=wanted.job, step=step, damage=str(error)))
     show(tuple(verdicts), as_json=as_json, look=lambda: look.verdicts_table(verdicts))

@@ -16,7 +16,6 @@ from mainspring.app.render.clusters import cluster_panel, clusters_table, findin
 from mainspring.app.render.tables import CONSOLE, ERRORS, show
 from mainspring.app.sdk.clusters import refused
 from mainspring.app.sdk.lab import Lab
-from mainspring.domain.answers import JobView
 from mainspring.domain.errors import InvalidSpec, NotFound
 from mainspring.engines.common.kind import AddOption, ClusterKind, Finding, OptionForm
 from mainspring.engines.registry import ENGINES, kind_named, kinds
@@ -166,11 +165,11 @@ def remove(
     """Remove a cluster; refused while jobs are on it. The cluster itself is left as it is."""
     lab: Lab = context.obj
     with ERRORS.status("") as status:
-
-        def look(view: JobView) -> None:
-            status.update(f"{view.spec.name} ({view.id}) is {view.state.value}")
-
-        removal = lab.clusters.remove(name, force=force, on_look=look)
+        removal = lab.clusters.remove(
+            name,
+            force=force,
+            on_look=lambda view: status.update(f"{view.spec.name} ({view.id}) is {view.state.value}"),
+        )
     told = [f"Removed {removal.name}."]
     if removal.stopped:
         told.append(f"Stopped for it: {', '.join(removal.stopped)}.")

@@ -160,8 +160,7 @@ class Demo:
         with self._step("submit"):
             self.lab.up(port=0)
             self.lab.clusters.wait()  # The plan is to weigh them all.
-            spec = self._spec("train", view, report.version.name, *self._train_words())
-            submitted = self.lab.run(spec)
+            submitted = self.lab.run(self._spec("train", view, report.version.name, *self._train_words()))
             self._show_why(submitted)
         with self._step("train"):
             trained = self._train_through_a_kill(submitted, self.options.steps or recipe_named(self.recipe).steps)
@@ -238,8 +237,11 @@ class Demo:
 
             def look(view: JobView) -> None:
                 if view.step >= 0:
-                    loss = f"loss {view.metrics['loss']:.4f}" if "loss" in view.metrics else ""
-                    bar.update(task, completed=view.step, note=loss)
+                    bar.update(
+                        task,
+                        completed=view.step,
+                        note=f"loss {view.metrics['loss']:.4f}" if "loss" in view.metrics else "",
+                    )
                 if not victims and view.step >= total // 2 and view.attempts[-1].ranks:
                     victims.append(view.attempts[-1].ranks[-1])
                     os.kill(victims[0].pid, signal.SIGKILL)
@@ -259,8 +261,7 @@ class Demo:
     def _evaluate(self, trained: JobView, view: ViewManifest, report: IngestReport) -> JobView:
         assert report.version is not None
         words = ["--job", trained.id, "--starts", str(self.options.starts), "--seed", str(self.options.seed)]
-        spec = self._spec("evaluate", view, report.version.name, *words, replicas=1)
-        submitted = self.lab.run(spec)
+        submitted = self.lab.run(self._spec("evaluate", view, report.version.name, *words, replicas=1))
         with progress_bar() as bar:
             task = bar.add_task("evaluate", total=None, note="")
 

@@ -32,7 +32,10 @@ def goodput(
         told = lab.goodput(name)
         render.show(told, as_json=as_json, look=lambda: render.goodput_table(told, title=name))
         return
-    since_s = max(0.0, time.time() - duration_from(since)) if since else 0.0
-    report = lab.goodput_report(team=TeamName(team), cluster=ClusterName(cluster), since_s=since_s)
+    report = lab.goodput_report(
+        team=TeamName(team),
+        cluster=ClusterName(cluster),
+        since_s=max(0.0, time.time() - duration_from(since)) if since else 0.0,
+    )
     title = " on ".join(part for part in (f"team {team}" if team else "", cluster) if part) or "everything"
     render.show(report, as_json=as_json, look=lambda: render.report_panel(report, title=title))

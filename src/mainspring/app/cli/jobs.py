@@ -95,9 +95,14 @@ def run(
         _refuse([*(words or []), *given, *(flag for flag, value in flags.items() if value)], "--again")
         view = lab.again(again, key=key)
     else:
-        code = None if no_code else Path.cwd()
-        spec = _spec_of(words or [], given)
-        view = lab.run(spec, key=key, code=code, count=count, after=after or (), begins_from=begins_from)
+        view = lab.run(
+            _spec_of(words or [], given),
+            key=key,
+            code=None if no_code else Path.cwd(),
+            count=count,
+            after=after or (),
+            begins_from=begins_from,
+        )
     _told(lab, view, wait=wait, follow=follow, as_json=as_json)
 
 

@@ -166,8 +166,11 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _extra_packages():
             raise
-        got, advice = f"no package {error.name!r}", "pip install 'mainspring[all]'"
-        told = Unavailable("run this command with a small installation", got=got, next_step=advice)
+        told = Unavailable(
+            "run this command with a small installation",
+            got=f"no package {error.name!r}",
+            next_step="pip install 'mainspring[all]'",
+        )
     except OSError as error:
         told = _of_this_machine(error)
     if as_json:

@@ -83,8 +83,12 @@ def read_changes(lab: sdk.Lab, texts: list[str]) -> answers.WhatIf:
                 submits.append(answers.Submit(spec=read_spec(Path(rest))))
             case _:
                 raise InvalidSpec("read a change", on="--if", got=repr(text), wanted=nearest(kind, FORMS))
-    changed = tuple(team for name, team in teams.items() if team != before[name])
-    return answers.WhatIf(add_nodes=tuple(nodes), remove_clusters=tuple(gone), teams=changed, submits=tuple(submits))
+    return answers.WhatIf(
+        add_nodes=tuple(nodes),
+        remove_clusters=tuple(gone),
+        teams=tuple(team for name, team in teams.items() if team != before[name]),
+        submits=tuple(submits),
+    )
 
 
 def _nodes(text: str, rest: str) -> answers.AddNodes:

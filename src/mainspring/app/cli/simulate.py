@@ -18,9 +18,6 @@ from mainspring.domain.errors import InvalidInput
 from mainspring.domain.team import Team
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.progress import TaskID
-
     from mainspring.domain.answers import Event
 
 EVENTS = "events.jsonl"
@@ -119,10 +116,9 @@ def _case(
     """Returns what is to be replayed; what is not given is as in another case."""
     if fleet is not None and nodes:
         raise InvalidInput("read a fleet", on="--nodes", got="a fleet file beside it", wanted="one or the other")
-    if fleet is None and not nodes and otherwise is None:
-        raise InvalidInput("replay a trace", got="no fleet", wanted=f"--fleet FILE or --nodes {NODES_FORM}")
     if fleet is None and not nodes:
-        assert otherwise is not None
+        if otherwise is None:
+            raise InvalidInput("replay a trace", got="no fleet", wanted=f"--fleet FILE or --nodes {NODES_FORM}")
         found = otherwise.fleet
     else:
         found = simulator.load_fleet(fleet) if fleet is not None else simulator.fleet_of(nodes)
@@ -170,17 +166,15 @@ def _replayed(
                 options=options,
                 seed=seed,
                 tell=tell,
-                progress=lambda ended, now_s: _advance(bar, task, ended, now_s - workload.jobs[0].submit_s),
+                progress=lambda ended, now_s: bar.update(
+                    task, completed=ended, note=f"{(now_s - workload.jobs[0].submit_s) / 86_400:.1f} d of virtual time"
+                ),
             )
 
         if out is None:
             return go_on(None)
         with (out / case.events).open("w", encoding="utf-8", newline="\n") as file:
             return go_on(lambda event: _write(file, event))
-
-
-def _advance(bar: render.Bar, task: TaskID, ended: int, passed_s: float) -> None:
-    bar.update(task, completed=ended, note=f"{passed_s / 86_400:.1f} d of virtual time")
 
 
 def _write(file: TextIO, event: Event) -> None:
@@ -214,10 +208,12 @@ def _answer(
         drawn = simulator.draw({name: (outcome, measured[name]) for name, outcome in outcomes.items()}, out)
         events = [EVENTS, f"against-{EVENTS}"][: len(outcomes)]
         files = [str(path) for path in (*drawn, out / FIGURES, *(out / name for name in events))]
-
-    def look() -> RenderableType:
-        if comparison is not None:
-            return render.comparison_panel(comparison, measured[first], measured[others[0]], files)
-        return render.replay_panel(measured[first], files)
-
-    render.show(answer, as_json=as_json, look=look)
+    render.show(
+        answer,
+        as_json=as_json,
+        look=lambda: (
+            render.replay_panel(measured[first], files)
+            if comparison is None
+            else render.comparison_panel(comparison, measured[first], measured[others[0]], files)
+        ),
+    )

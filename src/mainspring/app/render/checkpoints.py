@@ -107,11 +107,13 @@ def rows_table(rows: Sequence[Row], *, now_s: float) -> RenderableType:
 
 def verdicts_table(verdicts: Sequence[Agreement]) -> RenderableType:
     """Returns one row a step that was read."""
-    made = Listing("JOB", ">STEP", ">READ", "~FOUND")
-    for each in verdicts:
-        found = Text(each.damage, style="red") if each.damage else Text("sound", style="green")
-        made.add_row(each.job, str(each.step), "-" if each.damage else size_text(each.size_bytes), found)
-    return made
+    return Listing("JOB", ">STEP", ">READ", "~FOUND").add_rows(
+        (
+            *(each.job, str(each.step), "-" if each.damage else size_text(each.size_bytes)),
+            Text(each.damage, style="red") if each.damage else Text("sound", style="green"),
+        )
+        for each in verdicts
+    )
 
 
 def parts_of(arrays: Sequence[ArraySpec]) -> Mapping[str, PartSize]:
@@ -120,9 +122,11 @@ def parts_of(arrays: Sequence[ArraySpec]) -> Mapping[str, PartSize]:
     for part in Part:
         ours = [array for array in arrays if array.part is part]
         if ours:
-            elements = sum(array.elements for array in ours)
-            sizes = sum(array.size_bytes for array in ours)
-            found[_WORDS[part]] = PartSize(arrays=len(ours), elements=elements, size_bytes=sizes)
+            found[_WORDS[part]] = PartSize(
+                arrays=len(ours),
+                elements=sum(array.elements for array in ours),
+                size_bytes=sum(array.size_bytes for array in ours),
+            )
     return found
 
 
@@ -144,11 +148,13 @@ def checkpoint_panel(manifest: Manifest, arrays: Sequence[ArraySpec], *, now_s: 
     for name, value in sorted(manifest.state.items())[:_FACTS_SHOWN]:
         text = str(value)[:_FACT_LENGTH_MAX]
         facts[f"state {name}"] = text if text.isprintable() else ascii(text)  # Imports bring what others wrote.
-    listed = Listing("PART", ">ARRAYS", ">ELEMENTS", ">SIZE", "~TYPES")
-    for name, size in parts_of(arrays).items():
-        types = sorted({array.dtype for array in arrays if _WORDS[array.part] == name})
-        counts = (f"{size.arrays:,}", f"{size.elements:,}", size_text(size.size_bytes))
-        listed.add_row(name, *counts, ", ".join(types))
+    listed = Listing("PART", ">ARRAYS", ">ELEMENTS", ">SIZE", "~TYPES").add_rows(
+        (
+            *(name, f"{size.arrays:,}", f"{size.elements:,}", size_text(size.size_bytes)),
+            ", ".join(sorted({array.dtype for array in arrays if _WORDS[array.part] == name})),
+        )
+        for name, size in parts_of(arrays).items()
+    )
     return Group(framed(facts_grid(facts), f"{manifest.job}@{manifest.step}"), listed, "", _tree(arrays))
 
 

@@ -104,10 +104,7 @@ def nodes_table(view: ClusterView, *, now_s: float) -> RenderableType:
         drawn = Text(state, style=CONDITIONS[nodes[0].condition])
         rows.append((compress_hosts(node.name for node in nodes), *counts, drawn, *rest))
     told = [column for column in range(len(headings)) if any(str(row[column]) for row in rows)]
-    made = Listing(*(headings[column] for column in told))
-    for row in rows:
-        made.add_row(*(row[column] for column in told))
-    return made
+    return Listing(*(headings[column] for column in told)).add_rows([row[column] for column in told] for row in rows)
 
 
 def _row(view: ClusterView, node: Node, now_s: float) -> tuple[str, ...]:

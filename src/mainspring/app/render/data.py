@@ -77,11 +77,13 @@ def versions_table(versions: Sequence[data.Version]) -> Listing:
     Args:
         versions: The newest of each.
     """
-    made = Listing("DATASET", ">VERSION", ">EPISODES", ">STEPS", "?>TIME", "?>SIZE", "~FEATURES")
-    for each in versions:
-        counts = (str(each.number), str(each.episodes), str(each.frames), ago(each.seconds))
-        made.add_row(each.dataset, *counts, size_text(each.size_bytes), str(each.features))
-    return made
+    return Listing("DATASET", ">VERSION", ">EPISODES", ">STEPS", "?>TIME", "?>SIZE", "~FEATURES").add_rows(
+        (
+            *(each.dataset, str(each.number), str(each.episodes), str(each.frames), ago(each.seconds)),
+            *(size_text(each.size_bytes), str(each.features)),
+        )
+        for each in versions
+    )
 
 
 def history_table(versions: Sequence[data.Version]) -> Listing:
@@ -125,10 +127,13 @@ def version_panel(
         "id": version.id,
     }
     framed_facts = framed(facts_grid({label: text for label, text in facts.items() if text}), version.name)
-    listed = Listing("EPISODE", "~SOURCE", "?>HZ", "?SUCCESS", ">STEPS", ">TIME", "~TASK")
-    for row in rows:
-        numbers = (f"{row.rate_hz:g}", _verdict(success=row.success), str(row.frames), f"{row.seconds:.1f} s")
-        listed.add_row(row.id[:12], row.source, *numbers, row.task)
+    listed = Listing("EPISODE", "~SOURCE", "?>HZ", "?SUCCESS", ">STEPS", ">TIME", "~TASK").add_rows(
+        (
+            *(row.id[:12], row.source, f"{row.rate_hz:g}", _verdict(success=row.success)),
+            *(str(row.frames), f"{row.seconds:.1f} s", row.task),
+        )
+        for row in rows
+    )
     return Group(framed_facts, listed) if rows else framed_facts
 
 
@@ -243,11 +248,11 @@ def mixture_table(mixtures: Sequence[data.Mixture]) -> Listing:
     Args:
         mixtures: In order of name.
     """
-    made = Listing("MIXTURE", "VERSION", ">SHARE")
-    for mixture in mixtures:
-        for component in mixture.components:
-            made.add_row(mixture.name, component.version, f"{100 * component.share:.1f}%")
-    return made
+    return Listing("MIXTURE", "VERSION", ">SHARE").add_rows(
+        (mixture.name, component.version, f"{100 * component.share:.1f}%")
+        for mixture in mixtures
+        for component in mixture.components
+    )
 
 
 def candidates_look(
@@ -258,11 +263,13 @@ def candidates_look(
     Args:
         findings: By candidate's id.
     """
-    made = Listing("CANDIDATE", ">EPISODES", "BY", "~KEPT BACK BY")
-    for each in found:
-        kept = "\n".join(map(str, findings[each.id])) or "nothing: publish it"
-        made.add_row(each.id[:12], str(each.episodes), each.origin.kind, kept)
-    return made
+    return Listing("CANDIDATE", ">EPISODES", "BY", "~KEPT BACK BY").add_rows(
+        (
+            *(each.id[:12], str(each.episodes), each.origin.kind),
+            "\n".join(map(str, findings[each.id])) or "nothing: publish it",
+        )
+        for each in found
+    )
 
 
 def gc_look(report: data.GcReport) -> RenderableType:
@@ -295,10 +302,9 @@ def view_look(manifest: data.ViewManifest) -> RenderableType:
 
 def arrivals_table(arrivals: Mapping[str, ArrivalView]) -> Listing:
     """Returns where recordings that were sent stand."""
-    made = Listing("FILE", "STANDING", "~REASON")
-    for name, view in arrivals.items():
-        made.add_row(name, view.standing.value, view.reason)
-    return made
+    return Listing("FILE", "STANDING", "~REASON").add_rows(
+        (name, view.standing.value, view.reason) for name, view in arrivals.items()
+    )
 
 
 def _origin(origin: data.Origin) -> str:

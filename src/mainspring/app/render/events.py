@@ -31,13 +31,13 @@ def events_table(events: Sequence[Event], *, most: int = SHOWN_MAX) -> Listing:
         events: Oldest first.
         most: How many to show.
     """
-    made = Listing(">AT", "EVENT", "~WHAT")
     start_s = events[0].time_s if events else 0.0
     newest = {kind: event for event in events if (kind := event.kind) in _FREQUENT}
     shown = [event for event in events if event.kind not in _FREQUENT or newest[event.kind] is event]
-    for event in _each_reason_once(shown[-most:]):
-        made.add_row(f"+{event.time_s - start_s:.1f} s", event.kind, event_words(event))
-    return made
+    return Listing(">AT", "EVENT", "~WHAT").add_rows(
+        (f"+{event.time_s - start_s:.1f} s", event.kind, event_words(event))
+        for event in _each_reason_once(shown[-most:])
+    )
 
 
 def _each_reason_once(events: Sequence[Event]) -> Iterator[Event]:

@@ -73,18 +73,13 @@ def report_panel(report: GoodputReport, *, title: str) -> RenderableType:
 
 
 def _rows(heading: str, ledgers: Mapping[str, Goodput]) -> Listing:
-    made = Listing(heading, ">GOODPUT", ">NODE-TIME", "BAR", "?>QUEUED", "?>PREEMPTED")
-    for name, told in ledgers.items():
-        ratio = told.ratio or 0.0
-        made.add_row(
-            name,
-            f"{ratio:.1%}" if told.ratio is not None else "-",
-            _hours(told.allocated_s),
-            Text(_bar(ratio), style="green"),
-            ago(told.waited_s),
-            str(told.preemptions),
+    return Listing(heading, ">GOODPUT", ">NODE-TIME", "BAR", "?>QUEUED", "?>PREEMPTED").add_rows(
+        (
+            *(name, "-" if told.ratio is None else f"{told.ratio:.1%}", _hours(told.allocated_s)),
+            *(Text(_bar(told.ratio or 0.0), style="green"), ago(told.waited_s), str(told.preemptions)),
         )
-    return made
+        for name, told in ledgers.items()
+    )
 
 
 def _by_use(told: Goodput) -> dict[TimeUse, float]:

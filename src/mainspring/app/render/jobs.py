@@ -49,13 +49,14 @@ def job_panel(job: JobView, events: Sequence[Event], *, now_s: float) -> Rendera
         facts["ranks"] = ranks_text(job.attempts[-1], spares=sum(role.spares for role in job.spec.roles))
     if code.tree:
         facts["code"] = f"{code.tree[:19]} ({code.commit[:12] or 'no commit'}{', with changes' if code.dirty else ''})"
-    for name, value in sorted(job.result.items()):
-        facts[f"result {name}"] = f"{value:.4g}" if isinstance(value, float) else str(value)
+    facts |= {
+        f"result {name}": f"{value:.4g}" if isinstance(value, float) else str(value)
+        for name, value in sorted(job.result.items())
+    }
     if job.goodput is not None:
         facts["goodput"] = goodput_text(job.goodput)
-    parts: list[RenderableType] = [framed(facts_grid(facts), f"{job.spec.name}  {job.id}")]
-    parts += [attempts_table(job.attempts, now_s=now_s), ""] if job.attempts else []
-    return Group(*parts, events_table(events))
+    attempts = [attempts_table(job.attempts, now_s=now_s), ""] if job.attempts else []
+    return Group(framed(facts_grid(facts), f"{job.spec.name}  {job.id}"), *attempts, events_table(events))
 
 
 def ranks_text(attempt: AttemptView, *, spares: int = 0) -> str:
@@ -93,8 +94,7 @@ def attempts_table(attempts: Sequence[AttemptView], *, now_s: float) -> Renderab
         nodes = ", ".join(attempt.hosts.get(node, node) for node in attempt.nodes[:4]) + (
             f" and {len(attempt.nodes) - 4} more" if len(attempt.nodes) > 4 else ""
         )
-        alive = sum(rank.alive for rank in attempt.ranks)
-        ranks = f"{alive}/{len(attempt.ranks)}" if attempt.ranks else "-"
+        ranks = f"{sum(rank.alive for rank in attempt.ranks)}/{len(attempt.ranks)}" if attempt.ranks else "-"
         counts = (str(attempt.generation), ranks, nodes, ago(ran), f"${attempt.dollars:.4f}")
         made.add_row(attempt.id, attempt.state.value, *counts, where(attempt), gist(attempt.reason))
     return made

@@ -42,8 +42,9 @@ def why_panel(why: Why, job: JobView, events: Sequence[Event] = (), *, now_s: fl
         starts = start_text(why.start_s, exact=why.exact, now_s=now_s)
         facts["starts"] = "nobody can know yet" if starts == "-" else starts
         for number, remedy in enumerate(why.remedies):
-            text = f"{remedy.text} (on {remedy.cluster}, ${remedy.dollars_per_hour:.2f} an hour)"
-            facts["now, if" if number == 0 else " " * number] = text
+            facts["now, if" if number == 0 else " " * number] = (
+                f"{remedy.text} (on {remedy.cluster}, ${remedy.dollars_per_hour:.2f} an hour)"
+            )
         said += ["", facts_grid(facts)]
     noted = notable(events)
     if noted:
@@ -79,30 +80,39 @@ def plan_panel(view: PlanView, *, now_s: float) -> RenderableType:
         facts["complete"] = "no: its work budget ran out, and more might have been found"
     parts: list[RenderableType] = [framed(facts_grid(facts), f"plan {view.number}")]
     if view.starts:
-        starts = Listing("STARTS", "CLUSTER", ">CHIPS", "~NODES")
-        for start in view.starts[:_ROWS_MAX]:
-            starts.add_row(start.job, start.cluster, f"{start.chips:g}", ", ".join(start.nodes[:8]))
-        parts.append(starts)
+        parts.append(
+            Listing("STARTS", "CLUSTER", ">CHIPS", "~NODES").add_rows(
+                (start.job, start.cluster, f"{start.chips:g}", ", ".join(start.nodes[:8]))
+                for start in view.starts[:_ROWS_MAX]
+            )
+        )
     if view.evicts or view.resizes:
-        ends = Listing("ENDS", "FOR", ">CHIP-SECONDS LOST", "~REASON")
-        for evict in view.evicts[:_ROWS_MAX]:
-            ends.add_row(evict.job, evict.for_job or "-", f"{evict.price_chip_s:.0f}", evict.reason)
-        for resize in view.resizes[:_ROWS_MAX]:
-            ends.add_row(resize.job, resize.for_job or "-", "-", f"to {resize.replicas} replicas: {resize.reason}")
-        parts.append(ends)
+        ends = Listing("ENDS", "FOR", ">CHIP-SECONDS LOST", "~REASON").add_rows(
+            (evict.job, evict.for_job or "-", f"{evict.price_chip_s:.0f}", evict.reason)
+            for evict in view.evicts[:_ROWS_MAX]
+        )
+        resized = (
+            (resize.job, resize.for_job or "-", "-", f"to {resize.replicas} replicas: {resize.reason}")
+            for resize in view.resizes[:_ROWS_MAX]
+        )
+        parts.append(ends.add_rows(resized))
     if view.reservations:
-        kept = Listing("KEPT FOR", "CLUSTER", ">NODES", "FROM")
-        for each in view.reservations[:_ROWS_MAX]:
-            since = start_text(each.start_s, exact=True, now_s=now_s)
-            kept.add_row(each.job, each.cluster, str(each.nodes), since)
-        parts.append(kept)
+        parts.append(
+            Listing("KEPT FOR", "CLUSTER", ">NODES", "FROM").add_rows(
+                (each.job, each.cluster, str(each.nodes), start_text(each.start_s, exact=True, now_s=now_s))
+                for each in view.reservations[:_ROWS_MAX]
+            )
+        )
     if view.moves or view.provisions:
-        wanted = Listing("WANTED FOR", "~WHAT")
-        for move in view.moves[:_ROWS_MAX]:
-            wanted.add_row(move.for_job, f"{move.what} brought from {move.source} to {move.target}")
-        for order in view.provisions[:_ROWS_MAX]:
-            wanted.add_row(order.for_job, f"{order.nodes} nodes of {order.offer} on {order.cluster}: {order.reason}")
-        parts.append(wanted)
+        wanted = Listing("WANTED FOR", "~WHAT").add_rows(
+            (move.for_job, f"{move.what} brought from {move.source} to {move.target}")
+            for move in view.moves[:_ROWS_MAX]
+        )
+        ordered = (
+            (order.for_job, f"{order.nodes} nodes of {order.offer} on {order.cluster}: {order.reason}")
+            for order in view.provisions[:_ROWS_MAX]
+        )
+        parts.append(wanted.add_rows(ordered))
     if view.waits:
         parts.append(_waits(view.waits, now_s))
     return Group(*(each for part in parts for each in (part, "")))
@@ -116,8 +126,9 @@ def _waits(waits: Sequence[WaitView], now_s: float) -> RenderableType:
         if last and wait.exact < wait.count:
             last = f"{last}, estimate"
         short = f"{wait.short_by:g}" if wait.short_by else "-"
-        facts = (wait.limit.value, wait.where or "-", short, first + last, wait.reason)
-        made.add_row(str(wait.count), wait.jobs[0], *facts)
+        made.add_row(
+            *(str(wait.count), wait.jobs[0], wait.limit.value, wait.where or "-", short, first + last, wait.reason)
+        )
     return made
 
 
@@ -144,15 +155,13 @@ def what_if_panel(answer: WhatIfAnswer, *, now_s: float) -> RenderableType:
     parts: list[RenderableType] = [made, "", facts_grid(told)]
     evicted = [evict for evict in answer.after.evicts if evict not in answer.before.evicts]
     if evicted:
-        ends = Listing("WOULD END", "FOR", "~REASON")
-        for evict in evicted[:_ROWS_MAX]:
-            ends.add_row(evict.job, evict.for_job or "-", evict.reason)
-        parts += ["", ends]
+        rows = ((evict.job, evict.for_job or "-", evict.reason) for evict in evicted[:_ROWS_MAX])
+        parts += ["", Listing("WOULD END", "FOR", "~REASON").add_rows(rows)]
     if answer.shifts:
-        moved = Listing("WAITS", "STARTS", "WOULD START")
-        for shift in answer.shifts[:_ROWS_MAX]:
-            times = (shift.before_s, shift.after_s)
-            moved.add_row(shift.job, *("-" if at_s is None else clock_text(at_s, now_s=now_s) for at_s in times))
+        shifts = ((each.job, (each.before_s, each.after_s)) for each in answer.shifts[:_ROWS_MAX])
+        moved = Listing("WAITS", "STARTS", "WOULD START").add_rows(
+            (job, *("-" if at_s is None else clock_text(at_s, now_s=now_s) for at_s in times)) for job, times in shifts
+        )
         parts += ["", moved]
     if answer.after.waits:
         parts += ["", _waits(answer.after.waits, now_s)]

@@ -65,19 +65,24 @@ def _spread(seconds: Spread) -> str:
 
 def _sizes(measures: Measures) -> RenderableType:
     made = Listing(f"{measures.unit.upper()}S", ">JOBS", ">MEAN WAIT", ">MEAN JCT", ">MEAN SLOWDOWN", "?>95 % SLOWDOWN")
-    for each in measures.sizes:
-        slow = (f"{each.slowdown.mean:.2f}", f"{each.slowdown.p95:.2f}")
-        made.add_row(each.size, f"{each.jobs:,}", ago(each.wait_s.mean), ago(each.jct_s.mean), *slow)
-    return made
+    return made.add_rows(
+        (
+            *(each.size, f"{each.jobs:,}", ago(each.wait_s.mean), ago(each.jct_s.mean)),
+            *(f"{each.slowdown.mean:.2f}", f"{each.slowdown.p95:.2f}"),
+        )
+        for each in measures.sizes
+    )
 
 
 def _pools(measures: Measures) -> RenderableType:
     made = Listing("CLUSTER", "CHIP", ">UNIT-HOURS", ">USED", ">UTILIZATION", "?>UNTIL LAST SUBMISSION", ">IDLE $")
-    for pool in measures.pools:
-        hours = (f"{pool.there_h:,.0f}", f"{pool.used_h:,.0f}")
-        parts = (f"{pool.utilization:.1%}", f"{pool.utilization_loaded:.1%}")
-        made.add_row(pool.cluster, f"{pool.chip} ({pool.unit}s)", *hours, *parts, f"{pool.idle_dollars:,.0f}")
-    return made
+    return made.add_rows(
+        (
+            *(pool.cluster, f"{pool.chip} ({pool.unit}s)", f"{pool.there_h:,.0f}", f"{pool.used_h:,.0f}"),
+            *(f"{pool.utilization:.1%}", f"{pool.utilization_loaded:.1%}", f"{pool.idle_dollars:,.0f}"),
+        )
+        for pool in measures.pools
+    )
 
 
 def _teams(measures: Measures) -> RenderableType:
@@ -99,14 +104,16 @@ def comparison_panel(comparison: Comparison, base: Measures, other: Measures, fi
         base: The first.
         other: The second.
     """
-    made = Listing("FIGURE", f">{comparison.base}", f">{comparison.other}", ">CHANGE")
-    for each in comparison.differences:
-        made.add_row(each.name, _figure(each, each.base), _figure(each, each.other), _change(each))
-    sizes = Listing(f"{base.unit.upper()}S", ">JOBS", f">JCT {comparison.base}", f">JCT {comparison.other}")
+    made = Listing("FIGURE", f">{comparison.base}", f">{comparison.other}", ">CHANGE").add_rows(
+        (each.name, _figure(each, each.base), _figure(each, each.other), _change(each))
+        for each in comparison.differences
+    )
     after = {each.size: each for each in other.sizes}
-    for size in base.sizes:
-        if size.size in after:
-            sizes.add_row(size.size, f"{size.jobs:,}", ago(size.jct_s.mean), ago(after[size.size].jct_s.mean))
+    sizes = Listing(f"{base.unit.upper()}S", ">JOBS", f">JCT {comparison.base}", f">JCT {comparison.other}").add_rows(
+        (size.size, f"{size.jobs:,}", ago(size.jct_s.mean), ago(after[size.size].jct_s.mean))
+        for size in base.sizes
+        if size.size in after
+    )
     pools = Listing(
         "CLUSTER", "CHIP", f">USED {comparison.base}", f">USED {comparison.other}", ">IDLE HOURS", ">IDLE $"
     )
@@ -116,8 +123,7 @@ def comparison_panel(comparison: Comparison, base: Measures, other: Measures, fi
         used = f"{known.utilization:.1%}" if known else "-"
         idle = (f"{pool.there_h - pool.used_h:,.0f}", f"{pool.idle_dollars:,.0f}")
         pools.add_row(pool.cluster, pool.chip, used, f"{pool.utilization:.1%}", *idle)
-    wrote = Text(f"\nWrote {', '.join(files)}." if files else "")
-    return Group(made, "", sizes, "", pools, wrote)
+    return Group(made, "", sizes, "", pools, Text(f"\nWrote {', '.join(files)}." if files else ""))
 
 
 def _figure(each: Difference, value: float) -> str:
@@ -139,5 +145,4 @@ def _change(each: Difference) -> Text:
     if change is None or abs(change) < 5e-4:
         return Text("-")
     better = each.less_is_better is not None and (change < 0) == each.less_is_better
-    style = "" if each.less_is_better is None else "green" if better else "red"
-    return Text(f"{change:+.1%}", style=style)
+    return Text(f"{change:+.1%}", style="" if each.less_is_better is None else "green" if better else "red")

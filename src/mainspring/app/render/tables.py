@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from rich.cells import cell_len
@@ -89,6 +89,12 @@ class Listing:
         """Adds a row, one cell a heading."""
         assert len(cells) == len(self.headings)
         self.rows.append(cells)
+
+    def add_rows(self, rows: Iterable[Sequence[str | Text]]) -> Listing:
+        """Adds rows, and returns the table itself."""
+        for row in rows:
+            self.add_row(*row)
+        return self
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draws what fits; what must be shown is never cut, even where a line then passes the screen's edge."""
@@ -199,9 +205,7 @@ def asks(spec: JobSpec) -> str:
 def asked(option: Option) -> str:
     """Returns what one option asks for, such as "4 x 8 h100"."""
     elastic = f"{option.replicas_min}..{option.replicas}" if option.replicas_min < option.replicas else option.replicas
-    if not option.chips:
-        return f"{elastic} x {option.cpus:g} CPU cores"
-    return f"{elastic} x {option.chips:g} {option.chip}"
+    return f"{elastic} x {option.chips:g} {option.chip}" if option.chips else f"{elastic} x {option.cpus:g} CPU cores"
 
 
 def where(attempt: AttemptView) -> str:

@@ -132,8 +132,12 @@ class ClusterVerbs:
         deadline = time.monotonic() + timeout_s
         while silent := [str(shown.name) for shown in self.ls() if shown.view is None]:
             if time.monotonic() > deadline:
-                got, advice = f"no answer in {timeout_s:g} s", f"ms cluster check {silent[0]}"
-                raise Unavailable("wait for clusters", on=", ".join(silent), got=got, next_step=advice)
+                raise Unavailable(
+                    "wait for clusters",
+                    on=", ".join(silent),
+                    got=f"no answer in {timeout_s:g} s",
+                    next_step=f"ms cluster check {silent[0]}",
+                )
             time.sleep(_POLL_S)
 
     def findings(self, cluster: ClusterSettings) -> Iterator[Finding]:
@@ -210,18 +214,24 @@ class ClusterVerbs:
         shown = self.show(name)
         up = self._server() is not None
         if not up and not force:
-            advice = "ms up, or --force"
-            raise Unavailable("see whether jobs run on a cluster", on=name, got="no server", next_step=advice)
+            raise Unavailable(
+                "see whether jobs run on a cluster", on=name, got="no server", next_step="ms up, or --force"
+            )
         live = self._live_jobs(shown.name) if up else []
         if live and not force:
             named = ", ".join(live[:3]) + (f" and {len(live) - 3} more" if len(live) > 3 else "")
-            advice = "wait for them, or --force, which stops them"
-            raise Conflict("remove a cluster", on=name, got=f"jobs that are on it: {named}", next_step=advice)
+            raise Conflict(
+                "remove a cluster",
+                on=name,
+                got=f"jobs that are on it: {named}",
+                next_step="wait for them, or --force, which stops them",
+            )
         left = self._stopped(live, on_look)
         with self._lab.home.lock():
             before = self._lab.home.config()
-            kept = tuple(each for each in before.clusters if each.name != name)
-            self._lab.home.write_config(replace(before, clusters=kept))
+            self._lab.home.write_config(
+                replace(before, clusters=tuple(each for each in before.clusters if each.name != name))
+            )
         self._restarted(before)
         return Removal(name=shown.name, stopped=tuple(job for job in live if job not in left), left=tuple(left))
 
@@ -233,17 +243,23 @@ class ClusterVerbs:
     def _here(self, attempted: str) -> None:
         url = os.environ.get("MAINSPRING_URL")
         if url:
-            advice = "run it there, as the user who ran ms up"
             raise InvalidInput(
-                attempted, got=f"MAINSPRING_URL={url}", wanted="the server's own machine", next_step=advice
+                attempted,
+                got=f"MAINSPRING_URL={url}",
+                wanted="the server's own machine",
+                next_step="run it there, as the user who ran ms up",
             )
 
     def _with(self, cluster: ClusterSettings) -> Config:
         """Returns the configuration with one more cluster."""
         config = self._lab.home.config()
         if cluster.name in {each.name for each in config.clusters}:
-            advice = f"another name, or ms cluster remove {cluster.name} first"
-            raise Conflict("add a cluster", on=cluster.name, got="one of that name", next_step=advice)
+            raise Conflict(
+                "add a cluster",
+                on=cluster.name,
+                got="one of that name",
+                next_step=f"another name, or ms cluster remove {cluster.name} first",
+            )
         return replace(config, clusters=(*config.clusters, cluster))
 
     def _restarted(self, before: Config) -> bool:

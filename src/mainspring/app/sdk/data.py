@@ -90,8 +90,12 @@ class DataVerbs(ExportVerbs):
             at = [row for row, one in enumerate(ids) if one.startswith(id)][: _NAMED_MAX + 1]
             found += _rows_of(data.episode_table(self.store, part).take(at)) if at else ()
         if len(found) != 1:
-            got = f"several: {', '.join(row.id[:12] for row in found[:_NAMED_MAX])}" if found else "none"
-            raise NotFound("find an episode", on=id, got=got, next_step=f"ms data show {version.name}")
+            raise NotFound(
+                "find an episode",
+                on=id,
+                got=f"several: {', '.join(row.id[:12] for row in found[:_NAMED_MAX])}" if found else "none",
+                next_step=f"ms data show {version.name}",
+            )
         return found[0]
 
     def sheet(self, name: str, id: str, path: Path | str) -> data.EpisodeRow:
@@ -103,8 +107,9 @@ class DataVerbs(ExportVerbs):
             path: The file.
         """
         row = self.episode(name, id)
-        features = self.version(name).features
-        data.contact_sheet(self.store, row, features, Path(path), cache_dir=self._lab.home.cache / "videos")
+        data.contact_sheet(
+            self.store, row, self.version(name).features, Path(path), cache_dir=self._lab.home.cache / "videos"
+        )
         return row
 
     def select(self, name: str, where: str, dataset: str, *, layers: Sequence[str] = ()) -> data.Version:
@@ -143,8 +148,7 @@ class DataVerbs(ExportVerbs):
         """
         version = self.version(name)
         sides = data.split(self.store, version, fraction, group=by, keep=bool(dataset))
-        trained = version.episodes - sides.held_out
-        report = SplitReport(version=version.name, trained=trained, held_out=sides.held_out)
+        report = SplitReport(version=version.name, trained=version.episodes - sides.held_out, held_out=sides.held_out)
         if not dataset:
             return report
         joined = {"side": sides.episodes.select(["id", "held_out"])}
@@ -316,16 +320,17 @@ class DataVerbs(ExportVerbs):
         """
         found = [one for one in data.candidates(self.store, dataset) if one.startswith(id)]
         if len(found) != 1:
-            step = f"ms data candidates {dataset}"
-            raise NotFound("find a candidate", on=id, got=f"{len(found)} of them", next_step=step)
-        candidate = data.candidate(self.store, dataset, found[0])
-        return data.publish_judged(self.store, candidate, clock=self._clock, waivers=waivers)
+            raise NotFound(
+                "find a candidate", on=id, got=f"{len(found)} of them", next_step=f"ms data candidates {dataset}"
+            )
+        return data.publish_judged(
+            self.store, data.candidate(self.store, dataset, found[0]), clock=self._clock, waivers=waivers
+        )
 
 
 def _parts(version: data.Version) -> Iterator[data.Version]:
     """Yields a version fragment by fragment, so that of a large one only as much is read as is shown."""
-    for fragment in version.fragments:
-        yield replace(version, fragments=(fragment,))
+    yield from (replace(version, fragments=(fragment,)) for fragment in version.fragments)
 
 
 def _rows_of(table: Any) -> tuple[data.EpisodeRow, ...]:

@@ -45,8 +45,9 @@ class ExportVerbs(IntakeVerbs):
             cameras=None if cameras is None else tuple(cameras),
             without_cameras=tuple(without_cameras),
         )
-        version = data.resolve(self.store, name)
-        return data.prepare_export(self.store, version, data.export_format(to), request, scratch=self.scratch)
+        return data.prepare_export(
+            self.store, data.resolve(self.store, name), data.export_format(to), request, scratch=self.scratch
+        )
 
     def export(
         self,

@@ -145,8 +145,13 @@ class IntakeVerbs:
             definitions: Folder of message definitions, for a bag that holds none.
         """
         if "://" in str(path) or data.archive_suffix(str(path)):
-            got, step = "an archive or an address", "inspect one of its recordings, on this machine"
-            raise InvalidInput("inspect a log", on=str(path), got=got, wanted="a file or a bag", next_step=step)
+            raise InvalidInput(
+                "inspect a log",
+                on=str(path),
+                got="an archive or an address",
+                wanted="a file or a bag",
+                next_step="inspect one of its recordings, on this machine",
+            )
         path = Path(path)
         if data.is_lerobot_set(path):
             return data.propose_set(path)

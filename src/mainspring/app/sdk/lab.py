@@ -137,8 +137,7 @@ class Lab(LabCalls):
         record = self.home.server()
         if record is None:
             raise Unavailable("reach the Mainspring server", on=str(self.home.path), got="none", next_step="ms up")
-        secure = record.url.startswith("https:")
-        certificate = self.home.certificate(self.home.config()) if secure else ""
+        certificate = self.home.certificate(self.home.config()) if record.url.startswith("https:") else ""
         return Client(record.url, self.home.token(), certificate=certificate)
 
     def call(self, route: Route[P, Answer], /, *args: P.args, **kwargs: P.kwargs) -> Answer:
@@ -195,8 +194,9 @@ class Lab(LabCalls):
 
                 found = CheckpointFinder(self).steps(begins_from)
                 begins_from = f"{found.job}@{found.steps[0]}"
-            earlier = tuple(dict.fromkeys(first.values()))
-            spec = dataclasses.replace(spec, code=taken, after=earlier, begins_from=begins_from)
+            spec = dataclasses.replace(
+                spec, code=taken, after=tuple(dict.fromkeys(first.values())), begins_from=begins_from
+            )
             return client.submit(answers.Submit(spec=spec, key=key, count=count))
 
     def again(self, job: str, *, key: str = "") -> answers.JobView:

@@ -49,8 +49,10 @@ class Inboxes:
         opened = data.Inbox(inbox)
         if (found := outcome(inbox, opened.path(arrival).name)) is not None:
             return found
-        standing = Standing.ARRIVED if opened.path(arrival).exists() else Standing.ARRIVING
-        return ArrivalView(standing=standing, offset=opened.offset(arrival))
+        return ArrivalView(
+            standing=Standing.ARRIVED if opened.path(arrival).exists() else Standing.ARRIVING,
+            offset=opened.offset(arrival),
+        )
 
     def append(self, dataset: str, name: str, blob: Blob, offset: int, body: Data) -> ArrivalView:
         """See `control.api_arrivals.Arrivals`."""
@@ -74,8 +76,12 @@ class Inboxes:
             try:
                 data.recipe_from_yaml(draft)
             except InvalidInput as error:
-                on = error.on.replace(str(draft), f"that of {dataset}")
-                raise type(error)("keep a recipe", on=on, got=error.got, wanted=error.wanted) from error
+                raise type(error)(
+                    "keep a recipe",
+                    on=error.on.replace(str(draft), f"that of {dataset}"),
+                    got=error.got,
+                    wanted=error.wanted,
+                ) from error
             draft.rename(kept)
             for path in sorted((inbox / REFUSED).glob("*")):
                 (inbox / OUTCOMES / f"{path.name}.json").unlink(missing_ok=True)

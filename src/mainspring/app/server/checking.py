@@ -70,8 +70,9 @@ def findings(cluster: ClusterSettings, *, controller: str, certificate: str) -> 
 
 
 def _here(cluster: ClusterSettings, controller: str, certificate: str) -> Iterator[Finding]:
-    context = EngineContext(environment=os.environ, certificate=certificate, clock=SystemClock())
-    return kind_named(cluster.kind).check(cluster, context, controller)
+    return kind_named(cluster.kind).check(
+        cluster, EngineContext(environment=os.environ, certificate=certificate, clock=SystemClock()), controller
+    )
 
 
 def _far(ask: Ask, target: str, python: str) -> Iterator[Finding]:
@@ -99,9 +100,12 @@ def _far(ask: Ask, target: str, python: str) -> Iterator[Finding]:
         errors.seek(0)
         said = " ".join(errors.read().decode(errors="replace").split())[-WORDS_MAX:]
     if code:
-        fix = f"see that this works without a password: ssh {target} {shlex.quote(python)} -P -c 'import mainspring'"
-        found = said or ("no end in time" if code < 0 else f"an end with code {code}")
-        yield Finding(name=LOGIN, standing=CheckResult.FAILED, found=found, fix=fix)
+        yield Finding(
+            name=LOGIN,
+            standing=CheckResult.FAILED,
+            found=said or ("no end in time" if code < 0 else f"an end with code {code}"),
+            fix=f"see that this works without a password: ssh {target} {shlex.quote(python)} -P -c 'import mainspring'",
+        )
 
 
 def main() -> None:

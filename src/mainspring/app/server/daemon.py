@@ -41,8 +41,12 @@ def up(home: Home, *, port: int | None = None, policy: Path | None = None) -> Se
         if policy is not None:
             record = home.server()
             if record is not None and running(record):
-                got = "a server that is running"
-                raise Conflict("take a planning policy", on=str(policy), got=got, next_step="ms down, then again")
+                raise Conflict(
+                    "take a planning policy",
+                    on=str(policy),
+                    got="a server that is running",
+                    next_step="ms down, then again",
+                )
             home.keep_policy(policy)
         home.policy()
         return _up(home, config, port)
@@ -140,8 +144,9 @@ def _listen(config: Config, port: int) -> socket.socket:
             return listen(config.host, port, tls=tls)
         except Conflict as error:
             if time.monotonic() > deadline:
-                advice = "ms up --port 0 takes any free port"
-                raise Conflict(error.attempted, on=error.on, got=error.got, next_step=advice) from error
+                raise Conflict(
+                    error.attempted, on=error.on, got=error.got, next_step="ms up --port 0 takes any free port"
+                ) from error
             time.sleep(_POLL_S)
 
 

@@ -102,13 +102,12 @@ class Host(Generic[Opening]):
         if len(self._running) >= CALLS_MAX:
             full = Unavailable(call.call, got=f"{len(self._running)} calls that have not ended")
             self._say(FarAnswer(number=call.number, error=problem_of(full)))
-            return
-        self._running.add(self._pool.submit(self._answer, engine, call))
+        else:
+            self._running.add(self._pool.submit(self._answer, engine, call))
 
     def _answer(self, engine: Engine, call: EngineCall) -> None:
         try:
-            answer = self._done(engine, call)
-            self._say(answer)
+            self._say(self._done(engine, call))
         except MainspringError as error:
             self._say(FarAnswer(number=call.number, error=problem_of(error)))
         except OSError:
@@ -162,8 +161,7 @@ class Host(Generic[Opening]):
 
 
 def _parts(items: tuple[Item, ...]) -> Iterator[tuple[Item, ...]]:
-    for begin in range(0, len(items), PART_ITEMS_MAX):
-        yield items[begin : begin + PART_ITEMS_MAX]
+    yield from (items[begin : begin + PART_ITEMS_MAX] for begin in range(0, len(items), PART_ITEMS_MAX))
 
 
 def main(make: Callable[[Opening], Engine], opening: codec.TypeForm[Opening]) -> None:

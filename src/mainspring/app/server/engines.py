@@ -25,8 +25,9 @@ def open_engine(opening: Any) -> Engine:
     Args:
         opening: The first message from there, one of `openings`.
     """
-    context = EngineContext(environment=os.environ, certificate=opening.certificate, clock=SystemClock())
-    return kind_named(opening.cluster.kind).engine(opening.cluster, context)
+    return kind_named(opening.cluster.kind).engine(
+        opening.cluster, EngineContext(environment=os.environ, certificate=opening.certificate, clock=SystemClock())
+    )
 
 
 @final

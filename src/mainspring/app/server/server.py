@@ -67,8 +67,12 @@ def serve(home: Home, listener: socket.socket) -> None:
         home.write_token(control.issue_token(role=TokenRole.ADMIN, team=LAB))
     inboxes = Inboxes(home.arrivals)
     reader = Reader(inboxes, home.objects_url(config))
-    tls = Tls(certificate=Path(config.certificate), key=Path(config.key)) if config.certificate else None
-    server = Server(control, listener, tls=tls, arrivals=inboxes)
+    server = Server(
+        control,
+        listener,
+        tls=Tls(certificate=Path(config.certificate), key=Path(config.key)) if config.certificate else None,
+        arrivals=inboxes,
+    )
     server.start()
     reader.start()
     try:

@@ -123,7 +123,13 @@ def gc(
             if clock.monotonic_s() - started_s > SWEEP_S_MAX:
                 left = len(blobs) - start
                 break
-            _sweep(store, [_key(listed.ids[at]) for at in blobs[start : start + SWEPT_AT_ONCE]])
+            _sweep(
+                store,
+                [
+                    Blob(id=listed.ids[at].tobytes().hex(), size_bytes=0).key
+                    for at in blobs[start : start + SWEPT_AT_ONCE]
+                ],
+            )
         _end(store, name, sentence.astype("<u8").data)
     if not dry_run:
         _forget(store, old_s, now_s)
@@ -137,10 +143,6 @@ def gc(
         documents=tuple(_documents(found, listed.prefixes[garbage])),
         freed=found.freed,
     )
-
-
-def _key(id: NDArray[np.uint8]) -> str:
-    return Blob(id=id.tobytes().hex(), size_bytes=0).key
 
 
 def _listed(store: ObjectStore) -> _Listed:

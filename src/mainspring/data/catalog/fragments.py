@@ -151,8 +151,7 @@ def put_fragment(store: ObjectStore, table: pa.Table) -> Fragment:
         row_group_size=FRAGMENT_ROWS_MAX,
         write_page_checksum=True,
     )
-    blob = put_blob(store, sink.getbuffer())
-    return _measured(table, blob=blob, rows=table.num_rows, keep=None)
+    return _measured(table, blob=put_blob(store, sink.getbuffer()), rows=table.num_rows, keep=None)
 
 
 def put_fragments(store: ObjectStore, table: pa.Table) -> tuple[Fragment, ...]:
@@ -226,8 +225,12 @@ def masked(store: ObjectStore, fragment: Fragment, kept: Mask) -> Fragment | Non
         mask = kept
     else:
         mask[mask] = kept
-    table = _read(store, fragment.table, _MEASURED).filter(pa.array(mask))
-    return _measured(table, blob=fragment.table, rows=fragment.rows, keep=put_blob(store, np.packbits(mask).data))
+    return _measured(
+        _read(store, fragment.table, _MEASURED).filter(pa.array(mask)),
+        blob=fragment.table,
+        rows=fragment.rows,
+        keep=put_blob(store, np.packbits(mask).data),
+    )
 
 
 def mask_of(store: ObjectStore, fragment: Fragment) -> Mask | None:
@@ -337,8 +340,7 @@ class _Ranges(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._blob.size_bytes}[whence]
-        self._at = base + offset
+        self._at = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._blob.size_bytes}[whence] + offset
         return self._at
 
     def tell(self) -> int:
@@ -358,8 +360,7 @@ def _reported(on: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, EOFError) as error:
-        got = str(error).partition("\n")[0][:300]
-        raise DamagedData("read a table of episodes", on=on, got=got) from error
+        raise DamagedData("read a table of episodes", on=on, got=str(error).partition("\n")[0][:300]) from error
 
 
 def _opened(store: ObjectStore, table: Blob) -> pq.ParquetFile:
@@ -385,7 +386,8 @@ def _in_id_order(table: pa.Table) -> pa.Table:
 
 def _measured(table: pa.Table, *, blob: Blob, rows: int, keep: Blob | None) -> Fragment:
     """Returns the fragment whose kept rows are `table`, which has at least `_MEASURED`."""
-    files = _joined([found for name in ("videos", "raw") for found in _blobs_in_column(table[name], inner="blob")])
+    parts = (pc.struct_field(chunk.flatten(), "blob") for name in ("videos", "raw") for chunk in table[name].chunks)
+    files = _joined(found for part in parts for found in _blobs_inside(part))
     prefixes = files.prefixes
     order = np.argsort(prefixes)
     first = np.ones(len(order), np.bool_)
@@ -410,18 +412,13 @@ def _measured(table: pa.Table, *, blob: Blob, rows: int, keep: Blob | None) -> F
     )
 
 
-def _blobs_in_column(column: pa.ChunkedArray, *, inner: str) -> Iterator[BlobsNamed]:
-    """Yields the blobs of one field of a column of lists of structs."""
-    for chunk in column.chunks:
-        yield from _blobs_inside(pc.struct_field(chunk.flatten(), inner))
-
-
 def _blobs_inside(array: Any) -> Iterator[BlobsNamed]:
     if pa.types.is_struct(array.type):
         fields = {array.type.field(index).name: part for index, part in enumerate(array.flatten())}
         if {"id", "size_bytes"} <= fields.keys() and pa.types.is_string(fields["id"].type):
-            ids = fields["id"].drop_null()
-            yield BlobsNamed(ids=ids, size_bytes=fields["size_bytes"].drop_null().to_numpy(zero_copy_only=False))
+            yield BlobsNamed(
+                ids=fields["id"].drop_null(), size_bytes=fields["size_bytes"].drop_null().to_numpy(zero_copy_only=False)
+            )
         for part in fields.values():
             yield from _blobs_inside(part)
     elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
@@ -461,6 +458,5 @@ def chunked(parts: Sequence[Fragment], values: Mask) -> Iterator[Mask]:
         parts: Fragments, as they were read.
         values: One for each row they keep together.
     """
-    ends = itertools.accumulate(part.episodes for part in parts)
-    for part, end in zip(parts, ends, strict=True):
+    for part, end in zip(parts, itertools.accumulate(part.episodes for part in parts), strict=True):
         yield values[end - part.episodes : end]

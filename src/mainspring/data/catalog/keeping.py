@@ -96,8 +96,10 @@ def delete(store: ObjectStore, name: str, *, clock: Clock, by: str, reason: str,
     version = resolve(store, name)
     _check_unkept(store, name)
     now_s = clock.now_s()
-    grave = Deleted(deleted_s=now_s, free_after_s=now_s + grace_s, by=by, reason=reason)
-    store.put_if_absent(deleted_key(place.dataset, place.number), encode(grave))
+    store.put_if_absent(
+        deleted_key(place.dataset, place.number),
+        encode(Deleted(deleted_s=now_s, free_after_s=now_s + grace_s, by=by, reason=reason)),
+    )
     try:
         _check_unkept(store, name)  # Who pins looks for the grave again, so that one of the two gives way.
     except Conflict:

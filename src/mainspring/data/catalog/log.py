@@ -244,8 +244,9 @@ def resolve(store: ObjectStore, name: str) -> Version:
         raise NotFound("find a version", on=name, got="deleted", wanted=f"another, {place.dataset}@{numbers.alive[-1]}")
     if place.number and place.number not in numbers.every:
         last = f"{place.dataset}@{numbers.every[-1]}"
-        wanted = last if numbers.every[-1] == 1 else f"{place.dataset}@1 to {last}"
-        raise NotFound("find a version", on=name, wanted=wanted)
+        raise NotFound(
+            "find a version", on=name, wanted=last if numbers.every[-1] == 1 else f"{place.dataset}@1 to {last}"
+        )
     return decode(Version, store.get(version_key(place.dataset, place.number or numbers.alive[-1])))
 
 

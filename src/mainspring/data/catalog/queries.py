@@ -72,7 +72,11 @@ def matching(
             if joined:
                 columns = tuple(dict.fromkeys(("id", *columns)))
             episodes = read_fragments(store, fragments, columns) if columns else pa.table({})
-            episodes = episodes.append_column("row", pa.array(np.arange(kept))) if columns else _numbered(kept)
+            episodes = (
+                episodes.append_column("row", pa.array(np.arange(kept)))
+                if columns
+                else pa.table({"row": pa.array(np.arange(kept))})
+            )
             connection.register("episodes", episodes)
             for name, table in joined.items():
                 connection.register(f"joined {name}", table)
@@ -92,10 +96,6 @@ def matching(
     return mask
 
 
-def _numbered(count: int) -> pa.Table:
-    return pa.table({"row": pa.array(np.arange(count))})
-
-
 def _columns_in(connection: duckdb.DuckDBPyConnection, where: str) -> tuple[str, ...]:
     """Returns which columns a condition names, perhaps more; all when it cannot be told."""
     asked = connection.execute("SELECT json_serialize_sql($1)", [f"SELECT 1 FROM episodes WHERE ({where}\n)"])
@@ -110,11 +110,9 @@ def _columns_in(connection: duckdb.DuckDBPyConnection, where: str) -> tuple[str,
 def _names_in(tree: object) -> Iterator[str]:
     if isinstance(tree, dict):
         yield from tree.get("column_names", ())
-        for part in tree.values():
-            yield from _names_in(part)
-    elif isinstance(tree, list):
-        for part in tree:
-            yield from _names_in(part)
+        tree = list(tree.values())
+    for part in tree if isinstance(tree, list) else ():
+        yield from _names_in(part)
 
 
 def _check_joined(name: str, table: pa.Table) -> None:

@@ -255,11 +255,9 @@ def _holders(plain: object) -> Iterator[dict[str, Any]]:
     if isinstance(plain, dict):
         if isinstance(plain.get("table"), dict):
             yield plain
-        for part in plain.values():
-            yield from _holders(part)
-    elif isinstance(plain, list):
-        for part in plain:
-            yield from _holders(part)
+        plain = list(plain.values())
+    for part in plain if isinstance(plain, list) else ():
+        yield from _holders(part)
 
 
 def _ids_in(data: bytes) -> Prefixes:

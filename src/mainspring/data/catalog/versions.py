@@ -270,9 +270,15 @@ def _candidate(
     checked_name(dataset, "dataset")
     newest = newest_version(store, dataset)
     _check_features(dataset, features, newest)
-    fragments = put_fragments(store, rows if isinstance(rows, pa.Table) else table_of(rows))
-    parent = newest.name if newest else ""
-    return _made(store, dataset, fragments, features, whole=False, parent=parent, origin=origin)
+    return _made(
+        store,
+        dataset,
+        put_fragments(store, rows if isinstance(rows, pa.Table) else table_of(rows)),
+        features,
+        whole=False,
+        parent=newest.name if newest else "",
+        origin=origin,
+    )
 
 
 def _made(
@@ -413,8 +419,10 @@ def _settled(store: ObjectStore, fragments: list[Fragment]) -> tuple[Fragment, .
         total += fragments[start].episodes
     if start == len(fragments) - 1:
         return tuple(fragments)
-    rows = pa.concat_tables([read_fragment(store, fragment) for fragment in fragments[start:]])
-    return (*fragments[:start], put_fragment(store, rows))
+    return (
+        *fragments[:start],
+        put_fragment(store, pa.concat_tables([read_fragment(store, fragment) for fragment in fragments[start:]])),
+    )
 
 
 def _candidate_key(candidate: VersionCandidate) -> str:

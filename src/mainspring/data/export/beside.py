@@ -68,8 +68,7 @@ def topics_beside(store: ObjectStore, row: EpisodeRow, folder: Path) -> tuple[st
     """
     found: set[str] = set()
     for raw in row.raw:
-        suffix = Path(raw.name).suffix.lower()
-        if suffix in LOGS_COPIED:
+        if Path(raw.name).suffix.lower() in LOGS_COPIED:
             try:
                 topics = open_log(fetch_blob(store, raw.blob, folder)).topics()
             except InvalidInput:
@@ -99,33 +98,29 @@ def messages_beside(
     found: list[BesideMessage] = []
     before: dict[str, BesideMessage] = {}
     held = 0
+    readers = {".mcap": _from_mcap, ".bag": _from_bag, ".db3": _from_sqlite}
     for raw in row.raw:
         suffix = Path(raw.name).suffix.lower()
         if suffix not in LOGS_COPIED:
             continue
         path = fetch_blob(store, raw.blob, folder)
         try:
-            for message in _all(path, suffix, last_ns):
-                if message.time_ns >= first_ns or _holds(message.topic):
+            for message in readers[suffix](path, last_ns):
+                if message.time_ns >= first_ns or message.topic.endswith(("tf_static", "robot_description")):
                     found.append(message)
                     held += len(message.data)
                 elif message.topic != "/tf":
                     before[message.topic] = message
                 if held > BESIDE_BYTES_MAX:
-                    got = f"over {BESIDE_BYTES_MAX >> 20} MiB of transforms and the like"
-                    raise DamagedData("export an episode", on=row.id, got=got, wanted="less")
+                    raise DamagedData(
+                        "export an episode",
+                        on=row.id,
+                        got=f"over {BESIDE_BYTES_MAX >> 20} MiB of transforms and the like",
+                        wanted="less",
+                    )
         except (McapError, ReaderError, OSError, ValueError, LookupError, EOFError, RuntimeError) as error:
             raise DamagedData("read a raw log", on=raw.name, got=str(error)[:200]) from error
     return sorted([*before.values(), *found], key=lambda message: message.time_ns)
-
-
-def _holds(topic: str) -> bool:
-    return topic.endswith(("tf_static", "robot_description"))
-
-
-def _all(path: Path, suffix: str, last_ns: int) -> Iterator[BesideMessage]:
-    kinds = {".mcap": _from_mcap, ".bag": _from_bag, ".db3": _from_sqlite}
-    yield from kinds[suffix](path, last_ns)
 
 
 def _from_mcap(path: Path, last_ns: int) -> Iterator[BesideMessage]:

@@ -30,8 +30,10 @@ def common_losses(
             why = why_again(episode, track) if why_again else ""
             if why:
                 reasons[why] = reasons.get(why, 0) + 1
-        for why, count in sorted(reasons.items()):
-            lost.append(f"camera {camera.name}: encoded again in {count} episodes, with a loss: {why}")
+        lost += [
+            f"camera {camera.name}: encoded again in {count} episodes, with a loss: {why}"
+            for why, count in sorted(reasons.items())
+        ]
         if stepped and any(track.jumps for _, track in pairs):
             lost.append(f"camera {camera.name}: its own rate; it has a picture for each step instead")
     if stepped and survey.beside:

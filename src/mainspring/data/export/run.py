@@ -218,8 +218,7 @@ def run_export(
     dest.put(MARKER, encode(report))
     _forget(dest)
     if progress:
-        at = ExportProgress(done=len(done), total=len(done), files=report.files, size_bytes=report.size_bytes)
-        progress(at)
+        progress(ExportProgress(done=len(done), total=len(done), files=report.files, size_bytes=report.size_bytes))
     return report
 
 
@@ -238,8 +237,7 @@ def _all_made(
         if progress:
             progress(ExportProgress(done=len(done), total=len(jobs) + 1, files=files, size_bytes=size_bytes))
     facts = {entry.name: json.loads(entry.facts) for entry in done}
-    last = Job(name="whole", make=lambda work: format.finish(facts, work))
-    return [*done, _made(dest, last, work, journal=False)]
+    return [*done, _made(dest, Job(name="whole", make=lambda work: format.finish(facts, work)), work, journal=False)]
 
 
 def _held(dest: ObjectStore, begun: ExportReport) -> ExportReport:
@@ -248,9 +246,12 @@ def _held(dest: ObjectStore, begun: ExportReport) -> ExportReport:
         held = decode(ExportReport, dest.get(MARKER))
     except NotFound:
         if there := dest.list(""):
-            got = f"{len(there)} files, such as {there[0].key}"[:300]
             raise Conflict(
-                "export a version", on=begun.version, got=got, wanted="an empty destination", next_step="name another"
+                "export a version",
+                on=begun.version,
+                got=f"{len(there)} files, such as {there[0].key}"[:300],
+                wanted="an empty destination",
+                next_step="name another",
             ) from None
         dest.put_if_absent(MARKER, encode(begun))
         held = decode(ExportReport, dest.get(MARKER))

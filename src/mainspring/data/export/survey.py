@@ -178,9 +178,13 @@ class ExportSurvey:
         """
         rates = sorted({episode.row.rate_hz for episode in self.episodes})
         if len(rates) > 1:
-            got = ", ".join(f"{rate:g} Hz" for rate in rates[:5])
-            step = f'--where "rate_hz = {rates[0]:g}"'
-            raise InvalidInput(f"export to {format}", on=self.version, got=got, wanted="one rate", next_step=step)
+            raise InvalidInput(
+                f"export to {format}",
+                on=self.version,
+                got=", ".join(f"{rate:g} Hz" for rate in rates[:5]),
+                wanted="one rate",
+                next_step=f'--where "rate_hz = {rates[0]:g}"',
+            )
         return rate_of(self.episodes[0].row)
 
     def every_camera(self, format: str) -> None:
@@ -323,8 +327,12 @@ def part_of(store: ObjectStore, episode: EpisodeSeen, camera: str, folder: Path,
     assert seen is not None
     frames = np.arange(episode.row.frames, dtype=np.int64)
     shown = shown_at(read_recorded(store, episode.row, (), folder).table, camera) if seen.jumps else frames
-    path = fetch_blob(store, track.blob, folder)
-    return VideoPart(path=path, index=index_from_parquet(read_piece(store, track.index)), shown=shown, again=again)
+    return VideoPart(
+        path=fetch_blob(store, track.blob, folder),
+        index=index_from_parquet(read_piece(store, track.index)),
+        shown=shown,
+        again=again,
+    )
 
 
 def _cameras(known: tuple[Camera, ...], request: ExportRequest) -> tuple[Camera, ...]:
@@ -346,8 +354,7 @@ def _rows(
         got, wanted = f"{table.num_rows} episodes", f"1 to {EPISODES_MAX}"
         raise InvalidInput("export a version", on=f"{version.name} {request.where}"[:200], got=got, wanted=wanted)
     table = table.sort_by([("source", "ascending"), ("id", "ascending")])
-    rows = (from_plain(EpisodeRow, row) for row in table.to_pylist(maps_as_pydicts="strict"))
-    return tuple(rows)
+    return tuple(from_plain(EpisodeRow, row) for row in table.to_pylist(maps_as_pydicts="strict"))
 
 
 def _seen(
@@ -356,8 +363,11 @@ def _seen(
     read = read_recorded(store, row, layers, folder)
     for column in features.columns:
         if column.name not in read.columns or read.columns[column.name].shape != (row.frames, len(column.names)):
-            got = f"no {column.name} of {row.frames} x {len(column.names)}"
-            raise DamagedData("export an episode", on=f"{row.id} ({row.source})", got=got)
+            raise DamagedData(
+                "export an episode",
+                on=f"{row.id} ({row.source})",
+                got=f"no {column.name} of {row.frames} x {len(column.names)}",
+            )
     wanted = {camera.name for camera in features.cameras}
     return EpisodeSeen(
         number=number,
@@ -365,12 +375,10 @@ def _seen(
         layers=layers,
         off_grid_ns=_off_grid_ns(read.time_ns, rate_of(row)),
         wide=tuple(name for name, values in sorted(read.columns.items()) if _is_wide(values)),
-        tracks=tuple(_track(store, read, row, place) for place in range(len(row.videos)) if _wants(row, place, wanted)),
+        tracks=tuple(
+            _track(store, read, row, place) for place in range(len(row.videos)) if row.videos[place].camera in wanted
+        ),
     )
-
-
-def _wants(row: EpisodeRow, place: int, wanted: set[str]) -> bool:
-    return row.videos[place].camera in wanted
 
 
 def _is_wide(values: Any) -> bool:

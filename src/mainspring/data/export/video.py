@@ -258,7 +258,7 @@ def write_mp4(path: Path, parts: Iterable[VideoPart], rate: Fraction) -> int:
             for part in parts:
                 if stream is None:
                     stream = _stream(container, part, tick)
-                    delay = _delay(part)
+                    delay = 0 if part.again else delay_of(part.index)
                 for number, packet in enumerate(part_packets(part, rate)):
                     coded = packet_of(packet.data)
                     coded.stream, coded.time_base, coded.duration = stream, tick, 1
@@ -269,10 +269,6 @@ def write_mp4(path: Path, parts: Iterable[VideoPart], rate: Fraction) -> int:
     except av.FFmpegError as error:
         raise DamagedData("write a video", on=path.name, got=str(error)[:200]) from error
     return begin
-
-
-def _delay(part: VideoPart) -> int:
-    return 0 if part.again else delay_of(part.index)
 
 
 def delay_of(index: PacketIndex) -> int:

@@ -70,19 +70,20 @@ def examined(episode: Episode, allow: Collection[str] = ()) -> Examination:
         except DamagedData as error:
             found.append(_Problem(text=f"camera {camera.name}: {error}"))
             continue
-        for problem in _video_problems(episode, seen, video, camera):
-            found.append(replace(problem, text=f"camera {camera.name}: {problem.text}"))
+        found += [
+            replace(problem, text=f"camera {camera.name}: {problem.text}")
+            for problem in _video_problems(episode, seen, video, camera)
+        ]
         videos.append(replace(video, lost=seen.damaged))
         if seen.damaged:
             count, total = len(seen.damaged), len(seen.pictures)
-            seconds = count / total * float(episode.time_ns[-1] - episode.time_ns[0]) / NANOSECONDS
             losses.append(
                 Loss(
                     subject=f"camera {camera.name}",
                     lost=count,
                     total=total,
                     unit="frames",
-                    seconds=seconds,
+                    seconds=count / total * float(episode.time_ns[-1] - episode.time_ns[0]) / NANOSECONDS,
                     what=seen.what,
                 )
             )
@@ -121,8 +122,13 @@ def _watched(episode: Episode, video: VideoFile) -> _Watched:
     if (pictures < 0).all():
         raise DamagedData("decode a video", on=video.path.name, got=f"none of {index.frames} frames: {decoding.what}")
     damaged = decoding.damaged
-    what = decoding.what if damaged else ""
-    return _Watched(height=index.height, width=index.width, pictures=pictures, damaged=damaged, what=what)
+    return _Watched(
+        height=index.height,
+        width=index.width,
+        pictures=pictures,
+        damaged=damaged,
+        what=decoding.what if damaged else "",
+    )
 
 
 def _video_problems(episode: Episode, seen: _Watched, video: VideoFile, camera: Camera) -> Iterator[_Problem]:
@@ -133,8 +139,10 @@ def _video_problems(episode: Episode, seen: _Watched, video: VideoFile, camera: 
     state = episode.columns.get(STATE)
     lasts_s = still.seconds(episode)
     if lasts_s > FROZEN_S_MAX and state is not None and _moves(state, still):
-        text = f"one picture for {lasts_s:.1f} s from step {still.first} on, while the state moves"
-        yield _Problem(text=text, doubt=FROZEN_PICTURE)
+        yield _Problem(
+            text=f"one picture for {lasts_s:.1f} s from step {still.first} on, while the state moves",
+            doubt=FROZEN_PICTURE,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +178,10 @@ def _frozen_state(episode: Episode) -> Iterator[_Problem]:
     still = _longest((np.diff(state, axis=0) == 0).all(axis=1))
     if still.seconds(episode) > FROZEN_S_MAX and _moves(action, still):
         lasts_s = still.seconds(episode)
-        text = f"the same state for {lasts_s:.1f} s from step {still.first} on, while the action moves"
-        yield _Problem(text=text, doubt=FROZEN_STATE)
+        yield _Problem(
+            text=f"the same state for {lasts_s:.1f} s from step {still.first} on, while the action moves",
+            doubt=FROZEN_STATE,
+        )
 
 
 def _lag(episode: Episode) -> Iterator[_Problem]:
@@ -192,8 +202,7 @@ def _lag(episode: Episode) -> Iterator[_Problem]:
     best = max(fits, key=lambda lag: fits[lag])
     late_s = best / episode.rate_hz
     if abs(late_s) > LAG_S_MAX and fits[best] > LAG_FIT_MIN and fits[best] - fits[0] > LAG_GAIN_MIN:
-        text = f"the state follows the action by {late_s:.2f} s, wanted at most {LAG_S_MAX} s"
-        yield _Problem(text=text, doubt=LAG)
+        yield _Problem(text=f"the state follows the action by {late_s:.2f} s, wanted at most {LAG_S_MAX} s", doubt=LAG)
 
 
 def _fit(state: Floats, action: Floats, lag: int) -> float:

@@ -89,10 +89,15 @@ def judge(store: ObjectStore, candidate: VersionCandidate) -> tuple[Finding, ...
     if parent.features != candidate.features:
         return tuple(found)  # Another dataset's, or a layer's: publishing itself refuses what does not fit.
     if candidate.whole and candidate.episodes < (1.0 - LOST_MAX) * parent.episodes:
-        wanted = f"at least {100 - 100 * LOST_MAX:.0f} % of {parent.episodes}"
-        found.append(Finding(gate=COUNTS, subject="episodes", got=str(candidate.episodes), wanted=wanted))
+        found.append(
+            Finding(
+                gate=COUNTS,
+                subject="episodes",
+                got=str(candidate.episodes),
+                wanted=f"at least {100 - 100 * LOST_MAX:.0f} % of {parent.episodes}",
+            )
+        )
     before = sketch_of(store, parent.fragments, parent.features)
-    after = sketch_of(store, candidate.fragments, candidate.features)
     found += [
         Finding(
             gate=DISTRIBUTION,
@@ -100,7 +105,7 @@ def judge(store: ObjectStore, candidate: VersionCandidate) -> tuple[Finding, ...
             got=shift.got,
             wanted=shift.wanted,
         )
-        for shift in shifts(before, after, candidate.features)
+        for shift in shifts(before, sketch_of(store, candidate.fragments, candidate.features), candidate.features)
     ]
     return tuple(found)
 
@@ -134,8 +139,12 @@ def publish_judged(
     """
     for waiver in waivers:
         if waiver.gate not in GATES or not waiver.by.strip() or not waiver.reason.strip():
-            wanted = f"a gate ({', '.join(GATES)}), who waives it, and why"
-            raise InvalidInput("waive a gate", on=waiver.gate[:80], got=f"by {waiver.by[:80]!r}", wanted=wanted)
+            raise InvalidInput(
+                "waive a gate",
+                on=waiver.gate[:80],
+                got=f"by {waiver.by[:80]!r}",
+                wanted=f"a gate ({', '.join(GATES)}), who waives it, and why",
+            )
     findings = judge(store, candidate)
     closed = {finding.gate for finding in findings}
     used = tuple(waiver for waiver in waivers if waiver.gate in closed)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from mainspring.data.catalog.log import Version, datasets, versions
 from mainspring.data.catalog.versions import episode_rows
-from mainspring.data.episode import EpisodeRow
 from mainspring.data.layers.layer import known_layers, layer_table
 from mainspring.data.layers.producer import LayerSpec
 from mainspring.data.packs import read_piece
@@ -66,13 +65,10 @@ class _Codecs:
         if version.id not in self._found:
             rows = episode_rows(self._store, version) if version.features.cameras else ()
             step = max(1, -(-len(rows) // EPISODES_LOOKED_AT_MAX))
-            found = {codec for row in rows[::step] for codec in self._codecs(row)}
+            tracks = (track for row in rows[::step] for track in row.videos)
+            found = {index_from_parquet(read_piece(self._store, track.index)).codec for track in tracks}
             self._found[version.id] = tuple(sorted(found.difference(SOUND_CODECS)))
         return self._found[version.id]
-
-    def _codecs(self, row: EpisodeRow) -> Iterator[str]:
-        for track in row.videos:
-            yield index_from_parquet(read_piece(self._store, track.index)).codec
 
 
 def _views(store: ObjectStore, alive: list[Version], seen: _Codecs) -> Iterator[Suspect]:

@@ -49,11 +49,18 @@ class Arrival:
             InvalidInput: The name is no plain file name of a log, or the size is out of bounds.
         """
         if not _NAME.fullmatch(self.name) or not self.name.endswith(LOG_SUFFIXES):
-            wanted = f"letters, digits, '.', '_', '-', ending in {', '.join(LOG_SUFFIXES)}"
-            raise InvalidInput("accept a recording", got=f"name {self.name[:80]!r}", wanted=wanted)
+            raise InvalidInput(
+                "accept a recording",
+                got=f"name {self.name[:80]!r}",
+                wanted=f"letters, digits, '.', '_', '-', ending in {', '.join(LOG_SUFFIXES)}",
+            )
         if not 0 < self.blob.size_bytes <= ARRIVAL_BYTES_MAX:
-            got = f"{self.blob.size_bytes} bytes"
-            raise InvalidInput("accept a recording", on=self.name, got=got, wanted=f"1 to {ARRIVAL_BYTES_MAX}")
+            raise InvalidInput(
+                "accept a recording",
+                on=self.name,
+                got=f"{self.blob.size_bytes} bytes",
+                wanted=f"1 to {ARRIVAL_BYTES_MAX}",
+            )
 
 
 class Inbox:
@@ -113,9 +120,12 @@ class Inbox:
         """
         size_bytes = memoryview(data).nbytes
         if size_bytes > PIECE_BYTES_MAX or offset < 0 or offset + size_bytes > arrival.blob.size_bytes:
-            got = f"{size_bytes} bytes at {offset}"
-            wanted = f"at most {PIECE_BYTES_MAX}, within {arrival.blob.size_bytes}"
-            raise InvalidInput("receive a recording", on=arrival.name, got=got, wanted=wanted)
+            raise InvalidInput(
+                "receive a recording",
+                on=arrival.name,
+                got=f"{size_bytes} bytes at {offset}",
+                wanted=f"at most {PIECE_BYTES_MAX}, within {arrival.blob.size_bytes}",
+            )
         if self.path(arrival).exists():
             return arrival.blob.size_bytes
         with reported("receive a recording", arrival.name), self._opened(arrival) as file:

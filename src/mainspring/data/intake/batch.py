@@ -66,8 +66,11 @@ class Batch:
                 continue
             columns = self._packed(draft.columns)
             indexes = tuple(self._packed(index) for index in draft.indexes)
-            light = Draft(row=draft.row, features=draft.features, columns=b"", indexes=(), files=())
-            verdict = UnitVerdict(name=verdict.name, note=verdict.note, draft=light)
+            verdict = UnitVerdict(
+                name=verdict.name,
+                note=verdict.note,
+                draft=Draft(row=draft.row, features=draft.features, columns=b"", indexes=(), files=()),
+            )
             self._waiting.append(_Waiting(key=key, mark=mark, verdict=verdict, columns=columns, indexes=indexes))
 
     def stored(self) -> list[JournalEntry]:

@@ -155,16 +155,27 @@ def ingest_units(
     """
     started_s = clock.monotonic_s()
     newest = newest_version(store, dataset)
-    features = newest.features if newest else None
-    read_by = f"{recipe.id if recipe else NATIVE}-{options.id}"
-    journal = Journal(store, dataset, read_by, held=_held(store, newest), features=features)
+    journal = Journal(
+        store,
+        dataset,
+        f"{recipe.id if recipe else NATIVE}-{options.id}",
+        held=_held(store, newest),
+        features=newest.features if newest else None,
+    )
     intake = _Intake(store, journal, clock, arrived_ns, options, staging)
     with ExitStack() as stack:
         intake.run(units, survey, progress, stack)
     keys = keys_from(intake.keys)
     lines = journal.lines(keys)
-    origin = Origin(kind="ingest", detail=f"recipe {recipe.id}" if recipe else NATIVE)
-    version = _published(store, dataset, journal, keys, lines, lambda ready: publish(store, ready), origin)
+    version = _published(
+        store,
+        dataset,
+        journal,
+        keys,
+        lines,
+        lambda ready: publish(store, ready),
+        Origin(kind="ingest", detail=f"recipe {recipe.id}" if recipe else NATIVE),
+    )
     journal.fold(_held(store, version), version.features if version else None)
     return _reported(dataset, version, journal, lines, intake, newest, seconds=clock.monotonic_s() - started_s)
 
@@ -346,8 +357,7 @@ def _reported(
     seconds: float,
 ) -> IngestReport:
     said = hash_of(version.features) if version else ""
-    sound = pc.equal(lines["reason"], "")
-    fits = pc.and_(sound, pc.equal(lines["features"], said))
+    fits = pc.and_(pc.equal(lines["reason"], ""), pc.equal(lines["features"], said))
     kept = lines.filter(fits).group_by("episode").aggregate([("frames", "min")])
     others = lines.filter(pc.invert(fits)).sort_by("name")
     left_out = [

@@ -208,8 +208,9 @@ class Journal:
             return
         written = ""
         if kept.num_rows:
-            rows = pa.nulls(kept.num_rows, _ROW.type)
-            written = self._put(kept.select(_LINES.names).append_column(_ROW, rows), self._features)
+            written = self._put(
+                kept.select(_LINES.names).append_column(_ROW, pa.nulls(kept.num_rows, _ROW.type)), self._features
+            )
         for key in folding:
             if key != written:
                 self._store.delete(key)
@@ -243,8 +244,9 @@ class Journal:
             raise
 
     def _put(self, table: pa.Table, features: Mapping[str, Features]) -> str:
-        said = {name: encode(value).decode() for name, value in sorted(features.items())}
-        table = table.replace_schema_metadata({_FEATURES: json.dumps(said)})
+        table = table.replace_schema_metadata(
+            {_FEATURES: json.dumps({name: encode(value).decode() for name, value in sorted(features.items())})}
+        )
         sink = io.BytesIO()
         pq.write_table(table, sink, compression="zstd")
         data = sink.getbuffer()

@@ -58,8 +58,11 @@ class Draft:
             columns: Of the columns.
             indexes: Of the indexes.
         """
-        videos = tuple(replace(video, index=index) for video, index in zip(self.row.videos, indexes, strict=True))
-        return replace(self.row, columns=columns, videos=videos)
+        return replace(
+            self.row,
+            columns=columns,
+            videos=tuple(replace(video, index=index) for video, index in zip(self.row.videos, indexes, strict=True)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,5 +194,10 @@ def _drafted(name: str, episode: Episode, blobs: dict[Path, Blob], arrived_ns: i
         videos=videos,
         raw=tuple(RawFile(name=file.name, blob=blobs[file.path]) for file in episode.files),
     )
-    files = tuple((path, blobs[path]) for path in paths)
-    return Draft(row=row, features=episode.features, columns=columns, indexes=tables, files=files)
+    return Draft(
+        row=row,
+        features=episode.features,
+        columns=columns,
+        indexes=tables,
+        files=tuple((path, blobs[path]) for path in paths),
+    )

@@ -100,8 +100,11 @@ def units_in(
     """
     if isinstance(recipe, TableRecipe):
         for recording in table_recordings(source, recipe, options):
-            files = recording.files if isinstance(recording, TableRecording) else ()
-            yield EpisodeUnit(name=recording.name, recording=recording, files=files)
+            yield EpisodeUnit(
+                name=recording.name,
+                recording=recording,
+                files=recording.files if isinstance(recording, TableRecording) else (),
+            )
         return
     how = _How(root=source, recipe=recipe, options=options, staging=staging)
     if source.is_file():
@@ -161,7 +164,8 @@ def _below(folder: Path, prefix: str, how: _How, depth: int) -> Iterator[Unit]:
         name, path = prefix + _printable(entry.name), Path(entry.path)
         if entry.name.startswith("."):
             continue
-        if entry.is_symlink() and (path.is_dir() or _is_read(path)) and _leaves(path, how.root):
+        read = bool(log_suffix(path)) or path.suffix.lower() in HDF5_SUFFIXES
+        if entry.is_symlink() and (path.is_dir() or read) and _leaves(path, how.root):
             yield _unreadable(name, _LINK)
         elif not entry.is_dir(follow_symlinks=False):
             if path.is_file():  # A link that leads to itself is none; `entry` would raise.
@@ -183,10 +187,6 @@ def _below(folder: Path, prefix: str, how: _How, depth: int) -> Iterator[Unit]:
             yield from _below(path, f"{name}/", how, depth - 1)
         else:
             yield _unreadable(name, f"a folder {DEPTH_MAX} deep")
-
-
-def _is_read(path: Path) -> bool:
-    return bool(log_suffix(path)) or path.suffix.lower() in HDF5_SUFFIXES
 
 
 def _units_at(path: Path, name: str, how: _How) -> Iterator[Unit]:
@@ -211,8 +211,12 @@ def _units_at(path: Path, name: str, how: _How) -> Iterator[Unit]:
                 name=name, path=path, files=files, recipe=how.recipe, parse_bytes=parse_bytes, options=how.options
             )
         elif suffix == ".mcap":
-            recording = McapRecording(name=name, path=path, parse_bytes=parse_bytes)
-            yield EpisodeUnit(name=name, recording=recording, files=files, movable=path)
+            yield EpisodeUnit(
+                name=name,
+                recording=McapRecording(name=name, path=path, parse_bytes=parse_bytes),
+                files=files,
+                movable=path,
+            )
         else:
             yield _unmapped(name)
     elif reason := reason_of(path):
@@ -236,8 +240,14 @@ def _bag_units(folder: Path, name: str, how: _How) -> Iterator[Unit]:
         yield _unreadable(name, _LINK)
         return
     files = tuple(SourceFile(name=f"{name}/{_printable(path.name)}", path=path) for path in paths)
-    size_bytes = sum(map(size_of, paths))
-    yield LogUnit(name=name, path=folder, files=files, recipe=how.recipe, parse_bytes=size_bytes, options=how.options)
+    yield LogUnit(
+        name=name,
+        path=folder,
+        files=files,
+        recipe=how.recipe,
+        parse_bytes=sum(map(size_of, paths)),
+        options=how.options,
+    )
 
 
 def _lerobot(root: Path, prefix: str, how: _How) -> Iterator[Unit]:
@@ -245,8 +255,11 @@ def _lerobot(root: Path, prefix: str, how: _How) -> Iterator[Unit]:
         names: list[str] = []
         if isinstance(recording, LeRobotRecording):
             names = [*recording.paths]
-        files = tuple(SourceFile(name=name, path=root / name) for name in names)
-        yield EpisodeUnit(name=prefix + recording.name, recording=recording, files=files)
+        yield EpisodeUnit(
+            name=prefix + recording.name,
+            recording=recording,
+            files=tuple(SourceFile(name=name, path=root / name) for name in names),
+        )
 
 
 def _file_units(recordings: tuple[Recording, ...], path: Path, name: str) -> Iterator[Unit]:
@@ -263,8 +276,12 @@ def _zarr_units(path: Path, name: str, how: _How) -> Iterator[Unit]:
         if any(file.path.is_symlink() and _leaves(file.path, how.root) for file in files):
             yield _unreadable(recording.name, _LINK)
             continue
-        movable = path if isinstance(recording, ZarrRecording) and recording.number is None else None
-        yield EpisodeUnit(name=recording.name, recording=recording, files=files, movable=movable)
+        yield EpisodeUnit(
+            name=recording.name,
+            recording=recording,
+            files=files,
+            movable=path if isinstance(recording, ZarrRecording) and recording.number is None else None,
+        )
 
 
 def _rlds_units(folder: Path, prefix: str, how: _How) -> Iterator[Unit]:

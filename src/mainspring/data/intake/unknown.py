@@ -125,8 +125,10 @@ def named(source: Path) -> Named:
     counts, hidden = _counted(source)
     if any(suffix in counts for suffix in _TABLES):
         tables = ", ".join(f"{counts[suffix]} {suffix}" for suffix in _TABLES if suffix in counts)
-        step = f"ms data inspect {source} --write recipe.yaml proposes a recipe of kind table"
-        return Named(got=f"tables without a recipe ({tables})", next_step=step)
+        return Named(
+            got=f"tables without a recipe ({tables})",
+            next_step=f"ms data inspect {source} --write recipe.yaml proposes a recipe of kind table",
+        )
     if any(suffix in counts for suffix in _VIDEOS):
         return Named(got="videos alone: no table says what the robot did")
     if not counts:

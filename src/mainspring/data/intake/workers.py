@@ -79,8 +79,9 @@ class Workers:
                     with self._fresh(1) as alone:
                         return alone.submit(function, *args, **kwargs).result()
                 except BrokenExecutor as error:
-                    got = "a process that dies reading it, perhaps for lack of memory"
-                    raise DamagedData("read a recording", on=on, got=got) from error
+                    raise DamagedData(
+                        "read a recording", on=on, got="a process that dies reading it, perhaps for lack of memory"
+                    ) from error
 
     def _fresh(self, count: int) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(count, mp_context=get_context("spawn"))

@@ -102,8 +102,14 @@ def backfill(
 
     def tasks() -> Iterator[Task]:
         for row in _rows(store, version, set(missing)):
-            own = tuple(each[row.id] for each in pieces)
-            yield Task(where=made_by.where, spec=spec, store=url, options=dict(options or {}), row=row, inputs=own)
+            yield Task(
+                where=made_by.where,
+                spec=spec,
+                store=url,
+                options=dict(options or {}),
+                row=row,
+                inputs=tuple(each[row.id] for each in pieces),
+            )
 
     done = _stored(store, spec, pool.results(tasks()), elapsed_s, progress, len(missing))
     return BackfillReport(

@@ -56,8 +56,12 @@ class Recorded:
             if track.camera == camera:
                 break
         else:
-            have = ", ".join(track.camera for track in self.row.videos) or "none"
-            raise InvalidInput("look at a camera", on=self.row.id, got=repr(camera[:80]), wanted=have[:300])
+            raise InvalidInput(
+                "look at a camera",
+                on=self.row.id,
+                got=repr(camera[:80]),
+                wanted=(", ".join(track.camera for track in self.row.videos) or "none")[:300],
+            )
         index = index_from_parquet(read_piece(self.store, track.index))
         path = fetch_blob(self.store, track.blob, self.folder)
         for frame in frames_shown(path, index, shown_at(self.table, camera)):

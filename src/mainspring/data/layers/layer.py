@@ -132,8 +132,7 @@ def layer_table(store: ObjectStore, layer_id: str) -> pa.Table:
             raise DamagedData("read a layer", on=entry.key, got=str(error)[:200]) from error
     table = pa.concat_tables(tables).sort_by("id")
     ids = table["id"].to_pylist()
-    first = [at == 0 or ids[at - 1] != id for at, id in enumerate(ids)]
-    return table.filter(pa.array(first, pa.bool_()))
+    return table.filter(pa.array([at == 0 or ids[at - 1] != id for at, id in enumerate(ids)], pa.bool_()))
 
 
 def layer_pieces(store: ObjectStore, layer_id: str, episodes: Iterable[EpisodeId]) -> dict[EpisodeId, PackPiece]:
@@ -148,10 +147,9 @@ def layer_pieces(store: ObjectStore, layer_id: str, episodes: Iterable[EpisodeId
         NotFound: The layer lacks some of them, or has no columns.
     """
     wanted = set(episodes)
-    table = layer_table(store, layer_id).select(["id", "columns"])
     found = {
         EpisodeId(row["id"]): from_plain(PackPiece, row["columns"])
-        for row in table.to_pylist()
+        for row in layer_table(store, layer_id).select(["id", "columns"]).to_pylist()
         if row["id"] in wanted and row["columns"] is not None
     }
     if len(found) < len(wanted):
@@ -175,9 +173,8 @@ def features_with(features: Features, specs: Iterable[LayerSpec]) -> Features:
     Raises:
         InvalidInput: Two columns have one name.
     """
-    columns = [*features.columns]
-    for spec in specs:
-        columns += [Column(name=name, names=dims) for name, dims in spec.columns.items()]
+    added = [Column(name=name, names=dims) for spec in specs for name, dims in spec.columns.items()]
+    columns = [*features.columns, *added]
     names = [column.name for column in columns]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidInput("add layers", got=f"{', '.join(twice)[:200]} twice", wanted="each column once")

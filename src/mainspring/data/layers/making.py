@@ -96,8 +96,7 @@ def produced(made_by: Producer, task: Task) -> Result:
     try:
         with tempfile.TemporaryDirectory() as folder:
             episode = read_recorded(store, task.row, task.inputs, Path(folder))
-            made = made_by.function(episode, **task.spec.parameters)
-            return _checked(task.spec, made, task.row)
+            return _checked(task.spec, made_by.function(episode, **task.spec.parameters), task.row)
     except Unavailable:
         raise
     except MainspringError as error:
@@ -117,8 +116,12 @@ def _checked(spec: LayerSpec, made: Any, row: EpisodeRow) -> Result:
         values = np.asarray(made[name], np.float64)
         values = values[:, None] if values.ndim == 1 else values
         if values.shape != (row.frames, len(dims)) or not np.isfinite(values).all():
-            wanted = f"finite numbers [{row.frames}, {len(dims)}]"
-            raise InvalidInput("run a producer", on=f"{spec.producer}, {name}", got=f"{values.shape}", wanted=wanted)
+            raise InvalidInput(
+                "run a producer",
+                on=f"{spec.producer}, {name}",
+                got=f"{values.shape}",
+                wanted=f"finite numbers [{row.frames}, {len(dims)}]",
+            )
         table[name] = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), len(dims))
     sink = io.BytesIO()
     if table:

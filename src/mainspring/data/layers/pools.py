@@ -43,8 +43,11 @@ class LocalPool:
                 with closing(mapped(executor, carry_out, tasks, ahead=AHEAD * self.processes)) as results:
                     yield from results
             except BrokenExecutor as error:
-                got = "a worker process died, perhaps for lack of memory"
-                raise Unavailable("run a producer", got=got, next_step="run it again: it does only the rest") from error
+                raise Unavailable(
+                    "run a producer",
+                    got="a worker process died, perhaps for lack of memory",
+                    next_step="run it again: it does only the rest",
+                ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +66,9 @@ class RayPool:
             import ray
             import ray.data
         except ImportError as error:
-            next_step = "pip install 'mainspring[ray]'"
-            raise Unavailable("run a producer on Ray", got="no package 'ray'", next_step=next_step) from error
+            raise Unavailable(
+                "run a producer on Ray", got="no package 'ray'", next_step="pip install 'mainspring[ray]'"
+            ) from error
         if not ray.is_initialized():
             ray.init(self.address, log_to_driver=False)
         dataset = ray.data.from_items([{"task": task} for task in tasks])

@@ -149,8 +149,12 @@ def spec_of(made_by: Producer, parameters: Mapping[str, Parameter], inputs: Sequ
     unknown = [name for name in parameters if name not in known]
     missing = [name for name, value in known.items() if value is inspect.Parameter.empty and name not in parameters]
     if unknown or missing or len(known) > PARAMETERS_MAX:
-        got = f"{', '.join([*unknown, *(f'no {name}' for name in missing)])}"
-        raise InvalidInput("call a producer", on=made_by.name, got=got[:200], wanted=wanted[:300])
+        raise InvalidInput(
+            "call a producer",
+            on=made_by.name,
+            got=f"{', '.join([*unknown, *(f'no {name}' for name in missing)])}"[:200],
+            wanted=wanted[:300],
+        )
     told = {**known, **parameters}
     for name, value in told.items():
         if not isinstance(value, (bool, int, float, str)):
@@ -213,8 +217,12 @@ def _source(part: Any) -> str:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(part)))
     except (OSError, TypeError, SyntaxError) as error:
-        wanted = "code in a file or module, not typed at a prompt"
-        raise InvalidInput("make a producer", on=part.__name__, got=str(error)[:200], wanted=wanted) from error
+        raise InvalidInput(
+            "make a producer",
+            on=part.__name__,
+            got=str(error)[:200],
+            wanted="code in a file or module, not typed at a prompt",
+        ) from error
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             node.decorator_list = []

@@ -34,8 +34,11 @@ def gather(
     decoder = GopDecoder()
     for place, (row, phase) in enumerate(zip(shown.tolist(), view.phases(shown).tolist(), strict=True)):
         for camera, name in enumerate(view.cameras):
-            out = [*[None] * phase, places[place, camera]]
-            decoder.decode(view.packets(name, row - phase, phase + 1), out, on=f"{name}, {view.where(row - phase)}")
+            decoder.decode(
+                view.packets(name, row - phase, phase + 1),
+                [*[None] * phase, places[place, camera]],
+                on=f"{name}, {view.where(row - phase)}",
+            )
     return {**batch, IMAGES: images}
 
 

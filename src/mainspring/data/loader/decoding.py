@@ -155,8 +155,11 @@ def decode_bundle(decoder: GopDecoder, images: NDArray[Any], bundle: Bundle) -> 
     Raises:
         DamagedData: A packet is not what it should be.
     """
-    out = [images[place] if place >= 0 else None for place in bundle.frames[1].tolist()]
-    decoder.decode(Coded(data=memoryview(bundle.data), ends=bundle.frames[0]), out, on=bundle.name)
+    decoder.decode(
+        Coded(data=memoryview(bundle.data), ends=bundle.frames[0]),
+        [images[place] if place >= 0 else None for place in bundle.frames[1].tolist()],
+        on=bundle.name,
+    )
     for source, place in bundle.copies.T.tolist():
         images[place] = images[source]
 
@@ -166,8 +169,11 @@ class _Worker:
 
     def __init__(self, setting: Setting) -> None:
         self.connection, theirs = Pipe()
-        words = [sys.executable, "-m", "mainspring.data.loader.decoding", str(theirs.fileno())]
-        self.process = subprocess.Popen(words, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "mainspring.data.loader.decoding", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+        )
         theirs.close()
         self.given: deque[tuple[int, Bundle]] = deque()
         self.connection.send_bytes(encode(setting))
@@ -236,8 +242,12 @@ class Processes:
         status = worker.process.returncode
         _LOG.warning("decoder %d of process %d ended with %d; replaced", worker.process.pid, os.getpid(), status)
         if self._replaced > REPLACED_MAX:
-            got = f"{self._replaced} decoders died, the last with status {status}"
-            raise Unavailable("decode a view", got=got, wanted="processes that live", next_step="see the memory")
+            raise Unavailable(
+                "decode a view",
+                got=f"{self._replaced} decoders died, the last with status {status}",
+                wanted="processes that live",
+                next_step="see the memory",
+            )
         fresh = _Worker(self._setting)
         self._workers[self._workers.index(worker)] = fresh
         for number, bundle in worker.given:

@@ -68,8 +68,12 @@ class Sampling:
         sizes = 1 <= self.batch_size <= BATCH_SIZE_MAX
         lengths = {"horizon": self.horizon, "history": self.history, "image_history": self.image_history}
         if not sizes or not all(1 <= length <= HORIZON_MAX for length in lengths.values()):
-            got = f"batch_size {self.batch_size}, " + ", ".join(f"{name} {length}" for name, length in lengths.items())
-            raise InvalidInput("load batches", got=got, wanted="each over 0, and in bounds")
+            raise InvalidInput(
+                "load batches",
+                got=f"batch_size {self.batch_size}, "
+                + ", ".join(f"{name} {length}" for name, length in lengths.items()),
+                wanted="each over 0, and in bounds",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +108,7 @@ class Component:
         starts = view.episode_starts[kept]
         if len(starts) == 0:
             raise InvalidInput("filter a view", on=self.name, got="no episode", wanted="at least one")
-        lengths = view.episode_ends[kept] - starts
-        return Runs(starts=starts, lengths=lengths, phases=np.zeros_like(starts))
+        return Runs(starts=starts, lengths=view.episode_ends[kept] - starts, phases=np.zeros_like(starts))
 
 
 class Loader:

@@ -100,8 +100,14 @@ class RingMaker:
         if video:
             frame = frame_shape(views[0].manifest.recipe.image_size, pictures.pixels)
             some = pictures.workers and Processes(self._ring, fields, frame, pictures.workers)
-            first = start_step * share.samples
-            bundles = _Bundles(views, order, share, first=first, moments=pictures.moments, slots=self._ring.capacity)
+            bundles = _Bundles(
+                views,
+                order,
+                share,
+                first=start_step * share.samples,
+                moments=pictures.moments,
+                slots=self._ring.capacity,
+            )
             self._frames = _Frames(some or Here(self._ring, frame), bundles, share)
         self._known: dict[int, Samples] = {}
         self._ready = 0

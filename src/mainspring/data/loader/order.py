@@ -152,8 +152,7 @@ class Order:
             positions: [N] from 0, in any order.
         """
         turn, lane = positions // self.lanes, positions % self.lanes
-        number = turn // self.block_size * self.lanes + lane
-        return self.samples_of(number, turn % self.block_size)
+        return self.samples_of(turn // self.block_size * self.lanes + lane, turn % self.block_size)
 
     def samples_of(self, number: Integers, turn: Integers) -> Samples:
         """Returns the samples that blocks of the stream give.
@@ -168,8 +167,7 @@ class Order:
         row = np.empty(len(number), np.int64)
         for each in np.unique(component):
             here = component == each
-            blocks = self._components[each]
-            row[here] = blocks.at(self._block(int(each), own[here]), inside[here])
+            row[here] = self._components[each].at(self._block(int(each), own[here]), inside[here])
         return Samples(component=component, row=row)
 
     def _block(self, component: int, own: Integers) -> Integers:

@@ -54,8 +54,12 @@ class Ring:
             count = capacity * math.prod(field.shape) * np.dtype(field.dtype).itemsize
             size_bytes += -(-count // _ALIGNED) * _ALIGNED
         if size_bytes > BYTES_MAX:
-            got = f"{size_bytes / 2**30:.0f} GiB for {capacity} samples"
-            raise InvalidInput("make room for batches", got=got, wanted="less", next_step="ask for fewer lanes")
+            raise InvalidInput(
+                "make room for batches",
+                got=f"{size_bytes / 2**30:.0f} GiB for {capacity} samples",
+                wanted="less",
+                next_step="ask for fewer lanes",
+            )
         if alone:
             self._file = -1
         elif shared:

@@ -93,8 +93,12 @@ class SqliteContainer:
                         yield number, time_ns & _UNSIGNED, data
                 rows.compare(database, notes)
         except (sqlite3.Error, ValueError, OverflowError) as error:
-            what = f"the database is damaged ({str(error)[:80]}): recovered up to message {rows.count:,}"
-            notes.lose(Stretch(what=what, **self._rest(rows)))
+            notes.lose(
+                Stretch(
+                    what=f"the database is damaged ({str(error)[:80]}): recovered up to message {rows.count:,}",
+                    **self._rest(rows),
+                )
+            )
 
     def _rest(self, rows: RowsRead) -> dict[str, Any]:
         """Returns how much lies behind the last row that could be read: by the last number, or by the file's length."""
@@ -113,8 +117,7 @@ class SqliteContainer:
 
     def _open(self) -> sqlite3.Connection:
         # Without a write-ahead log beside it the file is read as it lies, and no lock or file is made next to it.
-        crashed = self._path.with_name(self._path.name + "-wal").exists()
-        mode = "mode=ro" if crashed else "mode=ro&immutable=1"
+        mode = "mode=ro" if self._path.with_name(self._path.name + "-wal").exists() else "mode=ro&immutable=1"
         database = sqlite3.connect(f"file:{quote(str(self._path.resolve()))}?{mode}", uri=True)
         database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, RECORD_BYTES_MAX)
         database.execute("PRAGMA trusted_schema = OFF")
@@ -150,8 +153,12 @@ class SqliteContainer:
 
 def _decoder(topic: str, kind: str, encoding: str, language: str, text: str, given: Given) -> Decoder:
     if encoding != "cdr" or (text and language not in ("ros2msg", "ros2idl")):
-        got = f"{encoding or 'no encoding'} described by {language or 'nothing'}"[:200]
-        raise InvalidInput("decode messages", on=topic, got=got, wanted="cdr by ros2msg or ros2idl")
+        raise InvalidInput(
+            "decode messages",
+            on=topic,
+            got=f"{encoding or 'no encoding'} described by {language or 'nothing'}"[:200],
+            wanted="cdr by ros2msg or ros2idl",
+        )
     return LayoutDecoder(root=ros_type(kind, text, language, "cdr", given), format="cdr")
 
 
@@ -168,17 +175,12 @@ class JoinedLog:
     def __init__(
         self, name: str, logs: tuple[Log, ...], missing: tuple[str, ...] = (), told: Told = NOTHING_TOLD
     ) -> None:
-        self._name = name
+        self.name = name
         self._logs = logs
         self._notes = list(missing)
         self._told = told
         self._read: dict[str, int] = {}
         self._topics: tuple[Topic, ...] | None = None
-
-    @property
-    def name(self) -> str:
-        """See `Log.name`."""
-        return self._name
 
     @property
     def damage(self) -> str:
@@ -292,8 +294,9 @@ def bag_files(folder: Path) -> BagFiles:
     if mode not in ("", "NONE") and (mode not in ("FILE", "MESSAGE") or kind not in ("zstd", "")):
         next_step = "decompress it with `ros2 bag convert`"
         got = f"a bag with {kind[:40]} compression by {mode[:40]}"
-        wanted = "zstd, by file or by message"
-        raise InvalidInput("read a ROS 2 bag", on=str(folder), got=got, wanted=wanted, next_step=next_step)
+        raise InvalidInput(
+            "read a ROS 2 bag", on=str(folder), got=got, wanted="zstd, by file or by message", next_step=next_step
+        )
     if any(".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute() for name in names):
         raise InvalidInput("read a ROS 2 bag", on=str(path), got="a path that leaves the folder", wanted="one inside")
     # Early versions wrote the bag's own folder in front of each name.
@@ -303,14 +306,13 @@ def bag_files(folder: Path) -> BagFiles:
     if not here:
         got = f"no file {missing}" if missing else "no files"
         raise DamagedData("read a ROS 2 bag", on=str(folder), got=got[:300], wanted="the files its metadata lists")
-    told = (f"missing or empty: {missing}"[:300],) if missing else ()
-    return BagFiles(files=here, missing=told, packed=mode == "MESSAGE")
+    return BagFiles(
+        files=here, missing=(f"missing or empty: {missing}"[:300],) if missing else (), packed=mode == "MESSAGE"
+    )
 
 
 def _at(folder: Path, name: str) -> Path:
     """Returns where a file that the metadata lists is, also when somebody has compressed or decompressed it since."""
     last = PurePosixPath(name).name
-    for spelt in (name, last, last.removesuffix(".zstd"), f"{last}.zstd"):
-        if (folder / spelt).exists():
-            return folder / spelt
-    return folder / last
+    spelt = (folder / each for each in (name, last, last.removesuffix(".zstd"), f"{last}.zstd"))
+    return next((path for path in spelt if path.exists()), folder / last)

@@ -113,9 +113,12 @@ class BagContainer:
             magic = file.read(len(MAGIC))
             if magic != MAGIC:
                 old = magic.startswith(_ANY_MAGIC)
-                got = f"format {magic[9:12].decode('ascii', 'replace')}" if old else "another beginning"
-                wanted = "a bag of format 2.0" + ("; `rosbag fix` makes one" if old else "")
-                raise DamagedData("read a ROS 1 bag", on=self._path.name, got=got, wanted=wanted)
+                raise DamagedData(
+                    "read a ROS 1 bag",
+                    on=self._path.name,
+                    got=f"format {magic[9:12].decode('ascii', 'replace')}" if old else "another beginning",
+                    wanted="a bag of format 2.0" + ("; `rosbag fix` makes one" if old else ""),
+                )
             at = len(MAGIC)
             while at < size:
                 head = _head(file, at, size)
@@ -135,8 +138,13 @@ class BagContainer:
                     try:
                         block = _chunk(file, header, length)
                     except ValueError as error:
-                        what = f"the chunk at byte {at:,} was left out: {str(error)[:120]}"
-                        self._note_chunk(notes, file, at, first + length, what)
+                        self._note_chunk(
+                            notes,
+                            file,
+                            at,
+                            first + length,
+                            f"the chunk at byte {at:,} was left out: {str(error)[:120]}",
+                        )
                     else:
                         yield _Chunk(place=at, records=block, index=_index_behind(file, first + length, size))
                 elif operation in (_CONNECTION, _CHUNK_INFO):
@@ -151,12 +159,17 @@ class BagContainer:
             begin_ns, end_ns, inside = told
             notes.lose(Stretch(what=what, counts=tuple(sorted(inside.items())), begin_ns=begin_ns, end_ns=end_ns))
             return
-        size = file.seek(0, 2)
-        behind = _index_behind(file, end, size)
+        behind = _index_behind(file, end, file.seek(0, 2))
         if behind:
             times = [time_ns for entries in behind.values() for time_ns, _ in entries]
-            counts = tuple((number, len(entries)) for number, entries in sorted(behind.items()))
-            notes.lose(Stretch(what=what, counts=counts, begin_ns=min(times, default=0), end_ns=max(times, default=0)))
+            notes.lose(
+                Stretch(
+                    what=what,
+                    counts=tuple((number, len(entries)) for number, entries in sorted(behind.items())),
+                    begin_ns=min(times, default=0),
+                    end_ns=max(times, default=0),
+                )
+            )
         else:
             self._note_gone(notes, at, end - at, what)
 
@@ -200,8 +213,12 @@ def _compare_places(
         if told != read:
             counts.append((number, max(len(told - read), len(read - told))))
     if counts:
-        what = f"the chunk at byte {chunk.place:,} holds other messages than its index tells"
-        notes.lose(Stretch(what=what, counts=tuple(counts)))
+        notes.lose(
+            Stretch(
+                what=f"the chunk at byte {chunk.place:,} holds other messages than its index tells",
+                counts=tuple(counts),
+            )
+        )
 
 
 def _index_behind(file: BinaryIO, at: int, size: int) -> dict[int, tuple[tuple[int, int], ...]]:
@@ -226,10 +243,14 @@ def _compare_digests(connections: Mapping[int, Mapping[bytes, bytes]], notes: No
         told = digest.decode("ascii", "replace")
         made = ros1_digest(name.decode("utf-8", "replace"), text.decode("utf-8", "replace")) if text else None
         if made is not None and told not in ("*", made) and len(told) == len(made):
-            what = (
-                f"the definition of {topic} has the md5sum {made[:8]}, not {told[:8]} as it says: values may be wrong"
+            notes.lose(
+                Stretch(
+                    what=f"the definition of {topic} has the md5sum {made[:8]}, not {told[:8]} as it says: "
+                    "values may be wrong",
+                    counts=((number, 0),),
+                    doubt=True,
+                )
             )
-            notes.lose(Stretch(what=what, counts=((number, 0),), doubt=True))
 
 
 def _operation(header: Mapping[bytes, bytes]) -> int:
@@ -259,8 +280,9 @@ def _chunk(file: BinaryIO, header: Mapping[bytes, bytes], length: int) -> bytes:
     """Returns a chunk's records; raises `ValueError` when they are not what it says."""
     if length > RECORD_BYTES_MAX:
         raise ValueError(f"it has {length:,} bytes; at most {RECORD_BYTES_MAX:,} are read")
-    name = header.get(b"compression", b"none").decode("ascii", "replace")
-    return decompressed(name, file.read(length), _word(header, b"size"))
+    return decompressed(
+        header.get(b"compression", b"none").decode("ascii", "replace"), file.read(length), _word(header, b"size")
+    )
 
 
 def _records(block: bytes, notes: Notes) -> Iterator[tuple[Mapping[bytes, bytes], int, int]]:

@@ -47,8 +47,12 @@ class PackedMessages:
                 continue
             yield channel, time_ns, message
         if left_out:
-            what = f"{sum(left_out.values())} messages were left out: they do not decompress"
-            notes.lose(Stretch(what=what, counts=tuple(sorted(left_out.items()))))
+            notes.lose(
+                Stretch(
+                    what=f"{sum(left_out.values())} messages were left out: they do not decompress",
+                    counts=tuple(sorted(left_out.items())),
+                )
+            )
 
 
 def decompressed_file(path: Path, folder: Path) -> Path:
@@ -78,8 +82,9 @@ def decompressed_file(path: Path, folder: Path) -> Path:
                     done += len(block)
                     if done > most:
                         got = f"over {done:,} bytes out of {path.stat().st_size:,}"
-                        wanted = f"at most {FILE_RATIO_MAX} times as many"
-                        raise InvalidInput("decompress a file", on=path.name, got=got, wanted=wanted)
+                        raise InvalidInput(
+                            "decompress a file", on=path.name, got=got, wanted=f"at most {FILE_RATIO_MAX} times as many"
+                        )
                     if done > room:
                         got = f"{room >> 20:,} MiB of room, less than it unpacks to"
                         raise StorageFull("decompress a file", on=path.name, got=got)

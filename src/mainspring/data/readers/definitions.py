@@ -147,8 +147,13 @@ def _made(name: str) -> Any:
         return ([], [("info", (Nodetype.NAME, "service_msgs/msg/ServiceEventInfo")), *wrapped])
     base, message, _ = name.rpartition("_FeedbackMessage")
     if message:
-        goal = ("goal_id", (Nodetype.NAME, "unique_identifier_msgs/msg/UUID"))
-        return ([], [goal, ("feedback", (Nodetype.NAME, f"{base}_Feedback"))])
+        return (
+            [],
+            [
+                (("goal_id", (Nodetype.NAME, "unique_identifier_msgs/msg/UUID"))),
+                ("feedback", (Nodetype.NAME, f"{base}_Feedback")),
+            ],
+        )
     return None
 
 
@@ -177,8 +182,14 @@ def _struct(name: str, types: _Types, known: dict[str, TypeNode], message_format
     if depth > DEPTH_MAX:
         raise _unclear(name, f"types nested deeper than {DEPTH_MAX}", "fewer")
     if name in _TIMES:
-        seconds = NUMBERS["uint32" if message_format == "ros1" and name == _TIMES[0] else "int32"]
-        node = TypeNode(kind="struct", fields=(("sec", seconds), ("nanosec", NUMBERS["uint32"])), time=True)
+        node = TypeNode(
+            kind="struct",
+            fields=(
+                ("sec", NUMBERS["uint32" if message_format == "ros1" and name == _TIMES[0] else "int32"]),
+                ("nanosec", NUMBERS["uint32"]),
+            ),
+            time=True,
+        )
     else:
         definition = types.find(name)
         if definition is None:
@@ -204,8 +215,11 @@ def _node(description: Any, types: _Types, known: dict[str, TypeNode], message_f
         return NUMBERS[detail[0]]
     if kind == Nodetype.NAME:
         return _struct(detail, types, known, message_format, depth + 1)
-    element = _node(detail[0], types, known, message_format, depth)
-    return TypeNode(kind="row", element=element, count=detail[1] if kind == Nodetype.ARRAY else None)
+    return TypeNode(
+        kind="row",
+        element=_node(detail[0], types, known, message_format, depth),
+        count=detail[1] if kind == Nodetype.ARRAY else None,
+    )
 
 
 @lru_cache(maxsize=1)

@@ -31,8 +31,9 @@ def definitions_in(folder: Path) -> Mapping[str, str]:
         for path in paths:
             if path.stat().st_size > DEFINITION_BYTES_MAX:
                 got = f"{path.stat().st_size:,} bytes"
-                wanted = f"at most {DEFINITION_BYTES_MAX:,}"
-                raise InvalidInput("read message definitions", on=str(path), got=got, wanted=wanted)
+                raise InvalidInput(
+                    "read message definitions", on=str(path), got=got, wanted=f"at most {DEFINITION_BYTES_MAX:,}"
+                )
             package = path.parent.parent.name if path.parent.name in ("msg", "srv", "action") else path.parent.name
             kind = path.parent.name if path.parent.name in ("msg", "srv", "action") else "msg"
             name = f"{package}/{kind}/{path.name if path.suffix != '.msg' else path.stem}"

@@ -125,8 +125,9 @@ def gone_of(topic: str, channels: frozenset[int], seen: int, unfit: Unfit, notes
 
     def gone(lost: int, what: str, begin_ns: int = 0, end_ns: int = TIME_NS_MAX) -> Gone:
         seconds = (end_ns - begin_ns) / _SECOND_NS if begin_ns > 0 and end_ns < TIME_NS_MAX else 0.0
-        subject = f"topic {topic}"
-        loss = Loss(subject=subject, lost=lost, total=total, unit="messages", seconds=max(seconds, 0.0), what=what)
+        loss = Loss(
+            subject=f"topic {topic}", lost=lost, total=total, unit="messages", seconds=max(seconds, 0.0), what=what
+        )
         return Gone(topic=topic, loss=loss, begin_ns=begin_ns, end_ns=end_ns)
 
     for stretch, count in counted:
@@ -165,8 +166,7 @@ def gone_of_all(notes: Notes) -> Iterator[Gone]:
 
 
 def _unknown(topic: str, stretch: Stretch) -> Gone:
-    subject = f"topic {topic}" if topic else "the log"
-    loss = Loss(subject=subject, lost=0, total=0, unit="messages", what=stretch.what)
+    loss = Loss(subject=f"topic {topic}" if topic else "the log", lost=0, total=0, unit="messages", what=stretch.what)
     return Gone(topic=topic, loss=loss, begin_ns=stretch.begin_ns, end_ns=stretch.end_ns, doubt=stretch.doubt)
 
 
@@ -235,8 +235,13 @@ def gone_of_joined(
         for part in own:
             yield replace(part, loss=replace(part.loss, total=total)) if part.loss.total else part
         if rest > 0:
-            what = f"metadata.yaml tells {told.counts[name]:,}{behind}"[:300]
-            loss = Loss(subject=f"topic {name}", lost=min(rest, total), total=total, unit="messages", what=what)
+            loss = Loss(
+                subject=f"topic {name}",
+                lost=min(rest, total),
+                total=total,
+                unit="messages",
+                what=f"metadata.yaml tells {told.counts[name]:,}{behind}"[:300],
+            )
             yield Gone(topic=name, loss=loss, begin_ns=begin_ns, end_ns=end_ns)
     for part in parts:
         if part.topic not in known and (part.topic or part.doubt or len(known) < len(names)):

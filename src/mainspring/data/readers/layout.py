@@ -286,7 +286,9 @@ class LayoutDecoder:
         known: dict[str, tuple[int, ...]] = {}
         if example is not None and unknown:
             try:
-                layout = _layout_of(example, self.root, self.format, tuple(sorted(unknown)))
+                layout = _walked(
+                    example, self.root, self.format, wants_of(self.root, tuple(sorted(unknown))), len(unknown)
+                )
                 known = {
                     path: (len(place.pieces),) if place.row else place.dims for path, place in layout.places.items()
                 }
@@ -328,12 +330,7 @@ def _checked(data: bytes, walk: Callable[[bytes, int], _Layout]) -> _Layout:
     """Returns the layout of a message walked to its end; of what is wanted alone when the rest is too large."""
     whole = walk(data, 1)
     early = walk(data, 0)
-    fits = len(whole.guards) <= _GUARDS_MAX and whole.extent <= early.extent + _REST_BYTES_MAX
-    return whole if fits else early
-
-
-def _layout_of(data: bytes, root: TypeNode, message_format: Format, paths: tuple[str, ...]) -> _Layout:
-    return _walked(data, root, message_format, wants_of(root, paths), len(paths))
+    return whole if len(whole.guards) <= _GUARDS_MAX and whole.extent <= early.extent + _REST_BYTES_MAX else early
 
 
 def _decode(messages: Sequence[bytes], walk: Callable[[bytes, int], _Layout], layouts: list[_Layout]) -> Decoded:
@@ -364,8 +361,11 @@ def _decode(messages: Sequence[bytes], walk: Callable[[bytes, int], _Layout], la
     groups += [(np.array(rows), layout) for rows, layout in singles.values()]
     largest = sorted(groups, key=lambda group: -len(group[0]))[:_LAYOUTS_MAX]
     layouts[:] = [layout for _, layout in largest if len(layout.guards) <= _GUARDS_MAX]
-    parts = tuple(_part(messages, run) for run in _runs(groups))
-    return Decoded(parts=parts, left_out=len(reasons), reason=reasons[0] if reasons else "")
+    return Decoded(
+        parts=tuple(_part(messages, run) for run in _runs(groups)),
+        left_out=len(reasons),
+        reason=reasons[0] if reasons else "",
+    )
 
 
 def _claim(
@@ -405,10 +405,10 @@ def _runs(groups: list[tuple[NDArray[np.int64], _Layout]]) -> list[list[tuple[ND
     order = np.argsort(rows)
     rows, which = rows[order], which[order]
     cuts = np.flatnonzero(np.diff(numbers[which])) + 1
-    runs = []
-    for run_rows, run_which in zip(np.split(rows, cuts), np.split(which, cuts), strict=True):
-        runs.append([(run_rows[run_which == number], groups[number][1]) for number in np.unique(run_which).tolist()])
-    return runs
+    return [
+        [(run_rows[run_which == number], groups[number][1]) for number in np.unique(run_which).tolist()]
+        for run_rows, run_which in zip(np.split(rows, cuts), np.split(which, cuts), strict=True)
+    ]
 
 
 def _part(messages: Sequence[bytes], run: list[tuple[NDArray[np.int64], _Layout]]) -> MessagePart:

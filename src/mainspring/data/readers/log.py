@@ -87,8 +87,12 @@ def _log(path: Path, how: _How) -> Log:
         raise DamagedData("open a log", on=str(path), got="an empty file")
     if start.startswith(ZSTD_MAGIC):
         if how.scratch is None:
-            step = "zstd -d, then the file without its compression"
-            raise InvalidInput("open a log", on=str(path), got="a compressed file", next_step=step)
+            raise InvalidInput(
+                "open a log",
+                on=str(path),
+                got="a compressed file",
+                next_step="zstd -d, then the file without its compression",
+            )
         return _log(decompressed_file(path, how.scratch), replace(how, scratch=None))
     container = _container(path, start, how.given)
     return TopicLog(path, PackedMessages(container) if how.packed else container)

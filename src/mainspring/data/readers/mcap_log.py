@@ -195,8 +195,12 @@ class McapContainer:
             notes.add(f"byte {at:,} of {size:,} begins no record: read up to there")
         else:
             seconds = max(lost.last_ns - lost.first_ns, 0) / 1e9
-            what = f"never closed, or cut off: recovered up to byte {at:,} of {size:,}, {seconds:.1f} s of it"
-            notes.lose(Stretch(what=what, begin_ns=lost.last_ns))
+            notes.lose(
+                Stretch(
+                    what=f"never closed, or cut off: recovered up to byte {at:,} of {size:,}, {seconds:.1f} s of it",
+                    begin_ns=lost.last_ns,
+                )
+            )
 
     def _skips(self, at: int, wanted: frozenset[int] | None) -> bool:
         """Returns whether the index says that the chunk here holds nothing wanted."""
@@ -232,8 +236,7 @@ def _wanted_body(file: BinaryIO, opcode: int, length: int) -> bytes | None:
     """Returns a record's content, or None (and nothing is read) when it is of no use here."""
     if length > RECORD_BYTES_MAX:
         return None
-    useful = opcode in (Opcode.CHUNK, Opcode.MESSAGE, Opcode.SCHEMA, Opcode.CHANNEL)
-    return file.read(length) if useful else None
+    return file.read(length) if opcode in (Opcode.CHUNK, Opcode.MESSAGE, Opcode.SCHEMA, Opcode.CHANNEL) else None
 
 
 def _block(file: BinaryIO, at: int, head: bytes, body: bytes, notes: Notes, lost: Lost) -> _Block | None:
@@ -342,8 +345,12 @@ def _decoder(record: ChannelRecord, schema: Schema | None, given: Given) -> Deco
     if schema is None:
         raise InvalidInput("decode messages", on=record.topic, got=f"{encoding} without a schema", wanted="one")
     if len(schema.data) > DEFINITION_BYTES_MAX:
-        got = f"a schema of {len(schema.data):,} bytes"
-        raise InvalidInput("decode messages", on=record.topic, got=got, wanted=f"at most {DEFINITION_BYTES_MAX:,}")
+        raise InvalidInput(
+            "decode messages",
+            on=record.topic,
+            got=f"a schema of {len(schema.data):,} bytes",
+            wanted=f"at most {DEFINITION_BYTES_MAX:,}",
+        )
     if encoding == "protobuf" and schema.encoding == "protobuf":
         return protobuf_decoder(schema.name, schema.data)
     text = schema.data.decode("utf-8", "replace")

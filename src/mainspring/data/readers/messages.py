@@ -185,6 +185,7 @@ def steps_of(path: str) -> tuple[Step, ...]:
     bad_range = any(0 <= step.stop <= step.start or step.stop > INDEX_MAX for step in steps)
     inner_range = any(step.stop >= 0 for step in steps[:-1])
     if place != len(path) or not steps or not steps[0].name or path.startswith(".") or bad_range or inner_range:
-        wanted = "a path such as pose.position.x, position[3] or position[0:7]"
-        raise InvalidInput("read a field", got=repr(path[:200]), wanted=wanted)
+        raise InvalidInput(
+            "read a field", got=repr(path[:200]), wanted="a path such as pose.position.x, position[3] or position[0:7]"
+        )
     return tuple(steps)

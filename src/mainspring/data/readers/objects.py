@@ -140,8 +140,9 @@ def protobuf_decoder(name: str, descriptors: bytes) -> ProtobufDecoder:
             add(file_name, 0)
         return ProtobufDecoder(descriptor=pool.FindMessageTypeByName(name))
     except (DecodeError, TypeError, KeyError, ValueError, RecursionError) as error:
-        wanted = "a FileDescriptorSet with the type"
-        raise InvalidInput("read a message definition", on=name[:200], got=str(error)[:200], wanted=wanted) from error
+        raise InvalidInput(
+            "read a message definition", on=name[:200], got=str(error)[:200], wanted="a FileDescriptorSet with the type"
+        ) from error
 
 
 def _decode(messages: Sequence[bytes], read: Callable[[bytes], dict[str, _Value]]) -> Decoded:
@@ -168,10 +169,8 @@ def _part(rows: list[int], values: list[dict[str, _Value]]) -> MessagePart:
     fields: dict[str, Values] = {}
     for path, first in values[0].items():
         column = [fields_of[path].value for fields_of in values]
-        if first.kind == "number":
-            fields[path] = np.array(column)
-        elif first.kind == "time":
-            fields[path] = np.array(column, dtype=np.int64)
+        if first.kind in ("number", "time"):
+            fields[path] = np.array(column, dtype=np.int64 if first.kind == "time" else None)
         else:
             fields[path] = tuple(column)
     return MessagePart(rows=np.array(rows, dtype=np.int64), fields=fields)
@@ -217,9 +216,7 @@ def _json_time(plain: dict[str, Any]) -> int | None:
         return None
     seconds = next((plain[name] for name in ("sec", "secs", "seconds") if name in plain), None)
     rest = next((plain[name] for name in _FRACTIONS if name in plain), None)
-    if not isinstance(seconds, int) or not isinstance(rest, int):
-        return None
-    return _time(seconds, rest)
+    return _time(seconds, rest) if isinstance(seconds, int) and isinstance(rest, int) else None
 
 
 def _time(seconds: int, rest: int) -> int:

@@ -39,8 +39,7 @@ def split_files(folder: Path) -> tuple[Path, ...]:
     if not 1 < len(numbers) <= PARTS_MAX or numbers != list(range(numbers[0], numbers[0] + len(numbers))):
         return ()
     paths = tuple(found[number] for number in numbers)
-    spans = [_span(path) for path in paths]
-    for before, after in itertools.pairwise(spans):
+    for before, after in itertools.pairwise([_span(path) for path in paths]):
         if before is None or after is None or not 0 <= after[0] - before[1] <= GAP_NS_MAX:
             return ()
     return paths

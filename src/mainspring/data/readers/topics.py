@@ -93,8 +93,9 @@ class TopicLog:
         if self._topics is None:
             self._channels = self._container.channels(self._notes)
             if len(self._channels) > TOPICS_MAX:
-                got = f"{len(self._channels)} channels"
-                raise InvalidInput("read a log", on=self.name, got=got, wanted=f"at most {TOPICS_MAX}")
+                raise InvalidInput(
+                    "read a log", on=self.name, got=f"{len(self._channels)} channels", wanted=f"at most {TOPICS_MAX}"
+                )
             examples = self._examples()
             self._topics = tuple(
                 _topic(name, channels, examples.get(name)) for name, channels in sorted(self._by_topic().items())
@@ -105,8 +106,7 @@ class TopicLog:
         """See `Log.batches`."""
         readers = self._readers(wanted)
         by_topic = self._by_topic()
-        topic_of = {channel.id: topic for topic in wanted for channel in by_topic[topic]}
-        return self._batches(readers, topic_of)
+        return self._batches(readers, {channel.id: topic for topic in wanted for channel in by_topic[topic]})
 
     def losses(self, wanted: Iterable[str]) -> tuple[Gone, ...]:
         """See `Log.losses`."""

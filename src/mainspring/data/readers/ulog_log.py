@@ -122,8 +122,13 @@ class UlogContainer:
             else:
                 found.take(kind, body)
         if found.stray:
-            what = f"{found.stray:,} messages of topics that were never announced"
-            notes.lose(Stretch(what=what, lost=found.stray_bytes, total=self._path.stat().st_size))
+            notes.lose(
+                Stretch(
+                    what=f"{found.stray:,} messages of topics that were never announced",
+                    lost=found.stray_bytes,
+                    total=self._path.stat().st_size,
+                )
+            )
         whole_ms = (found.last_us - found.first_us) // 1_000 + 1
         for at_us, lost_ms in found.dropped:
             begin_ns = at_us * _MICROSECOND_NS
@@ -157,8 +162,12 @@ class UlogContainer:
             (time_us,) = _TIME.unpack_from(body, 2 + shape.time_at)
             yield number, min(time_us, _TIME_MAX) * _MICROSECOND_NS, body[2:]
         for number, count in sorted(odd.items()):
-            what = f"{count:,} messages of {found.subscribed[number][0]} are not as long as their format"
-            notes.lose(Stretch(what=what, counts=((number, count),)))
+            notes.lose(
+                Stretch(
+                    what=f"{count:,} messages of {found.subscribed[number][0]} are not as long as their format",
+                    counts=((number, count),),
+                )
+            )
 
     def _records(self, notes: Notes) -> Iterator[tuple[int, bytes]]:
         """Yields the type and content of each message of the file."""
@@ -194,9 +203,12 @@ class UlogContainer:
         """Refuses a log that says it cannot be read by who does not know what its flags mean."""
         flags = body[8:16]
         if flags and (flags[0] & ~_APPENDED or any(flags[1:])):
-            got = f"incompatible flags {flags.hex()}"
-            wanted = "no flag but the one for appended data"
-            raise DamagedData("read a ULog file", on=self._path.name, got=got, wanted=wanted)
+            raise DamagedData(
+                "read a ULog file",
+                on=self._path.name,
+                got=f"incompatible flags {flags.hex()}",
+                wanted="no flag but the one for appended data",
+            )
 
 
 def _appended(body: bytes, at: int, size: int) -> list[int]:
@@ -220,11 +232,11 @@ def _synchronised(file: BinaryIO, at: int, end: int) -> int:
 
 def _fields(text: str) -> list[tuple[str, int | None, str]]:
     """Returns type, count and name of each field of a format."""
-    found = []
-    for part in text.split(";"):
-        if match := _FIELD.fullmatch(part.strip()):
-            found.append((match.group(1), int(match.group(2)) if match.group(2) else None, match.group(3)))
-    return found
+    return [
+        (match.group(1), int(match.group(2)) if match.group(2) else None, match.group(3))
+        for part in text.split(";")
+        if (match := _FIELD.fullmatch(part.strip()))
+    ]
 
 
 def _shape(name: str, formats: dict[str, str]) -> _Shape | None:
@@ -246,8 +258,12 @@ def _node(name: str, formats: dict[str, str], depth: int) -> TypeNode:
     if name in _TYPES:
         return NUMBERS[_TYPES[name]]
     if name not in formats or depth > DEPTH_MAX:
-        got = "a type without a format" if depth <= DEPTH_MAX else f"types nested deeper than {DEPTH_MAX}"
-        raise InvalidInput("read a message definition", on=name[:200], got=got, wanted="a format in the log")
+        raise InvalidInput(
+            "read a message definition",
+            on=name[:200],
+            got="a type without a format" if depth <= DEPTH_MAX else f"types nested deeper than {DEPTH_MAX}",
+            wanted="a format in the log",
+        )
     fields = []
     for kind, count, field_name in _fields(formats[name]):
         inner = _node(kind, formats, depth + 1)

@@ -62,8 +62,10 @@ class StrictDecoding:
                     if frame.pts < 0:
                         continue
                     if (frame.height, frame.width) != (index.height, index.width):
-                        got = f"a frame of {frame.width}x{frame.height}, not {index.width}x{index.height}"
-                        self._failed(int(self._packet_of[frame.pts]), got)
+                        self._failed(
+                            int(self._packet_of[frame.pts]),
+                            f"a frame of {frame.width}x{frame.height}, not {index.width}x{index.height}",
+                        )
                     elif frame.is_corrupt:
                         self._failed(int(self._packet_of[frame.pts]), "marked as corrupt by the decoder")
                     elif self._came[frame.pts]:

@@ -131,8 +131,12 @@ def frames_shown(
         DamagedData: A frame is missing, cannot be decoded, or has another size.
     """
     if len(shown) and (shown[0] < 0 or shown[-1] >= index.frames or (np.diff(shown) < 0).any()):
-        got = f"frames {shown[0]} to {shown[-1]}"
-        raise DamagedData("read a video", on=path.name, got=got, wanted=f"rising ones of {index.frames}")
+        raise DamagedData(
+            "read a video",
+            on=path.name,
+            got=f"frames {shown[0]} to {shown[-1]}",
+            wanted=f"rising ones of {index.frames}",
+        )
     times = np.bincount(shown, minlength=index.frames).tolist()
     for frame, count in zip(frames_in(path, index), times, strict=True):
         if pictures is not None:

@@ -58,8 +58,11 @@ class GopDecoder:
                 at, begin = at + 1, end
         except (self._av.FFmpegError, ValueError) as error:
             del self._contexts[codec]
-            name = f"{on}, frame {at} after it" if isinstance(on, str) else on(at)
-            raise DamagedData("decode a frame", on=name, got=str(error)[:200]) from error
+            raise DamagedData(
+                "decode a frame",
+                on=f"{on}, frame {at} after it" if isinstance(on, str) else on(at),
+                got=str(error)[:200],
+            ) from error
 
     def _copy(self, frame: Any, out: Pixels) -> None:
         assert out.flags.c_contiguous, "a reshaped copy of anything else would take the pixels"

@@ -101,8 +101,11 @@ class PacketIndex:
         """
         wanted = (self.frame >= first_frame) & (self.frame < first_frame + frames)
         if np.count_nonzero(wanted) != frames or frames == 0:
-            got = f"{np.count_nonzero(wanted)} of {frames} frames from {first_frame} on"
-            raise DamagedData("cut a video", got=got, wanted="each of them")
+            raise DamagedData(
+                "cut a video",
+                got=f"{np.count_nonzero(wanted)} of {frames} frames from {first_frame} on",
+                wanted="each of them",
+            )
         places = np.flatnonzero(wanted)
         keys = np.flatnonzero(self.key & (self.frame <= first_frame))
         leads = keys[keys <= places[0]]
@@ -212,7 +215,7 @@ def _indexed(path: Path, size_bytes: int, mtime_ns: int) -> PacketIndex:
             context = stream.codec_context
             if context is None:
                 raise DamagedData("read a video", on=path.name, got="a codec that nobody knows")
-            codec = _codec(context.name)
+            codec = str(av.Codec(context.name, "r").canonical_name)  # "av1" of "libdav1d", "h264" of "h264".
             length_bytes = unit_length_bytes(codec, context.extradata or b"")
             for packet in container.demux(stream):
                 if packet.size and packet.pos is not None and packet.pos >= 0:
@@ -249,10 +252,13 @@ def _packet(file: BinaryIO, packet: Any, path: Path, *, key: bool) -> _Found:
     file.seek(packet.pos)
     begin = file.read(_BLOCK_HEADER_BYTES_MAX + packet.size).find(memoryview(packet))
     if begin < 0:
-        got = "packets that do not lie in it as they are decoded"
-        wanted = "MP4, MOV, MKV, WebM or AVI, without compressed headers"
-        next_step = f"ffmpeg -i {path.name} -c copy {path.stem}.mp4"
-        raise InvalidInput("read a video", on=path.name, got=got, wanted=wanted, next_step=next_step)
+        raise InvalidInput(
+            "read a video",
+            on=path.name,
+            got="packets that do not lie in it as they are decoded",
+            wanted="MP4, MOV, MKV, WebM or AVI, without compressed headers",
+            next_step=f"ffmpeg -i {path.name} -c copy {path.stem}.mp4",
+        )
     return _Found(
         time=packet.pts,
         offset=packet.pos + begin,
@@ -308,8 +314,3 @@ def _tag(context: Any, codec: str) -> str:
     except UnicodeDecodeError:  # No encoder is known by such a one.
         return ""
     return "" if tag in _PLAIN_TAGS else tag
-
-
-def _codec(decoder: str) -> str:
-    """Returns the codec a decoder of FFmpeg is for: "av1" for "libdav1d", "h264" for "h264"."""
-    return str(av.Codec(decoder, "r").canonical_name)

@@ -52,8 +52,11 @@ class PngEncoder:
         shape = (image.ndim, image.shape[2] if image.ndim == 3 else 1, image.dtype.itemsize)
         name = kinds.get(shape) if image.dtype.kind == "u" else None
         if name is None or not 0 < image.shape[0] * image.shape[1] <= IMAGE_PIXELS_MAX:
-            wanted = "height x width, x 3 or x 4 of 8 bits, or one channel of 8 or 16 bits"
-            raise InvalidInput("keep a picture", got=f"{image.dtype} of shape {image.shape}", wanted=wanted)
+            raise InvalidInput(
+                "keep a picture",
+                got=f"{image.dtype} of shape {image.shape}",
+                wanted="height x width, x 3 or x 4 of 8 bits, or one channel of 8 or 16 bits",
+            )
         if name == "gray16be":
             image = image.astype(np.uint16)  # In this machine's order of bytes; PyAV turns it.
         frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format=name)
@@ -101,8 +104,12 @@ class PictureFile:
         """
         codec = picture_codec(data)
         if codec is None or codec != (self._codec or codec):
-            got = f"{len(data)} bytes that begin {data[:4].hex()}"
-            raise DamagedData("read a picture", on=self._name(), got=got, wanted=self._codec or "JPEG or PNG")
+            raise DamagedData(
+                "read a picture",
+                on=self._name(),
+                got=f"{len(data)} bytes that begin {data[:4].hex()}",
+                wanted=self._codec or "JPEG or PNG",
+            )
         self._write(codec, data)
 
     def add_pixels(self, image: NDArray[Any]) -> None:
@@ -131,14 +138,13 @@ class PictureFile:
                 first = file.read(self._sizes[0] if self._sizes else 0)
         height, width = picture_size(self._codec, first, on=self._name())
         count = len(self._sizes)
-        ends = np.cumsum(self._sizes, dtype=np.int64)
         index = PacketIndex(
             codec=self._codec,
             extradata=b"",
             height=height,
             width=width,
             frame=np.arange(count, dtype=np.int32),
-            offset=ends - np.array(self._sizes, np.int64),
+            offset=np.cumsum(self._sizes, dtype=np.int64) - np.array(self._sizes, np.int64),
             size_bytes=np.array(self._sizes, np.int32),
             key=np.ones(count, np.bool_),
         )

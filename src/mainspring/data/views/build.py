@@ -177,8 +177,9 @@ def _hash(facts: Mapping[str, object]) -> str:
 
 def _listed(store: ObjectStore, version: Version) -> pa.Table:
     """Returns a version's episodes in the order of a view: what was recorded later comes later."""
-    names = [field.name for field in fields(EpisodeRow) if field.name not in ("metadata", "raw")]
-    table = episode_table(store, version, names)
+    table = episode_table(
+        store, version, [field.name for field in fields(EpisodeRow) if field.name not in ("metadata", "raw")]
+    )
     return table.take(pc.sort_indices(table, sort_keys=[("started_ns", "ascending"), ("id", "ascending")]))
 
 

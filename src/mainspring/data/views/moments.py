@@ -89,8 +89,13 @@ class Moments:
             values: [T, D], T at least 1.
         """
         mean = values.mean(axis=0)
-        squares = np.square(values - mean).sum(axis=0)
-        return Moments(count=len(values), mean=mean, squares=squares, min=values.min(axis=0), max=values.max(axis=0))
+        return Moments(
+            count=len(values),
+            mean=mean,
+            squares=np.square(values - mean).sum(axis=0),
+            min=values.min(axis=0),
+            max=values.max(axis=0),
+        )
 
     def merged(self, other: Moments) -> Moments:
         """Returns the moments of both sets of rows.

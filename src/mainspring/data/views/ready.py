@@ -119,8 +119,12 @@ class FrameMaker:
         for column in self.features.columns:
             values = column_from_table(wide, column.name)
             if values.shape != (row.frames, len(column.names)) or not np.isfinite(values).all():
-                got = f"{values.shape}, or numbers that are not finite"
-                raise DamagedData("read a column", on=column.name, got=got, wanted=f"{row.frames} finite rows")
+                raise DamagedData(
+                    "read a column",
+                    on=column.name,
+                    got=f"{values.shape}, or numbers that are not finite",
+                    wanted=f"{row.frames} finite rows",
+                )
             columns[column.name] = values[steps].astype(np.float32)
         tracks = {track.camera: track for track in row.videos}
         videos: dict[str, Coded] = {}
@@ -139,8 +143,9 @@ class FrameMaker:
                     shown = shown_at(table, camera.name)[steps]
                     frames = self._frames(tracks[camera.name], shown, pictures[camera.name])
                     videos[camera.name] = self._coded(frames)
-        hashes = {name: each.text for name, each in pictures.items()}
-        return ReadyEpisode(columns=columns, videos=videos, pictures=hashes)
+        return ReadyEpisode(
+            columns=columns, videos=videos, pictures={name: each.text for name, each in pictures.items()}
+        )
 
     def _with_layers(self, table: pa.Table, row: EpisodeRow) -> pa.Table:
         for pieces in self.layers:
@@ -160,8 +165,9 @@ class FrameMaker:
         return Coded(data=memoryview(mapped), ends=ends)
 
     def _frames(self, track: VideoTrack, shown: Integers, pictures: PictureHash) -> Iterator[Any]:
-        index = index_from_parquet(read_piece(self.store, track.index))
-        return frames_shown(self.video(track.blob), index, shown, pictures=pictures)
+        return frames_shown(
+            self.video(track.blob), index_from_parquet(read_piece(self.store, track.index)), shown, pictures=pictures
+        )
 
 
 def steps_at(time_ns: Integers, rate_hz: float | None) -> Integers:
@@ -195,5 +201,9 @@ def _pixels(folder: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 def _named(error: MainspringError, row: EpisodeRow) -> DamagedData:
     """Returns an error that says which episode it is about."""
-    on = f"episode {row.id} ({row.source}): {error.attempted} {error.on}".strip()
-    return DamagedData("make an episode ready", on=on, got=error.got, wanted=error.wanted)
+    return DamagedData(
+        "make an episode ready",
+        on=f"episode {row.id} ({row.source}): {error.attempted} {error.on}".strip(),
+        got=error.got,
+        wanted=error.wanted,
+    )

@@ -216,10 +216,13 @@ class ShardWriter:
             sink = io.BytesIO()
             np.save(sink, np.concatenate(ends), allow_pickle=False)
             videos[camera] = Packets(data=self._stored(store, "video", camera), ends=put_blob(store, sink.getbuffer()))
-        summary = put_blob(store, summary_to_bytes(self._summary(rows)))
-        shard = ViewShard(rows=rows, columns=columns, videos=videos, summary=summary)
         return ShardRecord(
-            shard=shard,
+            shard=ViewShard(
+                rows=rows,
+                columns=columns,
+                videos=videos,
+                summary=put_blob(store, summary_to_bytes(self._summary(rows))),
+            ),
             episodes=tuple(self._episodes),
             rows=tuple(self._rows),
             closed=closed,
@@ -284,6 +287,6 @@ def _name(kind: str, name: str) -> str:
 
 def _write_header(file: IO[bytes], dtype: Any, shape: tuple[int, ...]) -> None:
     """Writes the header of a `.npy` file, which keeps room for any number of rows and so can be written again."""
-    described = np.lib.format.dtype_to_descr(np.dtype(dtype))
-    header = {"descr": described, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, header)
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+    )

@@ -112,11 +112,6 @@ class View:
         """Returns the episodes' ids in row order; `episodes["id"]` is the same without a Python object for each."""
         return tuple(self.episodes["id"].to_pylist())
 
-    @cached_property
-    def episode_tasks(self) -> tuple[str, ...]:
-        """Returns the episodes' tasks in row order."""
-        return tuple(self.episodes["task"].to_pylist())
-
     @property
     def has_images(self) -> bool:
         """Returns whether `take` gives images: the view holds pixels."""
@@ -175,8 +170,12 @@ class View:
             DamagedData: Its file is not what it should be.
         """
         if column not in self._shards[0].columns:
-            have = ", ".join(sorted(self._shards[0].columns))
-            raise InvalidInput("read a view's column", on=self.manifest.id, got=repr(column[:80]), wanted=have[:300])
+            raise InvalidInput(
+                "read a view's column",
+                on=self.manifest.id,
+                got=repr(column[:80]),
+                wanted=", ".join(sorted(self._shards[0].columns))[:300],
+            )
         if len(self._shards) == 1:
             only: NDArray[Any] = self._array(0, column)[rows]
             return only

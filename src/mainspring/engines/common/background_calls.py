@@ -103,8 +103,7 @@ class LatestAnswer(Generic[Value]):
         self._closed = False
         self._asked_mark = -1
         self._ended_s = float("-inf")
-        name = f"mainspring-{question.attempted}-{question.on}"
-        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread = Thread(target=self._run, name=f"mainspring-{question.attempted}-{question.on}", daemon=True)
         self._thread.start()
 
     def want(self) -> None:
@@ -159,10 +158,18 @@ class LatestAnswer(Generic[Value]):
         if self._closed:
             return Unavailable(self._question.attempted, on=self._question.on, got="an engine that was closed")
         if isinstance(error, MainspringError):
-            parts = {"on": error.on or self._question.on, "wanted": error.wanted, "next_step": error.next_step}
-            return Unavailable(error.attempted, got=error.got or "no answer", **parts)
-        waited = "no answer yet" if error is None else f"a fault in the engine: {error!r}"
-        return Unavailable(self._question.attempted, on=self._question.on, got=waited)
+            return Unavailable(
+                error.attempted,
+                got=error.got or "no answer",
+                on=error.on or self._question.on,
+                wanted=error.wanted,
+                next_step=error.next_step,
+            )
+        return Unavailable(
+            self._question.attempted,
+            on=self._question.on,
+            got="no answer yet" if error is None else f"a fault in the engine: {error!r}",
+        )
 
     def _run(self) -> None:
         while True:
@@ -254,8 +261,7 @@ class CallQueue:
             act = self._known(act) or self._queue(act)
             self._patience.wait(self._changed, lambda: act.done or self._closed)
             if not act.done:
-                got = "an engine that was closed" if self._closed else "no end of it yet"
-                raise act.unavailable(self._name, got)
+                raise act.unavailable(self._name, "an engine that was closed" if self._closed else "no end of it yet")
             self._results.pop(act.key, None)
         if act.error is not None:
             raise act.error
@@ -287,8 +293,7 @@ class CallQueue:
 
     def _queue(self, act: BackgroundCall) -> BackgroundCall:
         if self._waiting >= ACTS_MAX:
-            got = f"{self._waiting} launches and stops that wait for their turn"
-            raise act.unavailable(self._name, got)
+            raise act.unavailable(self._name, f"{self._waiting} launches and stops that wait for their turn")
         lane = self._lanes.setdefault(act.call.about, deque())
         lane.append(act)
         self._waiting += 1

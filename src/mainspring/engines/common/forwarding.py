@@ -57,8 +57,11 @@ def perform(engine: Engine, call: EngineCall) -> CallResult:
         InvalidMessage: It is none of the seven, or a launch without an order.
     """
     if call.call not in _CALLS or (call.call == "launch" and call.order is None):
-        got = f"{call.call[:80]} {'with an' if call.order else 'without'} order"
-        raise InvalidMessage("serve an engine", got=got, wanted="one of the seven calls")
+        raise InvalidMessage(
+            "serve an engine",
+            got=f"{call.call[:80]} {'with an' if call.order else 'without'} order",
+            wanted="one of the seven calls",
+        )
     return _CALLS[call.call](engine, call)
 
 
@@ -87,8 +90,9 @@ class ForwardingEngine(ABC):
 
     def logs(self, allocation: AllocationId, *, rank: int, since: int, limit: int) -> LogChunk:
         """Returns a piece of one rank's output; see `Engine.logs`."""
-        call = EngineCall(call="logs", allocation=allocation, rank=rank, since=since, limit=limit)
-        return cast(LogChunk, self._forward(call))
+        return cast(
+            LogChunk, self._forward(EngineCall(call="logs", allocation=allocation, rank=rank, since=since, limit=limit))
+        )
 
     def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
         """Keeps new allocations off a node; see `Engine.cordon`."""

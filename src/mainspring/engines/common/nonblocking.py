@@ -122,8 +122,7 @@ class NonBlockingEngine(ForwardingEngine):
             seen = {each.allocation: each for each in answer.value}
             with self._lock:
                 self._taken = {name: taken for name, taken in self._taken.items() if taken.mark > answer.mark}
-                for name, taken in self._taken.items():
-                    seen[name] = _after(name, seen.get(name), taken)
+                seen |= {name: _after(name, seen.get(name), taken) for name, taken in self._taken.items()}
             return tuple(seen[name] for name in sorted(seen))
 
     def _act(self, call: EngineCall) -> None:
@@ -135,9 +134,11 @@ class NonBlockingEngine(ForwardingEngine):
         with self._lock:
             self._mark += 1
             known = self._taken.get(call.about)
-            nodes = call.order.nodes if call.order else known.nodes if known else ()
-            stopped = call.order is None or (known is not None and known.stopped)
-            self._taken[call.about] = _Taken(mark=self._mark, nodes=nodes, stopped=stopped)
+            self._taken[call.about] = _Taken(
+                mark=self._mark,
+                nodes=call.order.nodes if call.order else known.nodes if known else (),
+                stopped=call.order is None or (known is not None and known.stopped),
+            )
 
     def _next_mark(self) -> None:
         with self._lock:
@@ -147,7 +148,11 @@ class NonBlockingEngine(ForwardingEngine):
 def _after(name: AllocationId, seen: AllocationSeen | None, taken: _Taken) -> AllocationSeen:
     """Returns an allocation as an act has left it of which the answer cannot know."""
     if seen is None:
-        phase = AllocationPhase.STOPPING if taken.stopped else AllocationPhase.PENDING
-        return AllocationSeen(allocation=name, phase=phase, nodes=taken.nodes, reason="not looked at since")
+        return AllocationSeen(
+            allocation=name,
+            phase=AllocationPhase.STOPPING if taken.stopped else AllocationPhase.PENDING,
+            nodes=taken.nodes,
+            reason="not looked at since",
+        )
     live = seen.phase in (AllocationPhase.PENDING, AllocationPhase.RUNNING)
     return replace(seen, phase=AllocationPhase.STOPPING) if live and taken.stopped else seen

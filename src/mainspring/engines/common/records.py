@@ -173,8 +173,7 @@ class Records:
                 raise Conflict(
                     attempted, on=node, got=f"a cordon of {known.owner!r} ({known.reason})", wanted=f"one of {owner!r}"
                 )
-            by_node = {**others, node: after} if after else others
-            self.write(self.root / ".cordons.json", Cordons(by_node=by_node))
+            self.write(self.root / ".cordons.json", Cordons(by_node={**others, node: after} if after else others))
 
     @contextmanager
     def locked(self, attempted: str) -> Iterator[None]:

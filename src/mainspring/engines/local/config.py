@@ -46,15 +46,14 @@ class LocalCluster:
         """
         checked_name(self.name, "cluster")
         checked_name(self.chip, "chip")
-        ranges = (
+        for name, value, least, most in (
             ("chips_per_node", self.chips_per_node, 1, 1_024),
             ("nodes", self.nodes, 1, NODES_MAX),
             ("dollars_per_chip_hour", self.dollars_per_chip_hour, 0, 1e6),
             ("racks", self.racks, 0, self.nodes),
             ("cpus_per_node", self.cpus_per_node or 0, 0, 1e6),
             ("memory_gib_per_node", self.memory_gib_per_node or 0, 0, 1e7),
-        )
-        for name, value, least, most in ranges:
+        ):
             if not least <= value <= most:
                 raise InvalidInput(
                     "pretend a cluster", on=f"{self.name}, {name}", got=str(value), wanted=f"{least} to {most:g}"

@@ -201,8 +201,9 @@ class LocalEngine:
         try:
             for index in range(len(order.nodes)):
                 begun.append(self._begin_agent(order, index, folder, gate))
-            agents = tuple(identify(child.pid) for child in begun)
-            self._records.write(folder / "launched.json", Launched(agents=agents))
+            self._records.write(
+                folder / "launched.json", Launched(agents=tuple(identify(child.pid) for child in begun))
+            )
         except OSError:
             for child in begun:
                 child.kill()

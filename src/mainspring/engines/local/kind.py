@@ -25,11 +25,14 @@ def open_local(cluster: LocalCluster, context: EngineContext) -> Engine:
     if cluster.simulated or cluster.chip == "cpu":
         kept["JAX_PLATFORMS"] = "cpu"
         # Ranks share this machine's processors: XLA's threads (it reads NPROC) get each chip's share of them, no more.
-        chips = cluster.nodes * cluster.chips_per_node
-        kept.setdefault("NPROC", str(max(1, (os.cpu_count() or 1) // chips)))
-    command = (sys.executable, *AGENT_WORDS)
-    root = context.folder / cluster.name
-    return LocalEngine(cluster, root=root, agent_command=command, environment=kept, clock=context.clock)
+        kept.setdefault("NPROC", str(max(1, (os.cpu_count() or 1) // (cluster.nodes * cluster.chips_per_node))))
+    return LocalEngine(
+        cluster,
+        root=context.folder / cluster.name,
+        agent_command=(sys.executable, *AGENT_WORDS),
+        environment=kept,
+        clock=context.clock,
+    )
 
 
 def this_machine() -> tuple[LocalCluster, ...]:

@@ -91,11 +91,10 @@ class SlurmEngine:
         """
         attempted = "observe a Slurm cluster"
         words = ("squeue", "--noheader", "--me", "--states=all", f"--format={QUEUE_FORMAT}")
-        queue = read_queue(self._commands.run(*words, attempted=attempted))
         watch = Watch(
             self._cluster,
             self._folder.records,
-            queue,
+            read_queue(self._commands.run(*words, attempted=attempted)),
             now_s=self._clock.now_s(),
             monotonic_s=self._clock.monotonic_s(),
         )
@@ -154,8 +153,7 @@ class SlurmEngine:
             self._folder.claim(allocation, ())
             place = self._folder.place(allocation)
             claim = self._folder.records.read(Claim, place.path / "claim.json")
-            names = place.names()
-            if claim is None or not claim.nodes or "ended.json" in names:
+            if claim is None or not claim.nodes or "ended.json" in place.names():
                 return
             word = place.text("word")
             if self._hurry(allocation, claim, grace_s) and not word.startswith("kill"):
@@ -189,8 +187,7 @@ class SlurmEngine:
             Unavailable: The folder cannot be used.
         """
         with _as_unavailable("read a log", self._cluster.shared):
-            path = self._folder.place(allocation).log(rank)
-            return read_rank(path, allocation, rank=rank, since=since, limit=limit)
+            return read_rank(self._folder.place(allocation).log(rank), allocation, rank=rank, since=since, limit=limit)
 
     def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
         """Keeps our new allocations off a node; Slurm is not told. See `Engine.cordon`.
@@ -281,9 +278,7 @@ class SlurmEngine:
         return None if claim is None else Watched(allocation=name, place=place, claim=claim)
 
     def _is_old(self, one: Watched) -> bool:
-        if one.over is None:
-            return not one.claim.nodes
-        return self._clock.now_s() - one.over.ended_s >= ENDED_VISIBLE_S
+        return not one.claim.nodes if one.over is None else self._clock.now_s() - one.over.ended_s >= ENDED_VISIBLE_S
 
     def _hurry(self, allocation: AllocationId, claim: Claim, grace_s: float) -> bool:
         """Remembers until when an allocation's agents have; returns whether that is sooner than before."""
@@ -313,13 +308,12 @@ class SlurmEngine:
 
     def _tell(self, deeds: Deeds, attempted: str) -> None:
         """Tells Slurm what a look found to be done. What fails is found again by the next look."""
-        orders = (
+        for words, numbers in (
             ((), deeds.cancel),
             (("--signal=URG",), deeds.urge),
             (("--signal=KILL",), [f"{number}.0" for number in deeds.kill]),
             ((), deeds.kill),
-        )
-        for words, numbers in orders:
+        ):
             for begin in range(0, len(numbers), JOBS_AT_ONCE_MAX):
                 some = map(str, numbers[begin : begin + JOBS_AT_ONCE_MAX])
                 with suppress(Unavailable, Refused):
@@ -341,8 +335,9 @@ class SlurmEngine:
         if hosts:
             shown = compress_hosts(hosts[:HOSTS_AT_ONCE_MAX])
             with suppress(Unavailable, Refused):
-                text = self._commands.run("scontrol", "--oneliner", "show", "node", shown, attempted=attempted)
-                lines = text.splitlines()
+                lines = self._commands.run(
+                    "scontrol", "--oneliner", "show", "node", shown, attempted=attempted
+                ).splitlines()
                 answering = {row.get("NodeName") for row in map(node_fields, lines) if _answers(row.get("State", ""))}
                 with self._mutex:
                     for one in deeds.ask_nodes:

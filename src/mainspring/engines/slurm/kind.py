@@ -45,8 +45,9 @@ def open_slurm(cluster: SlurmCluster, context: EngineContext) -> Engine:
     from mainspring.engines.slurm.engine import SlurmEngine
 
     python = cluster.python or sys.executable
-    own = {name: value for name, value in context.environment.items() if name in KEPT - _SECRETS}
-    kept = context.for_agents(own, python)
+    kept = context.for_agents(
+        {name: value for name, value in context.environment.items() if name in KEPT - _SECRETS}, python
+    )
     if cluster.simulated:
         kept["JAX_PLATFORMS"] = "cpu"
     return SlurmEngine(cluster, agent_command=(python, *AGENT_WORDS), environment=kept, clock=context.clock)

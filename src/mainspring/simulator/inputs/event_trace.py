@@ -63,13 +63,16 @@ def event_log(path: Path) -> Workload:
             if "spec" in plain:
                 view = from_plain(JobView, plain)
                 job = told.setdefault(view.id, _Told())
-                job.view, job.spec, job.submit_s = view, view.spec, view.submitted_s
-                job.end_s = view.ended_s
+                job.view, job.spec, job.submit_s, job.end_s = view, view.spec, view.submitted_s, view.ended_s
             else:
                 _fold(told, _event(plain), roles)
         except MainspringError as error:
-            on = f"{where}: {error.on}" if error.on else where
-            raise InvalidInput("read an event log", on=on, got=error.got, wanted=error.wanted) from error
+            raise InvalidInput(
+                "read an event log",
+                on=f"{where}: {error.on}" if error.on else where,
+                got=error.got,
+                wanted=error.wanted,
+            ) from error
     jobs: list[TraceJob] = []
     left_out: dict[str, int] = {}
     for name, each in told.items():
@@ -79,8 +82,12 @@ def event_log(path: Path) -> Workload:
         else:
             jobs.append(found)
     if not jobs:
-        got = ", ".join(f"{count} {reason}" for reason, count in left_out.items()) or "nothing"
-        raise InvalidInput("read an event log", on=str(path), got=got, wanted="at least one job that ended")
+        raise InvalidInput(
+            "read an event log",
+            on=str(path),
+            got=", ".join(f"{count} {reason}" for reason, count in left_out.items()) or "nothing",
+            wanted="at least one job that ended",
+        )
     first_s = min(job.submit_s for job in jobs)
     begun = (replace(job, submit_s=job.submit_s - first_s) for job in jobs)
     kept = tuple(sorted(begun, key=lambda job: (job.submit_s, job.job)))
@@ -105,10 +112,9 @@ def _entries(path: Path, text: str) -> Iterator[tuple[str, Mapping[str, object]]
 
 def _parsed(text: str, where: str) -> object:
     try:
-        plain: object = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidInput("read an event log", on=where, got=repr(text[:80]), wanted="JSON") from error
-    return plain
 
 
 def _event(plain: Mapping[str, object]) -> Event:
@@ -194,8 +200,12 @@ def _job(path: Path, name: JobId, told: _Told) -> TraceJob | str:
             wanted="its job among the lines too (`ms ps --json`), or roles in its job_submitted event",
         )
     # How long it runs without a break: its useful time, or what its last attempt took to its end.
-    duration_s = (useful_s or lasted_s[-1]) if told.work_s is None else told.work_s
-    return TraceJob(job=name, spec=told.spec, submit_s=told.submit_s, duration_s=duration_s)
+    return TraceJob(
+        job=name,
+        spec=told.spec,
+        submit_s=told.submit_s,
+        duration_s=(useful_s or lasted_s[-1]) if told.work_s is None else told.work_s,
+    )
 
 
 def _useful(ledger: Goodput | None) -> float:
@@ -212,5 +222,4 @@ def _without_strangers(jobs: tuple[TraceJob, ...]) -> Iterator[TraceJob]:
         if known.issuperset(job.spec.after):
             yield job
         else:
-            after = tuple(name for name in job.spec.after if name in known)
-            yield replace(job, spec=replace(job.spec, after=after))
+            yield replace(job, spec=replace(job.spec, after=tuple(name for name in job.spec.after if name in known)))

@@ -79,8 +79,9 @@ def read_document(path: Path, kind: type[Value], what: str) -> Value:
     try:
         return from_plain(kind, plain, strict=True)
     except MainspringError as error:
-        on = f"{error.on} of {path}" if error.on else str(path)
-        raise InvalidInput(f"read {what}", on=on, got=error.got, wanted=error.wanted) from error
+        raise InvalidInput(
+            f"read {what}", on=f"{error.on} of {path}" if error.on else str(path), got=error.got, wanted=error.wanted
+        ) from error
 
 
 def parse(path: Path, text: str, what: str) -> object:
@@ -94,11 +95,11 @@ def parse(path: Path, text: str, what: str) -> object:
         InvalidInput: It is not YAML.
     """
     try:
-        plain: object = yaml.load(text, Loader=_LOADER)
+        return yaml.load(text, Loader=_LOADER)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        got = " ".join(str(error).split())[:200]
-        raise InvalidInput(f"read {what}", on=str(path), got=got, wanted="YAML or JSON") from error
-    return plain
+        raise InvalidInput(
+            f"read {what}", on=str(path), got=" ".join(str(error).split())[:200], wanted="YAML or JSON"
+        ) from error
 
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # The same language; C reads a large fleet in a tenth.
@@ -181,8 +182,12 @@ class Row:
 
     def wrong(self, error: MainspringError) -> InvalidInput:
         """Returns an error about what the row says as a whole."""
-        on = f"{self.path}, line {self.line}" + (f": {error.on}" if error.on else "")
-        return InvalidInput(error.attempted, on=on, got=error.got, wanted=error.wanted)
+        return InvalidInput(
+            error.attempted,
+            on=f"{self.path}, line {self.line}" + (f": {error.on}" if error.on else ""),
+            got=error.got,
+            wanted=error.wanted,
+        )
 
 
 class Rows:
@@ -225,9 +230,11 @@ class Rows:
                 raise InvalidInput(f"read {self._what}", on=f"{self.path}, line 1", got="no such column", wanted=column)
         for column in self.columns:
             if column not in known:
-                wanted = nearest(column, known)
                 raise InvalidInput(
-                    f"read {self._what}", on=f"{self.path}, line 1", got=f"column {column!r}", wanted=wanted
+                    f"read {self._what}",
+                    on=f"{self.path}, line 1",
+                    got=f"column {column!r}",
+                    wanted=nearest(column, known),
                 )
 
     def __iter__(self) -> Iterator[Row]:
@@ -251,5 +258,9 @@ class Rows:
                     )
                 yield Row(self.path, reader.line_num, dict(zip(self.columns, cells, strict=True)))
         except csv.Error as error:
-            on = f"{self.path}, line {reader.line_num}"
-            raise InvalidInput(f"read {self._what}", on=on, got=str(error), wanted="a row of a CSV file") from error
+            raise InvalidInput(
+                f"read {self._what}",
+                on=f"{self.path}, line {reader.line_num}",
+                got=str(error),
+                wanted="a row of a CSV file",
+            ) from error

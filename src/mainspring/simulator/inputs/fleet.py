@@ -86,10 +86,15 @@ class Fleet:
         told: tuple[Outage | PriceChange | Replica, ...] = (*self.outages, *self.prices, *self.replicas)
         for cluster in sorted({each.cluster for each in told}):
             if cluster not in nodes:
-                known = nearest(cluster, nodes)
-                raise InvalidInput("accept a fleet", on=self.name, got=f"cluster {cluster}", wanted=known)
+                raise InvalidInput(
+                    "accept a fleet", on=self.name, got=f"cluster {cluster}", wanted=nearest(cluster, nodes)
+                )
         for outage in self.outages:
             for node in outage.nodes:
                 if node not in nodes[outage.cluster]:
-                    known = nearest(node, nodes[outage.cluster])
-                    raise InvalidInput("accept a fleet", on=f"{self.name}/{outage.cluster}", got=node, wanted=known)
+                    raise InvalidInput(
+                        "accept a fleet",
+                        on=f"{self.name}/{outage.cluster}",
+                        got=node,
+                        wanted=nearest(node, nodes[outage.cluster]),
+                    )

@@ -172,8 +172,7 @@ def described(file: DescribedFleet, *, name: str, folder: Path | None) -> Fleet:
             made = tuple(_nodes(cluster.name, place, group))
             nodes.extend(made)
             if group.available:
-                names = tuple(node.name for node in made)
-                outages.extend(_absences(cluster.name, names, group, folder))
+                outages.extend(_absences(cluster.name, tuple(node.name for node in made), group, folder))
         inventories.append(
             Inventory(
                 cluster=cluster.name,
@@ -353,6 +352,10 @@ def _shown(path: Path, plain: list[object]) -> Fleet:
     try:
         views = [from_plain(ClusterView, each) for each in plain]
     except MainspringError as error:
-        on = f"{error.on} of {path}" if error.on else str(path)
-        raise InvalidInput("read a fleet", on=on, got=error.got, wanted="what ms fleet --json prints") from error
+        raise InvalidInput(
+            "read a fleet",
+            on=f"{error.on} of {path}" if error.on else str(path),
+            got=error.got,
+            wanted="what ms fleet --json prints",
+        ) from error
     return Fleet(name=path.stem, inventories=tuple(view.inventory for view in views))

@@ -46,8 +46,9 @@ def slurm_events(path: Path) -> Workload:
         try:
             jobs.append(_job(len(jobs) + 1, found[1], _arguments((found[3] or "").split()), roles))
         except MainspringError as error:
-            on = f"{where}, {error.on}" if error.on else where
-            raise InvalidInput("read a trace", on=on, got=error.got, wanted=error.wanted) from error
+            raise InvalidInput(
+                "read a trace", on=f"{where}, {error.on}" if error.on else where, got=error.got, wanted=error.wanted
+            ) from error
         if len(jobs) > JOBS_MAX:
             raise InvalidInput("read a trace", on=where, got="more jobs", wanted=f"at most {JOBS_MAX}")
     if not jobs:
@@ -85,16 +86,15 @@ def _job(
     if key not in roles:
         option = Option(chip=ANY_CHIP, chips=chips, cpus=cores, memory_gib=memory_gib, replicas=nodes)
         roles[key] = (Role(command=COMMAND, options=(option,)),)
-    spec = JobSpec(
-        name=slug(f"{nodes}x{cores}-{limit_s / 60:.0f}m-{said.get('-p', '')}"),
-        team=TeamName(slug(said.get("--uid") or "lab")),
-        roles=roles[key],
-        duration_s=limit_s,
-        attempts_max=ATTEMPTS_MAX,
-    )
     return TraceJob(
         job=JobId(f"job-{place:07d}"),
-        spec=spec,
+        spec=JobSpec(
+            name=slug(f"{nodes}x{cores}-{limit_s / 60:.0f}m-{said.get('-p', '')}"),
+            team=TeamName(slug(said.get("--uid") or "lab")),
+            roles=roles[key],
+            duration_s=limit_s,
+            attempts_max=ATTEMPTS_MAX,
+        ),
         submit_s=_number({"-dt": submit}, "-dt", "", least=0.0, most=1e12),
         duration_s=_number(said, "-sim-walltime", "", least=0.0, most=DURATION_S_MAX),
     )

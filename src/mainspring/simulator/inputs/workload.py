@@ -137,5 +137,6 @@ class ReplayOptions:
 
     def _check(self, name: str, wanted: str, *, sound: bool) -> None:
         if not sound:
-            got = f"{getattr(self, name):g}"
-            raise InvalidInput("accept the settings of a replay", on=f"field {name!r}", got=got, wanted=wanted)
+            raise InvalidInput(
+                "accept the settings of a replay", on=f"field {name!r}", got=f"{getattr(self, name):g}", wanted=wanted
+            )

@@ -6,6 +6,7 @@ once the controller has answered it since. Agents come late and leave while the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
@@ -204,8 +205,9 @@ class Gang:
         key = (agent.allocation, agent.node)
         self._gone.add(key)
         self._agents.pop(key, None)
-        reason = "killed" if exit_code < 0 else "ended"
-        self._cluster.inner.end_agent(agent.allocation, agent.index, exit_code=exit_code, reason=reason)
+        self._cluster.inner.end_agent(
+            agent.allocation, agent.index, exit_code=exit_code, reason="killed" if exit_code < 0 else "ended"
+        )
 
     def _lives(self, lead: _Lead) -> bool:
         return not lead.over and (lead.agent.allocation, lead.agent.node) in self._agents
@@ -224,8 +226,9 @@ class Gang:
             if agent.stopping and agent is not lead.agent:
                 return  # It leaves; its engine ends it in a moment.
             if agent.orders.agent not in lead.members and lead.outcome is None:
-                own = tuple(place for place in agent.orders.ranks if place.agent == agent.orders.agent)
-                lead.members[agent.orders.agent] = own
+                lead.members[agent.orders.agent] = tuple(
+                    place for place in agent.orders.ranks if place.agent == agent.orders.agent
+                )
                 if lead.generation > 0:
                     self._resume(lead, lead.step, "an agent has come", TimeUse.RESIZE)
             return
@@ -259,15 +262,13 @@ class Gang:
         agent.orders = orders
         led = any(lead.orders.epoch == orders.epoch for lead in self._leads)
         if orders.ready and orders.lead and not led:
-            generation = max((lead.generation for lead in self._leads), default=0)
-            furthest = max(orders.furthest_step, *(lead.furthest for lead in self._leads), -1)
             self._leads.append(
                 _Lead(
                     agent=agent,
                     orders=orders,
-                    generation=generation,
+                    generation=max((lead.generation for lead in self._leads), default=0),
                     step=self._saved,
-                    furthest=furthest,
+                    furthest=max(orders.furthest_step, *(lead.furthest for lead in self._leads), -1),
                     began_s=self._at_s,
                 )
             )
@@ -277,9 +278,7 @@ class Gang:
     def _advance_lead(self, lead: _Lead, faults: GangFaults) -> None:
         if lead.agent.stopping and lead.outcome is None:
             self._end(lead, AttemptState.CANCELLED, "stopped")
-        if lead.outcome is not None:
-            return
-        if self._mourns(lead):
+        if lead.outcome is not None or self._mourns(lead):
             return
         missing = {place.agent for place in lead.orders.ranks} - lead.members.keys()
         waits = self._at_s - lead.began_s <= _JOIN_LEASES * self._lease_s
@@ -317,11 +316,8 @@ class Gang:
 
     def _short(self, lead: _Lead) -> bool:
         """Returns whether a role has too few ranks to run."""
-        counts: dict[str, int] = {}
-        for own in lead.members.values():
-            for place in own:
-                counts[place.role] = counts.get(place.role, 0) + 1
-        return any(counts.get(role.role, 0) < max(1, role.ranks_min) for role in lead.orders.roles)
+        counts = Counter(place.role for own in lead.members.values() for place in own)
+        return any(counts[role.role] < max(1, role.ranks_min) for role in lead.orders.roles)
 
     def _work(self, lead: _Lead, faults: GangFaults) -> None:
         if lead.generation == 0 or (lead.unstepped and not lead.told):
@@ -363,8 +359,12 @@ class Gang:
         self._event(lead, LeadEndedEvent(outcome=outcome, reason=reason, step=lead.step))
 
     def _event(self, lead: _Lead, told: OfLeads) -> None:
-        facts = {"generation": lead.generation, "epoch": lead.orders.epoch, **told.detail}
-        event = LeadEvent(sequence=len(lead.told) + 1, time_s=self._clock.now_s(), kind=told.kind, detail=facts)
+        event = LeadEvent(
+            sequence=len(lead.told) + 1,
+            time_s=self._clock.now_s(),
+            kind=told.kind,
+            detail={"generation": lead.generation, "epoch": lead.orders.epoch, **told.detail},
+        )
         lead.told.append(event)
         lead.unacknowledged.append(event)
 
@@ -399,15 +399,12 @@ class Gang:
         lead.unacknowledged = [event for event in lead.unacknowledged if event.sequence > reply.acknowledged]
         if reply.fenced or lead.outcome is not None:
             lead.over = True
-            followers = [agent for agent in self._agents.values() if self._follows(agent, lead)]
-            for agent in followers:
+            for agent in [agent for agent in self._agents.values() if self._follows(agent, lead)]:
                 self._end_agent(agent, exit_code=0)
 
     def _follows(self, agent: _Agent, lead: _Lead) -> bool:
-        if agent is lead.agent:
-            return True
         own = agent.orders is not None and agent.orders.epoch == lead.orders.epoch
-        return own and self._hear_each_other(agent, lead)
+        return agent is lead.agent or (own and self._hear_each_other(agent, lead))
 
     def _send(self, control: Control, agent: int, beat: Heartbeat) -> HeartbeatReply | None:
         order = next(order for order in self._cluster.orders.values() if order.attempt == self.attempt)

@@ -11,7 +11,6 @@ from mainspring.control import Control
 from mainspring.control.store.holdings import ALLOCATION_LIVE, grants, live_allocations_of, merged, parts
 from mainspring.control.store.records import ATTEMPT_LIVE, events_since, tenants
 from mainspring.control.store.schema import allocations, attempts, jobs
-from mainspring.domain.fleet import LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName, TeamName
 from mainspring.domain.job import MILLI
 from mainspring.domain.life import AttemptState, JobState, ended
@@ -161,7 +160,7 @@ class Invariants:
                     continue
                 other = attempt_of.setdefault(JobId(row.job), AttemptId(row.attempt))
                 assert other == row.attempt, f"{row.job} has two live attempts, {other} and {row.attempt}"
-                held[TeamName(row.team)] = held.get(TeamName(row.team), 0) + _milli(cluster.orders, allocation)
+                held[TeamName(row.team)] = held.get(TeamName(row.team), 0) + sum(cluster.orders[allocation].chip_milli)
         tree = {team.name: team for team in tenants(connection)}
         for team in tree.values():
             own = [milli for other, milli in held.items() if team.name in (other, tree[other].parent)]
@@ -194,10 +193,6 @@ class Invariants:
 
 def _states(connection: sa.Connection) -> Mapping[JobId, JobState]:
     return {JobId(row.id): JobState(row.state) for row in connection.execute(_STATES)}
-
-
-def _milli(orders: Mapping[AllocationId, LaunchOrder], allocation: AllocationId) -> int:
-    return sum(orders[allocation].chip_milli)
 
 
 def _check_account(control: Control, job: JobId, held_s: float, now_s: float) -> None:

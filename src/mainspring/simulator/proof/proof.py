@@ -165,8 +165,9 @@ class _World:
     def run(self, steps: int) -> Trace:
         self.control.set_team(Team(name=LAB), ADMIN)
         for name, limit in (("vision", 10.0), ("control", 12.0)):
-            promised = {_CHIP: limit / 4}
-            self.control.set_team(Team(name=TeamName(name), parent=LAB, chips_max=limit, guarantee=promised), ADMIN)
+            self.control.set_team(
+                Team(name=TeamName(name), parent=LAB, chips_max=limit, guarantee={_CHIP: limit / 4}), ADMIN
+            )
         self._step_whole_tick()  # Until clusters have answered once, what can never run is not refused.
         for _ in range(steps):
             self._mischief()
@@ -184,12 +185,16 @@ class _World:
         self.clock.advance(0.1 + pick(self.luck, 10) / 10)
         self._outages.end(self.clusters, self.clock.monotonic_s())
 
-    def _step_controller(self) -> None:
+    def _next(self, tick: Iterator[Step], refused: str = "controller") -> Step | None:
+        """Returns a controller's next step; None where its tick is over, or ends by an error."""
         try:
-            step = next(self.tick, None)
+            return next(tick, None)
         except MainspringError as error:
-            self._say(f"controller: {type(error).__name__}")
-            step = None
+            self._say(f"{refused}: {type(error).__name__}")
+            return None
+
+    def _step_controller(self) -> None:
+        step = self._next(self.tick)
         if step in _TELLING:
             self.invariants.check()
         if step is None:
@@ -298,12 +303,7 @@ class _World:
 
     def _step_stale(self) -> None:
         at = pick(self.luck, len(self.stale))
-        try:
-            step = next(self.stale[at], None)
-        except MainspringError as error:
-            self._say(f"a stale controller is refused: {type(error).__name__}")
-            step = None
-        if step is None:
+        if self._next(self.stale[at], "a stale controller is refused") is None:
             del self.stale[at]
 
     def _settle(self) -> int:
@@ -335,11 +335,7 @@ class _World:
     def _step_whole_tick(self) -> None:
         step: Step | None = Step.LEADING
         while step is not None:
-            try:
-                step = next(self.tick, None)
-            except MainspringError as error:
-                self._say(f"controller: {type(error).__name__}")
-                step = None
+            step = self._next(self.tick)
             if step in _TELLING:
                 self.invariants.check()
         self.tick = self.loop.steps()
@@ -390,14 +386,12 @@ def _draw_inventories(dice: SeededDice) -> dict[ClusterName, Inventory]:
     for index in range(1 + pick(dice, 3)):
         name = ClusterName(f"cluster-{index}")
         chips = 1 + pick(dice, 4)
-        nodes = tuple(Node(name=NodeName(f"n{n}"), chip=_CHIP, chips=chips) for n in range(1 + pick(dice, 6)))
-        price = 1.0 + pick(dice, 100) / 10
         inventories[name] = Inventory(
             cluster=name,
             engine="fake",
             simulated=True,
-            nodes=nodes,
-            dollars_per_chip_hour={_CHIP: price},
+            nodes=tuple(Node(name=NodeName(f"n{n}"), chip=_CHIP, chips=chips) for n in range(1 + pick(dice, 6))),
+            dollars_per_chip_hour={_CHIP: 1.0 + pick(dice, 100) / 10},
             delegated=chance(dice, 0.3),
         )
     return inventories

@@ -90,8 +90,11 @@ def fairness(outcome: Outcome) -> Fairness:
     # A team's figures hold those of the teams below it: only the lowest are compared and added up.
     lowest = [share for share in shares if share.due_h > 0 and not _owed_below(share, shares, tree)]
     had = np.array([share.had for share in lowest])
-    jain = float(had.sum() ** 2 / (len(had) * (had**2).sum())) if had.any() else 1.0
-    return Fairness(teams=tuple(shares), jain=jain, deficit_h=sum(share.deficit_h for share in lowest))
+    return Fairness(
+        teams=tuple(shares),
+        jain=float(had.sum() ** 2 / (len(had) * (had**2).sum())) if had.any() else 1.0,
+        deficit_h=sum(share.deficit_h for share in lowest),
+    )
 
 
 def _owed_below(share: TeamShare, shares: Sequence[TeamShare], tree: Mapping[TeamName, Team]) -> bool:

@@ -179,18 +179,12 @@ def slowdowns(jobs: JobColumns, rows: Integers) -> Floats:
         jobs: What became of every job.
         rows: Which of them; they have ended.
     """
-    took_s = jobs.end_s[rows] - jobs.submit_s[rows]
-    return np.maximum(1.0, took_s / np.maximum(jobs.duration_s[rows], SHORT_S))
-
-
-def size_classes(sizes: Floats) -> Integers:
-    """Returns for each size the index of its class in `SIZES`."""
-    return np.searchsorted([most for _, most in SIZES], sizes, side="left")
+    return np.maximum(1.0, (jobs.end_s[rows] - jobs.submit_s[rows]) / np.maximum(jobs.duration_s[rows], SHORT_S))
 
 
 def _by_size(jobs: JobColumns) -> Sequence[SizeClass]:
     done = jobs.succeeded
-    classes = size_classes(jobs.size[done])
+    classes = np.searchsorted([most for _, most in SIZES], jobs.size[done], side="left")
     found = []
     for index, (size, _) in enumerate(SIZES):
         rows = done[classes == index]

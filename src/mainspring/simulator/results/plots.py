@@ -197,10 +197,9 @@ def _teams(outcomes: Mapping[str, tuple[Outcome, Measures]]) -> Figure:
     at = np.arange(len(names))
     for place, (colour, (name, (_, measures))) in enumerate(zip(COLOURS, outcomes.items(), strict=False)):
         shares = {share.team: share for share in measures.fairness.teams}
-        used = [shares[team].used_h / max(measures.span_h, 1e-9) if team in shares else 0.0 for team in names]
         axes.barh(
             at + (place - (len(outcomes) - 1) / 2) * height,
-            used,
+            [shares[team].used_h / max(measures.span_h, 1e-9) if team in shares else 0.0 for team in names],
             height * 0.9,
             color=colour,
             label=_of(outcomes, name, "used"),

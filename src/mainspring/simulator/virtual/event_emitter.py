@@ -79,8 +79,7 @@ class EventEmitter:
     def _asked(self, spec: JobSpec) -> JobSubmittedEvent:
         known = self._roles.get(id(spec.roles))
         if known is None:
-            text = json.dumps(to_plain(spec.roles), separators=(",", ":"))
-            known = self._roles[id(spec.roles)] = (spec.roles, text)
+            known = self._roles[id(spec.roles)] = (spec.roles, json.dumps(to_plain(spec.roles), separators=(",", ":")))
         return JobSubmittedEvent(
             name=spec.name,
             team=spec.team,
@@ -129,18 +128,17 @@ class EventEmitter:
 
     def _resumed(self, now_s: float, run: AttemptRun) -> None:
         step = step_of(run.course.work_s)
-        source = "" if step < 0 else "store"
-        self._of(now_s, run, GenerationResumedEvent(generation=run.generation, step=step, source=source))
+        self._of(
+            now_s, run, GenerationResumedEvent(generation=run.generation, step=step, source="" if step < 0 else "store")
+        )
 
     def stepping(self, now_s: float, run: AttemptRun) -> None:
         """Tells that a generation made its first step."""
-        step = step_of(run.course.work_s) + 1
-        self._of(now_s, run, GenerationSteppingEvent(generation=run.generation, step=step))
+        self._of(now_s, run, GenerationSteppingEvent(generation=run.generation, step=step_of(run.course.work_s) + 1))
 
     def caught_up(self, now_s: float, run: AttemptRun) -> None:
         """Tells that an attempt passed what earlier ones did."""
-        step = step_of(run.course.furthest_s) + 1
-        self._of(now_s, run, CaughtUpEvent(generation=run.generation, step=step))
+        self._of(now_s, run, CaughtUpEvent(generation=run.generation, step=step_of(run.course.furthest_s) + 1))
 
     def stop_requested(self, now_s: float, run: AttemptRun, reason: str) -> None:
         """Tells that an attempt was asked to end, and that its ranks did."""
@@ -149,16 +147,16 @@ class EventEmitter:
 
     def failed(self, now_s: float, run: AttemptRun, reason: str) -> None:
         """Tells that an attempt lost a node under it."""
-        step = step_of(run.course.work_at(now_s))
-        told = RankExitedEvent(generation=run.generation, rank=0, exit_code=-9, step=step, last_words=reason)
+        told = RankExitedEvent(
+            generation=run.generation, rank=0, exit_code=-9, step=step_of(run.course.work_at(now_s)), last_words=reason
+        )
         self._of(now_s, run, told)
 
     def lead_ended(self, now_s: float, run: AttemptRun, outcome: AttemptState, reason: str) -> None:
         """Tells that an attempt's ranks are gone."""
         if self.listened_to:
             work_s = run.course.work_at(now_s)  # At full size on the first option: what a trace tells of a job.
-            told = LeadEndedEvent(outcome=outcome, reason=reason, step=step_of(work_s), work_s=work_s)
-            self._of(now_s, run, told)
+            self._of(now_s, run, LeadEndedEvent(outcome=outcome, reason=reason, step=step_of(work_s), work_s=work_s))
 
     def ended(self, now_s: float, run: AttemptRun, outcome: AttemptState, reason: str) -> None:
         """Tells that an attempt gave back all it held."""

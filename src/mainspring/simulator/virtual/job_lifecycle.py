@@ -148,19 +148,18 @@ class JobLifecycle:
         job.start_s = min(job.start_s, self.timeline.now_s)
         rate = rate_of(job.trace.spec, start.grants)
         repeats = int(job.furthest_s) > int(job.work_s)  # Less than a step lost is nothing lost.
-        course = Course(
-            from_s=self.timeline.now_s,
-            steps_s=self.timeline.now_s + (self.options.restart_s if again else 0.0),
-            work_s=job.work_s,
-            furthest_s=job.furthest_s if repeats else job.work_s,
-            rate=rate,
-            checkpoint_s=self.options.checkpoint_s,
-        )
         run = AttemptRun(
             attempt=AttemptId(f"{job.trace.job}.{job.attempts}"),
             job=job,
             grants=start.grants,
-            course=course,
+            course=Course(
+                from_s=self.timeline.now_s,
+                steps_s=self.timeline.now_s + (self.options.restart_s if again else 0.0),
+                work_s=job.work_s,
+                furthest_s=job.furthest_s if repeats else job.work_s,
+                rate=rate,
+                checkpoint_s=self.options.checkpoint_s,
+            ),
             dollars_per_hour=0.0,
             paid_s=self.timeline.now_s,
             uses=(),
@@ -240,7 +239,7 @@ class JobLifecycle:
         run.stopping = True
         run.job.displaced += 1
         run.job.evicted_s = self.timeline.now_s
-        self.record.evict(evict)
+        self.record.tally.evicts[evict.cause] += 1
         self._tell_live(run)
         self.timeline.at(
             self.timeline.now_s + self.options.grace_s,
@@ -311,8 +310,7 @@ class JobLifecycle:
         self.record.pay(run, self.timeline.now_s)
         self.record.use(self.timeline.now_s, run, -1)
         chips = run.chips
-        changed = [grant for grant in run.grants if grant.role == resize.role]
-        for grant in changed:
+        for grant in [grant for grant in run.grants if grant.role == resize.role]:
             self.machines.give(grant)
         self.machines.take(resize.grant)
         run.grants = tuple(resize.grant if grant.role == resize.role else grant for grant in run.grants)

@@ -93,9 +93,13 @@ class Machines:
             self._pool_rows[key] = len(self.pools)
             self.pools.append(MachinePool(cluster=key[0], chip=key[1], counts_cores=counts_cores))
         pool = self._pool_rows[key]
-        room = (node.cpus or 0.0) if self.pools[pool].counts_cores else float(node.chips)
-        machine = _Machine(node=node, pool=pool, free_milli=node.chips * MILLI - node.foreign_chip_milli, room=room)
-        machine.away = int(node.condition is not NodeCondition.READY)
+        machine = _Machine(
+            node=node,
+            pool=pool,
+            free_milli=node.chips * MILLI - node.foreign_chip_milli,
+            room=(node.cpus or 0.0) if self.pools[pool].counts_cores else float(node.chips),
+            away=int(node.condition is not NodeCondition.READY),
+        )
         cluster.machines[node.name] = machine
         return machine
 
@@ -257,8 +261,11 @@ class Machines:
 
 
 def _piece(cluster: _Cluster, machine: _Machine) -> MachineShare:
-    dollars_per_hour = _dollars_per_chip_hour(cluster, machine) * machine.node.chips
-    return MachineShare(pool=machine.pool, amount=machine.room, dollars_per_hour=dollars_per_hour)
+    return MachineShare(
+        pool=machine.pool,
+        amount=machine.room,
+        dollars_per_hour=_dollars_per_chip_hour(cluster, machine) * machine.node.chips,
+    )
 
 
 def _dollars_per_chip_hour(cluster: _Cluster, machine: _Machine) -> float:

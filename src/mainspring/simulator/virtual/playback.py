@@ -153,8 +153,10 @@ class _Replay:
         snapshot = self._builder.build(number=self._plans, now_s=self._timeline.now_s)
         steps_s, every_s = snapshot.live.durable_s, self._options.checkpoint_s
         saves = np.floor(np.maximum(self._timeline.now_s - steps_s, 0.0) / every_s)
-        durable_s = sealed(np.minimum(steps_s + saves * every_s, self._timeline.now_s))
-        return replace(snapshot, live=replace(snapshot.live, durable_s=durable_s))
+        return replace(
+            snapshot,
+            live=replace(snapshot.live, durable_s=sealed(np.minimum(steps_s + saves * every_s, self._timeline.now_s))),
+        )
 
     def _plan(self, planner: Planner, budget: Budget, planned: Planned | None) -> None:
         self._plans += 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from mainspring.control.state.accounting import dollars
 from mainspring.domain.goodput import TimeUse
 from mainspring.domain.ids import TeamName
-from mainspring.domain.plan import Evict, Limit, Move, Plan
+from mainspring.domain.plan import Limit, Move, Plan
 from mainspring.domain.team import Team
 from mainspring.planner.facts.policy import Policy
 from mainspring.simulator.inputs.workload import Workload
@@ -126,9 +126,7 @@ class Record:
         Args:
             sign: 1 or -1.
         """
-        team = run.job.team
-        for pool, amount in run.uses:
-            self._use.append((now_s, pool, team, sign * amount))
+        self._use += [(now_s, pool, run.job.team, sign * amount) for pool, amount in run.uses]
 
     def want(self, now_s: float, job: JobRun, sign: int) -> None:
         """Notes that a job waits, or no longer waits.
@@ -155,14 +153,6 @@ class Record:
         run.job.dollars += cost
         self.budgets.charge(run.job.trace.spec.team, now_s, cost)
 
-    def evict(self, evict: Evict) -> None:
-        """Counts an eviction.
-
-        Args:
-            evict: What the plan said.
-        """
-        self.tally.evicts[evict.cause] += 1
-
     def move(self, move: Move, dollars_per_gib: float) -> None:
         """Counts a move of data.
 
@@ -181,19 +171,6 @@ class Record:
     def outcome(self, jobs: Sequence[JobRun], pools: Sequence[MachinePool], now_s: float) -> Outcome:
         """Returns what the replay came to."""
         tally = self.tally
-        counts = Counts(
-            plans=tally.plans,
-            plans_incomplete=tally.plans_incomplete,
-            evicts={limit.value: count for limit, count in tally.evicts.items() if count},
-            lost=sum(job.lost for job in jobs),
-            outages=tally.outages,
-            resizes=tally.resizes,
-            refused=tally.refused,
-            moves=tally.moves,
-            moved_gib=tally.moved_bytes / GIB,
-            moved_dollars=tally.moved_dollars,
-            nodes_bought=tally.nodes_bought,
-        )
         return Outcome(
             workload=self._workload,
             fleet=self._fleet,
@@ -210,7 +187,19 @@ class Record:
             use=Changes.of(self._use, "time_s", "pool", "team", "amount"),
             want=Changes.of(self._want, "time_s", "team", "chip", "size", "count"),
             spent_s=dict(self._spent_s),
-            counts=counts,
+            counts=Counts(
+                plans=tally.plans,
+                plans_incomplete=tally.plans_incomplete,
+                evicts={limit.value: count for limit, count in tally.evicts.items() if count},
+                lost=sum(job.lost for job in jobs),
+                outages=tally.outages,
+                resizes=tally.resizes,
+                refused=tally.refused,
+                moves=tally.moves,
+                moved_gib=tally.moved_bytes / GIB,
+                moved_dollars=tally.moved_dollars,
+                nodes_bought=tally.nodes_bought,
+            ),
         )
 
 

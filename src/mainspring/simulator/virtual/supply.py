@@ -10,7 +10,6 @@ from mainspring.domain.ids import ClusterName, NodeName
 from mainspring.domain.plan import Move, Plan, Provision
 from mainspring.planner.facts.policy import Policy
 from mainspring.simulator.inputs.fleet import Fleet, Outage, PriceChange
-from mainspring.simulator.virtual.attempts import AttemptRun
 from mainspring.simulator.virtual.faults import Faults
 from mainspring.simulator.virtual.job_lifecycle import JobLifecycle
 from mainspring.simulator.virtual.timeline import Timeline
@@ -85,7 +84,12 @@ class Supply:
             self._record.room(timeline.now_s, piece, -1)
         self._record.tally.outages += 1
         gone = frozenset(outage.nodes)
-        for run in [run for run in self._lives.runs.values() if _stands_on(run, outage.cluster, gone)]:
+        struck = [
+            run
+            for run in self._lives.runs.values()
+            if any(grant.cluster == outage.cluster and not gone.isdisjoint(grant.nodes) for grant in run.grants)
+        ]
+        for run in struck:
             self._lives.lose(run, f"{outage.nodes[0] if len(gone) == 1 else f'{len(gone)} nodes'} {outage.reason}")
         timeline.at(outage.until_s, partial(self._come_back, outage, drawn=drawn), expected=not drawn)
 
@@ -168,7 +172,3 @@ class Supply:
         self._replicas.append(Replica(name=move.what, cluster=move.target, size_bytes=max(sizes, default=0)))
         self._lives.builder.set_replicas(self._replicas)
         self._timeline.change()
-
-
-def _stands_on(run: AttemptRun, cluster: ClusterName, nodes: frozenset[NodeName]) -> bool:
-    return any(grant.cluster == cluster and not nodes.isdisjoint(grant.nodes) for grant in run.grants)

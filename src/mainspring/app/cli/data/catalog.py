@@ -189,8 +189,9 @@ def publish(
     Example: ms data publish pick 4c01 --waive distribution --by ada --reason "new gripper"
     """
     lab: Lab = context.obj
-    waivers = tuple(data.Waiver(gate=gate, by=by, reason=reason) for gate in waive or ())
-    version = lab.data.publish(dataset, candidate, waivers=waivers)
+    version = lab.data.publish(
+        dataset, candidate, waivers=tuple(data.Waiver(gate=gate, by=by, reason=reason) for gate in waive or ())
+    )
     show(version, as_json=as_json, look=lambda: _frozen(version))
 
 

@@ -73,8 +73,12 @@ def ingest_with_progress(
             refused += bool(progress.reason)
             seconds = time.monotonic() - begun_s
             left_out = f", {refused} left out" if refused else ""
-            note = f"{progress.done / seconds:.3g}/s, {size_text(progress.done_bytes / seconds)}/s{left_out}"
-            bar.update(task, completed=progress.done, total=progress.total, note=note)
+            bar.update(
+                task,
+                completed=progress.done,
+                total=progress.total,
+                note=f"{progress.done / seconds:.3g}/s, {size_text(progress.done_bytes / seconds)}/s{left_out}",
+            )
 
         try:
             return lab.data.ingest(*sources, dataset=dataset, recipe=recipe, options=options, progress=advanced)
@@ -99,8 +103,12 @@ def view_with_progress(lab: Lab, name: str, recipe: data.ViewRecipe) -> data.Vie
             made = progress.done - progress.reused
             reused = f", {progress.reused} made before" if progress.reused else ""
             reused += f", {progress.refused} shards of other pictures made again" if progress.refused else ""
-            note = f"{made / (time.monotonic() - begun_s):.3g}/s{reused}"
-            bar.update(task, completed=progress.done, total=progress.total, note=note)
+            bar.update(
+                task,
+                completed=progress.done,
+                total=progress.total,
+                note=f"{made / (time.monotonic() - begun_s):.3g}/s{reused}",
+            )
 
         return lab.data.view(name, recipe, progress=advanced)
 
@@ -186,8 +194,12 @@ def inspect_command(
     proposal = lab.data.inspect(path, msgs)
     if isinstance(proposal, data.SetProposal):
         if write is not None:
-            wanted = "no --write; its options are shown"
-            raise InvalidInput("write a recipe", on=str(path), got="a dataset, which needs none", wanted=wanted)
+            raise InvalidInput(
+                "write a recipe",
+                on=str(path),
+                got="a dataset, which needs none",
+                wanted="no --write; its options are shown",
+            )
         show(proposal, as_json=as_json, look=lambda: look.set_proposal_look(proposal, Path(path)))
         return
     if write is not None:

@@ -54,9 +54,11 @@ def export_command(
     """
     lab: Lab = context.obj
     if bool(to) == rerun or (to and to not in FORMATS):
-        got = f"--to {to}" + " and --rerun" * rerun if to else "neither --to nor --rerun"
-        wanted = f"--to {', '.join(FORMATS)}; or --rerun"
-        raise InvalidInput("export a version", got=got, wanted=wanted)
+        raise InvalidInput(
+            "export a version",
+            got=f"--to {to}" + " and --rerun" * rerun if to else "neither --to nor --rerun",
+            wanted=f"--to {', '.join(FORMATS)}; or --rerun",
+        )
     prepared = lab.data.prepare_export(
         name,
         to or RERUN,

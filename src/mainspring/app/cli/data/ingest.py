@@ -125,8 +125,11 @@ def _options(
     for word in names or ():
         ours, equals, theirs = word.partition("=")
         if not equals or not ours or not theirs or ours in mapped:
-            wanted = "OURS=THEIRS, each of ours once, such as observation.state=state"
-            raise InvalidInput("read --map", got=repr(word[:200]), wanted=wanted)
+            raise InvalidInput(
+                "read --map",
+                got=repr(word[:200]),
+                wanted="OURS=THEIRS, each of ours once, such as observation.state=state",
+            )
         mapped[ours] = theirs
     if msgs is not None and not msgs.is_dir():
         raise NotFound("read --msgs", on=str(msgs), got="no folder", wanted="a folder of .msg and .idl files")

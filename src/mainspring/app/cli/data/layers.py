@@ -84,12 +84,15 @@ def layers_command(context: typer.Context, as_json: Json = False) -> None:
     def look() -> Listing | str:
         if not found:
             return "No layers yet. Try: ms data layer --help"
-        made = Listing("LAYER", "PRODUCER", "CODE", "~PARAMETERS", "~COLUMNS", "~FACTS")
-        for spec in found:
-            told = " ".join(f"{key}={value}" for key, value in spec.parameters.items())
-            columns = ", ".join(f"{column} {len(dims)}" for column, dims in spec.columns.items())
-            made.add_row(spec.id[:12], spec.producer, spec.code[:8], told, columns, ", ".join(spec.facts))
-        return made
+        return Listing("LAYER", "PRODUCER", "CODE", "~PARAMETERS", "~COLUMNS", "~FACTS").add_rows(
+            (
+                *(spec.id[:12], spec.producer, spec.code[:8]),
+                " ".join(f"{key}={value}" for key, value in spec.parameters.items()),
+                ", ".join(f"{column} {len(dims)}" for column, dims in spec.columns.items()),
+                ", ".join(spec.facts),
+            )
+            for spec in found
+        )
 
     show(found, as_json=as_json, look=look)
 
@@ -110,8 +113,9 @@ def check_command(
     lab: Lab = context.obj
     found = [each for each in data.suspects(lab.objects()) if view is None or each.id == view]
     if view is not None:
-        opened = data.open_view(lab.objects(), view, lab.home.cache / "views", "train")
-        golden = data.check_golden(lab.objects(), opened)
+        golden = data.check_golden(
+            lab.objects(), data.open_view(lab.objects(), view, lab.home.cache / "views", "train")
+        )
         facts = {"view": golden.view, "first batches": str(golden.batches), "hash": golden.hash}
         show(golden, as_json=as_json, look=lambda: facts_grid(facts))
     if view is None or found:
@@ -123,11 +127,13 @@ def check_command(
 def _suspects_look(found: list[data.Suspect]) -> Listing | str:
     if not found:
         return "Nothing here was made by a decoding path that could show wrong pictures."
-    made = Listing("SUSPECT", "ID", "OF", "VIDEOS", "MAKE IT AGAIN")
-    for each in found:
-        again = each.command or "not possible: its version is deleted"
-        made.add_row(each.kind, each.id[:12], each.version or "a deleted version", ", ".join(each.codecs), again)
-    return made
+    return Listing("SUSPECT", "ID", "OF", "VIDEOS", "MAKE IT AGAIN").add_rows(
+        (
+            *(each.kind, each.id[:12], each.version or "a deleted version", ", ".join(each.codecs)),
+            each.command or "not possible: its version is deleted",
+        )
+        for each in found
+    )
 
 
 @app.command("fresh", rich_help_panel=LOOK)

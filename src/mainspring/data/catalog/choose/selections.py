@@ -120,8 +120,14 @@ def merged(store: ObjectStore, names: Sequence[str], *, dataset: str) -> Version
         fragments += _unheld(store, fragments, version)
     own = [version.name for version in inputs if place_of(version.name).dataset == dataset]
     parent = own[0] if own else inputs[0].name
-    origin = Origin(kind="merge", inputs=tuple(version.name for version in inputs))
-    return prepare_whole(store, dataset, fragments, features, parent=parent, origin=origin)
+    return prepare_whole(
+        store,
+        dataset,
+        fragments,
+        features,
+        parent=parent,
+        origin=Origin(kind="merge", inputs=tuple(version.name for version in inputs)),
+    )
 
 
 def _unheld(store: ObjectStore, held: list[Fragment], version: Version) -> list[Fragment]:
@@ -130,7 +136,6 @@ def _unheld(store: ObjectStore, held: list[Fragment], version: Version) -> list[
     ids = read_fragments(store, theirs, ["id"])["id"]
     new = np.ones(len(ids), np.bool_)
     for fragment in held:
-        there = read_fragments(store, [fragment], ["id"])["id"]
-        new &= ~pc.is_in(ids, value_set=there.combine_chunks()).to_numpy()
+        new &= ~pc.is_in(ids, value_set=read_fragments(store, [fragment], ["id"])["id"].combine_chunks()).to_numpy()
     kept = (masked(store, part, mask) for part, mask in zip(theirs, chunked(theirs, new), strict=True))
     return [fragment for fragment in kept if fragment]

@@ -107,8 +107,9 @@ def split(
             database.register("sides", found)
             _check_leaks(database, version)
             if not keep or known.added(store, folder, groups["group"].to_pylist(), held):
-                count = pc.sum(found["held_out"]).as_py() or 0
-                return Sides(episodes=found.drop(["recording", "task"]), held_out=count)
+                return Sides(
+                    episodes=found.drop(["recording", "task"]), held_out=pc.sum(found["held_out"]).as_py() or 0
+                )
     raise Conflict("split episodes", on=version.name, got="others who split at once", next_step="try again")
 
 
@@ -121,9 +122,11 @@ def _grouped(store: ObjectStore, version: Version, group: str, database: duckdb.
         )
         return grouped.order("id").to_arrow_table()
     except duckdb.Error as error:
-        got = str(error).partition("\n")[0][:300]
         raise InvalidInput(
-            "split episodes", on=group[:200], got=got, wanted=f"an expression over {', '.join(_GROUPED_BY)}"
+            "split episodes",
+            on=group[:200],
+            got=str(error).partition("\n")[0][:300],
+            wanted=f"an expression over {', '.join(_GROUPED_BY)}",
         ) from error
 
 
@@ -189,8 +192,7 @@ class _Known:
     def before(table: pa.Table, held: Mapping[str, bool]) -> _Known:
         """Returns the sides of groups some of whose episodes had one."""
         sides: dict[str, int] = {}
-        rows = zip(table["id"].to_pylist(), table["group"].to_pylist(), strict=True) if held else ()
-        for id, group in rows:
+        for id, group in zip(table["id"].to_pylist(), table["group"].to_pylist(), strict=True) if held else ():
             if id in held:
                 sides[group] = max(sides.get(group, _TRAINS), int(held[id]))
         return _Known(number=0, sides=sides)
@@ -201,8 +203,10 @@ class _Known:
         for entry in reversed(store.list(folder)):
             try:
                 table = pq.read_table(io.BytesIO(store.get(entry.key)))
-                sides = dict(zip(table["group"].to_pylist(), map(int, table["held_out"].to_pylist()), strict=True))
-                return _Known(number=int(entry.key.rpartition("/")[2].partition(".")[0]), sides=sides)
+                return _Known(
+                    number=int(entry.key.rpartition("/")[2].partition(".")[0]),
+                    sides=dict(zip(table["group"].to_pylist(), map(int, table["held_out"].to_pylist()), strict=True)),
+                )
             except NotFound:
                 continue  # Somebody has just kept more, and removed it; the one before is as true.
             except (pa.ArrowException, OSError, ValueError, KeyError) as error:

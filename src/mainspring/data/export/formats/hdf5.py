@@ -57,7 +57,8 @@ class Hdf5Files:
         self._paths = {one.name: _path_of(one.name) for one in survey.features.columns}
         self._forms = {one.name: form_of(survey, one.name) for one in survey.features.cameras}
         self._cameras = {
-            name: f"{_group(form)}/{_UNNAMED.sub('.', short_camera(name))}" for name, form in self._forms.items()
+            name: f"{_DEPTHS if form is PictureForm.DEPTH else _IMAGES}/{_UNNAMED.sub('.', short_camera(name))}"
+            for name, form in self._forms.items()
         }
         paths = [*self._paths.values(), *self._cameras.values()]
         if twice := sorted({path for path in paths if paths.count(path) > 1}):
@@ -93,9 +94,7 @@ class Hdf5Files:
     def _write(self, episode: EpisodeSeen, work: Work, path: Path) -> JobResult:
         read = read_episode(work.store, episode, work.fetched)
         with h5py.File(path, "w", libver=("v108", "v112")) as file:
-            file.attrs["sim"] = False
-            for key, value in self._said(episode).items():
-                file.attrs[key] = value
+            file.attrs.update({"sim": False, **self._said(episode)})
             file["time_ns"] = read.time_ns
             for column in self._survey.features.columns:
                 kind = np.float64 if column.name in self._wide else np.float32
@@ -127,10 +126,9 @@ class Hdf5Files:
         placed: Any = None
         for step, image in enumerate(pixel_pictures(part, self._forms[camera])):
             if placed is None:
-                shape = (episode.row.frames, *image.shape)
                 placed = file.create_dataset(
                     self._cameras[camera],
-                    shape,
+                    (episode.row.frames, *image.shape),
                     image.dtype,
                     chunks=(1, *image.shape),
                     compression="gzip",
@@ -147,11 +145,6 @@ class Hdf5Files:
         return {key: value for key, value in {**more, **own}.items() if len(str(value).encode()) < _ATTRIBUTE_BYTES_MAX}
 
 
-def _group(form: PictureForm) -> str:
-    return _DEPTHS if form is PictureForm.DEPTH else _IMAGES
-
-
 def _path_of(column: str) -> str:
-    own = {STATE: _STATE_PATH, ACTION: _ACTION_PATH}
     plain = _UNNAMED.sub(".", column).strip(".") or "column"
-    return own.get(column) or (f"{plain}_" if plain in _OWN else plain)
+    return {STATE: _STATE_PATH, ACTION: _ACTION_PATH}.get(column) or (f"{plain}_" if plain in _OWN else plain)

@@ -101,16 +101,14 @@ class LeRobotV3:
             pictures = sum(track.size_bytes for track in episode.tracks if track.camera in self._shape.stills)
             return row * episode.row.frames + pictures
 
-        sized = [(episode, size(episode), "") for episode in self._survey.episodes]
-        return list(grouped(sized, DATA_FILE_BYTES_MAX))
+        return list(grouped([(episode, size(episode), "") for episode in self._survey.episodes], DATA_FILE_BYTES_MAX))
 
     def _video_files(self, camera: str) -> list[EpisodeFile]:
         sized = []
         for episode in self._survey.episodes:
             track = episode.track(camera)
             assert track is not None
-            again = codes_again(episode, camera)
-            key = f"again {track.width}x{track.height}" if again else track.joins
+            key = f"again {track.width}x{track.height}" if codes_again(episode, camera) else track.joins
             sized.append((episode, track.size_bytes, key))
         return list(grouped(sized, VIDEO_FILE_BYTES_MAX))
 
@@ -126,8 +124,9 @@ class LeRobotV3:
                 writer.write_table(table)
             assert writer is not None
             writer.close()
-            files = (MadeFile(key=f"data/{_file_path(file)}.parquet", path=path),)
-            return JobResult(files=files, facts={"statistics": statistics})
+            return JobResult(
+                files=(MadeFile(key=f"data/{_file_path(file)}.parquet", path=path),), facts={"statistics": statistics}
+            )
 
         return make
 
@@ -227,16 +226,18 @@ class LeRobotV21:
         for episode in self._survey.episodes:
             said = {"episode_index": episode.number, "tasks": [episode.row.task], "length": episode.row.frames}
             episodes.append(said | said_of(episode, tuple(said)))
-            of_features = facts[f"episode {episode.number}"]["statistics"]
-            statistics.append({"episode_index": episode.number, "stats": of_features})
-        tasks = [{"task_index": number, "task": task} for task, number in self._shape.tasks.items()]
+            statistics.append(
+                {"episode_index": episode.number, "stats": facts[f"episode {episode.number}"]["statistics"]}
+            )
         contents = {
             "meta/info.json": info_json(
                 self._survey, self._shape, _pixels(work, self._survey, self._shape.videos), more
             ),
             "meta/episodes.jsonl": _lines(episodes),
             "meta/episodes_stats.jsonl": _lines(statistics),
-            "meta/tasks.jsonl": _lines(tasks),
+            "meta/tasks.jsonl": _lines(
+                [{"task_index": number, "task": task} for task, number in self._shape.tasks.items()]
+            ),
         }
         return _stored(work, contents)
 
@@ -250,8 +251,9 @@ class LeRobotV21:
         for place, camera in enumerate(self._shape.videos):
             coded = codes_again(episode, camera)
             path = work.folder / f"video-{place}.mp4"
-            part = part_of(work.store, episode, camera, work.fetched, again=coded)
-            frames = write_mp4(path, [part], self._shape.rate)
+            frames = write_mp4(
+                path, [part_of(work.store, episode, camera, work.fetched, again=coded)], self._shape.rate
+            )
             copied, again = copied + frames * (not coded), again + frames * coded
             feature = self._shape.names.cameras[camera]
             statistics[feature] = picture_statistic(work, episode, camera)
@@ -304,8 +306,10 @@ def _vectors(values: Any) -> pa.Array:
 
 def _stills(work: Work, episode: EpisodeSeen, camera: str) -> pa.Array:
     part = part_of(work.store, episode, camera, work.fetched, again=False)
-    rows = [{"bytes": data, "path": None} for data in step_packets(part)]
-    return pa.array(rows, pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
+    return pa.array(
+        [{"bytes": data, "path": None} for data in step_packets(part)],
+        pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
+    )
 
 
 def _hugging_face(table: pa.Table, pictures: Sequence[str]) -> str:
@@ -315,8 +319,11 @@ def _hugging_face(table: pa.Table, pictures: Sequence[str]) -> str:
         if field.name in pictures:
             features[field.name] = {"_type": "Image"}
         elif pa.types.is_fixed_size_list(field.type):
-            inner = {"dtype": _dtype(field.type.value_type), "_type": "Value"}
-            features[field.name] = {"feature": inner, "length": field.type.list_size, "_type": "Sequence"}
+            features[field.name] = {
+                "feature": {"dtype": _dtype(field.type.value_type), "_type": "Value"},
+                "length": field.type.list_size,
+                "_type": "Sequence",
+            }
         else:
             features[field.name] = {"dtype": _dtype(field.type), "_type": "Value"}
     return json.dumps({"info": {"features": features}})
@@ -366,8 +373,7 @@ def _pixels(work: Work, survey: ExportSurvey, cameras: Sequence[str]) -> dict[st
     """Returns how each camera's pixels lie, from the first frame of its first video."""
     found = {}
     for camera in cameras:
-        part = part_of(work.store, survey.episodes[0], camera, work.fetched, again=False)
-        frame = first_frame(part)
+        frame = first_frame(part_of(work.store, survey.episodes[0], camera, work.fetched, again=False))
         found[camera] = "yuv420p" if codes_again(survey.episodes[0], camera) else str(frame.format.name)
     return found
 

@@ -161,13 +161,12 @@ def lerobot_lost(survey: ExportSurvey, shape: LeRobotShape) -> tuple[str, ...]:
     robots = sorted({episode.row.robot for episode in episodes})
     if len(robots) > 1:
         lost.append(f"robot: one kind for a whole dataset; these are of {len(robots)}: {', '.join(robots)[:200]}")
-    for camera in survey.features.cameras:
-        looks = {track.look for one in episodes for track in one.tracks if track.camera == camera.name}
-        if looks == {Look.DEPTH}:
-            lost.append(
-                f"depth: LeRobot has none; {camera.name} goes as 16 bit PNG in the tables, which its classes take for "
-                "a picture of one channel"
-            )
+    lost += [
+        f"depth: LeRobot has none; {camera.name} goes as 16 bit PNG in the tables, which its classes take for "
+        "a picture of one channel"
+        for camera in survey.features.cameras
+        if {track.look for one in episodes for track in one.tracks if track.camera == camera.name} == {Look.DEPTH}
+    ]
     return (
         *lost,
         *common_losses(survey, lambda _, track: "" if track.camera in shape.stills else track.why_again(MP4_CODECS)),
@@ -184,22 +183,21 @@ def info_json(survey: ExportSurvey, shape: LeRobotShape, pixels: Mapping[str, st
         more: Fields that one version of the format has.
     """
     names, rate = shape.names, shape.rate
-    features: dict[str, Any] = {}
-    for column in survey.features.columns:
-        kind = "float64" if column.name in shape.wide else "float32"
-        features[names.columns[column.name]] = {
-            "dtype": kind,
+    columns = {
+        names.columns[column.name]: {
+            "dtype": "float64" if column.name in shape.wide else "float32",
             "shape": [len(column.names)],
             "names": list(column.names),
         }
-    for camera in survey.features.cameras:
-        features[names.cameras[camera.name]] = _camera(survey, shape, camera.name, pixels.get(camera.name, ""))
-    for name in RESERVED:
-        features[name] = {
-            "dtype": "float32" if name == "timestamp" else "int64",
-            "shape": [1],
-            "names": None,
-        }
+        for column in survey.features.columns
+    }
+    cameras = {
+        names.cameras[camera.name]: _camera(survey, shape, camera.name, pixels.get(camera.name, ""))
+        for camera in survey.features.cameras
+    }
+    reserved = {
+        name: {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None} for name in RESERVED
+    }
     robots = dict.fromkeys(episode.row.robot for episode in survey.episodes if episode.row.robot)
     info = {
         "robot_type": ", ".join(robots)[:200] or None,
@@ -210,7 +208,7 @@ def info_json(survey: ExportSurvey, shape: LeRobotShape, pixels: Mapping[str, st
         "chunks_size": CHUNK_FILES_MAX,
         "fps": int(rate) if rate.denominator == 1 else float(rate),
         "splits": {"train": f"0:{len(survey.episodes)}"},
-        "features": features,
+        "features": {**columns, **cameras, **reserved},
         **more,
     }
     if not shape.videos:
@@ -339,10 +337,8 @@ def _told(work: Work, episode: EpisodeSeen, camera: str) -> Statistic | None:
     found = _NUMBERED.search(episode.row.source)
     if found is None:
         return None
-    for raw in episode.row.raw:
-        if said := _in_raw(work, raw).get((int(found.group(1)), camera)):
-            return said
-    return None
+    told = (_in_raw(work, raw).get((int(found.group(1)), camera)) for raw in episode.row.raw)
+    return next(filter(None, told), None)
 
 
 def _in_raw(work: Work, raw: RawFile) -> Mapping[tuple[int, str], Statistic]:

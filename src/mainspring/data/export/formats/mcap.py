@@ -59,8 +59,12 @@ class McapFiles:
     def __init__(self, survey: ExportSurvey) -> None:
         self._survey = survey
         if early := [one for one in survey.episodes if one.row.started_ns < 0]:
-            got = f"{early[0].row.started_ns} ns as the time of a step"
-            raise InvalidInput("export to MCAP", on=early[0].row.source, got=got, wanted="times from 0 on")
+            raise InvalidInput(
+                "export to MCAP",
+                on=early[0].row.source,
+                got=f"{early[0].row.started_ns} ns as the time of a step",
+                wanted="times from 0 on",
+            )
         names = [*map(_topic_of, (one.name for one in survey.features.columns))]
         names += [camera_topic(one.name) for one in survey.features.cameras]
         if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -99,8 +103,9 @@ class McapFiles:
         columns = {}
         for column in self._survey.features.columns:
             field = "position" if column.name in (STATE, ACTION) else "data"
-            topic = _topic_of(column.name)
-            columns[column.name] = [{"topic": topic, "field": field, "tolerance_ms": 0.0, "names": list(column.names)}]
+            columns[column.name] = [
+                {"topic": _topic_of(column.name), "field": field, "tolerance_ms": 0.0, "names": list(column.names)}
+            ]
         cameras = {}
         for camera in self._survey.features.cameras:
             late_ns = behind_ns.get(camera.name, 0)
@@ -109,8 +114,13 @@ class McapFiles:
                 cameras[camera.name] |= {"align": "hold", "tolerance_ms": float(-(-late_ns // 1_000_000))}
         steps = _topic_of(self._survey.features.columns[0].name)
         said = {fact: {"metadata": f"{METADATA_NAME}.{fact}"} for fact in ("task", "success", "robot")}
-        rate_hz = self._survey.episodes[0].row.rate_hz
-        return {"rate_hz": rate_hz, "steps": steps, "columns": columns, "cameras": cameras, **said}
+        return {
+            "rate_hz": self._survey.episodes[0].row.rate_hz,
+            "steps": steps,
+            "columns": columns,
+            "cameras": cameras,
+            **said,
+        }
 
     def _made(self, episode: EpisodeSeen, work: Work) -> JobResult:
         read = read_episode(work.store, episode, work.fetched)
@@ -136,17 +146,19 @@ class McapFiles:
         path = work.folder / "episode.mcap"
         with reported("export a version", str(path)), open(path, "wb") as file:
             _write(file, heapq.merge(*streams, key=lambda message: message.time_ns), beside, self._said(episode))
-        key = f"episode_{episode.number:06d}.mcap"
-        facts = {"behind_ns": behind_ns}
-        return JobResult(files=(MadeFile(key=key, path=path),), facts=facts, copied=copied, again=again)
+        return JobResult(
+            files=(MadeFile(key=f"episode_{episode.number:06d}.mcap", path=path),),
+            facts={"behind_ns": behind_ns},
+            copied=copied,
+            again=again,
+        )
 
     def _said(self, episode: EpisodeSeen) -> dict[str, str]:
         row = episode.row
         success = "" if row.success is None else str(row.success).lower()
         prefix = f"{METADATA_NAME}."  # What came from such a file carries it already.
         more = {key.removeprefix(prefix): value for key, value in sorted(row.metadata.items())}
-        own = {"task": row.task, "robot": row.robot, "success": success, "rate_hz": repr(row.rate_hz)}
-        return {**more, **own}
+        return {**more, "task": row.task, "robot": row.robot, "success": success, "rate_hz": repr(row.rate_hz)}
 
 
 def camera_topic(camera: str) -> str:
@@ -159,8 +171,7 @@ def camera_topic(camera: str) -> str:
 
 
 def _topic_of(column: str) -> str:
-    own = {STATE: STATE_TOPIC, ACTION: ACTION_TOPIC}
-    return own.get(column) or f"/column/{_UNNAMED.sub('_', column.strip('/'))}"
+    return {STATE: STATE_TOPIC, ACTION: ACTION_TOPIC}.get(column) or f"/column/{_UNNAMED.sub('_', column.strip('/'))}"
 
 
 def _why_again(track: TrackSeen, first_ns: int) -> str:

@@ -79,8 +79,13 @@ class RerunFiles:
                 name = f"column/{column.name}"
                 recording.log(name, rerun.SeriesLines(names=list(column.names)), static=True)
                 values = read.columns[column.name]
-                scalars = rerun.Scalars.columns(scalars=values.reshape(-1)).partition([values.shape[1]] * len(values))
-                recording.send_columns(name, indexes=[times], columns=scalars)
+                recording.send_columns(
+                    name,
+                    indexes=[times],
+                    columns=rerun.Scalars.columns(scalars=values.reshape(-1)).partition(
+                        [values.shape[1]] * len(values)
+                    ),
+                )
             for track in episode.tracks:
                 if track.look in _STILLS:
                     self._log_pictures(recording, times, read.time_ns, episode, work, track.camera)
@@ -92,20 +97,21 @@ class RerunFiles:
             recording.disconnect()
         if not path.is_file():
             raise Unavailable("export to Rerun", on=row.source, got="no file from its SDK")
-        files = (MadeFile(key=f"episode_{episode.number:06d}.rrd", path=path),)
-        return JobResult(files=files, copied=copied, again=again)
+        return JobResult(
+            files=(MadeFile(key=f"episode_{episode.number:06d}.rrd", path=path),), copied=copied, again=again
+        )
 
     def _log_video(
         self, recording: Any, times: Any, episode: EpisodeSeen, work: Work, camera: str, *, again: bool
     ) -> None:
         rerun, name = self._rerun(), f"camera/{short_camera(camera)}"
         path = work.folder / "video.mp4"
-        part = part_of(work.store, episode, camera, work.fetched, again=again)
-        write_mp4(path, [part], rate_of(episode.row))
+        write_mp4(path, [part_of(work.store, episode, camera, work.fetched, again=again)], rate_of(episode.row))
         asset = rerun.AssetVideo(path=path)
         recording.log(name, asset, static=True)
-        shown = rerun.VideoFrameReference.columns_nanos(asset.read_frame_timestamps_nanos())
-        recording.send_columns(name, indexes=[times], columns=shown)
+        recording.send_columns(
+            name, indexes=[times], columns=rerun.VideoFrameReference.columns_nanos(asset.read_frame_timestamps_nanos())
+        )
         path.unlink()
 
     def _log_pictures(
@@ -120,8 +126,9 @@ class RerunFiles:
             return
         coded = list(coded_pictures(work, episode, camera, form))
         kind = "image/jpeg" if form is PictureForm.JPEG else "image/png"
-        columns = rerun.EncodedImage.columns(blob=coded, media_type=[kind] * len(coded))
-        recording.send_columns(name, indexes=[times], columns=columns)
+        recording.send_columns(
+            name, indexes=[times], columns=rerun.EncodedImage.columns(blob=coded, media_type=[kind] * len(coded))
+        )
 
 
 def _why_again(track: TrackSeen) -> str:
@@ -130,9 +137,8 @@ def _why_again(track: TrackSeen) -> str:
 
 def _times(rerun: Any, time_ns: Integers) -> Any:
     """Returns the times of steps: of the day where they are, else since the begin."""
-    if time_ns[0] > 0:
-        return rerun.TimeColumn(_TIMELINE, timestamp=time_ns.astype("datetime64[ns]"))
-    return rerun.TimeColumn(_TIMELINE, duration=time_ns.astype("timedelta64[ns]"))
+    kind, name = ("datetime64[ns]", "timestamp") if time_ns[0] > 0 else ("timedelta64[ns]", "duration")
+    return rerun.TimeColumn(_TIMELINE, **{name: time_ns.astype(kind)})
 
 
 def _time(time_ns: np.int64) -> dict[str, Any]:

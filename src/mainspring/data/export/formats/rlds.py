@@ -127,9 +127,12 @@ class RldsFolder:
                     size_bytes += len(record)
                     counted = counts(episode, self._forms)
                     copied, again = copied + counted["copied"], again + counted["again"]
-            key = f"{self._name}-train.tfrecord-{file.number:05d}-of-{count:05d}"
-            files = (MadeFile(key=key, path=path),)
-            return JobResult(files=files, facts={"size_bytes": size_bytes}, copied=copied, again=again)
+            return JobResult(
+                files=(MadeFile(key=f"{self._name}-train.tfrecord-{file.number:05d}-of-{count:05d}", path=path),),
+                facts={"size_bytes": size_bytes},
+                copied=copied,
+                again=again,
+            )
 
         return make
 
@@ -145,15 +148,15 @@ class RldsFolder:
         }
         for column in self._survey.features.columns:
             values = read.columns[column.name]
-            if column.name in self._wide:
-                made[f"steps/{self._columns[column.name]}"] = [one.tobytes() for one in values.astype("<f8")]
-            else:
-                made[f"steps/{self._columns[column.name]}"] = values.astype(np.float32)
+            made[f"steps/{self._columns[column.name]}"] = (
+                [one.tobytes() for one in values.astype("<f8")]
+                if column.name in self._wide
+                else values.astype(np.float32)
+            )
         for name, form in self._forms.items():
             made[f"steps/{self._cameras[name]}"] = list(coded_pictures(work, episode, name, form))
-        for key, text in self._said(episode).items():
-            made[f"episode_metadata/{key}"] = [text.encode("utf-8", "replace")]
-        return made
+        said = self._said(episode).items()
+        return made | {f"episode_metadata/{key}": [text.encode("utf-8", "replace")] for key, text in said}
 
     def _said(self, episode: EpisodeSeen) -> dict[str, str]:
         row = episode.row
@@ -173,8 +176,10 @@ class RldsFolder:
             "pythonClassName": f"{_FEATURES}.scalar.Scalar",
             "tensor": {"shape": {}, "dtype": "bool", "encoding": "none"},
         }
-        time = {**mark, "tensor": {"shape": {}, "dtype": "int64", "encoding": "none"}}
-        step: dict[str, Any] = {"language_instruction": text, "time_ns": time}
+        step: dict[str, Any] = {
+            "language_instruction": text,
+            "time_ns": {**mark, "tensor": {"shape": {}, "dtype": "int64", "encoding": "none"}},
+        }
         step |= dict.fromkeys(("is_first", "is_last", "is_terminal"), mark)
         observed: dict[str, Any] = {}
         for column in self._survey.features.columns:
@@ -192,9 +197,8 @@ class RldsFolder:
         for camera, form in self._forms.items():
             track = self._survey.episodes[0].track(camera)
             assert track is not None
-            shape = [str(track.height), str(track.width), str(form.channels)]
             image = {
-                "shape": {"dimensions": shape},
+                "shape": {"dimensions": [str(track.height), str(track.width), str(form.channels)]},
                 "dtype": "uint16" if form is PictureForm.DEPTH else "uint8",
                 "encodingFormat": "jpeg" if form is PictureForm.JPEG else "png",
             }
@@ -210,14 +214,12 @@ class RldsFolder:
 
 
 def _group(features: Mapping[str, Any]) -> dict[str, Any]:
-    name = f"{_FEATURES}.features_dict.FeaturesDict"
-    return {"pythonClassName": name, "featuresDict": {"features": dict(features)}}
+    return {"pythonClassName": f"{_FEATURES}.features_dict.FeaturesDict", "featuresDict": {"features": dict(features)}}
 
 
 def _path_of(column: str) -> str:
     plain = _UNNAMED.sub("_", column)
-    own = {STATE: "observation/state", ACTION: "action"}
-    return own.get(column) or (f"{plain}_" if plain in _OWN else plain)
+    return {STATE: "observation/state", ACTION: "action"}.get(column) or (f"{plain}_" if plain in _OWN else plain)
 
 
 def _fact(key: str) -> str:

@@ -192,5 +192,4 @@ def depth_image(time_ns: int, height: int, width: int, data: bytes) -> bytes:
 
 
 def _rows(values: Floats) -> list[bytes]:
-    doubles = np.ascontiguousarray(values, dtype="<f8")
-    return [row.tobytes() for row in doubles]
+    return [row.tobytes() for row in np.ascontiguousarray(values, dtype="<f8")]

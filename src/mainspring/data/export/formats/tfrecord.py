@@ -36,10 +36,12 @@ def example(features: Mapping[str, FeatureValue], *, on: str) -> bytes:
     """
     size_bytes = sum(sum(map(len, value)) if isinstance(value, list) else value.nbytes for value in features.values())
     if size_bytes > RECORD_BYTES_MAX * 0.98:
-        got = f"an episode of {size_bytes >> 20} MiB"
-        step = "export it as lerobot-v3 or mcap, or leave a camera out"
         raise InvalidInput(
-            "write a record", on=on, got=got, wanted="under 2 GiB, which is all that a record holds", next_step=step
+            "write a record",
+            on=on,
+            got=f"an episode of {size_bytes >> 20} MiB",
+            wanted="under 2 GiB, which is all that a record holds",
+            next_step="export it as lerobot-v3 or mcap, or leave a camera out",
         )
     entries = [
         _field(1, _field(1, name.encode()) + _field(2, _feature(value))) for name, value in sorted(features.items())

@@ -92,8 +92,7 @@ def steps_between(begin_ns: int, end_ns: int, rate: Fraction) -> Integers:
     if count > FRAMES_MAX:
         raise DamagedData("align a log", got=f"{count} steps at {float(rate):g} Hz", wanted=f"at most {FRAMES_MAX}")
     # Seconds and the rest of a second apart, so that the products stay below 2^63 for any length of recording.
-    number = np.arange(count, dtype=np.int64)
-    seconds, rest = np.divmod(number * rate.denominator, rate.numerator)
+    seconds, rest = np.divmod(np.arange(count, dtype=np.int64) * rate.denominator, rate.numerator)
     times: Integers = begin_ns + seconds * NANOSECONDS + rest * NANOSECONDS // rate.numerator
     return times
 

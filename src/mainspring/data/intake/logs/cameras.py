@@ -169,8 +169,12 @@ class CameraPackets:
         """
         self._files.close()
         if self._seen != self._count:  # Then their numbers mean other images.
-            got = f"{self._seen} messages, {self._count} when it was read before"
-            raise DamagedData("read a camera", on=self._topic, got=got, wanted="a file that nobody changes")
+            raise DamagedData(
+                "read a camera",
+                on=self._topic,
+                got=f"{self._seen} messages, {self._count} when it was read before",
+                wanted="a file that nobody changes",
+            )
         height, width = self._packets.size
         return [self._video(camera, episode, height, width) for episode in range(len(self._shown))]
 
@@ -308,9 +312,13 @@ def _depth_png(topic: str, said: str, data: bytes) -> bytes:
     """
     png = data[_DEPTH_HEADER_BYTES:]
     if not said.strip().startswith("16UC1") or picture_codec(png) != "png":
-        got = f"format {said[:60]!r}"
-        wanted = "16UC1; compressedDepth png: distances of 32FC1 are rounded, and RVL is not read"
-        raise InvalidInput("read a camera", on=topic, got=got, wanted=wanted, next_step="record depth as 16UC1")
+        raise InvalidInput(
+            "read a camera",
+            on=topic,
+            got=f"format {said[:60]!r}",
+            wanted="16UC1; compressedDepth png: distances of 32FC1 are rounded, and RVL is not read",
+            next_step="record depth as 16UC1",
+        )
     return png
 
 
@@ -318,8 +326,12 @@ def _codec(topic: str, said: str, data: bytes) -> str:
     """Returns FFmpeg's name for what a compressed image is: what its bytes show, else what it says."""
     codec = picture_codec(data) or _PACKET_CODECS.get(said.strip().lower())
     if codec is None:
-        got = f"format {said[:40]!r}, bytes {data[:4].hex()}"
-        raise InvalidInput("read a camera", on=topic, got=got, wanted=f"JPEG, PNG, {', '.join(sorted(_PACKET_CODECS))}")
+        raise InvalidInput(
+            "read a camera",
+            on=topic,
+            got=f"format {said[:40]!r}, bytes {data[:4].hex()}",
+            wanted=f"JPEG, PNG, {', '.join(sorted(_PACKET_CODECS))}",
+        )
     return codec
 
 

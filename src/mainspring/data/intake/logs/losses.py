@@ -53,9 +53,13 @@ def garbled(streams: Mapping[Need, Stream]) -> Iterator[Gone]:
     """
     for need, stream in streams.items():
         if stream.garbled:
-            what = f"the text of {need.keys or need.field} is no UTF-8"
-            subject = f"topic {need.topic}"
-            loss = Loss(subject=subject, lost=stream.garbled, total=stream.count, unit="messages", what=what)
+            loss = Loss(
+                subject=f"topic {need.topic}",
+                lost=stream.garbled,
+                total=stream.count,
+                unit="messages",
+                what=f"the text of {need.keys or need.field} is no UTF-8",
+            )
             yield Gone(topic=need.topic, loss=loss)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mainspring.data.episode import Episode, Floats, Integers, SourceFile, VideoFile
-from mainspring.data.features import Camera, Column, Features
+from mainspring.data.episode import Episode, Floats, Integers, SourceFile, VideoFile, camera_of
+from mainspring.data.features import Column, Features
 from mainspring.data.intake.logs.align import Match, matched, steps_between
 from mainspring.data.intake.logs.cameras import CameraPackets, image_kind
 from mainspring.data.intake.logs.losses import garbled, losses_of
@@ -116,8 +116,12 @@ def _told_of_damage(log: Log) -> Iterator[None]:
     except InvalidInput as error:
         if not log.damage:
             raise
-        got = f"{error.got}; {log.name} is damaged: {log.damage[:300]}"
-        raise DamagedData(error.attempted, on=error.on, got=got, wanted=error.wanted) from error
+        raise DamagedData(
+            error.attempted,
+            on=error.on,
+            got=f"{error.got}; {log.name} is damaged: {log.damage[:300]}",
+            wanted=error.wanted,
+        ) from error
 
 
 def _check_streams(
@@ -126,16 +130,13 @@ def _check_streams(
     streams: Mapping[Need, Stream],
     topics: Mapping[str, Topic],
 ) -> None:
+    facts = {need for purpose, group in needs.items() if purpose.startswith(("fact:", "cut:")) for need in group}
     for need, stream in sorted(streams.items(), key=lambda item: item[0].topic):
-        if len(stream.time_ns) == 0 and need not in _facts(needs):
+        if len(stream.time_ns) == 0 and need not in facts:
             raise DamagedData("map a log", on=f"{name} {need.topic}", got="no message that can be used", wanted="some")
         kind = image_kind(topics[need.topic]) if need.image else None
         if kind and kind.chained and len(stream.key) == 0:
             raise DamagedData("map a log", on=f"{name} {need.topic}", got="video without a key frame", wanted="one")
-
-
-def _facts(needs: Mapping[str, tuple[Need, ...]]) -> set[Need]:
-    return {need for purpose, group in needs.items() if purpose.startswith(("fact:", "cut:")) for need in group}
 
 
 def _segments(
@@ -157,14 +158,12 @@ def _segments(
             return between_pauses(flowing or tuple(streams[need].time_ns for need, _ in aligned), recipe.cut.gap_s)
         case CutBy.FLAG:
             flag = streams[needs["cut:flag"][0]]
-            said = [_truth(value) for value in said_at(flag, int(flag.time_ns.min(initial=0)), _last(flag))]
+            last_ns = int(flag.time_ns[-1]) if len(flag.time_ns) else -1
+            spoken = map(_text, said_at(flag, int(flag.time_ns.min(initial=0)), last_ns))
+            said = [bool(_truth_of(text)) for text in spoken]
             return while_true(flag.time_ns, np.array(said, np.bool_))
         case CutBy.MARKS:
             return between_marks(times("cut:start"), times("cut:stop"))
-
-
-def _last(stream: Stream) -> int:
-    return int(stream.time_ns[-1]) if len(stream.time_ns) else -1
 
 
 def _parts(recipe: MappingRecipe) -> dict[str, tuple[RecipePart | CameraPart, ...]]:
@@ -197,13 +196,18 @@ def _planned(
     else:
         time_ns = steps_between(begin_ns, end_ns, recipe.rate)
     if len(time_ns) < STEPS_MIN:
-        got = f"{len(time_ns)} steps in which every stream speaks"
-        raise DamagedData("align an episode", on=name, got=got, wanted=f"at least {STEPS_MIN}")
-    found: dict[str, tuple[Match, ...]] = {}
-    for purpose, group in parts.items():
-        found[purpose] = tuple(
+        raise DamagedData(
+            "align an episode",
+            on=name,
+            got=f"{len(time_ns)} steps in which every stream speaks",
+            wanted=f"at least {STEPS_MIN}",
+        )
+    found = {
+        purpose: tuple(
             _near(streams[need], time_ns, part, name) for need, part in zip(needs[purpose], group, strict=True)
         )
+        for purpose, group in parts.items()
+    }
     return _Plan(
         name=name,
         segment=segment,
@@ -250,11 +254,10 @@ def _videos(
         need = needs[f"camera:{camera}"][0]
         kind = image_kind(topics[need.topic])
         assert kind is not None, need.topic
-        shown = [plan.shown[camera] for plan in plans]
         writers[camera] = CameraPackets(
             need.topic,
             kind,
-            shown,
+            [plan.shown[camera] for plan in plans],
             streams[need].key,
             count=streams[need].count,
             folder=folder,
@@ -303,7 +306,7 @@ def _episode(
         rate_hz=float(recipe.rate),
         features=Features(
             columns=tuple(Column(name=column, names=names[column]) for column in sorted(columns)),
-            cameras=tuple(_camera(video) for video in videos),
+            cameras=tuple(camera_of(video) for video in videos),
         ),
         time_ns=plan.time_ns,
         columns=columns,
@@ -313,16 +316,12 @@ def _episode(
     )
 
 
-def _camera(video: VideoFile) -> Camera:
-    assert video.index is not None, video.camera
-    return Camera(name=video.camera, height=video.index.height, width=video.index.width)
-
-
 def _names(part: RecipePart, dims: int) -> tuple[str, ...]:
     if part.names:
         if len(part.names) != dims:
-            got = f"{dims} values"
-            raise InvalidInput("map a log", on=f"{part.topic} {part.field}", got=got, wanted=f"{len(part.names)} names")
+            raise InvalidInput(
+                "map a log", on=f"{part.topic} {part.field}", got=f"{dims} values", wanted=f"{len(part.names)} names"
+            )
         return part.names
     stem = f"{part.topic.strip('/')}.{part.field}"
     return (stem,) if dims == 1 else tuple(f"{stem}[{dim}]" for dim in range(dims))
@@ -354,10 +353,6 @@ def _fact(
 
 def _text(value: object) -> str:
     return str(value).strip()
-
-
-def _truth(value: object) -> bool:
-    return bool(_truth_of(_text(value)))
 
 
 def _truth_of(text: str) -> bool | None:

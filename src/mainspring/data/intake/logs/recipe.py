@@ -241,8 +241,9 @@ def recipe_from_yaml(path: Path) -> Recipe:
             "read a recipe", on=str(path), got=" ".join(str(error).split())[:300], wanted="YAML"
         ) from error
     except InvalidInput as error:
-        on = f"{path}, {error.on}" if error.on else str(path)
-        raise InvalidSpec("read a recipe", on=on, got=error.got, wanted=error.wanted) from error
+        raise InvalidSpec(
+            "read a recipe", on=f"{path}, {error.on}" if error.on else str(path), got=error.got, wanted=error.wanted
+        ) from error
 
 
 Recipe: TypeAlias = MappingRecipe | TableRecipe

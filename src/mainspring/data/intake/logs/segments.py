@@ -72,8 +72,7 @@ def between_marks(start_ns: Integers, stop_ns: Integers) -> tuple[Segment, ...]:
     Raises:
         InvalidInput: There are more than `SEGMENTS_MAX`.
     """
-    stops = np.concatenate([stop_ns, [TIME_NS_MAX]])
-    first_stop = stops[np.searchsorted(stop_ns, start_ns, side="right")]
+    first_stop = np.concatenate([stop_ns, [TIME_NS_MAX]])[np.searchsorted(stop_ns, start_ns, side="right")]
     next_start = np.concatenate([start_ns[1:] - 1, [TIME_NS_MAX]])[: len(start_ns)]
     return _segments(start_ns, np.minimum(first_stop, next_start))
 

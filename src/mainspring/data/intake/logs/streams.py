@@ -73,9 +73,8 @@ def needs_of(recipe: MappingRecipe) -> dict[str, tuple[Need, ...]]:
     Args:
         recipe: The recipe.
     """
-    needs: dict[str, tuple[Need, ...]] = {}
-    for name, parts in recipe.columns.items():
-        needs[name] = tuple(
+    needs = {
+        name: tuple(
             Need(
                 topic=part.topic,
                 stamp=part.stamp,
@@ -85,8 +84,12 @@ def needs_of(recipe: MappingRecipe) -> dict[str, tuple[Need, ...]]:
             )
             for part in parts
         )
-    for name, camera in recipe.cameras.items():
-        needs[f"camera:{name}"] = (Need(topic=camera.topic, stamp=camera.stamp, image=True),)
+        for name, parts in recipe.columns.items()
+    }
+    needs |= {
+        f"camera:{name}": (Need(topic=camera.topic, stamp=camera.stamp, image=True),)
+        for name, camera in recipe.cameras.items()
+    }
     cut = recipe.cut
     if recipe.steps:
         needs["cut:steps"] = (Need(topic=recipe.steps),)
@@ -251,8 +254,12 @@ class _Gathering:
             return sum(map(len, values))
         flat = values.reshape(len(values), math.prod(values.shape[1:]))
         if self._width not in (-1, flat.shape[1]):
-            got = f"vectors of {self._width} and of {flat.shape[1]}"
-            raise DamagedData("map a log", on=f"{topic} {path}", got=got, wanted="one length; keys may pick by name")
+            raise DamagedData(
+                "map a log",
+                on=f"{topic} {path}",
+                got=f"vectors of {self._width} and of {flat.shape[1]}",
+                wanted="one length; keys may pick by name",
+            )
         self._width = flat.shape[1]
         self._values.append(flat)
         return int(flat.nbytes)
@@ -261,8 +268,12 @@ class _Gathering:
         """Returns the rows that have every name, and their values in the order of the names."""
         names = self._need.names
         if not isinstance(values, np.ndarray) or isinstance(keys, np.ndarray) or values.ndim != 2:
-            on = f"{self._need.topic} {self._need.field} by {self._need.keys}"
-            raise InvalidInput("map a log", on=on, got="no vectors with names", wanted="numbers, and a list of text")
+            raise InvalidInput(
+                "map a log",
+                on=f"{self._need.topic} {self._need.field} by {self._need.keys}",
+                got="no vectors with names",
+                wanted="numbers, and a list of text",
+            )
         rows: list[int] = []
         places: list[Sequence[int]] = []
         known: dict[tuple[str, ...], tuple[int, ...] | None] = {}
@@ -277,8 +288,7 @@ class _Gathering:
                 rows.append(row)
                 places.append(found)
         index = np.array(rows, np.int64)
-        picked = values[index[:, None], np.array(places, np.int64).reshape(len(rows), len(names))]
-        return index, picked
+        return index, values[index[:, None], np.array(places, np.int64).reshape(len(rows), len(names))]
 
 
 def said_at(stream: Stream, first_ns: int, last_ns: int) -> Iterator[object]:

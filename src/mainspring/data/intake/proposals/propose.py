@@ -125,14 +125,13 @@ def _proposed(log: Log, folder: Path) -> Proposal:
     topics = log.topics()
     times, whole = _times(log, [topic.name for topic in topics if not topic.problem])
     seen = tuple(_seen(topic, times.get(topic.name, np.empty(0, np.int64))) for topic in topics)
-    spans = [(int(found.min()), int(found.max())) for found in times.values() if len(found)]
-    lasts = {name: (int(found.min()), int(found.max())) for name, found in times.items() if len(found)}
-    guess = _guessed(log, [one for one in seen if not one.topic.problem and one.messages], lasts)
+    spans = {name: (int(found.min()), int(found.max())) for name, found in times.items() if len(found)}
+    guess = _guessed(log, [one for one in seen if not one.topic.problem and one.messages], spans)
     draft, doubts, fails = guess.draft, list(guess.doubts), ""
     if guess.recipe:
-        fails = why_it_fails(log, draft, lasts, folder)
+        fails = why_it_fails(log, draft, spans, folder)
         cut = _cut_at_pauses(draft) if fails and draft.cut.by is CutBy.FILE else draft
-        if cut != draft and not why_it_fails(log, cut, lasts, folder):
+        if cut != draft and not why_it_fails(log, cut, spans, folder):
             doubts.append(f"it is cut at pauses over {cut.cut.gap_s:g} s: taken as one episode, {fails}")
             draft, fails = cut, ""
     if fails:
@@ -140,7 +139,9 @@ def _proposed(log: Log, folder: Path) -> Proposal:
     return Proposal(
         name=log.name,
         topics=seen,
-        seconds=(max(last for _, last in spans) - min(first for first, _ in spans)) / NANOSECONDS if spans else 0.0,
+        seconds=(max(last for _, last in spans.values()) - min(first for first, _ in spans.values())) / NANOSECONDS
+        if spans
+        else 0.0,
         damage=log.damage,
         whole=whole,
         recipe=draft if guess.recipe else None,
@@ -287,12 +288,9 @@ def _vector(topic: Topic) -> tuple[MessageField, ...]:
         return ()
     numbers = [field for field in topic.fields if field.kind == "number" and not field.path.startswith("header.")]
     vectors = [field for field in numbers if field.dims and len(field.dims) == 1 and 0 < field.dims[0] <= DIMS_MAX]
-    for name in _PREFERRED:
-        for field in vectors:
-            if field.path.rpartition(".")[2] == name:
-                return (field,)
+    preferred = [field for name in _PREFERRED for field in vectors if field.path.rpartition(".")[2] == name]
     if vectors:
-        return (vectors[0],)
+        return ((preferred or vectors)[0],)
     single = tuple(
         field for field in numbers if field.dims == () and "[" not in field.path and field.path != "timestamp"
     )

@@ -66,8 +66,7 @@ def why_it_fails(log: Log, recipe: MappingRecipe, spans: Spans, folder: Path) ->
         StorageFull: There is no room in the folder.
     """
     topics = [need.topic for group in needs_of(recipe).values() for need in group if need.topic in spans]
-    begins = max((spans[name][0] for name in topics), default=0)
-    until_ns = begins + round(REHEARSED_S * NANOSECONDS)
+    until_ns = max((spans[name][0] for name in topics), default=0) + round(REHEARSED_S * NANOSECONDS)
     whole = all(last <= until_ns for _, last in spans.values())
     rehearsed: Any = log if whole else _Beginning(log, until_ns)
     reasons: list[str] = []

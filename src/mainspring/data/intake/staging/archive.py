@@ -85,19 +85,14 @@ class ZipRemote:
 
     def __init__(self, path: Path, address: str = "") -> None:
         self._path = path
-        self._address = address or str(path.absolute())
+        self.address = address or str(path.absolute())
         self._zip: zipfile.ZipFile | None = None
         self._infos: dict[str, zipfile.ZipInfo] = {}
 
     @property
-    def address(self) -> str:
-        """See `Remote.address`."""
-        return self._address
-
-    @property
     def folder(self) -> str:
         """See `Remote.folder`."""
-        return _stem(self._address)
+        return _stem(self.address)
 
     def first(self) -> Listing:
         """See `Remote.first`."""
@@ -105,13 +100,14 @@ class ZipRemote:
             try:
                 self._zip = zipfile.ZipFile(self._path)
             except (zipfile.BadZipFile, zipfile.LargeZipFile, ValueError, RuntimeError) as error:
-                got = str(error)[:200]
-                raise DamagedData("read an archive", on=self._address, got=got, wanted="a whole zip file") from error
+                raise DamagedData(
+                    "read an archive", on=self.address, got=str(error)[:200], wanted="a whole zip file"
+                ) from error
             size_bytes = self._path.stat().st_size
         infos = self._zip.infolist()
-        _in_proportion(self._address, sum(info.file_size for info in infos), size_bytes, len(infos))
+        _in_proportion(self.address, sum(info.file_size for info in infos), size_bytes, len(infos))
         if sum(info.compress_size for info in infos) > size_bytes:
-            raise DamagedData("read an archive", on=self._address, got="members that overlap", wanted="a zip file")
+            raise DamagedData("read an archive", on=self.address, got="members that overlap", wanted="a zip file")
         found: list[Entry] = []
         refused: list[LeftOut] = []
         for info in infos:
@@ -122,13 +118,17 @@ class ZipRemote:
                 refused.append(LeftOut(source=name, reason=reason))
                 continue
             self._infos[PurePosixPath(name).as_posix()] = info
-            look = f"{info.CRC:08x} {info.compress_size} {info.compress_type} {info.date_time}"
-            found.append(Entry(name=name, size_bytes=info.file_size, look=look))
+            found.append(
+                Entry(
+                    name=name,
+                    size_bytes=info.file_size,
+                    look=f"{info.CRC:08x} {info.compress_size} {info.compress_type} {info.date_time}",
+                )
+            )
         return sifted(found, refused)
 
     def rest(self, root: Path, named: Names) -> Listing:
         """See `Remote.rest`: an archive lists all at once."""
-        del root, named
         return Listing(entries=())
 
     def stream(self, entry: Entry, offset: int) -> Iterator[bytes]:
@@ -140,7 +140,7 @@ class ZipRemote:
                 while block := file.read(BLOCK_BYTES):
                     yield block
         except (zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, RuntimeError, ValueError) as error:
-            raise DamagedData("read an archive", on=f"{self._address} {entry.name}", got=str(error)[:200]) from error
+            raise DamagedData("read an archive", on=f"{self.address} {entry.name}", got=str(error)[:200]) from error
 
     def close(self) -> None:
         """See `Remote.close`."""
@@ -180,26 +180,21 @@ class TarRemote:
 
     def __init__(self, path: Path, *, stamp: str, work: Path, address: str = "") -> None:
         self._path, self._stamp, self._work = path, stamp, work
-        self._address = address or str(path.absolute())
+        self.address = address or str(path.absolute())
         self._packed = archive_suffix(path.name) in PACKED
         self._unpacked = work / f"{blake3(stamp.encode()).hexdigest()[:_STAMP_LETTERS]}.tar"
         self._starts: dict[str, int] = {}
         self._unpacking = Lock()
 
     @property
-    def address(self) -> str:
-        """See `Remote.address`."""
-        return self._address
-
-    @property
     def folder(self) -> str:
         """See `Remote.folder`."""
-        return _stem(self._address)
+        return _stem(self.address)
 
     def first(self) -> Listing:
         """See `Remote.first`."""
         kept = self._unpacked.with_suffix(".index")
-        with reported("read an archive", self._address):
+        with reported("read an archive", self.address):
             if self._packed and kept.is_file():
                 plain = json.loads(kept.read_bytes())  # Our own words; a member's name may be no proper text.
                 index = _Index(
@@ -207,7 +202,7 @@ class TarRemote:
                     refused=tuple(LeftOut(**left) for left in plain["refused"]),
                 )
             else:
-                index = _indexed(self._plain(), self._address)
+                index = _indexed(self._plain(), self.address)
                 if self._packed:
                     with whole_file(kept) as file:
                         file.write(json.dumps(asdict(index)).encode())
@@ -220,12 +215,11 @@ class TarRemote:
 
     def rest(self, root: Path, named: Names) -> Listing:
         """See `Remote.rest`: an archive lists all at once."""
-        del root, named
         return Listing(entries=())
 
     def stream(self, entry: Entry, offset: int) -> Iterator[bytes]:
         """See `Remote.stream`."""
-        with reported("read an archive", self._address), open(self._plain(), "rb") as file:
+        with reported("read an archive", self.address), open(self._plain(), "rb") as file:
             file.seek(self._starts[entry.name] + offset)
             left = entry.size_bytes - offset
             while left > 0 and (block := file.read(min(BLOCK_BYTES, left))):
@@ -242,7 +236,7 @@ class TarRemote:
             return self._path
         with self._unpacking:
             if not self._unpacked.exists():
-                _unpack(self._path, self._unpacked, self._address)
+                _unpack(self._path, self._unpacked, self.address)
         return self._unpacked
 
 
@@ -258,7 +252,12 @@ def _indexed(path: Path, address: str) -> _Index:
                     if info.isdir():
                         continue
                     if reason := _tar_refusal(info, size_bytes):
-                        refused.append(LeftOut(source=_writable(info.name), reason=reason))
+                        refused.append(
+                            LeftOut(
+                                source=info.name.encode("utf-8", "replace").decode("utf-8")[:PATH_BYTES_MAX],
+                                reason=reason,
+                            )
+                        )
                         continue
                     members.append(
                         _Member(name=info.name, size_bytes=info.size, mtime=str(info.mtime), start=info.offset_data)
@@ -267,8 +266,9 @@ def _indexed(path: Path, address: str) -> _Index:
                         raise InvalidInput("read an archive", on=address, got=f"over {ENTRIES_MAX:,} files")
         except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
             if not members:
-                got = str(error)[:200] or "an empty file"
-                raise DamagedData("read an archive", on=address, got=got, wanted="a whole tar file") from error
+                raise DamagedData(
+                    "read an archive", on=address, got=str(error)[:200] or "an empty file", wanted="a whole tar file"
+                ) from error
             reason = f"damaged after {len(members)} files, and what came then is lost: {str(error)[:120]}"
             refused.append(LeftOut(source=_stem(address), reason=reason))
     return _Index(members=tuple(members), refused=tuple(refused))
@@ -319,9 +319,12 @@ def _decompressing(path: Path) -> IO[bytes]:
 def _in_proportion(address: str, contents_bytes: int, size_bytes: int, count: int) -> None:
     too_much = contents_bytes > max(RATIO_FROM_BYTES, RATIO_MAX * size_bytes) or contents_bytes > UNPACKED_BYTES_MAX
     if too_much or count > ENTRIES_MAX:
-        got = f"{contents_bytes:,} bytes in {count:,} files out of {size_bytes:,}"
-        wanted = f"at most {RATIO_MAX} times its own size, {ENTRIES_MAX:,} files"
-        raise InvalidInput("unpack an archive", on=address, got=got, wanted=wanted)
+        raise InvalidInput(
+            "unpack an archive",
+            on=address,
+            got=f"{contents_bytes:,} bytes in {count:,} files out of {size_bytes:,}",
+            wanted=f"at most {RATIO_MAX} times its own size, {ENTRIES_MAX:,} files",
+        )
 
 
 def _stem(address: str) -> str:
@@ -338,10 +341,6 @@ def _named(info: zipfile.ZipInfo) -> str:
         except (UnicodeEncodeError, UnicodeDecodeError):
             name = info.filename
     return name.replace(_BACKSLASH, "/")
-
-
-def _writable(name: str) -> str:
-    return name.encode("utf-8", "replace").decode("utf-8")[:PATH_BYTES_MAX]
 
 
 def _refusal(info: zipfile.ZipInfo) -> str:

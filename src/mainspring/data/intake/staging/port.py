@@ -124,12 +124,10 @@ class _Local:
 
     def look(self, path: Path) -> str | None:
         """See `Staging.look`."""
-        del path
         return None
 
     def held(self, paths: Sequence[Path]) -> AbstractContextManager[None]:
         """See `Staging.held`."""
-        del paths
         return nullcontext()
 
 

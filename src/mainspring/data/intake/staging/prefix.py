@@ -30,23 +30,18 @@ class PrefixRemote:
     ranged = True
 
     def __init__(self, url: str, options: Mapping[str, str], *, signed: bool, single: bool) -> None:
-        self._url = url.rstrip("/")
-        self._single = self._url.rpartition("/")[2] if single else ""
-        base = self._url.rpartition("/")[0] if single else self._url
+        self.address = url.rstrip("/")
+        self._single = self.address.rpartition("/")[2] if single else ""
+        base = self.address.rpartition("/")[0] if single else self.address
         self._base, self._options = base, options
         self._signed = signed
         self._ways = self._opened(options)
         self._objects: dict[str, ForeignObject] = {}
 
     @property
-    def address(self) -> str:
-        """See `Remote.address`."""
-        return self._url
-
-    @property
     def folder(self) -> str:
         """See `Remote.folder`."""
-        return "" if self._single else self._url.rpartition("/")[2]
+        return "" if self._single else self.address.rpartition("/")[2]
 
     def first(self) -> Listing:
         """See `Remote.first`."""
@@ -58,17 +53,15 @@ class PrefixRemote:
                 raise
             self._ways = self._opened({**self._options, "region": region})
             found = self._either(lambda way: (way.one(single),) if single else way.list())
-        for one in found:
-            self._objects[one.key] = one
+        self._objects |= {one.key: one for one in found}
         listed = [Entry(name=one.key, size_bytes=one.size_bytes, look=one.version) for one in found]
         listing = sifted(entry for entry in listed if not entry.name.endswith("/"))
         if not listing.entries:
-            raise NotFound("read a source", on=self._url, got="no object", wanted="objects below that prefix")
+            raise NotFound("read a source", on=self.address, got="no object", wanted="objects below that prefix")
         return listing
 
     def rest(self, root: Path, named: Names) -> Listing:
         """See `Remote.rest`: a prefix lists all at once."""
-        del root, named
         return Listing(entries=())
 
     def stream(self, entry: Entry, offset: int) -> Iterator[bytes]:
@@ -84,8 +77,8 @@ class PrefixRemote:
 
     def _region(self) -> str:
         """Returns the region of a bucket of Amazon's, which it tells everybody; "" where it is none of theirs."""
-        bucket = urlsplit(self._url).hostname or ""
-        if not self._url.startswith("s3://") or self._options.get("endpoint"):
+        bucket = urlsplit(self.address).hostname or ""
+        if not self.address.startswith("s3://") or self._options.get("endpoint"):
             return ""
         try:
             answer = httpx.head(f"https://s3.amazonaws.com/{bucket}", timeout=_REGION_S, follow_redirects=False)

@@ -80,8 +80,9 @@ class Sources:
         for root in self._roots:
             yield from units_in(root, self._recipe, self._options, self)
             for left in self._stages[root].refused if root in self._stages else ():
-                recording = Unreadable(name=left.source, reason=left.reason)
-                yield EpisodeUnit(name=left.source, recording=recording, files=())
+                yield EpisodeUnit(
+                    name=left.source, recording=Unreadable(name=left.source, reason=left.reason), files=()
+                )
 
     def look(self, path: Path) -> str | None:
         """See `Staging.look`."""
@@ -102,8 +103,12 @@ class Sources:
         except InvalidInput as error:
             if not refused:
                 raise
-            got = f"{error.got}; left out {refused[0].source}: {refused[0].reason}"
-            raise InvalidInput(error.attempted, on=error.on, got=got[:400], wanted=error.wanted) from error
+            raise InvalidInput(
+                error.attempted,
+                on=error.on,
+                got=f"{error.got}; left out {refused[0].source}: {refused[0].reason}"[:400],
+                wanted=error.wanted,
+            ) from error
         return replace(found, units=found.units + len(refused))
 
 
@@ -170,8 +175,12 @@ def _archive(path: Path, stamp: str, address: str, how: StagingOptions) -> Remot
     if archive_suffix(path.name) not in (*TAR, *PACKED):
         return ZipRemote(path, address)
     seen = path.stat()
-    work = stage_folder(how.cache, address or str(path.absolute())) / "unpacked"
-    return TarRemote(path, stamp=stamp or f"{seen.st_size} {seen.st_mtime_ns}", work=work, address=address)
+    return TarRemote(
+        path,
+        stamp=stamp or f"{seen.st_size} {seen.st_mtime_ns}",
+        work=stage_folder(how.cache, address or str(path.absolute())) / "unpacked",
+        address=address,
+    )
 
 
 def _remote(source: Path | str, how: StagingOptions) -> tuple[Remote | None, Path]:

@@ -83,11 +83,14 @@ class Stage:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                got = "another process that reads the same source into the same home"
-                raise Conflict("stage a source", on=self._remote.address, got=got, next_step="wait for it") from error
+                raise Conflict(
+                    "stage a source",
+                    on=self._remote.address,
+                    got="another process that reads the same source into the same home",
+                    next_step="wait for it",
+                ) from error
             first = self._remote.first()
-            free = shutil.disk_usage(self._folder).free
-            default_bytes = min(BUDGET_BYTES, int(BUDGET_SHARE * free))
+            default_bytes = min(BUDGET_BYTES, int(BUDGET_SHARE * shutil.disk_usage(self._folder).free))
             self._room.bytes_max = default_bytes if self._budget_bytes is None else self._budget_bytes
             self._place(first)
             rest = self._remote.rest(self._tree, self._named)
@@ -327,5 +330,9 @@ def _check(entry: Entry, part: Path) -> None:
             hasher.update(block)
     if hasher.hexdigest() != wanted.lower():
         part.unlink()
-        got = f"{kind} {hasher.hexdigest()[:16]}.."
-        raise DamagedData("fetch a file", on=entry.name, got=got, wanted=f"{wanted[:16]}.., as its source says")
+        raise DamagedData(
+            "fetch a file",
+            on=entry.name,
+            got=f"{kind} {hasher.hexdigest()[:16]}..",
+            wanted=f"{wanted[:16]}.., as its source says",
+        )

@@ -83,11 +83,9 @@ class WebRemote:
         try:
             known = [self._needed(_FIRST)]
         except NotFound as error:
-            got = f"no {_FIRST} there"
-            raise NotFound("read a source", on=self._address, got=got, wanted=wanted) from error
+            raise NotFound("read a source", on=self._address, got=f"no {_FIRST} there", wanted=wanted) from error
         version = self._version()
-        told = _TOLD if version < "v3" else _TOLD_V3
-        known += [entry for name in told if (entry := self._seen(name))]
+        known += [entry for name in (_TOLD if version < "v3" else _TOLD_V3) if (entry := self._seen(name))]
         if version >= "v3":
             known += self._episode_files()
         return sifted(known)
@@ -103,13 +101,16 @@ class WebRemote:
         """See `Remote.stream`."""
         if offset >= entry.size_bytes:
             return
-        headers = {"Range": f"bytes={offset}-", "Accept-Encoding": "identity"}
-        with self._answer("GET", entry.name, headers) as answer:
+        with self._answer("GET", entry.name, {"Range": f"bytes={offset}-", "Accept-Encoding": "identity"}) as answer:
             here = _length(answer, offset)
             seen = _look(answer, _length_told(answer))
             if here is None or (entry.look and seen and seen != entry.look):
-                got = "another file than when it was listed"
-                raise Conflict("fetch a file", on=self._base + entry.name, got=got, next_step="the same command again")
+                raise Conflict(
+                    "fetch a file",
+                    on=self._base + entry.name,
+                    got="another file than when it was listed",
+                    next_step="the same command again",
+                )
             skipped = 0
             for block in answer.iter_raw():  # As it comes: what waits for a larger block is lost when it breaks.
                 start = min(len(block), max(0, here - skipped))  # A server without ranges sends all from the start.
@@ -122,8 +123,7 @@ class WebRemote:
 
     def _version(self) -> str:
         try:
-            plain = json.loads(self._whole(_FIRST, LIST_BYTES_MAX))
-            return str(plain["codebase_version"])
+            return str(json.loads(self._whole(_FIRST, LIST_BYTES_MAX))["codebase_version"])
         except (ValueError, LookupError, TypeError) as error:
             got, wanted = f"no JSON with a codebase_version ({str(error)[:80]})", "LeRobot's description"
             raise InvalidInput("read a source", on=self._base + _FIRST, got=got, wanted=wanted) from error
@@ -148,8 +148,7 @@ class WebRemote:
             plain = json.loads(text)
             if isinstance(plain, dict):
                 plain = next((value for value in plain.values() if isinstance(value, list)), [])
-            found = [_name_in(item) for item in plain]
-            return [name for name in found if name]
+            return [name for name in [_name_in(item) for item in plain] if name]
         except (ValueError, RecursionError) as error:
             got, wanted = str(error)[:200], "a name on each line, or a JSON array of names"
             raise InvalidInput("read a list of files", on=self._address, got=got, wanted=wanted) from error
@@ -168,8 +167,7 @@ class WebRemote:
             raise InvalidInput("read a source", on=self._address, got=f"over {ENTRIES_MAX:,} files", wanted="fewer")
         found: list[Entry] = []
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="stage") as pool:
-            answers = mapped(pool, self._seen, asked, ahead=2 * AT_ONCE)
-            for name, entry in zip(asked, answers, strict=True):
+            for name, entry in zip(asked, mapped(pool, self._seen, asked, ahead=2 * AT_ONCE), strict=True):
                 if entry:
                     found.append(entry)
                 elif self._list:
@@ -204,8 +202,9 @@ class WebRemote:
         with self._answer("GET", name, {"Range": "bytes=0-0", "Accept-Encoding": "identity"}) as answer:
             if (size_bytes := _length_told(answer)) is not None:
                 return _entry(name, answer, size_bytes)
-        wanted = "a server that says how long its files are"
-        raise InvalidInput("look at a file", on=self._base + name, got="no length", wanted=wanted)
+        raise InvalidInput(
+            "look at a file", on=self._base + name, got="no length", wanted="a server that says how long its files are"
+        )
 
     def _whole(self, name: str, most_bytes: int) -> bytes:
         data = bytearray()
@@ -213,8 +212,9 @@ class WebRemote:
             for block in answer.iter_raw(BLOCK_BYTES):
                 data += block
                 if len(data) > most_bytes:
-                    got = f"over {most_bytes:,} bytes"
-                    raise InvalidInput("read a list of files", on=self._base + name, got=got, wanted="fewer")
+                    raise InvalidInput(
+                        "read a list of files", on=self._base + name, got=f"over {most_bytes:,} bytes", wanted="fewer"
+                    )
         return bytes(data)
 
     @contextmanager
@@ -238,8 +238,9 @@ class WebRemote:
                     answer.extensions["sha256"] = linked.headers["x-linked-etag"].strip('"')
                 yield answer
             except httpx.HTTPError as error:
-                got = f"{type(error).__name__}: {str(error)[:200]}"
-                raise Unavailable("fetch a file", on=self._base + name, got=got) from error
+                raise Unavailable(
+                    "fetch a file", on=self._base + name, got=f"{type(error).__name__}: {str(error)[:200]}"
+                ) from error
 
     def _next(self, url: str, location: str) -> str:
         """Returns where a redirect leads, if one may follow it."""
@@ -248,9 +249,12 @@ class WebRemote:
         host = parts.hostname or ""
         inward = self._public and not _is_public(host)
         if not location or parts.scheme not in ("http", "https") or inward or (parts.scheme == "http" and _plain(host)):
-            got = f"a redirect to {parts.scheme}://{host}"[:200]
-            wanted = "one to HTTPS, and not into a private network"
-            raise InvalidInput("fetch a file", on=self._base, got=got, wanted=wanted)
+            raise InvalidInput(
+                "fetch a file",
+                on=self._base,
+                got=f"a redirect to {parts.scheme}://{host}"[:200],
+                wanted="one to HTTPS, and not into a private network",
+            )
         return target
 
 
@@ -258,15 +262,18 @@ def _bare(address: str) -> tuple[str, str]:
     parts = urlsplit(address)
     host = parts.hostname or ""
     if not host or (parts.scheme == "http" and _plain(host)):
-        wanted = "https://host/path; plain http only to this machine"
-        raise InvalidInput("read a source", on=f"{parts.scheme}://{host}", got=parts.scheme, wanted=wanted)
+        raise InvalidInput(
+            "read a source",
+            on=f"{parts.scheme}://{host}",
+            got=parts.scheme,
+            wanted="https://host/path; plain http only to this machine",
+        )
     if parts.username or parts.password:
         raise InvalidInput(
             "read a source", on=f"{parts.scheme}://{host}{parts.path}", got="a password in the address", wanted="none"
         )
     port = f":{parts.port}" if parts.port else ""
-    shown = f"[{host}]" if ":" in host else host
-    bare = urlunsplit((parts.scheme, shown + port, parts.path, "", ""))
+    bare = urlunsplit((parts.scheme, (f"[{host}]" if ":" in host else host) + port, parts.path, "", ""))
     if bare.startswith(_HUB) and "/resolve/" not in bare:  # The page of a dataset, as people copy it.
         owner_and_name = bare.removeprefix(_HUB).strip("/").split("/")[:2]
         bare = f"{_HUB}{'/'.join(owner_and_name)}/resolve/main/"
@@ -295,8 +302,9 @@ def _refused(status: int, on: str) -> None:
     if status in (404, 410):
         error = NotFound("fetch a file", on=on, got=f"HTTP {status}")
     elif status in (401, 403):
-        step = "fetch it with its own tools, and take in the folder"
-        error = NotAllowed("fetch a file", on=on, got=f"HTTP {status}", next_step=step)
+        error = NotAllowed(
+            "fetch a file", on=on, got=f"HTTP {status}", next_step="fetch it with its own tools, and take in the folder"
+        )
     elif status == 416:
         error = Conflict("fetch a file", on=on, got="a file that is shorter than when it was listed")
     elif status in (408, 425, 429) or status >= 500:
@@ -332,8 +340,12 @@ def _look(answer: httpx.Response, size_bytes: int | None) -> str:
 
 def _entry(name: str, answer: httpx.Response, size_bytes: int) -> Entry:
     said = str(answer.extensions.get("sha256", ""))
-    digest = f"sha256:{said}" if len(said) == 64 else ""
-    return Entry(name=name, size_bytes=size_bytes, look=_look(answer, size_bytes), digest=digest)
+    return Entry(
+        name=name,
+        size_bytes=size_bytes,
+        look=_look(answer, size_bytes),
+        digest=f"sha256:{said}" if len(said) == 64 else "",
+    )
 
 
 def _name_in(item: object) -> str:

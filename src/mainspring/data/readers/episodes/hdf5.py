@@ -120,8 +120,7 @@ def hdf5_recordings(path: Path, name: str, options: IngestOptions = DEFAULT) -> 
     except (MainspringError, OSError) as error:
         return (Unreadable(name=name, reason=str(error)),)
     if not groups:
-        whole = Hdf5Recording(name=name, file_name=name, path=path, group="", parse_bytes=size_bytes, options=options)
-        return (whole,)
+        return (Hdf5Recording(name=name, file_name=name, path=path, group="", parse_bytes=size_bytes, options=options),)
     return tuple(
         Hdf5Recording(
             name=f"{name}/{group}",
@@ -142,7 +141,7 @@ class _Group:
     def __init__(self, file: Any, group: Any, on: str) -> None:
         self.facts: dict[str, str] = {}
         self._on, self._datasets = on, dict[str, Any]()
-        self._passed: list[str] = []
+        self.passed_over: list[str] = []
         self._fields: dict[str, StepField] = {}
         self._seen: set[object] = set()
         parent = group.name.strip("/").rpartition("/")[0]
@@ -155,23 +154,16 @@ class _Group:
         """See `Opened.fields`."""
         return tuple(field for _, field in sorted(self._fields.items()))
 
-    @property
-    def passed_over(self) -> tuple[str, ...]:
-        """See `Opened.passed_over`."""
-        return (f"passed over: {', '.join(self._passed[:12])}",) if self._passed else ()
-
     def numbers(self, field: StepField) -> Array:
         """See `Opened.numbers`."""
         with _whole(f"{self._on} {field.name}"):
-            dataset = _checked(self._datasets[field.name])
-            values: Array = np.asarray(dataset[...])
+            values: Array = np.asarray(_checked(self._datasets[field.name])[...])
             return values.astype(values.dtype.newbyteorder("="), copy=False)
 
     def pictures(self, field: StepField) -> Iterator[Array | bytes]:
         """See `Opened.pictures`."""
         with _whole(f"{self._on} {field.name}"):
-            dataset = _checked(self._datasets[field.name])
-            for block in _blocks(dataset):
+            for block in _blocks(_checked(self._datasets[field.name])):
                 for row in block:
                     if field.kind is Kind.PIXELS:
                         yield row.astype(row.dtype.newbyteorder("="), copy=False)
@@ -195,10 +187,10 @@ class _Group:
                 raise DamagedData("read an HDF5 file", on=self._on, got=f"over {FIELDS_MAX} datasets")
             link = group.get(key, getlink=True)
             if isinstance(link, h5py.ExternalLink):
-                self._passed.append(f"{path}, a link into another file")
+                self.passed_over.append(f"{path}, a link into another file")
                 continue
             if isinstance(link, h5py.SoftLink) and group.get(key) is None:
-                self._passed.append(f"{path}, a link to nothing")
+                self.passed_over.append(f"{path}, a link to nothing")
                 continue
             there = group[key]
             if isinstance(there, h5py.Group):
@@ -217,7 +209,7 @@ class _Group:
             return
         kind = _kind(dataset)
         if kind is None:
-            self._passed.append(f"{path} {dataset.dtype}{list(dataset.shape)}")
+            self.passed_over.append(f"{path} {dataset.dtype}{list(dataset.shape)}")
             return
         shape = dataset.shape[1:] if kind in (Kind.NUMBERS, Kind.PIXELS) else ()
         self._datasets[path] = dataset
@@ -256,8 +248,12 @@ def _whole(on: str) -> Iterator[None]:
     except MainspringError:
         raise
     except _BROKEN as error:
-        got = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DamagedData("read an HDF5 file", on=on, got=got, wanted="a whole file") from error
+        raise DamagedData(
+            "read an HDF5 file",
+            on=on,
+            got=" ".join(str(error).split())[:200] or type(error).__name__,
+            wanted="a whole file",
+        ) from error
 
 
 @contextmanager
@@ -325,8 +321,7 @@ def _kind(dataset: Any) -> Kind | None:
         held = h5py.check_vlen_dtype(dataset.dtype)
         if dataset.ndim != 1 or dataset.dtype.names or (held is not None and held != np.uint8):
             return None
-        first = dataset[0]
-        if picture_codec(_coded(first)):
+        if picture_codec(_coded(dataset[0])):
             return Kind.CODED
         return Kind.TEXT if _is_text(dataset.dtype) else None
     if dataset.dtype == np.uint8 and dataset.ndim == 2 and picture_codec(bytes(dataset[0, :_MAGIC_BYTES])):
@@ -348,8 +343,7 @@ def _names(dataset: Any) -> tuple[str, ...]:
 
 def _coded(row: Any) -> bytes:
     """Returns a picture's bytes, without the zeros that fill a row up: no JPEG or PNG ends with one."""
-    data = row.encode("utf-8", "surrogateescape") if isinstance(row, str) else bytes(row)
-    return data.rstrip(b"\0")
+    return (row.encode("utf-8", "surrogateescape") if isinstance(row, str) else bytes(row)).rstrip(b"\0")
 
 
 def _text(value: Any) -> str:
@@ -375,8 +369,12 @@ def _checked(dataset: Any) -> Any:
         if have < wanted:
             raise DamagedData("read an HDF5 file", on=dataset.name, got=f"{have} of {wanted} chunks", wanted="all")
     elif not dataset.is_virtual and dataset.id.get_storage_size() < row_bytes * dataset.shape[0]:
-        got = f"{dataset.id.get_storage_size():,} of {row_bytes * dataset.shape[0]:,} bytes"
-        raise DamagedData("read an HDF5 file", on=dataset.name, got=got, wanted="all of them")
+        raise DamagedData(
+            "read an HDF5 file",
+            on=dataset.name,
+            got=f"{dataset.id.get_storage_size():,} of {row_bytes * dataset.shape[0]:,} bytes",
+            wanted="all of them",
+        )
     if row_bytes > PIECE_BYTES_MAX:
         raise DamagedData("read an HDF5 file", on=dataset.name, got=f"{row_bytes:,} bytes a step", wanted="1 GiB")
     return dataset

@@ -112,8 +112,9 @@ def lerobot_plan(root: Path, info: Info, options: IngestOptions) -> ColumnPlan:
     if not paths:
         paths = [path.relative_to(root).as_posix() for path in sorted((root / "data").rglob("*.parquet"))]
         paths = [path for path in paths[:_SCHEMAS_MAX] if places.has(path)]
-    schemas = [schema for path in paths if (schema := schema_of(root / path)) is not None]
-    return planned(info, kinds_of(schemas), options)
+    return planned(
+        info, kinds_of([schema for path in paths if (schema := schema_of(root / path)) is not None]), options
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +148,7 @@ def _placed(root: Path, plan: ColumnPlan, listed: Mapping[int, Listed]) -> _Plac
     lacking = [key for key, count in there.items() if not count]
     if not lacking or len(lacking) == len(there):  # Without any picture, somebody forgot to fetch them.
         return _Placed(plan=plan, listed={index: _told(plan, entry) for index, entry in found.items()})
-    note = f"left out, as there is no file of them: camera {', '.join(lacking)}"
-    plan = plan.without(lacking, note)
+    plan = plan.without(lacking, f"left out, as there is no file of them: camera {', '.join(lacking)}")
     return _Placed(
         plan=plan,
         listed={

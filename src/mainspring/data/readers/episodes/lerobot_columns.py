@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -114,8 +115,9 @@ class ColumnPlan:
             keys: The dataset's names of them.
             note: Why.
         """
-        cameras = tuple(part for part in self.cameras if part.key not in keys)
-        return replace(self, cameras=cameras, notes=(*self.notes, note))
+        return replace(
+            self, cameras=tuple(part for part in self.cameras if part.key not in keys), notes=(*self.notes, note)
+        )
 
 
 def planned(info: Info, kinds: Mapping[str, pa.DataType], options: IngestOptions) -> ColumnPlan:
@@ -194,7 +196,7 @@ class _Making:
             if key not in self._used and key not in self._cameras:
                 self._take_camera(key, key)
         if self._kinds:
-            absent = [key for key in self._info.features if self._is_absent(key)]
+            absent = [key for key in self._info.features if key not in (*self._images, *self._kinds, *BOOKKEEPING)]
             extra = [key for key in self._kinds if key not in self._info.features and key not in BOOKKEEPING]
             kept = (*self._used, *self._dropped, *absent, *BOOKKEEPING)
             other = [f"{key} ({feature.dtype})" for key, feature in self._info.features.items() if key not in kept]
@@ -258,18 +260,11 @@ class _Making:
         if not _NUMBERS.fullmatch(feature.dtype) or (self._kinds and key not in self._kinds):
             return 0
         shape = feature.shape if feature.shape is not None else _shape_of(self._kinds.get(key))
-        dims = 1
-        for side in shape or ():
-            dims *= side
+        dims = math.prod(shape or ())
         return dims if dims <= DIMS_MAX else 0
 
     def _is_text(self, key: str) -> bool:
-        said = self._info.features[key].dtype in _TEXTS
-        return said and (not self._kinds or key in self._kinds)
-
-    def _is_absent(self, key: str) -> bool:
-        plain = self._info.features[key].dtype not in (_VIDEO, _IMAGE)
-        return plain and key not in self._kinds and key not in BOOKKEEPING
+        return self._info.features[key].dtype in _TEXTS and (not self._kinds or key in self._kinds)
 
     def _missing(self, ours: str, plain: str, likely: list[str]) -> str:
         among = likely or sorted(self._free(), key=lambda key: (not _LIKELY[ours].search(key), self._dims[key] < 2))
@@ -293,8 +288,7 @@ def dimension_names(feature: Feature, prefix: str, dims: int) -> tuple[str, ...]
         dims: How many they are.
     """
     shape = feature.shape or ()
-    axes = feature.names if isinstance(feature.names, list) else []
-    per_axis = [list(_flat_names(axis)) for axis in axes]
+    per_axis = [list(_flat_names(axis)) for axis in (feature.names if isinstance(feature.names, list) else [])]
     if len(shape) > 1 and [len(axis) for axis in per_axis] == list(shape):
         return tuple(".".join(parts)[:NAME_MAX] for parts in itertools.product(*per_axis))
     flat = list(_flat_names(feature.names))
@@ -359,6 +353,7 @@ def checked(plan: ColumnPlan, root: str) -> ColumnPlan:
         InvalidInput: It has problems: all of them are told.
     """
     if plan.problems:
-        wanted = "a state and an action"
-        raise InvalidInput("read a LeRobot dataset", on=root, got="; ".join(plan.problems), wanted=wanted)
+        raise InvalidInput(
+            "read a LeRobot dataset", on=root, got="; ".join(plan.problems), wanted="a state and an action"
+        )
     return plan

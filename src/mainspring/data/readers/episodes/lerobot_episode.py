@@ -152,9 +152,11 @@ class LeRobotRecording:
         reasons = [reason for name, path in files.items() if (reason := not_there(path, name))]
         if reasons:
             videos = {clip.paths[0]: clip.key for clip in self.listed.clips}
-            keys = [key for path, key in videos.items() if not_there(files[path], path)]
             raise DamagedData(
-                "read a LeRobot episode", on=self.name, got=", ".join(reasons), next_step=self._without(keys)
+                "read a LeRobot episode",
+                on=self.name,
+                got=", ".join(reasons),
+                next_step=self._without([key for path, key in videos.items() if not_there(files[path], path)]),
             )
         return files
 
@@ -166,10 +168,18 @@ class LeRobotRecording:
         length = self.listed.length
         most = FRAMES_MAX if length is None else length + 1
         if not self.shared and (there := rows_in(path)) > most:
-            got = f"{there - (length or 0)} rows of no or another episode, or too many, in its own file"
-            raise DamagedData("read a LeRobot episode", on=self.name, got=got, wanted="its own rows only")
-        wanted = [*self.plan.keys, *self.plan.texts, "timestamp", "frame_index", "task_index"]
-        rows = rows_of(path, wanted, rows_max=most + 1, episode=self.listed.index if self.shared else None)
+            raise DamagedData(
+                "read a LeRobot episode",
+                on=self.name,
+                got=f"{there - (length or 0)} rows of no or another episode, or too many, in its own file",
+                wanted="its own rows only",
+            )
+        rows = rows_of(
+            path,
+            [*self.plan.keys, *self.plan.texts, "timestamp", "frame_index", "task_index"],
+            rows_max=most + 1,
+            episode=self.listed.index if self.shared else None,
+        )
         there = rows.table.num_rows
         if not 0 < there <= most:
             raise DamagedData("read a LeRobot episode", on=self.name, got=f"{there} rows", wanted=f"{length} rows")
@@ -275,8 +285,12 @@ class LeRobotRecording:
         told = clip.frames if clip.frames is not None else rows if self.shared else there
         frames = min(there - first, told)
         if frames <= 0:
-            got = f"{there} frames, none from {first} on"
-            raise DamagedData("read a camera", on=clip.paths[0], got=got, wanted=f"{rows} from there")
+            raise DamagedData(
+                "read a camera",
+                on=clip.paths[0],
+                got=f"{there} frames, none from {first} on",
+                wanted=f"{rows} from there",
+            )
         return _Track(video=VideoFile(camera=part.name, path=path, index=index), first=first, frames=frames)
 
     def _compare(self, tracks: Sequence[_Track], rows: int, found: _Found) -> None:
@@ -286,8 +300,15 @@ class LeRobotRecording:
             if more == 1 or more == -1:
                 found.notes.append(f"camera {name}: {track.frames} frames for {rows} rows, the last left out")
             if more > 1:
-                what = f"camera {name} has {track.frames} frames"
-                found.lose(Loss(subject="rows", lost=more, total=track.frames, unit="rows", what=what))
+                found.lose(
+                    Loss(
+                        subject="rows",
+                        lost=more,
+                        total=track.frames,
+                        unit="rows",
+                        what=f"camera {name} has {track.frames} frames",
+                    )
+                )
             elif more < 0:
                 found.lose(Loss(subject=f"camera {name}", lost=-more, total=rows, unit="frames"))
 

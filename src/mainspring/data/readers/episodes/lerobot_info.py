@@ -403,8 +403,13 @@ def _other_version(path: Path, got: str, major: int) -> InvalidInput:
     next_step = ""
     if major == 1:
         next_step = "convert it with lerobot 0.3: python -m lerobot.datasets.v2.convert_dataset_v1_to_v2"
-    wanted = f"{', '.join(READ_VERSIONS)}; no other is read yet"
-    return InvalidInput("read a LeRobot dataset", on=str(path), got=got, wanted=wanted, next_step=next_step)
+    return InvalidInput(
+        "read a LeRobot dataset",
+        on=str(path),
+        got=got,
+        wanted=f"{', '.join(READ_VERSIONS)}; no other is read yet",
+        next_step=next_step,
+    )
 
 
 def _features(plain: object, problems: list[str]) -> Mapping[str, Feature]:

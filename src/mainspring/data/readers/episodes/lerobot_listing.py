@@ -125,8 +125,7 @@ def data_paths(root: Path, info: Info) -> Iterator[str]:
 
 def _of_lines(root: Path, info: Info, plan: ColumnPlan) -> Iterator[Listed | Unreadable]:
     statistics = _statistics_of_lines(root, plan)
-    path = root / "meta" / "episodes.jsonl"
-    for number, line in json_lines(path):
+    for number, line in json_lines(root / "meta" / "episodes.jsonl"):
         name = f"meta/episodes.jsonl line {number}"
         try:
             said = json.loads(line)
@@ -231,9 +230,12 @@ def _clip_of_row(info: Info, part: LeRobotCamera, row: Mapping[str, Any], index:
         return Clip(key=part.key, paths=())
     fields = fields_of(index, info, chunk=_whole(said["chunk_index"]) or 0, file=_whole(said["file_index"]) or 0)
     clip = _clip(info, part, fields)
-    first = round((begin or 0.0) * info.rate)
-    frames = round((end - (begin or 0.0)) * info.rate) if end is not None else None
-    return Clip(key=clip.key, paths=clip.paths, first=first, frames=frames)
+    return Clip(
+        key=clip.key,
+        paths=clip.paths,
+        first=round((begin or 0.0) * info.rate),
+        frames=round((end - (begin or 0.0)) * info.rate) if end is not None else None,
+    )
 
 
 def _clip(info: Info, part: LeRobotCamera, fields: Mapping[str, int | str]) -> Clip:

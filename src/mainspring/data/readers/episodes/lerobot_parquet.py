@@ -72,8 +72,10 @@ def rows_of(path: Path, columns: Sequence[str], *, rows_max: int, episode: int |
                         break
                 else:
                     objections |= extremes.objections()
-            schema = pa.schema([file.schema_arrow.field(name) for name in here])
-            return Rows(table=pa.Table.from_batches(parts, schema), objections=objections)
+            return Rows(
+                table=pa.Table.from_batches(parts, pa.schema([file.schema_arrow.field(name) for name in here])),
+                objections=objections,
+            )
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedData("read a Parquet file", on=path.name, got=str(error)[:200]) from error
 
@@ -144,8 +146,7 @@ def whole_column(table: pa.Table, name: str) -> pa.Array:
         DamagedData: It is missing.
     """
     if name not in table.column_names:
-        got = f"columns {', '.join(table.column_names)}"[:300]
-        raise DamagedData("read a column", on=name, got=got)
+        raise DamagedData("read a column", on=name, got=f"columns {', '.join(table.column_names)}"[:300])
     chunks = table[name].chunks
     column = pa.concat_arrays(chunks) if chunks else pa.array([], table[name].type)
     if isinstance(column, pa.ExtensionArray):
@@ -214,18 +215,21 @@ def texts(table: pa.Table, name: str) -> list[str]:
         table: The table.
         name: The column.
     """
-    cells = whole_column(table, name).to_pylist()
     return [
         "" if cell is None else cell if isinstance(cell, str) else json.dumps(cell, default=str, sort_keys=True)
-        for cell in cells
+        for cell in whole_column(table, name).to_pylist()
     ]
 
 
 def _refuse_empty(column: pa.Array, name: str) -> None:
     if column.null_count:
         first = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-        got = f"{column.null_count} empty cells, the first at {first}"
-        raise DamagedData("read a column", on=name, got=got, wanted="a number in each")
+        raise DamagedData(
+            "read a column",
+            on=name,
+            got=f"{column.null_count} empty cells, the first at {first}",
+            wanted="a number in each",
+        )
 
 
 def _may_hold(file: pq.ParquetFile, group: int, episode: int | None) -> bool:

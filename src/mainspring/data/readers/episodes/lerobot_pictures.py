@@ -93,8 +93,12 @@ def _pixels(cell: Any, on: str) -> NDArray[Any]:
         raise DamagedData("read a picture", on=on, got="rows of several lengths") from error
     whole = image.dtype.kind in "iu" and image.size and image.min() >= 0 and image.max() < 1 << 16
     if image.ndim not in (2, 3) or not whole:
-        got = f"{image.dtype} of shape {image.shape}"
-        raise InvalidInput("keep a picture", on=on, got=got, wanted="height x width (x channels) of 8 or 16 bits")
+        raise InvalidInput(
+            "keep a picture",
+            on=on,
+            got=f"{image.dtype} of shape {image.shape}",
+            wanted="height x width (x channels) of 8 or 16 bits",
+        )
     if image.ndim == 3 and image.shape[0] in (1, 3, 4) and image.shape[2] not in (1, 3, 4):
         image = image.transpose(1, 2, 0)
     deep = image.ndim == 2 or image.shape[2] == 1  # Lists do not tell 8 bits from 16, and pictures must not differ.
@@ -110,8 +114,12 @@ def _decoded(data: bytes, on: str) -> NDArray[Any]:
             if kind in _AS:
                 return np.asarray(frame.to_ndarray(format=_AS[kind]))
     except (av.FFmpegError, ValueError, OSError, StopIteration, IndexError) as error:
-        got = f"{len(data)} bytes that begin {data[:4].hex()}: {str(error)[:100]}"
-        raise DamagedData("read a picture", on=on, got=got, wanted="JPEG, PNG, TIFF or BMP") from error
+        raise DamagedData(
+            "read a picture",
+            on=on,
+            got=f"{len(data)} bytes that begin {data[:4].hex()}: {str(error)[:100]}",
+            wanted="JPEG, PNG, TIFF or BMP",
+        ) from error
     raise InvalidInput("keep a picture", on=on, got=f"pixels of {kind}", wanted=f"{', '.join(sorted(set(_AS)))}")
 
 

@@ -114,11 +114,9 @@ def _disagreement(values: Floats, said: Mapping[str, Floats]) -> str:
         return f"{dims} dimensions where its statistics have {len(said[wide[0]])}"
     if not np.isfinite(values).all():
         return ""  # The doctor tells which.
-    scale = np.abs(values).max(axis=0)
-    near = _SAME * scale + np.finfo(np.float32).tiny
+    near = _SAME * np.abs(values).max(axis=0) + np.finfo(np.float32).tiny
     singles = values.astype(np.float32)  # Sums of singles drift, and are what LeRobot's tools say.
-    exact = {LOW: values.min(axis=0), HIGH: values.max(axis=0)}
-    for kind, found in exact.items():
+    for kind, found in {LOW: values.min(axis=0), HIGH: values.max(axis=0)}.items():
         if kind in said and (text := _first(kind, found, said[kind], np.abs(found - said[kind]) > near)):
             return text
     if MEAN in said:

@@ -51,8 +51,9 @@ def times_of(
     """
     period_s = 1 / float(rate)
     if frame is not None and not np.array_equal(frame - frame[:1], np.arange(rows)):
-        got = f"{rows} rows, frames {frame[:3].tolist()}..."
-        raise _damaged(got, f"frames 0 to {rows - 1}, each once and in order")
+        raise _damaged(
+            f"{rows} rows, frames {frame[:3].tolist()}...", f"frames 0 to {rows - 1}, each once and in order"
+        )
     note = f"frame_index begins at {frame[0]}" if frame is not None and rows and frame[0] else ""
     even = np.arange(rows, dtype=np.int64) * (NANOSECONDS * rate.denominator) // rate.numerator
     if stamp is None or not rows:
@@ -83,15 +84,21 @@ def _irregular(stamp: Floats, period_s: float, note: str, unit: str, *, resample
             f"a gap of {gap:.3f} s after step {int(np.argmax(distances))}", "no longer one than --resample fills"
         )
     if not resampled and abs(rate_hz / declared_hz - 1) > RATE_DRIFT_MAX:
-        got = f"timestamps of {rate_hz:.4g} steps per second, declared {declared_hz:g}"
-        raise _damaged(got, "the declared rate", next_step=f"--resample {rate_hz:.3g} brings them to that rate")
+        raise _damaged(
+            f"timestamps of {rate_hz:.4g} steps per second, declared {declared_hz:g}",
+            "the declared rate",
+            next_step=f"--resample {rate_hz:.3g} brings them to that rate",
+        )
     off_s = float(np.abs(stamp - stamp[0] - np.arange(len(stamp)) * period_s).max())
     said = f"irregular timestamps{unit}, up to {off_s:.3f} s off {declared_hz:g} Hz" + (
         "" if resampled else ", are kept"
     )
-    time_ns = np.round((stamp - min(0.0, float(stamp[0]))) * NANOSECONDS).astype(np.int64)
-    begin_s = float(stamp[0])
-    return Times(time_ns=time_ns, begin_s=begin_s, note="; ".join(filter(None, (note, said))), even=False)
+    return Times(
+        time_ns=np.round((stamp - min(0.0, float(stamp[0]))) * NANOSECONDS).astype(np.int64),
+        begin_s=float(stamp[0]),
+        note="; ".join(filter(None, (note, said))),
+        even=False,
+    )
 
 
 def _in_seconds(stamp: Floats, period_s: float) -> tuple[Floats, str]:

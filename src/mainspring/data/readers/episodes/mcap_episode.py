@@ -70,8 +70,11 @@ class McapRecording:
         except DamagedData:
             raise
         except (InvalidInput, *_BROKEN) as error:
-            got = str(error)[:200] or type(error).__name__
-            raise DamagedData("read an MCAP recording", on=self.name, got=f"a damaged file: {got}") from error
+            raise DamagedData(
+                "read an MCAP recording",
+                on=self.name,
+                got=f"a damaged file: {str(error)[:200] or type(error).__name__}",
+            ) from error
 
     def _read(self, reader: McapReader) -> Episode:
         summary = reader.get_summary()
@@ -142,7 +145,10 @@ class McapRecording:
                 raise DamagedData("read an MCAP recording", on=self.name, got=f"over {VALUES_BYTES_MAX} bytes")
         if found := log.damage or losses_text(gone.loss for gone in log.losses(_TOPICS)):
             raise DamagedData("read an MCAP recording", on=self.name, got=f"a damaged file: {found[:300]}")
-        return {topic: (_joined(times[topic]), self._vectors(topic, values[topic])) for topic in _TOPICS}
+        return {
+            topic: (np.concatenate([*times[topic], np.empty(0, np.int64)]), self._vectors(topic, values[topic]))
+            for topic in _TOPICS
+        }
 
     def _vectors(self, topic: str, values: list[Any]) -> Floats:
         if not values:
@@ -168,7 +174,3 @@ class McapRecording:
                     )
                 return names
         return tuple(f"{prefix}_{dim}" for dim in range(dims))
-
-
-def _joined(times: list[Integers]) -> Integers:
-    return np.concatenate([*times, np.empty(0, np.int64)])

@@ -97,9 +97,13 @@ class RldsRecording:
 
     def read(self, folder: Path) -> Episode:
         """See `Recording.read`."""
-        values = features_of(record_at(self.path, self.record, on=self.name), on=self.name)
         return episode_of(
-            _Steps(values, self.specs, self.split, self.name),
+            _Steps(
+                features_of(record_at(self.path, self.record, on=self.name), on=self.name),
+                self.specs,
+                self.split,
+                self.name,
+            ),
             name=self.name,
             layout=_LAYOUT,
             options=self.options,
@@ -174,9 +178,12 @@ def specs_of(plain: Any) -> tuple[Spec, ...]:
     found: list[Spec] = []
     _walk(plain, "", found, each_step=False, depth=_DEPTH_MAX)
     if not any(spec.each_step for spec in found):
-        got = ", ".join(spec.path for spec in found[:12]) or "no features"
-        wanted = "an RLDS dataset, whose episodes have steps"
-        raise InvalidInput("read a TFDS dataset", on="features.json", got=got, wanted=wanted)
+        raise InvalidInput(
+            "read a TFDS dataset",
+            on="features.json",
+            got=", ".join(spec.path for spec in found[:12]) or "no features",
+            wanted="an RLDS dataset, whose episodes have steps",
+        )
     return tuple(sorted(found, key=lambda spec: spec.path))
 
 
@@ -216,7 +223,7 @@ class _Steps:
 
     def __init__(self, values: Mapping[str, Values], specs: tuple[Spec, ...], split: str, on: str) -> None:
         self.facts: dict[str, str] = {} if split == "train" else {"split": split}
-        self._on, self._values, self._passed = on, values, list[str]()
+        self._on, self._values, self.passed_over = on, values, list[str]()
         self._specs = {spec.path.removeprefix(_STEPS): spec for spec in specs if spec.each_step}
         self._fields: dict[str, StepField] = {}
         for name, spec in self._specs.items():
@@ -232,11 +239,6 @@ class _Steps:
     def fields(self) -> tuple[StepField, ...]:
         """See `Opened.fields`."""
         return tuple(field for _, field in sorted(self._fields.items()))
-
-    @property
-    def passed_over(self) -> tuple[str, ...]:
-        """See `Opened.passed_over`."""
-        return (f"passed over: {', '.join(self._passed[:12])}",) if self._passed else ()
 
     def numbers(self, field: StepField) -> Array:
         """See `Opened.numbers`."""
@@ -258,13 +260,15 @@ class _Steps:
         values = self._values.get(spec.path, [])
         kind, shape = self._kind(spec), spec.shape
         if kind is None or not len(values):
-            self._passed.append(f"{name} {spec.kind} {spec.dtype}{list(shape)}")
+            self.passed_over.append(f"{name} {spec.kind} {spec.dtype}{list(shape)}")
             return
-        listed = isinstance(values, list)
-        size = 1 if listed else int(np.prod(shape, dtype=np.int64))
+        size = 1 if isinstance(values, list) else int(np.prod(shape, dtype=np.int64))
         if len(values) % size:
-            got = f"{len(values)} numbers, which are no steps of {size}"
-            raise DamagedData("read an RLDS episode", on=f"{self._on} {name}", got=got)
+            raise DamagedData(
+                "read an RLDS episode",
+                on=f"{self._on} {name}",
+                got=f"{len(values)} numbers, which are no steps of {size}",
+            )
         whole = kind in (Kind.NUMBERS, Kind.PIXELS)
         self._fields[name] = StepField(
             name=name, kind=kind, steps=len(values) // size, shape=shape if whole else (), dtype=spec.dtype
@@ -299,8 +303,12 @@ class _Steps:
             raise DamagedData("read an RLDS episode", on=f"{self._on} {spec.path}", got=f"{size * len(values):,} bytes")
         parts = [_inflated(value, size) if spec.encoding == "zlib" else value for value in values]
         if wrong := [len(part) for part in parts if len(part) != size]:
-            got = f"a value of {wrong[0]} bytes"
-            raise DamagedData("read an RLDS episode", on=f"{self._on} {spec.path}", got=got, wanted=f"{size}")
+            raise DamagedData(
+                "read an RLDS episode",
+                on=f"{self._on} {spec.path}",
+                got=f"a value of {wrong[0]} bytes",
+                wanted=f"{size}",
+            )
         return np.frombuffer(b"".join(parts), dtype.newbyteorder("<")).reshape(-1, *spec.shape).astype(dtype)
 
     def _mark(self, name: str, spec: Spec) -> None:
@@ -314,7 +322,7 @@ class _Steps:
             if not marks[-1]:
                 self.facts[name] = "false"  # It was broken off, not ended.
         elif not np.array_equal(marks != 0, wanted != 0):
-            self._passed.append(f"{name}, which marks other steps")
+            self.passed_over.append(f"{name}, which marks other steps")
 
     def _say(self, spec: Spec) -> None:
         values = self._values.get(spec.path, [])
@@ -382,8 +390,9 @@ def _shard_lengths(info: Any) -> dict[str, tuple[int, ...]]:
         try:
             found[str(split["name"])] = tuple(int(length) for length in split.get("shardLengths", ()))
         except (TypeError, ValueError, KeyError, AttributeError) as error:
-            got = json.dumps(split)[:200]
-            raise DamagedData("read a TFDS dataset", on="dataset_info.json", got=got, wanted="a split") from error
+            raise DamagedData(
+                "read a TFDS dataset", on="dataset_info.json", got=json.dumps(split)[:200], wanted="a split"
+            ) from error
     return found
 
 

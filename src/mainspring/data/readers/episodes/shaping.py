@@ -40,8 +40,9 @@ def wanted_parts(options: IngestOptions) -> Mapping[str, tuple[str, ...]]:
     for ours, theirs in options.names.items():
         parts = tuple(part.strip() for part in theirs.split("+"))
         if own_name(ours) in found or not all(parts):
-            wanted = "each of ours once, and names joined by +"
-            raise InvalidInput("read --map", got=f"{ours}={theirs}"[:200], wanted=wanted)
+            raise InvalidInput(
+                "read --map", got=f"{ours}={theirs}"[:200], wanted="each of ours once, and names joined by +"
+            )
         found[own_name(ours)] = parts
     return found
 
@@ -104,9 +105,11 @@ def with_action(episode: Episode, action: str) -> Episode:
     if ACTION in episode.columns:
         return episode
     name = own_name(action.removeprefix(NEXT))
-    names = episode.features.names(name)
     columns = tuple(
-        sorted((*episode.features.columns, Column(name=ACTION, names=names)), key=lambda column: column.name)
+        sorted(
+            (*episode.features.columns, Column(name=ACTION, names=episode.features.names(name))),
+            key=lambda column: column.name,
+        )
     )
     return replace(
         episode,
@@ -142,14 +145,13 @@ def resampled(episode: Episode, rate_hz: float) -> Episode:
         videos = episode.videos
     else:
         videos = tuple(_chosen(video, chosen, len(episode.time_ns)) for video in episode.videos)
-    said = f"brought from {len(episode.time_ns)} steps to {steps} at {rate_hz:g} Hz"
     return replace(
         episode,
         rate_hz=rate_hz,
         time_ns=time_ns,
         columns={name: values[chosen] for name, values in episode.columns.items()},
         videos=videos,
-        note=with_note(episode.note, said),
+        note=with_note(episode.note, f"brought from {len(episode.time_ns)} steps to {steps} at {rate_hz:g} Hz"),
     )
 
 
@@ -163,8 +165,7 @@ def nearest_steps(time_ns: Integers, wanted_ns: Integers) -> Integers:
     after = np.clip(np.searchsorted(time_ns, wanted_ns), 1, max(len(time_ns) - 1, 1))
     if len(time_ns) < 2:
         return np.zeros(len(wanted_ns), np.int64)
-    nearer = wanted_ns - time_ns[after - 1] <= time_ns[after] - wanted_ns
-    return np.where(nearer, after - 1, after).astype(np.int64)
+    return np.where(wanted_ns - time_ns[after - 1] <= time_ns[after] - wanted_ns, after - 1, after).astype(np.int64)
 
 
 def with_note(note: str, said: str) -> str:

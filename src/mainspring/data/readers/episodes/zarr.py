@@ -197,7 +197,7 @@ class _Rows:
     def __init__(self, store: _Store, recording: ZarrRecording) -> None:
         self.losses: list[Loss] = []
         self._on, self._store = recording.name, store
-        self._begin, self._passed = recording.begin, list[str]()
+        self._begin, self.passed_over = recording.begin, list[str]()
         arrays = _arrays(store, recording.name)
         self._arrays = {key.removeprefix(recording.prefix): array for key, array in arrays.items()}
         self._fields: dict[str, StepField] = {}
@@ -211,16 +211,10 @@ class _Rows:
         """See `Opened.fields`."""
         return tuple(field for _, field in sorted(self._fields.items()))
 
-    @property
-    def passed_over(self) -> tuple[str, ...]:
-        """See `Opened.passed_over`."""
-        return (f"passed over: {', '.join(self._passed[:12])}",) if self._passed else ()
-
     def numbers(self, field: StepField) -> Array:
         """See `Opened.numbers`."""
         with _whole(f"{self._on} {field.name}"):
-            array = self._checked(field)
-            values: Array = np.asarray(array[self._begin : self._begin + field.steps])
+            values: Array = np.asarray(self._checked(field)[self._begin : self._begin + field.steps])
             return values.astype(values.dtype.newbyteorder("="), copy=False)
 
     def pictures(self, field: StepField) -> Iterator[Array | bytes]:
@@ -249,7 +243,7 @@ class _Rows:
         upto = array.shape[0] if end is None else min(end, array.shape[0])
         kind = Kind.TEXT if array.dtype.kind in "USOT" else kind_of(array.dtype, tuple(array.shape[1:]))
         if kind is None or (kind is Kind.TEXT and array.ndim > 1):
-            self._passed.append(f"{key} {array.dtype}{list(array.shape)}")
+            self.passed_over.append(f"{key} {array.dtype}{list(array.shape)}")
         elif upto > self._begin:
             self._fields[key] = StepField(
                 name=key,
@@ -268,7 +262,7 @@ class _Rows:
                 missing += len(rows)
         if missing and array.metadata.zarr_format == 3 and field.kind is not Kind.PIXELS:
             said = f"{missing} of {field.steps} steps of {field.name} are in no file: Zarr leaves out chunks of only"
-            self._passed.append(f"{said} {array.fill_value}, and so they were read")
+            self.passed_over.append(f"{said} {array.fill_value}, and so they were read")
         elif missing:
             frames = field.kind is Kind.PIXELS
             self.losses.append(
@@ -291,8 +285,12 @@ def _whole(on: str) -> Iterator[None]:
     except MainspringError:
         raise
     except Exception as error:  # A dozen codecs raise whatever they like.
-        got = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DamagedData("read a Zarr store", on=on, got=got, wanted="a whole one") from error
+        raise DamagedData(
+            "read a Zarr store",
+            on=on,
+            got=" ".join(str(error).split())[:200] or type(error).__name__,
+            wanted="a whole one",
+        ) from error
 
 
 def _store_at(path: Path) -> _Store:
@@ -343,13 +341,16 @@ def _arrays(store: _Store, on: str) -> dict[str, Any]:
         folder = waiting.pop()
         kind = store.kind_of(folder)
         if kind is _Node.ARRAY:
-            array = _library().open_array(store.store, path=folder, mode="r")
-            found[folder] = _checked_array(array, f"{on} {folder}")
+            found[folder] = _checked_array(_library().open_array(store.store, path=folder, mode="r"), f"{on} {folder}")
         elif kind is _Node.GROUP and folder.count("/") < _DEPTH_MAX:
             waiting += [f"{folder}/{name}".lstrip("/") for name in store.folders_in(folder)]
         else:
-            got = f"{folder or on}, which no description makes an array or a group"
-            raise DamagedData("read a Zarr store", on=on, got=got, wanted="a sound .zarray, .zgroup or zarr.json")
+            raise DamagedData(
+                "read a Zarr store",
+                on=on,
+                got=f"{folder or on}, which no description makes an array or a group",
+                wanted="a sound .zarray, .zgroup or zarr.json",
+            )
         if len(found) + len(waiting) > FIELDS_MAX:
             raise DamagedData("read a Zarr store", on=on, got=f"over {FIELDS_MAX} arrays")
     if not found or "" in found:
@@ -370,8 +371,7 @@ def _checked_array(array: Any, on: str) -> Any:
 
 def _codecs(plain: Any) -> Iterator[str]:
     """Yields the names of every codec that a description names, also inside others."""
-    named = [plain.get("compressor"), *(plain.get("filters") or ()), *(plain.get("codecs") or ())]
-    for codec in named:
+    for codec in [plain.get("compressor"), *(plain.get("filters") or ()), *(plain.get("codecs") or ())]:
         said = codec if isinstance(codec, Mapping) else codec.to_dict() if hasattr(codec, "to_dict") else None
         if said is None and codec is not None:
             said = codec.get_config()
@@ -420,8 +420,12 @@ def _files(store: _Store, arrays: Mapping[str, Any], name: str, begin: int, end:
         for _, names in _chunks(array, 0 if whole else begin, upto):
             keys += names
             if len(keys) > FILES_MAX:
-                wanted = f"at most {FILES_MAX}; a zip file of it is one file"
-                raise InvalidInput("read a Zarr store", on=name, got=f"over {FILES_MAX} files", wanted=wanted)
+                raise InvalidInput(
+                    "read a Zarr store",
+                    on=name,
+                    got=f"over {FILES_MAX} files",
+                    wanted=f"at most {FILES_MAX}; a zip file of it is one file",
+                )
     return tuple(
         SourceFile(name=f"{name}/{key}", path=store.path / key) for key in dict.fromkeys(keys) if store.has(key)
     )

@@ -99,8 +99,7 @@ class Commands:
             ) from error
         try:
             with suppress(ProcessLookupError):
-                limit = (OUTPUT_BYTES_MAX, OUTPUT_BYTES_MAX)
-                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, limit)
+                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (OUTPUT_BYTES_MAX, OUTPUT_BYTES_MAX))
             return process.wait(self._limit_s)
         except BaseException as error:
             os.killpg(process.pid, signal.SIGKILL)  # It was not reaped, so the number is its own.

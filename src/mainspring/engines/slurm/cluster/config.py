@@ -100,8 +100,12 @@ class SlurmCluster:
         }
         for name, (bad, wanted) in wrong.items():
             if bad:
-                got = repr(getattr(self, name))[:200]
-                raise InvalidSpec("accept a Slurm cluster", on=f"{self.name}, field {name!r}", got=got, wanted=wanted)
+                raise InvalidSpec(
+                    "accept a Slurm cluster",
+                    on=f"{self.name}, field {name!r}",
+                    got=repr(getattr(self, name))[:200],
+                    wanted=wanted,
+                )
         for word in words:
             if not word or word.startswith("-") or any(not letter.isalnum() and letter not in "._-" for letter in word):
                 raise InvalidSpec(

@@ -149,7 +149,7 @@ def read_host(line: str, partitions: tuple[str, ...], chips: Mapping[str, ChipNa
         chips=counts[gres_type] if has_gpus else cpus,
         cpus=cpus,
         memory_mib=memory_mib if memory_mib > _MEMORY_UNKNOWN_MIB else 0,
-        features=_features(found.get("ActiveFeatures")),
+        features=tuple(sorted({word for word in told(found.get("ActiveFeatures")).split(",") if word})),
     )
     used_memory_mib = int(found["AllocMem"])
     used_chips = _used_gpus(gres_type, found.get("GresUsed"), allocated) if has_gpus else used_cpus
@@ -164,18 +164,17 @@ def read_host(line: str, partitions: tuple[str, ...], chips: Mapping[str, ChipNa
     )
 
 
-def _features(told_of: str | None) -> tuple[str, ...]:
-    return tuple(sorted({word for word in told(told_of).split(",") if word}))
-
-
 def _explained(standing: HostState, line: str) -> HostState:
     """Returns the same, with what its operators said and when."""
     if standing.condition is NodeCondition.READY:
         return standing
     said, user, said_s = node_reason(line)
     said = f"{said} ({user})" if said and user else said
-    words = f"{standing.words}: {said}" if said and not standing.owner else said or standing.words
-    return replace(standing, words=words, leaves_s=said_s if standing.leaving else None)
+    return replace(
+        standing,
+        words=f"{standing.words}: {said}" if said and not standing.owner else said or standing.words,
+        leaves_s=said_s if standing.leaving else None,
+    )
 
 
 def _used_gpus(gres_type: str, used: str | None, allocated: Mapping[str, float]) -> int:

@@ -87,7 +87,6 @@ class _Known:
     """What the last look found."""
 
     machine_of: Mapping[NodeName, Machine]
-    name_of: Mapping[str, NodeName]
     partitions: Mapping[str, Partition]
     limits: Limits
     settings: _Settings
@@ -123,8 +122,9 @@ class Stock:
         limits = self._read_limits(settings)
         reserved = read_reserved(self._ask("reservation"), now_s=self._clock.now_s(), on=self._cluster.name)
         hosts = [replace(host, standing=reserved.standing(host)) for host in hosts]
-        known = _Known(machine_of={}, name_of={}, partitions=partitions, limits=limits, settings=settings)
-        nodes = (self._slots if self._cluster.delegated else self._nodes)(hosts, ours, known)
+        nodes = (self._slots if self._cluster.delegated else self._nodes)(
+            hosts, ours, _Known(machine_of={}, partitions=partitions, limits=limits, settings=settings)
+        )
         return Inventory(
             cluster=self._cluster.name,
             engine=OWNER,
@@ -149,15 +149,6 @@ class Stock:
         if node not in machines:
             raise NotFound("use a node of Slurm", on=self._cluster.name, got=node, wanted=nearest(node, machines))
         return machines[node]
-
-    def node_of(self, host: str) -> NodeName:
-        """Returns our name of a machine ("Node-A1" is "node-a1").
-
-        Args:
-            host: Slurm's name of it.
-        """
-        known = self._last.name_of if self._last else {}
-        return known.get(host) or NodeName(our_name(host))
 
     def grace_s(self, partition: str, qos: str) -> float:
         """Returns how long a job is given between Slurm's first word that it must end and its end by force.
@@ -248,9 +239,11 @@ class Stock:
         partitions = read_partitions(self._ask("partition"), on=self._cluster.name)
         for name in self._cluster.partitions:
             if name not in partitions:
-                wanted = nearest(name, partitions)
                 raise Unavailable(
-                    "read the partitions of Slurm", on=self._cluster.name, got=f"no {name!r}", wanted=wanted
+                    "read the partitions of Slurm",
+                    on=self._cluster.name,
+                    got=f"no {name!r}",
+                    wanted=nearest(name, partitions),
                 )
         return {name: partitions[name] for name in self._cluster.partitions}
 
@@ -269,8 +262,12 @@ class Stock:
                 hosts[host.machine.name] = host
         missing = sorted({name for partition in partitions.values() for name in partition.hosts} - told)
         if missing:
-            got = f"{len(told)} of them, without {', '.join(missing[:8])}"
-            raise Unavailable(attempted, on=on, got=got, wanted=f"{len(missing)} more, which its partitions have")
+            raise Unavailable(
+                attempted,
+                on=on,
+                got=f"{len(told)} of them, without {', '.join(missing[:8])}",
+                wanted=f"{len(missing)} more, which its partitions have",
+            )
         return [self._dated(hosts[name]) for name in sorted(hosts)]
 
     def _dated(self, host: Host) -> Host:
@@ -279,26 +276,27 @@ class Stock:
         if not standing.leaving:
             self._leaving_s.pop(name, None)
         elif standing.leaves_s is None:
-            since_s = self._leaving_s.setdefault(name, self._clock.now_s())
-            return replace(host, standing=replace(standing, leaves_s=since_s))
+            return replace(
+                host, standing=replace(standing, leaves_s=self._leaving_s.setdefault(name, self._clock.now_s()))
+            )
         return host
 
     def _nodes(self, hosts: list[Host], ours: Ours, known: _Known) -> tuple[Node, ...]:
         """Returns machines as nodes, and keeps what stands behind them."""
         held = by_node(holding for holding in ours.holdings if holding.host)
-        names: dict[str, NodeName] = {}
         machines: dict[NodeName, Machine] = {}
         nodes = []
         for host in hosts:
             machine = host.machine
             name = NodeName(our_name(machine.name, machines))
-            names[machine.name], machines[name] = name, machine
+            machines[name] = machine
             closed = known.partitions[machine.partition].closed or ours.refusals.get(machine.partition, "")
             standing = _held_back(host.standing, closed, ours.cordons.get(name))
             foreign = used_of(host).less(held.get(name, Amount()))
-            place = known.settings.place_of.get(machine.name, ())
-            nodes.append(make_node(name, machine, standing, foreign, domains=place))
-        self._last = replace(known, machine_of=machines, name_of=names)
+            nodes.append(
+                make_node(name, machine, standing, foreign, domains=known.settings.place_of.get(machine.name, ()))
+            )
+        self._last = replace(known, machine_of=machines)
         return tuple(nodes)
 
     def _slots(self, hosts: list[Host], ours: Ours, known: _Known) -> tuple[Node, ...]:
@@ -316,9 +314,11 @@ class Stock:
                 partition=partition.name, partition_qos=partition.qos, accounts=sorted(accounts), qos=qos
             )
             room = least([room, {"node": partition.nodes_max}])
-            closed = partition.closed or ours.refusals.get(partition.name, "")
-            queued = max(0, cluster.queued_nodes_max - waiting)
-            found = bucket.nodes(queued=queued, room=room, closed=closed)
+            found = bucket.nodes(
+                queued=max(0, cluster.queued_nodes_max - waiting),
+                room=room,
+                closed=partition.closed or ours.refusals.get(partition.name, ""),
+            )
             machines |= dict.fromkeys((node.name for node in found), bucket.machine)
             nodes += found
         self._last = replace(known, machine_of=machines)
@@ -329,8 +329,11 @@ def _user_name(number: int) -> str:
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError as error:
-        got, step = f"user number {number}, which has no name", "run the engine as a user that Slurm knows"
-        raise Unavailable("read our limits in Slurm", got=got, next_step=step) from error
+        raise Unavailable(
+            "read our limits in Slurm",
+            got=f"user number {number}, which has no name",
+            next_step="run the engine as a user that Slurm knows",
+        ) from error
 
 
 def _held_back(standing: HostState, closed: str, cordon: Cordon | None) -> HostState:

@@ -102,20 +102,19 @@ class Limits:
         return qos or self.database.default_qos.get(self._account(""), DEFAULT_QOS)
 
     def _account(self, account: str) -> str:
-        if account:
-            return account
         ours = (
             row["Account"] for row in self.associations if told(row.get("UserName")) and row.get("DefAssoc") == "Yes"
         )
-        return next(ours, "")
+        return account or next(ours, "")
 
     def _room_of_account(self, account: str, partition: str) -> Room:
         """Returns what our association with an account allows, and every account above it."""
-        rooms: list[Room] = []
         above = {row["Account"]: row for row in self.associations if not told(row.get("UserName"))}
-        for row in self.associations:
-            if row["Account"] == account and told(row.get("UserName")) and row.get("Partition") in ("", partition):
-                rooms.append(_room(row))
+        rooms = [
+            _room(row)
+            for row in self.associations
+            if row["Account"] == account and told(row.get("UserName")) and row.get("Partition") in ("", partition)
+        ]
         for _ in range(len(above)):
             record = above.get(account)
             if record is None:
@@ -125,8 +124,7 @@ class Limits:
         return least(rooms)
 
     def _room_of_qos(self, qos: str) -> Room:
-        line = self.qos.get(qos, "")
-        record, _, by_user = line.partition("User Limits=")
+        record, _, by_user = self.qos.get(qos, "").partition("User Limits=")
         used: dict[str, float] = {}
         for number, text in _BY_USER.findall(by_user):
             if int(number) == self.user_number:
@@ -150,9 +148,12 @@ def read_limits(text: str, *, user_number: int, database: Database, on: str) -> 
     if not text.startswith(_TITLE):
         raise unreadable("read the limits of Slurm", got=text, wanted=f"{_TITLE!r}", on=on)
     associations = tuple(fields(line) for line in text.split("\n") if line.startswith("ClusterName="))
-    qos = {line[4:].partition("(")[0]: line for line in text.split("\n") if line.startswith("QOS=")}
-    sound = tuple(row for row in associations if "Account" in row)
-    return Limits(associations=sound, qos=qos, user_number=user_number, database=database)
+    return Limits(
+        associations=tuple(row for row in associations if "Account" in row),
+        qos={line[4:].partition("(")[0]: line for line in text.split("\n") if line.startswith("QOS=")},
+        user_number=user_number,
+        database=database,
+    )
 
 
 def read_database(qos_text: str, association_text: str) -> Database:
@@ -168,8 +169,9 @@ def read_database(qos_text: str, association_text: str) -> Database:
         if len(words) == QOS_FORMAT.count(",") + 1:
             name, grace, jobs_running, jobs_all, limits = words
             jobs = min(whole_number(jobs_running), whole_number(jobs_all))
-            room = tres(limits) if jobs == inf else {**tres(limits), JOBS: jobs}
-            rows[name] = QosRow(grace_s=duration_s(grace) or 0.0, room=room)
+            rows[name] = QosRow(
+                grace_s=duration_s(grace) or 0.0, room=tres(limits) if jobs == inf else {**tres(limits), JOBS: jobs}
+            )
     pairs = (line.partition("|") for line in association_text.splitlines())
     return Database(qos=rows, default_qos={account: qos for account, _, qos in pairs if qos})
 
@@ -191,13 +193,14 @@ def _most(rooms: list[Room]) -> Room:
 
 def _room(record: Mapping[str, str]) -> Room:
     """Returns what is left of one record's own limits; a limit on each job is one on what one look offers."""
-    left: list[Room] = []
-    for name in ("GrpJobs", "GrpSubmitJobs", "MaxJobs", "MaxSubmitJobs"):
-        if count := _COUNT.fullmatch(record.get(name, "")):
-            left.append({JOBS: max(0.0, float(count[1]) - float(count[2] or 0))})
-    for name in ("GrpTRES", "MaxTRESPJ"):
-        limits = _LIMIT.findall(record.get(name, ""))
-        left.append({kind: max(0.0, float(limit) - float(used or 0)) for kind, limit, used in limits})
+    counts = (
+        _COUNT.fullmatch(record.get(name, "")) for name in ("GrpJobs", "GrpSubmitJobs", "MaxJobs", "MaxSubmitJobs")
+    )
+    limits = (_LIMIT.findall(record.get(name, "")) for name in ("GrpTRES", "MaxTRESPJ"))
+    left: list[Room] = [
+        *({JOBS: max(0.0, float(count[1]) - float(count[2] or 0))} for count in counts if count),
+        *({kind: max(0.0, float(most) - float(used or 0)) for kind, most, used in each} for each in limits),
+    ]
     if any(float(used or 0) >= float(limit) for _, limit, used in _LIMIT.findall(record.get("GrpTRESMins", ""))):
         left.append({JOBS: 0.0})
     return least(left)

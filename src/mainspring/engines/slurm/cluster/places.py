@@ -72,8 +72,9 @@ class Reserved:
         """Returns what a machine's state means, reservations included."""
         name, known = host.machine.name, host.standing
         if name in self.now and known.condition is not NodeCondition.DOWN and not known.leaving:
-            words = f"reserved in Slurm: {self.now[name]}"
-            known = replace(known, condition=NodeCondition.CORDONED, owner=OWNER, words=words)
+            known = replace(
+                known, condition=NodeCondition.CORDONED, owner=OWNER, words=f"reserved in Slurm: {self.now[name]}"
+            )
         if name in self.from_s:
             known = replace(known, leaves_s=min(self.from_s[name], inf if known.leaves_s is None else known.leaves_s))
         return known

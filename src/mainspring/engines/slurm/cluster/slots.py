@@ -109,8 +109,11 @@ class Bucket:
         foreign = _within(room, self.machine, _offered(self.machine, ready, asked_for, len(ready_slots)))
         nodes += [self._node(slot, _READY, used) for slot, used in zip(ready_slots, foreign, strict=True)]
         for slot, host in zip(away_slots, away, strict=True):
-            words = f"{host.machine.name}: {host.standing.words}"
-            gone = HostState(condition=host.standing.condition, words=words, owner=host.standing.owner)
+            gone = HostState(
+                condition=host.standing.condition,
+                words=f"{host.machine.name}: {host.standing.words}",
+                owner=host.standing.owner,
+            )
             nodes.append(self._node(slot, gone, Amount()))
         shut = HostState(condition=NodeCondition.CORDONED, words=closed, owner=OWNER)
         if closed:
@@ -187,8 +190,7 @@ def make_buckets(hosts: Iterable[Host], holdings: Sequence[SlotHolding]) -> tupl
             held.setdefault(match[1], []).append(holding)
     buckets: dict[str, Bucket] = {}
     for (partition, chip, gres_type, chips), alike in sorted(kinds.items()):
-        longest = NAME_LENGTH_MAX - _NUMBER_LETTERS
-        name = our_name(f"{partition}-{chip}x{chips}", buckets, longest=longest)
+        name = our_name(f"{partition}-{chip}x{chips}", buckets, longest=NAME_LENGTH_MAX - _NUMBER_LETTERS)
         machine = Machine(
             name="",
             partition=partition,
@@ -199,8 +201,12 @@ def make_buckets(hosts: Iterable[Host], holdings: Sequence[SlotHolding]) -> tupl
             memory_mib=min(host.machine.memory_mib for host in alike),
             features=tuple(sorted(set.intersection(*(set(host.machine.features) for host in alike)))),
         )
-        ordered = tuple(sorted(alike, key=lambda host: host.machine.name))
-        buckets[name] = Bucket(name=name, machine=machine, hosts=ordered, held=tuple(held.get(name, ())))
+        buckets[name] = Bucket(
+            name=name,
+            machine=machine,
+            hosts=tuple(sorted(alike, key=lambda host: host.machine.name)),
+            held=tuple(held.get(name, ())),
+        )
     return tuple(buckets.values())
 
 
@@ -232,8 +238,11 @@ def _whole(machine: Machine) -> Amount:
 
 
 def _foreign_of(node: Node) -> Amount:
-    memory_mib = round(node.foreign_memory_gib * MIB_PER_GIB)
-    return Amount(chips=node.foreign_chip_milli // MILLI, cpus=node.foreign_cpus, memory_mib=memory_mib)
+    return Amount(
+        chips=node.foreign_chip_milli // MILLI,
+        cpus=node.foreign_cpus,
+        memory_mib=round(node.foreign_memory_gib * MIB_PER_GIB),
+    )
 
 
 def _offered(machine: Machine, hosts: Sequence[Host], asked_for: int, count: int) -> list[Amount]:

@@ -95,8 +95,7 @@ def node_reason(line: str) -> tuple[str, str, float | None]:
     if not stamps:
         return text.strip(), "", None
     stamp = stamps[-1]
-    words = text[: stamp.start()] + text[stamp.end() :]
-    return " ".join(words.split()), stamp[1], time_s(stamp[2])
+    return " ".join((text[: stamp.start()] + text[stamp.end() :]).split()), stamp[1], time_s(stamp[2])
 
 
 def fields(line: str) -> dict[str, str]:
@@ -225,8 +224,7 @@ def _numbers(ranges: str, most: int) -> Iterator[str]:
         first, last = (match[1], match[2] or match[1]) if match else ("1", "0")
         if not int(first) <= int(last) < int(first) + most:
             raise ValueError(f"{entry[:QUOTED_MAX]!r} is no range of at most {most} hosts")
-        for number in range(int(first), int(last) + 1):
-            yield f"{number:0{len(first)}}"
+        yield from (f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1))
 
 
 def whole_number(text: str | None) -> float:

@@ -173,8 +173,9 @@ class Watch:
 
     def _withdraw(self, one: Watched, reason: str, *, taken: bool = True) -> AllocationSeen:
         """Ends what never began, if it still has not begun when that is decided."""
-        over = Over(ended_s=self._now_s, exit_code=None, reason=reason, agent_lost=not taken, taken=taken)
-        self.deeds.withdraw.append((one, over))
+        self.deeds.withdraw.append(
+            (one, Over(ended_s=self._now_s, exit_code=None, reason=reason, agent_lost=not taken, taken=taken))
+        )
         return self._seen(one, AllocationPhase.STOPPING, reason=reason, taken=taken)
 
     # ------------------------------------------------------------ since it has begun
@@ -227,8 +228,9 @@ class Watch:
         if state not in ("NODE_FAIL", FORGOTTEN):
             self.deeds.ask_nodes.append(one)
         left = len(one.claim.nodes) - len(gone.codes)
-        reason = f"{state_words(state)}; {left} agents left no word yet"
-        return self._seen(one, AllocationPhase.STOPPING, reason=reason, gone=gone)
+        return self._seen(
+            one, AllocationPhase.STOPPING, reason=f"{state_words(state)}; {left} agents left no word yet", gone=gone
+        )
 
     def _conclude(self, one: Watched, gone: Gone, word: str, state: str) -> AllocationSeen:
         lost = [index for index in range(len(one.claim.nodes)) if gone.codes.get(index, 1)]

@@ -111,8 +111,12 @@ class SetUp:
         try:
             return look()
         except MainspringError as error:
-            found = f"{error.got or error}{f', on {error.on}' if error.on else ''}"
-            return Finding(name=name, standing=CheckResult.FAILED, found=found, fix=error.next_step or _FIXES[name])
+            return Finding(
+                name=name,
+                standing=CheckResult.FAILED,
+                found=f"{error.got or error}{f', on {error.on}' if error.on else ''}",
+                fix=error.next_step or _FIXES[name],
+            )
         except OSError as error:
             return Finding(name=name, standing=CheckResult.FAILED, found=str(error), fix=_FIXES[name])
 
@@ -147,8 +151,12 @@ class SetUp:
         found = f"cluster {name}, Slurm {version}, answers in {took_s:.2f} s"
         limit_s = self._cluster.command_s_max
         if took_s > SLOW_PART * limit_s:
-            fix = f"raise command_s_max ({limit_s:g} s) in config.yaml, or find out what keeps slurmctld busy"
-            return Finding(name="slurmctld", standing=CheckResult.WARNING, found=found, fix=fix)
+            return Finding(
+                name="slurmctld",
+                standing=CheckResult.WARNING,
+                found=found,
+                fix=f"raise command_s_max ({limit_s:g} s) in config.yaml, or find out what keeps slurmctld busy",
+            )
         return _ok("slurmctld", found)
 
     def _partitions_are_up(self) -> Finding:
@@ -161,8 +169,12 @@ class SetUp:
         own = {name: known[name] for name in self._cluster.partitions}
         down = [f"{name} is {row.get('State')}" for name, row in own.items() if row.get("State") != "UP"]
         if down:
-            fix = "have an operator run: scontrol update PartitionName=... State=UP"
-            return Finding(name="partitions", standing=CheckResult.FAILED, found=in_words(down), fix=fix)
+            return Finding(
+                name="partitions",
+                standing=CheckResult.FAILED,
+                found=in_words(down),
+                fix="have an operator run: scontrol update PartitionName=... State=UP",
+            )
         found = in_words(
             f"{name} ({row.get('TotalNodes', '?')} nodes, jobs up to {row.get('MaxTime', '?')})"
             for name, row in own.items()
@@ -204,18 +216,24 @@ class SetUp:
         chips = sorted({node.chip for node in self._inventory.nodes})
         free = [chip for chip in chips if chip not in prices]
         if free:
-            fix = f"--price {free[0]}=DOLLARS, per chip and hour: jobs go where work is cheapest"
-            found = f"none for {in_words(free)}, which counts as free of charge"
-            return Finding(name="prices", standing=CheckResult.WARNING, found=found, fix=fix)
+            return Finding(
+                name="prices",
+                standing=CheckResult.WARNING,
+                found=f"none for {in_words(free)}, which counts as free of charge",
+                fix=f"--price {free[0]}=DOLLARS, per chip and hour: jobs go where work is cheapest",
+            )
         return _ok("prices", in_words(f"{chip} ${prices[chip]:g}" for chip in chips))
 
     def _accounts_are_known(self) -> Finding:
         accounts, qos = set(self._cluster.accounts.values()), set(self._cluster.qos.values())
         if self._config.get("AccountingStorageType") == "accounting_storage/none":
             if accounts or qos:
-                found = "Slurm keeps no accounts here and looks at neither account nor QOS"
-                fix = "leave --account and --qos out, or map tiers to partitions in config.yaml (tier_partitions)"
-                return Finding(name="accounts", standing=CheckResult.WARNING, found=found, fix=fix)
+                return Finding(
+                    name="accounts",
+                    standing=CheckResult.WARNING,
+                    found="Slurm keeps no accounts here and looks at neither account nor QOS",
+                    fix="leave --account and --qos out, or map tiers to partitions in config.yaml (tier_partitions)",
+                )
             return _ok("accounts", "Slurm keeps none here")
         user = pwd.getpwuid(os.getuid()).pw_name
         words = ("sacctmgr", "-n", "-P", "show", "assoc", f"user={user}", "format=account,qos")
@@ -224,8 +242,11 @@ class SetUp:
         allowed = {name for row in rows if len(row) == 2 for name in row[1].split(",") if name}
         for what, wanted, known in (("account", accounts, own), ("QOS", qos, allowed)):
             for name in sorted(wanted - known):
-                fix = f"{nearest(name, known)}; or have it granted to {user} with sacctmgr"
-                raise InvalidSpec(f"use the {what}", got=f"{user} has no {what} {name!r}", next_step=fix)
+                raise InvalidSpec(
+                    f"use the {what}",
+                    got=f"{user} has no {what} {name!r}",
+                    next_step=f"{nearest(name, known)}; or have it granted to {user} with sacctmgr",
+                )
         if not own and "associations" in self._config.get("AccountingStorageEnforce", ""):
             raise InvalidSpec("find an account", got=f"{user} is in no account")
         told = (in_words(sorted(names)) or "none" for names in (own, allowed))
@@ -269,32 +290,46 @@ class SetUp:
             path.mkdir(mode=0o700)
             made = True
         if not path.is_dir():
-            got = "a file" if path.exists() else "no such folder, nor the one above it"
-            raise InvalidSpec("use the shared folder", got=got, on=str(path), next_step=f"mkdir -p -m 700 {path}")
+            raise InvalidSpec(
+                "use the shared folder",
+                got="a file" if path.exists() else "no such folder, nor the one above it",
+                on=str(path),
+                next_step=f"mkdir -p -m 700 {path}",
+            )
         about = path.stat()
         if about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & 0o077:
             owner, mode = about.st_uid, stat.S_IMODE(about.st_mode)
-            got = f"{path} belongs to user {owner}, mode {mode:o}: others could read secrets of jobs there"
-            fix = f"chmod 700 {path}" if owner == os.getuid() else "name a folder of this account's own"
-            raise InvalidSpec("use the shared folder", got=got, next_step=fix)
+            raise InvalidSpec(
+                "use the shared folder",
+                got=f"{path} belongs to user {owner}, mode {mode:o}: others could read secrets of jobs there",
+                next_step=f"chmod 700 {path}" if owner == os.getuid() else "name a folder of this account's own",
+            )
         if not os.access(path, os.W_OK | os.X_OK):
             raise InvalidSpec("use the shared folder", got=f"{path} cannot be written")
         free = shutil.disk_usage(path).free
         found = f"{path}{' (made now)' if made else ''}, {free / 1e9:.1f} GB free"
         if free < SHARED_BYTES_MIN:
-            fix = "make room: output of jobs is kept there"
-            return Finding(name="shared folder", standing=CheckResult.WARNING, found=found, fix=fix)
+            return Finding(
+                name="shared folder",
+                standing=CheckResult.WARNING,
+                found=found,
+                fix="make room: output of jobs is kept there",
+            )
         return _ok("shared folder", found)
 
     def _job_runs(self) -> Finding:
         self._trial = trial = self._job.run(self._submissions()[0])
         if trial.waits:
-            found = f"waited {trial.waited_s:.0f} s in Slurm's queue and was taken back: {trial.waits}"
-            fix = f"once a node is free: ms cluster check {self._cluster.name}"
-            return Finding(name="test job", standing=CheckResult.WARNING, found=found, fix=fix)
+            return Finding(
+                name="test job",
+                standing=CheckResult.WARNING,
+                found=f"waited {trial.waited_s:.0f} s in Slurm's queue and was taken back: {trial.waits}",
+                fix=f"once a node is free: ms cluster check {self._cluster.name}",
+            )
         if trial.wrong:
-            found = f"on {trial.node}: {trial.wrong}"
-            return Finding(name="test job", standing=CheckResult.FAILED, found=found, fix=trial.fix)
+            return Finding(
+                name="test job", standing=CheckResult.FAILED, found=f"on {trial.node}: {trial.wrong}", fix=trial.fix
+            )
         return _ok("test job", f"ran on {trial.node}, over {trial.waited_s:.1f} s after it was submitted")
 
 

@@ -131,8 +131,7 @@ class TrialJob:
         state = facts.get("JobState", "")
         if stage_of(state) is Stage.WAITING:
             return Trial(waits=waits_for(facts.get("Reason", "")), waited_s=waited_s)
-        code = int(facts.get("ExitCode", "0").partition(":")[0] or 0)
-        answer, wrong, fix = None, *self._excuse(code)
+        answer, wrong, fix = None, *self._excuse(int(facts.get("ExitCode", "0").partition(":")[0] or 0))
         if not wrong:
             answer = self._answer(folder, wait_s=SHOWN_S_MAX if state == "COMPLETED" else 0.0)
         if answer is not None and answer.asked != folder.name:
@@ -244,11 +243,19 @@ def agent_can_start(trial: Trial, version: str) -> Finding:
     name, answer = "Mainspring on a node", _answer(trial)
     found = f"{answer.version or 'none'} under Python {answer.python}"
     if answer.agent_error:
-        fix = f"install mainspring=={version} for that Python on every node, or name another one with --python"
-        return Finding(name=name, standing=CheckResult.FAILED, found=f"{found}: {answer.agent_error}", fix=fix)
+        return Finding(
+            name=name,
+            standing=CheckResult.FAILED,
+            found=f"{found}: {answer.agent_error}",
+            fix=f"install mainspring=={version} for that Python on every node, or name another one with --python",
+        )
     if answer.version != version:
-        fix = f"install mainspring=={version} there"
-        return Finding(name=name, standing=CheckResult.FAILED, found=f"{found}, here {version}", fix=fix)
+        return Finding(
+            name=name,
+            standing=CheckResult.FAILED,
+            found=f"{found}, here {version}",
+            fix=f"install mainspring=={version} there",
+        )
     return Finding(name=name, standing=CheckResult.OK, found=found)
 
 
@@ -256,12 +263,20 @@ def scratch_has_room(trial: Trial, folder: str) -> Finding:
     """Returns whether agents can write to the node's scratch folder."""
     name, answer = "scratch on a node", _answer(trial)
     if answer.scratch_error:
-        fix = "name a folder of the nodes that this account may write with --scratch"
-        return Finding(name=name, standing=CheckResult.FAILED, found=f"{folder}: {answer.scratch_error}", fix=fix)
+        return Finding(
+            name=name,
+            standing=CheckResult.FAILED,
+            found=f"{folder}: {answer.scratch_error}",
+            fix="name a folder of the nodes that this account may write with --scratch",
+        )
     found = f"{folder}, {answer.scratch_free_bytes / 1e9:.1f} GB free"
     if answer.scratch_free_bytes < SCRATCH_BYTES_MIN:
-        fix = f"make room, or name a folder with --scratch that has {SCRATCH_BYTES_MIN / 1e9:.0f} GB"
-        return Finding(name=name, standing=CheckResult.WARNING, found=found, fix=fix)
+        return Finding(
+            name=name,
+            standing=CheckResult.WARNING,
+            found=found,
+            fix=f"make room, or name a folder with --scratch that has {SCRATCH_BYTES_MIN / 1e9:.0f} GB",
+        )
     return Finding(name=name, standing=CheckResult.OK, found=found)
 
 
@@ -277,8 +292,9 @@ def clocks_agree(trial: Trial) -> Finding:
         ahead_s = min(0.0, answer.time_s - trial.begun_s) + max(0.0, answer.time_s - trial.over_s)
     found = f"{answer.node} is {abs(ahead_s):.1f} s {'behind' if ahead_s < 0 else 'ahead'}"
     if abs(ahead_s) > CLOCK_S_MAX:
-        fix = f"run NTP on both; at most {CLOCK_S_MAX:g} s apart"
-        return Finding(name=name, standing=CheckResult.FAILED, found=found, fix=fix)
+        return Finding(
+            name=name, standing=CheckResult.FAILED, found=found, fix=f"run NTP on both; at most {CLOCK_S_MAX:g} s apart"
+        )
     return Finding(name=name, standing=CheckResult.OK, found=found if abs(ahead_s) >= 1 else "within a second")
 
 
@@ -290,8 +306,9 @@ def server_answers(trial: Trial, url: str) -> Finding:
     """
     name, answer = "server from a node", _answer(trial)
     if not url:
-        fix = "ms up, then ms cluster check"
-        return Finding(name=name, standing=CheckResult.SKIPPED, found="no server runs here", fix=fix)
+        return Finding(
+            name=name, standing=CheckResult.SKIPPED, found="no server runs here", fix="ms up, then ms cluster check"
+        )
     if answer.agent_error:
         return Finding(name=name, standing=CheckResult.SKIPPED, found="waits for: Mainspring on a node")
     if answer.server_status == 200:

@@ -59,8 +59,7 @@ def server(url: str, certificate: str) -> dict[str, object]:
 
         from mainspring.domain.wire.trust import trust
 
-        trusted = trust(url, certificate)
-        answer = httpx.get(f"{url}/v1/health", timeout=CALL_S, trust_env=False, verify=trusted)
+        answer = httpx.get(f"{url}/v1/health", timeout=CALL_S, trust_env=False, verify=trust(url, certificate))
         said["server_status"] = answer.status_code
         if "date" in answer.headers:  # Whole seconds, cut off: half of one is added back.
             at_s = parsedate_to_datetime(answer.headers["date"]).timestamp() + 0.5

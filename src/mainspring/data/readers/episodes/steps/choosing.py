@@ -89,8 +89,12 @@ def chosen(fields: Sequence[StepField], options: IngestOptions, *, on: str, join
         elif len(found) == 1 and found[0] in pictures:
             renamed[ours] = found[0]
         else:
-            kinds = ", ".join(f"{field} ({field.kind.value})" for field in found)
-            raise InvalidInput("read --map", on=ours, got=kinds[:300], wanted="numbers, or one camera")
+            raise InvalidInput(
+                "read --map",
+                on=ours,
+                got=", ".join(f"{field} ({field.kind.value})" for field in found)[:300],
+                wanted="numbers, or one camera",
+            )
     mapped = {field.name for parts in columns.values() for field in parts}
     time = None if options.rate_hz else _time(numbers, mapped)
     free = [field for field in numbers if field is not time]
@@ -107,16 +111,18 @@ def chosen(fields: Sequence[StepField], options: IngestOptions, *, on: str, join
     if STATE not in columns:
         said.append("there is no state")
     alone = {parts[0].name for parts in columns.values() if len(parts) == 1}
-    rest = [field for field in free if field.name not in alone]
-    for name, field in _named(rest, taken=columns):
+    for name, field in _named([field for field in free if field.name not in alone], taken=columns):
         columns[name] = (field,)
-    left = [field for field in pictures if field not in renamed.values()]
-    cameras = {**renamed, **dict(_named(left, taken=renamed))}
+    cameras = {**renamed, **dict(_named([field for field in pictures if field not in renamed.values()], taken=renamed))}
     known = {**{name: name for name in cameras}, **{field.name: name for name, field in cameras.items()}}
     if unknown := [name for name in options.cameras or () if name not in known]:
         raise InvalidInput("read --camera", on=on, got=unknown[0], wanted=nearest(unknown[0], cameras))
-    wanted = {name: field for name, field in cameras.items() if options.takes(name)}
-    return Choice(columns=columns, cameras=wanted, time=time, said=tuple(said))
+    return Choice(
+        columns=columns,
+        cameras={name: field for name, field in cameras.items() if options.takes(name)},
+        time=time,
+        said=tuple(said),
+    )
 
 
 def short_name(path: str) -> str:
@@ -182,11 +188,7 @@ def task_field(fields: Iterable[StepField]) -> StepField | None:
         fields: All of them.
     """
     texts = [field for field in fields if field.kind is Kind.TEXT]
-    for wanted in _TASKS:
-        for field in texts:
-            if field.name.split("/")[-1] == wanted:
-                return field
-    return None
+    return next((field for wanted in _TASKS for field in texts if field.name.split("/")[-1] == wanted), None)
 
 
 def success_column(columns: Iterable[str]) -> str | None:
@@ -199,11 +201,13 @@ def success_column(columns: Iterable[str]) -> str | None:
 
 
 def _said(facts: Mapping[str, str], names: Sequence[str]) -> str:
-    for wanted in names:
-        for name, text in facts.items():
-            if name.split("/")[-1].lower() == wanted and text.strip():
-                return " ".join(text.split()).strip('"')
-    return ""
+    said = (
+        text
+        for wanted in names
+        for name, text in facts.items()
+        if name.split("/")[-1].lower() == wanted and text.strip()
+    )
+    return " ".join(next(said, "").split()).strip('"')
 
 
 def _rate(text: str) -> float | None:
@@ -224,8 +228,12 @@ def _found(name: str, fields: Sequence[StepField], ours: str, on: str) -> StepFi
     ends = [field for field in fields if spelt[field.name].endswith(f"/{wanted}")]
     if len(ends) == 1:
         return ends[0]
-    got = f"{name}, which {len(ends)} of its fields end with" if ends else f"{name}, which it does not hold"
-    raise InvalidInput("read --map", on=f"{on}, {ours}", got=got, wanted=nearest(wanted, spelt))
+    raise InvalidInput(
+        "read --map",
+        on=f"{on}, {ours}",
+        got=f"{name}, which {len(ends)} of its fields end with" if ends else f"{name}, which it does not hold",
+        wanted=nearest(wanted, spelt),
+    )
 
 
 def _last(field: StepField) -> str:

@@ -6,7 +6,7 @@ The formats' readers say what lies in their files; `choosing.py` decides what it
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, TypeAlias
@@ -82,8 +82,8 @@ class Opened(Protocol):
         """Returns what it says of the whole of itself, path to text."""
 
     @property
-    def passed_over(self) -> tuple[str, ...]:
-        """Returns what lies in it and is not read, a clause each."""
+    def passed_over(self) -> Sequence[str]:
+        """Returns what lies in it and is not read, a clause each; complete once all that is wanted was read."""
 
     def numbers(self, field: StepField) -> Array:
         """Returns a field's numbers, [T, ...] in the field's own type.
@@ -164,11 +164,10 @@ def exact_pixels(image: Array, *, on: str) -> Array:
     with np.errstate(invalid="ignore"):
         kept = np.clip(image, 0, top).astype(kind)
     if not np.array_equal(kept, image):
-        wrong = image[kept != image]
         raise InvalidInput(
             "keep a picture without loss",
             on=on,
-            got=f"{image.dtype} values such as {wrong.flat[0]:.6g}",
+            got=f"{image.dtype} values such as {image[kept != image].flat[0]:.6g}",
             wanted=f"whole numbers from 0 to {top}",
             next_step=f"--without-camera {on} leaves it out",
         )

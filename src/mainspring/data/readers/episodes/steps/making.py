@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mainspring.data.episode import FRAMES_MAX, NANOSECONDS, Episode, Floats, Integers, SourceFile, VideoFile
-from mainspring.data.features import ACTION, STATE, Camera, Column, Features
+from mainspring.data.episode import FRAMES_MAX, NANOSECONDS, Episode, Floats, Integers, SourceFile, VideoFile, camera_of
+from mainspring.data.features import ACTION, STATE, Column, Features
 from mainspring.data.loss import Loss
 from mainspring.data.options import IngestOptions
 from mainspring.data.readers.episodes.shaping import even_times, shaped
@@ -118,7 +118,7 @@ def episode_of(
     metadata, left = _metadata({**_texts(opened, told_by), **opened.facts})
     colour = any(field.kind is Kind.PIXELS and 3 in field.shape for field in choice.cameras.values())
     red = ["pixels are taken red first, as they lie"] if colour else []
-    note = "; ".join([f"read as {layout.name}", by, *choice.said, *said, *red, *opened.passed_over, *left])
+    passed = [f"passed over: {', '.join(opened.passed_over[:12])}"] if opened.passed_over else []
     episode = Episode(
         task=known.task or told or known.scene or layout.task,
         robot=known.robot or layout.robot,
@@ -126,7 +126,7 @@ def episode_of(
         rate_hz=rate_hz,
         features=Features(
             columns=tuple(Column(name=key, names=_names(key, wanted[key])) for key in columns),
-            cameras=tuple(_camera(video) for video in videos),
+            cameras=tuple(camera_of(video) for video in videos),
         ),
         time_ns=time_ns,
         columns=columns,
@@ -134,7 +134,7 @@ def episode_of(
         files=files,
         metadata=metadata,
         losses=losses,
-        note=note,
+        note="; ".join([f"read as {layout.name}", by, *choice.said, *said, *red, *passed, *left]),
     )
     return shaped(episode, options)
 
@@ -205,8 +205,12 @@ def _steps(choice: Choice, on: str) -> tuple[int, list[str]]:
         lengths[choice.time.name] = choice.time.steps
     least, most = min(lengths.values()), max(lengths.values())
     if most - least > 1 or not 0 < least <= FRAMES_MAX:
-        got = ", ".join(f"{name} of {length} steps" for name, length in sorted(lengths.items())[:_NAMED_MAX])
-        raise DamagedData("read a recording", on=on, got=got, wanted="one length, but for a last step")
+        raise DamagedData(
+            "read a recording",
+            on=on,
+            got=", ".join(f"{name} of {length} steps" for name, length in sorted(lengths.items())[:_NAMED_MAX]),
+            wanted="one length, but for a last step",
+        )
     longer = sorted(name for name, length in lengths.items() if length > least)
     return least, [f"the last step of {', '.join(longer[:_NAMED_MAX])} is left out"] if longer else []
 
@@ -215,8 +219,7 @@ def _times(
     opened: Opened, choice: Choice, known: Known, layout: Layout, options: IngestOptions, steps: int, on: str
 ) -> tuple[Integers, float, str]:
     if choice.time is not None:
-        values = opened.numbers(choice.time)[:steps].reshape(-1)
-        time_ns, unit = times_from(values, choice.time.name)
+        time_ns, unit = times_from(opened.numbers(choice.time)[:steps].reshape(-1), choice.time.name)
         return time_ns, rate_from(time_ns, known.rate_hz or layout.rate_hz), f"times by {choice.time.name} in {unit}"
     rates = {
         "as said by --rate": options.rate_hz,
@@ -254,11 +257,6 @@ def _videos(
                 raise DamagedData("read a camera", on=f"{on} {camera}", got=f"{count} pictures", wanted=str(steps))
             videos.append(file.finish())
     return tuple(videos)
-
-
-def _camera(video: VideoFile) -> Camera:
-    assert video.index is not None
-    return Camera(name=video.camera, height=video.index.height, width=video.index.width)
 
 
 def _names(column: str, parts: tuple[StepField, ...]) -> tuple[str, ...]:

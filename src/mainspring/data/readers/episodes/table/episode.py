@@ -24,9 +24,10 @@ from mainspring.data.episode import (
     SourceFile,
     Unreadable,
     VideoFile,
+    camera_of,
     column_from_table,
 )
-from mainspring.data.features import Camera, Column, Features
+from mainspring.data.features import Column, Features
 from mainspring.data.options import DEFAULT, IngestOptions
 from mainspring.data.readers.episodes.shaping import even_times, nearest_steps, shaped, with_note
 from mainspring.data.readers.episodes.steps.fields import VALUES_BYTES_MAX, Array
@@ -104,7 +105,7 @@ class TableRecording:
             rate_hz=rate_hz,
             features=Features(
                 columns=tuple(Column(name=name, names=_names(keys, table)) for name, keys in sorted(parts.items())),
-                cameras=tuple(_camera(video) for video in videos),
+                cameras=tuple(camera_of(video) for video in videos),
             ),
             time_ns=time_ns[:steps],
             columns={name: values[:steps] for name, values in sorted(columns.items())},
@@ -141,8 +142,12 @@ class TableRecording:
             return time_ns, rate_from(time_ns, recipe.rate_hz), f"times by {recipe.time} in {unit}"
         rate_hz = self.options.rate_hz or recipe.rate_hz
         if rate_hz is None:
-            wanted = "time: a column, or rate_hz: a number, in the recipe"
-            raise InvalidInput("know the times of a table", on=self.name, got="none", wanted=wanted)
+            raise InvalidInput(
+                "know the times of a table",
+                on=self.name,
+                got="none",
+                wanted="time: a column, or rate_hz: a number, in the recipe",
+            )
         return even_times(rows, rate_hz), rate_hz, f"{rate_hz:g} Hz, as said"
 
     def _video(self, number: int, name: str, time_ns: Integers, folder: Path) -> VideoFile:
@@ -156,8 +161,7 @@ class TableRecording:
         frames_ns = self._frame_times(camera, video.index, time_ns, name)
         if frames_ns is None:
             return video
-        shown = nearest_steps(frames_ns, time_ns).astype(np.int32)
-        return replace(video, shown=shown)
+        return replace(video, shown=nearest_steps(frames_ns, time_ns).astype(np.int32))
 
     def _frame_times(self, camera: TableCamera, index: PacketIndex, time_ns: Integers, name: str) -> Integers | None:
         """Returns when each frame was taken; None when each row has its frame."""
@@ -325,22 +329,23 @@ def _evened(videos: list[VideoFile], rows: int, on: str) -> tuple[list[VideoFile
     steps = min(lengths)
     if max(lengths) - steps > 1:
         got = f"{rows} rows; frames of {', '.join(f'{name} {count}' for name, count in sorted(counts.items()))}"
-        next_step = "say fps or times of the camera in the recipe"
-        raise DamagedData("read a table's episode", on=on, got=got, wanted="a frame a row", next_step=next_step)
+        raise DamagedData(
+            "read a table's episode",
+            on=on,
+            got=got,
+            wanted="a frame a row",
+            next_step="say fps or times of the camera in the recipe",
+        )
     evened = []
     for video in videos:
         assert video.index is not None
         if video.shown is not None:
             evened.append(replace(video, shown=video.shown[:steps]))
         else:
-            index = video.index.cut(0, steps) if video.index.frames > steps else video.index
-            evened.append(replace(video, index=index))
+            evened.append(
+                replace(video, index=video.index.cut(0, steps) if video.index.frames > steps else video.index)
+            )
     return evened, steps
-
-
-def _camera(video: VideoFile) -> Camera:
-    assert video.index is not None
-    return Camera(name=video.camera, height=video.index.height, width=video.index.width)
 
 
 def _names(keys: list[str], table: pa.Table) -> tuple[str, ...]:

@@ -88,9 +88,12 @@ def propose_table(folder: Path) -> TableProposal:
     ]
     body = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
     recipe = from_plain(TableRecipe, {key: value for key, value in plain.items() if key != "kind"}, strict=True)
-    episodes = sum(values_in(template, path.as_posix()) is not None for path in tables)
-    text = "\n".join([*head, *(f"# ? {doubt}" for doubt in doubts), "", body])
-    return TableProposal(episodes=episodes, recipe=recipe, doubts=tuple(doubts), text=text)
+    return TableProposal(
+        episodes=sum(values_in(template, path.as_posix()) is not None for path in tables),
+        recipe=recipe,
+        doubts=tuple(doubts),
+        text="\n".join([*head, *(f"# ? {doubt}" for doubt in doubts), "", body]),
+    )
 
 
 def _paths_in(folder: Path) -> list[PurePosixPath]:
@@ -110,8 +113,7 @@ def _table_of(folder: Path, tables: Iterable[PurePosixPath]) -> tuple[str, str]:
     for path in tables:
         parts = path.parts
         if len(parts) > 1:
-            own = "/".join((*parts[:-2], "{episode}", parts[-1]))
-            templates.setdefault(own, []).append(path.as_posix())
+            templates.setdefault("/".join((*parts[:-2], "{episode}", parts[-1])), []).append(path.as_posix())
         templates.setdefault("/".join((*parts[:-1], "{episode}" + path.suffix)), []).append(path.as_posix())
     if not templates:
         raise NotFound("propose a recipe", on=str(folder), got="no table", wanted="CSV or Parquet files")
@@ -121,8 +123,7 @@ def _table_of(folder: Path, tables: Iterable[PurePosixPath]) -> tuple[str, str]:
 
 def _cameras(template: str, first: str, paths: Iterable[PurePosixPath]) -> dict[str, TableCamera]:
     """Returns the videos, and folders of pictures, whose paths share what stands for the placeholder in the first."""
-    values = values_in(template, first) or {}
-    episode = values["episode"]
+    episode = (values_in(template, first) or {})["episode"]
     found: dict[str, TableCamera] = {}
     for path in paths:
         parts = path.parts

@@ -118,8 +118,9 @@ class TableRecipe:
         if taken := sorted({"time_ns", "frame"} & self.columns.keys()):
             raise _refused("columns", repr(taken[0]), "another name: every episode has that column already")
         if self.unit not in _UNITS or self.delimiter not in _DELIMITERS:
-            wanted = "s, ms, us or ns; , ; | tab or space"
-            raise _refused("unit, delimiter", f"{self.unit!r}, {self.delimiter!r}", wanted)
+            raise _refused(
+                "unit, delimiter", f"{self.unit!r}, {self.delimiter!r}", "s, ms, us or ns; , ; | tab or space"
+            )
         if self.rate_hz is not None and not RATE_HZ_MIN <= self.rate_hz <= RATE_HZ_MAX:
             raise _refused("rate_hz", f"{self.rate_hz:g}", f"{RATE_HZ_MIN:g} to {RATE_HZ_MAX:g}")
 
