@@ -94,8 +94,9 @@ class Engine(Protocol):
         """Asks the allocation's agents to end, and ends them by force after `grace_s` seconds.
 
         Returns at once. Idempotent; an unknown id is remembered as stopped, so that a launch still on its way starts
-        nothing. `observe` tells when it is over. Agents that cannot be told directly learn of it within seconds; ones
-        that nobody reaches any more are over once their lease surely is.
+        nothing. From then on `observe` shows what was launched until it is over, however late it lists what it was just
+        given. Agents that cannot be told directly learn of it within seconds; ones that nobody reaches any more are
+        over once their lease surely is.
         """
 
     def logs(self, allocation: AllocationId, *, rank: int, since: int, limit: int) -> LogChunk:

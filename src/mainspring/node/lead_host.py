@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections import deque
 from typing import final
 
 from mainspring.checkpoint import Claim, Lineage, Manifest, ShareEntry
@@ -33,6 +32,7 @@ from mainspring.node.lead.effects import (
     WriteManifest,
 )
 from mainspring.node.lead.lead import Lead
+from mainspring.node.lead.reports import Answered, Reports
 from mainspring.node.net.connection import Connection
 from mainspring.node.net.controller import ControllerClient
 from mainspring.node.snapshots.stores import Stores
@@ -40,8 +40,6 @@ from mainspring.node.tasks import Tasks
 
 TICK_S = 0.25  # Fine enough for limits of seconds; a tick costs microseconds a rank.
 AGENTS_MAX = 1 << 20  # Agents are numbered from 0 as they are added; far more than any attempt sees.
-HEARTBEAT_EVENTS_MAX = 1_000  # About half a megabyte.
-EVENTS_KEPT_MAX = 100_000  # Two weeks of a busy attempt whose controller is away; then the oldest are lost.
 SOON_S = 0.1  # Events that come together travel together.
 OUTCOME_LIMIT_S = 24 * 3600.0  # A controller away for longer has placed the work anew when it is back.
 
@@ -77,7 +75,7 @@ class LeadHost:
         self._standbys: list[wire.StandbyAllowed] = []
         self._tasks = tasks
         self._coordinators = Coordinators(host)
-        self._unacknowledged: deque[wire.LeadEvent] = deque(maxlen=EVENTS_KEPT_MAX)
+        self._reports = Reports(orders, self._lead)
         self._eventful = asyncio.Event()
         self._claim = Claim(number=orders.number, epoch=orders.epoch)
         self._starting = asyncio.Lock()
@@ -165,9 +163,7 @@ class LeadHost:
             return
         for effect in self._lead.handle(news, self._now()):
             self._do(effect)
-        if self._lead.events:
-            self._unacknowledged.extend(self._lead.events)
-            self._lead.events.clear()
+        if self._reports.collect():
             self._eventful.set()
 
     def _do(self, effect: Effect) -> None:
@@ -229,27 +225,26 @@ class LeadHost:
     async def _report(self) -> None:
         over_s: float | None = None
         while not self._fenced.is_set():
-            events = tuple(self._unacknowledged)[:HEARTBEAT_EVENTS_MAX]
             over = self._lead.over
-            all_sent = len(events) == len(self._unacknowledged)
             self._eventful.clear()
             sent_s = self._clock.monotonic_s()
             try:
-                reply = await self._controller.heartbeat(self._heartbeat(events, final=over and all_sent))
+                reply = await self._controller.heartbeat(self._reports.heartbeat(self._now()))
             except MainspringError:
                 reply = None  # Away, or not itself: the work goes on, and the events keep.
             if reply is not None:
-                while self._unacknowledged and self._unacknowledged[0].sequence <= reply.acknowledged:
-                    self._unacknowledged.popleft()
-                if reply.fenced:
-                    self._fence()
-                    return
-                if over and all_sent and not self._unacknowledged:
-                    return
-                self._feed(Acknowledged(sent_s=sent_s, gone=reply.gone))
-                if over or not all_sent:
-                    await asyncio.sleep(SOON_S)
-                    continue
+                match self._reports.answered(reply):
+                    case Answered.FENCED:
+                        self._fence()
+                        return
+                    case Answered.DONE:
+                        return
+                    case Answered.MORE:
+                        self._feed(Acknowledged(sent_s=sent_s, gone=reply.gone))
+                        await asyncio.sleep(SOON_S)
+                        continue
+                    case Answered.HEARD:
+                        self._feed(Acknowledged(sent_s=sent_s, gone=reply.gone))
             if over:
                 over_s = over_s if over_s is not None else self._clock.monotonic_s()
                 if self._clock.monotonic_s() - over_s > OUTCOME_LIMIT_S:
@@ -267,21 +262,6 @@ class LeadHost:
         except TimeoutError:
             return
         await asyncio.sleep(SOON_S)
-
-    def _heartbeat(self, events: tuple[wire.LeadEvent, ...], *, final: bool) -> wire.Heartbeat:
-        lead = self._lead
-        return wire.Heartbeat(
-            attempt=self._orders.attempt,
-            epoch=self._orders.epoch,
-            generation=lead.generation,
-            step=lead.step,
-            metrics=lead.metrics,
-            ranks=lead.rank_status,
-            events=events,
-            outcome=lead.outcome if final else None,
-            reason=lead.reason if final else "",
-            seconds=lead.seconds(self._now()),
-        )
 
     def _fence(self) -> None:
         """Ends all ranks at once: another lead goes on with the attempt, or another attempt with the job."""

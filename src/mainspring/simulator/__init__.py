@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         Workload,
     )
     from mainspring.simulator.proof.cluster import CallFaults, SimulatedCluster
-    from mainspring.simulator.proof.gang import Gang, GangFaults
     from mainspring.simulator.proof.proof import Trace, prove
     from mainspring.simulator.results.comparison import (
         Comparison,

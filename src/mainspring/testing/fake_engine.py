@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -150,6 +151,16 @@ class FakeEngine:
             known.taken = reason
             known.stop_at_s = self._clock.monotonic_s() + (0.0 if known.pending else min(self._obey_s, grace_s))
         self._settle()
+
+    def forget(self, allocation: AllocationId) -> None:
+        """Forgets an allocation that waits, as if it had never been launched; it may be launched again."""
+        assert self._allocations[allocation].pending
+        del self._allocations[allocation]
+
+    def grace_left_s(self, allocation: AllocationId) -> float:
+        """Returns how long an allocation's agents have until they are ended by force; infinite before a stop."""
+        stop_at_s = self._allocations[allocation].stop_at_s
+        return math.inf if stop_at_s is None else max(0.0, stop_at_s - self._clock.monotonic_s())
 
     def write_log(self, allocation: AllocationId, rank: int, data: bytes) -> None:
         """Adds to a rank's output.

@@ -50,7 +50,7 @@ class Store:
     """
 
     def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
+        self.engine = engine
         self._sqlite = engine.dialect.name == "sqlite"
         # SQLite lets waiting writers poll; a lock lets the writers of this process queue instead.
         self._turn = Lock()
@@ -79,7 +79,7 @@ class Store:
             StorageFull: No room on the database's disk.
             Unavailable: The database does not answer.
         """
-        with self._turn, _told("write the store"), self._engine.connect() as connection:
+        with self._turn, _told("write the store"), self.engine.connect() as connection:
             connection = connection.execution_options(writes=True)
             with connection.begin():
                 # One row locked by every writer gives databases with many writers the order SQLite has by nature;
@@ -140,7 +140,7 @@ class Store:
 
     def close(self) -> None:
         """Closes every connection."""
-        self._engine.dispose()
+        self.engine.dispose()
 
 
 def open_store(url: str) -> Store:

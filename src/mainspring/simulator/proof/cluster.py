@@ -1,8 +1,8 @@
-"""A cluster that fails as a network does: calls that never arrive, answers that never come back, hours of silence."""
+"""Clusters whose calls are lost, late or answered from memory, that list late, forget, and fall silent."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -11,42 +11,33 @@ from mainspring.domain.fleet import AllocationPhase, AllocationSeen, LaunchOrder
 from mainspring.domain.ids import AllocationId
 from mainspring.domain.ports import Dice
 from mainspring.engines.common.forwarding import CallResult, EngineCall, ForwardingEngine, perform
+from mainspring.simulator.nodes.agenda import chance, pick
 from mainspring.testing import FakeEngine
 
-_SIXTEEN_BITS = 1 << 16
-
-
-def chance(dice: Dice, rate: float) -> bool:
-    """Returns true at a rate.
-
-    Args:
-        dice: Where it is drawn.
-        rate: 0 for never, 1 for always.
-    """
-    return dice.bits(16) < rate * _SIXTEEN_BITS
-
-
-def pick(dice: Dice, count: int) -> int:
-    """Returns a number below `count`.
-
-    Args:
-        dice: Where it is drawn.
-        count: At least 1.
-    """
-    return dice.bits(32) % count
+_LATE_S_MAX = 90  # Longer than a controller's patience with a launch that does not show.
+_HIDDEN_S_MAX = 90
+_ACTS = ("launch", "stop")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFaults:
-    """How often calls fail.
+    """How often calls go wrong.
 
     Args:
         lost: A call never arrives.
         reply_lost: A call acts, and its answer never comes back.
+        late: A launch or stop is given up by the caller and arrives much later, after others.
+        stale: What is shown is what was last shown, unless something was done since.
+        hidden: A launch does not show for a while, though it was taken.
+        forgotten: A launch that was taken is forgotten before it starts.
     """
 
     lost: float = 0.0
     reply_lost: float = 0.0
+    late: float = 0.0
+    stale: float = 0.0
+    hidden: float = 0.0
+    forgotten: float = 0.0
 
 
 @final
@@ -55,26 +46,74 @@ class SimulatedCluster(ForwardingEngine):
 
     Args:
         inner: The cluster itself, which never fails.
+        later: Does something after so many seconds; without it no call is late.
+        now_s: Returns the time.
+        saw: Told what rarely happens.
     """
 
-    def __init__(self, inner: FakeEngine, dice: Dice) -> None:
+    def __init__(
+        self,
+        inner: FakeEngine,
+        dice: Dice,
+        *,
+        later: Callable[[float, Callable[[], object]], None] | None = None,
+        now_s: Callable[[], float] = lambda: 0.0,
+        saw: Callable[[str], None] = lambda what: None,
+    ) -> None:
         self.inner = inner
         self.faults = CallFaults()
         self.answering = True
         self.orders: dict[AllocationId, LaunchOrder] = {}
         self._dice = dice
+        self._later = later
+        self._now_s = now_s
+        self._saw = saw
+        self._hidden_until_s: dict[AllocationId, float] = {}
+        self._shown: tuple[AllocationSeen, ...] | None = None
 
     def running(self) -> Mapping[AllocationId, AllocationSeen]:
         """Returns every allocation with an agent that lives, or may yet come to, as it truly is."""
         return {seen.allocation: seen for seen in self.inner.observe() if seen.phase is not AllocationPhase.ENDED}
 
+    def forget_queue(self) -> None:
+        """Loses what it took and has not started, as a server does that is killed before it has saved its state."""
+        for allocation in self.inner.waiting():
+            self.inner.forget(allocation)
+            self._saw("an engine forgot what it had taken")
+
     def _forward(self, call: EngineCall) -> CallResult:
         if not self.answering or chance(self._dice, self.faults.lost):
             raise Unavailable(call.call, got="no answer")
+        if self._later is not None and call.call in _ACTS and chance(self._dice, self.faults.late):
+            self._later(float(pick(self._dice, _LATE_S_MAX)), lambda: self._perform(call))
+            raise Unavailable(call.call, got="no answer yet")
+        if call.call == "observe" and self._shown is not None and chance(self._dice, self.faults.stale):
+            self._saw("an engine answered from memory")
+            return self._shown
+        found = self._perform(call)
+        if chance(self._dice, self.faults.reply_lost):
+            raise Unavailable(call.call, got="no answer, though it has acted")
+        if call.call == "observe":
+            found = self._shown = self._listed()
+        return found
+
+    def _perform(self, call: EngineCall) -> CallResult:
         found = perform(self.inner, call)
+        if call.call in _ACTS:
+            self._shown = None  # Answers are never older than what was done;
+            self._hidden_until_s.pop(call.about, None)  # and what a stop took is shown until it is over.
         # A second order for one allocation is ignored: its agents hold what the first one brought.
         if call.order and call.about not in self.orders and call.about in self.running():
             self.orders[call.about] = call.order
-        if chance(self._dice, self.faults.reply_lost):
-            raise Unavailable(call.call, got="no answer, though it has acted")
+            if chance(self._dice, self.faults.hidden):
+                self._hidden_until_s[call.about] = self._now_s() + pick(self._dice, _HIDDEN_S_MAX)
         return found
+
+    def _listed(self) -> tuple[AllocationSeen, ...]:
+        shown = []
+        for seen in self.inner.observe():
+            if self._hidden_until_s.get(seen.allocation, 0.0) > self._now_s():
+                self._saw("an engine listed late")
+            else:
+                shown.append(seen)
+        return tuple(shown)

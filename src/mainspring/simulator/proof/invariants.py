@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import final
 
 import sqlalchemy as sa
 
-from mainspring.control import Control
+from mainspring.control import Settings, Store
+from mainspring.control.service.views import view_job
 from mainspring.control.store.holdings import ALLOCATION_LIVE, grants, live_allocations_of, merged, parts
-from mainspring.control.store.records import ATTEMPT_LIVE, events_since, tenants
+from mainspring.control.store.ledger import StopCause
+from mainspring.control.store.records import ATTEMPT_LIVE, events_since, jobs_by_id, tenants
 from mainspring.control.store.schema import allocations, attempts, jobs
+from mainspring.domain.answers import Event
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName, TeamName
 from mainspring.domain.job import MILLI
 from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.wire.events import TOLD_BY_CONTROLLER
+from mainspring.domain.wire.events.attempts import AttemptEndedEvent, AttemptGrantedEvent
+from mainspring.domain.wire.events.jobs import JobMovedEvent, JobSubmittedEvent
 from mainspring.simulator.proof.cluster import SimulatedCluster
-from mainspring.simulator.proof.gang import Gang
+from mainspring.simulator.proof.gangs import Gangs
+from mainspring.testing import FakeClock
 
 _EVENTS_MAX = 1_000_000
 _STATES = sa.select(jobs.c.id, jobs.c.state).order_by(jobs.c.ordinal)
@@ -26,6 +33,12 @@ _LIVE_ATTEMPTS = sa.select(attempts.c.id, attempts.c.job_id, attempts.c.state, a
 _HELD = sa.select(
     attempts.c.job_id, sa.func.sum(allocations.c.nodes * (allocations.c.ended_s - allocations.c.granted_s))
 ).join(attempts, allocations.c.attempt_id == attempts.c.id)
+_COST = sa.select(
+    attempts.c.job_id, sa.func.sum(allocations.c.dollars_per_hour * (allocations.c.ended_s - allocations.c.granted_s))
+).join(attempts, allocations.c.attempt_id == attempts.c.id)
+_FENCED = sa.select(attempts.c.id).where(attempts.c.stop_cause == StopCause.FENCED.value)
+_JOBS = sa.select(jobs.c.id, jobs.c.state)
+_ENDED = sa.select(attempts.c.id, attempts.c.state).where(attempts.c.state.not_in(ATTEMPT_LIVE))
 _LIVE_ALLOCATIONS = (
     sa.select(
         allocations.c.id,
@@ -45,18 +58,36 @@ class Invariants:
     """The laws of one world.
 
     Args:
-        control: The controller, whose store is looked at.
+        store: The store that controllers use, by a connection of its own that never fails.
         clusters: The clusters, looked at past their faults.
+        gangs: All agents and leads.
         silences: Whether anything here can make a cluster silent: only then may one be given up.
     """
 
-    def __init__(self, control: Control, clusters: Mapping[ClusterName, SimulatedCluster], *, silences: bool) -> None:
-        self._control = control
+    def __init__(
+        self,
+        store: Store,
+        clusters: Mapping[ClusterName, SimulatedCluster],
+        gangs: Gangs,
+        clock: FakeClock,
+        *,
+        silences: bool,
+    ) -> None:
+        self._store = store
         self._clusters = clusters
+        self._gangs = gangs
+        self._clock = clock
         self._silences = silences
         self._submitted: list[JobId] = []
         self._after: dict[JobId, tuple[JobId, ...]] = {}
         self._ended: dict[JobId, JobState] = {}
+        self._given_up: set[str] = set()
+        self._heard_s: dict[AttemptId, float] = {}
+        self._jumped_s = -1.0
+
+    def close(self) -> None:
+        """Lets go of the store."""
+        self._store.close()
 
     def submitted(self, job: JobId, *, after: tuple[JobId, ...] = ()) -> None:
         """Notes a job that must never be lost.
@@ -67,10 +98,19 @@ class Invariants:
         self._submitted.append(job)
         self._after[job] = after
 
+    def jumped(self, seconds: float) -> None:
+        """Notes that the clock was set: to the controller, leads have been silent for as much longer."""
+        if seconds > 0:
+            self._jumped_s = self._clock.monotonic_s()
+
     def states(self) -> Mapping[JobId, JobState]:
         """Returns every job's state."""
-        with self._control.store.read() as connection:
+        with self._store.read() as connection:
             return _states(connection)
+
+    def before_controller(self) -> None:
+        """Notes what was heard before a controller's next step, which is what it may act on."""
+        self._heard_s = dict(self._gangs.heard_s)
 
     def check(self) -> None:
         """Checks every law that holds at every instant.
@@ -78,54 +118,73 @@ class Invariants:
         Raises:
             AssertionError: One is broken; says which.
         """
-        with self._control.store.read() as connection:
+        with self._store.read() as connection:
             states = _states(connection)
             self._check_jobs(states)
             self._check_attempts(connection, states)
             self._check_engines(connection)
             self._check_holdings(connection)
+            self._check_given_up(connection)
 
-    def check_leads(self, gangs: Mapping[AttemptId, Gang]) -> None:
-        """Checks that of the leads of one epoch only one was ever listened to.
-
-        Args:
-            gangs: Every attempt's agents.
-
-        Raises:
-            AssertionError: There were two.
-        """
-        for attempt, gang in gangs.items():
-            for epoch, leads in gang.acknowledged.items():
-                assert len(leads) == 1, f"epoch {epoch} of {attempt} was led by agents {sorted(leads)}"
-
-    def check_ends(self, gangs: Mapping[AttemptId, Gang]) -> None:
+    def check_ends(self) -> None:
         """Checks what holds once every job has ended: nothing runs, reports are kept once, time and money add up.
 
-        Args:
-            gangs: Every attempt's agents; the last that a lead told may never have arrived.
+        The last that a lead told may never have arrived.
 
         Raises:
             AssertionError: Something does not.
         """
         for name, cluster in self._clusters.items():
             assert not cluster.running(), f"{name} runs {sorted(cluster.running())} for nobody"
-        now_s = self._control.clock.now_s()
-        with self._control.store.read() as connection:
+        with self._store.read() as connection:
             everything = events_since(connection, since=0, limit=_EVENTS_MAX)
             sequences = [event.sequence for event in everything]
             assert sequences == sorted(set(sequences)), "events are out of order"
-            for attempt, gang in gangs.items():
-                of_attempt = [one for one in everything if one.attempt == attempt]
-                kept = [(one.kind, one.detail) for one in of_attempt if one.kind not in TOLD_BY_CONTROLLER]
-                for reports in gang.told:
-                    wanted = [(one.kind, one.detail) for one in reports]
-                    own = [one for one in kept if wanted and one[1]["epoch"] == wanted[0][1]["epoch"]]
-                    assert own == wanted[: len(own)], f"of {len(wanted)} reports of {attempt}, {len(own)} are kept"
-                epochs = [int(one[1]["epoch"]) for one in kept]
-                assert epochs == sorted(epochs), f"{attempt} listened to a lead after its successor"
-            held_s = {row[0]: row[1] for row in connection.execute(_HELD.group_by(attempts.c.job_id))}
-        for job in self._submitted:
-            _check_account(self._control, job, held_s.get(job, 0.0), now_s)
+            for attempt, gang in self._gangs.attempts.items():
+                kept = [
+                    (one.kind, dict(one.detail), one.time_s)
+                    for one in everything
+                    if one.attempt == attempt and one.kind not in TOLD_BY_CONTROLLER
+                ]
+                for lead in gang.leads:  # In order of epoch.
+                    told = [(one.kind, dict(one.detail), one.time_s) for one in lead.told]
+                    own = 0
+                    while own < min(len(kept), len(told)) and _alike(kept[own], told[own]):
+                        own += 1
+                    kept = kept[own:]
+                assert not kept, f"{attempt}: {len(kept)} reports are kept twice, or out of order: {kept[:3]}"
+            _check_told(connection, everything)
+            self._check_accounts(connection)
+
+    def _check_accounts(self, connection: sa.Connection) -> None:
+        now_s, lease_s = self._clock.now_s(), Settings().lease_s
+        held_s = {row[0]: row[1] for row in connection.execute(_HELD.group_by(attempts.c.job_id))}
+        cost = {row[0]: row[1] for row in connection.execute(_COST.group_by(attempts.c.job_id))}
+        for job in jobs_by_id(connection, self._submitted).values():
+            view = view_job(connection, job, now_s=now_s, lease_s=lease_s)
+            account, held = view.goodput, held_s.get(job.id, 0.0)
+            if account is None:
+                assert not view.attempts, f"{job.id} has {len(view.attempts)} attempts and no account"
+                continue
+            parts_s = sum(account.seconds.values())
+            told = f"{job.id}: parts of {parts_s} s, allocated {account.allocated_s} s, held {held} s"
+            assert abs(parts_s - account.allocated_s) < 1e-3, told
+            assert abs(held - account.allocated_s) < 1e-3, told
+            assert min(account.seconds.values()) >= 0, f"{job.id}: {account.seconds}"
+            assert account.waited_s >= 0, f"{job.id}: waited {account.waited_s} s"
+            dollars, wanted = sum(attempt.dollars for attempt in view.attempts), cost.get(job.id, 0.0) / 3_600.0
+            assert abs(dollars - wanted) <= 1e-9 * max(1.0, wanted), f"{job.id}: costs {dollars}, held for {wanted}"
+
+    def _check_given_up(self, connection: sa.Connection) -> None:
+        """Checks that no attempt is given up with its cluster whose lead was heard within a lease."""
+        for row in connection.execute(_FENCED):
+            if row.id in self._given_up:
+                continue
+            self._given_up.add(row.id)
+            heard_s = self._heard_s.get(AttemptId(row.id), -1.0)
+            quiet_s = self._clock.monotonic_s() - heard_s
+            excused = heard_s < 0 or heard_s < self._jumped_s
+            assert excused or quiet_s > Settings().lease_s, f"{row.id} was given up, heard {quiet_s:.1f} s ago"
 
     def _check_jobs(self, states: Mapping[JobId, JobState]) -> None:
         assert sorted(states) == sorted(self._submitted), "jobs were lost, or came from nowhere"
@@ -195,16 +254,22 @@ def _states(connection: sa.Connection) -> Mapping[JobId, JobState]:
     return {JobId(row.id): JobState(row.state) for row in connection.execute(_STATES)}
 
 
-def _check_account(control: Control, job: JobId, held_s: float, now_s: float) -> None:
-    """Checks that an ended job's node-seconds and dollars add up."""
-    view = control.job(job)
-    told = view.goodput
-    assert (told is None) == (not view.attempts), f"{job} has {len(view.attempts)} attempts and account {told}"
-    if told is None:
-        return
-    parts_s = sum(told.seconds.values())
-    assert abs(parts_s - told.allocated_s) < 1e-3, f"{job}: parts of {parts_s} s, allocated {told.allocated_s} s"
-    assert min(told.seconds.values()) >= 0, f"{job}: {told.seconds}"
-    assert abs(held_s - told.allocated_s) < 1e-3, f"{job}: held {held_s} s, allocated {told.allocated_s} s"
-    assert told.waited_s >= 0, f"{job}: waited {told.waited_s} s"
-    assert all(attempt.dollars >= 0 for attempt in view.attempts)
+def _alike(kept: tuple[str, Mapping[str, object], float], told: tuple[str, Mapping[str, object], float]) -> bool:
+    return kept[0] == told[0] and kept[2] == told[2] and json.dumps(kept[1]) == json.dumps(told[1])
+
+
+def _check_told(connection: sa.Connection, everything: Sequence[Event]) -> None:
+    """Checks that every state was told, and that what was told of states last is what they are."""
+    last: dict[str, str] = {}
+    for one in everything:
+        if one.kind == JobSubmittedEvent.kind and one.job is not None:
+            last[one.job] = JobState.QUEUED.value
+        elif one.kind == JobMovedEvent.kind and one.job is not None:
+            assert one.detail["before"] == last[one.job], f"{one.job} was {last[one.job]}, {one.detail}"
+            last[one.job] = str(one.detail["after"])
+        elif one.kind == AttemptGrantedEvent.kind and one.attempt is not None:
+            last[one.attempt] = "granted"
+        elif one.kind == AttemptEndedEvent.kind and one.attempt is not None:
+            last[one.attempt] = str(one.detail["outcome"])
+    for row in connection.execute(sa.union_all(_JOBS, _ENDED)):
+        assert last.get(row.id) == row.state, f"{row.id} is {row.state}, and told of as {last.get(row.id)}"

@@ -1,0 +1,184 @@
+"""Hosting a real lead on virtual time: its effects, its reports, its fencing; as `node.lead_host` does for real."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from mainspring.checkpoint import Claim
+from mainspring.domain import wire
+from mainspring.domain.life import AttemptState
+from mainspring.node.lead import effects
+from mainspring.node.lead.lead import Lead
+from mainspring.node.lead.reports import Answered, Reports
+from mainspring.simulator.nodes.agenda import chance, within
+from mainspring.simulator.nodes.parts import Agent, RunKey
+from mainspring.simulator.nodes.promises import Promises
+
+if TYPE_CHECKING:
+    from mainspring.simulator.nodes.attempt import SimulatedAttempt
+
+TICK_S = 0.25  # As for real.
+SOON_S = 0.1
+STORE_S_MAX = 0.4  # One look at the object store, most times; see `_store_s`.
+SLOW_STORE_S_MAX = 20.0
+SLOW_STORE = 0.05
+COORDINATORS_S = 0.05
+
+
+@final
+class SimulatedLead:
+    """One lead, at one agent.
+
+    Args:
+        attempt: The attempt it leads.
+        agent: Where it runs.
+        orders: What made it the lead.
+    """
+
+    def __init__(self, attempt: SimulatedAttempt, agent: Agent, orders: wire.Orders) -> None:
+        self.agent = agent
+        self.orders = orders
+        self.lead = Lead(orders, attempt.instant)
+        self.fenced = self.done = False
+        self.told: list[wire.LeadEvent] = []
+        self.manifests: list[effects.WriteManifest] = []
+        self.effects: list[effects.Effect] = []
+        self._attempt = attempt
+        self._reports = Reports(orders, self.lead)
+        self._promises = Promises(len(orders.roles))
+        self._claim = Claim(number=orders.number, epoch=orders.epoch)
+        self._standbys: list[wire.StandbyAllowed] = []
+        attempt.agenda.every(TICK_S, self._tick)
+        attempt.agenda.after(SOON_S, self._report)
+
+    @property
+    def hosted(self) -> bool:
+        """Returns whether it still leads, as far as it knows."""
+        return self.agent.alive and not self.fenced and not self.done
+
+    @property
+    def claim(self) -> Claim:
+        """Returns what shares and manifests under it are named by."""
+        return self._claim
+
+    def feed(self, news: effects.News) -> None:
+        """Gives the lead one piece of news, and does what it wants."""
+        if not self.hosted or self.lead.over:
+            return
+        self._promises.learn(news)
+        wanted = self.lead.handle(news, self._attempt.instant)
+        self._collect()
+        for effect in wanted:
+            self._do(effect)
+
+    def _tick(self) -> bool:
+        self.feed(effects.Tick())
+        return self.hosted
+
+    def _collect(self) -> None:
+        self.told += self.lead.events
+        self._attempt.saw_events(self.lead.events)
+        self._reports.collect()
+
+    # ------------------------------------------------------------ effects
+
+    def _do(self, effect: effects.Effect) -> None:
+        self.effects.append(effect)
+        del self.effects[:-64]
+        later, luck = self._attempt.agenda.after, self._attempt.luck
+        match effect:
+            case effects.Tell(agent=number, message=message):
+                if isinstance(message, wire.PrepareGeneration):
+                    self._promises.check_choice(message)
+                self._attempt.tell(self, number, message)
+            case effects.FindDurable():
+                later(self._store_s(), self._find)
+            case effects.StartCoordinators(generation=generation, sizes=sizes):
+                self._attempt.declared(RunKey(self.orders.epoch, generation), sum(sizes.values()))
+                later(COORDINATORS_S, lambda: self._coordinate(generation))
+            case effects.WriteManifest():
+                later(within(luck, 0.0, self._store_s()), lambda: self._write(effect))
+
+    def _store_s(self) -> float:
+        luck = self._attempt.luck
+        return within(luck, 0.0, SLOW_STORE_S_MAX if chance(luck, SLOW_STORE) else STORE_S_MAX)
+
+    def _coordinate(self, generation: int) -> None:
+        self.feed(effects.CoordinatorsUp(generation=generation, addresses={}))
+
+    def _find(self) -> None:
+        store = self._attempt.store
+        if not store.up:
+            self.feed(effects.DurableSeen(steps=None, reason="the store is away"))
+        elif self._current():
+            store.put_claim(self._claim)
+            self.feed(effects.DurableSeen(steps=store.steps, begins_from=self.orders.begins_from))
+
+    def _current(self) -> bool:
+        """Returns whether no newer lead has claimed the job's checkpoints; fences this one when one has."""
+        if not self.hosted:
+            return False
+        newest = self._attempt.store.claim
+        if newest is not None and newest > self._claim:
+            self._attempt.saw("a manifest or look of an older lead was refused")
+            self.fence()
+            return False
+        return True
+
+    def _write(self, manifest: effects.WriteManifest) -> None:
+        if not self._attempt.store.up:
+            self.feed(effects.ManifestWritten(step=manifest.step, size_bytes=1, failure="the store is away"))
+        elif self._current():
+            self._attempt.agenda.after(self._store_s(), lambda: self._commit(manifest))
+
+    def _commit(self, manifest: effects.WriteManifest) -> None:
+        """Writes what was decided a while ago: who leads may have changed meanwhile, and this lead may be gone."""
+        store = self._attempt.store
+        if store.up and self.agent.alive:
+            self.manifests.append(manifest)
+            if not store.commit(manifest, ranks=self._attempt.sizes_of(manifest.generation)):
+                self._attempt.saw("a step was durable already")
+        failure = "" if store.up else "the store is away"
+        self.feed(effects.ManifestWritten(step=manifest.step, size_bytes=1, failure=failure))
+
+    # ------------------------------------------------------------ reports
+
+    def _report(self) -> None:
+        if not self.hosted:
+            return
+        attempt, sent_s = self._attempt, self._attempt.agenda.now_s
+        self._collect()
+        beat = self._reports.heartbeat(attempt.instant)
+        reply = attempt.call_heartbeat(self, beat)
+        answered = None if reply is None else self._reports.answered(reply)
+        if reply is not None and answered not in (Answered.FENCED, Answered.DONE):
+            self.feed(effects.Acknowledged(sent_s=sent_s, gone=reply.gone))
+        match answered:
+            case Answered.FENCED:
+                self.fence()
+            case Answered.DONE:
+                self.done = True
+                well = self.lead.outcome in (AttemptState.SUCCEEDED, AttemptState.CANCELLED)
+                attempt.end_agent(self.agent, 0 if well else 1, self.lead.reason)
+            case Answered.MORE:
+                attempt.agenda.after(SOON_S, self._report)
+            case Answered.HEARD | None:
+                attempt.agenda.after(self.orders.heartbeat_s, self._report)
+
+    def fence(self) -> None:
+        """Ends all ranks at once: another lead goes on with the attempt, or another attempt with the job."""
+        if not self.hosted:
+            return
+        self.fenced = True
+        self._attempt.saw("a lead was fenced")
+        told = wire.EndAgent(grace_s=0.0, reason="another lead has taken over", fenced=True)
+        for agent in self._attempt.followers(self):
+            self._attempt.tell(self, agent.number, told)
+        self._attempt.end_agent(self.agent, 1, "another lead has taken over")
+
+    def let_stand_by(self, allowed: wire.StandbyAllowed) -> None:
+        """Passes on what a role's program allows."""
+        if allowed not in self._standbys:
+            self._standbys.append(allowed)
+            for agent in self._attempt.followers(self):
+                self._attempt.tell(self, agent.number, allowed)

@@ -1,0 +1,90 @@
+"""A lead's promise of where it resumes, checked against the plainest account of what it was told."""
+
+from __future__ import annotations
+
+from typing import final
+
+from mainspring.checkpoint import KEEP_STEPS
+from mainspring.domain import wire
+from mainspring.domain.ids import RoleName
+from mainspring.node.lead.effects import DurableSeen, Joined, Left, ManifestWritten, News, Said
+from mainspring.simulator.nodes.parts import SNAPSHOTS_KEPT
+
+
+@final
+class Promises:
+    """Keeps what one lead has been told of memory and store, and checks each choice it makes."""
+
+    def __init__(self, roles: int) -> None:
+        self._roles = roles
+        self._known: dict[int, list[wire.Holding]] = {}
+        self._durable: set[int] = set()
+        self._unfit: set[tuple[int, int]] = set()
+        self._order: wire.PrepareGeneration | None = None
+        self._resumes: list[tuple[int, int]] = []
+
+    def learn(self, news: News) -> None:
+        """Keeps, in the plainest way, what the lead is told of memory and store."""
+        match news:
+            case Joined():
+                self._known[news.agent] = list(news.holdings)
+            case Left():
+                self._known[news.agent] = []
+            case Said(agent=agent, message=wire.SnapshotTaken(holding=holding)) if self._current(holding):
+                held = self._known.setdefault(agent, [])
+                if holding not in held:
+                    held.append(holding)
+                alike = [one for one in held if (one.rank, one.copied) == (holding.rank, holding.copied)]
+                for old in sorted(alike, key=lambda one: (one.generation, one.step))[:-SNAPSHOTS_KEPT]:
+                    held.remove(old)
+            case Said(message=wire.GenerationPrepared(ready=False) | wire.RestoreFailed()):
+                if self._order is not None:
+                    self._unfit.add((self._order.step, self._order.taken_in))
+            case Said(agent=agent, message=wire.AgentDrained()):
+                self._known[agent] = []
+            case DurableSeen(steps=steps) if steps is not None:
+                self._durable = set(steps)
+            case ManifestWritten(failure="", step=step):
+                self._durable = set(sorted({*self._durable, step})[-KEEP_STEPS:])
+            case _:
+                pass
+
+    def _current(self, holding: wire.Holding) -> bool:
+        """Returns whether no later generation resumed before the step: else the agent has dropped it since."""
+        return all(holding.step <= step for generation, step in self._resumes if generation > holding.generation)
+
+    def _whole(self) -> set[tuple[int, int]]:
+        found: dict[tuple[int, int], set[tuple[RoleName, int]]] = {}
+        sizes: dict[tuple[int, int], dict[RoleName, int]] = {}
+        for held in self._known.values():
+            for one in held:
+                found.setdefault((one.step, one.generation), set()).add((one.role, one.role_rank))
+                sizes.setdefault((one.step, one.generation), {})[one.role] = one.role_size
+        return {
+            (step, taken_in)
+            for (step, taken_in), ranks in found.items()
+            if len(sizes[step, taken_in]) == self._roles
+            and len(ranks) == sum(sizes[step, taken_in].values())
+            and all(step <= resumed for generation, resumed in self._resumes[:-1] if generation > taken_in)
+        }
+
+    def check_choice(self, order: wire.PrepareGeneration) -> None:
+        """Checks that a generation resumes at the newest step known to be whole, and never at one that is not.
+
+        Raises:
+            AssertionError: It does not.
+        """
+        if self._order is not None and order.generation <= self._order.generation:
+            return
+        self._order = order
+        self._resumes.append((order.generation, order.step))
+        whole = self._whole()
+        if order.source == "arena":
+            assert (order.step, order.taken_in) in whole, f"{order.step} is not whole: {sorted(whole)}"
+        elif order.source == "store" and not order.begins_from:
+            assert order.step in self._durable, f"{order.step} is not durable: {sorted(self._durable)}"
+        newest = max((step for step, taken_in in whole - self._unfit), default=-1)
+        durable = max((step for step in self._durable if (step, 0) not in self._unfit), default=-1)
+        assert order.step >= max(newest, durable), f"resumes at {order.step}, {newest} is whole, {durable} durable"
+        for agent, held in self._known.items():
+            self._known[agent] = [one for one in held if one.step <= order.step]

@@ -1,0 +1,139 @@
+"""What a seed draws: fault rates, clusters, jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mainspring.domain.fleet import Inventory, Node
+from mainspring.domain.ids import ChipName, ClusterName, JobId, NodeName, RoleName, TeamName
+from mainspring.domain.job import LAB, JobSpec, Option, Role, Tier
+from mainspring.simulator.nodes.agenda import chance, pick
+from mainspring.simulator.proof.cluster import CallFaults
+from mainspring.simulator.proof.gangs import GangFaults
+from mainspring.simulator.proof.store_faults import StoreRates
+from mainspring.testing import SeededDice
+
+CHIP = ChipName("sim")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """How often each thing goes wrong in one run, each step; drawn from its seed.
+
+    Args:
+        calls: Calls of engines.
+        gangs: Agents, leads and their calls.
+        store: The controllers' store.
+        crash: The controller dies between two steps.
+        stale: A controller that died was only thought dead, and acts on.
+        cluster_silent: A cluster stops answering.
+        cut_off: When it does, its leads are not heard of either.
+        engine_restarts: An engine loses what waits in its queue.
+        taken: A cluster takes back something that was granted, waiting or running.
+        starts: A cluster with a queue of its own lets something start.
+        cancel: Somebody cancels a job.
+        clock_jump: The machine's clock is set back or forward.
+        clock_leap: The same, past every bound there is.
+    """
+
+    calls: CallFaults = field(default_factory=CallFaults)
+    gangs: GangFaults = field(default_factory=GangFaults)
+    store: StoreRates = field(default_factory=StoreRates)
+    crash: float = 0.0
+    stale: float = 0.0
+    cluster_silent: float = 0.0
+    cut_off: float = 0.0
+    engine_restarts: float = 0.0
+    node_down: float = 0.0
+    taken: float = 0.0
+    starts: float = 1.0
+    cancel: float = 0.0
+    clock_jump: float = 0.0
+    clock_leap: float = 0.0
+
+
+def draw_rates(dice: SeededDice) -> Rates:
+    """Returns one run's rates. A third of all faults are off, so that the others are seen alone too."""
+
+    def rate(most: float) -> float:
+        return 0.0 if chance(dice, 0.33) else most * pick(dice, 1_000) / 1_000
+
+    return Rates(
+        calls=CallFaults(
+            lost=rate(0.2),
+            reply_lost=rate(0.3),
+            late=rate(0.1),
+            stale=rate(0.5),
+            hidden=rate(0.3),
+        ),
+        gangs=GangFaults(
+            agent_dies=rate(0.01),
+            rank_dies=rate(0.05),
+            rank_hangs=rate(0.01),
+            program_fails=rate(0.005),
+            line_breaks=rate(0.05),
+            agent_cut=rate(0.03),
+            store_away=rate(0.02),
+            memory_damaged=rate(0.02),
+            store_damaged=rate(0.01),
+            call_lost=rate(0.3),
+            reply_lost=rate(0.3),
+            held_back=rate(0.1),
+            repeats=rate(0.3),
+        ),
+        store=StoreRates(broken=rate(0.003), full=rate(0.01), unanswered=rate(0.02)),
+        crash=rate(0.05),
+        stale=rate(1.0),
+        cluster_silent=rate(0.03),
+        cut_off=rate(1.0),
+        engine_restarts=rate(0.03),
+        node_down=rate(0.02),
+        taken=rate(0.03),
+        starts=0.02 + rate(0.3),
+        cancel=rate(0.02),
+        clock_jump=rate(0.02),
+        clock_leap=rate(0.005),
+    )
+
+
+def draw_inventories(dice: SeededDice) -> dict[ClusterName, Inventory]:
+    """Returns one run's clusters."""
+    inventories = {}
+    for index in range(1 + pick(dice, 3)):
+        name = ClusterName(f"cluster-{index}")
+        chips = 1 + pick(dice, 4)
+        inventories[name] = Inventory(
+            cluster=name,
+            engine="fake",
+            simulated=True,
+            nodes=tuple(Node(name=NodeName(f"n{n}"), chip=CHIP, chips=chips) for n in range(1 + pick(dice, 6))),
+            dollars_per_chip_hour={CHIP: 1.0 + pick(dice, 100) / 10},
+            delegated=chance(dice, 0.3),
+        )
+    return inventories
+
+
+def draw_spec(dice: SeededDice, number: int, before: list[JobId]) -> JobSpec:
+    """Returns a job.
+
+    Args:
+        before: Jobs it may come after.
+    """
+    team = (LAB, TeamName("vision"), TeamName("control"))[pick(dice, 3)]
+    replicas = 1 + pick(dice, 4)
+    least = 1 + pick(dice, replicas) if chance(dice, 0.4) else replicas
+    spares = pick(dice, least) if chance(dice, 0.3) else 0
+    option = Option(chip=CHIP, replicas=replicas, replicas_min=least, chips=(0.5, 1.0, 2.0)[pick(dice, 3)])
+    roles = [Role(command=("train",), options=(option,), spares=spares)]
+    if chance(dice, 0.3):
+        helper = Option(chip=CHIP, chips=option.chips)
+        roles.append(Role(name=RoleName("helper"), command=("help",), options=(helper,)))
+    return JobSpec(
+        name=f"job-{number}",
+        team=team,
+        tier=list(Tier)[pick(dice, len(Tier))],
+        roles=tuple(roles),
+        after=(before[pick(dice, len(before))],) if before and chance(dice, 0.2) else (),
+        duration_s=float(pick(dice, 60)),
+        attempts_max=1 + pick(dice, 4),
+    )

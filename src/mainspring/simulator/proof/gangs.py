@@ -1,0 +1,261 @@
+"""Gangs: the agents of all attempts, as engines start and end them, and what happens to them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import final
+
+from mainspring.control import Control
+from mainspring.domain import wire
+from mainspring.domain.errors import Unavailable
+from mainspring.domain.fleet import AllocationPhase, AllocationSeen, LaunchOrder
+from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName
+from mainspring.simulator.nodes.agenda import Agenda, chance, pick, within
+from mainspring.simulator.nodes.attempt import Controller, Program, SimulatedAttempt
+from mainspring.simulator.nodes.object_store import JobStore
+from mainspring.simulator.nodes.parts import Agent
+from mainspring.simulator.proof.cluster import SimulatedCluster
+from mainspring.testing import SeededDice
+
+_CUT_S_MAX = 60  # Several leases: long enough for another lead to be named meanwhile.
+_STORE_AWAY_S_MAX = 60
+_LATE_BEAT_S_MAX = 60
+_BOOT_S_MAX = 8  # Agents of one allocation do not come at once.
+_STEPS_MAX = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangFaults:
+    """How often things go wrong in one attempt, each second.
+
+    Args:
+        agent_dies: One agent is killed.
+        rank_dies: A rank is killed.
+        rank_hangs: A rank stops, and lives on.
+        program_fails: A rank ends badly, by a fault of the program.
+        line_breaks: An agent's line to its lead breaks.
+        agent_cut: No other agent hears one for a while; half the time no lead reaches the controller either.
+        store_away: The object store does not answer for a while.
+        memory_damaged: Bytes of an agent's snapshots are not what they were.
+        store_damaged: Those of a durable step are not.
+        call_lost: A register or heartbeat never arrives.
+        reply_lost: It arrives, and its answer is lost.
+        held_back: A heartbeat arrives now, and once more much later.
+        repeats: What an agent tells its lead is told again, late.
+    """
+
+    agent_dies: float = 0.0
+    rank_dies: float = 0.0
+    rank_hangs: float = 0.0
+    program_fails: float = 0.0
+    line_breaks: float = 0.0
+    agent_cut: float = 0.0
+    store_away: float = 0.0
+    memory_damaged: float = 0.0
+    store_damaged: float = 0.0
+    call_lost: float = 0.0
+    reply_lost: float = 0.0
+    held_back: float = 0.0
+    repeats: float = 0.0
+
+
+@final
+class _Calls(Controller):
+    """One attempt's calls to the controller: lost, answered in vain, late and twice, or cut off."""
+
+    def __init__(self, gangs: Gangs, cluster: ClusterName, luck: SeededDice) -> None:
+        self.cut_until_s = 0.0
+        self._gangs = gangs
+        self._cluster = cluster
+        self._luck = luck
+
+    def register(self, call: wire.Register, token: str) -> wire.Orders:
+        """Registers, where the call arrives."""
+        control = self._arrive("register")
+        orders = control.register(call, control.caller(token))
+        self._return("register")
+        return orders
+
+    def heartbeat(self, beat: wire.Heartbeat, token: str) -> wire.HeartbeatReply:
+        """Reports, where the call arrives."""
+        control, gangs = self._arrive("heartbeat"), self._gangs
+        if chance(self._luck, gangs.faults.held_back):
+            delay_s = float(pick(self._luck, _LATE_BEAT_S_MAX))
+            gangs.agenda.after(delay_s, lambda: gangs.beat_again(beat, token))
+        reply = control.heartbeat(beat, control.caller(token))
+        if not reply.fenced:
+            gangs.heard(beat)
+        self._return("heartbeat")
+        return reply
+
+    def _arrive(self, call: str) -> Control:
+        gangs = self._gangs
+        cut = gangs.is_cut(self._cluster) or gangs.agenda.now_s < self.cut_until_s
+        if cut or chance(self._luck, gangs.faults.call_lost):
+            raise Unavailable(call, got="no answer")
+        return gangs.control()
+
+    def _return(self, call: str) -> None:
+        if chance(self._luck, self._gangs.faults.reply_lost):
+            raise Unavailable(call, got="no answer, though it was heard")
+
+
+@final
+class Gangs:
+    """All agents of one world.
+
+    Args:
+        control: Returns the controller that a call reaches now.
+        is_cut: Returns whether calls from a cluster reach none.
+        say: Writes a line of the trace.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        agenda: Agenda,
+        *,
+        control: Callable[[], Control],
+        is_cut: Callable[[ClusterName], bool],
+        say: Callable[[str], None],
+        seen: Counter[str],
+    ) -> None:
+        self.faults = GangFaults()
+        self.agenda = agenda
+        self.control = control
+        self.is_cut = is_cut
+        self.attempts: dict[AttemptId, SimulatedAttempt] = {}
+        self.stores: dict[str, JobStore] = {}
+        self.heard_s: dict[AttemptId, float] = {}
+        self._say = say
+        self._seen = seen
+        self._seed = seed
+        self._luck = SeededDice(seed, "object stores")
+        self._agents: dict[tuple[AllocationId, NodeName], Agent] = {}
+        self._calls: dict[AttemptId, _Calls] = {}
+
+    def heard(self, beat: wire.Heartbeat) -> None:
+        """Takes note that the controller has listened to a lead."""
+        self.heard_s[beat.attempt] = self.agenda.now_s
+
+    def beat_again(self, beat: wire.Heartbeat, token: str) -> None:
+        """Delivers an old report once more, perhaps long after its attempt has gone."""
+        control = self.control()
+        try:
+            reply = control.heartbeat(beat, control.caller(token))
+        except Exception as error:
+            if not isinstance(error, Unavailable) and "NotAllowed" not in type(error).__name__:
+                raise
+            return
+        if reply.fenced:
+            self._seen["a late report was refused"] += 1
+        else:
+            self.heard(beat)
+
+    # ------------------------------------------------------------ as engines have it
+
+    def look(self, name: ClusterName, cluster: SimulatedCluster) -> None:
+        """Brings agents to life, tells them to stop, and ends them, as their engine does."""
+        running = cluster.running()
+        for allocation, order in sorted(cluster.orders.items()):
+            seen = running.get(allocation)
+            for index, node in enumerate(order.nodes):
+                agent = self._agents.get((allocation, node))
+                lives = seen is not None and seen.phase is not AllocationPhase.PENDING and node not in seen.lost_nodes
+                if agent is None and lives:
+                    self._begin(name, cluster, order, index)
+                elif agent is not None and agent.alive and not lives:
+                    self.attempts[order.attempt].lose(agent)
+                elif agent is not None and seen is not None and seen.phase is AllocationPhase.STOPPING:
+                    self.attempts[order.attempt].stop(agent, cluster.inner.grace_left_s(allocation))
+
+    def _begin(self, name: ClusterName, cluster: SimulatedCluster, order: LaunchOrder, index: int) -> None:
+        attempt = self.attempts.get(order.attempt)
+        if attempt is None:
+            self._say(f"{order.attempt} comes to life on {name}")
+            attempt = self.attempts[order.attempt] = self._new(name, cluster, order)
+        agent = Agent(
+            allocation=order.allocation,
+            node=order.nodes[index],
+            index=index,
+            address=f"{order.nodes[index]}.{order.allocation}:1",
+            token=order.token,
+        )
+        self._agents[order.allocation, order.nodes[index]] = agent
+        luck = attempt.luck
+        delay_s = float(pick(luck, _BOOT_S_MAX)) if chance(luck, 0.3) else within(luck, 0.0, 1.0)
+        self.agenda.after(delay_s, lambda: attempt.add(agent) if agent.alive else None)
+
+    def _new(self, name: ClusterName, cluster: SimulatedCluster, order: LaunchOrder) -> SimulatedAttempt:
+        luck, of_job = SeededDice(self._seed, f"gang {order.attempt}"), SeededDice(self._seed, f"job {order.job}")
+        calls = self._calls[order.attempt] = _Calls(self, name, luck)
+        last, reconnects = 2 + pick(of_job, _STEPS_MAX), chance(of_job, 0.5)
+
+        def ended(agent: Agent, exit_code: int, reason: str) -> None:
+            cluster.inner.end_agent(agent.allocation, agent.index, exit_code=exit_code, reason=reason)
+
+        return SimulatedAttempt(
+            self.agenda,
+            luck,
+            calls,
+            self.stores.setdefault(order.job, JobStore()),
+            Program(last=last, reconnects=reconnects, step_s=within(of_job, 0.3, 1.5)),
+            ended=ended,
+            seen=self._seen,
+        )
+
+    # ------------------------------------------------------------ what happens to them
+
+    def mischief(self) -> None:
+        """Lets the world do its worst to every attempt for a second."""
+        for name, attempt in sorted(self.attempts.items()):
+            if attempt.living:
+                self._harm(name, attempt)
+        for _, store in sorted(self.stores.items()):
+            self._harm_store(store)
+
+    def _harm(self, name: AttemptId, attempt: SimulatedAttempt) -> None:
+        faults, luck, agents = self.faults, attempt.luck, attempt.living
+        attempt.links.repeats = faults.repeats
+        agent = agents[pick(luck, len(agents))]
+        ranks = attempt.ranks.living
+        if ranks and chance(luck, faults.rank_dies):
+            attempt.ranks.leave(*ranks[pick(luck, len(ranks))], "", -1 - pick(luck, 30))
+        elif ranks and chance(luck, faults.program_fails):
+            attempt.ranks.leave(*ranks[pick(luck, len(ranks))], "ValueError: a bad batch", 1)
+        elif ranks and chance(luck, faults.rank_hangs):
+            ranks[pick(luck, len(ranks))][1].stopped = True
+        if chance(luck, faults.line_breaks):
+            attempt.links.close(agent)
+        if chance(luck, faults.agent_cut):
+            agent.cut_until_s = self.agenda.now_s + pick(luck, _CUT_S_MAX)
+            if chance(luck, 0.5):
+                self._calls[name].cut_until_s = agent.cut_until_s
+        if chance(luck, faults.memory_damaged):
+            agent.damage()
+        if chance(luck, faults.agent_dies):
+            attempt.end_agent(agent, -9, "killed")
+
+    def _harm_store(self, store: JobStore) -> None:
+        luck = self._luck
+        if store.up and chance(luck, self.faults.store_away):
+            store.up = False
+            self.agenda.after(float(pick(luck, _STORE_AWAY_S_MAX)), lambda: _back(store))
+        if store.steps and chance(luck, self.faults.store_damaged):
+            store.damaged.add(store.steps[0])
+
+    def heal(self) -> None:
+        """Ends what would go on by itself once faults stop."""
+        for _, attempt in sorted(self.attempts.items()):
+            for agent in attempt.agents:
+                agent.cut_until_s = 0.0
+        for calls in self._calls.values():
+            calls.cut_until_s = 0.0
+        for store in self.stores.values():
+            store.up = True
+
+
+def _back(store: JobStore) -> None:
+    store.up = True

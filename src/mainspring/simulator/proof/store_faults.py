@@ -1,0 +1,62 @@
+"""A store that is busy, full, or loses its connection: before a statement, inside a transaction, or at its commit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, final
+
+import sqlalchemy as sa
+
+from mainspring.control import Store
+from mainspring.domain.ports import Dice
+from mainspring.simulator.nodes.agenda import chance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreRates:
+    """How often statements go wrong.
+
+    Args:
+        broken: The connection is lost at a statement: of its transaction nothing stays.
+        full: There is no room at a commit.
+        unanswered: A commit counts, and nobody learns of it.
+    """
+
+    broken: float = 0.0
+    full: float = 0.0
+    unanswered: float = 0.0
+
+
+@final
+class StoreFaults:
+    """Makes a store fail at the rates it is given.
+
+    Args:
+        store: The one that controllers use.
+        seen: Counts what happened.
+    """
+
+    def __init__(self, store: Store, luck: Dice, seen: Counter[str]) -> None:
+        self.rates = StoreRates()
+        self._luck = luck
+        self._seen = seen
+        sa.event.listen(store.engine, "before_cursor_execute", self._before)
+        sa.event.listen(store.engine, "commit", self._commit)
+
+    def _before(self, connection: sa.Connection, _cursor: object, statement: str, *_rest: object) -> None:
+        if chance(self._luck, self.rates.broken):
+            kind = "a transaction" if connection.get_execution_options().get("writes") else "a look"
+            self._fail(f"the store was lost inside {kind}", statement, "connection lost")
+
+    def _commit(self, connection: sa.Connection) -> None:
+        if chance(self._luck, self.rates.full):
+            self._fail("the store was full", "COMMIT", "database or disk is full")
+        if chance(self._luck, self.rates.unanswered):
+            raw: Any = connection.connection.dbapi_connection
+            raw.execute("COMMIT")
+            self._fail("a commit counted and nobody learnt of it", "COMMIT", "connection lost")
+
+    def _fail(self, what: str, statement: str, words: str) -> None:
+        self._seen[what] += 1
+        raise sa.exc.OperationalError(statement, None, Exception(words))

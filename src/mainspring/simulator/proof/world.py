@@ -1,0 +1,348 @@
+"""One run's world: clusters, jobs, controllers that die and act on, the agents of every attempt, and all mischief."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import final
+
+from mainspring.control import AgentAccess, Caller, Control, Settings, Step, TokenRole, open_store
+from mainspring.control.loop.loop import Loop
+from mainspring.domain.answers import Submit
+from mainspring.domain.errors import MainspringError
+from mainspring.domain.ids import ClusterName, JobId, NodeName, TeamName
+from mainspring.domain.job import LAB
+from mainspring.domain.life import ended
+from mainspring.domain.team import Team
+from mainspring.planner import Policy
+from mainspring.simulator.nodes.agenda import Agenda, chance, pick
+from mainspring.simulator.proof.cluster import SimulatedCluster
+from mainspring.simulator.proof.draws import CHIP, Rates, draw_inventories, draw_rates, draw_spec
+from mainspring.simulator.proof.gangs import Gangs
+from mainspring.simulator.proof.invariants import Invariants
+from mainspring.simulator.proof.store_faults import StoreFaults
+from mainspring.testing import FakeClock, FakeEngine, SeededDice
+
+ADMIN = Caller(role=TokenRole.ADMIN, team=LAB)
+_TELLING = (Step.FOLDED, Step.COMMITTED, Step.ACTED, Step.RECORDED)  # The other steps change nothing outside.
+_SILENT_S_MAX = 120  # Several times as long as a cluster may be silent before it is given up.
+_STALE_MAX = 3  # Abandoned controllers that may still act.
+_LEAP_S_MAX = 4_000  # Over every bound of the controller, of which the longest is 900 s.
+_OBEY_S = 1e9  # Agents end by themselves, or by force when their grace is over.
+# Everything that plans weigh in minutes comes in seconds here, so that one short run sees it all.
+_POLICY = Policy(runtime_min_s=5.0, cooldown_s=20.0, restart_s=3.0, checkpoint_s=3.0, failover_s=30.0)
+_SETTLE_TICKS_MAX = 6_000  # Virtual seconds: a lead gathers for 600, the controller waits 900, and each may come twice.
+
+
+@dataclass(slots=True)
+class _Outages:
+    """Which clusters are silent, which of these cut their leads off too, and which nodes are down, and until when."""
+
+    cut_off: dict[ClusterName, None] = field(default_factory=dict)
+    silent_until_s: dict[ClusterName, float] = field(default_factory=dict)
+    node_up_s: dict[tuple[ClusterName, NodeName], float] = field(default_factory=dict)
+
+    def end(self, clusters: Mapping[ClusterName, SimulatedCluster], now_s: float) -> None:
+        """Ends those whose time has come."""
+        for name, cluster in clusters.items():
+            if self.silent_until_s.get(name, 0.0) <= now_s:
+                cluster.answering = True
+                self.cut_off.pop(name, None)
+        for (name, node), up_s in sorted(self.node_up_s.items()):
+            if up_s <= now_s:
+                clusters[name].inner.node_up(node)
+                del self.node_up_s[name, node]
+
+
+@dataclass(slots=True)
+class _Controller:
+    """One controller, and where its tick stands."""
+
+    control: Control
+    loop: Loop
+    tick: Iterator[Step]
+
+
+@final
+class World:
+    """Everything that takes part in one run.
+
+    Args:
+        folder: Where its store is.
+    """
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.lines: list[str] = []
+        self.seen: Counter[str] = Counter()
+        self._seed = seed
+        self._luck = SeededDice(seed, "world")
+        self._agenda = Agenda(FakeClock())
+        self._rates = draw_rates(SeededDice(seed, "rates"))
+        self._clusters = {
+            name: self._new_cluster(FakeEngine(inventory, self._agenda.clock, obey_s=_OBEY_S), name)
+            for name, inventory in draw_inventories(self._luck).items()
+        }
+        url = f"sqlite:///{folder / 'store.db'}"
+        self._store = open_store(url)
+        self._faults = StoreFaults(self._store, SeededDice(seed, "store"), self.seen)
+        self._now = self._new_controller()
+        self._stale: list[_Controller] = []
+        self._jobs: list[JobId] = []
+        self._outages = _Outages()
+        self._gangs = Gangs(
+            seed,
+            self._agenda,
+            control=self._reached,
+            is_cut=lambda name: name in self._outages.cut_off,
+            say=self._say,
+            seen=self.seen,
+        )
+        calls = self._rates.calls
+        silences = any((self._rates.cluster_silent, calls.lost, calls.reply_lost, calls.late))
+        self._laws = Invariants(open_store(url), self._clusters, self._gangs, self._agenda.clock, silences=silences)
+
+    def close(self) -> None:
+        """Lets go of the store."""
+        self._store.close()
+        self._laws.close()
+
+    def _new_cluster(self, inner: FakeEngine, name: ClusterName) -> SimulatedCluster:
+        inner.queueing = inner.inventory().delegated
+        return SimulatedCluster(
+            inner,
+            SeededDice(self._seed, f"faults of {name}"),
+            later=self._agenda.after,
+            now_s=lambda: self._agenda.now_s,
+            saw=lambda what: self.seen.update((what,)),
+        )
+
+    def _new_controller(self) -> _Controller:
+        control = Control(
+            store=self._store,
+            engines=dict(self._clusters),
+            clock=self._agenda.clock,
+            dice=SeededDice(self._seed, f"control {self._agenda.now_s}"),
+            access=AgentAccess(
+                controller_url="http://127.0.0.1:1", objects_url="file:///objects", key=f"key {self._seed}"
+            ),
+            settings=Settings(),
+            policy=_POLICY,
+        )
+        loop = control.new_loop()
+        return _Controller(control=control, loop=loop, tick=loop.steps())
+
+    def _reached(self) -> Control:
+        """Returns the controller that a call reaches: any that lives serves the API."""
+        if self._stale and chance(self._luck, 0.3):
+            return self._stale[pick(self._luck, len(self._stale))].control
+        return self._now.control
+
+    # ------------------------------------------------------------ both phases
+
+    def run(self, steps: int) -> int:
+        """Runs both phases; returns how many ticks the second took.
+
+        Raises:
+            AssertionError: A law was broken.
+        """
+        control = self._now.control
+        control.set_team(Team(name=LAB), ADMIN)
+        for name, limit in (("vision", 10.0), ("control", 12.0)):
+            control.set_team(Team(name=TeamName(name), parent=LAB, chips_max=limit, guarantee={CHIP: limit / 4}), ADMIN)
+        self._step_whole_tick()  # Until clusters have answered once, what can never run is not refused.
+        self._faults.rates = self._rates.store
+        self._gangs.faults = self._rates.gangs
+        for _ in range(steps):
+            self._mischief()
+            for _ in range(1 + pick(self._luck, 8)):
+                self._step_controller()
+            self._pass(0.1 + pick(self._luck, 10) / 10)
+            self._outages.end(self._clusters, self._agenda.now_s)
+        self._say("faults stop")
+        return self._settle()
+
+    def _pass(self, seconds: float) -> None:
+        """Lets time pass for everybody but the controller."""
+        for name, cluster in self._clusters.items():
+            self._gangs.look(name, cluster)
+        self._agenda.run(seconds)
+        self._laws.check()
+
+    def _settle(self) -> int:
+        """Stops all faults and waits until every job has ended."""
+        quiet = Rates()
+        self._rates, self._gangs.faults, self._faults.rates = quiet, quiet.gangs, quiet.store
+        self._stale.clear()
+        self._outages = _Outages()
+        self._gangs.heal()
+        for cluster in self._clusters.values():
+            cluster.answering, cluster.faults = True, quiet.calls
+            cluster.inner.queueing = False
+            for allocation in cluster.inner.waiting():
+                cluster.inner.let_start(allocation)
+            for node in cluster.inner.inventory().nodes:
+                cluster.inner.node_up(node.name)
+        for ticks in range(_SETTLE_TICKS_MAX):
+            running = any(cluster.running() for cluster in self._clusters.values())
+            if not running and all(ended(state) for state in self._laws.states().values()):
+                self._laws.check_ends()
+                self._say_ends()
+                return ticks
+            self._step_whole_tick()
+            self._pass(1.0)
+        waiting = {job: state.value for job, state in self._laws.states().items() if not ended(state)}
+        raise AssertionError(f"{_SETTLE_TICKS_MAX} ticks after the last fault there wait {waiting}")
+
+    # ------------------------------------------------------------ controllers
+
+    def _next(self, who: _Controller) -> Step | None:
+        """Returns a controller's next step; None where its tick is over, or ends by an error."""
+        self._laws.before_controller()
+        try:
+            step = next(who.tick, None)
+        except MainspringError as error:
+            stale = who is not self._now
+            self._say(f"{'a stale controller is refused' if stale else 'controller'}: {type(error).__name__}")
+            self.seen[f"{'a stale' if stale else 'the'} controller met {type(error).__name__}"] += 1
+            step = None
+        if step is None:
+            who.tick = who.loop.steps()
+        if step in _TELLING:
+            self._laws.check()
+        return step
+
+    def _step_controller(self) -> None:
+        step = self._next(self._now)
+        if step in (Step.COMMITTED, Step.ACTED) and chance(self._luck, 5 * self._rates.crash):
+            self._crash()  # What is decided and not done yet is where a death hurts most.
+
+    def _step_whole_tick(self) -> None:
+        while self._next(self._now) is not None:
+            pass
+
+    def _crash(self) -> None:
+        self._say("the controller dies")
+        if chance(self._luck, self._rates.stale) and len(self._stale) < _STALE_MAX:
+            self._stale.append(self._now)
+        self._now = self._new_controller()
+        if self._rates.cancel and chance(self._luck, 0.5):
+            self._cancel()
+        # Somebody else takes over once the lease has run out.
+        self._pass(self._now.control.settings.leader_lease_s * (1 + pick(self._luck, 2)))
+
+    def _step_stale(self) -> None:
+        at = pick(self._luck, len(self._stale))
+        if chance(self._luck, 0.1):
+            del self._stale[at]  # Now it is truly dead.
+            return
+        for _ in range(1 + pick(self._luck, 6)):
+            if self._next(self._stale[at]) is Step.LEADING:
+                self.seen["a stale controller took the lead again"] += 1
+
+    # ------------------------------------------------------------ mischief
+
+    def _mischief(self) -> None:
+        """Lets the world do its worst for one step."""
+        luck, rates = self._luck, self._rates
+        if chance(luck, 0.08):
+            self._submit()
+        if chance(luck, rates.cancel):
+            self._cancel()
+        if chance(luck, rates.crash):
+            self._crash()
+        if self._stale and chance(luck, 0.3):
+            self._step_stale()
+        if chance(luck, rates.clock_jump):
+            self._jump(pick(luck, 40) - 20.0)
+        if chance(luck, rates.clock_leap):
+            self._jump(pick(luck, 2 * _LEAP_S_MAX) - float(_LEAP_S_MAX))
+        for name, cluster in self._clusters.items():
+            self._harm(name, cluster)
+        self._gangs.mischief()
+
+    def _jump(self, seconds: float) -> None:
+        self._agenda.clock.jump(seconds)
+        self._laws.jumped(seconds)
+        self._say(f"the clock jumps by {seconds:g} s")
+
+    def _harm(self, name: ClusterName, cluster: SimulatedCluster) -> None:
+        luck, rates, now_s = self._luck, self._rates, self._agenda.now_s
+        cluster.faults = rates.calls
+        if chance(luck, rates.cluster_silent):
+            cluster.answering = False
+            self._outages.silent_until_s[name] = now_s + pick(luck, _SILENT_S_MAX)
+            if chance(luck, rates.cut_off):
+                self._outages.cut_off[name] = None
+            self._say(f"{name} falls silent{', its leads too' if name in self._outages.cut_off else ''}")
+        if chance(luck, rates.node_down):
+            nodes = cluster.inner.inventory().nodes
+            node = nodes[pick(luck, len(nodes))].name
+            cluster.inner.node_down(node)
+            self._outages.node_up_s[name, node] = now_s + pick(luck, 60)
+            self._say(f"{node} of {name} goes down")
+        if chance(luck, rates.engine_restarts):
+            cluster.forget_queue()
+        for allocation in cluster.inner.waiting():
+            if chance(luck, rates.starts):
+                cluster.inner.let_start(allocation)
+                self._say(f"{allocation} leaves the queue of {name}")
+        held = sorted(cluster.running())
+        if held and chance(luck, rates.taken):
+            allocation = held[pick(luck, len(held))]
+            cluster.inner.take_back(allocation, "others come first", grace_s=float(pick(luck, 30)))
+            self._say(f"{name} takes back {allocation}")
+
+    def _cancel(self) -> None:
+        live = [job for job, state in self._laws.states().items() if not ended(state)]
+        if not live:
+            return
+        job = live[pick(self._luck, len(live))]
+        try:
+            self._say(f"cancel {job}: {self._reached().stop(job, ADMIN).state.value}")
+        except MainspringError as error:
+            self._say(f"cancel {job}: {type(error).__name__}")
+
+    def _submit(self) -> None:
+        spec = draw_spec(self._luck, len(self._jobs), self._jobs)
+        count = 2 + pick(self._luck, 3) if chance(self._luck, 0.15) else 1
+        submit = Submit(spec=spec, key=f"key-{len(self._jobs)}", count=count)
+        controller = self._now
+        if len(controller.control.fleet.seen()) < len(self._clusters):
+            return  # One that has not heard of all clusters cannot tell what none of them could ever run.
+        try:
+            job = controller.control.submit(submit, ADMIN).id
+            again = controller.control.submit(submit, ADMIN).id
+            made = [job] if count == 1 else [view.id for view in controller.control.jobs(array=job)]
+        except MainspringError as error:
+            self._say(f"refused {spec.name}: {type(error).__name__}")
+            self._found(spec.after)
+            return
+        assert again == job, f"key {submit.key} made {job} and {again}"
+        assert len(made) == count, f"an array of {count} has the jobs {made}"
+        self._note(made, spec.after)
+        self._say(f"submit {', '.join(made)}: {spec.roles[0].options[0].replicas} replicas for {spec.team}")
+
+    def _found(self, after: tuple[JobId, ...]) -> None:
+        """Finds what a submit has made of which nobody learnt."""
+        self._note([job for job in self._laws.states() if job not in self._jobs], after)
+
+    def _note(self, made: list[JobId], after: tuple[JobId, ...]) -> None:
+        self._jobs += made
+        for each in made:
+            self._laws.submitted(each, after=after)
+
+    # ------------------------------------------------------------ the trace
+
+    def _say_ends(self) -> None:
+        for job in self._jobs:
+            view = self._now.control.job(job)
+            self._say(
+                f"{job} {view.state.value} after {len(view.attempts)} attempts at step {view.step}: {view.reason}"
+            )
+            for attempt in view.attempts:
+                self._say(f"  {attempt.id} {attempt.state.value} on {attempt.cluster} ${attempt.dollars:.6f}")
+
+    def _say(self, words: str) -> None:
+        self.lines.append(f"{self._agenda.now_s:.1f} {words}")
