@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mainspring.domain.fleet import Inventory
-from mainspring.domain.ids import ChipName, ClusterName
-from mainspring.domain.job import JobSpec, Option, Tier
+from mainspring.domain.ids import ChipName, ClusterName, TeamName
+from mainspring.domain.job import LAB, JobSpec, Option, Tier
 from mainspring.domain.plan import Limit, Plan
+from mainspring.domain.team import Team
 from mainspring.planner import Policy
 
 from .making import H100, ONE, Lab, cluster, grant, only_start, only_wait, spec, started, waiting, why
@@ -200,3 +203,14 @@ def test_replica_of_whole_nodes_uses_one_size_the_one_that_holds_most() -> None:
     )
     start = only_start(made(mixed, jobs=(spec(Option(chip=H100, chips=16)),)))
     assert start.grants[0].chip_milli == (8_000, 8_000)
+
+
+def test_job_starts_nowhere_on_chips_its_team_still_holds_though_they_are_being_taken_from_it() -> None:
+    world = Lab(now_s=1e6).clusters(cluster("alpha", nodes=1), cluster("beta", nodes=1, chips=4))
+    world.teams(Team(name=LAB), Team(name=TeamName("a"), parent=LAB, chips_max=8), Team(name=TeamName("b"), parent=LAB))
+    world.live("held", spec(replace(ONE, replicas=8), team="a", tier=Tier.OPPORTUNISTIC), grant("alpha", {"n000": 8}))
+    world.pend("urgent", spec(replace(ONE, chips=8), team="b", tier=Tier.CRITICAL))
+    world.pend("next", spec(replace(ONE, replicas=4), team="a"), submitted_s=1.0)
+    answer = world.plan()
+    assert [evict.job for evict in answer.evicts] == ["held"]
+    assert started(answer) == []

@@ -115,12 +115,15 @@ class Entitlement:
     def charge(self, team: int, charge: Charge) -> None:
         """Counts a grant of this plan; it comes before all that is asked later."""
         for chip, milli in charge.chips:
+            self._limits.hold(team, chip, milli)
             self._hold(team, chip, milli)
             self.guarantees.hold(team, chip, milli)
         self._limits.spend(team, charge.dollars)
 
     def release(self, team: int, charge: Charge, *, tier: int = LAST, level: int = LAST) -> None:
-        """Counts a live attempt that this plan evicts no longer. What it cost so far remains spent.
+        """Counts a live attempt that this plan evicts no longer, but against limits: it holds on until it has ended.
+
+        What it cost so far remains spent.
 
         Args:
             team: The team that was charged.
@@ -142,7 +145,6 @@ class Entitlement:
 
     def _hold(self, team: int, chip: int, milli: int) -> None:
         self._free[chip] -= milli
-        self._limits.hold(team, chip, milli)
         self.shares.hold(team, chip, milli)
         if self._lending.binds:
             self._lending.hold(team, chip, milli)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, final
 
 from mainspring.domain import wire
@@ -133,10 +134,7 @@ class AgentPrograms:
             ]
             if mine:
                 delay_s = within(self._attempt.luck, 0.0, SHARE_S_MAX)
-                content = mine[0].content
-                self._attempt.agenda.after(
-                    delay_s, lambda number=number, c=content: self._keep(agent, number, message, c)
-                )
+                self._attempt.agenda.after(delay_s, partial(self._keep, agent, number, message, mine[0].content))
 
     def _keep(self, agent: Agent, rank: int, message: wire.StoreStep, content: Content) -> None:
         answer: wire.AgentToLead = wire.StoreFailed(rank=rank, step=message.step, reason="away")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, final
 
 from mainspring.domain import wire
@@ -48,7 +49,7 @@ class Ranks:
             rank = Rank(place=place, run=run, state=state, every=every, told=state.step)
             agent.ranks[place.rank] = rank
             self._attempt.say(agent, wire.RankStarted(generation=order.generation, rank=place.rank, pid=1))
-            self._attempt.agenda.after(START_S + within(self._attempt.luck, 0.0, 0.2), lambda rank=rank: _come_up(rank))
+            self._attempt.agenda.after(START_S + within(self._attempt.luck, 0.0, 0.2), partial(_come_up, rank))
         self._check(run)
 
     def _check(self, run: RunKey) -> None:
@@ -69,11 +70,11 @@ class Ranks:
             if len(gang) < self._attempt.size(run):
                 if all(rank.stepping for _, rank in gang):
                     self._failing.add(run)
-                    self._attempt.agenda.after(NOTICE_S, lambda run=run: self._bereft(run))
+                    self._attempt.agenda.after(NOTICE_S, partial(self._bereft, run))
             elif all(rank.stepping and not rank.stopped for _, rank in gang):
                 for agent, rank in gang:
                     delay_s = within(self._attempt.luck, 0.0, 0.05)
-                    self._attempt.agenda.after(delay_s, lambda agent=agent, rank=rank: self._advance(agent, rank))
+                    self._attempt.agenda.after(delay_s, partial(self._advance, agent, rank))
         return self._attempt.goes_on
 
     def _advance(self, agent: Agent, rank: Rank) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
 from mainspring.control import Control
 from mainspring.domain import wire
 from mainspring.domain.errors import Unavailable
-from mainspring.domain.fleet import AllocationPhase, AllocationSeen, LaunchOrder
+from mainspring.domain.fleet import AllocationPhase, LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName
 from mainspring.simulator.nodes.agenda import Agenda, chance, pick, within
 from mainspring.simulator.nodes.attempt import Controller, Program, SimulatedAttempt
