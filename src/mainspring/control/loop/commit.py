@@ -30,7 +30,7 @@ from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.plan import Candidate, Evict, Grant, Limit, Move, Plan, Provision, Resize, Start, Wait
 from mainspring.domain.ports import Dice
 from mainspring.domain.wire.events.attempts import AttemptResizedEvent
-from mainspring.domain.wire.events.jobs import MoveWantedEvent, ProvisionWantedEvent
+from mainspring.domain.wire.events.jobs import MoveWantedEvent, ProvisionWantedEvent, StartPromisedEvent
 
 _SLACK_S = 60.0  # An expected start that moved by less, or by less than a tenth of the wait, is not told again.
 _SLACK = 0.1
@@ -131,7 +131,7 @@ class Committer:
                 granted.append(new)
                 told[start.job] = _Why(words=_placed(start, new))
         grant(ledger, granted)
-        _write_whys(connection, told, decided.number)
+        _write_whys(ledger, told, decided.number, waiting=changed)
         waiting = {job for wait in decided.waits for job in wait.jobs}
         self._told = {job: why for job, why in self._told.items() if job in waiting} | changed
 
@@ -247,10 +247,16 @@ def _tell_wanted(ledger: StateWriter, wanted: Move | Provision) -> None:
             ledger.event(ordered, job=wanted.for_job)
 
 
-def _write_whys(connection: sa.Connection, told: Mapping[JobId, _Why], number: int) -> None:
+def _write_whys(
+    ledger: StateWriter, told: Mapping[JobId, _Why], number: int, *, waiting: Collection[JobId]
+) -> None:
+    """Writes why jobs are where they are; a start promised to one that waits, and every change of it, is an event."""
     if not told:
         return
+    connection, promised = ledger.connection, {}
     for some in chunks(told):
+        exact = sa.select(whys.c.job_id, whys.c.start_s).where(whys.c.job_id.in_(some), whys.c.exact)
+        promised |= {row.job_id: row.start_s for row in connection.execute(exact)}
         connection.execute(sa.delete(whys).where(whys.c.job_id.in_(some)))
     # Jobs of one class share one value: its candidates are written out once.
     texts = {id(why.words): text_of(why.words.considered) for why in told.values()}
@@ -269,6 +275,10 @@ def _write_whys(connection: sa.Connection, told: Mapping[JobId, _Why], number: i
         for job, why in told.items()
     ]
     connection.execute(sa.insert(whys), rows)
+    now = {job: told[job].start_s if told[job].exact else None for job in waiting}
+    moved = [job for job, start_s in now.items() if start_s != promised.get(job)]
+    if moved:
+        ledger.tell_each(moved, [StartPromisedEvent(start_s=now[job], before_s=promised.get(job)) for job in moved])
 
 
 def _placed(start: Start, new: NewAttempt) -> _Words:

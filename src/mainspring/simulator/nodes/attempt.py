@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, final
 
@@ -20,6 +20,7 @@ from mainspring.simulator.nodes.links import Links
 from mainspring.simulator.nodes.object_store import JobStore
 from mainspring.simulator.nodes.parts import Agent, RunKey
 from mainspring.simulator.nodes.ranks import Ranks
+from mainspring.simulator.nodes.rare import Rare
 
 PULSE_S = 1.0  # How often agents look around: call again, connect again, say that they live.
 LEAD_UP_LEASES = 2.0  # As a real agent: how long a lead just named has to answer its agents.
@@ -71,7 +72,7 @@ class SimulatedAttempt:
         program: Program,
         *,
         ended: Callable[[Agent, int, str], None],
-        seen: Counter[str],
+        seen: Counter[Rare],
     ) -> None:
         self.agenda = agenda
         self.luck = luck
@@ -160,13 +161,9 @@ class SimulatedAttempt:
         """Lets an agent do what its lead says."""
         self._programs.obey(agent, lead, message)
 
-    def saw(self, what: str) -> None:
+    def saw(self, what: Rare) -> None:
         """Counts something that rarely happens."""
         self._seen[what] += 1
-
-    def saw_events(self, events: Sequence[wire.LeadEvent]) -> None:
-        """Counts what leads tell."""
-        self._seen.update(f"a lead told of {event.kind}" for event in events)
 
     # ------------------------------------------------------------ agents
 
@@ -233,7 +230,7 @@ class SimulatedAttempt:
             self.end_agent(agent, 0, "stopped by its engine")
             return
         agent.registering, agent.lost_epoch = True, self.epoch_of(agent)
-        self.saw("an agent lost its lead")
+        self.saw(Rare.LEAD_LOST)
 
     def _connect(self, agent: Agent) -> None:
         assert agent.orders is not None

@@ -13,6 +13,7 @@ from mainspring.node.lead.reports import Answered, Reports
 from mainspring.simulator.nodes.agenda import chance, within
 from mainspring.simulator.nodes.parts import Agent, RunKey
 from mainspring.simulator.nodes.promises import Promises
+from mainspring.simulator.nodes.rare import Rare
 
 if TYPE_CHECKING:
     from mainspring.simulator.nodes.attempt import SimulatedAttempt
@@ -77,7 +78,6 @@ class SimulatedLead:
 
     def _collect(self) -> None:
         self.told += self.lead.events
-        self._attempt.saw_events(self.lead.events)
         self._reports.collect()
 
     # ------------------------------------------------------------ effects
@@ -120,7 +120,7 @@ class SimulatedLead:
             return False
         newest = self._attempt.store.claim
         if newest is not None and newest > self._claim:
-            self._attempt.saw("a manifest or look of an older lead was refused")
+            self._attempt.saw(Rare.MANIFEST_REFUSED)
             self.fence()
             return False
         return True
@@ -137,7 +137,7 @@ class SimulatedLead:
         if store.up and self.agent.alive:
             self.manifests.append(manifest)
             if not store.commit(manifest, ranks=self._attempt.sizes_of(manifest.generation)):
-                self._attempt.saw("a step was durable already")
+                self._attempt.saw(Rare.DURABLE_ALREADY)
         failure = "" if store.up else "the store is away"
         self.feed(effects.ManifestWritten(step=manifest.step, size_bytes=1, failure=failure))
 
@@ -170,7 +170,7 @@ class SimulatedLead:
         if not self.hosted:
             return
         self.fenced = True
-        self._attempt.saw("a lead was fenced")
+        self._attempt.saw(Rare.LEAD_FENCED)
         told = wire.EndAgent(grace_s=0.0, reason="another lead has taken over", fenced=True)
         for agent in self._attempt.followers(self):
             self._attempt.tell(self, agent.number, told)

@@ -12,6 +12,7 @@ from mainspring.domain.ids import AllocationId
 from mainspring.domain.ports import Dice
 from mainspring.engines.common.forwarding import CallResult, EngineCall, ForwardingEngine, perform
 from mainspring.simulator.nodes.agenda import chance, pick
+from mainspring.simulator.nodes.rare import Rare
 from mainspring.testing import FakeEngine
 
 _LATE_S_MAX = 90  # Longer than a controller's patience with a launch that does not show.
@@ -58,7 +59,7 @@ class SimulatedCluster(ForwardingEngine):
         *,
         later: Callable[[float, Callable[[], object]], None] | None = None,
         now_s: Callable[[], float] = lambda: 0.0,
-        saw: Callable[[str], None] = lambda what: None,
+        saw: Callable[[Rare], None] = lambda what: None,
     ) -> None:
         self.inner = inner
         self.faults = CallFaults()
@@ -79,16 +80,16 @@ class SimulatedCluster(ForwardingEngine):
         """Loses what it took and has not started, as a server does that is killed before it has saved its state."""
         for allocation in self.inner.waiting():
             self.inner.forget(allocation)
-            self._saw("an engine forgot what it had taken")
+            self._saw(Rare.ENGINE_FORGOT)
 
     def _forward(self, call: EngineCall) -> CallResult:
         if not self.answering or chance(self._dice, self.faults.lost):
             raise Unavailable(call.call, got="no answer")
         if self._later is not None and call.call in _ACTS and chance(self._dice, self.faults.late):
-            self._later(float(pick(self._dice, _LATE_S_MAX)), lambda: self._perform(call))
+            self._later(float(pick(self._dice, _LATE_S_MAX)), lambda: self._arrive_late(call))
             raise Unavailable(call.call, got="no answer yet")
         if call.call == "observe" and self._shown is not None and chance(self._dice, self.faults.stale):
-            self._saw("an engine answered from memory")
+            self._saw(Rare.ENGINE_STALE)
             return self._shown
         found = self._perform(call)
         if chance(self._dice, self.faults.reply_lost):
@@ -96,6 +97,10 @@ class SimulatedCluster(ForwardingEngine):
         if call.call == "observe":
             found = self._shown = self._listed()
         return found
+
+    def _arrive_late(self, call: EngineCall) -> None:
+        self._saw(Rare.CALL_LATE)
+        self._perform(call)
 
     def _perform(self, call: EngineCall) -> CallResult:
         found = perform(self.inner, call)
@@ -113,7 +118,7 @@ class SimulatedCluster(ForwardingEngine):
         shown = []
         for seen in self.inner.observe():
             if self._hidden_until_s.get(seen.allocation, 0.0) > self._now_s():
-                self._saw("an engine listed late")
+                self._saw(Rare.ENGINE_LATE)
             else:
                 shown.append(seen)
         return tuple(shown)

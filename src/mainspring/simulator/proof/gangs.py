@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import final
 
 from mainspring.control import Control
@@ -16,6 +17,7 @@ from mainspring.simulator.nodes.agenda import Agenda, chance, pick, within
 from mainspring.simulator.nodes.attempt import Controller, Program, SimulatedAttempt
 from mainspring.simulator.nodes.object_store import JobStore
 from mainspring.simulator.nodes.parts import Agent
+from mainspring.simulator.nodes.rare import Rare
 from mainspring.simulator.proof.cluster import SimulatedCluster
 from mainspring.testing import SeededDice
 
@@ -23,7 +25,8 @@ _CUT_S_MAX = 60  # Several leases: long enough for another lead to be named mean
 _STORE_AWAY_S_MAX = 60
 _LATE_BEAT_S_MAX = 60
 _BOOT_S_MAX = 8  # Agents of one allocation do not come at once.
-_STEPS_MAX = 60
+_STEPS_MAX = 40  # Of most jobs:
+_LONG, _LONG_STEPS_MAX = 0.3, 240  # some last for many leases.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,7 @@ class _Calls(Controller):
         """Registers, where the call arrives."""
         control = self._arrive("register")
         orders = control.register(call, control.caller(token))
+        self._gangs.registered(orders)
         self._return("register")
         return orders
 
@@ -120,15 +124,18 @@ class Gangs:
         control: Callable[[], Control],
         is_cut: Callable[[ClusterName], bool],
         say: Callable[[str], None],
-        seen: Counter[str],
+        seen: Counter[Rare],
     ) -> None:
         self.faults = GangFaults()
         self.agenda = agenda
         self.control = control
         self.is_cut = is_cut
         self.attempts: dict[AttemptId, SimulatedAttempt] = {}
+        self.clusters: dict[AttemptId, ClusterName] = {}
         self.stores: dict[str, JobStore] = {}
         self.heard_s: dict[AttemptId, float] = {}
+        self.named_s: dict[tuple[AttemptId, int], float] = {}
+        self._heard_of: dict[tuple[AttemptId, int], float] = {}
         self._say = say
         self._seen = seen
         self._seed = seed
@@ -139,6 +146,18 @@ class Gangs:
     def heard(self, beat: wire.Heartbeat) -> None:
         """Takes note that the controller has listened to a lead."""
         self.heard_s[beat.attempt] = self.agenda.now_s
+        self._heard_of[beat.attempt, beat.epoch] = self.agenda.now_s
+
+    def registered(self, orders: wire.Orders) -> None:
+        """Takes note of the lead that an agent was told of."""
+        self.named_s.setdefault((orders.attempt, orders.epoch), self.agenda.now_s)
+
+    def named_and_heard_s(self, attempt: AttemptId, epoch: int) -> tuple[float, float]:
+        """Returns when an agent was first told of a lead, and when the controller last listened to the one before.
+
+        Infinity and -1 where that never was, as far as anybody knows.
+        """
+        return self.named_s.get((attempt, epoch), inf), self._heard_of.get((attempt, epoch - 1), -1.0)
 
     def beat_again(self, beat: wire.Heartbeat, token: str) -> None:
         """Delivers an old report once more, perhaps long after its attempt has gone."""
@@ -150,7 +169,7 @@ class Gangs:
                 raise
             return
         if reply.fenced:
-            self._seen["a late report was refused"] += 1
+            self._seen[Rare.REPORT_LATE] += 1
         else:
             self.heard(beat)
 
@@ -176,6 +195,7 @@ class Gangs:
         if attempt is None:
             self._say(f"{order.attempt} comes to life on {name}")
             attempt = self.attempts[order.attempt] = self._new(name, cluster, order)
+            self.clusters[order.attempt] = name
         agent = Agent(
             allocation=order.allocation,
             node=order.nodes[index],
@@ -191,7 +211,7 @@ class Gangs:
     def _new(self, name: ClusterName, cluster: SimulatedCluster, order: LaunchOrder) -> SimulatedAttempt:
         luck, of_job = SeededDice(self._seed, f"gang {order.attempt}"), SeededDice(self._seed, f"job {order.job}")
         calls = self._calls[order.attempt] = _Calls(self, name, luck)
-        last, reconnects = 2 + pick(of_job, _STEPS_MAX), chance(of_job, 0.5)
+        last = 2 + pick(of_job, _LONG_STEPS_MAX if chance(of_job, _LONG) else _STEPS_MAX)
 
         def ended(agent: Agent, exit_code: int, reason: str) -> None:
             cluster.inner.end_agent(agent.allocation, agent.index, exit_code=exit_code, reason=reason)
@@ -201,7 +221,7 @@ class Gangs:
             luck,
             calls,
             self.stores.setdefault(order.job, JobStore()),
-            Program(last=last, reconnects=reconnects, step_s=within(of_job, 0.3, 1.5)),
+            Program(last=last, reconnects=chance(of_job, 0.5), step_s=within(of_job, 0.3, 1.5)),
             ended=ended,
             seen=self._seen,
         )

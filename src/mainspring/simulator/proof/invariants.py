@@ -13,14 +13,14 @@ from mainspring.control.service.views import view_job
 from mainspring.control.store.holdings import ALLOCATION_LIVE, grants, live_allocations_of, merged, parts
 from mainspring.control.store.ledger import StopCause
 from mainspring.control.store.records import ATTEMPT_LIVE, events_since, jobs_by_id, tenants
-from mainspring.control.store.schema import allocations, attempts, jobs
+from mainspring.control.store.schema import allocations, attempts, events, jobs, whys
 from mainspring.domain.answers import Event
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName, TeamName
 from mainspring.domain.job import MILLI
 from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.wire.events import TOLD_BY_CONTROLLER
 from mainspring.domain.wire.events.attempts import AttemptEndedEvent, AttemptGrantedEvent
-from mainspring.domain.wire.events.jobs import JobMovedEvent, JobSubmittedEvent
+from mainspring.domain.wire.events.jobs import JobMovedEvent, JobSubmittedEvent, StartPromisedEvent
 from mainspring.simulator.proof.cluster import SimulatedCluster
 from mainspring.simulator.proof.gangs import Gangs
 from mainspring.testing import FakeClock
@@ -37,6 +37,14 @@ _COST = sa.select(
     attempts.c.job_id, sa.func.sum(allocations.c.dollars_per_hour * (allocations.c.ended_s - allocations.c.granted_s))
 ).join(attempts, allocations.c.attempt_id == attempts.c.id)
 _FENCED = sa.select(attempts.c.id).where(attempts.c.stop_cause == StopCause.FENCED.value)
+_LEADS = sa.select(attempts.c.id, attempts.c.epoch).where(attempts.c.state.in_(ATTEMPT_LIVE))
+_PROMISED = sa.select(whys.c.job_id, whys.c.start_s).where(whys.c.exact)
+_PROMISES_TOLD = (  # A job that starts has had what it was promised.
+    sa.select(events.c.job_id, events.c.detail)
+    .where(events.c.kind.in_([StartPromisedEvent.kind, JobMovedEvent.kind]))
+    .order_by(events.c.sequence)
+)
+_WAITING = sa.select(jobs.c.id).where(jobs.c.state == JobState.QUEUED.value)
 _JOBS = sa.select(jobs.c.id, jobs.c.state)
 _ENDED = sa.select(attempts.c.id, attempts.c.state).where(attempts.c.state.not_in(ATTEMPT_LIVE))
 _LIVE_ALLOCATIONS = (
@@ -84,6 +92,7 @@ class Invariants:
         self._given_up: set[str] = set()
         self._heard_s: dict[AttemptId, float] = {}
         self._jumped_s = -1.0
+        self._epochs: dict[str, int] = {}
 
     def close(self) -> None:
         """Lets go of the store."""
@@ -125,11 +134,13 @@ class Invariants:
             self._check_engines(connection)
             self._check_holdings(connection)
             self._check_given_up(connection)
+            self._check_leads(connection)
+            _check_promises(connection)
 
-    def check_ends(self) -> None:
+    def check_ends(self) -> Sequence[Event]:
         """Checks what holds once every job has ended: nothing runs, reports are kept once, time and money add up.
 
-        The last that a lead told may never have arrived.
+        The last that a lead told may never have arrived. Returns all that was told.
 
         Raises:
             AssertionError: Something does not.
@@ -155,6 +166,7 @@ class Invariants:
                 assert not kept, f"{attempt}: {len(kept)} reports are kept twice, or out of order: {kept[:3]}"
             _check_told(connection, everything)
             self._check_accounts(connection)
+        return everything
 
     def _check_accounts(self, connection: sa.Connection) -> None:
         now_s, lease_s = self._clock.now_s(), Settings().lease_s
@@ -185,6 +197,15 @@ class Invariants:
             quiet_s = self._clock.monotonic_s() - heard_s
             excused = heard_s < 0 or heard_s < self._jumped_s
             assert excused or quiet_s > Settings().lease_s, f"{row.id} was given up, heard {quiet_s:.1f} s ago"
+
+    def _check_leads(self, connection: sa.Connection) -> None:
+        """Checks that no lead is replaced that was heard within a lease."""
+        for row in connection.execute(_LEADS):
+            before, self._epochs[row.id] = self._epochs.get(row.id, row.epoch), row.epoch
+            named_s, heard_s = self._gangs.named_and_heard_s(AttemptId(row.id), row.epoch)
+            if row.epoch > before > 0 and heard_s > self._jumped_s:
+                quiet_s = named_s - heard_s
+                assert quiet_s >= Settings().lease_s, f"{row.id} has another lead, heard {quiet_s:.1f} s before"
 
     def _check_jobs(self, states: Mapping[JobId, JobState]) -> None:
         assert sorted(states) == sorted(self._submitted), "jobs were lost, or came from nowhere"
@@ -256,6 +277,15 @@ def _states(connection: sa.Connection) -> Mapping[JobId, JobState]:
 
 def _alike(kept: tuple[str, Mapping[str, object], float], told: tuple[str, Mapping[str, object], float]) -> bool:
     return kept[0] == told[0] and kept[2] == told[2] and json.dumps(kept[1]) == json.dumps(told[1])
+
+
+def _check_promises(connection: sa.Connection) -> None:
+    """Checks that every start that is promised to a job that waits was told, and every change of it."""
+    told = {row.job_id: json.loads(row.detail).get("start_s") for row in connection.execute(_PROMISES_TOLD)}
+    promised = {row.job_id: row.start_s for row in connection.execute(_PROMISED)}
+    for row in connection.execute(_WAITING):
+        now, words = promised.get(row.id), told.get(row.id)
+        assert now == words, f"{row.id} is promised to start at {now}, and was told {words}"
 
 
 def _check_told(connection: sa.Connection, everything: Sequence[Event]) -> None:

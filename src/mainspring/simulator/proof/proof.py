@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from mainspring.simulator.nodes.rare import Rare
 from mainspring.simulator.proof.world import World
 
 _MEMORY = Path("/dev/shm")  # Where a store's flushes cost nothing; nothing here outlives the run.
@@ -31,7 +32,7 @@ class Trace:
     seed: int
     lines: tuple[str, ...]
     settle_ticks: int
-    seen: Mapping[str, int]
+    seen: Mapping[Rare, int]
 
     @property
     def digest(self) -> str:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from mainspring.control import Store
 from mainspring.domain.ports import Dice
 from mainspring.simulator.nodes.agenda import chance
+from mainspring.simulator.nodes.rare import Rare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class StoreFaults:
         seen: Counts what happened.
     """
 
-    def __init__(self, store: Store, luck: Dice, seen: Counter[str]) -> None:
+    def __init__(self, store: Store, luck: Dice, seen: Counter[Rare]) -> None:
         self.rates = StoreRates()
         self._luck = luck
         self._seen = seen
@@ -46,17 +47,17 @@ class StoreFaults:
 
     def _before(self, connection: sa.Connection, _cursor: object, statement: str, *_rest: object) -> None:
         if chance(self._luck, self.rates.broken):
-            kind = "a transaction" if connection.get_execution_options().get("writes") else "a look"
-            self._fail(f"the store was lost inside {kind}", statement, "connection lost")
+            writes = connection.get_execution_options().get("writes")
+            self._fail(Rare.STORE_BROKE if writes else Rare.STORE_SILENT, statement, "connection lost")
 
     def _commit(self, connection: sa.Connection) -> None:
         if chance(self._luck, self.rates.full):
-            self._fail("the store was full", "COMMIT", "database or disk is full")
+            self._fail(Rare.STORE_FULL, "COMMIT", "database or disk is full")
         if chance(self._luck, self.rates.unanswered):
             raw: Any = connection.connection.dbapi_connection
             raw.execute("COMMIT")
-            self._fail("a commit counted and nobody learnt of it", "COMMIT", "connection lost")
+            self._fail(Rare.COMMIT_UNANSWERED, "COMMIT", "connection lost")
 
-    def _fail(self, what: str, statement: str, words: str) -> None:
+    def _fail(self, what: Rare, statement: str, words: str) -> None:
         self._seen[what] += 1
         raise sa.exc.OperationalError(statement, None, Exception(words))

@@ -11,13 +11,14 @@ from typing import final
 from mainspring.control import AgentAccess, Caller, Control, Settings, Step, TokenRole, open_store
 from mainspring.control.loop.loop import Loop
 from mainspring.domain.answers import Submit
-from mainspring.domain.errors import MainspringError
+from mainspring.domain.errors import Conflict, MainspringError
 from mainspring.domain.ids import ClusterName, JobId, NodeName, TeamName
 from mainspring.domain.job import LAB
 from mainspring.domain.life import ended
 from mainspring.domain.team import Team
 from mainspring.planner import Policy
 from mainspring.simulator.nodes.agenda import Agenda, chance, pick
+from mainspring.simulator.nodes.rare import Rare, count_told
 from mainspring.simulator.proof.cluster import SimulatedCluster
 from mainspring.simulator.proof.draws import CHIP, Rates, draw_inventories, draw_rates, draw_spec
 from mainspring.simulator.proof.gangs import Gangs
@@ -41,6 +42,7 @@ class _Outages:
     """Which clusters are silent, which of these cut their leads off too, and which nodes are down, and until when."""
 
     cut_off: dict[ClusterName, None] = field(default_factory=dict)
+    silent_since_s: dict[ClusterName, float] = field(default_factory=dict)
     silent_until_s: dict[ClusterName, float] = field(default_factory=dict)
     node_up_s: dict[tuple[ClusterName, NodeName], float] = field(default_factory=dict)
 
@@ -75,7 +77,7 @@ class World:
 
     def __init__(self, seed: int, folder: Path) -> None:
         self.lines: list[str] = []
-        self.seen: Counter[str] = Counter()
+        self.seen: Counter[Rare] = Counter()
         self._seed = seed
         self._luck = SeededDice(seed, "world")
         self._agenda = Agenda(FakeClock())
@@ -187,7 +189,7 @@ class World:
         for ticks in range(_SETTLE_TICKS_MAX):
             running = any(cluster.running() for cluster in self._clusters.values())
             if not running and all(ended(state) for state in self._laws.states().values()):
-                self._laws.check_ends()
+                count_told(self.seen, self._laws.check_ends())
                 self._say_ends()
                 return ticks
             self._step_whole_tick()
@@ -205,13 +207,27 @@ class World:
         except MainspringError as error:
             stale = who is not self._now
             self._say(f"{'a stale controller is refused' if stale else 'controller'}: {type(error).__name__}")
-            self.seen[f"{'a stale' if stale else 'the'} controller met {type(error).__name__}"] += 1
+            self.seen[Rare.STALE_REFUSED] += stale and isinstance(error, Conflict)
             step = None
         if step is None:
             who.tick = who.loop.steps()
         if step in _TELLING:
             self._laws.check()
+        if step is Step.FOLDED and self._heard_past_silence():
+            self.seen[Rare.CALLED_OFF] += 1
         return step
+
+    def _heard_past_silence(self) -> bool:
+        """Returns whether an attempt lives on, for its lead is heard, whose cluster has been silent for too long."""
+        now_s, lease_s = self._agenda.now_s, self._now.control.settings.lease_s
+        since_s = {
+            name: since for name, since in self._outages.silent_since_s.items() if not self._clusters[name].answering
+        }
+        return any(
+            now_s - since_s.get(name, now_s) > _POLICY.failover_s
+            and now_s - self._gangs.heard_s.get(attempt, 0.0) <= lease_s
+            for attempt, name in self._gangs.clusters.items()
+        )
 
     def _step_controller(self) -> None:
         step = self._next(self._now)
@@ -239,7 +255,7 @@ class World:
             return
         for _ in range(1 + pick(self._luck, 6)):
             if self._next(self._stale[at]) is Step.LEADING:
-                self.seen["a stale controller took the lead again"] += 1
+                self.seen[Rare.STALE_LEADS] += 1
 
     # ------------------------------------------------------------ mischief
 
@@ -271,6 +287,8 @@ class World:
         luck, rates, now_s = self._luck, self._rates, self._agenda.now_s
         cluster.faults = rates.calls
         if chance(luck, rates.cluster_silent):
+            if cluster.answering:
+                self._outages.silent_since_s[name] = now_s
             cluster.answering = False
             self._outages.silent_until_s[name] = now_s + pick(luck, _SILENT_S_MAX)
             if chance(luck, rates.cut_off):

@@ -82,4 +82,33 @@ class ProvisionWantedEvent(EventFacts):
         return f"{self.nodes} nodes of {self.offer} on {self.cluster} are wanted: {self.reason}"
 
 
-OfJobs: TypeAlias = JobSubmittedEvent | JobMovedEvent | StopRequestedEvent | MoveWantedEvent | ProvisionWantedEvent
+@final
+@event("start_promised")
+class StartPromisedEvent(EventFacts):
+    """A plan holds room for the job from some time on, from another than it did, or no longer, while it waits.
+
+    Args:
+        start_s: Seconds since the Unix epoch, None for no time any more.
+        before_s: What was promised before, None for nothing.
+    """
+
+    start_s: float | None
+    before_s: float | None = None
+
+    def __str__(self) -> str:
+        if self.start_s is None:
+            return "room is no longer held for it"
+        if self.before_s is None:
+            return "room is held for it"
+        moved_s = self.start_s - self.before_s
+        return f"room is held for it {abs(moved_s):.0f} s {'later' if moved_s > 0 else 'earlier'} than before"
+
+
+OfJobs: TypeAlias = (
+    JobSubmittedEvent
+    | JobMovedEvent
+    | StopRequestedEvent
+    | MoveWantedEvent
+    | ProvisionWantedEvent
+    | StartPromisedEvent
+)

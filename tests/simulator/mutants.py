@@ -1,0 +1,290 @@
+"""Mutants: known bugs that are planted in a copy of the product, each of which the fault proof must find.
+
+To add one: the text that stands there now, once in its file, and what a bug would make of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One bug.
+
+    Args:
+        name: What is wrong, in words of a report.
+        file: Below `src/mainspring`.
+        before: What stands there, once.
+        after: What the bug makes of it.
+    """
+
+    name: str
+    file: str
+    before: str
+    after: str
+
+
+LEDGER, FOLD = "control/store/ledger.py", "control/loop/fold.py"
+COMMANDS, AGENTS = "control/loop/engine_commands.py", "control/service/agents.py"
+HOLDINGS, SAVES = "node/lead/holdings.py", "node/lead/saves.py"
+
+MUTANTS = (
+    # ------------------------------------------------------------ controllers
+    Mutant(
+        "a stale leader may write",
+        "control/store/store.py",
+        "if (row.holder, row.epoch) != (lease.holder, lease.epoch):",
+        "if False:",
+    ),
+    Mutant(
+        "act before commit",
+        "control/loop/loop.py",
+        """            leadership.renew(connection)
+        yield Step.COMMITTED
+""",
+        """            for act in acts:
+                tell(self._engines[act.cluster], act)
+            leadership.renew(connection)
+        yield Step.COMMITTED
+""",
+    ),
+    Mutant(
+        "a new controller forgets evictions it did not begin",
+        COMMANDS,
+        """            known.add(allocation.id)
+""",
+        """            known.add(allocation.id)
+            lives = self.__dict__.setdefault("_lives", set())
+            if allocation.state is not AllocationState.STOPPING:
+                lives.add(allocation.attempt)
+            elif allocation.attempt not in lives:
+                continue
+""",
+    ),
+    Mutant(
+        "a plan applied out of order",
+        "control/loop/commit.py",
+        "            if jobs[start.job].state is JobState.QUEUED:\n",
+        "            if jobs[start.job].state is not JobState.RUNNING:\n",
+    ),
+    Mutant(
+        "an old plan's evictions end attempts that ended",
+        "control/loop/commit.py",
+        "        if attempt is None or attempt.state not in _LIVE:\n            return\n        match end:",
+        "        if attempt is None:\n            return\n        match end:",
+    ),
+    # ------------------------------------------------------------ engines
+    Mutant(
+        "a stop is recorded before the engine took it",
+        COMMANDS,
+        "    except Unavailable:\n        return None\n",
+        "    except Unavailable:\n        return CommandResult(act=act) if act.order is None else None\n",
+    ),
+    Mutant(
+        "a launch that is absent for a while counts as gone without a stop",
+        FOLD,
+        """                return AllocationOutcome(
+                    loss=Loss(reason=f"the engine has not seen""",
+        """                return AllocationOutcome(
+                    after=AllocationState.GONE,
+                    loss=Loss(reason=f"the engine has not seen""",
+    ),
+    Mutant(
+        "stopping counted as gone",
+        FOLD,
+        "            gone = over or (seen is None",
+        "            gone = over or (seen is not None and seen.phase is AllocationPhase.STOPPING) or (seen is None",
+    ),
+    Mutant(
+        "a double grant after an engine's restart",
+        FOLD,
+        "(seen is None and allocation.stopped_s is not None)",
+        "seen is None",
+    ),
+    Mutant(
+        "what a controller does not know runs on",
+        COMMANDS,
+        "if runs and allocation_id not in known",
+        "if False and allocation_id not in known",
+    ),
+    Mutant(
+        "a stop that was lost is not repeated",
+        COMMANDS,
+        """            if len(acts) >= settings.acts_max or allocation.cluster not in seen:
+                continue
+""",
+        """            if len(acts) >= settings.acts_max or allocation.cluster not in seen:
+                continue
+            told = self.__dict__.setdefault("_stops_told", set())
+            if allocation.state is AllocationState.STOPPING:
+                if allocation.id in told:
+                    continue
+                told.add(allocation.id)
+""",
+    ),
+    # ------------------------------------------------------------ fail-over, leads as control has them
+    Mutant(
+        "fail-over though the lead is heard",
+        "control/loop/failover.py",
+        "if silent_s <= failover_s or quiet_s <= lease_s:",
+        "if silent_s <= failover_s:",
+    ),
+    Mutant(
+        "what is given up is forgotten, and not stopped when its cluster is back",
+        LEDGER,
+        """            .where(allocations.c.attempt_id == attempt.id, allocations.c.ended_s.is_(None))
+            .values(ended_s=ended_s)""",
+        """            .where(allocations.c.attempt_id == attempt.id, allocations.c.ended_s.is_(None))
+            .values(ended_s=ended_s, state=AllocationState.GONE.value)""",
+    ),
+    Mutant(
+        "an old lead's reports count",
+        AGENTS,
+        "if attempt is None or ended(attempt.state) or beat.epoch != attempt.epoch:",
+        "if attempt is None or ended(attempt.state):",
+    ),
+    Mutant(
+        "another lead is named while one is heard",
+        AGENTS,
+        "    return rules.now_s - heard_s >= rules.settings.lease_s\n",
+        "    return rules.now_s - heard_s >= 0.0\n",
+    ),
+    Mutant(
+        "an event is kept twice",
+        AGENTS,
+        "        if event.sequence <= seen:\n",
+        "        if event.sequence < seen:\n",
+    ),
+    Mutant(
+        "an event is acknowledged and not kept",
+        AGENTS,
+        "    return HeartbeatReply(acknowledged=seen, gone=_gone(connection, attempt))",
+        "    return HeartbeatReply(acknowledged=seen + 1, gone=_gone(connection, attempt))",
+    ),
+    Mutant(
+        "a state without its event",
+        LEDGER,
+        "        self.event(JobMovedEvent(before=job.state, after=after, reason=reason), job=job.id)\n",
+        """        if after is not JobState.RUNNING:
+            self.event(JobMovedEvent(before=job.state, after=after, reason=reason), job=job.id)
+""",
+    ),
+    Mutant(
+        "an event without its state",
+        LEDGER,
+        """        self.connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(columns))
+        self.event(JobMovedEvent(""",
+        """        if after is not JobState.RUNNING:
+            self.connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(columns))
+        self.event(JobMovedEvent(""",
+    ),
+    Mutant(
+        "a cancelled job is queued again",
+        LEDGER,
+        "    if job is JobState.STOPPING:\n        return Conclusion(attempt=AttemptState.CANCELLED, job=JobState.CANCELLED)\n",
+        "",
+    ),
+    Mutant(
+        "a promised start moves and nobody is told",
+        "control/loop/commit.py",
+        "    moved = [job for job, start_s in now.items() if start_s != promised.get(job)]\n",
+        "    moved = [job for job, start_s in now.items() if start_s is not None and job not in promised]\n",
+    ),
+    # ------------------------------------------------------------ accounts and quota
+    Mutant(
+        "quota is not charged",
+        "planner/quota/entitlement.py",
+        "            self._limits.hold(team, chip, milli)\n",
+        "",
+    ),
+    Mutant(
+        "quota is given back before what held it has ended",
+        "planner/quota/entitlement.py",
+        """            self._hold(team, chip, -milli)
+""",
+        """            self._hold(team, chip, -milli)
+            self._limits.hold(team, chip, -milli)
+""",
+    ),
+    Mutant(
+        "what stops holds nothing",
+        "control/state/active_state.py",
+        "self._live(attempt, going, stopping=True) if going else None",
+        "None",
+    ),
+    Mutant(
+        "the time of a lead before is not counted",
+        LEDGER,
+        '            columns["ended_s"] = max(self.now_s, began_s)\n',
+        '            columns["ended_s"] = self.now_s - 1.0\n',
+    ),
+    # ------------------------------------------------------------ the lead
+    Mutant(
+        "a durable step mixed from two steps",
+        SAVES,
+        "stored.step == self._taken.step and stored.rank in self._ranks",
+        "stored.rank in self._ranks",
+    ),
+    Mutant(
+        "a durable step lacks a share",
+        SAVES,
+        "len(self._shares) < len(self._ranks)",
+        "len(self._shares) < max(1, len(self._ranks) - 1)",
+    ),
+    Mutant(
+        "a peer's copy is taken for one step newer than it is",
+        HOLDINGS,
+        "        taken = Taken(holding.step, holding.generation)\n        parts = self._steps.get(taken) or _Parts()\n        size",
+        "        taken = Taken(holding.step + holding.copied, holding.generation)\n"
+        "        parts = self._steps.get(taken) or _Parts()\n        size",
+    ),
+    Mutant(
+        "a generation resumes from the oldest step there is",
+        HOLDINGS,
+        "return max((taken for taken in self._steps if self._whole(taken)), default=None)",
+        "return min((taken for taken in self._steps if self._whole(taken)), default=None)",
+    ),
+    Mutant(
+        "a step counts as whole that lacks a rank",
+        HOLDINGS,
+        "len(parts.sizes) == len(self._roles) and len(parts.held) == sum(parts.sizes.values())",
+        "len(parts.sizes) == len(self._roles) and len(parts.held) >= max(1, sum(parts.sizes.values()) - 1)",
+    ),
+    Mutant(
+        "what came after the step a generation resumed at is not forgotten",
+        HOLDINGS,
+        "return later == len(self._resumes) or taken.step <= self._resumes[later][1]",
+        "return True",
+    ),
+    Mutant(
+        "a lead goes on without an agent before its lease is over",
+        "node/lead/lead.py",
+        "LOST_AFTER_LEASES = 1.5 ",
+        "LOST_AFTER_LEASES = 0.1 ",
+    ),
+    Mutant(
+        "a generation starts before older ranks have left",
+        "node/lead/preparation.py",
+        "if members.active_of(agent) or roster[agent].busy}",
+        "if members.active_of(agent) and not roster[agent].busy}",
+    ),
+    Mutant(
+        "a lead that was fenced leads on",
+        "node/lead/reports.py",
+        "        if reply.fenced:\n            return Answered.FENCED\n",
+        "",
+    ),
+    Mutant(
+        "a durable step is not resumed from",
+        "node/lead/resume.py",
+        "        if taken is not None and taken.step >= stored:\n",
+        "        if taken is not None:\n",
+    ),
+)
+QUICK = (
+    "a stale leader may write",
+    "stopping counted as gone",
+    "a state without its event",
+    "a generation resumes from the oldest step there is",
+)

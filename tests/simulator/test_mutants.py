@@ -1,0 +1,72 @@
+"""The proof held to account: each known bug, planted in a copy of the product, is found by some seed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.simulator.mutants import MUTANTS, QUICK, Mutant
+
+import mainspring
+
+SOURCE = Path(mainspring.__file__).parent
+SEEDS_MAX = 200
+STEPS = 150
+LIMIT_S = 1_500.0
+HUNT = """
+import sys
+from mainspring.simulator import prove
+for seed in range(int(sys.argv[1])):
+    try:
+        prove(10_000 + seed, steps=int(sys.argv[2]))
+    except Exception as error:
+        print(f"found by seed {10_000 + seed}: {type(error).__name__}: {str(error)[:300]}")
+        break
+else:
+    sys.exit(f"{sys.argv[1]} seeds found nothing")
+"""
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_applies_to_the_source_as_it_stands(mutant: Mutant) -> None:
+    text = (SOURCE / mutant.file).read_text()
+    assert text.count(mutant.before) == 1
+    compile(text.replace(mutant.before, mutant.after), mutant.file, "exec")
+
+
+def test_names_of_mutants_are_unique_and_those_of_the_quick_ones_known() -> None:
+    names = [mutant.name for mutant in MUTANTS]
+    assert len(names) == len(set(names)) >= 24
+    assert set(QUICK) <= set(names)
+
+
+def _found(mutant: Mutant, folder: Path) -> None:
+    copy = folder / "mainspring"
+    shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    path = copy / mutant.file
+    path.write_text(path.read_text().replace(mutant.before, mutant.after))
+    done = subprocess.run(
+        [sys.executable, "-c", HUNT, str(SEEDS_MAX), str(STEPS)],
+        env=os.environ | {"PYTHONPATH": str(folder), "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 0, f"{mutant.name}: {done.stderr[-2_000:]}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mutant", [one for one in MUTANTS if one.name in QUICK], ids=lambda mutant: mutant.name)
+def test_proof_finds_a_bug_that_is_planted(mutant: Mutant, tmp_path: Path) -> None:
+    _found(mutant, tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mutant", [one for one in MUTANTS if one.name not in QUICK], ids=lambda mutant: mutant.name)
+def test_proof_finds_every_bug_that_is_planted(mutant: Mutant, tmp_path: Path) -> None:
+    _found(mutant, tmp_path)
