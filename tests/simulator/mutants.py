@@ -182,8 +182,8 @@ MUTANTS = (
     Mutant(
         "a cancelled job is queued again",
         LEDGER,
-        "    if job is JobState.STOPPING:\n        return Conclusion(attempt=AttemptState.CANCELLED, job=JobState.CANCELLED)\n",
-        "",
+        "    if job is JobState.STOPPING:\n",
+        "    if job is JobState.STOPPING and cause is StopCause.OUTCOME:\n",
     ),
     Mutant(
         "a promised start moves and nobody is told",
@@ -235,9 +235,9 @@ MUTANTS = (
     Mutant(
         "a peer's copy is taken for one step newer than it is",
         HOLDINGS,
-        "        taken = Taken(holding.step, holding.generation)\n        parts = self._steps.get(taken) or _Parts()\n        size",
+        "        taken = Taken(holding.step, holding.generation)\n        parts = self._steps.get(taken) or",
         "        taken = Taken(holding.step + holding.copied, holding.generation)\n"
-        "        parts = self._steps.get(taken) or _Parts()\n        size",
+        "        parts = self._steps.get(taken) or",
     ),
     Mutant(
         "a generation resumes from the oldest step there is",

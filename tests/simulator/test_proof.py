@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
 from mainspring.simulator import prove
+from mainspring.simulator.nodes.rare import Rare
 
 SEEDS = 20
 SEEDS_SOAK = 500
 SOAK_PARTS = 20
+SEEDS_RARE = 150  # Most show all within forty.
 
 
 @pytest.mark.slow
@@ -50,3 +53,13 @@ def test_traces_of_two_seeds_differ() -> None:
 def test_control_keeps_its_promises_over_many_seeds(part: int) -> None:
     for seed in range(part, SEEDS_SOAK, SOAK_PARTS):
         prove(1_000 + seed, steps=300)
+
+
+@pytest.mark.soak
+def test_every_rare_state_is_reached_by_some_seed() -> None:
+    seen: Counter[Rare] = Counter()
+    for seed in range(SEEDS_RARE):
+        seen.update(prove(5_000 + seed, steps=300).seen)
+        if all(seen[rare] for rare in Rare):
+            return
+    assert not [rare.value for rare in Rare if not seen[rare]]

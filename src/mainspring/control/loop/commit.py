@@ -247,9 +247,7 @@ def _tell_wanted(ledger: StateWriter, wanted: Move | Provision) -> None:
             ledger.event(ordered, job=wanted.for_job)
 
 
-def _write_whys(
-    ledger: StateWriter, told: Mapping[JobId, _Why], number: int, *, waiting: Collection[JobId]
-) -> None:
+def _write_whys(ledger: StateWriter, told: Mapping[JobId, _Why], number: int, *, waiting: Collection[JobId]) -> None:
     """Writes why jobs are where they are; a start promised to one that waits, and every change of it, is an event."""
     if not told:
         return

@@ -47,6 +47,7 @@ class Rank:
         stepping: Whether its program has come up.
         stopped: Whether it hangs.
         told: The last step it has told of.
+        reported: Whether it has told of any of its own.
     """
 
     place: wire.RankPlace
@@ -58,6 +59,7 @@ class Rank:
     leave_at: int | None = None
     then: wire.Then = wire.Then.EXIT
     told: int = -2
+    reported: bool = False
 
     @property
     def step(self) -> int:

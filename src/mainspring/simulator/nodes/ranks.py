@@ -119,7 +119,7 @@ class Ranks:
     def report(self, agent: Agent, rank: Rank) -> None:
         """Tells the lead how far a rank is."""
         if rank.stepping and rank.step > rank.told and rank.step >= 0:
-            rank.told = rank.step
+            rank.told, rank.reported = rank.step, True
             self._attempt.say(
                 agent,
                 wire.RankProgress(

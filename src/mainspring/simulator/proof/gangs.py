@@ -246,7 +246,8 @@ class Gangs:
         elif ranks and chance(luck, faults.program_fails):
             attempt.ranks.leave(*ranks[pick(luck, len(ranks))], "ValueError: a bad batch", 1)
         elif ranks and chance(luck, faults.rank_hangs):
-            ranks[pick(luck, len(ranks))][1].stopped = True
+            rank = ranks[pick(luck, len(ranks))][1]
+            rank.stopped = rank.reported  # Nothing tells a program that hangs before from one that compiles for long.
         if chance(luck, faults.line_breaks):
             attempt.links.close(agent)
         if chance(luck, faults.agent_cut):

@@ -105,10 +105,5 @@ class StartPromisedEvent(EventFacts):
 
 
 OfJobs: TypeAlias = (
-    JobSubmittedEvent
-    | JobMovedEvent
-    | StopRequestedEvent
-    | MoveWantedEvent
-    | ProvisionWantedEvent
-    | StartPromisedEvent
+    JobSubmittedEvent | JobMovedEvent | StopRequestedEvent | MoveWantedEvent | ProvisionWantedEvent | StartPromisedEvent
 )
