@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 
 from rich.console import Console, RenderableType
@@ -9,7 +10,7 @@ from rich.console import Console, RenderableType
 from mainspring.app.render.clusters import cluster_panel, clusters_table, finding_lines
 from mainspring.app.sdk.clusters import ClusterShown
 from mainspring.domain.answers import ClusterView
-from mainspring.domain.fleet import Inventory, Node, NodeCondition
+from mainspring.domain.fleet import AvoidedNode, Inventory, Node, NodeCondition, NodeRef
 from mainspring.domain.ids import ChipName, ClusterName, NodeName
 from mainspring.engines.common.kind import CheckResult, Finding
 from mainspring.engines.slurm.cluster.config import SlurmCluster
@@ -59,6 +60,18 @@ def test_a_cluster_tells_its_settings_prices_and_silence() -> None:
         assert words in text
     silent = ClusterShown(name=HALL, engine="slurm", settings=None, asked=False, view=None)
     assert "ms up" in "\n".join(_drawn(clusters_table([silent], now_s=NOW_S)))
+
+
+def test_a_node_that_all_jobs_avoid_says_until_when_and_why() -> None:
+    shown = _shown([_node(1), _node(2)])
+    assert shown.view is not None
+    at = NodeRef(cluster=HALL, node=NodeName("n0002"))
+    one = AvoidedNode(at=at, until_s=NOW_S + 600.0, again_s=NOW_S + 600.0, reason="2 jobs were lost there")
+    lines = _drawn(cluster_panel(replace(shown, view=replace(shown.view, avoided=(one,))), now_s=NOW_S))
+    rows = [" ".join(line.split()) for line in lines if line.startswith("n0")]
+    assert "avoided" not in rows[0]
+    assert "avoided until" in rows[1]
+    assert "2 jobs were lost there" in rows[1]
 
 
 def test_what_others_use_is_not_free() -> None:

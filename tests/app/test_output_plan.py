@@ -25,6 +25,7 @@ from mainspring.domain.answers import (
     WhatIfAnswer,
     Why,
 )
+from mainspring.domain.fleet import AvoidedNode, NodeRef
 from mainspring.domain.ids import AttemptId, ChipName, ClusterName, JobId, NodeName, TeamName
 from mainspring.domain.life import JobState
 from mainspring.domain.plan import Candidate, Evict, Limit, Reservation
@@ -93,6 +94,15 @@ def test_why_of_a_job_that_ended_says_how_it_ended() -> None:
 def test_why_of_a_job_that_waits_for_others_names_them() -> None:
     why = Why(job=JOB, state=JobState.QUEUED, plan=1, summary="waits", limit=Limit.DEPENDENCY, candidates=())
     assert OTHER in _drawn(why_panel(why, _view(after=(OTHER,)), now_s=NOW_S))
+
+
+def test_why_names_the_nodes_a_job_avoids_until_when_and_why() -> None:
+    at = NodeRef(cluster=ClusterName("alpha"), node=NodeName("n7"))
+    lost = AvoidedNode(at=at, until_s=NOW_S + 4_800.0, again_s=NOW_S, reason="an attempt was lost there; disk full")
+    why = Why(job=JOB, state=JobState.QUEUED, plan=1, summary="waits", limit=None, candidates=(), avoided=(lost,))
+    shown = " ".join(_drawn(why_panel(why, _view(), now_s=NOW_S)).split())
+    for words in ("AVOIDS", "n7 alpha 14:20", "an attempt was lost there; disk full"):
+        assert words in shown
 
 
 @pytest.mark.parametrize("columns", [30, 80, 200])

@@ -10,13 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.domain.life import AttemptState
+from mainspring.app.base.home import Config
+from mainspring.app.sdk.lab import Lab, job
+from mainspring.domain.ids import ChipName, ClusterName
+from mainspring.domain.life import AttemptState, JobState
+from mainspring.domain.wire.events.attempts import NodeBlamedEvent
 from mainspring.domain.wire.events.leads import (
     AgentLostEvent,
     CheckpointDurableEvent,
     CheckpointFailedEvent,
     GenerationResumedEvent,
 )
+from mainspring.engines.local.config import LocalCluster
 from tests.node.rig import Rig
 
 pytestmark = pytest.mark.slow
@@ -53,6 +58,51 @@ def test_disk_that_becomes_read_only_stops_saves_alone_and_they_catch_up(
     assert rig.wait_outcome().outcome is AttemptState.SUCCEEDED
     rig.check_results(700, ranks=2)
     assert int(rig.of_kind(CheckpointDurableEvent.kind)[-1]["step"]) == 700
+
+
+@pytest.fixture
+def two_nodes(tmp_path: Path) -> Iterator[Lab]:
+    """A lab of two nodes: on the cheaper one, which comes first, the disk of its work folder is as good as full."""
+    lab = Lab(tmp_path / "home")
+    prices = {"full": 1.0, "sound": 3.0}
+    lab.home.write_config(
+        Config(
+            clusters=tuple(
+                LocalCluster(
+                    name=ClusterName(name), chip=ChipName("h100"), chips_per_node=1, nodes=1, dollars_per_chip_hour=each
+                )
+                for name, each in prices.items()
+            )
+        )
+    )
+    work = lab.home.engines / "full"
+    work.mkdir(parents=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(work)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("a full disk needs the right to mount a tmpfs: run the tests as root")
+    try:
+        lab.up(port=0)
+        yield lab
+    finally:
+        lab.down()
+        subprocess.run(["umount", "-l", str(work)], check=True)
+
+
+def test_node_with_a_full_disk_eats_no_job(two_nodes: Lab) -> None:
+    lab = two_nodes
+    views = []
+    for name in ("first", "second"):
+        made = lab.run(job(name, [sys.executable, "-c", "print('well')"], on=["h100"]))
+        views.append(lab.wait(made.id, timeout_s=120))
+    assert [view.state for view in views] == [JobState.SUCCEEDED] * 2
+    for view in views:
+        assert [(one.state, one.cluster) for one in view.attempts] == [
+            (AttemptState.LOST, "full"),
+            (AttemptState.SUCCEEDED, "sound"),
+        ]
+        assert "67108864 bytes free" in view.attempts[0].reason
+        (blamed,) = [event for event in lab.events(view.id) if event.kind == NodeBlamedEvent.kind]
+        assert (blamed.detail["node"], blamed.detail["again"]) == ("full-0", True)
 
 
 def test_clock_set_forward_and_back_changes_nothing(make_rig: Callable[..., Rig], tmp_path: Path) -> None:

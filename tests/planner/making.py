@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
-from mainspring.domain.fleet import Inventory, Node, NodeCondition
+from mainspring.domain.fleet import AvoidedNode, Inventory, Node, NodeCondition
 from mainspring.domain.ids import AttemptId, ChipName, ClusterName, JobId, NodeName, RoleName, TeamName
 from mainspring.domain.job import LAB, MILLI, JobSpec, Option, Role, Tier
 from mainspring.domain.plan import Grant, Plan, Start, Wait
@@ -114,12 +115,12 @@ class Lab:
         *,
         evicted_s: float = -inf,
         avoid: dict[ClusterName, float] | None = None,
+        avoid_nodes: tuple[AvoidedNode, ...] = (),
     ) -> Lab:
         """Adds a pending job."""
         self.specs[job], self.submitted_s[job] = of, submitted_s
-        self.builder.add_pending(
-            PendingJob(job=JobId(job), spec=of, submitted_s=submitted_s, evicted_s=evicted_s, avoid=avoid or {})
-        )
+        known: dict[str, Any] = {"avoid": avoid or {}, "avoid_nodes": avoid_nodes, "evicted_s": evicted_s}
+        self.builder.add_pending(PendingJob(job=JobId(job), spec=of, submitted_s=submitted_s, **known))
         return self
 
     def live(

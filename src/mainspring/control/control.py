@@ -96,7 +96,7 @@ class Control:
         self._dice = dice
         self._access = access
         self._listens_since_s = clock.now_s()
-        self.questions = Questions(store, self.pictures)
+        self.questions = Questions(store, self.pictures, clock)
         self._machines = KnownMachines(self.fleet)
 
     def new_loop(self) -> Loop:
@@ -397,7 +397,7 @@ class Control:
     def clusters(self) -> tuple[ClusterView, ...]:
         """Returns every cluster that ever answered, in order of name."""
         with self.store.read() as connection:
-            return view_clusters(connection, self.fleet)
+            return view_clusters(connection, self.fleet, self.clock.now_s())
 
     # ---------------------------------------------------------------- agents
 

@@ -177,6 +177,30 @@ class AllocationPhase(str, Enum):
     ENDED = "ended"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class NodeRef:
+    """One node among those of all clusters."""
+
+    cluster: ClusterName
+    node: NodeName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvoidedNode:
+    """A node that is avoided, by one job or by all, because attempts were lost there.
+
+    Args:
+        until_s: Until when it is, while other nodes could do.
+        again_s: From when on it is tried all the same by a job that nothing else could run; never later than `until_s`.
+        reason: What was lost there, for people.
+    """
+
+    at: NodeRef
+    until_s: float
+    again_s: float
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationSeen:
     """One allocation as its engine sees it.

@@ -138,8 +138,13 @@ class _Cycle:
 
     # ---------------------------------------------------------------- one job
 
-    def _turn(self, turn: Turn) -> None:
-        menu = self._menu(turn.shape)
+    def _turn(self, turn: Turn, again: CandidateSet | None = None) -> None:
+        """Starts a job, makes room for it, or notes why it waits.
+
+        Args:
+            again: What it may choose from, when its team may have nothing that its shape would choose from.
+        """
+        menu = again or self._menu(turn.shape)
         duration_s = min(float(self.snapshot.pending.duration_safe_s[turn.row]), FOREVER_S)
         avoided = self._avoided(turn, menu)
         barred = dict(avoided)
@@ -159,18 +164,27 @@ class _Cycle:
             return
         if not sites:
             bar = next(iter(barred.values()), None)
-            if bar is None:
+            if any(choice.shunned for choice in menu.choices):
+                shuns = menu.shape.shuns
+                if menu.shape.avoids == shuns:
+                    self._wait_for_node(turn, menu)
+                else:
+                    self._turn(turn, self._new_menu(replace(menu.shape, avoids=shuns)))
+            elif bar is None:
                 self._close(turn, menu)
             else:
-                self.waiting.team(turn.shape, turn.team, bar, menu)
-                self.queue.close_for_team(turn.shape, turn.team)
+                self._close_for_team(turn, menu, bar)
             return
         if not self._make_room(turn, menu, sites):
-            if barred:
-                self.waiting.team(turn.shape, turn.team, None, menu)
-                self.queue.close_for_team(turn.shape, turn.team)
+            if barred or again:
+                self._close_for_team(turn, menu, None)
             else:
                 self._close(turn, menu)
+
+    def _close_for_team(self, turn: Turn, menu: CandidateSet, bar: BindingLimit | None) -> None:
+        """Notes that no job of this shape and team can start any more: for its team's limits, the room apart."""
+        self.waiting.team(turn.shape, turn.team, bar, menu)
+        self.queue.close_for_team(turn.shape, turn.team)
 
     def _avoided(self, turn: Turn, menu: CandidateSet) -> dict[int, BindingLimit]:
         """Returns, by site, why a job is not placed where it was taken back a moment ago."""
@@ -190,6 +204,13 @@ class _Cycle:
         until_s = self.snapshot.avoid[self.snapshot.pending.jobs[turn.row]][ClusterName(bar.where)]
         self.waiting.row(turn.row, bar, menu, start_s=until_s, exact=False)
 
+    def _wait_for_node(self, turn: Turn, menu: CandidateSet) -> None:
+        """Notes that a job waits to be tried again where its attempts were lost: nothing else could run it."""
+        avoided = self.snapshot.avoid_nodes[self.snapshot.pending.jobs[turn.row]]
+        again_s = min((one.again_s for one in avoided if one.again_s > self.now_s), default=self.now_s)
+        bar = next(choice.bar for choice in menu.choices if choice.shunned)
+        self.waiting.row(turn.row, bar, menu, start_s=again_s, exact=False)
+
     def _close(self, turn: Turn, menu: CandidateSet) -> None:
         """Notes that no job of this shape that runs as long finds room any more."""
         self.waiting.shape(turn.shape, menu, _code(turn.precedence))
@@ -199,10 +220,13 @@ class _Cycle:
         known = self.menus.get(shape)
         if known is None:
             plain = self.room.ample.plain(self.snapshot.shapes[shape])
-            known = self.menus_of.get(plain)
-            if known is None:
-                known = self.menus_of[plain] = menu(self.room, self.policy, plain)
-            self.menus[shape] = known
+            known = self.menus[shape] = self._new_menu(plain)
+        return known
+
+    def _new_menu(self, plain: Shape) -> CandidateSet:
+        known = self.menus_of.get(plain)
+        if known is None:
+            known = self.menus_of[plain] = menu(self.room, self.policy, plain)
         return known
 
     def _charge(self, charge: Charge, row: int) -> Charge:

@@ -59,6 +59,7 @@ def _healthy(snapshot: Snapshot) -> Snapshot:
             memory_mib=nodes.memory_total_mib,
             ready=sealed(np.ones_like(nodes.ready)),
             leaves_s=sealed(np.full(len(nodes.names), inf)),
+            avoided_s=sealed(np.full(len(nodes.names), -inf)),
             share_node=nothing,
             share_chip=nothing,
             share_milli=nothing,

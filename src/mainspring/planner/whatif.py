@@ -190,6 +190,7 @@ def _with_nodes(snapshot: Snapshot, more: AddNodes) -> Snapshot:
         "memory_mib": nodes.memory_total_mib[pattern],
         "ready": np.ones(count, dtype=np.bool_),
         "leaves_s": np.full(count, inf),
+        "avoided_s": np.full(count, -inf),
         "leaving": ("",) * count,
         "domain": np.where(places == NONE, NONE, places + step * (turn[:, None] + 1)),
     }

@@ -206,7 +206,10 @@ def status(
             counts[state] = counts.get(state, 0) + count
     with lab.client() as client:
         url = client.url
+    avoided = [f"{one.at.node} of {one.at.cluster}" for each in clusters for one in each.avoided]
     facts = {"url": url, "home": str(lab.home.path), "jobs": counts, "clusters": len(clusters)}
+    if avoided:
+        facts["avoided nodes"] = ", ".join(avoided)
 
     told = {label: str(value) for label, value in facts.items()}
     told["jobs"] = ", ".join(f"{count} {word}" for word, count in counts.items()) or "none yet"

@@ -11,7 +11,7 @@ from rich.text import Text
 from mainspring.app.render.tables import Listing, ago, clock_text, facts_grid, framed
 from mainspring.app.sdk.clusters import ClusterShown
 from mainspring.domain.answers import ClusterView
-from mainspring.domain.fleet import Inventory, Node, NodeCondition
+from mainspring.domain.fleet import AvoidedNode, Inventory, Node, NodeCondition
 from mainspring.engines.common.hostlist import compress_hosts
 from mainspring.engines.common.kind import CheckResult, Finding
 from mainspring.engines.registry import ENGINES, kind_named
@@ -93,8 +93,9 @@ def nodes_table(view: ClusterView, *, now_s: float) -> RenderableType:
         view: What the server last saw.
     """
     alike: dict[tuple[str, ...], list[Node]] = defaultdict(list)
+    avoided = {one.at.node: one for one in view.avoided}
     for node in view.inventory.nodes:
-        alike[_row(view, node, now_s)].append(node)
+        alike[_row(view, node, avoided.get(node.name), now_s)].append(node)
     name = "SLOTS" if view.inventory.delegated else "NODES"
     headings = (name, ">COUNT", "EACH", ">FREE", "STATE", "?>CPUS", "?>GIB", "?PLACE", "?FEATURES", "~NOTE")
     rows: list[tuple[str | Text, ...]] = []
@@ -107,7 +108,7 @@ def nodes_table(view: ClusterView, *, now_s: float) -> RenderableType:
     return Listing(*(headings[column] for column in told)).add_rows([row[column] for column in told] for row in rows)
 
 
-def _row(view: ClusterView, node: Node, now_s: float) -> tuple[str, ...]:
+def _row(view: ClusterView, node: Node, avoided: AvoidedNode | None, now_s: float) -> tuple[str, ...]:
     """Returns what is told of a node beside its name and what is free."""
     state = node.condition.value
     if node.condition_owner:
@@ -118,6 +119,8 @@ def _row(view: ClusterView, node: Node, now_s: float) -> tuple[str, ...]:
         why.append(f"{ours / 1_000:g} ours")
     if others:
         why.append(f"{others / 1_000:g} of others")
+    if avoided is not None:
+        why.append(f"avoided until {clock_text(avoided.until_s, now_s=now_s)}: {avoided.reason}")
     if node.leaves_s is not None and node.leaves_s > now_s:
         why.append(f"leaves {clock_text(node.leaves_s, now_s=now_s)}")
     return (

@@ -46,6 +46,11 @@ def why_panel(why: Why, job: JobView, events: Sequence[Event] = (), *, now_s: fl
                 f"{remedy.text} (on {remedy.cluster}, ${remedy.dollars_per_hour:.2f} an hour)"
             )
         said += ["", facts_grid(facts)]
+    if why.avoided:
+        kept = Listing("AVOIDS", "CLUSTER", "UNTIL", "~SINCE").add_rows(
+            (one.at.node, one.at.cluster, clock_text(one.until_s, now_s=now_s), one.reason) for one in why.avoided
+        )
+        said += ["", kept]
     noted = notable(events)
     if noted:
         said += ["", events_table(noted)]

@@ -62,7 +62,9 @@ def judge(
             )
         case AllocationState.GRANTED | AllocationState.LAUNCHED if seen is not None and over:
             well = seen.exit_code == 0 and not seen.agent_lost
-            return AllocationOutcome(after=AllocationState.GONE, loss=Loss(reason=_ending(seen), well=well))
+            return AllocationOutcome(
+                after=AllocationState.GONE, loss=Loss(reason=_ending(seen), well=well, ended=seen.lost_nodes)
+            )
         case AllocationState.GRANTED | AllocationState.LAUNCHED if seen is not None and seen.agent_lost:
             # An engine that cannot tell which node it was has lost one at least.
             lost, reason = seen.lost_nodes or seen.nodes[-1:], f"an agent is gone: {seen.reason}"

@@ -32,7 +32,9 @@ def lose(ledger: StateWriter, mirror: ActiveState, attempt_id: AttemptId, losses
         ledger.take_back(one, words)
     if reason:
         cause = StopCause.TAKEN if taken else StopCause.LOST
-        ledger.stop_attempt(attempt, cause, next(iter(taken.values()), reason))
+        ended = {node: None for loss in losses.values() if not loss.well for node in loss.ended}
+        node = next(iter(ended)) if len(ended) == 1 else None  # Of several nobody can tell which was first.
+        ledger.stop_attempt(attempt, cause, next(iter(taken.values()), reason), node=node)
         mirror.touch(attempt_id)
         return
     for one in held:

@@ -12,14 +12,18 @@ from mainspring.control.loop.fold import Loss, judge, taken_words
 from mainspring.control.loop.losses import drop_late, end_leaderless, lose
 from mainspring.control.loop.queues import follow_queue
 from mainspring.control.state.active_state import ActiveState
+from mainspring.control.store.evidence import culprit_of, evidence_by
 from mainspring.control.store.fleet import FleetView
+from mainspring.control.store.holdings import grants
 from mainspring.control.store.ledger import StateWriter, StopCause
-from mainspring.control.store.records import attempt_by_id, attempts_by_id, jobs_by_id
+from mainspring.control.store.records import AttemptRecord, attempt_by_id, attempts_by_id, jobs_by_id
 from mainspring.control.store.schema import agents
 from mainspring.control.store.settings import Settings
-from mainspring.domain.ids import AllocationId, AttemptId
+from mainspring.domain.fleet import NodeRef
+from mainspring.domain.ids import AllocationId, AttemptId, NodeName
 from mainspring.domain.life import AllocationState, AttemptState, JobState, ended
 from mainspring.domain.ports import Clock
+from mainspring.domain.wire.events.attempts import NodeClearedEvent
 
 
 @final
@@ -104,7 +108,39 @@ class Settling:
         assert attempt is not None
         assert attempt.state is AttemptState.STOPPING, f"{attempt.id} has no allocation left and was not stopped"
         job = jobs_by_id(connection, [attempt.job])[attempt.job]
-        ledger.end_attempt(attempt, job, attempts_max=self._mirror.specs[job.id].attempts_max)
+        attempts_max = self._mirror.specs[job.id].attempts_max
+        blamed = culprit_of(connection, attempt) if self._blames(attempt) else None
+        spared = blamed is not None and attempts_max > 1 and self._spares(connection, attempt, blamed, ledger.now_s)
+        end = ledger.end_attempt(attempt, job, attempts_max=attempts_max, blamed=blamed, spared=spared)
+        if end.attempt is AttemptState.SUCCEEDED:
+            self._clear(connection, ledger, attempt)
+
+    def _blames(self, attempt: AttemptRecord) -> bool:
+        """Returns whether an attempt's end may be held against a node: we chose it, and nobody asked for the end."""
+        seen = self._fleet.seen().get(attempt.cluster)
+        failed = attempt.stop_cause == StopCause.OUTCOME and attempt.outcome is not AttemptState.SUCCEEDED
+        pinned = seen is not None and not seen.inventory.delegated
+        return pinned and (failed or attempt.stop_cause == StopCause.LOST)
+
+    def _spares(self, connection: sa.Connection, attempt: AttemptRecord, node: NodeName, now_s: float) -> bool:
+        """Returns whether a program's failure may be its node's: others were lost there, and it never failed before."""
+        if attempt.outcome is not AttemptState.FAILED:
+            return False
+        seen = self._fleet.seen()
+        others = sum(len(one.inventory.nodes) for one in seen.values()) > 1
+        at = NodeRef(cluster=attempt.cluster, node=node)
+        if not others or not self._mirror.avoidance.stands_against(at, now_s, but=attempt.job):
+            return False
+        return all(one.outcome is not AttemptState.FAILED for one in evidence_by(connection, attempt.job))
+
+    def _clear(self, connection: sa.Connection, ledger: StateWriter, attempt: AttemptRecord) -> None:
+        """Notes that an attempt ended well on nodes against which something stands."""
+        for grant in grants(connection, [attempt.id])[attempt.id]:
+            for node in grant.nodes:
+                at = NodeRef(cluster=attempt.cluster, node=node)
+                if self._mirror.avoidance.stands_against(at, ledger.now_s):
+                    cleared = NodeClearedEvent(cluster=at.cluster, node=at.node)
+                    ledger.event(cleared, job=attempt.job, attempt=attempt.id)
 
     def _stop_late_starts(self, connection: sa.Connection, ledger: StateWriter, led_since_s: float) -> None:
         """Stops attempts whose agents have not all come within the time a start may take.

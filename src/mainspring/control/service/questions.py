@@ -17,6 +17,7 @@ from mainspring.control.store.store import Store
 from mainspring.domain.answers import PlanView, WhatIf, WhatIfAnswer, Why
 from mainspring.domain.errors import InvalidInput, Unavailable
 from mainspring.domain.life import JobState
+from mainspring.domain.ports import Clock
 
 ASK_S = 60.0  # The longest wait for others who try changes: one thread tries at a time, for each makes whole plans.
 
@@ -29,8 +30,9 @@ class Questions:
         pictures: The last plan.
     """
 
-    def __init__(self, store: Store, pictures: LatestPlans) -> None:
+    def __init__(self, store: Store, pictures: LatestPlans, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
         self._pictures = pictures
         self._asking = Lock()
 
@@ -46,7 +48,7 @@ class Questions:
             Unavailable: Others keep this controller busy with such questions.
         """
         with self._store.read() as connection:
-            answer = view_why(connection, find_job(connection, reference))
+            answer = view_why(connection, find_job(connection, reference), self._clock.now_s())
         picture = self._pictures.newest
         if picture is None or answer.state is not JobState.QUEUED:
             return answer

@@ -9,6 +9,8 @@ import sqlalchemy as sa
 
 from mainspring.control.service.goodput import goodput_of
 from mainspring.control.state.active_state import held
+from mainspring.control.state.avoidance import REMEMBERED_S, Avoidance
+from mainspring.control.store.evidence import evidence_by, evidence_since
 from mainspring.control.store.fleet import FleetView
 from mainspring.control.store.holdings import ALLOCATION_LIVE, grants
 from mainspring.control.store.records import (
@@ -28,7 +30,7 @@ from mainspring.domain.codec import alike
 from mainspring.domain.errors import NotFound, nearest
 from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName, TeamName
 from mainspring.domain.job import JobSpec
-from mainspring.domain.life import JobState
+from mainspring.domain.life import JobState, ended
 from mainspring.domain.plan import Candidate, Grant, Limit
 from mainspring.domain.wire import RankStatus
 
@@ -185,8 +187,20 @@ def _arrays(connection: sa.Connection, of: Iterable[JobRecord]) -> dict[JobId, d
     return counts
 
 
-def view_why(connection: sa.Connection, job: JobRecord) -> Why:
-    """Returns why a job is where it is, or waits."""
+def view_why(connection: sa.Connection, job: JobRecord, now_s: float) -> Why:
+    """Returns why a job is where it is, or waits, and which nodes it keeps away from.
+
+    Args:
+        now_s: For what it keeps away from still.
+    """
+    told = _view_why(connection, job)
+    if ended(job.state):
+        return told
+    avoided = Avoidance(evidence_by(connection, job.id)).of_job(job.id)
+    return replace(told, avoided=tuple(one for one in avoided if one.until_s > now_s))
+
+
+def _view_why(connection: sa.Connection, job: JobRecord) -> Why:
     row = connection.execute(sa.select(whys).where(whys.c.job_id == job.id)).one_or_none()
     # What was said while it waited is not why it ended, and what was said when it started not why it waits again.
     spoken = row is not None and (row.limit_name is None) is not (job.state is JobState.QUEUED)
@@ -209,13 +223,17 @@ def view_why(connection: sa.Connection, job: JobRecord) -> Why:
     )
 
 
-def view_clusters(connection: sa.Connection, fleet: FleetView) -> tuple[ClusterView, ...]:
+def view_clusters(connection: sa.Connection, fleet: FleetView, now_s: float) -> tuple[ClusterView, ...]:
     """Returns every cluster that ever answered, in order of name.
 
     Args:
-        connection: Where to read what is granted.
+        connection: Where to read what is granted, and what was lost.
         fleet: What the engines said.
+        now_s: For which nodes are avoided still.
     """
+    seen = fleet.seen()
+    counts = {name: len(one.inventory.nodes) for name, one in seen.items() if not one.inventory.delegated}
+    avoided = Avoidance(evidence_since(connection, now_s - REMEMBERED_S)).of_all(now_s, counts)
     used: dict[ClusterName, dict[NodeName, int]] = {}
     live = live_attempts(connection)
     granted = grants(connection, [attempt.id for attempt in live])
@@ -225,12 +243,13 @@ def view_clusters(connection: sa.Connection, fleet: FleetView) -> tuple[ClusterV
             of_cluster[node] = of_cluster.get(node, 0) + milli
     return tuple(
         ClusterView(
-            inventory=seen.inventory,
+            inventory=one.inventory,
             used_chip_milli=dict(sorted(used.get(name, {}).items())),
-            answering=seen.answering,
-            seen_s=seen.seen_s,
+            answering=one.answering,
+            seen_s=one.seen_s,
+            avoided=tuple(node for node in avoided if node.at.cluster == name),
         )
-        for name, seen in fleet.seen().items()
+        for name, one in seen.items()
     )
 
 

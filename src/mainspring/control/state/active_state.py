@@ -11,12 +11,14 @@ from typing import final
 
 import sqlalchemy as sa
 
+from mainspring.control.state.avoidance import REMEMBERED_S, Avoidance
 from mainspring.control.state.dependencies import Dependencies
 from mainspring.control.state.event_news import EventFollower
 from mainspring.control.state.history import RAN_S_MIN, Charge, Past, chip_seconds, pasts, successes, usage
 from mainspring.control.state.live_holdings import LiveHoldings
 from mainspring.control.state.planner_feed import PlannerFeed
 from mainspring.control.state.team_accounts import TeamAccounts
+from mainspring.control.store.evidence import evidence_since
 from mainspring.control.store.fleet import FleetView
 from mainspring.control.store.holdings import (
     KEPT,
@@ -58,6 +60,7 @@ class ActiveState:
         self.attempts: dict[AttemptId, AttemptRecord] = {}
         self.doomed: dict[JobId, str] = {}
         self.plan_number = 0
+        self.avoidance = Avoidance()
         self._feed = PlannerFeed()
         self._holdings = LiveHoldings()
         self._follower = EventFollower()
@@ -118,6 +121,9 @@ class ActiveState:
             if one.ended_s is None and not one.queued
         ]
         self._feed.builder.set_spent(self._teams.spent(counted, now_s))
+        self.avoidance.forget(now_s)
+        avoided = self.avoidance.of_all(now_s, self._feed.node_counts)
+        self._feed.builder.set_avoided({one.at: one.until_s for one in avoided})
         return self._feed.builder.build(number=self.plan_number + 1, now_s=now_s)
 
     def feed_fleet(self, fleet: FleetView, silent_s: Mapping[ClusterName, float]) -> None:
@@ -137,6 +143,7 @@ class ActiveState:
             builder.durations.observe(success.spec, success.ran_s)
         builder.set_usage(usage(connection, now_s), at_s=now_s)
         self._pasts = pasts(connection, DISPLACED, taken=StopCause.TAKEN)
+        self.avoidance = Avoidance(evidence_since(connection, now_s - REMEMBERED_S))
         live = live_attempts(connection)
         self._follower.start(connection, [attempt.job for attempt in live], newest)
         self._take_jobs(connection, {job.id: job for job in live_jobs(connection)})
@@ -147,6 +154,9 @@ class ActiveState:
 
     def _follow(self, connection: sa.Connection, newest: int) -> None:
         news = self._follower.follow(connection, newest)
+        for told in news.evidence:
+            self._feed.touch()
+            self.avoidance.add(told)
         of_jobs = [self._attempt_of[job] for job in news.jobs if job in self._attempt_of]
         touched = dict.fromkeys([*self._touched, *news.attempts, *of_jobs])
         self._touched = {}
@@ -204,9 +214,8 @@ class ActiveState:
         if says.doomed:
             self.doomed[job.id] = says.doomed
         past = self._pasts.get(job.id, Past())
-        self._feed.add_pending(
-            PendingJob(job=job.id, spec=spec, avoid=past.avoid, **alike(PendingJob, job, past, says))
-        )
+        known = {"avoid": past.avoid, "avoid_nodes": self.avoidance.of_job(job.id)} | alike(PendingJob, job, past, says)
+        self._feed.add_pending(PendingJob(job=job.id, spec=spec, **known))
 
     def _drop_pending(self, job: JobId) -> None:
         self.doomed.pop(job, None)

@@ -9,8 +9,9 @@ from typing import final
 
 import sqlalchemy as sa
 
-from mainspring.control.store.records import chunks, read_text
-from mainspring.control.store.schema import events
+from mainspring.control.store.evidence import Evidence, evidence_of
+from mainspring.control.store.records import chunks, event_of, read_text
+from mainspring.control.store.schema import EVIDENCE, events
 from mainspring.domain.ids import AttemptId, JobId
 from mainspring.domain.wire.events import EVENTS
 from mainspring.domain.wire.events.attempts import AttemptResizedEvent
@@ -31,10 +32,11 @@ class EventTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventNews:
-    """The jobs and the attempts that events since the last look speak of."""
+    """The jobs and the attempts that events since the last look speak of, and what they say of nodes."""
 
     jobs: dict[JobId, None]
     attempts: dict[AttemptId, None]
+    evidence: list[Evidence]
 
 
 _NEVER = EventTimes()
@@ -82,12 +84,12 @@ class EventFollower:
         Args:
             newest: The newest event's sequence number.
         """
-        news = EventNews(jobs={}, attempts={})
+        news = EventNews(jobs={}, attempts={}, evidence=[])
         if newest <= self._seen:
             return news
         since = events.c.sequence > self._seen
         query = sa.select(events.c.kind, events.c.job_id, events.c.attempt_id, events.c.time_s)
-        resized = False
+        resized = judged = False
         for kind, job, attempt, time_s in connection.execute(
             query.where(since, events.c.kind.in_(_RENEWS)).order_by(events.c.sequence)
         ):
@@ -100,8 +102,13 @@ class EventFollower:
                 case Renews.CHECKPOINT:
                     news.attempts[AttemptId(attempt)] = None
                     self._times[AttemptId(attempt)] = replace(self.times(AttemptId(attempt)), durable_s=time_s)
+                case Renews.NODE:
+                    judged = True
         if resized:
             self._take_resizes(connection, since)
+        if judged:
+            of_nodes = sa.select(events).where(since, EVIDENCE).order_by(events.c.sequence)
+            news.evidence.extend(evidence_of(event_of(row)) for row in connection.execute(of_nodes))
         self._seen = newest
         return news
 

@@ -28,6 +28,11 @@ class PlannerFeed:
         self._fleet_shown: tuple[int, object] = (-1, None)
         self._inventories: dict[ClusterName, Inventory] = {}
 
+    @property
+    def node_counts(self) -> Mapping[ClusterName, int]:
+        """Returns how many nodes each cluster has where we choose nodes."""
+        return {name: len(one.nodes) for name, one in self._inventories.items() if not one.delegated}
+
     def touch(self) -> None:
         """Notes that something has changed which plans weigh."""
         self.version += 1

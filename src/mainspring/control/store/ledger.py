@@ -12,16 +12,14 @@ from enum import Enum
 
 import sqlalchemy as sa
 
-from mainspring.control.store.holdings import (
-    KEPT,
-    AllocationRecord,
-    live_allocations_of,
-)
-from mainspring.control.store.records import AttemptRecord, JobRecord, chunks, event_of, text_of
+from mainspring.control.store.evidence import LostAttempt, counted, first_error, losses_of
+from mainspring.control.store.holdings import KEPT, AllocationRecord, live_allocations_of
+from mainspring.control.store.records import AttemptRecord, JobRecord, chunks, text_of
 from mainspring.control.store.schema import JOB_ROWS, REASON_LENGTH_MAX, agents, allocations, attempts, events, jobs
 from mainspring.domain.answers import Submit
 from mainspring.domain.codec import alike
-from mainspring.domain.ids import AllocationId, AttemptId, JobId
+from mainspring.domain.fleet import NodeRef
+from mainspring.domain.ids import AllocationId, AttemptId, JobId, NodeName
 from mainspring.domain.life import (
     ALLOCATION_MOVES,
     ATTEMPT_MOVES,
@@ -33,7 +31,7 @@ from mainspring.domain.life import (
     moved,
 )
 from mainspring.domain.plan import Limit
-from mainspring.domain.wire import EXIT_PREEMPTED, LeadEvent
+from mainspring.domain.wire import LeadEvent
 from mainspring.domain.wire.events import AnyEvent
 from mainspring.domain.wire.events.attempts import (
     AllocationPlacedEvent,
@@ -41,11 +39,9 @@ from mainspring.domain.wire.events.attempts import (
     AllocationTakenEvent,
     AttemptEndedEvent,
     AttemptStoppingEvent,
+    NodeBlamedEvent,
 )
 from mainspring.domain.wire.events.jobs import JobMovedEvent, JobSubmittedEvent, StopRequestedEvent
-from mainspring.domain.wire.events.leads import RankExitedEvent
-
-_EXITS_READ_MAX = 32  # The first bad exit is among the first few: later ones are ranks that lost their peers.
 
 
 class StopCause(str, Enum):
@@ -75,7 +71,13 @@ class Conclusion:
 
 
 def conclude(
-    *, job: JobState, outcome: AttemptState | None, cause: StopCause, lost_before: int, attempts_max: int
+    *,
+    job: JobState,
+    outcome: AttemptState | None,
+    cause: StopCause,
+    lost_before: int,
+    attempts_max: int,
+    spared: bool = False,
 ) -> Conclusion:
     """Returns what the end of an attempt means.
 
@@ -88,15 +90,19 @@ def conclude(
         cause: Why the attempt was stopped.
         lost_before: Earlier attempts of the job that were lost, and count.
         attempts_max: Losses after which the job fails.
+        spared: Whether a program's own word is held against the node it came from: then the job is tried again.
     """
     if outcome is AttemptState.SUCCEEDED:
         return Conclusion(attempt=AttemptState.SUCCEEDED, job=JobState.SUCCEEDED)
-    if outcome is AttemptState.FAILED and cause is StopCause.OUTCOME:
+    failed = outcome is AttemptState.FAILED and cause is StopCause.OUTCOME
+    if failed and not spared:
         return Conclusion(attempt=AttemptState.FAILED, job=JobState.FAILED)
     if job is JobState.STOPPING:
         return Conclusion(attempt=AttemptState.CANCELLED, job=JobState.CANCELLED)
     if cause in DISPLACED:
         return Conclusion(attempt=AttemptState.CANCELLED, job=JobState.QUEUED)
+    if failed:
+        return Conclusion(attempt=AttemptState.FAILED, job=JobState.QUEUED)
     again = cause is StopCause.FENCED or lost_before + 1 < attempts_max
     return Conclusion(attempt=AttemptState.LOST, job=JobState.QUEUED if again else JobState.FAILED)
 
@@ -244,6 +250,7 @@ class StateWriter:
         *,
         for_job: JobId | None = None,
         limit: Limit | None = None,
+        node: NodeName | None = None,
     ) -> None:
         """Asks a live attempt to stop, and its allocations with it; one that stops already keeps its first cause.
 
@@ -253,13 +260,14 @@ class StateWriter:
             attempt: As it stands in this transaction.
             for_job: Who gets what it gives up, if somebody does.
             limit: Which limit of that job's made the plan end it.
+            node: Where the one agent of it was that ended, if one did.
         """
         if attempt.state is not AttemptState.STOPPING:
             moved(ATTEMPT_MOVES, attempt.state, AttemptState.STOPPING, attempt.id)
             self._update_attempt(
                 attempt.id, state=AttemptState.STOPPING.value, stop_cause=cause.value, reason=clipped(reason)
             )
-            stopping = AttemptStoppingEvent(cause=cause.value, reason=reason)
+            stopping = AttemptStoppingEvent(cause=cause.value, reason=reason, node=node)
             self.event(stopping, job=attempt.job, attempt=attempt.id)
         if cause in _ASKED:
             asked = StopRequestedEvent(by=reason, for_job=for_job, limit=limit.value if limit is not None else None)
@@ -382,33 +390,41 @@ class StateWriter:
             sa.update(allocations).where(allocations.c.id == allocation).values(stopped_s=self.now_s)
         )
 
-    def end_attempt(self, attempt: AttemptRecord, job: JobRecord, *, attempts_max: int) -> None:
+    def end_attempt(
+        self,
+        attempt: AttemptRecord,
+        job: JobRecord,
+        *,
+        attempts_max: int,
+        blamed: NodeName | None = None,
+        spared: bool = False,
+    ) -> Conclusion:
         """Ends an attempt whose allocations are all gone, or that is fenced, and settles its job.
 
         Args:
             attempt: A stopping attempt, as it stands in this transaction.
             attempts_max: Losses after which the job fails.
+            blamed: The node that its end is held against, if it is one that was lost or failed.
+            spared: Whether to try the job again although its program failed by its own word.
         """
-        lost = self.connection.execute(
-            sa.select(attempts.c.reason)
-            .where(
-                attempts.c.job_id == job.id,
-                attempts.c.state == AttemptState.LOST.value,
-                attempts.c.stop_cause != StopCause.FENCED.value,
-            )
-            .order_by(attempts.c.number)
-        ).all()
         cause = StopCause(attempt.stop_cause)
+        at = NodeRef(cluster=attempt.cluster, node=blamed) if blamed and cause is not StopCause.FENCED else None
+        before = losses_of(self.connection, job.id, leaving_out=StopCause.FENCED.value)
+        reason = attempt.reason
+        if attempt.outcome is not AttemptState.SUCCEEDED and cause in (StopCause.LOST, StopCause.OUTCOME):
+            reason = first_error(self.connection, attempt) or reason
+        losses = (*before, LostAttempt(reason=reason, at=at))
+        count = counted(losses, attempts_max=attempts_max)
         end = conclude(
             job=job.state,
             outcome=attempt.outcome,
             cause=cause,
-            lost_before=len(lost),
+            lost_before=count - 1,
             attempts_max=attempts_max,
+            spared=spared and at is not None,
         )
-        reason = attempt.reason
-        if end.attempt is AttemptState.LOST and cause is not StopCause.FENCED:
-            reason = self._first_error(attempt) or reason
+        if end.attempt is not AttemptState.LOST:
+            reason = attempt.reason
         moved(ATTEMPT_MOVES, attempt.state, end.attempt, attempt.id)
         ended_s = max(self.now_s, attempt.granted_s)
         self._update_attempt(attempt.id, state=end.attempt.value, ended_s=ended_s, reason=clipped(reason))
@@ -421,42 +437,49 @@ class StateWriter:
             .values(ended_s=ended_s)
         )
         self.connection.execute(sa.delete(agents).where(agents.c.attempt_id == attempt.id))
+        if at is not None and end.attempt in (AttemptState.LOST, AttemptState.FAILED):
+            again = end.job is JobState.QUEUED
+            told = NodeBlamedEvent(cluster=at.cluster, node=at.node, outcome=end.attempt, reason=reason, again=again)
+            self.event(told, job=job.id, attempt=attempt.id)
         self.event(AttemptEndedEvent(outcome=end.attempt, reason=reason), job=job.id, attempt=attempt.id)
-        errors = [row.reason for row in lost] + [reason]
-        self.move_job(job, end.job, _verdict(end, errors, attempt, attempts_max))
-
-    def _first_error(self, attempt: AttemptRecord) -> str:
-        """Returns the first bad exit of a rank that its lead told of, "" when there was none."""
-        query = (
-            sa.select(events)
-            .where(
-                events.c.job_id == attempt.job,
-                events.c.attempt_id == attempt.id,
-                events.c.kind == RankExitedEvent.kind,
-            )
-            .order_by(events.c.sequence)
-            .limit(_EXITS_READ_MAX)
-        )
-        for row in self.connection.execute(query):
-            told = event_of(row).told
-            if isinstance(told, RankExitedEvent) and told.exit_code not in (0, EXIT_PREEMPTED):
-                words = f": {told.last_words}" if told.last_words else ""
-                return f"rank {told.rank} exited with {told.exit_code}{words}"
-        return ""
+        self.move_job(job, end.job, _verdict(end, losses, reason, attempt, count=count, attempts_max=attempts_max))
+        return end
 
     def _update_attempt(self, attempt: AttemptId, **columns: object) -> None:
         self.connection.execute(sa.update(attempts).where(attempts.c.id == attempt).values(**columns))
 
 
-def _verdict(end: Conclusion, errors: Sequence[str], attempt: AttemptRecord, attempts_max: int) -> str:
-    """Returns the words on a job whose attempt has ended."""
+def _verdict(
+    end: Conclusion,
+    losses: Sequence[LostAttempt],
+    reason: str,
+    attempt: AttemptRecord,
+    *,
+    count: int,
+    attempts_max: int,
+) -> str:
+    """Returns the words on a job whose attempt has ended.
+
+    Args:
+        losses: The job's, this attempt among them if it was lost.
+        count: How many of them count.
+    """
+    spared = len(losses) - count
     match end.job:
         case JobState.QUEUED if end.attempt is AttemptState.LOST:
-            counted = "" if attempt.stop_cause == StopCause.FENCED else f" (loss {len(errors)} of {attempts_max})"
-            return f"attempt {attempt.number} was lost ({errors[-1]}); waiting to start again{counted}"
+            held = f", and {spared} held against {losses[-1].at.node}" if spared and losses[-1].at else ""
+            told = "" if attempt.stop_cause == StopCause.FENCED else f" (loss {count} of {attempts_max}{held})"
+            return f"attempt {attempt.number} was lost ({reason}); waiting to start again{told}"
+        case JobState.QUEUED if end.attempt is AttemptState.FAILED:
+            where = losses[-1].at.node if losses[-1].at is not None else "its node"
+            return f"attempt {attempt.number} failed on {where}, where others were lost ({reason}); tried once more"
         case JobState.QUEUED:
-            return f"attempt {attempt.number} gave up its place ({errors[-1]}); waiting to start again"
+            return f"attempt {attempt.number} gave up its place ({reason}); waiting to start again"
         case JobState.FAILED if end.attempt is AttemptState.LOST:
-            return f"{len(errors)} attempts were lost, and that is the most allowed; the first error: {errors[0]}"
+            nodes = {loss.at.node: None for loss in losses if loss.at is not None}
+            several = f" on {len(nodes)} nodes" if len(nodes) > 1 else ""
+            held = f", besides {spared} held against {', '.join(nodes)}" if spared else ""
+            words = f"{count} attempts were lost{several}, and that is the most allowed{held}"
+            return f"{words}; the first error: {losses[0].reason}"
         case _:
-            return errors[-1]
+            return reason

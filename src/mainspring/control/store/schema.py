@@ -22,6 +22,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 from mainspring.control.store.rows import RowMapping
@@ -135,6 +136,9 @@ agents = Table(
     Column("gone", Boolean, nullable=False, default=False),  # Whether its engine has seen it end.
 )
 
+# Literal, and the same in the index and in queries: databases use an index of some rows only where a query says so.
+EVIDENCE = text("kind IN ('node_blamed', 'node_cleared')")
+
 events = Table(
     "events",
     metadata,
@@ -145,6 +149,7 @@ events = Table(
     _id("attempt_id", nullable=True),
     Column("detail", Text, nullable=False),
     Index("events_job", "job_id", "sequence"),
+    Index("events_evidence", "time_s", sqlite_where=EVIDENCE, postgresql_where=EVIDENCE),
     sqlite_autoincrement=True,
 )
 

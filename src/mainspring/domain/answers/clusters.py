@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mainspring.domain.codec import message
-from mainspring.domain.fleet import Inventory
+from mainspring.domain.fleet import AvoidedNode, Inventory
 from mainspring.domain.ids import ChipName
 from mainspring.domain.team import Team
 
 
 @message("ClusterView")
 class ClusterView:
-    """One cluster, for people: its inventory, and thousandths of chips of ours in use by node name."""
+    """One cluster, for people: its inventory, and thousandths of chips of ours in use by node name.
+
+    `avoided` are the nodes that all jobs keep away from for a while, since several were lost there.
+    """
 
     inventory: Inventory
     used_chip_milli: Mapping[str, int]
     answering: bool
     seen_s: float
+    avoided: tuple[AvoidedNode, ...] = ()
 
 
 @message("TeamUse")

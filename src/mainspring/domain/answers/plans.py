@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from mainspring.domain.answers.jobs import Submit
 from mainspring.domain.codec import message
 from mainspring.domain.errors import InvalidInput
+from mainspring.domain.fleet import AvoidedNode
 from mainspring.domain.ids import ClusterName, JobId, NodeName
 from mainspring.domain.life import JobState
 from mainspring.domain.plan import Candidate, Evict, Limit, Move, Provision, Reservation, Resize
@@ -30,7 +31,8 @@ class Why:
     """Why a job is where it is, or waits: the words of the plan that decided it, and every candidate weighed.
 
     For a job that waits: the binding limit, whose it is, how many chips short, when the job is expected to start
-    (`exact` when room is kept from then on), and what would start it now.
+    (`exact` when room is kept from then on), and what would start it now. `avoided` are the nodes where its attempts
+    were lost and that it keeps away from.
     """
 
     job: JobId
@@ -44,6 +46,7 @@ class Why:
     start_s: float | None = None
     exact: bool = False
     remedies: tuple[Remedy, ...] = ()
+    avoided: tuple[AvoidedNode, ...] = ()
 
 
 @message("PlannedStart")

@@ -9,11 +9,12 @@ from math import inf, log
 
 import numpy as np
 
-from mainspring.domain.fleet import Inventory, Replica
+from mainspring.domain.fleet import AvoidedNode, Inventory, NodeRef, Replica
 from mainspring.domain.ids import AttemptId, ChipName, ClusterName, JobId, TeamName
 from mainspring.domain.job import MILLI, JobSpec
 from mainspring.domain.team import Team
 from mainspring.planner.facts.attempts import Attempts
+from mainspring.planner.facts.avoiding import Avoiding
 from mainspring.planner.facts.columns import ClusterColumns, columns_of, integers
 from mainspring.planner.facts.durations import Durations
 from mainspring.planner.facts.gather import cluster_table, data_table, node_table, team_table, tenant_tree
@@ -83,7 +84,7 @@ class SnapshotBuilder:
         self._clusters: dict[ClusterName, _Cluster] = {}
         self._replicas: tuple[Replica, ...] = ()
         self._pending = GrowableTable(columns(Pending))
-        self._avoid: dict[JobId, Mapping[ClusterName, float]] = {}
+        self._avoiding = Avoiding()
         self._shapes: dict[Shape, int] = {}
         self._shape_weight: list[float] = []
         self._shape_of_roles: dict[int, tuple[object, int]] = {}
@@ -144,6 +145,14 @@ class SnapshotBuilder:
         self._clusters.pop(cluster, None)
         self._live.place(cluster, {})
 
+    def set_avoided(self, until_s: Mapping[NodeRef, float]) -> None:
+        """Replaces which nodes nothing new is placed on for a while, for what was lost there.
+
+        Args:
+            until_s: Until when, by node; one that no cluster has is passed over.
+        """
+        self._avoiding.set_nodes(until_s)
+
     def set_replicas(self, replicas: Iterable[Replica]) -> None:
         """Replaces what is known of where data lie. What nobody reports lies everywhere.
 
@@ -172,15 +181,13 @@ class SnapshotBuilder:
                 "duration_safe_s": duration.safe_s,
             },
         )
-        self._avoid.pop(job.job, None)
-        if job.avoid:
-            self._avoid[job.job] = job.avoid
+        self._avoiding.put(job)
 
     def remove_pending(self, job: JobId) -> None:
         """Forgets a job that no longer waits; does nothing when it is not known."""
         if job in self._pending:
             self._pending.drop(job)
-            self._avoid.pop(job, None)
+            self._avoiding.drop(job)
 
     def add_live(self, attempt: LiveAttempt) -> None:
         """Adds an attempt that holds nodes; one that is known already is replaced."""
@@ -198,6 +205,7 @@ class SnapshotBuilder:
         Args:
             number: The number the plan made from it will carry.
         """
+        avoid_nodes = self._avoid_nodes(now_s)  # First: shapes may get other numbers.
         clusters = [self._clusters[name].columns for name in sorted(self._clusters)]
         chips = tuple(sorted(set(chain.from_iterable(cluster.chip_names for cluster in clusters))))
         value = np.array([self._chip_values.get(chip, 1.0) for chip in chips], dtype=np.float64)
@@ -218,7 +226,7 @@ class SnapshotBuilder:
             levels=levels,
             taints=taints,
             slices=slices,
-            nodes=node_table(clusters, chips, levels, taints, slices, live),
+            nodes=node_table(clusters, chips, levels, taints, slices, live, self._avoiding.nodes(now_s)),
             clusters=cluster_table(
                 [cluster.inventory for cluster in clusters],
                 chips,
@@ -236,25 +244,36 @@ class SnapshotBuilder:
                 for offer in cluster.inventory.offers
             ),
             data=data_table(self._replicas, [cluster.inventory.cluster for cluster in clusters]),
-            avoid=dict(self._avoid),
+            avoid=self._avoiding.clusters,
+            avoid_nodes=avoid_nodes,
         )
 
     # ---------------------------------------------------------------- parts
 
-    def _shape(self, spec: JobSpec) -> int:
+    def _avoid_nodes(self, now_s: float) -> dict[JobId, tuple[AvoidedNode, ...]]:
+        """Puts jobs that avoid nodes into shapes that say so, as far as they still do; returns which they avoid."""
+        found: dict[JobId, tuple[AvoidedNode, ...]] = {}
+        for one in self._avoiding.jobs(now_s):
+            self._pending.set(one.job.job, "shape", self._shape(one.job.spec, one.avoids, one.shuns))
+            if one.avoided:
+                found[one.job.job] = one.avoided
+        return found
+
+    def _shape(self, spec: JobSpec, avoids: tuple[NodeRef, ...] = (), shuns: tuple[NodeRef, ...] = ()) -> int:
         # Jobs of one array share one tuple of roles: looking that up spares building and hashing the shape.
-        known = self._shape_of_roles.get(id(spec.roles))
-        if known is not None and known[0] is spec.roles and not spec.inputs:
+        plain = not (spec.inputs or avoids)
+        known = self._shape_of_roles.get(id(spec.roles)) if plain else None
+        if known is not None and known[0] is spec.roles:
             return known[1]
         roles = tuple(RoleShape(name=role.name, options=role.options) for role in spec.roles)
-        shape = Shape(roles=roles, inputs=spec.inputs)
+        shape = Shape(roles=roles, inputs=spec.inputs, avoids=avoids, shuns=shuns)
         row = self._shapes.get(shape)
         if row is None:
             if len(self._shapes) >= SHAPES_MAX:
                 self._forget_shapes()
             row = self._shapes[shape] = len(self._shapes)
             self._shape_weight.append(0.0)
-        if not spec.inputs:
+        if plain:
             if len(self._shape_of_roles) >= 2 * SHAPES_MAX:
                 self._shape_of_roles.clear()
             self._shape_of_roles[id(spec.roles)] = (spec.roles, row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from math import inf
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mainspring.domain.errors import InvalidInput, nearest
-from mainspring.domain.fleet import Inventory, Replica
+from mainspring.domain.fleet import Inventory, NodeRef, Replica
 from mainspring.domain.ids import ChipName, ClusterName, TeamName
 from mainspring.domain.job import MILLI
 from mainspring.domain.team import Team, TeamOrder
@@ -21,6 +21,7 @@ from mainspring.planner.facts.snapshot import (
     UNCOUNTED,
     Clusters,
     Data,
+    Floats,
     Integers,
     Live,
     Nodes,
@@ -121,6 +122,7 @@ def node_table(
     taints: tuple[tuple[str, ...], ...],
     slices: tuple[str, ...],
     live: Live,
+    avoided_s: Mapping[NodeRef, float],
 ) -> Nodes:
     """Returns all nodes, less what live attempts hold.
 
@@ -128,6 +130,7 @@ def node_table(
         clusters: Their own columns, in order of cluster.
         taints: Taint sets known.
         slices: Slice shapes known.
+        avoided_s: Until when some are avoided by all.
     """
     counts = [len(cluster.row_of) for cluster in clusters]
     count = sum(counts)
@@ -164,6 +167,7 @@ def node_table(
         "taint": _renumbered([(each.nodes.taint, each.taint_sets) for each in clusters], taints),
         "slice": _renumbered([(each.nodes.slice, each.slice_names) for each in clusters], slices),
         "domain": domain,
+        "avoided_s": _avoided(clusters, counts, avoided_s),
     }
     return table_of(
         Nodes,
@@ -174,6 +178,18 @@ def node_table(
         share_milli=share.milli,
         **found,
     )
+
+
+def _avoided(clusters: Sequence[ClusterColumns], counts: Sequence[int], until_s: Mapping[NodeRef, float]) -> Floats:
+    found = np.full(sum(counts), -inf)
+    firsts = np.cumsum([0, *counts]).tolist()
+    first_of = {each.inventory.cluster: (each, first) for each, first in zip(clusters, firsts, strict=False)}
+    for at, at_s in until_s.items():
+        cluster, first = first_of.get(at.cluster, (None, 0))
+        row = cluster.row_of.get(at.node) if cluster is not None else None
+        if row is not None:
+            found[first + row] = at_s
+    return found
 
 
 class _Shares:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mainspring.domain.ids import NodeName
 from mainspring.domain.job import ANY_CHIP, Option
 from mainspring.domain.plan import Limit
 
@@ -51,3 +53,12 @@ def together(wanted: Option) -> str:
     if wanted.group:
         words += f", each {wanted.group} in one {wanted.group_within}"
     return words
+
+
+NAMED_MAX = 4  # Of many nodes; the others are counted.
+
+
+def listed(nodes: Sequence[NodeName]) -> str:
+    """Returns nodes as people list them: "n0, n1 and 3 more"."""
+    more = f" and {len(nodes) - NAMED_MAX} more" if len(nodes) > NAMED_MAX else ""
+    return ", ".join(nodes[:NAMED_MAX]) + more

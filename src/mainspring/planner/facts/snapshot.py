@@ -15,7 +15,7 @@ from typing import Annotated, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mainspring.domain.fleet import Offer
+from mainspring.domain.fleet import AvoidedNode, NodeRef, Offer
 from mainspring.domain.ids import AttemptId, ChipName, ClusterName, JobId, NodeName, RoleName, TeamName
 from mainspring.domain.job import JobSpec, Option
 from mainspring.domain.plan import Grant
@@ -79,6 +79,7 @@ class Nodes:
         slice: Index of its slice shape.
         leaves_s: When it goes away, infinity when nobody knows.
         leaving: Why it goes away, "" when nobody says.
+        avoided_s: Until when nothing new is placed on it, for what was lost there; minus infinity for no time.
         divides: Whether several replicas may share one of its chips.
         domain: One column a level: id of the node's domain there, unique in its cluster, or `NONE`.
         share_node: For each partly used chip: row of its node.
@@ -101,6 +102,7 @@ class Nodes:
     slice: Integers
     leaves_s: Floats
     leaving: tuple[str, ...]
+    avoided_s: Annotated[Floats, NEVER]
     divides: Flags
     domain: Integers
     share_node: Annotated[Integers, Column(of="share")]
@@ -181,10 +183,14 @@ class Shape:
 
     Args:
         roles: What it asks for.
+        avoids: Nodes it is not placed on while others could run it.
+        shuns: Those of them it is not placed on whatever else there is.
     """
 
     roles: tuple[RoleShape, ...]
     inputs: tuple[str, ...] = ()
+    avoids: tuple[NodeRef, ...] = ()
+    shuns: tuple[NodeRef, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +291,7 @@ class PendingJob:
         evicted_s: When an attempt of it was last evicted.
         blocked: Whether a job it comes after has not succeeded yet.
         avoid: Clusters that took it back: until when it is not to be placed there.
+        avoid_nodes: Nodes where its attempts were lost, each once.
     """
 
     job: JobId
@@ -294,6 +301,7 @@ class PendingJob:
     evicted_s: float = -inf
     blocked: bool = False
     avoid: Mapping[ClusterName, float] = field(default_factory=dict)
+    avoid_nodes: tuple[AvoidedNode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -369,6 +377,7 @@ class Snapshot:
         shape_weight: How often jobs of each shape come, relative to one another: what room must be kept useful for.
         offers: What could be had.
         avoid: Pending jobs that clusters took back: until when they are not to be placed there.
+        avoid_nodes: Pending jobs that avoid nodes now: which ones; their shapes name them too.
     """
 
     number: int
@@ -387,3 +396,4 @@ class Snapshot:
     offers: tuple[ClusterOffer, ...]
     data: Data
     avoid: Mapping[JobId, Mapping[ClusterName, float]]
+    avoid_nodes: Mapping[JobId, tuple[AvoidedNode, ...]]

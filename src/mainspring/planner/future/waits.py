@@ -11,7 +11,7 @@ import numpy as np
 from mainspring.domain.ids import JobId
 from mainspring.domain.job import MILLI
 from mainspring.domain.plan import Candidate, Limit, Wait
-from mainspring.planner.facts.reasons import BindingLimit, amount, together
+from mainspring.planner.facts.reasons import BindingLimit, amount, listed, together
 from mainspring.planner.facts.snapshot import NONE, UNCOUNTED, Floats, Integers, Snapshot
 from mainspring.planner.future.backfill import Profile
 from mainspring.planner.place.candidates import CandidatePlacement, CandidateSet, OptionOnCluster, severity
@@ -209,6 +209,10 @@ class Waiting:
             considered = _told(self._snapshot, cause.menu, bars)
             bar = bar or self._binding(cause.menu, bars)
         assert bar is not None
+        reason = bar.reason
+        if cause.menu is not None and cause.menu.sites and cause.menu.shape.avoids:
+            avoided = [at.node for at in cause.menu.shape.avoids]
+            reason += f"; not on {listed(avoided)}, where it was lost before"
         return Wait(
             jobs=jobs,
             start_s=tuple(times),
@@ -216,7 +220,7 @@ class Waiting:
             limit=bar.limit,
             where=bar.where,
             short_by=bar.short_by,
-            reason=bar.reason,
+            reason=reason,
             considered=considered,
         )
 

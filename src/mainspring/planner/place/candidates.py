@@ -16,7 +16,7 @@ import numpy as np
 from mainspring.domain.job import ANY_CHIP, MILLI, Option
 from mainspring.domain.plan import Candidate, Limit
 from mainspring.planner.facts.policy import HOUR_S, Policy
-from mainspring.planner.facts.reasons import BindingLimit, amount, together
+from mainspring.planner.facts.reasons import BindingLimit, amount, listed, together
 from mainspring.planner.facts.snapshot import NONE, Flags, Shape, Snapshot
 from mainspring.planner.place.free_capacity import FreeCapacity, Picked, Pool
 from mainspring.planner.quota.limits import Charge
@@ -39,6 +39,7 @@ class OptionOnCluster:
         chip: Index of the chip charged, `NONE` for cores alone.
         dollars_per_chip_hour: Price of one of its chips.
         bar: What bars it whatever the plan does, or None.
+        shunned: Whether only nodes that its job avoids could take it now.
     """
 
     role: int
@@ -50,6 +51,7 @@ class OptionOnCluster:
     chip: int
     dollars_per_chip_hour: float
     bar: BindingLimit | None
+    shunned: bool = False
 
     @property
     def charge_milli(self) -> int:
@@ -123,14 +125,24 @@ class CandidateSet:
 def menu(room: FreeCapacity, policy: Policy, shape: Shape) -> CandidateSet:
     """Returns what a shape can choose from.
 
+    A shape that avoids nodes does so while others could run it as things stand, were they free; else it leaves alone
+    only those that it shuns.
+
     Args:
         policy: What the lab decides.
         shape: The shape.
     """
+    found = _menu(room, policy, shape)
+    if found.sites or shape.avoids == shape.shuns:
+        return found
+    return _menu(room, policy, replace(shape, avoids=shape.shuns))
+
+
+def _menu(room: FreeCapacity, policy: Policy, shape: Shape) -> CandidateSet:
     snapshot = room.snapshot
     clusters = range(len(snapshot.clusters.names))
     found = [
-        _choice(room, row, index, cluster, option)
+        _choice(room, shape, row, index, cluster, option)
         for cluster in clusters
         for row, role in enumerate(shape.roles)
         for index, any_option in enumerate(role.options)
@@ -180,10 +192,14 @@ def _bytes_to_move(snapshot: Snapshot, shape: Shape) -> list[int]:
     return [int(size) for size in missing.sum(axis=0)]
 
 
-def _choice(room: FreeCapacity, role: int, index: int, cluster: int, option: Option) -> OptionOnCluster:
+def _choice(room: FreeCapacity, shape: Shape, role: int, index: int, cluster: int, option: Option) -> OptionOnCluster:
     snapshot = room.snapshot
-    pool = room.pool(cluster, option)
+    pool = room.pool(cluster, option, shape.avoids)
     bar = lasting_bar(snapshot, cluster, pool, option)
+    shunned = False
+    if bar is not None and shape.avoids:
+        shunned = lasting_bar(snapshot, cluster, room.pool(cluster, option), option) is None
+        bar = _shunned(snapshot, cluster, shape) if shunned else bar
     usable = option.replicas if pool is None or bar else min(option.replicas, pool.room_usable)
     return OptionOnCluster(
         role=role,
@@ -195,7 +211,15 @@ def _choice(room: FreeCapacity, role: int, index: int, cluster: int, option: Opt
         chip=NONE if pool is None or not len(pool.rows) else int(snapshot.nodes.chip[pool.rows[0]]),
         dollars_per_chip_hour=0.0 if pool is None else pool.dollars_per_chip_hour,
         bar=bar,
+        shunned=shunned,
     )
+
+
+def _shunned(snapshot: Snapshot, cluster: int, shape: Shape) -> BindingLimit:
+    name = snapshot.clusters.names[cluster]
+    nodes = [at.node for at in shape.avoids if at.cluster == name]
+    text = f"was lost on {listed(nodes)}, and nothing else could run it: tried there again after a pause"
+    return BindingLimit(limit=Limit.HEALTH, where=name, short_by=0.0, text=text)
 
 
 # A limit that time lifts binds before one that people must lift.
@@ -250,14 +274,17 @@ def lasting_bar(snapshot: Snapshot, cluster: int, pool: Pool | None, option: Opt
     if not snapshot.clusters.answering[cluster]:
         return BindingLimit(limit=Limit.HEALTH, where=name, short_by=0.0, text="the cluster is not answering")
     nodes = snapshot.nodes
-    lost = int(np.count_nonzero(~nodes.ready[pool.rows] | (nodes.leaves_s[pool.rows] < inf)))
+    leaving = (nodes.leaves_s[pool.rows] < inf) | (nodes.avoided_s[pool.rows] > -inf)
+    lost = int(np.count_nonzero(~nodes.ready[pool.rows] | leaving))
+    words = "not ready or about to leave"
+    if (nodes.avoided_s[pool.rows] > -inf).any():
+        words = "not ready, about to leave or avoided for what was lost there"
     those = f"{lost} of {len(pool.rows)} nodes" + ("" if option.chip == ANY_CHIP else f" with {option.chip}")
     return BindingLimit(
         limit=Limit.HEALTH,
         where=name,
         short_by=round((fewest - pool.room_usable) * option.chips, 3),
-        text=f"needs {amount(option, fewest)}{together(option)}, but {those} {'is' if lost == 1 else 'are'} not ready "
-        "or about to leave",
+        text=f"needs {amount(option, fewest)}{together(option)}, but {those} {'is' if lost == 1 else 'are'} {words}",
     )
 
 

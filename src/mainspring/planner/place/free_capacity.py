@@ -5,10 +5,12 @@ A job that fits on one node is placed by kinds of nodes (see `kinds`), a gang by
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf, isnan
 
 import numpy as np
 
+from mainspring.domain.fleet import NodeRef
 from mainspring.domain.job import MILLI, Option
 from mainspring.planner.facts.snapshot import Flags, Integers, Snapshot
 from mainspring.planner.place.ample import Ample
@@ -33,7 +35,8 @@ class FreeCapacity:
         nodes = snapshot.nodes
         self.snapshot = snapshot
         # A node that leaves gets no new work: when the work would end is not known well enough.
-        self.usable: Flags = nodes.ready & snapshot.clusters.answering[nodes.cluster] & (nodes.leaves_s == inf)
+        lasting = (nodes.leaves_s == inf) & (nodes.avoided_s == -inf)
+        self.usable: Flags = nodes.ready & snapshot.clusters.answering[nodes.cluster] & lasting
         self.whole: Integers = np.where(self.usable, nodes.whole, 0)
         self.ample = Ample(snapshot)
         self.cpu: Integers = np.where(self.usable, self.ample.cpu_milli, 0)
@@ -59,13 +62,14 @@ class FreeCapacity:
         )
         self._undo: list[tuple[Integers, Integers, tuple[_Chips, ...]]] = []
 
-    def pool(self, cluster: int, option: Option) -> Pool | None:
+    def pool(self, cluster: int, option: Option, avoided: Iterable[NodeRef] = ()) -> Pool | None:
         """Returns where an option's replicas may go on a cluster; None when it has no such nodes.
 
         Args:
             cluster: Index of the cluster.
+            avoided: Nodes it may not use.
         """
-        return self._pools.pool(cluster, option)
+        return self._pools.pool(cluster, option, avoided)
 
     # ---------------------------------------------------------------- finding
 

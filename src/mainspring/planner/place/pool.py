@@ -6,13 +6,16 @@ size, one rank on each. What is free lies with `Room`; a pool only knows the mac
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import gcd, nan
 
 import numpy as np
 
+from mainspring.domain.fleet import NodeRef
 from mainspring.domain.job import ANY_CHIP, MILLI, Option
 from mainspring.planner.facts.snapshot import NONE, Flags, Integers, Snapshot
+from mainspring.planner.place.avoided import AvoidedGroups
 from mainspring.planner.place.fragmentation import Need
 from mainspring.planner.place.kinds import alike
 from mainspring.planner.place.topology import CLUSTER, NODE, SLICE, Ask, Tree, most, tree_of
@@ -195,8 +198,8 @@ class Pool:
 class Pools:
     """Finds the pool of an option; makes each one once.
 
-    Nodes of one cluster with equal chip type, taints, slice shape, levels of topology and whether their chips divide
-    make up a block.
+    Nodes of one cluster with equal chip type, taints, slice shape, levels of topology and whether their chips divide,
+    which the same jobs avoid, make up a block.
 
     Args:
         usable: Which nodes may get new work.
@@ -208,24 +211,29 @@ class Pools:
         self._chip = {chip: row for row, chip in enumerate(snapshot.chips)}
         self._slice = {shape: row for row, shape in enumerate(snapshot.slices)}
         levels = (nodes.domain != NONE) @ (1 << np.arange(len(snapshot.levels), dtype=np.int64))
-        columns = np.stack([nodes.cluster, nodes.chip, nodes.taint, nodes.slice, levels, nodes.divides])
+        self._avoided = AvoidedGroups(snapshot)
+        columns = np.stack(
+            [nodes.cluster, nodes.chip, nodes.taint, nodes.slice, levels, nodes.divides, self._avoided.of]
+        )
         self.block, first = alike(*columns)
         self._blocks: list[list[int]] = columns[:, first].T.tolist()
         self._areas: dict[tuple[int, ...], Area] = {}
         self._pools: dict[tuple[object, ...], Pool | None] = {}
 
-    def pool(self, cluster: int, option: Option) -> Pool | None:
+    def pool(self, cluster: int, option: Option, avoided: Iterable[NodeRef] = ()) -> Pool | None:
         """Returns where an option's replicas may go on a cluster; None when it has no such nodes.
 
         Args:
             cluster: Index of the cluster.
+            avoided: Nodes it may not use.
         """
+        apart = self._avoided.of_nodes(avoided)
         key = (
             cluster, option.chip, option.chips, option.cpus, option.memory_gib, option.within, option.prefer,
-            option.group, option.group_within, option.slice, option.tolerates,
+            option.group, option.group_within, option.slice, option.tolerates, apart,
         )  # fmt: skip
         if key not in self._pools:
-            self._pools[key] = self._new(cluster, option)
+            self._pools[key] = self._new(cluster, option, apart)
         return self._pools[key]
 
     def areas(self) -> list[Area]:
@@ -235,13 +243,14 @@ class Pools:
             clusters.setdefault(block[0], []).append(number)
         return [self._area(tuple(blocks)) for blocks in clusters.values()]
 
-    def _new(self, cluster: int, option: Option) -> Pool | None:
+    def _new(self, cluster: int, option: Option, apart: frozenset[int]) -> Pool | None:
         snapshot = self._snapshot
         chip, shape = self._chip.get(option.chip, NONE), self._slice.get(option.slice, NONE)
         blocks = [
             number
-            for number, (own_cluster, own_chip, taint, own_slice, _, divides) in enumerate(self._blocks)
+            for number, (own_cluster, own_chip, taint, own_slice, _, divides, group) in enumerate(self._blocks)
             if own_cluster == cluster
+            and group not in apart
             and (divides or not 0 < option.chip_milli < MILLI)
             and (own_chip == chip or option.chip == ANY_CHIP)
             and own_slice == shape

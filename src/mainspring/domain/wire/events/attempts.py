@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias, final
 
-from mainspring.domain.ids import AllocationId, ClusterName, JobId, RoleName
+from mainspring.domain.ids import AllocationId, ClusterName, JobId, NodeName, RoleName
 from mainspring.domain.life import AttemptState
 from mainspring.domain.wire.events.marks import EventFacts, Renews, clause, counted, event, ordinal
 
@@ -41,10 +41,11 @@ class AttemptResizedEvent(EventFacts):
 @final
 @event("attempt_stopping", renews=Renews.ATTEMPT, passes_on=True)
 class AttemptStoppingEvent(EventFacts):
-    """An attempt was asked to end; `cause` is a `StopCause`."""
+    """An attempt was asked to end; `cause` is a `StopCause`, `node` the one where an agent of it ended, if one did."""
 
     cause: str
     reason: str
+    node: NodeName | None = None
 
     def __str__(self) -> str:
         return f"the attempt is asked to end{clause(': ', self.reason)}"
@@ -112,6 +113,33 @@ class LeadNamedEvent(EventFacts):
         return f"agent {self.agent} leads from now on, the {ordinal(self.epoch)} to: {self.reason}"
 
 
+@final
+@event("node_blamed", renews=Renews.NODE, notable=True)
+class NodeBlamedEvent(EventFacts):
+    """An attempt's end is evidence against a node; `again` tells whether its job is tried again."""
+
+    cluster: ClusterName
+    node: NodeName
+    outcome: AttemptState
+    reason: str
+    again: bool
+
+    def __str__(self) -> str:
+        return f"this is held against {self.node} of {self.cluster}{clause(': ', self.reason)}"
+
+
+@final
+@event("node_cleared", renews=Renews.NODE)
+class NodeClearedEvent(EventFacts):
+    """An attempt ended well on a node against which there is evidence."""
+
+    cluster: ClusterName
+    node: NodeName
+
+    def __str__(self) -> str:
+        return f"this speaks for {self.node} of {self.cluster}, where others were lost"
+
+
 OfAttempts: TypeAlias = (
     AttemptGrantedEvent
     | AttemptResizedEvent
@@ -121,4 +149,6 @@ OfAttempts: TypeAlias = (
     | AllocationPlacedEvent
     | AllocationTakenEvent
     | LeadNamedEvent
+    | NodeBlamedEvent
+    | NodeClearedEvent
 )

@@ -17,6 +17,7 @@ class Renews(Enum):
     JOB = "job"
     ATTEMPT = "attempt"
     CHECKPOINT = "checkpoint"
+    NODE = "node"
 
 
 @dataclass(frozen=True, slots=True)
