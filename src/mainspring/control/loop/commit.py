@@ -251,7 +251,8 @@ def _write_whys(ledger: StateWriter, told: Mapping[JobId, _Why], number: int, *,
     """Writes why jobs are where they are; a start promised to one that waits, and every change of it, is an event."""
     if not told:
         return
-    connection, promised = ledger.connection, {}
+    connection = ledger.connection
+    promised: dict[str, float | None] = {}
     for some in chunks(told):
         exact = sa.select(whys.c.job_id, whys.c.start_s).where(whys.c.job_id.in_(some), whys.c.exact)
         promised |= {row.job_id: row.start_s for row in connection.execute(exact)}

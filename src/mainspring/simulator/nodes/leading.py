@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 TICK_S = 0.25  # As for real.
 SOON_S = 0.1
 STORE_S_MAX = 0.4  # One look at the object store, most times; see `_store_s`.
-SLOW_STORE_S_MAX = 20.0
-SLOW_STORE = 0.05
+SLOW_STORE_S_MAX = 60.0  # Longer than it takes until another lead is named.
+SLOW_STORE = 0.1
 COORDINATORS_S = 0.05
 
 

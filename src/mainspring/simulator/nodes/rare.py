@@ -68,7 +68,7 @@ def count_told(seen: Counter[Rare], everything: Iterable[Event]) -> None:
     """Counts the rare states that the events of a run tell of."""
     for event in everything:
         told = event.told
-        rare = _KINDS.get(type(told))  # type: ignore[call-overload]
+        rare = _KINDS.get(type(told))
         match told:
             case attempts.AttemptStoppingEvent(cause=cause, reason=reason):
                 rare = _CAUSES.get(cause)

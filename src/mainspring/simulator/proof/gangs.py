@@ -21,7 +21,7 @@ from mainspring.simulator.nodes.rare import Rare
 from mainspring.simulator.proof.cluster import SimulatedCluster
 from mainspring.testing import SeededDice
 
-_CUT_S_MAX = 60  # Several leases: long enough for another lead to be named meanwhile.
+_CUT_S_MAX = 90  # Several leases: long enough for another lead to be named, or for nobody to be heard, meanwhile.
 _STORE_AWAY_S_MAX = 60
 _LATE_BEAT_S_MAX = 60
 _BOOT_S_MAX = 8  # Agents of one allocation do not come at once.
