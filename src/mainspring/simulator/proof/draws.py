@@ -81,7 +81,7 @@ def draw_rates(dice: SeededDice) -> Rates:
             held_back=rate(0.1),
             repeats=rate(0.3),
         ),
-        store=StoreRates(broken=rate(0.003), full=rate(0.01), unanswered=rate(0.02)),
+        store=StoreRates(broken=rate(0.003), full=rate(0.04), unanswered=rate(0.04)),
         crash=rate(0.05),
         stale=rate(1.0),
         cluster_silent=rate(0.03),
