@@ -93,7 +93,7 @@ class RunningGeneration:
         now_s = self._outbox.now_s
         self._generation, self._resumed, self._reporter = generation, resumed, -1
         self._progress.new_generation()
-        self._pace.unsettle()
+        self._pace.begin(len(self._members.active))
         self._failures.begin()
         self._hangs.begin(now_s, from_store=from_store)
         self._stragglers.begin(now_s)
@@ -208,8 +208,11 @@ class RunningGeneration:
         self._ledger.stepped(message.step, seconds, now_s)
         self._reporter, self._reported_s = message.rank, now_s
 
-    def taken(self, holding: wire.Holding, *, whole: bool, safe: bool) -> None:
-        """Takes note of a snapshot."""
+    def taken(self, agent: int, message: wire.SnapshotTaken, *, whole: bool, safe: bool) -> None:
+        """Takes note of a snapshot in an agent's memory, and of what snapshots cost there."""
+        holding = message.holding
+        if self.runs(agent, self._reporter):
+            self._pace.spent(message.cost_s)
         if holding.rank == self._reporter and not holding.copied:
             self._pace.snapshot()
         if whole and holding.generation == self._generation:
