@@ -111,6 +111,11 @@ class Lead:
         """Returns every place as last seen, but those whose nodes were taken away and that have left."""
         return self._running.status
 
+    @property
+    def at_risk(self) -> wire.AtRisk:
+        """Returns the work that would be lost now."""
+        return self._running.at_risk(self._resumption.choose(self._holdings).step, self._resumption.durable)
+
     def seconds(self, now: effects.Instant) -> Mapping[str, float]:
         """Returns the ledger: node-seconds since the lead began, by use."""
         return self._running.seconds(now.monotonic_s)

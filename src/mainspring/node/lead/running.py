@@ -147,6 +147,23 @@ class RunningGeneration:
         """Returns the ledger: node-seconds since the lead began, by use."""
         return self._ledger.seconds(now_s)
 
+    def at_risk(self, kept: int, durable: int) -> wire.AtRisk:
+        """Returns the work that would be lost now.
+
+        Args:
+            kept: The newest step that is whole in memory or durable, -1 for none.
+            durable: The newest durable step, -1 for none.
+        """
+        reached, step_s = max(self._progress.here, kept), self._pace.step_s or 0.0
+        lost, all_lost = reached - max(0, kept), reached - max(0, durable)
+        steps, durable_steps = max(0, lost), max(0, all_lost)
+        return wire.AtRisk(
+            steps=steps,
+            seconds=steps * step_s,
+            durable_steps=durable_steps,
+            durable_seconds=durable_steps * step_s,
+        )
+
     @property
     def status(self) -> tuple[wire.RankStatus, ...]:
         """Returns every place as last seen, but those whose nodes were taken away and that have left."""
