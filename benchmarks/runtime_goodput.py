@@ -27,6 +27,7 @@ from mainspring.node.lead.watch.ledger import TimeLedger
 from mainspring.node.lead.watch.pace import DAY_S, Pace
 
 NODES = 2_048
+RANKS_A_NODE = 8
 DAYS = 54.0  # Llama 3's: "The Llama 3 Herd of Models", 2024, section 3.3.4.
 RATES = {  # Failures per 1,000 node-days of 8 GPUs.
     "base": 3.79,  # Llama 3, 16,384 H100 for 54 days: as above.
@@ -109,6 +110,7 @@ class Run:
         self.now_s = 0.0
         self.ledger = TimeLedger(nodes=self.nodes, now_s=0.0)
         self.pace = Pace(nodes=self.nodes, now_s=0.0)
+        self.pace.begin(self.nodes * RANKS_A_NODE)
         self.step = self.furthest = 0
         self.saved: list[tuple[int, float]] = []  # (step, when its copies are with the peers)
         self.snapshots = 0
@@ -138,6 +140,7 @@ class Run:
                 self.saved = [*self.saved[-1:], (self.step, self.now_s + settled_s)]
                 self.snapshots += 1
                 self.pace.snapshot()
+                self.pace.spent(settled_s)
                 self.pace.whole(self.step, safe=True)
             self.pace.stepped(steps=count, elapsed_s=elapsed_s, blocked_s=blocked_s)
             self.ledger.stepped(self.step, {"snapshot": blocked_s}, self.now_s)
@@ -190,7 +193,7 @@ def ours(faults: list[Fault], costs: Mapping[str, float], end_s: float) -> Run:
         run.idle(costs["reconnect_s"], TimeUse.RECOVERY)
         run.idle(settled_s if fault.kind == "node" else cost_s, TimeUse.RESTORE)
         run.pace.failed()
-        run.pace.unsettle()
+        run.pace.begin(run.nodes * RANKS_A_NODE)
         run.begin()
     return run
 

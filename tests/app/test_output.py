@@ -21,7 +21,7 @@ from mainspring.domain.answers import AttemptView, Event, GoodputReport, JobView
 from mainspring.domain.goodput import Goodput, TimeUse
 from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName
 from mainspring.domain.life import AttemptState, JobState
-from mainspring.domain.wire import Detail, RankStatus
+from mainspring.domain.wire import AtRisk, Detail, RankStatus
 from mainspring.domain.wire.events import EVENTS
 from mainspring.domain.wire.events.attempts import (
     AttemptEndedEvent,
@@ -90,6 +90,25 @@ def test_jobs_and_attempts_on_a_screen_of_any_width_keep_ids_and_names_whole(col
     assert NAME in listed
     assert "failed" in listed
     assert ATTEMPT in _drawn(job_panel(view, (), now_s=60.0), columns=columns)
+
+
+@pytest.mark.parametrize(
+    ("risk", "words"),
+    [
+        ((143, 0.93, 1_021, 6.64), "143 steps (0.93 s) if a rank dies, 1021 steps (6.6 s) if all nodes do"),
+        ((1, 300.0, 13, 3_900.0), "1 step (5 min) if a rank dies, 13 steps (1.1 h) if all nodes do"),
+        ((0, 0.0, 5, 0.0), "0 steps if a rank dies, 5 steps if all nodes do"),
+    ],
+)
+def test_job_that_runs_says_what_would_be_lost_now(risk: tuple[int, float, int, float], words: str) -> None:
+    steps, seconds, durable_steps, durable_seconds = risk
+    told = AtRisk(steps=steps, seconds=seconds, durable_steps=durable_steps, durable_seconds=durable_seconds)
+    rank = RankStatus(rank=0, node=NodeName("alpha-0"), pid=7, alive=True, step=3)
+    view = _view("")
+    live = replace(view.attempts[0], state=AttemptState.RUNNING, ranks=(rank,), at_risk=told)
+    drawn = _drawn(job_panel(replace(view, state=JobState.RUNNING, attempts=(live,)), (), now_s=9.0), columns=200)
+    assert f"at risk {words}" in re.sub(" +", " ", drawn)
+    assert "at risk" not in _drawn(job_panel(view, (), now_s=9.0), columns=200)
 
 
 def test_jobs_on_a_narrow_screen_leave_columns_out_and_keep_the_reason() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,7 @@ from mainspring.domain.errors import Conflict, InvalidMessage, NotAllowed, NotFo
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
 from mainspring.domain.life import AllocationState, AttemptState, JobState
 from mainspring.domain.plan import Grant
-from mainspring.domain.wire import Heartbeat, LeadEvent, Register
+from mainspring.domain.wire import AtRisk, Heartbeat, LeadEvent, Register
 from mainspring.domain.wire.events.attempts import AttemptGrantedEvent
 from mainspring.domain.wire.events.leads import CheckpointDurableEvent
 
@@ -176,6 +177,23 @@ def test_heartbeats_that_repeat_or_come_late_are_counted_once(world: World) -> N
     assert world.job(job).step == 8
     assert world.send(job, _beat(world, job, 1, step=3, generation=2)).acknowledged == 3
     assert world.job(job).step == 3, "a new generation resumes from an earlier step"
+
+
+def test_job_shows_what_its_lead_last_said_is_at_risk_for_as_long_as_it_runs(world: World) -> None:
+    job = world.submit()
+    world.run(job)
+    risk = AtRisk(steps=3, seconds=0.6, durable_steps=40, durable_seconds=8.0)
+    assert world.job(job).attempts[-1].at_risk is None
+    world.send(job, replace(_beat(world, job, 1, step=50), at_risk=risk))
+    world.send(job, replace(_beat(world, job, 1, step=40), at_risk=replace(risk, steps=9)))  # It came late.
+    assert world.job(job).attempts[-1].at_risk == risk
+    assert world.control.jobs()[0].attempts[-1].at_risk is None
+    world.send(job, _beat(world, job, 1, step=60))  # A lead of an earlier version.
+    assert world.job(job).attempts[-1].at_risk is None
+    world.send(job, replace(_beat(world, job, 1, step=70), at_risk=risk))
+    world.end_agents(job, exit_code=-9)
+    world.tick(3)
+    assert world.job(job).attempts[-1].at_risk is None
 
 
 def test_heartbeats_of_another_epoch_or_an_ended_attempt_are_fenced(world: World) -> None:

@@ -24,7 +24,7 @@ NODE += (
 )
 NODE += " SnapshotPace DumpStacks StoreStep EndAgent PeerHello CopyBegin IndexRequest Index IndexEntry BytesRequest"
 NODE += " BytesFollow Holder Holding RankPlace"
-CONTROLLER = "Register Orders RoleOrders Heartbeat HeartbeatReply LeadEvent RankStatus"
+CONTROLLER = "Register Orders RoleOrders Heartbeat HeartbeatReply LeadEvent RankStatus AtRisk"
 PEOPLE = (
     "AddNodes ArrayView ArrivalView AttemptView ClusterView Event GoodputReport JobView PlanView PlannedStart Problem"
 )

@@ -24,7 +24,9 @@ from mainspring.node.snapshots.copies import Copies
 from mainspring.node.snapshots.peers import Peers
 from mainspring.node.snapshots.restores import Restores
 from mainspring.node.snapshots.stores import Share, Stores
+from mainspring.node.snapshots.work import SnapshotWork
 from mainspring.objects import ObjectStore, open_store
+from mainspring.testing import FakeClock
 
 ATTEMPT, JOB, MAIN, TOKEN = AttemptId("attempt-1"), JobId("job-1"), RoleName("main"), "secret-of-the-attempt"
 LIMIT_S = 20.0
@@ -106,6 +108,11 @@ async def save(
     return holding
 
 
+def uncounted() -> SnapshotWork:
+    """Returns books for a test that does not look at them."""
+    return SnapshotWork(cores=1, cpu_s=lambda: 0.0, clock=FakeClock())
+
+
 def flip(held: Held, path: str) -> None:
     """Flips one bit of a block, behind everybody's back."""
     shard = next(shard for shard in held.shards if shard.path == path)
@@ -126,6 +133,7 @@ class Node:
     token: str = TOKEN
     arenas: dict[int, Arena] = field(default_factory=dict)
     copies: Copies = field(default_factory=Copies)
+    work: SnapshotWork = field(default_factory=uncounted)
     told: list[wire.SnapshotTaken] = field(default_factory=list)
     connections: list[asyncio.StreamWriter] = field(default_factory=list)
     serving: set[asyncio.Task[None]] = field(default_factory=set)
@@ -133,7 +141,12 @@ class Node:
 
     def __post_init__(self) -> None:
         self.peers = Peers(
-            attempt=ATTEMPT, token=self.token, arenas=self.arenas, copies=self.copies, tell_lead=self.tell
+            attempt=ATTEMPT,
+            token=self.token,
+            arenas=self.arenas,
+            copies=self.copies,
+            work=self.work,
+            tell_lead=self.tell,
         )
         self.stores = Stores(self.store, JOB)
         self.restores = Restores(
@@ -252,9 +265,9 @@ class Node:
 
 
 @asynccontextmanager
-async def nodes(folder: Path, count: int) -> AsyncIterator[list[Node]]:
+async def nodes(folder: Path, count: int, work: Callable[[], SnapshotWork] = uncounted) -> AsyncIterator[list[Node]]:
     store = open_store(f"file://{folder / 'objects'}")
-    found = [Node(agent, folder, store) for agent in range(count)]
+    found = [Node(agent, folder, store, work=work()) for agent in range(count)]
     for node in found:
         await node.listen()
     try:

@@ -16,6 +16,7 @@ HEARTBEAT_S = 1.0
 STEP_S = 0.2
 START_S = 1.5
 NOTICE_S = 0.04
+BLOCKED_S = 0.002
 
 
 def orders(
@@ -73,6 +74,20 @@ class Rank:
     leave_at: int | None = None
     then: wire.Then = wire.Then.EXIT
     told: int = -2
+    blocked_s: float = 0.0  # By snapshots, since it told.
+
+    @property
+    def holding(self) -> wire.Holding:
+        """What its agent holds once it has left a snapshot of its step."""
+        where = self.place
+        return wire.Holding(
+            step=self.step,
+            generation=self.generation,
+            rank=where.rank,
+            role=where.role,
+            role_rank=where.role_rank,
+            role_size=where.role_size,
+        )
 
 
 @dataclass

@@ -28,13 +28,21 @@ class Cluster:
     """The attempt's world. `run` lets time pass; faults are methods."""
 
     def __init__(
-        self, seed: int, told: wire.Orders, *, last: int = 10**9, reconnects: bool = True, repeats: float = 0.0
+        self,
+        seed: int,
+        told: wire.Orders,
+        *,
+        last: int = 10**9,
+        reconnects: bool = True,
+        repeats: float = 0.0,
+        cost_s: float = 0.0,
     ) -> None:
         self.dice = np.random.default_rng(seed)
         self.now_s = 1_000.0
         self.told = told
         self.last = last
         self.reconnects = reconnects
+        self.cost_s = cost_s  # What a snapshot and its copy each cost their node, beside what blocks ranks.
         self.repeats = repeats  # How often what an agent says arrives again, later and out of order.
         self.lead = Lead(told, self.instant)
         per_agent = len(told.ranks) // told.agents
@@ -374,20 +382,13 @@ class Cluster:
             self.say(agent, left)
 
     def _snapshot(self, agent: Agent, rank: Rank) -> None:
-        place = rank.place
-        holding = wire.Holding(
-            step=rank.step,
-            generation=rank.generation,
-            rank=place.rank,
-            role=place.role,
-            role_rank=place.role_rank,
-            role_size=place.role_size,
-        )
-        kept = agent.own.setdefault(place.rank, [])
+        holding = rank.holding
+        rank.blocked_s += world.BLOCKED_S
+        kept = agent.own.setdefault(holding.rank, [])
         if holding not in kept:
             kept.append(holding)
             del kept[:-2]
-        self.say(agent, wire.SnapshotTaken(holding=holding))
+        self.say(agent, wire.SnapshotTaken(holding=holding, cost_s=self.cost_s))
         peer = agent.order.peer if agent.order is not None else ""
         if peer:
             other = self.agents[int(peer.split(".")[3].split(":")[0])]
@@ -402,7 +403,7 @@ class Cluster:
         kept = other.copies.setdefault(holding.rank, [])
         kept.append(copy)
         del kept[:-2]
-        self.say(other, wire.SnapshotTaken(holding=copy))
+        self.say(other, wire.SnapshotTaken(holding=copy, cost_s=self.cost_s))
 
     def _progress(self) -> None:
         for agent, rank in self.living:
@@ -419,7 +420,7 @@ class Cluster:
 
     def _report(self, agent: Agent, rank: Rank) -> None:
         if rank.stepping and rank.step > rank.told and rank.step >= 0:
-            rank.told = rank.step
+            rank.told, blocked_s, rank.blocked_s = rank.step, rank.blocked_s, 0.0
             self.say(
                 agent,
                 wire.RankProgress(
@@ -428,7 +429,7 @@ class Cluster:
                     step=rank.step,
                     time_s=self.now_s,
                     metrics={"loss": 1.0},
-                    seconds={"snapshot": 0.002, "data": 0.01},
+                    seconds={"snapshot": blocked_s, "data": 0.01},
                 ),
             )
 

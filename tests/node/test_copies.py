@@ -13,7 +13,7 @@ from mainspring.checkpoint import seal
 from mainspring.domain import wire
 from mainspring.node.snapshots.copies import COPIES_A_PLACE, Copies
 
-from .agents import Block, holding_of, lay_out, place
+from .agents import Block, holding_of, lay_out, place, uncounted
 
 
 def offer(value: int, *, step: int, rank: int = 0, generation: int = 1, size_bytes: int = 5000) -> wire.CopyBegin:
@@ -34,7 +34,7 @@ async def receive(copies: Copies, offered: wire.CopyBegin, value: int) -> wire.H
     if slot is None:
         return None
     slot.front(offered.size_bytes)[:] = bytes([value]) * offered.size_bytes
-    holding = await copies.keep(slot, offered)
+    holding = await copies.keep(slot, offered, uncounted())
     copies.drop(slot)
     return holding
 
@@ -112,7 +112,7 @@ def test_copy_of_a_step_that_a_newer_generation_gave_up_is_refused() -> None:
         assert slot is not None
         copies.enter(2, 2)
         slot.front(late.size_bytes)[:] = bytes([3]) * late.size_bytes
-        assert await copies.keep(slot, late) is None
+        assert await copies.keep(slot, late, uncounted()) is None
         assert await copies.begin(offer(3, step=3)) is None
         assert [holding.step for holding in copies.holdings] == [1]
         assert await receive(copies, offer(2, step=2), 2) is not None  # What it goes on from may be copied anew.

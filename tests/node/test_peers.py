@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mainspring.app.base.system import SystemClock
 from mainspring.checkpoint.share import table_crc32c
 from mainspring.domain import codec, wire
 from mainspring.domain.errors import InvalidMessage, MainspringError, Unavailable
@@ -21,6 +23,7 @@ from mainspring.domain.ids import AttemptId
 from mainspring.node.net.connection import Connection, host_port
 from mainspring.node.net.pipes import PART_LIMIT_S, sealed_frame
 from mainspring.node.snapshots.peers import SHARDS_MAX, copied_runs
+from mainspring.node.snapshots.work import SnapshotWork
 
 from .agents import ATTEMPT, TOKEN, Block, Node, lay_out, nodes, place, until, with_copied
 
@@ -30,6 +33,22 @@ ME = place(0, size=2)
 def blocks(seed: int, *, count: int = 6, size: int = 20_000) -> list[Block]:
     dice = np.random.default_rng(seed)
     return [Block(path=f"array/{index}", data=dice.standard_normal(size + index)) for index in range(count)]
+
+
+def test_copy_that_is_pushed_costs_both_nodes_and_each_tells_of_its_own(tmp_path: Path) -> None:
+    def counted() -> SnapshotWork:
+        return SnapshotWork(cores=2, cpu_s=time.thread_time, clock=SystemClock())
+
+    async def scenario() -> None:
+        async with nodes(tmp_path, 2, counted) as (one, two):
+            holding = await one.save(ME, blocks(1), step=3)
+            await one.push(two.address, holding)
+            await until(lambda: bool(two.told))
+            assert two.told[0].cost_s > 0.0
+            assert one.work.take() > 0.0
+            assert one.work.take() == 0.0
+
+    asyncio.run(scenario())
 
 
 @asynccontextmanager

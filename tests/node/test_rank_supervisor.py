@@ -30,6 +30,8 @@ from mainspring.node.supervise.snapshot_manager import SnapshotManager
 from mainspring.objects import open_store
 from mainspring.testing import FakeClock
 
+from .agents import uncounted
+
 JOB, ATTEMPT, MAIN = JobId("job-1"), AttemptId("attempt-1"), RoleName("main")
 SHARD = wire.Shard(path="x", dtype="uint8", global_shape=(4,), start=(0,), shape=(4,), offset=0, size_bytes=4)
 SLEEP = ("sleep", "1000")
@@ -136,13 +138,14 @@ async def posted(
     told: list[object] = []
     stores = Stores(open_store(f"file://{work / 'objects'}"), JOB)
     arenas = {rank: Arena(work) for rank in ranks}
-    copies = Copies()
+    copies, work_done = Copies(), uncounted()
     keeper = SnapshotManager(
         orders=orders,
         desks={rank: RankSlot(rank=rank, arena=arena) for rank, arena in arenas.items()},
         copies=copies,
-        peers=Peers(attempt=ATTEMPT, token="t", arenas=arenas, copies=copies, tell_lead=told.append),
+        peers=Peers(attempt=ATTEMPT, token="t", arenas=arenas, copies=copies, work=work_done, tell_lead=told.append),
         stores=stores,
+        work=work_done,
         tell_lead=told.append,
     )
     crew = RankSupervisor(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import os
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import final
@@ -27,6 +29,7 @@ from mainspring.node.snapshots.arena import Arena
 from mainspring.node.snapshots.copies import Copies
 from mainspring.node.snapshots.peers import Peers
 from mainspring.node.snapshots.stores import Stores
+from mainspring.node.snapshots.work import SnapshotWork
 from mainspring.node.supervise.processes import RankProcesses
 from mainspring.node.supervise.rank_server import RankSlot
 from mainspring.node.supervise.rank_supervisor import RankSupervisor
@@ -154,8 +157,14 @@ class Agent:
         work = Path(self._order.work_dir)
         arenas = {place.rank: Arena(work) for place in mine}
         copies = Copies()
+        snapshot_work = SnapshotWork(cores=len(os.sched_getaffinity(0)), cpu_s=time.thread_time, clock=self._clock)
         self._peers = peers = Peers(
-            attempt=orders.attempt, token=self._order.token, arenas=arenas, copies=copies, tell_lead=self._tell_lead
+            attempt=orders.attempt,
+            token=self._order.token,
+            arenas=arenas,
+            copies=copies,
+            work=snapshot_work,
+            tell_lead=self._tell_lead,
         )
         keeper = SnapshotManager(
             orders=orders,
@@ -163,6 +172,7 @@ class Agent:
             copies=copies,
             peers=peers,
             stores=stores,
+            work=snapshot_work,
             tell_lead=self._tell_lead,
         )
         processes = RankProcesses(

@@ -23,8 +23,10 @@ from mainspring.app.render.tables import (
 )
 from mainspring.domain.answers import AttemptView, Event, JobView
 from mainspring.domain.life import JobState, ended
+from mainspring.domain.wire import AtRisk
 
 ODD_MAX = 4  # Ranks told of by themselves.
+SHORT_S = 10.0  # What is at risk for less is told in tenths of a second.
 
 
 def job_panel(job: JobView, events: Sequence[Event], *, now_s: float) -> RenderableType:
@@ -47,6 +49,8 @@ def job_panel(job: JobView, events: Sequence[Event], *, now_s: float) -> Rendera
         facts["step"] = f"{job.step}  {metrics}"
     if job.attempts and not ended(job.state) and job.attempts[-1].ranks:
         facts["ranks"] = ranks_text(job.attempts[-1], spares=sum(role.spares for role in job.spec.roles))
+        if job.step >= 0 and job.attempts[-1].at_risk is not None:
+            facts["at risk"] = at_risk_text(job.attempts[-1].at_risk)
     if code.tree:
         facts["code"] = f"{code.tree[:19]} ({code.commit[:12] or 'no commit'}{', with changes' if code.dirty else ''})"
     facts |= {
@@ -79,6 +83,17 @@ def ranks_text(attempt: AttemptView, *, spares: int = 0) -> str:
     odd += [f"rank {rank.rank} on {rank.node} is at step {rank.step} of {furthest}" for rank in behind]
     more = f"; and {len(odd) - ODD_MAX} more" if len(odd) > ODD_MAX else ""
     return text + "".join(f"; {words}" for words in odd[:ODD_MAX]) + more
+
+
+def at_risk_text(risk: AtRisk) -> str:
+    """Returns what would be done once more if a rank were lost now, or all nodes."""
+
+    def work(steps: int, seconds: float) -> str:
+        took = f" ({f'{seconds:.2g} s' if seconds < SHORT_S else ago(seconds)})" if steps and seconds else ""
+        return f"{steps} step{'' if steps == 1 else 's'}{took}"
+
+    lost, all_lost = work(risk.steps, risk.seconds), work(risk.durable_steps, risk.durable_seconds)
+    return f"{lost} if a rank dies, {all_lost} if all nodes do"
 
 
 def attempts_table(attempts: Sequence[AttemptView], *, now_s: float) -> RenderableType:

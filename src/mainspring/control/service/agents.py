@@ -329,6 +329,7 @@ def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> Heart
             columns["led_s"] = _began_s(connection, attempt, sum(told.values()), now_s)
     if (beat.generation, beat.step) >= (attempt.generation, attempt.step):
         columns |= {"generation": beat.generation, "step": beat.step, "ranks": text_of(beat.ranks)}
+        columns["at_risk"] = text_of(beat.at_risk) if beat.at_risk is not None else None
         connection.execute(
             sa.update(jobs).where(jobs.c.id == attempt.job).values(step=beat.step, metrics=text_of(beat.metrics))
         )

@@ -16,12 +16,13 @@ from mainspring.control.store.holdings import ALLOCATION_LIVE, grants
 from mainspring.control.store.records import (
     AttemptRecord,
     JobRecord,
+    Reported,
     attempts_of,
     chunks,
     jobs_by_id,
     live_attempts,
-    ranks,
     read_text,
+    reported,
     specs,
 )
 from mainspring.control.store.schema import allocations, jobs, whys
@@ -32,7 +33,6 @@ from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName, TeamN
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import JobState, ended
 from mainspring.domain.plan import Candidate, Grant, Limit
-from mainspring.domain.wire import RankStatus
 
 _NAMES_MAX = 200
 _READ_AT_ONCE = 1_000
@@ -75,7 +75,7 @@ def view_job(
     view = _job_view(
         job,
         spec or specs(connection, [job.id])[job.id],
-        tuple(_view_attempt(attempt, granted, told, ranks(connection, attempt.id)) for attempt in own),
+        tuple(_view_attempt(attempt, granted, told, reported(connection, attempt.id)) for attempt in own),
         _waits(connection, [job]).get(job.id),
         _arrays(connection, [job]),
     )
@@ -91,7 +91,7 @@ def list_jobs(
     limit: int,
     now_s: float,
 ) -> tuple[JobView, ...]:
-    """Returns the newest jobs, newest first, without ranks and goodput, which only a look at one job shows.
+    """Returns the newest jobs, newest first, without ranks, goodput and what is at risk: a look at one job shows them.
 
     Of each array only the newest job that matches is shown, with a count of all its jobs by state.
 
@@ -123,7 +123,7 @@ def list_jobs(
         _job_view(
             found[job],
             written[job],
-            tuple(_view_attempt(attempt, granted, told, ()) for attempt in own.get(job, [])),
+            tuple(_view_attempt(attempt, granted, told, Reported()) for attempt in own.get(job, [])),
             waits.get(job),
             arrays,
         )
@@ -319,13 +319,14 @@ def _view_attempt(
     attempt: AttemptRecord,
     granted: Mapping[AttemptId, tuple[Grant, ...]],
     told: _Told,
-    reported: Sequence[RankStatus],
+    seen: Reported,
 ) -> AttemptView:
-    known = alike(AttemptView, attempt) | {"reason": attempt.reason or told.queues.get(attempt.id, "")}
+    known = alike(AttemptView, attempt, seen) | {"reason": attempt.reason or told.queues.get(attempt.id, "")}
+    if ended(attempt.state):
+        known["at_risk"] = None  # Nothing runs that could lose it.
     return AttemptView(
         **known,
         nodes=nodes_of(granted[attempt.id]),
-        ranks=tuple(reported),
         dollars=told.cost.get(attempt.id, 0.0),
         hosts=told.hosts.get(attempt.id, {}),
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from mainspring.control.store.holdings import allocations_of, parts
-from mainspring.control.store.records import AttemptRecord, event_of, ranks
+from mainspring.control.store.records import AttemptRecord, event_of, reported
 from mainspring.control.store.schema import EVIDENCE, agents, attempts, events
 from mainspring.domain.answers import Event
 from mainspring.domain.fleet import NodeRef
@@ -158,7 +158,7 @@ def culprit_of(connection: sa.Connection, attempt: AttemptRecord) -> NodeName | 
         for node, count in zip(held[one.id].nodes, held[one.id].ranks, strict=True):
             node_of |= dict.fromkeys(range(rank, rank + count), node)
             rank += count
-    node_of |= {status.rank: NodeName(status.node) for status in ranks(connection, attempt.id)}
+    node_of |= {status.rank: NodeName(status.node) for status in reported(connection, attempt.id).ranks}
     for event in told:
         if isinstance(event, AgentLostEvent) and event.node in nodes:
             return NodeName(event.node)

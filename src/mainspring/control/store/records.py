@@ -18,7 +18,7 @@ from mainspring.domain.ids import AttemptId, JobId
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.team import Team
-from mainspring.domain.wire import RankStatus
+from mainspring.domain.wire import AtRisk, RankStatus
 
 ACTIVE_MAX = 200_000  # Jobs not ended that one loop looks at; the oldest come first.
 _CHUNK = 500  # Ids in one IN list: under every database's bound on parameters.
@@ -77,10 +77,20 @@ def specs(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[JobId, 
     return {job: written[holder] for job, holder in holders.items()}
 
 
-def ranks(connection: sa.Connection, attempt: AttemptId) -> tuple[RankStatus, ...]:
-    """Returns an attempt's ranks as its lead last reported them."""
-    text = connection.execute(sa.select(attempts.c.ranks).where(attempts.c.id == attempt)).scalar_one()
-    return read_text(tuple[RankStatus, ...], text)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """What an attempt's lead last reported, beside what its record has."""
+
+    ranks: tuple[RankStatus, ...] = ()
+    at_risk: AtRisk | None = None
+
+
+def reported(connection: sa.Connection, attempt: AttemptId) -> Reported:
+    """Returns an attempt's ranks, and what is at risk, as its lead last reported them."""
+    query = sa.select(attempts.c.ranks, attempts.c.at_risk).where(attempts.c.id == attempt)
+    row = connection.execute(query).one()
+    at_risk = None if row.at_risk is None else read_text(AtRisk, row.at_risk)
+    return Reported(ranks=read_text(tuple[RankStatus, ...], row.ranks), at_risk=at_risk)
 
 
 def jobs_by_id(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[JobId, JobRecord]:

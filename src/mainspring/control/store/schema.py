@@ -86,6 +86,7 @@ attempts = Table(
     Column("generation", Integer, nullable=False, default=0),
     Column("step", BigInteger, nullable=False, default=-1),
     Column("ranks", Text, nullable=False, default="[]"),
+    Column("at_risk", Text, nullable=True),  # The work that would be lost, as its lead last reported.
     Column("events_seen", BigInteger, nullable=False, default=0),
     Column("heard_s", Double, nullable=True),  # When its lead last reported, or was named.
     Column("epoch", Integer, nullable=False, default=0),  # Counts its leads; 0 while agents are missing.
@@ -232,7 +233,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """One attempt, but for its ranks. `stop_cause` is why it was asked to stop, "" when it was not.
+    """One attempt, but for its ranks and what is at risk. `stop_cause` is why it was asked to stop, "" when it was not.
 
     `epoch` counts its leads, 0 while agents are missing; `lead` is the agent that leads, `led_s` when the first lead
     was named, and `heard_s` when this one last reported, or was named. `seconds` is its lead's ledger, node-seconds by

@@ -12,7 +12,7 @@ from mainspring.domain.goodput import Goodput
 from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName
 from mainspring.domain.job import ARRAY_MAX, JobSpec
 from mainspring.domain.life import AttemptState, JobState
-from mainspring.domain.wire.facts import Detail, RankStatus
+from mainspring.domain.wire.facts import AtRisk, Detail, RankStatus
 
 if TYPE_CHECKING:
     from mainspring.domain.wire.events import AnyEvent
@@ -84,7 +84,10 @@ class GoodputReport:
 
 @message("AttemptView")
 class AttemptView:
-    """One attempt, for people; `hosts` names the machine behind a node where the cluster chose it."""
+    """One attempt, for people; `hosts` names the machine behind a node where the cluster chose it.
+
+    `at_risk` is as its lead last reported, None once it has ended, or where many jobs are looked at.
+    """
 
     id: AttemptId
     number: int
@@ -99,6 +102,7 @@ class AttemptView:
     ranks: tuple[RankStatus, ...]
     dollars: float
     hosts: Mapping[str, str] = field(default_factory=dict)
+    at_risk: AtRisk | None = None
 
 
 @message("JobView")

@@ -10,7 +10,7 @@ from mainspring.domain.ids import AllocationId, AttemptId, JobId, NodeName, Role
 from mainspring.domain.job import Code
 from mainspring.domain.life import AttemptState
 from mainspring.domain.wire.events import KIND_LENGTH_MAX, TOLD_BY_CONTROLLER
-from mainspring.domain.wire.facts import Detail, RankStatus
+from mainspring.domain.wire.facts import AtRisk, Detail, RankStatus
 from mainspring.domain.wire.node import RankPlace
 
 
@@ -108,6 +108,7 @@ class Heartbeat:
     outcome: AttemptState | None = None
     reason: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
+    at_risk: AtRisk | None = None
 
 
 @message("HeartbeatReply")

@@ -179,9 +179,14 @@ class RankResult:
 
 @message("SnapshotTaken")
 class SnapshotTaken:
-    """Agent -> lead: a snapshot, or a peer's copy of one, is whole in this agent's memory."""
+    """Agent -> lead: a snapshot, or a peer's copy of one, is whole in this agent's memory.
+
+    `cost_s` is what snapshots took of the agent's node since it last told, beside the time they blocked ranks: seconds
+    in which all its cores were busy, or its bytes to a peer on their way.
+    """
 
     holding: Holding
+    cost_s: float = 0.0
 
 
 @message("SnapshotPace")

@@ -111,6 +111,11 @@ class Lead:
         """Returns every place as last seen, but those whose nodes were taken away and that have left."""
         return self._running.status
 
+    @property
+    def at_risk(self) -> wire.AtRisk:
+        """Returns the work that would be lost now."""
+        return self._running.at_risk(self._resumption.choose(self._holdings).step, self._resumption.durable)
+
     def seconds(self, now: effects.Instant) -> Mapping[str, float]:
         """Returns the ledger: node-seconds since the lead began, by use."""
         return self._running.seconds(now.monotonic_s)
@@ -123,20 +128,17 @@ class Lead:
         match news:
             case effects.Joined():
                 self._joined(news)
-            case effects.Left():
-                if news.agent in self._roster:
-                    self._roster.left(news.agent, now.monotonic_s)
-                    self._holdings.drop(news.agent)
-            case effects.Said():
-                if news.agent in self._roster:
-                    self._said(news.agent, news.message)
+            case effects.Left() if news.agent in self._roster:
+                self._roster.left(news.agent, now.monotonic_s)
+                self._holdings.drop(news.agent)
+            case effects.Said() if news.agent in self._roster:
+                self._said(news.agent, news.message)
             case effects.StopAsked():
                 self._stop(news.grace_s)
             case effects.DurableSeen():
                 self._durable_seen(news)
-            case effects.CoordinatorsUp():
-                if news.generation == self.generation and self._preparation is not None:
-                    self._preparation.coordinated(news.addresses)
+            case effects.CoordinatorsUp() if news.generation == self.generation and self._preparation is not None:
+                self._preparation.coordinated(news.addresses)
             case effects.ManifestWritten():
                 self._written(news)
             case effects.Acknowledged():
@@ -144,42 +146,38 @@ class Lead:
                 self._without(self._roster.acknowledged(news.sent_s))
             case effects.Tick():
                 self._tick()
+            case effects.Left() | effects.Said() | effects.CoordinatorsUp():
+                pass  # Of an agent that was given up, or an older generation.
         self._advance()
         return self._outbox.take()
 
     def _said(self, agent: int, message: wire.AgentToLead) -> None:
+        if isinstance(message, wire.RankProgress) and message.generation < self.generation:
+            self._running.reached_before(message.step)  # What a generation reached just before it was ended.
         if isinstance(message, effects.OF_A_RUN):
             if message.generation != self.generation or not self._running.runs(agent, message.rank):
                 return  # Old news of an older generation.
         elif isinstance(message, effects.OF_A_PLACE) and not self._members.of(agent, message.rank):
             return
         match message:
-            case wire.RankProgress():
-                if message.generation == self.generation and self._running.runs(agent, message.rank):
-                    if self.phase is Phase.RUNNING:
-                        self._running.progressed(message)
-                        self._resumption.stepped()
-                elif message.generation < self.generation:  # What it reached just before it was ended.
-                    self._running.reached_before(message.step)
+            case wire.RankProgress() if self.phase is Phase.RUNNING:
+                self._running.progressed(message)
+                self._resumption.stepped()
             case wire.SnapshotTaken(holding=holding):
                 if holding.copied or self._members.of(agent, holding.rank):
                     whole = self._holdings.add(agent, holding)
                     safe = self._holdings.safe(holding, agents=len(self._roster.here))
-                    self._running.taken(holding, whole=whole, safe=safe)
-            case wire.GenerationPrepared():
-                if message.generation == self.generation:
-                    self._prepared(agent, message)
-            case wire.RestoreFailed():
-                if self.phase in (Phase.PREPARING, Phase.RUNNING):
-                    self._unrestored(agent, message.reason, corrupt=message.corrupt)
+                    self._running.taken(agent, message, whole=whole, safe=safe)
+            case wire.GenerationPrepared() if message.generation == self.generation:
+                self._prepared(agent, message)
+            case wire.RestoreFailed() if self.phase in (Phase.PREPARING, Phase.RUNNING):
+                self._unrestored(agent, message.reason, corrupt=message.corrupt)
             case wire.RankStarted():
                 self._running.started(message.rank, message.pid)
-            case wire.RankExited():
-                if self.phase is Phase.RUNNING:
-                    self._follow(self._running.exited(agent, message))
-            case wire.RankLeft():
-                if self.phase is Phase.RUNNING:
-                    self._running.left(agent, message)
+            case wire.RankExited() if self.phase is Phase.RUNNING:
+                self._follow(self._running.exited(agent, message))
+            case wire.RankLeft() if self.phase is Phase.RUNNING:
+                self._running.left(agent, message)
             case wire.StacksDumped():
                 self._running.stacks(message)
             case wire.RankResult():
@@ -192,8 +190,10 @@ class Lead:
                 self._leaving(agent, message.grace_s)
             case wire.AgentDrained():
                 self._drained(agent)
-            case wire.StandbyAllowed() | wire.Done():
-                pass  # The host passes on the one; the other says that the agent lives.
+            case wire.RankProgress() | wire.GenerationPrepared() | wire.RestoreFailed() | wire.RankExited():
+                pass  # It came too late to matter.
+            case wire.RankLeft() | wire.StandbyAllowed() | wire.Done():
+                pass  # As above; or for the host, which passes it on; or a mere sign of life.
 
     # ------------------------------------------------------------ agents
 

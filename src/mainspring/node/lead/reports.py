@@ -57,6 +57,7 @@ class Reports:
             outcome=lead.outcome if self._final else None,
             reason=lead.reason if self._final else "",
             seconds=lead.seconds(now),
+            at_risk=lead.at_risk,
         )
 
     def answered(self, reply: wire.HeartbeatReply) -> Answered:

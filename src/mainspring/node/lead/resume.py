@@ -56,6 +56,11 @@ class Resumption:
         """Returns whether the store has answered: before, nobody may start fresh."""
         return self._durable is not None
 
+    @property
+    def durable(self) -> int:
+        """Returns the newest durable step that is not known to be damaged, -1 for none."""
+        return max(set(self._durable or ()) - self._damaged, default=-1)
+
     def found(self, steps: Sequence[int], begins_from: str) -> None:
         """Takes what the store holds.
 
@@ -98,8 +103,7 @@ class Resumption:
 
     def choose(self, holdings: Holdings) -> ResumeSource:
         """Returns where to resume: at the newest whole step there is."""
-        taken = holdings.newest()
-        stored = max(set(self._durable or ()) - self._damaged, default=-1)
+        taken, stored = holdings.newest(), self.durable
         if taken is not None and taken.step >= stored:
             return ResumeSource(step=taken.step, name="arena", taken=taken)
         if stored < 0 and not self._begins_from:

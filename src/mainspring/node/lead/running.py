@@ -93,7 +93,7 @@ class RunningGeneration:
         now_s = self._outbox.now_s
         self._generation, self._resumed, self._reporter = generation, resumed, -1
         self._progress.new_generation()
-        self._pace.unsettle()
+        self._pace.begin(len(self._members.active))
         self._failures.begin()
         self._hangs.begin(now_s, from_store=from_store)
         self._stragglers.begin(now_s)
@@ -146,6 +146,23 @@ class RunningGeneration:
     def seconds(self, now_s: float) -> Mapping[str, float]:
         """Returns the ledger: node-seconds since the lead began, by use."""
         return self._ledger.seconds(now_s)
+
+    def at_risk(self, kept: int, durable: int) -> wire.AtRisk:
+        """Returns the work that would be lost now.
+
+        Args:
+            kept: The newest step that is whole in memory or durable, -1 for none.
+            durable: The newest durable step, -1 for none.
+        """
+        reached, step_s = max(self._progress.here, kept), self._pace.step_s or 0.0
+        lost, all_lost = reached - max(0, kept), reached - max(0, durable)
+        steps, durable_steps = max(0, lost), max(0, all_lost)
+        return wire.AtRisk(
+            steps=steps,
+            seconds=steps * step_s,
+            durable_steps=durable_steps,
+            durable_seconds=durable_steps * step_s,
+        )
 
     @property
     def status(self) -> tuple[wire.RankStatus, ...]:
@@ -208,8 +225,11 @@ class RunningGeneration:
         self._ledger.stepped(message.step, seconds, now_s)
         self._reporter, self._reported_s = message.rank, now_s
 
-    def taken(self, holding: wire.Holding, *, whole: bool, safe: bool) -> None:
-        """Takes note of a snapshot."""
+    def taken(self, agent: int, message: wire.SnapshotTaken, *, whole: bool, safe: bool) -> None:
+        """Takes note of a snapshot in an agent's memory, and of what snapshots cost there."""
+        holding = message.holding
+        if self.runs(agent, self._reporter):
+            self._pace.spent(message.cost_s)
         if holding.rank == self._reporter and not holding.copied:
             self._pace.snapshot()
         if whole and holding.generation == self._generation:

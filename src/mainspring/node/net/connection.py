@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
-from typing import TypeVar, final
+from typing import Protocol, TypeVar, final
 
 from mainspring.domain import codec
 from mainspring.domain.errors import InvalidMessage
@@ -18,13 +18,23 @@ QUIET_PARTS = 4  # A line speaks at least this often in a lease, so that one los
 Message = TypeVar("Message")
 
 
+class Unframe(Protocol):
+    """What reads a frame's body, as `codec.unframe` does."""
+
+    def __call__(self, body: bytes, kinds: codec.TypeForm[Message]) -> Message:
+        """Returns the message; raises as `codec.unframe` does."""
+
+
 @final
 class Connection:
     """One connection that carries messages both ways."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, unframe: Unframe = codec.unframe
+    ) -> None:
         self._reader = reader
         self._writer = writer
+        self._unframe = unframe
 
     def send(self, message: object) -> None:
         """Queues a message. A line that is closed, or too far behind, drops it and closes."""
@@ -44,7 +54,7 @@ class Connection:
         try:
             async with asyncio.timeout(limit_s):
                 header = await self._reader.readexactly(codec.FRAME_HEADER_BYTES)
-                return codec.unframe(await self._reader.readexactly(codec.frame_length(header)), kinds)
+                return self._unframe(await self._reader.readexactly(codec.frame_length(header)), kinds)
         except (asyncio.IncompleteReadError, OSError, TimeoutError, InvalidMessage):
             self.close()
             return None

@@ -15,7 +15,7 @@ import google_crc32c
 
 from mainspring.domain import codec
 from mainspring.domain.errors import InvalidMessage, Unavailable
-from mainspring.node.net.connection import host_port
+from mainspring.node.net.connection import Unframe, host_port
 
 CONNECT_LIMIT_S = 4.0  # Two lost packets that open a connection (1 s, then 2 s more, by RFC 6298).
 PART_BYTES = 16 << 20
@@ -41,7 +41,8 @@ def sealed_frame(message: object) -> bytes:
 class Pipe(asyncio.BufferedProtocol):
     """One end of a connection. For one user at a time; every wait has a bound, after which the connection is closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, unframe: Unframe = codec.unframe) -> None:
+        self._unframe = unframe
         self._transport: asyncio.Transport | None = None
         self._room = memoryview(b"")
         self._filled: asyncio.Future[None] | None = None
@@ -65,9 +66,9 @@ class Pipe(asyncio.BufferedProtocol):
         return pipe
 
     @classmethod
-    def over(cls, writer: asyncio.StreamWriter) -> Pipe:
+    def over(cls, writer: asyncio.StreamWriter, unframe: Unframe = codec.unframe) -> Pipe:
         """Returns a pipe over a connection whose other end waits for an answer; its stream is not to be used again."""
-        pipe = cls()
+        pipe = cls(unframe)
         transport = cast(asyncio.Transport, writer.transport)
         transport.set_protocol(pipe)
         pipe.connection_made(transport)
@@ -131,7 +132,7 @@ class Pipe(asyncio.BufferedProtocol):
         frame = bytes(header + body[: -_CRC.size])
         if _CRC.unpack(body[-_CRC.size :]) != (google_crc32c.value(frame),):
             raise InvalidMessage("hear from an agent", got="a message that differs from its crc32c")
-        return codec.unframe(frame[codec.FRAME_HEADER_BYTES :], kinds)
+        return self._unframe(frame[codec.FRAME_HEADER_BYTES :], kinds)
 
     # ------------------------------------------------------------ raw bytes
 

@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import final
 
 from mainspring.checkpoint import seal
@@ -23,6 +24,7 @@ from mainspring.node.snapshots.arena import (
     memory_available_bytes,
     memory_file,
 )
+from mainspring.node.snapshots.work import SnapshotWork
 
 COPIES_A_PLACE = 2
 PLACES_MAX = 1_024  # An agent copies for one other agent, rarely two; none has that many ranks.
@@ -67,9 +69,9 @@ class Copies:
             return None
         return await self._new(slots, size_bytes, offered.size_bytes)
 
-    async def keep(self, slot: Slot, offered: CopyBegin) -> Holding | None:
+    async def keep(self, slot: Slot, offered: CopyBegin, work: SnapshotWork) -> Holding | None:
         """Verifies a copy and keeps it; returns what is held now, None when its bytes are not what its owner had."""
-        sealed = await asyncio.to_thread(seal, slot.data, offered.shards)
+        sealed = await asyncio.to_thread(work.computed, partial(seal, slot.data, offered.shards))
         self._incoming.discard(slot)
         holding = replace(offered.holding, copied=True)
         if sealed.shards != offered.shards or self._is_stale(holding):

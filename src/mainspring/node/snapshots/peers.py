@@ -37,6 +37,7 @@ from mainspring.domain.wire import (
 from mainspring.node.net.pipes import PART_BYTES, PART_LIMIT_S, Pipe
 from mainspring.node.snapshots.arena import Arena, Held
 from mainspring.node.snapshots.copies import Copies
+from mainspring.node.snapshots.work import SnapshotWork
 
 ALIGNMENT_BYTES = 64  # Where snapshots and their copies begin a block.
 GAP_BYTES_MAX = 4096  # Bytes nobody needs that are sent along, so that a copy is few runs.
@@ -124,6 +125,7 @@ class Peers:
 
     Args:
         arenas: This agent's own snapshots, by place; places may be added.
+        work: Where what copies cost this agent's node is counted.
         tell_lead: Sends a message to the lead.
     """
 
@@ -134,11 +136,13 @@ class Peers:
         token: str,
         arenas: Mapping[int, Arena],
         copies: Copies,
+        work: SnapshotWork,
         tell_lead: Callable[[AgentToLead], None],
     ) -> None:
         self._hello = PeerHello(attempt=attempt, token=token)
         self._arenas = arenas
         self._copies = copies
+        self._work = work
         self._tell_lead = tell_lead
         self._outboxes: dict[int, _Outbox] = {}
         self._served: set[Pipe] = set()
@@ -157,7 +161,7 @@ class Peers:
         """
         box = self._outboxes.setdefault(held.holding.rank, _Outbox())
         box.newest = mine = box.newest + 1
-        await asyncio.to_thread(held.sealed)
+        await asyncio.to_thread(self._work.computed, held.sealed)
         async with box.changed:
             box.changed.notify_all()
             await box.changed.wait_for(lambda: mine != box.newest or not box.sending)
@@ -188,14 +192,17 @@ class Peers:
             pipe.close()
 
     async def _send_copy(self, pipe: Pipe, held: Held) -> bool:
-        copy = copied_runs((await asyncio.to_thread(held.sealed)).shards)
-        pipe.send(CopyBegin(holding=held.holding, shards=copy.shards, size_bytes=copy.size_bytes, state=held.state))
+        shards = (await asyncio.to_thread(held.sealed)).shards
+        copy = self._work.computed(lambda: copied_runs(shards))
+        offer = CopyBegin(holding=held.holding, shards=copy.shards, size_bytes=copy.size_bytes, state=held.state)
+        self._work.computed(lambda: pipe.send(offer))
         await pipe.receive(Done, ANSWER_LIMIT_S)
-        for offset, size_bytes in copy.runs:
-            for start in range(offset, offset + size_bytes, PART_BYTES):
-                if held.wanted or not held.current:
-                    return False
-                await pipe.send_part(held.file, held.offset + start, min(PART_BYTES, offset + size_bytes - start))
+        with self._work.travelling():
+            for offset, size_bytes in copy.runs:
+                for start in range(offset, offset + size_bytes, PART_BYTES):
+                    if held.wanted or not held.current:
+                        return False
+                    await pipe.send_part(held.file, held.offset + start, min(PART_BYTES, offset + size_bytes - start))
         await pipe.receive(Done, ANSWER_LIMIT_S + copy.size_bytes / VERIFY_BYTES_PER_S)
         return True
 
@@ -212,7 +219,7 @@ class Peers:
         if not known or first.attempt != self._hello.attempt or len(self._served) >= CONNECTIONS_MAX:
             writer.close()
             return
-        pipe = Pipe.over(writer)
+        pipe = Pipe.over(writer, self._work.read)
         self._served.add(pipe)
         try:
             pipe.send(Done())
@@ -242,12 +249,12 @@ class Peers:
         try:
             pipe.send(Done())
             await pipe.receive_into(slot.front(offered.size_bytes))
-            holding = await self._copies.keep(slot, offered)
+            holding = await self._copies.keep(slot, offered, self._work)
         finally:
             self._copies.drop(slot)
         if holding is None:
             return False
-        self._tell_lead(SnapshotTaken(holding=holding))
+        self._tell_lead(SnapshotTaken(holding=holding, cost_s=self._work.take()))
         pipe.send(Done())
         return True
 

@@ -17,6 +17,7 @@ from mainspring.domain.ids import RoleName
 from mainspring.node.net.connection import Connection
 from mainspring.node.process.ranks import RankProcess
 from mainspring.node.snapshots.arena import Arena
+from mainspring.node.snapshots.work import SnapshotWork
 
 HELLO_LIMIT_S = 10.0  # The session says hello as it connects.
 RESULTS_KEPT_MAX = 100  # To be told again when the lead's line was down.
@@ -84,7 +85,9 @@ class Supervisor(Protocol):
 
 
 class SnapshotService(Protocol):
-    """What a process's conversation needs of what outlives it."""
+    """What a process's conversation needs of what outlives it, and of what that costs."""
+
+    work: SnapshotWork
 
     def saved(self, desk: RankSlot, holding: wire.Holding) -> None:
         """Takes word of a snapshot that is whole in the arena."""
@@ -174,7 +177,7 @@ class RankConnection:
             Path(self._path).unlink()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = Connection(reader, writer)
+        line = Connection(reader, writer, self._snapshots.work.read)
         try:
             hello = await line.receive(wire.Hello, HELLO_LIMIT_S)
             if hello is None:

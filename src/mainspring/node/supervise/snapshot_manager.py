@@ -15,6 +15,7 @@ from mainspring.node.snapshots.copies import Copies
 from mainspring.node.snapshots.peers import Peers
 from mainspring.node.snapshots.restores import Restores
 from mainspring.node.snapshots.stores import Share, Stores
+from mainspring.node.snapshots.work import SnapshotWork
 from mainspring.node.supervise.rank_server import RankSlot
 from mainspring.node.tasks import Tasks
 
@@ -31,9 +32,11 @@ class SnapshotManager:
         copies: Copies,
         peers: Peers,
         stores: Stores,
+        work: SnapshotWork,
         tell_lead: Callable[[wire.AgentToLead], None],
     ) -> None:
         self.desks = desks
+        self.work = work
         self._orders = orders
         self._copies = copies
         self._peers = peers
@@ -109,7 +112,7 @@ class SnapshotManager:
 
     def saved(self, desk: RankSlot, holding: wire.Holding) -> None:
         """Tells the lead of a snapshot, and has it sealed and copied to the peer; see `SnapshotService`."""
-        self._tell_lead(wire.SnapshotTaken(holding=holding))
+        self._tell_lead(wire.SnapshotTaken(holding=holding, cost_s=self.work.take()))
         self._copy(desk, holding.step, holding.generation)
 
     def copy_resumed(self, order: wire.PrepareGeneration) -> None:
@@ -128,7 +131,9 @@ class SnapshotManager:
             if peer:
                 await self._peers.push(peer, held)
             else:
-                await asyncio.to_thread(held.sealed)  # While it is fresh: what changes after is damage.
+                await asyncio.to_thread(
+                    self.work.computed, held.sealed
+                )  # While it is fresh: what changes after is damage.
         finally:
             held.release()
 
