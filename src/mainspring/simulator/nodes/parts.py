@@ -24,7 +24,7 @@ class RunKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class StateSnapshot:
     """What memory holds of one rank's state.
 
     Args:
@@ -121,8 +121,8 @@ class Agent:
     started: bool = False
     prepared: wire.GenerationPrepared | None = None
     ranks: dict[int, Rank] = field(default_factory=dict)
-    own: dict[int, list[Snapshot]] = field(default_factory=dict)
-    copies: dict[int, list[Snapshot]] = field(default_factory=dict)
+    own: dict[int, list[StateSnapshot]] = field(default_factory=dict)
+    copies: dict[int, list[StateSnapshot]] = field(default_factory=dict)
     exits: dict[int, wire.RankExited | wire.RankLeft] = field(default_factory=dict)
 
     @property
@@ -138,7 +138,7 @@ class Agent:
                 held[rank] = [replace(one, damaged=True) for one in kept]
 
     @property
-    def snapshots(self) -> tuple[Snapshot, ...]:
+    def snapshots(self) -> tuple[StateSnapshot, ...]:
         """Returns all that its memory holds."""
         return tuple(one for held in (self.own, self.copies) for _, kept in sorted(held.items()) for one in kept)
 
@@ -148,7 +148,7 @@ class Agent:
         return tuple(one.holding for one in self.snapshots)
 
 
-def keep(kept: list[Snapshot], snapshot: Snapshot) -> bool:
+def keep(kept: list[StateSnapshot], snapshot: StateSnapshot) -> bool:
     """Adds a snapshot to those of one place, of which the newest stay; returns whether it is new."""
     if any(one.holding == snapshot.holding for one in kept):
         return False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 from mainspring.domain import wire
 from mainspring.simulator.nodes.agenda import within
 from mainspring.simulator.nodes.object_store import Content
-from mainspring.simulator.nodes.parts import Agent, Rank, RunKey, Snapshot, keep
+from mainspring.simulator.nodes.parts import Agent, Rank, RunKey, StateSnapshot, keep
 
 if TYPE_CHECKING:
     from mainspring.simulator.nodes.attempt import SimulatedAttempt
@@ -144,15 +144,15 @@ class Ranks:
             role_rank=place.role_rank,
             role_size=place.role_size,
         )
-        keep(agent.own.setdefault(place.rank, []), Snapshot(holding, rank.state))
+        keep(agent.own.setdefault(place.rank, []), StateSnapshot(holding, rank.state))
         self._attempt.say(agent, wire.SnapshotTaken(holding=holding))
         peer = self._attempt.at_address(agent.order.peer) if agent.order is not None else None
         if peer is not None and peer is not agent:
-            taken, run = Snapshot(holding, rank.state), rank.run
+            taken, run = StateSnapshot(holding, rank.state), rank.run
             delay_s = within(self._attempt.luck, 0.0, COPY_S_MAX)
             self._attempt.agenda.after(delay_s, lambda: self._copy(agent, peer, taken, run))
 
-    def _copy(self, agent: Agent, peer: Agent, taken: Snapshot, run: RunKey) -> None:
+    def _copy(self, agent: Agent, peer: Agent, taken: StateSnapshot, run: RunKey) -> None:
         own = agent.generation == run.generation and self._attempt.epoch_of(agent) == run.epoch
         late = peer.generation > run.generation or self._attempt.epoch_of(peer) != run.epoch
         if self._attempt.reach(agent, peer) and own and not late:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
 from typing import final
 
 from mainspring.control import Control
@@ -19,6 +18,7 @@ from mainspring.simulator.nodes.object_store import JobStore
 from mainspring.simulator.nodes.parts import Agent
 from mainspring.simulator.nodes.rare import Rare
 from mainspring.simulator.proof.cluster import SimulatedCluster
+from mainspring.simulator.proof.hearing import Hearing
 from mainspring.testing import SeededDice
 
 _CUT_S_MAX = 90  # Several leases: long enough for another lead to be named, or for nobody to be heard, meanwhile.
@@ -78,7 +78,7 @@ class _Calls(Controller):
         """Registers, where the call arrives."""
         control = self._arrive("register")
         orders = control.register(call, control.caller(token))
-        self._gangs.registered(orders)
+        self._gangs.hearing.named(orders, self._gangs.agenda.now_s)
         self._return("register")
         return orders
 
@@ -90,7 +90,7 @@ class _Calls(Controller):
             gangs.agenda.after(delay_s, lambda: gangs.beat_again(beat, token))
         reply = control.heartbeat(beat, control.caller(token))
         if not reply.fenced:
-            gangs.heard(beat)
+            gangs.hearing.heard(beat, gangs.agenda.now_s)
         self._return("heartbeat")
         return reply
 
@@ -133,31 +133,13 @@ class Gangs:
         self.attempts: dict[AttemptId, SimulatedAttempt] = {}
         self.clusters: dict[AttemptId, ClusterName] = {}
         self.stores: dict[str, JobStore] = {}
-        self.heard_s: dict[AttemptId, float] = {}
-        self.named_s: dict[tuple[AttemptId, int], float] = {}
-        self._heard_of: dict[tuple[AttemptId, int], float] = {}
+        self.hearing = Hearing()
         self._say = say
         self._seen = seen
         self._seed = seed
         self._luck = SeededDice(seed, "object stores")
         self._agents: dict[tuple[AllocationId, NodeName], Agent] = {}
         self._calls: dict[AttemptId, _Calls] = {}
-
-    def heard(self, beat: wire.Heartbeat) -> None:
-        """Takes note that the controller has listened to a lead."""
-        self.heard_s[beat.attempt] = self.agenda.now_s
-        self._heard_of[beat.attempt, beat.epoch] = self.agenda.now_s
-
-    def registered(self, orders: wire.Orders) -> None:
-        """Takes note of the lead that an agent was told of."""
-        self.named_s.setdefault((orders.attempt, orders.epoch), self.agenda.now_s)
-
-    def named_and_heard_s(self, attempt: AttemptId, epoch: int) -> tuple[float, float]:
-        """Returns when an agent was first told of a lead, and when the controller last listened to the one before.
-
-        Infinity and -1 where that never was, as far as anybody knows.
-        """
-        return self.named_s.get((attempt, epoch), inf), self._heard_of.get((attempt, epoch - 1), -1.0)
 
     def beat_again(self, beat: wire.Heartbeat, token: str) -> None:
         """Delivers an old report once more, perhaps long after its attempt has gone."""
@@ -171,7 +153,7 @@ class Gangs:
         if reply.fenced:
             self._seen[Rare.REPORT_LATE] += 1
         else:
-            self.heard(beat)
+            self.hearing.heard(beat, self.agenda.now_s)
 
     # ------------------------------------------------------------ as engines have it
 

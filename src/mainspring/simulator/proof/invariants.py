@@ -119,7 +119,7 @@ class Invariants:
 
     def before_controller(self) -> None:
         """Notes what was heard before a controller's next step, which is what it may act on."""
-        self._heard_s = dict(self._gangs.heard_s)
+        self._heard_s = dict(self._gangs.hearing.last_s)
 
     def check(self) -> None:
         """Checks every law that holds at every instant.
@@ -202,9 +202,8 @@ class Invariants:
         """Checks that no lead is replaced that was heard within a lease."""
         for row in connection.execute(_LEADS):
             before, self._epochs[row.id] = self._epochs.get(row.id, row.epoch), row.epoch
-            named_s, heard_s = self._gangs.named_and_heard_s(AttemptId(row.id), row.epoch)
-            if row.epoch > before > 0 and heard_s > self._jumped_s:
-                quiet_s = named_s - heard_s
+            if row.epoch > before > 0:
+                quiet_s = self._gangs.hearing.silence_s(AttemptId(row.id), row.epoch, since_s=self._jumped_s)
                 assert quiet_s >= Settings().lease_s, f"{row.id} has another lead, heard {quiet_s:.1f} s before"
 
     def _check_jobs(self, states: Mapping[JobId, JobState]) -> None:

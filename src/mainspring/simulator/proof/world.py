@@ -225,7 +225,7 @@ class World:
         }
         return any(
             now_s - since_s.get(name, now_s) > _POLICY.failover_s
-            and now_s - self._gangs.heard_s.get(attempt, 0.0) <= lease_s
+            and now_s - self._gangs.hearing.last_s.get(attempt, 0.0) <= lease_s
             for attempt, name in self._gangs.clusters.items()
         )
 
