@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.planner.making import H100, Lab, cluster, grant, spec
 
-from mainspring.domain.ids import NodeName
+from mainspring.domain.ids import NodeName, RoleName
 from mainspring.domain.job import MAIN, MILLI, JobSpec, Option, Tier
 from mainspring.domain.plan import Grant
 from mainspring.planner import Policy, Snapshot
@@ -321,3 +321,14 @@ def test_victims_of_many_crowded_fleets_cost_hardly_more_than_the_cheapest_sets_
             ratios.append(found.price_chip_s / least)
     assert len(ratios) > 30
     assert sum(ratios) / len(ratios) < 1.02
+
+
+def test_victim_whose_roles_share_a_node_gives_up_all_it_holds_there_and_none_is_thought_needless() -> None:
+    world = Lab(now_s=NOW_S).clusters(cluster("alpha", nodes=1, chips=3))
+    both = spec(Option(chip=H100), others={"helper": Option(chip=H100)}, tier=Tier.OPPORTUNISTIC)
+    held = [replace(grant("alpha", {"n000": 1}), role=RoleName(role)) for role in ("main", "helper")]
+    world.live("two", both, *held, durable_s=NOW_S - 600.0)
+    world.live("one", lower(), grant("alpha", {"n000": 1}), durable_s=NOW_S - 60.0)
+    world.pend("gang", spec(Option(chip=H100), others={"helper": Option(chip=H100)}, tier=Tier.CRITICAL))
+    world.policy = EAGER
+    assert [evict.job for evict in world.plan().evicts] == ["two"]

@@ -265,9 +265,10 @@ class _Search:
             else:
                 for number in spared.tolist():
                     mine = slice(begin[number], begin[number + 1])
-                    less.whole[things.node[mine]] -= things.whole[mine]
-                    less.cpu[things.node[mine]] -= things.cpu[mine]
-                    less.memory[things.node[mine]] -= things.memory[mine]
+                    nodes = things.node[mine]  # One of them may stand there more than once: a job of several roles.
+                    np.subtract.at(less.whole, nodes, things.whole[mine])
+                    np.subtract.at(less.cpu, nodes, things.cpu[mine])
+                    np.subtract.at(less.memory, nodes, things.memory[mine])
             if self.stands(less):
                 free, at, step = less, at + len(spared), 2 * step
                 continue
