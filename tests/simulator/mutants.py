@@ -159,8 +159,10 @@ MUTANTS = (
     Mutant(
         "an event is acknowledged and not kept",
         AGENTS,
-        "    return HeartbeatReply(acknowledged=seen, gone=_gone(connection, attempt))",
-        "    return HeartbeatReply(acknowledged=seen + 1, gone=_gone(connection, attempt))",
+        "        ledger.event(event, job=attempt.job, attempt=attempt.id, time_s=event.time_s)\n",
+        """        if event.sequence % 7:
+            ledger.event(event, job=attempt.job, attempt=attempt.id, time_s=event.time_s)
+""",
     ),
     Mutant(
         "a state without its event",
@@ -283,8 +285,8 @@ MUTANTS = (
     ),
 )
 QUICK = (
-    "a stale leader may write",
-    "stopping counted as gone",
+    "an event is kept twice",
     "a state without its event",
+    "a durable step lacks a share",
     "a generation resumes from the oldest step there is",
 )

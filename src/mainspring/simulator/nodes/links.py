@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mainspring.simulator.nodes.attempt import SimulatedAttempt
 
 DELAY_S_MAX = 0.02
-LATE_S_MAX = 3.0  # What is said twice comes again as late as this.
+LATE_S_MAX = 20.0  # What is said twice comes again as late as this, on the same line.
 TO_LEAD, TO_AGENT = 0, 1
 
 

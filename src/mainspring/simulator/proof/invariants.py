@@ -89,6 +89,7 @@ class Invariants:
         self._submitted: list[JobId] = []
         self._after: dict[JobId, tuple[JobId, ...]] = {}
         self._ended: dict[JobId, JobState] = {}
+        self._stopping: dict[JobId, None] = {}
         self._given_up: set[str] = set()
         self._heard_s: dict[AttemptId, float] = {}
         self._jumped_s = -1.0
@@ -210,6 +211,9 @@ class Invariants:
         assert sorted(states) == sorted(self._submitted), "jobs were lost, or came from nowhere"
         for job, before in self._ended.items():
             assert states[job] is before, f"{job} was {before.value} and is {states[job].value}"
+        for job in self._stopping:
+            assert states[job] is JobState.STOPPING or ended(states[job]), f"{job} was stopping, is {states[job].value}"
+        self._stopping = {job: None for job, state in states.items() if state is JobState.STOPPING}
         self._ended = {job: state for job, state in states.items() if ended(state)}
 
     def _check_attempts(self, connection: sa.Connection, states: Mapping[JobId, JobState]) -> None:

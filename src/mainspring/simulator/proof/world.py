@@ -34,6 +34,7 @@ _LEAP_S_MAX = 4_000  # Over every bound of the controller, of which the longest 
 _OBEY_S = 1e9  # Agents end by themselves, or by force when their grace is over.
 # Everything that plans weigh in minutes comes in seconds here, so that one short run sees it all.
 _POLICY = Policy(runtime_min_s=5.0, cooldown_s=20.0, restart_s=3.0, checkpoint_s=3.0, failover_s=30.0)
+_QUIET = Rates()
 _SETTLE_TICKS_MAX = 6_000  # Virtual seconds: a lead gathers for 600, the controller waits 900, and each may come twice.
 
 
@@ -174,9 +175,10 @@ class World:
 
     def _settle(self) -> int:
         """Stops all faults and waits until every job has ended."""
-        quiet = Rates()
+        quiet = _QUIET
         self._rates, self._gangs.faults, self._faults.rates = quiet, quiet.gangs, quiet.store
         self._stale.clear()
+        self._now.tick = self._now.loop.steps()
         self._outages = _Outages()
         self._gangs.heal()
         for cluster in self._clusters.values():
@@ -205,6 +207,7 @@ class World:
         try:
             step = next(who.tick, None)
         except MainspringError as error:
+            assert self._rates is not _QUIET, f"with no fault left the controller met {error}"
             stale = who is not self._now
             self._say(f"{'a stale controller is refused' if stale else 'controller'}: {type(error).__name__}")
             self.seen[Rare.STALE_REFUSED] += stale and isinstance(error, Conflict)
