@@ -117,6 +117,11 @@ class Session:
         return self._welcome.world_size
 
     @property
+    def shrunk_size(self) -> int:
+        """Returns how many ranks the role goes on with once a node is lost and none stands by, 0 when it does not."""
+        return self._welcome.shrunk_size
+
+    @property
     def local_rank(self) -> int:
         """Returns this rank's place among the role's ranks on its node, from 0."""
         return self._welcome.local_rank
