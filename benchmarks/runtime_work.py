@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +27,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from mainspring.domain.ids import JobId
 from mainspring.domain.wire import Part
 from mainspring.session import Session
+from mainspring.session.jax_ahead import compile_ahead
 from mainspring.session.jax_distributed import run
 from mainspring.session.jax_state import blocks_of, tree_from
 
@@ -79,8 +80,8 @@ SIZES = {
 class Work:
     """The state of one rank, and its steps."""
 
-    def __init__(self, size: Size, *, split: bool) -> None:
-        mesh = jax.make_mesh((jax.device_count(),), ("data",))
+    def __init__(self, size: Size, *, split: bool, devices: Sequence[jax.Device] | None = None) -> None:
+        mesh = jax.make_mesh((len(devices or jax.devices()),), ("data",), devices=devices)
         self._whole = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]
         self._part = NamedSharding(mesh, PartitionSpec("data")) if split else self._whole  # type: ignore[no-untyped-call]
         weights = {name: struct(shape, np.float32, sharding=self._part) for name, shape in size.shapes().items()}
@@ -108,6 +109,10 @@ class Work:
     def step(self) -> None:
         self.state = self._update(self.state)
         jax.block_until_ready(self.state["count"])  # type: ignore[no-untyped-call]
+
+    def lower(self) -> jax.stages.Lowered:
+        """Returns what `step` runs."""
+        return self._update.lower(self.like)
 
     def steps(self, count: int, each: Callable[[], object] = lambda: None) -> float:
         """Returns how long so many steps take."""
@@ -269,8 +274,8 @@ def synced(folder: Path) -> None:
 # ------------------------------------------------------------ recovery
 
 
-def stepping(folder: Path, size: Size, session: Session) -> None:
-    """Trains on, and notes when each generation has done its first step."""
+def stepping(folder: Path, size: Size, *, late: bool, session: Session) -> None:
+    """Trains on, and notes when each generation has done its first step, and has compiled ahead unless that is late."""
     (folder / f"started-{os.getpid()}").touch()
     work = Work(size, split=True)
     restored = session.restore()
@@ -279,10 +284,16 @@ def stepping(folder: Path, size: Size, session: Session) -> None:
     else:
         work.state = tree_from(restored, work.like)
     start = restored.step if restored else 0
+    ahead = None
     for step in session.steps(start, 1 << 40):
         work.step()
         if step == start + 1:
-            note(folder, session.generation, session.rank)
+            note(folder, f"stepped-{session.generation}-{session.rank}")
+            if not late:
+                ahead = compile_ahead(session, lambda devices: Work(size, split=True, devices=devices).lower())
+        if ahead is not None and ahead.wait(0.0):
+            note(folder, f"compiled-{session.generation}-{session.rank}")
+            ahead = None
         if session.snapshot_due(step):
             session.snapshot(step, blocks_of(work.state, session, PARTS))
         time.sleep(0.02)
@@ -311,7 +322,7 @@ def restarting(folder: Path, size: Size, address: str, rank: int, ranks: int, ge
     for step in itertools.count(1):
         work.step()
         if step == 1:
-            note(folder, generation, rank)
+            note(folder, f"stepped-{generation}-{rank}")
         if step == 2 and not path.exists():
             checkpointer.save(path, args=ocp.args.PyTreeSave(work.state))
             checkpointer.wait_until_finished()
@@ -319,10 +330,10 @@ def restarting(folder: Path, size: Size, address: str, rank: int, ranks: int, ge
         time.sleep(0.02)
 
 
-def note(folder: Path, generation: int, rank: int) -> None:
+def note(folder: Path, name: str) -> None:
     new = folder / f"new-{os.getpid()}"
     new.write_text(str(time.monotonic()))
-    new.rename(folder / f"stepped-{generation}-{rank}")
+    new.rename(folder / name)
 
 
 def main() -> None:
@@ -337,7 +348,7 @@ def main() -> None:
             orbax(folder, size, kind, restoring=what == "restore")
     elif what == "stepping":
         (folder / f"waiting-{os.getpid()}").touch()
-        run(partial(stepping, folder, size), cache=cache)
+        run(lambda session: stepping(folder, size, late="late" in words, session=session), cache=cache)
     else:
         address, rank, ranks, generation = words
         restarting(folder, size, address, int(rank), int(ranks), int(generation))

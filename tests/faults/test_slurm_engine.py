@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +18,7 @@ from mainspring.domain.errors import Unavailable
 from mainspring.domain.fleet import AllocationPhase, Inventory, NodeCondition
 from mainspring.domain.ids import AllocationId
 from mainspring.engines.slurm.engine import SlurmEngine
+from mainspring.engines.slurm.jobs.watch import PINNED_WAIT_S_MAX
 from mainspring.testing.slurm import SlurmNodes, SlurmServer, slurm_missing
 from tests.engines.slurm.rig import Rig, order
 from tests.faults.slurm_rig import ARRAY_CONF, STRANGER, crowd, state, submit, wrapped
@@ -247,6 +251,63 @@ def spoil(text: bytes) -> Iterator[bytes]:
     lines = text.splitlines(keepends=True)
     for number in dice.choice(len(lines), min(CUTS, len(lines)), replace=False):
         yield b"".join([*lines[:number], b"\xff\x00 slurm: error: |= no such |thing=\n", *lines[number + 1 :]])
+
+
+# ---------------------------------------------------------------- jobs that begin while they are looked at
+
+
+def behind_another(rig: Rig) -> str:
+    """Launches an allocation on a node that another job has; returns that job."""
+    theirs = submit(rig.server, "--exclusive", "--nodelist=n1", "--wrap", "sleep 600")
+    rig.until(lambda: state(rig.server, theirs) == "RUNNING")
+    rig.engine.launch(order("n1"))
+    rig.until_phase(AllocationPhase.PENDING)
+    return theirs
+
+
+def test_job_that_begins_while_the_queue_is_read_runs_and_is_not_cancelled(rig: Rig, tmp_path: Path) -> None:
+    theirs = behind_another(rig)
+    old, begun = tmp_path / "old", rig.shared / A1 / "begun"
+    begins = f'REAL "$@" > {old}; scancel {theirs}; until [ -s {begun} ]; do sleep 0.05; done; cat {old}'
+    engine = with_commands(rig, tmp_path / "slow", squeue=begins)
+    seen = rig.seen(engine=engine)
+    assert f"{rig.jobs()[0]}|PENDING" in old.read_text(), "what it was shown was older than its beginning"
+    assert seen is not None
+    assert (seen.phase, seen.taken) == (AllocationPhase.RUNNING, False)
+    rig.found(0)
+    for one in (engine, rig.engine):
+        rig.clock.advance(1.0)
+        assert (seen := rig.seen(engine=one)) is not None
+        assert (seen.phase, seen.taken) == (AllocationPhase.RUNNING, False)
+    assert (rig.starts(), len(rig.jobs(states="RUNNING"))) == (1, 1)
+
+
+def test_job_that_begins_just_as_its_wait_is_over_runs_and_is_not_cancelled(rig: Rig) -> None:
+    theirs = behind_another(rig)
+    rig.slurm("scontrol", "update", "nodename=n1", "state=drain", "reason=fan 3")
+    rig.until(lambda: "ReqNodeNotAvail" in rig.until_phase(AllocationPhase.PENDING).reason)
+    rig.clock.advance(PINNED_WAIT_S_MAX)
+    # A look stands still where it reads the word of the allocation after: the one before it was looked at by then.
+    next_one = rig.shared / A2
+    next_one.mkdir()
+    (next_one / "claim.json").write_bytes((rig.shared / A1 / "claim.json").read_bytes())
+    (next_one / "begun").write_text("999999")
+    os.mkfifo(next_one / "word")
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            looking = pool.submit(rig.engine.observe)
+            with (next_one / "word").open("w"):
+                rig.slurm("scontrol", "update", "nodename=n1", "state=resume")
+                rig.slurm("scancel", theirs)
+                rig.found(0)
+            first = next(one for one in looking.result() if one.allocation == A1)
+    finally:
+        shutil.rmtree(next_one)
+    assert first.reason.startswith("waited")
+    assert first.phase is AllocationPhase.STOPPING, "it has not ended"
+    assert (seen := rig.seen()) is not None
+    assert (seen.phase, seen.taken) == (AllocationPhase.RUNNING, False)
+    assert (rig.starts(), len(rig.jobs(states="RUNNING"))) == (1, 1)
 
 
 # ---------------------------------------------------------------- other people, other names, other clocks

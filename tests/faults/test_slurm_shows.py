@@ -81,6 +81,7 @@ def parent(pid: int) -> int:
 def test_job_outlives_a_killed_slurmctld_and_ends_once_it_is_back(slurm: SlurmLab) -> None:
     slurm.lab.run(slurm.counting("slurmctld", ["h100"], 30))
     slurm.halted("slurmctld", 30)
+    slurm.server.save()
     slurm.server.kill_controller()
     try:
         slurm.open("slurmctld", 30)

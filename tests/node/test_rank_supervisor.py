@@ -115,7 +115,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def posted(
-    work: Path, *, ranks: Sequence[int] = (0,), agent: int = 0, command: tuple[str, ...] = SLEEP
+    work: Path, *, ranks: Sequence[int] = (0,), agent: int = 0, command: tuple[str, ...] = SLEEP, ranks_min: int = 0
 ) -> AsyncIterator[Post]:
     os.mkdir(work)
     orders = wire.Orders(
@@ -128,7 +128,7 @@ async def posted(
         lead=False,
         lead_address="",
         ranks=tuple(place(rank, agent=agent) for rank in ranks),
-        roles=(wire.RoleOrders(role=MAIN, command=command, environment={}),),
+        roles=(wire.RoleOrders(role=MAIN, command=command, environment={}, ranks_min=ranks_min),),
         code=Code(),
         objects_url="",
         restarts_max=8,
@@ -192,6 +192,16 @@ def test_ranks_of_two_agents_are_told_of_one_world_that_meets_where_rank_0_lives
         assert told == [f"{rank} 4 {rank % 2} 2 {host} {port}" for rank in range(4)]
         assert host == "127.0.0.1"
         assert int(port) > 0
+
+    asyncio.run(life())
+
+
+@pytest.mark.parametrize(("ranks_min", "shrunk"), [(0, 0), (4, 4), (5, 0)])
+def test_rank_is_told_how_many_are_left_once_an_agent_is_lost(ranks_min: int, shrunk: int, tmp_path: Path) -> None:
+    async def life() -> None:
+        async with posted(tmp_path / "work", ranks=(0, 1), ranks_min=ranks_min) as post:
+            await post.begin(1, place(0, size=6), place(1, size=6))
+            assert (await post.welcome(await post.join(1))).shrunk_size == shrunk
 
     asyncio.run(life())
 

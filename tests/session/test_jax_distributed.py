@@ -33,14 +33,19 @@ from pathlib import Path
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from mainspring.session import Part
+from mainspring.session.jax_ahead import compile_ahead
 from mainspring.session.jax_distributed import run
 from mainspring.session.jax_state import blocks_of, tree_from
 
-kept = []
+kept, asked = [], []
+jax.monitoring.register_event_listener(lambda event, **_: asked.append(event))
+
+def placed(devices):
+    mesh = jax.make_mesh((len(devices),), ("data",), devices=devices)
+    return NamedSharding(mesh, PartitionSpec("data")), NamedSharding(mesh, PartitionSpec())
 
 def main(session):
-    mesh = jax.make_mesh((jax.device_count(),), ("data",))
-    split, copied = NamedSharding(mesh, PartitionSpec("data")), NamedSharding(mesh, PartitionSpec())
+    split, copied = placed(jax.devices())
 
     @jax.jit
     def step_once(tree):
@@ -55,11 +60,25 @@ def main(session):
     if restored is not None:
         tree, start = tree_from(restored, tree), restored.step
     if "leak" in sys.argv:
-        kept.append(mesh)
+        kept.append(split.mesh)
+
+    def lower(devices):
+        split, copied = placed(devices)
+        numbers = jax.ShapeDtypeStruct((12,), jnp.uint32, sharding=split)
+        return step_once.lower({"split": numbers, "copied": jax.ShapeDtypeStruct((), jnp.uint32, sharding=copied)})
+
     for step in session.steps(start, int(sys.argv[1])):
+        asked.clear()
         tree = jax.block_until_ready(step_once(tree))
+        if "ahead" in sys.argv and step == start + 1:
+            found = [event for event in asked if event.endswith(("cache_hits", "cache_misses"))]
+            print("generation", session.generation, "found", *found)
+            ahead = compile_ahead(session, lower)
+            assert ahead is None or ahead.wait(60)
         if session.snapshot_due(step):
             session.snapshot(step, blocks_of(tree, session, {"copied": Part.WEIGHTS}))
+        while "held" in sys.argv and step == 100 and session.generation == 1:
+            jax.block_until_ready(step_once(tree))  # In collectives, until the test has killed a rank.
         if "fail" in sys.argv:
             raise ValueError("not for you")
     if "whole" in sys.argv and not session.stop_requested:
@@ -132,13 +151,13 @@ class Ring:
         assert process.poll() is None, process.communicate()
         return process
 
-    def generation(self, number: int, agents: list[Agent]) -> None:
+    def generation(self, number: int, agents: list[Agent], *, shrunk_size: int = 0) -> None:
         """Gives each agent's rank its place in a new generation."""
         size = len(agents)
         coordinator = self.service(size) if size > 1 else ""
         for rank, agent in enumerate(agents):
             who = welcome(rank=rank, world_size=size, generation=number, every=EVERY)
-            agent.welcomes.put(replace(who, coordinator=coordinator, local_ranks=(rank,)))
+            agent.welcomes.put(replace(who, coordinator=coordinator, local_ranks=(rank,), shrunk_size=shrunk_size))
 
     def resume(self, agents: list[Agent]) -> int:
         """Makes the newest step that all of them saved the one to resume from; returns it."""
@@ -196,11 +215,11 @@ def ended(process: subprocess.Popen[str]) -> str:
 def test_ranks_that_lose_one_go_on_in_the_same_processes_with_a_standby_in_its_place(
     ring: Ring, words: Callable[..., tuple[str, ...]]
 ) -> None:
-    steps = 1_500
+    steps = 500
     agents = [ring.agent() for _ in range(3)]
     ring.generation(1, agents)
-    processes = [ring.start(agent, *words(steps, "whole")) for agent in agents]
-    standby = ring.start(agents[1], *words(steps, "whole"))
+    processes = [ring.start(agent, *words(steps, "whole", "held")) for agent in agents]
+    standby = ring.start(agents[1], *words(steps, "whole", "held"))
     wait_saved(agents, 2 * EVERY)
     processes[1].kill()
     for survivor in (agents[0], agents[2]):
@@ -233,6 +252,35 @@ def test_blocks_of_sharded_and_replicated_arrays_are_each_stored_once_and_known_
             "copied": (True, wire.Part.WEIGHTS),
             "split": (False, wire.Part.OTHER),
         }
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_ranks_that_lose_one_find_their_program_compiled_ahead_whatever_their_number_was(ring: Ring, lost: int) -> None:
+    steps = 500
+    agents = [ring.agent() for _ in range(3)]
+    ring.generation(1, agents, shrunk_size=2)
+    processes = []
+    for number, agent in enumerate(agents):  # Each as on a node of its own, which finds only what it compiled itself.
+        own = str(ring.folder / f"compiled-{number}")
+        processes.append(ring.start(agent, str(steps), own, "whole", "ahead", "held"))
+    wait_saved(agents, 2 * EVERY)
+    processes[lost].kill()
+    left = [agent for number, agent in enumerate(agents) if number != lost]
+    for survivor in left:
+        survivor.wait(wire.NextGeneration)
+    ring.resume(agents)
+    shards = tuple(shard for agent in agents for shard in agent.here)
+    for survivor in left:
+        survivor.here = shards
+    ring.generation(2, left)
+    for number, agent in enumerate(agents):
+        if number != lost:
+            said = [line for line in ended(processes[number]).splitlines() if line.startswith("generation")]
+            assert said == [
+                "generation 1 found /jax/compilation_cache/cache_misses",
+                "generation 2 found /jax/compilation_cache/cache_hits",
+            ]
+            assert [report.values for report in agent.all(wire.ResultReport)] == [expected(steps)]
 
 
 def test_rank_alone_is_joined_by_another_and_left_alone_again_in_one_process(

@@ -79,16 +79,16 @@ def test_topology_given_is_the_one_slurm_shows(tmp_path: Path) -> None:
         assert seen == ["a1", "gpu:tpu:8", "b1", "(null)", "b2", "(null)"]
 
 
-def test_controller_killed_and_started_again_keeps_the_running_job(server: SlurmServer) -> None:
+def test_controller_killed_once_it_has_saved_keeps_its_jobs_and_gives_no_number_again(server: SlurmServer) -> None:
     job = submit(server, "--wrap", "sleep 300")
     until(lambda: state(server, job) == "RUNNING")
-    # The controller saves in its own time; what it forgets when killed before is not this test's matter.
-    server.run("scontrol", "update", f"jobid={job}", "comment=seen-running")
-    until(lambda: b"seen-running" in (server.folder / "state" / "job_state").read_bytes())
+    held = submit(server, "--hold", "--wrap", "sleep 300")
+    server.save()
     server.kill_controller()
     assert server.run("scontrol", "ping").returncode
     server.start_controller()
-    assert state(server, job) == "RUNNING"
+    assert [state(server, job), state(server, held)] == ["RUNNING", "PENDING"]
+    assert int(submit(server, "--hold", "--wrap", "true")) > int(held)
 
 
 def test_node_drained_by_an_operator_shows_with_its_reason(server: SlurmServer) -> None:

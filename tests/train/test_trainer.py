@@ -12,9 +12,20 @@ from mainspring.data.views.manifest import Split
 from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.session import Restored, Session
 from mainspring.train.evaluate import TrainedPolicy, held_out_error, make_actor, policy_from
+from mainspring.train.feed import fitted
 from mainspring.train.policy import Signature, initial_weights, unit_statistics
 from mainspring.train.recipe import changed
-from mainspring.train.trainer import Outcome, train
+from mainspring.train.sharding import make_mesh, place_batch
+from mainspring.train.trainer import (
+    Outcome,
+    initial_state,
+    lowered_update,
+    make_update,
+    open_loader,
+    shapes_of,
+    statistics_of,
+    train,
+)
 
 from .making import DIMS, Desk, small_recipe
 
@@ -89,6 +100,16 @@ def test_training_resumed_from_an_older_snapshot_repeats_its_steps_bit_for_bit(
     finished = train(desk.join(resume_from=12), RECIPE, views["train"], facts={})
     assert (finished.step, finished.loss) == (12, None)
     assert bits(finished) == bits(whole)
+
+
+def test_program_lowered_from_shapes_alone_is_the_one_that_trains(views: Views) -> None:
+    mesh, view, signature = make_mesh(), views["train"], Signature(state_dim=DIMS, action_dim=DIMS)
+    with open_loader(view, RECIPE, rank=0, world_size=1).stream(0) as stream:
+        batch = place_batch(mesh, fitted(next(stream), RECIPE.policy))
+    state = initial_state(RECIPE, signature, statistics_of(view, RECIPE), mesh)
+    run = make_update(RECIPE, mesh).lower(state, batch, np.int32(7))
+    ahead = lowered_update(RECIPE, signature, shapes_of(batch), jax.devices())
+    assert ahead.as_text() == run.as_text()
 
 
 def test_training_from_a_snapshot_of_another_shape_is_refused(views: Views, make_desk: Callable[..., Desk]) -> None:

@@ -1,7 +1,7 @@
 """The session of a rank: join the agent, do steps, leave snapshots, restore, give results.
 
-`join()` is the door. Nothing here imports JAX or PyTorch but `jax_state`, `jax_distributed` and `torch_state`, which
-programs import by name.
+`join()` is the door. Nothing here imports JAX or PyTorch but the modules named after them, which programs import by
+name.
 """
 
 from mainspring.domain.goodput import TimeUse

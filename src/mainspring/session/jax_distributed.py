@@ -2,8 +2,9 @@
 
 The coordination service lives with the agent, so that no rank hosts it and any rank may die. When one does, the
 collectives of the others fail; each drops its JAX backends and connects to the next generation's service, with its
-imports, its memory and its caches warm. JAX has no public way to do either: this is the only file of the room that
-uses private names of JAX, and it checks the version first.
+imports, its memory and its caches warm. What was compiled is kept in a folder, and on CPU it is found there by whatever
+ranks make up a world of its size. JAX has no public way to do any of that: this is the only file of the room that uses
+private names of JAX, and it checks the version first.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import cache as once
 from pathlib import Path
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 
 import jax
-from jax._src import dispatch, distributed, xla_bridge
-from jaxlib import _jax
+from jax._src import cache_key, dispatch, distributed, xla_bridge
+from jaxlib import _jax, xla_client
 
 from mainspring.domain.errors import InvalidInput, Unavailable
 from mainspring.domain.goodput import TimeUse
 from mainspring.domain.wire import EXIT_PREEMPTED, Then
+from mainspring.session.jax_ahead import compiles_ahead, end_ahead
 from mainspring.session.join import join
 from mainspring.session.session import Session
 
@@ -66,6 +69,7 @@ def run(main: Callable[[Session], Result], *, standby: bool = True, cache: Path 
     """
     reconnects = _can_reconnect()
     if reconnects:
+        _name_alike()
         gc.freeze()  # What imports made: it stays, and to look through it takes most of a collection's time.
     session = join(standby=standby, reconnects=reconnects)
     _keep_compiled(cache)
@@ -88,11 +92,13 @@ def run(main: Callable[[Session], Result], *, standby: bool = True, cache: Path 
                 if session.left() is Then.EXIT or not reconnects:
                     sys.exit(EXIT_PREEMPTED)
                 del result
+            end_ahead()  # Before the backend it compiles with goes.
             if not _disconnect():
                 _say("something outside `main` holds JAX arrays, devices or meshes: starting anew")
                 sys.exit(EXIT_PREEMPTED)
             session.next_generation()
     finally:
+        end_ahead()
         distributed.global_state.client = None  # JAX's own farewell waits for ranks that may be gone.
         jax.monitoring.unregister_event_time_span_listener(compiling)
 
@@ -106,7 +112,7 @@ class _Compiling:
         self._counted = threading.local()
 
     def __call__(self, event: str, start_time: float, end_time: float, **kwargs: str | int) -> None:
-        if not event.startswith(COMPILE_EVENTS):
+        if not event.startswith(COMPILE_EVENTS) or compiles_ahead():  # Training goes on meanwhile.
             return
         spans: deque[tuple[float, float]] = self._counted.__dict__.setdefault("spans", deque(maxlen=SPANS_MAX))
         inside_s = 0.0
@@ -139,6 +145,37 @@ def _keep_compiled(cache: Path | None) -> None:
         ("jax_persistent_cache_min_entry_size_bytes", -1),
     ):
         jax.config.update(option, value)  # type: ignore[no-untyped-call]
+
+
+@once
+def _name_alike() -> None:
+    """Makes all ranks of a world find what any of them compiled, and worlds of one size what others have.
+
+    JAX's own name for a compiled program has the numbers of its devices, and of the process, though what is compiled is
+    the same, byte for byte; of GPUs it leaves the devices out. Here it has which of the devices are of one process,
+    and what the processor can do.
+    Source: `jax._src.cache_key.get`, 0.10.
+    """
+    names: Any = cache_key  # Untyped in JAX.
+    hash_options = names._hash_serialized_compile_options
+
+    def hash_places(digest: Any, devices: Any) -> None:
+        ranks: dict[int, int] = {}
+        places = [ranks.setdefault(device.process_index, len(ranks)) for device in devices.flat]
+        digest.update(f"{_processor()} {places}".encode())
+
+    names._hash_serialized_compile_options = lambda digest, options, **_: hash_options(
+        digest, options, strip_device_assignment=True
+    )
+    names._hash_accelerator_config = hash_places
+
+
+@once
+def _processor() -> int:
+    """Returns a number for all that makes code for one processor fail on another."""
+    alone: Any = xla_client.make_cpu_client(asynchronous=True)  # Of no world: others' topologies have their numbers.
+    fingerprint: int = xla_client.get_topology_for_devices(alone.devices()).fingerprint()
+    return fingerprint
 
 
 def _connect(session: Session) -> None:
@@ -180,7 +217,7 @@ def _connect(session: Session) -> None:
     state.coordinator_address = session.coordinator or None
     if client is not None and jax.default_backend() == "cpu":
         # The backend has its number now; from here on JAX reads this one only to let process 0 alone write to the cache
-        # of compiled programs. On CPU their keys differ from rank to rank, so the others would never find theirs.
+        # of compiled programs. That may be its node's own, and then others would never find theirs.
         state.process_id = 0
 
 

@@ -16,9 +16,8 @@ from mainspring.domain.goodput import TimeUse
 from mainspring.domain.ids import AttemptId, JobId, RoleName
 from mainspring.session.arena import ArenaMap, lay_out
 from mainspring.session.blocks import Block
-from mainspring.session.line import ANSWER_LIMIT_S, CLOSE_LIMIT_S, AgentConnection
+from mainspring.session.line import ANSWER_LIMIT_S, CLOSE_LIMIT_S, AgentConnection, Reporter
 from mainspring.session.meter import Meter
-from mainspring.session.reporter import Reporter
 from mainspring.session.restore import Restored, plan_from
 
 SLOT_LIMIT_S = 600.0  # The agent itself gives up waiting for room earlier.
@@ -115,6 +114,11 @@ class Session:
     def world_size(self) -> int:
         """Returns how many ranks the role has; another generation may change it."""
         return self._welcome.world_size
+
+    @property
+    def shrunk_size(self) -> int:
+        """Returns how many ranks the role goes on with once a node is lost and none stands by, 0 when it does not."""
+        return self._welcome.shrunk_size
 
     @property
     def local_rank(self) -> int:

@@ -6,7 +6,7 @@ and along what, is in `RULES` alone; the trainer names array axes and never a me
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,9 +19,13 @@ BATCH = "batch"
 RULES: Mapping[str, str] = {BATCH: DATA}  # From an array axis to the mesh axis that splits it; others are whole.
 
 
-def make_mesh() -> Mesh:
-    """Returns the mesh of all devices of all ranks, in rank order."""
-    return Mesh(np.asarray(jax.devices()), (DATA,))
+def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """Returns a mesh of devices in rank order.
+
+    Args:
+        devices: Which; None for all of all ranks.
+    """
+    return Mesh(np.asarray(jax.devices() if devices is None else devices), (DATA,))
 
 
 def spec(*axes: str) -> PartitionSpec:

@@ -6,7 +6,7 @@ was interrupted and went on from a snapshot ends, on the same number of ranks, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from mainspring.data import Loader, Sampling, View, gather
 from mainspring.domain.codec import encode
 from mainspring.domain.errors import InvalidInput
 from mainspring.session import Part, Session
+from mainspring.session.jax_ahead import compile_ahead
 from mainspring.session.jax_state import blocks_of, tree_from
 from mainspring.train.feed import fitted, history_of
 from mainspring.train.policy import (
@@ -37,7 +38,6 @@ from mainspring.train.sharding import BATCH, DATA, make_mesh, mean_over_ranks, p
 
 STATISTICS_BATCHES = 32  # At the recipes' batch sizes some thousands of chunks: a deviation good to about 1 %.
 PARTS = {"weights": Part.WEIGHTS, "optimizer": Part.OPTIMIZER}  # By the fields of `TrainState`.
-Update = Callable[["TrainState", Mapping[str, jax.Array], Any], tuple["TrainState", jax.Array]]
 
 
 @jax.tree_util.register_dataclass
@@ -78,10 +78,7 @@ def train(session: Session, recipe: Recipe, view: View, *, facts: Mapping[str, s
         InvalidInput: The recipe does not fit the view or the number of ranks.
     """
     mesh = make_mesh()
-    if recipe.batch_size % mesh.size:
-        raise InvalidInput(
-            "share a batch", got=f"{recipe.batch_size} chunks, {mesh.size} devices", wanted="a multiple", on=recipe.name
-        )
+    _check_shares(recipe, mesh)
     loader = open_loader(view, recipe, rank=session.rank, world_size=session.world_size)
     signature = signature_of(_looked_at(view, np.arange(1), recipe.policy), recipe.policy)
     restored = session.restore()
@@ -96,8 +93,11 @@ def train(session: Session, recipe: Recipe, view: View, *, facts: Mapping[str, s
     with loader.stream(start) as stream:
         batches = session.timed(stream)
         for step in session.steps(start, recipe.steps):
-            state, newest = update(state, place_batch(mesh, fitted(next(batches), recipe.policy)), np.int32(step))
-            if loss is not None:
+            batch = place_batch(mesh, fitted(next(batches), recipe.policy))
+            state, newest = update(state, batch, np.int32(step))
+            if loss is None:
+                compile_ahead(session, partial(lowered_update, recipe, signature, shapes_of(batch)))
+            else:
                 session.report(step - 1, {"loss": float(loss), "steps": recipe.steps})
             loss = newest
             if session.snapshot_due(step):
@@ -105,6 +105,13 @@ def train(session: Session, recipe: Recipe, view: View, *, facts: Mapping[str, s
     if loss is not None:
         session.report(step, {"loss": float(loss), "steps": recipe.steps})
     return Outcome(state=state, step=step, loss=None if loss is None else float(loss))
+
+
+def _check_shares(recipe: Recipe, mesh: jax.sharding.Mesh) -> None:
+    if recipe.batch_size % mesh.size:
+        raise InvalidInput(
+            "share a batch", got=f"{recipe.batch_size} chunks, {mesh.size} devices", wanted="a multiple", on=recipe.name
+        )
 
 
 def open_loader(view: View, recipe: Recipe, *, rank: int, world_size: int) -> Loader:
@@ -191,7 +198,34 @@ def _fresh_state(recipe: Recipe, signature: Signature) -> Callable[[Statistics],
     return fresh
 
 
-def make_update(recipe: Recipe, mesh: jax.sharding.Mesh) -> Update:
+def lowered_update(
+    recipe: Recipe, signature: Signature, batch: Mapping[str, jax.ShapeDtypeStruct], devices: Sequence[jax.Device]
+) -> jax.stages.Lowered:
+    """Returns the program of one step on these devices, from shapes alone: nothing is put there.
+
+    Args:
+        recipe: What to learn, and how.
+        signature: The data's dimensions.
+        batch: What `shapes_of` gave of a global batch.
+        devices: All that shall share it.
+
+    Raises:
+        InvalidInput: They cannot share it equally.
+    """
+    mesh = make_mesh(devices)
+    _check_shares(recipe, mesh)
+    struct: Any = partial(jax.ShapeDtypeStruct, sharding=sharding(mesh, BATCH))
+    shares = {name: struct(like.shape, like.dtype) for name, like in batch.items()}
+    return make_update(recipe, mesh).lower(abstract_state(recipe, signature, mesh), shares, np.int32(0))
+
+
+def shapes_of(batch: Mapping[str, jax.Array]) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the shapes and types of a global batch, without its places."""
+    struct: Any = jax.ShapeDtypeStruct  # Untyped in JAX.
+    return {name: struct(array.shape, array.dtype) for name, array in batch.items()}
+
+
+def make_update(recipe: Recipe, mesh: jax.sharding.Mesh) -> jax.stages.Wrapped:
     """Returns the compiled function of one step: (state, global batch, step) -> (state, loss); the state is donated.
 
     Args:

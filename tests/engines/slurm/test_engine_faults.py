@@ -99,6 +99,7 @@ def test_a_controller_killed_right_after_sbatch_starts_each_agent_once(rig: Rig)
 @pytest.mark.slow
 def test_a_running_allocation_outlives_its_controller_and_ends_without_it(rig: Rig) -> None:
     rig.running(order("n1", "n2"))
+    rig.server.save()
     rig.server.kill_controller()
     with pytest.raises(Unavailable):
         rig.engine.observe()

@@ -193,6 +193,7 @@ def test_grace_and_time_limit_of_a_real_slurm_are_its_partitions(place: Place) -
 
 def test_controller_that_is_dead_is_unavailable(place: Place) -> None:
     stock = place.stock(command_s_max=3.0)
+    place.server.save()
     place.server.kill_controller()
     try:
         with pytest.raises(Unavailable):

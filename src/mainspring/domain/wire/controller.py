@@ -43,6 +43,19 @@ class RoleOrders:
     group: int = 0
     memory_mib: int = 0
 
+    def size(self, live: int, *, full: int) -> int:
+        """Returns how many ranks the role runs with so many places, 0 when it cannot run.
+
+        Args:
+            live: Places that can be counted on.
+            full: How many ranks it has when none is missing.
+        """
+        if self.ranks_min == 0:
+            return full if live >= full else 0
+        size = min(live, max(full, live - self.spares))
+        size -= size % self.group if self.group else 0
+        return size if size >= max(1, self.ranks_min) else 0
+
 
 @message("Orders")
 class Orders:

@@ -32,7 +32,8 @@ class Welcome:
     """Who the rank is. `coordinator` is the JAX coordination service ("host:port"), "" when the world is 1.
 
     `rank` counts within the role and generation, `local_ranks` are those on this node. `snapshot_every` is the number
-    of steps between snapshots that the lead finds best: every rank saves the steps it divides.
+    of steps between snapshots that the lead finds best: every rank saves the steps it divides. `shrunk_size` is how
+    many ranks the role goes on with once a node is lost and none stands by, 0 when it does not.
     """
 
     job: JobId
@@ -46,6 +47,7 @@ class Welcome:
     arena_path: str
     local_ranks: tuple[int, ...] = (0,)
     snapshot_every: int = 1
+    shrunk_size: int = 0
 
 
 @message("StepReport")

@@ -91,10 +91,12 @@ class SlurmEngine:
         """
         attempted = "observe a Slurm cluster"
         words = ("squeue", "--noheader", "--me", "--states=all", f"--format={QUEUE_FORMAT}")
+        asked_s = self._clock.monotonic_s()
         watch = Watch(
             self._cluster,
             self._folder.records,
             read_queue(self._commands.run(*words, attempted=attempted)),
+            asked_s=asked_s,
             now_s=self._clock.now_s(),
             monotonic_s=self._clock.monotonic_s(),
         )

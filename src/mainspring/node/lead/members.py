@@ -87,7 +87,7 @@ class Members:
         chosen: list[RankPlace] = []
         for role in self._full:
             live = [place for place in self.places.values() if place.role == role and place.agent in agents]
-            size = self._size(role, len(live))
+            size = self._roles[role].size(len(live), full=self._full[role])
             if size == 0:
                 needs = self._roles[role].ranks_min or self._full[role]
                 return Membership(lacking=f"role {role} has {len(live)} places left and needs {needs}")
@@ -101,15 +101,6 @@ class Members:
         for place in membership.places:
             self._by_agent[place.agent] = (*self._by_agent.get(place.agent, ()), place)
             self._full[place.role] = max(self._full[place.role], place.role_size)
-
-    def _size(self, role: RoleName, live: int) -> int:
-        """Returns how many ranks the role runs with so many places, 0 when it cannot run."""
-        orders, full = self._roles[role], self._full[role]
-        if orders.ranks_min == 0:
-            return full if live >= full else 0
-        size = min(live, max(full, live - orders.spares))
-        size -= size % orders.group if orders.group else 0
-        return size if size >= max(1, orders.ranks_min) else 0
 
 
 def _assigned(

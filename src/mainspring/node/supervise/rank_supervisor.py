@@ -228,8 +228,7 @@ class RankSupervisor:
 
     async def _begin(self, role: RoleName, variables: Mapping[str, str], *, rank: int | None = None) -> RankConnection:
         """Returns a process of the role's program."""
-        orders = next(orders for orders in self._orders.roles if orders.role == role)
-        life = await self._processes.start(orders, variables, self, self._keeper, rank=rank)
+        life = await self._processes.start(self._role_orders(role), variables, self, self._keeper, rank=rank)
         life.watch = asyncio.create_task(self._watch(life))
         return life
 
@@ -337,7 +336,15 @@ class RankSupervisor:
             arena_path=desk.arena.path,
             local_ranks=desk.local_ranks,
             snapshot_every=self._every,
+            shrunk_size=self._shrunk_size(desk.place, len(desk.local_ranks)),
         )
+
+    def _shrunk_size(self, place: wire.RankPlace, ranks_each: int) -> int:
+        """Returns how many ranks a place's role goes on with once an agent is lost; each has as many as this one."""
+        return self._role_orders(place.role).size(place.role_size - ranks_each, full=place.role_size)
+
+    def _role_orders(self, role: RoleName) -> wire.RoleOrders:
+        return next(orders for orders in self._orders.roles if orders.role == role)
 
     def step_reply(self, life: RankConnection) -> wire.StepReply:
         """Returns whether, when and how programs must leave, and the pace of snapshots; see `Supervisor`."""

@@ -3,6 +3,9 @@
 An allocation runs once some job has created `begun`, and is over once every agent has left word. Where one did not, it
 is over when Slurm has ended the job and either every node of such an agent answers Slurm, which then has ended what it
 started there, or `FENCE_S` has passed: an agent cut off from everybody ends by its lease.
+
+The queue is read first, then the folder, so a job may begin in between. That it waits is therefore no news of a job
+whose `begun` was not seen before the queue was asked; and what waited too long is cancelled once it cannot begin.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ class Watched:
     asked: Asked | None = None
     submitted: Submitted | None = None
     number: int | None = None
+    begun_s: float | None = None
     holds: bool = False
     hosts: tuple[str, ...] = ()
     words: dict[int, AgentExit] = field(default_factory=dict)
@@ -86,15 +90,24 @@ class Watch:
 
     Args:
         queue: What Slurm's queue shows.
+        asked_s: When the queue was asked, as `monotonic_s`.
         monotonic_s: The time, for lengths.
     """
 
     def __init__(
-        self, cluster: SlurmCluster, records: Records, queue: SlurmQueue, *, now_s: float, monotonic_s: float
+        self,
+        cluster: SlurmCluster,
+        records: Records,
+        queue: SlurmQueue,
+        *,
+        asked_s: float,
+        now_s: float,
+        monotonic_s: float,
     ) -> None:
         self._cluster = cluster
         self._records = records
         self._queue = queue
+        self._asked_s = asked_s
         self._now_s = now_s
         self._monotonic_s = monotonic_s
         self.deeds = Deeds()
@@ -120,11 +133,16 @@ class Watch:
             return self._over(one, Over(ended_s=self._now_s, exit_code=None, reason="withdrawn", agent_lost=False))
         if "begun" not in names:
             return self._waiting(one, jobs)
-        if one.number is None:
+        if one.begun_s is None:
+            one.begun_s = self._monotonic_s
+        if begun.isdigit():
+            one.number = int(begun)
+        elif one.number is None and self._asked_s > one.begun_s:  # Nobody is about to write it any more.
             alive = [job.number for job in jobs if job.stage is Stage.ALIVE]
             known = [one.submitted.number] if one.submitted else []
-            one.number = int(begun) if begun.isdigit() else next(iter(alive + known), None)
-        self._cancel(job for job in jobs if job.number != one.number and job.stage is Stage.WAITING)
+            one.number = next(iter(alive + known), None)
+        if one.number is not None:
+            self._cancel(job for job in jobs if job.number != one.number and job.stage is Stage.WAITING)
         return self._begun(one, _numbered(jobs, one.number), names)
 
     # ------------------------------------------------------------ before it begins
@@ -160,8 +178,7 @@ class Watch:
         if not self._cluster.delegated and job.reason.startswith(NODE_REASONS):
             limit_s = min(limit_s, PINNED_WAIT_S_MAX)
         reason = waits_for(job.reason)
-        if since_s >= limit_s or job.reason in STUCK:
-            self.deeds.cancel.append(job.number)
+        if since_s >= limit_s or job.reason in STUCK:  # It may begin right now; once withdrawn, it is cancelled.
             return self._withdraw(one, f"waited {since_s:.0f} s: {reason}")
         return self._seen(one, AllocationPhase.PENDING, reason=reason)
 
@@ -200,8 +217,11 @@ class Watch:
                 gone=gone,
                 taken=bool(gone.taken) and not word,
             )
-        if job is not None and job.stage is Stage.WAITING:  # It would find that it has begun, and end.
-            self.deeds.cancel.append(job.number)
+        if job is not None and job.stage is Stage.WAITING:
+            assert one.begun_s is not None
+            if self._asked_s <= one.begun_s:  # It began since.
+                return self._seen(one, AllocationPhase.STOPPING if word else AllocationPhase.RUNNING)
+            self.deeds.cancel.append(job.number)  # Requeued: it would find that it has begun, and end.
             one.state = REQUEUED
         elif job is not None:
             one.state = job.state
