@@ -207,7 +207,8 @@ class World:
         try:
             step = next(who.tick, None)
         except MainspringError as error:
-            assert self._rates is not _QUIET, f"with no fault left the controller met {error}"
+            if self._rates is _QUIET:
+                raise AssertionError("no fault is left, and the controller met an error") from error
             stale = who is not self._now
             self._say(f"{'a stale controller is refused' if stale else 'controller'}: {type(error).__name__}")
             self.seen[Rare.STALE_REFUSED] += stale and isinstance(error, Conflict)
