@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mainspring.domain.errors import Conflict, DamagedData
-from mainspring.objects import reported
+from mainspring.objects.files import reported, sync_path
 
 HEADER_BYTES_MAX = 100_000_000  # The bound of safetensors' own reader; Orbax's metadata of 400,000 arrays is as long.
 _FOLDER_MODE = 0o755  # Temporary folders are for their owner alone; what comes of them is for everybody.
@@ -85,17 +85,9 @@ def whole_folder(path: Path) -> Iterator[Path]:
             yield folder
             folder.chmod(_FOLDER_MODE)
             for each in (*sorted(folder.rglob("*")), folder):
-                _sync(each)
+                sync_path(each)
             folder.rename(path)
-            _sync(path.parent)
+            sync_path(path.parent)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -164,8 +164,7 @@ def regions(array: ArraySpec, bytes_max: int = REGION_BYTES) -> Iterator[Region]
         bytes_max: A region holds no more, unless one element does.
     """
     largest = region_shape(array, bytes_max)
-    counts = [-(-size // step) for size, step in zip(array.shape, largest, strict=True)]
-    for index in np.ndindex(*counts):
+    for index in np.ndindex(*[-(-size // step) for size, step in zip(array.shape, largest, strict=True)]):
         start = tuple(place * step for place, step in zip(index, largest, strict=True))
         shape = (min(step, size - low) for step, size, low in zip(largest, array.shape, start, strict=True))
         yield Region(start=start, shape=tuple(shape))

@@ -245,8 +245,8 @@ def _new(array: ArraySpec, folder: Path) -> dict[str, Any]:
 
 
 def _in_database(folder: Path, name: str) -> dict[str, Any]:
-    base = {"driver": "file", "path": f"{folder}/"}  # Never as a URL, in which some letters mean others.
-    return {"driver": "ocdbt", "base": base, "path": f"{name}/"}
+    # Never as a URL, in which some letters mean others.
+    return {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}, "path": f"{name}/"}
 
 
 def _name_of(path: str) -> str:

@@ -106,7 +106,7 @@ class Checkpoint:
             if len(kinds) > 1:
                 raise DamagedData("open a checkpoint", on=path, got=f"shards of {len(kinds)} different arrays")
         self._store = store
-        self._bytes_read = bytes_read
+        self.bytes_read = bytes_read
         self._share_of: list[int] = []  # By shard.
         self._table_at: list[int] = []  # By shard: where its table of checksums begins in the share's tail.
         for number, (share, index) in enumerate(zip(manifest.shares, indices, strict=True)):
@@ -118,11 +118,6 @@ class Checkpoint:
         self._tables: dict[int, NDArray[np.uint32]] = {}
         self._buffers: list[memoryview] = []
         self._lock = threading.Lock()
-
-    @property
-    def bytes_read(self) -> int:
-        """Returns how many bytes were asked of the store so far, manifest and indices included."""
-        return self._bytes_read
 
     def read(self, pieces: Sequence[Piece], into: Sequence[memoryview]) -> None:
         """Fills memory with runs of shards' bytes, verified. Fastest where that memory begins at a page's address.
@@ -217,8 +212,7 @@ class Checkpoint:
             found = sources(numbered, start, shape)
             if found is None:
                 raise _gap(path)
-            size_bytes = math.prod(shape) * dtype.itemsize
-            array = np.frombuffer(aligned_buffer(size_bytes), dtype=dtype).reshape(shape)
+            array = np.frombuffer(aligned_buffer(math.prod(shape) * dtype.itemsize), dtype=dtype).reshape(shape)
             arrays.append(array)
             for source in found:
                 run, shard = source.run, self.shards[source.shard]
@@ -341,7 +335,7 @@ class Checkpoint:
         except NotFound as error:
             raise DamagedData("read a checkpoint", on=key, got="no such object") from error
         with self._lock:
-            self._bytes_read += len(into)
+            self.bytes_read += len(into)
 
 
 def read_manifest(store: ObjectStore, job: JobId, step: int) -> Manifest:

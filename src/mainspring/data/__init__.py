@@ -111,6 +111,7 @@ if TYPE_CHECKING:
         Survey,
         is_bag,
         survey_of,
+        survey_of_units,
         units_in,
     )
     from mainspring.data.intake.staging.archive import archive_suffix

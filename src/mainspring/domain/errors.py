@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from functools import partial
 
 _QUESTION, _NOTHING = "did you mean", "nothing is known by any name here"
 SENTENCES = (_QUESTION, _NOTHING)  # Begin what `nearest` says: sentences, which no "wanted" belongs before.
@@ -49,24 +50,14 @@ class MainspringError(Exception):
 
     def __str__(self) -> str:
         """Returns the parts that are known, one sentence."""
-        parts = [f"could not {self.attempted}"]
-        if self.on:
-            parts.append(f"on {self.on}")
-        if self.got:
-            parts.append(f"got {self.got}")
-        if self.wanted:
-            parts.append(self.wanted if self.wanted.startswith(SENTENCES) else f"wanted {self.wanted}")
-        if self.next_step:
-            parts.append(f"next: {self.next_step}")
-        return "; ".join(parts)
+        wanted = "" if self.wanted.startswith(SENTENCES) else "wanted "
+        parts = {"on ": self.on, "got ": self.got, wanted: self.wanted, "next: ": self.next_step}
+        return "; ".join([f"could not {self.attempted}", *(label + text for label, text in parts.items() if text)])
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keeps the parts when an error crosses a process pool."""
-        return _rebuild, (type(self), self.attempted, self.on, self.got, self.wanted, self.next_step)
-
-
-def _rebuild(kind: type[MainspringError], attempted: str, on: str, got: str, wanted: str, next_step: str) -> object:
-    return kind(attempted, on=on, got=got, wanted=wanted, next_step=next_step)
+        parts = {"on": self.on, "got": self.got, "wanted": self.wanted, "next_step": self.next_step}
+        return partial(type(self), self.attempted, **parts), ()
 
 
 class InvalidInput(MainspringError):

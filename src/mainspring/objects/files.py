@@ -49,6 +49,19 @@ def reported(attempted: str, on: str) -> Iterator[None]:
         raise os_error(attempted, on, error) from error
 
 
+def sync_path(path: Path) -> None:
+    """Has what was written to a file, or to the list of a folder, outlive the machine's power.
+
+    Args:
+        path: The file or folder.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def os_error(attempted: str, on: str, error: OSError) -> MainspringError:
     """Returns one of our errors for one of the operating system's.
 

@@ -19,7 +19,7 @@ from typing import IO
 
 from mainspring.domain.errors import InvalidInput, Unavailable
 from mainspring.objects.direct import DIRECT_BYTES_MIN, is_aligned, read_into, write_direct
-from mainspring.objects.files import READABLE, reported, whole_file
+from mainspring.objects.files import READABLE, reported, sync_path, whole_file
 from mainspring.objects.port import (
     IN_MEMORY_BYTES_MAX,
     LISTED_MAX,
@@ -66,7 +66,7 @@ class FolderStore:
         target = self._path(key)
         with reported("store an object", key):
             if target.exists():
-                _sync_folder(target.parent)  # The winner may not have come this far; what we report must last.
+                sync_path(target.parent)  # The winner may not have come this far; what we report must last.
                 return False
             with self._temporary() as (file, path):
                 _write_all(file, path, data)
@@ -76,7 +76,7 @@ class FolderStore:
                 except FileExistsError:
                     return False
                 finally:
-                    _sync_folder(target.parent)
+                    sync_path(target.parent)
             return True
 
     def put_file(self, key: str, path: Path) -> None:
@@ -152,7 +152,7 @@ class FolderStore:
                 path.unlink()
             except FileNotFoundError:
                 return
-            _sync_folder(path.parent)
+            sync_path(path.parent)
 
     def _path(self, key: str) -> Path:
         return self._root / checked_key(key)
@@ -163,7 +163,7 @@ class FolderStore:
             fill(file, path)
             _make_folder(target.parent)
             os.rename(path, target)
-            _sync_folder(target.parent)
+            sync_path(target.parent)
 
     @contextlib.contextmanager
     def _temporary(self) -> Iterator[tuple[IO[bytes], Path]]:
@@ -209,21 +209,13 @@ def _sync_file(file: IO[bytes]) -> None:
     os.fsync(file.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _make_folder(folder: Path) -> None:
     """Makes `folder` and its parents durable, so that an object in it cannot be lost with its folder."""
     missing = [folder, *folder.parents]
     missing = missing[: next(i for i, parent in enumerate(missing) if parent.exists())]
     for parent in reversed(missing):
         parent.mkdir(exist_ok=True)
-        _sync_folder(parent.parent)
+        sync_path(parent.parent)
 
 
 def _files_below(folder: str, prefix: str) -> Iterator[ObjectSeen]:

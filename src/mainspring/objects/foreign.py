@@ -7,20 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import obstore
-from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
-from obstore.store import from_url
+from obstore.exceptions import PreconditionError
 
-from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, NotFound, Unavailable
+from mainspring.domain.errors import Conflict, InvalidInput
 from mainspring.objects.port import LISTED_MAX
-from mainspring.objects.remote import REQUEST_TIMEOUT_S, first_line
+from mainspring.objects.remote import backend_of, told_by_store
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
-    from obstore.store import ObjectStore as Backend
 
 FOREIGN_SCHEMES = ("s3", "gs", "az")
 _RETRIES_MAX, _RETRY_FOR_S = 2, 20  # Who reads a stream tries again itself, from where it broke.
@@ -56,16 +53,8 @@ class ForeignPrefix:
 
     def __init__(self, url: str, options: Mapping[str, str], *, anonymous: bool) -> None:
         self._url = url
-        config: Any = {**options, **({"skip_signature": "true"} if anonymous else {})}
-        try:
-            self._backend: Backend = from_url(
-                url,
-                config=config,
-                client_options={"timeout": timedelta(seconds=REQUEST_TIMEOUT_S), "allow_http": True},
-                retry_config={"max_retries": _RETRIES_MAX, "retry_timeout": timedelta(seconds=_RETRY_FOR_S)},
-            )
-        except (BaseError, ValueError, TypeError) as error:
-            raise InvalidInput("open an object store", on=url, got=first_line(error)) from error
+        said = {**options, **({"skip_signature": "true"} if anonymous else {})}
+        self._backend = backend_of(url, said, retries_max=_RETRIES_MAX, retry_for_s=_RETRY_FOR_S)
 
     def list(self) -> tuple[ForeignObject, ...]:
         """Returns every object below the prefix.
@@ -76,15 +65,13 @@ class ForeignPrefix:
             Unavailable: The store does not answer.
         """
         found: list[ForeignObject] = []
-        try:
+        with told_by_store("list objects", self._url):
             for part in obstore.list(self._backend):
                 found.extend(map(_seen, part))
                 if len(found) > LISTED_MAX:
                     raise InvalidInput(
                         "list objects", on=self._url, got=f"over {LISTED_MAX:,}", wanted="a narrower prefix"
                     )
-        except (BaseError, OSError) as error:
-            raise self._told("list objects", "", error) from error
         return tuple(found)
 
     def one(self, key: str) -> ForeignObject:
@@ -98,10 +85,8 @@ class ForeignPrefix:
             NotAllowed: See `list`.
             Unavailable: See `list`.
         """
-        try:
+        with told_by_store("look at an object", f"{self._url} {key}"):
             return _seen(obstore.head(self._backend, key))
-        except (BaseError, OSError) as error:
-            raise self._told("look at an object", key, error) from error
 
     def stream(self, thing: ForeignObject, offset: int) -> Iterator[bytes]:
         """Yields an object's bytes from `offset` on.
@@ -120,23 +105,14 @@ class ForeignPrefix:
             return
         e_tag = thing.version.rpartition(" ")[0]
         options: Any = {"range": (offset, thing.size_bytes), **({"if_match": e_tag} if e_tag else {})}
-        try:
-            for part in obstore.get(self._backend, thing.key, options=options).stream(min_chunk_size=_PART_BYTES_MIN):
-                yield bytes(part)
-        except PreconditionError as error:
-            raise Conflict(
-                "read an object", on=f"{self._url} {thing.key}", got="another object than was listed"
-            ) from error
-        except (BaseError, OSError) as error:
-            raise self._told("read an object", thing.key, error) from error
-
-    def _told(self, attempted: str, key: str, error: Exception) -> MainspringError:
-        on = f"{self._url} {key}".rstrip()
-        if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
-            return NotAllowed(attempted, on=on, got=first_line(error))
-        if isinstance(error, FileNotFoundError):
-            return NotFound(attempted, on=on, got="nothing there")
-        return Unavailable(attempted, on=on, got=first_line(error))
+        on = f"{self._url} {thing.key}"
+        with told_by_store("read an object", on):
+            try:
+                part_bytes = _PART_BYTES_MIN
+                for part in obstore.get(self._backend, thing.key, options=options).stream(min_chunk_size=part_bytes):
+                    yield bytes(part)
+            except PreconditionError as error:
+                raise Conflict("read an object", on=on, got="another object than was listed") from error
 
 
 def _seen(entry: ObjectMeta) -> ForeignObject:

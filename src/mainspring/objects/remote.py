@@ -56,12 +56,12 @@ class RemoteStore:
     def put(self, key: str, data: Data) -> None:
         """See `ObjectStore.put`."""
         view = memoryview(data).cast("B")
-        with _reported("store an object", checked_key(key)):
+        with told_by_store("store an object", checked_key(key)):
             obstore.put(self._backend, key, view, chunk_size=_part_bytes(view.nbytes), max_concurrency=_PARTS_AT_ONCE)
 
     def put_if_absent(self, key: str, data: Data) -> bool:
         """See `ObjectStore.put_if_absent`."""
-        with _reported("store an object", checked_key(key)):
+        with told_by_store("store an object", checked_key(key)):
             try:
                 obstore.put(self._backend, key, memoryview(data).cast("B"), mode="create")
             except (AlreadyExistsError, PreconditionError):
@@ -70,14 +70,14 @@ class RemoteStore:
 
     def put_file(self, key: str, path: Path) -> None:
         """See `ObjectStore.put_file`."""
-        with _reported("store a file", checked_key(key)):
+        with told_by_store("store a file", checked_key(key)):
             obstore.put(
                 self._backend, key, path, chunk_size=_part_bytes(path.stat().st_size), max_concurrency=_PARTS_AT_ONCE
             )
 
     def get(self, key: str) -> bytes:
         """See `ObjectStore.get`."""
-        with _reported("read an object", checked_key(key)):
+        with told_by_store("read an object", checked_key(key)):
             answer = obstore.get(self._backend, key)
             size_bytes = answer.meta["size"]
             if size_bytes > IN_MEMORY_BYTES_MAX:
@@ -87,7 +87,7 @@ class RemoteStore:
     def get_range(self, key: str, *, offset: int, size_bytes: int) -> bytes:
         """See `ObjectStore.get_range`."""
         checked_range(key, offset=offset, size_bytes=size_bytes)
-        with _reported("read a range", checked_key(key)):
+        with told_by_store("read a range", checked_key(key)):
             failed: BaseError | None = None
             data = b""
             if size_bytes:
@@ -120,14 +120,14 @@ class RemoteStore:
 
     def fetch_file(self, key: str, path: Path) -> None:
         """See `ObjectStore.fetch_file`."""
-        with _reported("fetch an object", checked_key(key)), whole_file(path) as file:
+        with told_by_store("fetch an object", checked_key(key)), whole_file(path) as file:
             for part in obstore.get(self._backend, key).stream(min_chunk_size=_PART_BYTES_MIN):
                 file.write(part)
 
     def size(self, key: str) -> int | None:
         """See `ObjectStore.size`."""
         try:
-            with _reported("look at an object", checked_key(key)):
+            with told_by_store("look at an object", checked_key(key)):
                 return obstore.head(self._backend, key)["size"]
         except NotFound:
             return None
@@ -135,7 +135,7 @@ class RemoteStore:
     def list(self, prefix: str) -> tuple[ObjectSeen, ...]:
         """See `ObjectStore.list`."""
         seen: list[ObjectSeen] = []
-        with _reported("list objects", checked_key(prefix) if prefix else ""):
+        with told_by_store("list objects", checked_key(prefix) if prefix else ""):
             for part in obstore.list(self._backend, prefix or None):
                 seen.extend(
                     ObjectSeen(
@@ -149,7 +149,7 @@ class RemoteStore:
 
     def delete(self, key: str) -> None:
         """See `ObjectStore.delete`."""
-        with contextlib.suppress(NotFound), _reported("delete an object", checked_key(key)):
+        with contextlib.suppress(NotFound), told_by_store("delete an object", checked_key(key)):
             obstore.delete(self._backend, key)
 
 
@@ -163,20 +163,34 @@ def open_remote(url: str, options: Mapping[str, str]) -> RemoteStore:
     Raises:
         InvalidInput: obstore refuses the URL or an option.
     """
+    if url.startswith("memory:"):
+        return RemoteStore(from_url("memory:///"))
+    return RemoteStore(backend_of(url, options, retries_max=RETRIES_MAX, retry_for_s=RETRY_FOR_S))
+
+
+def backend_of(url: str, options: Mapping[str, str], *, retries_max: int, retry_for_s: int) -> Backend:
+    """Returns obstore's own store at `url`.
+
+    Args:
+        url: See `open_remote`.
+        options: See `open_remote`.
+        retries_max: How often it asks again.
+        retry_for_s: For how long it does.
+
+    Raises:
+        InvalidInput: obstore refuses the URL or an option.
+    """
     config: Any = dict(options)  # Each backend has its own typed dictionary; obstore checks the keys.
     try:
-        if url.startswith("memory:"):
-            return RemoteStore(from_url("memory:///"))
-        backend = from_url(
+        return from_url(
             url,
             config=config,
             # Plain HTTP is spoken only to an endpoint somebody names with http://, as stores inside a lab often are.
             client_options={"timeout": timedelta(seconds=REQUEST_TIMEOUT_S), "allow_http": True},
-            retry_config={"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=RETRY_FOR_S)},
+            retry_config={"max_retries": retries_max, "retry_timeout": timedelta(seconds=retry_for_s)},
         )
     except (BaseError, ValueError, TypeError) as error:
         raise InvalidInput("open an object store", on=url, got=first_line(error)) from error
-    return RemoteStore(backend)
 
 
 def _part_bytes(size_bytes: int) -> int:
@@ -189,7 +203,8 @@ def first_line(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _reported(attempted: str, on: str) -> Iterator[None]:
+def told_by_store(attempted: str, on: str) -> Iterator[None]:
+    """Turns what obstore raises inside the block into the port's errors."""
     try:
         yield
     except (PermissionDeniedError, UnauthenticatedError) as error:

@@ -395,8 +395,7 @@ class _Cycle:
 
     def _reserve(self, turn: Turn, menu: CandidateSet, site: CandidatePlacement, reserved: Reserved) -> bool:
         pending = self.snapshot.pending
-        index = len(self.draft.reservations)
-        self.profile.reserve(site, reserved, float(pending.duration_s[turn.row]), index)
+        self.profile.reserve(site, reserved, float(pending.duration_s[turn.row]), len(self.draft.reservations))
         nodes = sum(len(picked.rows) for picked in reserved.picked)
         # A drained node comes to nobody but the job it is kept for: no duration is short enough.
         until_s = reserved.start_s - self.now_s if reserved.start_s < inf else 0.0

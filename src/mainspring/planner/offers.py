@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from math import ceil, inf
 
@@ -77,11 +78,8 @@ def provisions(
 def _coming(snapshot: Snapshot) -> dict[tuple[int, str], int]:
     """Returns how many nodes were ordered and are not there yet, by cluster and chip."""
     rows = np.flatnonzero(snapshot.nodes.coming)
-    found: dict[tuple[int, str], int] = {}
-    for cluster, chip in zip(snapshot.nodes.cluster[rows].tolist(), snapshot.nodes.chip[rows].tolist(), strict=True):
-        key = (cluster, snapshot.chips[chip])
-        found[key] = found.get(key, 0) + 1
-    return found
+    chips = (snapshot.chips[chip] for chip in snapshot.nodes.chip[rows].tolist())
+    return Counter(zip(snapshot.nodes.cluster[rows].tolist(), chips, strict=True))
 
 
 def _best(snapshot: Snapshot, shape: Shape, left: Sequence[int], *, gain_s: float) -> tuple[int, int] | None:

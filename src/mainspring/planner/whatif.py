@@ -23,7 +23,6 @@ from mainspring.domain.team import Team
 from mainspring.planner.facts.gather import team_table
 from mainspring.planner.facts.snapshot import (
     NONE,
-    ClusterOffer,
     Integers,
     Nodes,
     Pending,
@@ -108,9 +107,8 @@ def compare(before: Plan, after: Plan, *, running: Iterable[JobId], now_s: float
 
 def _starts_s(made: Plan, now_s: float) -> dict[JobId, float]:
     times = {start.job: now_s for start in made.starts}
-    for wait in made.waits:
-        times.update({job: inf if at_s is None else at_s for job, at_s in zip(wait.jobs, wait.start_s, strict=True)})
-    return times
+    waits = (pair for wait in made.waits for pair in zip(wait.jobs, wait.start_s, strict=True))
+    return times | {job: inf if at_s is None else at_s for job, at_s in waits}
 
 
 def _known(at_s: float) -> float | None:
@@ -162,13 +160,9 @@ def _without_cluster(snapshot: Snapshot, cluster: ClusterName) -> Snapshot:
         nodes=kept_nodes,
         live=kept_live,
         pending=_joined(snapshot.pending, waiting),
-        offers=tuple(offer for offer in snapshot.offers if _of_other(offer, row)),
+        offers=tuple(offer for offer in snapshot.offers if offer.cluster != row),
         data=replace(snapshot.data, present=sealed(present)),
     )
-
-
-def _of_other(offer: ClusterOffer, cluster: int) -> bool:
-    return offer.cluster != cluster
 
 
 def _with_nodes(snapshot: Snapshot, more: AddNodes) -> Snapshot:

@@ -19,7 +19,13 @@ LAYERS_MAX = 256
 WIDTH_MAX = 1 << 16
 
 
-def _require(subject: str, field_name: str, got: float, low: float, high: float) -> None:
+def _require(subject: str, recipe: object, **ranges: tuple[float, float]) -> None:
+    """Checks that each of the fields named lies in its range."""
+    for name, (low, high) in ranges.items():
+        _check(subject, name, getattr(recipe, name), low, high)
+
+
+def _check(subject: str, field_name: str, got: float, low: float, high: float) -> None:
     if not low <= got <= high:
         raise InvalidInput(
             f"accept a recipe's {subject}", on=f"field {field_name!r}", got=str(got), wanted=f"{low} to {high}"
@@ -49,11 +55,10 @@ class ImageRecipe:
         Raises:
             InvalidInput: A field is out of its range.
         """
-        _require("image encoder", "channels", len(self.channels), 1, LAYERS_MAX)
+        _check("image encoder", "channels", len(self.channels), 1, LAYERS_MAX)
         for count in (*self.channels, self.features):
-            _require("image encoder", "channels, features", count, 1, WIDTH_MAX)
-        _require("image encoder", "shift_pixels", self.shift_pixels, 0, 1024)
-        _require("image encoder", "tint", self.tint, 0.0, 1.0)
+            _check("image encoder", "channels, features", count, 1, WIDTH_MAX)
+        _require("image encoder", self, shift_pixels=(0, 1024), tint=(0.0, 1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +93,11 @@ class PolicyRecipe:
         Raises:
             InvalidInput: A field is out of its range.
         """
-        _require("policy", "width", self.width, 1, WIDTH_MAX)
-        _require("policy", "blocks", self.blocks, 1, LAYERS_MAX)
-        _require("policy", "horizon", self.horizon, 1, 1024)
-        _require("policy", "time_features", self.time_features, 2, 1024)
-        _require("policy", "time_features % 2", self.time_features % 2, 0, 0)
-        _require("policy", "flow_steps", self.flow_steps, 1, 1000)
+        _require(
+            "policy", self, width=(1, WIDTH_MAX), blocks=(1, LAYERS_MAX), horizon=(1, 1024), time_features=(2, 1024)
+        )
+        _check("policy", "time_features % 2", self.time_features % 2, 0, 0)
+        _require("policy", self, flow_steps=(1, 1000))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +122,14 @@ class OptimizerRecipe:
         Raises:
             InvalidInput: A field is out of its range.
         """
-        _require("optimizer", "learning_rate", self.learning_rate, 0.0, 10.0)
-        _require("optimizer", "warmup_steps", self.warmup_steps, 0, STEPS_MAX)
-        _require("optimizer", "weight_decay", self.weight_decay, 0.0, 10.0)
-        _require("optimizer", "gradient_norm_max", self.gradient_norm_max, 1e-12, 1e12)
+        _require(
+            "optimizer",
+            self,
+            learning_rate=(0.0, 10.0),
+            warmup_steps=(0, STEPS_MAX),
+            weight_decay=(0.0, 10.0),
+            gradient_norm_max=(1e-12, 1e12),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +156,7 @@ class Recipe:
         Raises:
             InvalidInput: A field is out of its range.
         """
-        _require("run", "batch_size", self.batch_size, 1, BATCH_SIZE_MAX)
-        _require("run", "steps", self.steps, 1, STEPS_MAX)
-        _require("run", "seed", self.seed, 0, 2**31 - 1)
+        _require("run", self, batch_size=(1, BATCH_SIZE_MAX), steps=(1, STEPS_MAX), seed=(0, 2**31 - 1))
 
 
 def arm_recipe() -> Recipe:

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from mainspring import planner
-from mainspring.app.base.specs import read_policy
+from mainspring.app.base.specs import read_policy, read_yaml
 from mainspring.domain.codec import decode, encode, from_plain, to_plain
-from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, NotFound
+from mainspring.domain.errors import InvalidMessage, InvalidSpec, NotFound
 from mainspring.engines.common.kind import ClusterSettings
 from mainspring.engines.registry import KEYS_BEFORE, cluster_from, found_clusters, plain_from
 
@@ -183,24 +183,10 @@ class Home:
         Raises:
             InvalidSpec: The file is not YAML, or a field is unknown or wrong.
         """
-        import yaml
-
         path = self.path / "config.yaml"
         if not path.exists():
             self.write_config(Config())
-        try:
-            plain = yaml.safe_load(path.read_bytes())
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise InvalidSpec("read the configuration", on=str(path), got=" ".join(str(error).split())) from error
-        try:
-            return _config_from(plain or {})
-        except InvalidInput as error:
-            raise InvalidSpec(
-                "read the configuration",
-                on=f"{error.on} of {path}" if error.on else str(path),
-                got=error.got,
-                wanted=error.wanted,
-            ) from error
+        return read_yaml(path, "read the configuration", lambda plain: _config_from(plain or {}))
 
     @property
     def policy_file(self) -> Path:

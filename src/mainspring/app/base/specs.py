@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mainspring import planner
 from mainspring.domain.codec import from_plain
@@ -18,6 +18,7 @@ from mainspring.domain.errors import InvalidInput, InvalidSpec, NotFound, neares
 from mainspring.domain.ids import ChipName
 from mainspring.domain.job import JobSpec
 
+Parsed = TypeVar("Parsed")
 SPEC_BYTES_MAX = 1 << 20
 OPTION_FORM = "CHIP[:CHIPS][@SPEED]"
 DURATION_FORM = "SECONDS, or a number with s, m, h or d, such as 90m"
@@ -36,13 +37,7 @@ def read_spec(path: Path) -> JobSpec:
         NotFound: There is no such file.
         InvalidSpec: It is not YAML, or a field is unknown, missing or out of range.
     """
-    plain = _read_yaml(path, "read a job spec")
-    try:
-        return spec_from(plain)
-    except InvalidInput as error:
-        raise InvalidSpec(
-            "read a job spec", on=f"{error.on} of {path}" if error.on else str(path), got=error.got, wanted=error.wanted
-        ) from error
+    return read_yaml(path, "read a job spec", spec_from)
 
 
 def read_policy(path: Path) -> planner.Policy:
@@ -52,19 +47,16 @@ def read_policy(path: Path) -> planner.Policy:
         NotFound: There is no such file.
         InvalidSpec: It is not YAML, or a field is unknown or out of range.
     """
-    plain = _read_yaml(path, "read a planning policy")
-    try:
-        return from_plain(planner.Policy, plain or {}, strict=True)
-    except InvalidInput as error:
-        raise InvalidSpec(
-            "read a planning policy",
-            on=f"{error.on} of {path}" if error.on else str(path),
-            got=error.got,
-            wanted=error.wanted,
-        ) from error
+    return read_yaml(path, "read a planning policy", lambda plain: from_plain(planner.Policy, plain or {}, strict=True))
 
 
-def _read_yaml(path: Path, attempted: str) -> object:
+def read_yaml(path: Path, attempted: str, parse: Callable[[object], Parsed]) -> Parsed:
+    """Returns what a YAML file holds; an error names the file.
+
+    Raises:
+        NotFound: There is no such file.
+        InvalidSpec: It is too large, not YAML, or refused by `parse`.
+    """
     import yaml
 
     try:
@@ -75,9 +67,12 @@ def _read_yaml(path: Path, attempted: str) -> object:
     if len(data) > SPEC_BYTES_MAX:
         raise InvalidSpec(attempted, on=str(path), got="a larger file", wanted=f"at most {SPEC_BYTES_MAX} bytes")
     try:
-        return yaml.safe_load(data)
+        return parse(yaml.safe_load(data))
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidSpec(attempted, on=str(path), got=" ".join(str(error).split()), wanted="YAML") from error
+    except InvalidInput as error:
+        on = f"{error.on} of {path}" if error.on else str(path)
+        raise InvalidSpec(attempted, on=on, got=error.got, wanted=error.wanted) from error
 
 
 def spec_from(plain: object) -> JobSpec:

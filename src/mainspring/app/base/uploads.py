@@ -11,8 +11,7 @@ from mainspring.app.base.client import Client
 from mainspring.domain.answers import ArrivalView, Standing
 from mainspring.domain.errors import Conflict, Unavailable
 from mainspring.domain.ports import Backoff
-from mainspring.objects import Blob
-from mainspring.objects.files import reported
+from mainspring.objects import Blob, reported
 
 READ_BYTES = 1 << 20
 TRIES_MAX = 8  # Without a byte of progress, with pauses that double: two minutes in all.

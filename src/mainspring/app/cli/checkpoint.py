@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.render import checkpoints as look
 from mainspring.app.render.progress import bytes_bar
 from mainspring.app.render.tables import show
@@ -39,7 +40,6 @@ class Format(str, Enum):
     SAFETENSORS = "safetensors"
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Objects = Annotated[
     str, typer.Option(help="Object store they lie in; this lab's own when left out.", metavar="URL", show_default=False)
 ]
@@ -57,7 +57,7 @@ def _progress(doing: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
 
 @app.command("ls")
 def list_command(
-    context: typer.Context,
+    context: LabContext,
     job: Annotated[str, typer.Argument(help="Its steps; every job and import when left out.", metavar="JOB")] = "",
     objects: Objects = "",
     as_json: Json = False,
@@ -77,7 +77,7 @@ def list_command(
 
 
 @app.command("show")
-def show_command(context: typer.Context, reference: Reference, objects: Objects = "", as_json: Json = False) -> None:
+def show_command(context: LabContext, reference: Reference, objects: Objects = "", as_json: Json = False) -> None:
     """Show one checkpoint: what it holds, part by part and as a tree, and what it came from."""
     checkpoint = CheckpointFinder(context.obj, objects).open(reference)
     arrays = StoredSource(checkpoint).arrays
@@ -88,7 +88,7 @@ def show_command(context: typer.Context, reference: Reference, objects: Objects 
 
 
 @app.command("verify")
-def verify_command(context: typer.Context, reference: Reference, objects: Objects = "", as_json: Json = False) -> None:
+def verify_command(context: LabContext, reference: Reference, objects: Objects = "", as_json: Json = False) -> None:
     """Read every byte and check it: of one step, or of every step of a job. Exit 1 when any is damaged."""
     shelf = CheckpointFinder(context.obj, objects)
     wanted = shelf.steps(reference)
@@ -107,7 +107,7 @@ def verify_command(context: typer.Context, reference: Reference, objects: Object
 
 @app.command("diff")
 def diff_command(
-    context: typer.Context,
+    context: LabContext,
     left: Annotated[str, typer.Argument(help="One checkpoint.", metavar="JOB[@STEP]")],
     right: Annotated[str, typer.Argument(help="Another.", metavar="JOB[@STEP]")],
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Show so many arrays, the most different first.")] = 40,
@@ -128,7 +128,7 @@ def diff_command(
 
 @app.command("export")
 def export_command(
-    context: typer.Context,
+    context: LabContext,
     reference: Reference,
     path: Annotated[Path, typer.Argument(help="Folder to write; it must not exist.", metavar="PATH")],
     form: Annotated[Format, typer.Option("--format", help="What it shall be.")],
@@ -152,7 +152,7 @@ def export_command(
 
 @app.command("import")
 def import_command(
-    context: typer.Context,
+    context: LabContext,
     path: Annotated[Path, typer.Argument(help="An Orbax checkpoint, or safetensors: a folder or file.")],
     job: Annotated[str, typer.Option(help="Name it gets, where others have a job's id.", metavar="NAME")],
     form: Annotated[Format | None, typer.Option("--format", help="What it is.", show_default="as it looks")] = None,
@@ -178,7 +178,7 @@ def import_command(
 
 @app.command("gc")
 def gc_command(
-    context: typer.Context,
+    context: LabContext,
     job: Annotated[str, typer.Argument(help="A job's id or name, or an import's name.", metavar="JOB")],
     keep: Annotated[int, typer.Option(min=1, max=1_000_000, help="So many of its newest steps stay.")] = KEEP_STEPS,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,

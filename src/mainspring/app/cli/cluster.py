@@ -12,10 +12,10 @@ import typer
 from typer.core import TyperGroup
 
 from mainspring.app.base.specs import DURATION_FORM, duration_from
+from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.render.clusters import cluster_panel, clusters_table, finding_lines
 from mainspring.app.render.tables import CONSOLE, ERRORS, show
 from mainspring.app.sdk.clusters import refused
-from mainspring.app.sdk.lab import Lab
 from mainspring.domain.errors import InvalidSpec, NotFound
 from mainspring.engines.common.kind import AddOption, ClusterKind, Finding, OptionForm
 from mainspring.engines.registry import ENGINES, kind_named, kinds
@@ -38,7 +38,6 @@ class _AddGroup(TyperGroup):
 app = typer.Typer()
 add = typer.Typer(cls=_AddGroup, help="Add a cluster; its set-up is checked first.", no_args_is_help=True)
 app.add_typer(add, name="add")
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Name = Annotated[str, typer.Argument(help="Name of a cluster.", metavar="NAME")]
 NewName = Annotated[str, typer.Argument(help="Name to give it.", metavar="NAME")]
 NoCheck = Annotated[bool, typer.Option("--no-check", help="Add it without looking at its set-up.")]
@@ -59,18 +58,17 @@ def _add_command(kind: ClusterKind[Any]) -> Any:
     """Returns `ms cluster add KIND`."""
 
     def add_cluster(
-        *, context: typer.Context, name: str, no_check: bool = False, as_json: bool = False, **given: Any
+        *, context: LabContext, name: str, no_check: bool = False, as_json: bool = False, **given: Any
     ) -> None:
         cluster = kind.settings(name=name, **{each.field: _field(each, given[each.field]) for each in kind.options})
-        lab: Lab = context.obj
         with _telling(kind.steps, as_json=as_json) as tell:
-            shown = lab.clusters.add(cluster, check=not no_check, on_finding=tell)
+            shown = context.obj.clusters.add(cluster, check=not no_check, on_finding=tell)
         told = f"Added {shown.name}. "
         told += f"It has not answered yet. Look: ms cluster show {shown.name}" if shown.asked else "ms up takes it in."
         show(shown, as_json=as_json, look=lambda: cluster_panel(shown, now_s=time.time()) if shown.view else told)
 
     own = [
-        Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context),
+        Parameter("context", Parameter.KEYWORD_ONLY, annotation=LabContext),
         Parameter("name", Parameter.KEYWORD_ONLY, annotation=NewName),
         *map(_parameter, kind.options),
         Parameter("no_check", Parameter.KEYWORD_ONLY, annotation=NoCheck, default=False),
@@ -121,7 +119,7 @@ def _field(option: AddOption, typed: Any) -> object:
 
 
 @app.command("ls")
-def list_command(context: typer.Context, as_json: Json = False) -> None:
+def list_command(context: LabContext, as_json: Json = False) -> None:
     """List clusters with their nodes, chips and prices."""
     clusters = context.obj.clusters.ls()
     none = "No clusters. Add one: " + "; ".join(f"ms cluster add {engine} --help" for engine in ENGINES)
@@ -129,22 +127,21 @@ def list_command(context: typer.Context, as_json: Json = False) -> None:
 
 
 @app.command("show")
-def show_command(context: typer.Context, name: Name, as_json: Json = False) -> None:
+def show_command(context: LabContext, name: Name, as_json: Json = False) -> None:
     """Show one cluster: how it is set up, and its nodes or slots with chips, what is free, state and reason."""
     shown = context.obj.clusters.show(name)
     show(shown, as_json=as_json, look=lambda: cluster_panel(shown, now_s=time.time()))
 
 
 @app.command()
-def check(context: typer.Context, name: Name, as_json: Json = False) -> None:
+def check(context: LabContext, name: Name, as_json: Json = False) -> None:
     """Look at a cluster's set-up step by step, and say what to fix. Exit 6 when something needed is missing."""
-    lab: Lab = context.obj
-    shown = lab.clusters.show(name)
+    shown = context.obj.clusters.show(name)
     if shown.settings is None:
         raise NotFound("check a cluster", on=name, got="a server elsewhere", next_step="run it on the server's machine")
     found, kind = [], kind_named(shown.settings.kind)
     with _telling(kind.steps, as_json=as_json) as tell:
-        for finding in lab.clusters.findings(shown.settings):
+        for finding in context.obj.clusters.findings(shown.settings):
             found.append(finding)
             tell(finding)
     if as_json:
@@ -157,15 +154,14 @@ def check(context: typer.Context, name: Name, as_json: Json = False) -> None:
 
 @app.command()
 def remove(
-    context: typer.Context,
+    context: LabContext,
     name: Name,
     force: Annotated[bool, typer.Option("--force", help="Stop the jobs that are on it first.")] = False,
     as_json: Json = False,
 ) -> None:
     """Remove a cluster; refused while jobs are on it. The cluster itself is left as it is."""
-    lab: Lab = context.obj
     with ERRORS.status("") as status:
-        removal = lab.clusters.remove(
+        removal = context.obj.clusters.remove(
             name,
             force=force,
             on_look=lambda view: status.update(f"{view.spec.name} ({view.id}) is {view.state.value}"),

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from mainspring.app import render, sdk
+from mainspring.app.cli.arguments import Json, LabContext
 
 
 class DemoEngine(str, Enum):
@@ -23,7 +24,7 @@ DEMO_HOME = Path(".mainspring") / "demo"
 
 
 def demo(
-    context: typer.Context,
+    context: LabContext,
     data: Annotated[
         Path | None, typer.Option(help="A LeRobot v2.1 or v3 dataset in place of the simulated arm.", exists=True)
     ] = None,
@@ -34,7 +35,7 @@ def demo(
     ] = DemoEngine.LOCAL,
     starts: Annotated[int, typer.Option(min=1, help="Unseen starts to evaluate on.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Of recording and evaluation.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Take robot data to a policy that works, through a killed rank, on this machine.
 
@@ -53,7 +54,7 @@ def demo(
     slurm = engine is DemoEngine.SLURM
     if slurm:
         check_slurm()
-    lab: sdk.Lab = context.obj
+    lab = context.obj
     chosen = context.parent is not None and context.parent.params.get("home") is not None
     if not chosen:
         lab = sdk.Lab(DEMO_HOME)

@@ -160,7 +160,8 @@ class Demo:
         with self._step("submit"):
             self.lab.up(port=0)
             self.lab.clusters.wait()  # The plan is to weigh them all.
-            submitted = self.lab.run(self._spec("train", view, report.version.name, *self._train_words()))
+            words = ["--recipe", self.recipe, *(["--steps", str(self.options.steps)] if self.options.steps else [])]
+            submitted = self.lab.run(self._spec("train", view, report.version.name, *words))
             self._show_why(submitted)
         with self._step("train"):
             trained = self._train_through_a_kill(submitted, self.options.steps or recipe_named(self.recipe).steps)
@@ -224,10 +225,6 @@ class Demo:
         ]
         kind = "train" if program == "train" else "batch"
         return job(f"{self.dataset}-{program}", command, on=ON, replicas=replicas, kind=kind, inputs=[version])
-
-    def _train_words(self) -> list[str]:
-        steps = ["--steps", str(self.options.steps)] if self.options.steps else []
-        return ["--recipe", self.recipe, *steps]
 
     def _train_through_a_kill(self, submitted: JobView, total: int) -> JobView:
         """Waits for the training job, and kills its last rank half-way."""

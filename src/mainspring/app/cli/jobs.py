@@ -12,6 +12,7 @@ import typer
 
 from mainspring.app import render, sdk
 from mainspring.app.base.specs import DURATION_FORM, OPTION_FORM, duration_from, read_spec
+from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.domain import answers
 from mainspring.domain.errors import InvalidSpec
 from mainspring.domain.job import ARRAY_MAX, JobKind, JobSpec, Tier
@@ -19,12 +20,11 @@ from mainspring.domain.life import JobState
 
 # Flags that say something of each option of a job, and the option's own names for it.
 _EACH = {"--cpus": "cpus", "--memory": "memory_gib", "--within": "within", "--prefer": "prefer"}
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 JobName = Annotated[str, typer.Argument(help="Id or name of a job.", metavar="JOB")]
 
 
 def up(
-    context: typer.Context,
+    context: LabContext,
     port: Annotated[int | None, typer.Option(min=0, max=65_535, help="Port; 0 takes any free one.")] = None,
     policy: Annotated[
         Path | None, typer.Option(help="YAML of planning policy to keep, and use from now on.", metavar="FILE")
@@ -32,19 +32,20 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Start the server of this home, if it is not running."""
-    lab: sdk.Lab = context.obj
-    record = lab.up(port=port, policy=policy)
-    render.show(record, as_json=as_json, look=lambda: f"Mainspring is up at {record.url} (home {lab.home.path})")
+    record = context.obj.up(port=port, policy=policy)
+    render.show(
+        record, as_json=as_json, look=lambda: f"Mainspring is up at {record.url} (home {context.obj.home.path})"
+    )
 
 
-def down(context: typer.Context, as_json: Json = False) -> None:
+def down(context: LabContext, as_json: Json = False) -> None:
     """Stop the server. Running jobs go on; the next `ms up` picks them up again."""
     stopped = context.obj.down()
     render.show({"stopped": stopped}, as_json=as_json, look=lambda: "Stopped." if stopped else "It was not running.")
 
 
 def run(
-    context: typer.Context,
+    context: LabContext,
     words: Annotated[
         list[str] | None,
         typer.Argument(help="A YAML spec, or a program and its arguments after --.", metavar="SPEC | -- COMMAND"),
@@ -83,7 +84,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Submit a job: it names chips and replicas, never a cluster."""
-    lab: sdk.Lab = context.obj
+    lab = context.obj
     if count > 1:
         _refuse([flag for flag, value in {"--wait": wait, "--follow": follow}.items() if value], "--count")
     each = {"cpus": cpus, "memory": memory, "within": within, "prefer": prefer}
@@ -168,7 +169,7 @@ def _name_from(program: str) -> str:
 
 
 def ps(
-    context: typer.Context,
+    context: LabContext,
     state: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
     array: Annotated[str, typer.Option(help="Each job of this job's array, in order.", metavar="JOB")] = "",
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="At most so many, newest first.")] = 50,
@@ -186,14 +187,14 @@ def ps(
 
 
 def status(
-    context: typer.Context,
+    context: LabContext,
     name: Annotated[
         str, typer.Argument(help="Id or name of a job; the whole server when left out.", metavar="JOB")
     ] = "",
     as_json: Json = False,
 ) -> None:
     """Show one job in full: attempts, result, goodput, events. Without a job: the server."""
-    lab: sdk.Lab = context.obj
+    lab = context.obj
     if name:
         view = lab.status(name)
         events = lab.events(view.id)
@@ -216,9 +217,9 @@ def status(
     render.show(facts, as_json=as_json, look=lambda: render.framed(render.facts_grid(told), "Mainspring"))
 
 
-def why(context: typer.Context, name: JobName, as_json: Json = False) -> None:
+def why(context: LabContext, name: JobName, as_json: Json = False) -> None:
     """Say why a job runs where it runs; or why it waits, until when, and what would start it now."""
-    lab: sdk.Lab = context.obj
+    lab = context.obj
     answer = lab.why(name, remedies=True)
     view = lab.status(answer.job)
     events = () if as_json else lab.events(answer.job)
@@ -226,7 +227,7 @@ def why(context: typer.Context, name: JobName, as_json: Json = False) -> None:
 
 
 def logs(
-    context: typer.Context,
+    context: LabContext,
     name: JobName,
     rank: Annotated[int, typer.Option(min=0, help="Which rank.")] = 0,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
@@ -246,7 +247,7 @@ def logs(
 
 
 def stop(
-    context: typer.Context,
+    context: LabContext,
     name: JobName,
     array: Annotated[bool, typer.Option("--array", help="All jobs of its array.")] = False,
     as_json: Json = False,
@@ -260,7 +261,7 @@ def stop(
     render.show(view, as_json=as_json, look=lambda: told)
 
 
-def fleet(context: typer.Context, as_json: Json = False) -> None:
+def fleet(context: LabContext, as_json: Json = False) -> None:
     """List clusters, chips and prices, and what is in use."""
     clusters = context.obj.fleet()
     render.show(clusters, as_json=as_json, look=lambda: render.fleet_table(clusters, now_s=time.time()))

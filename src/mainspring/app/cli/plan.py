@@ -11,6 +11,7 @@ import typer
 
 from mainspring.app import render, sdk
 from mainspring.app.base.specs import chips_from, limit_from, read_spec
+from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.domain import answers
 from mainspring.domain.errors import InvalidSpec, NotFound, nearest
 from mainspring.domain.ids import ClusterName, TeamName
@@ -24,11 +25,10 @@ FORMS = {
     "guarantee": "TEAM:CHIP=COUNT",
     "submit": "SPEC.yaml",
 }
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
 def plan(
-    context: typer.Context,
+    context: LabContext,
     changes: Annotated[
         list[str] | None,
         typer.Option(
@@ -41,7 +41,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Show the last plan: what starts, ends and waits, and until when. With --if: what changes would make of it."""
-    lab: sdk.Lab = context.obj
+    lab = context.obj
     if not changes:
         view = lab.plan()
         render.show(view, as_json=as_json, look=lambda: render.plan_panel(view, now_s=time.time()))

@@ -13,6 +13,7 @@ import typer
 from mainspring import planner, simulator  # Loads its names when they are used, so that other verbs start fast.
 from mainspring.app import render
 from mainspring.app.base.specs import DURATION_FORM, duration_from, read_policy
+from mainspring.app.cli.arguments import Json
 from mainspring.domain.codec import to_plain
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.team import Team
@@ -66,7 +67,7 @@ def simulate(
     seed: Annotated[int, typer.Option(min=0, help="Of the faults. The same seed gives the same bytes.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for plots, figures, events.", metavar="DIR")] = None,
     example: Annotated[Path | None, typer.Option(help="Only write a small lab to try it on.", metavar="DIR")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Replay a trace on a described fleet in virtual time: waits, slowdowns, fairness, dollars. Nothing is started.
 

@@ -8,16 +8,16 @@ import typer
 
 from mainspring.app import render
 from mainspring.app.base.specs import NONE_WORD, chips_from, limit_from
+from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.domain import answers
 from mainspring.domain.team import TeamOrder
 
 app = typer.Typer()
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Counts = list[str] | None
 
 
 @app.command("ls")
-def list_command(context: typer.Context, as_json: Json = False) -> None:
+def list_command(context: LabContext, as_json: Json = False) -> None:
     """List the tenant tree, with what each team and those below it hold and have spent."""
     teams = context.obj.teams()
     render.show(teams, as_json=as_json, look=lambda: render.teams_table(teams))
@@ -25,7 +25,7 @@ def list_command(context: typer.Context, as_json: Json = False) -> None:
 
 @app.command("set")
 def set_command(
-    context: typer.Context,
+    context: LabContext,
     name: Annotated[str, typer.Argument(help="The team.", metavar="TEAM")],
     under: Annotated[
         str | None, typer.Option(help="The team above it; `none` for the top.", show_default="lab")

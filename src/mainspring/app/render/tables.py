@@ -254,8 +254,7 @@ def jobs_table(jobs: Sequence[JobView], *, now_s: float, members: bool = False) 
             job_id, states = job.array.first, states_text(job)
         place = where(job.attempts[-1]) if job.attempts else "-"
         step = str(job.step) if job.step >= 0 else "-"
-        waits = job.state is JobState.QUEUED
-        starts = start_text(job.start_s, exact=job.exact, now_s=now_s) if waits else "-"
+        starts = start_text(job.start_s, exact=job.exact, now_s=now_s) if job.state is JobState.QUEUED else "-"
         facts = (asks(job.spec), place, _size(job), step, ago(now_s - job.submitted_s), starts, gist(job.reason))
         made.add_row(job_id, name, job.spec.team, job.spec.tier.value, states, *facts)
     return made

@@ -282,8 +282,7 @@ class ClusterVerbs:
         found: dict[str, None] = {}
         for state in _LIVE:
             for view in self._lab.ps(state=state, limit=JOBS_MAX):
-                members = self._lab.ps(array=view.id, limit=JOBS_MAX) if view.array else (view,)
-                for each in members:
+                for each in self._lab.ps(array=view.id, limit=JOBS_MAX) if view.array else (view,):
                     on_it = each.attempts and each.attempts[-1].cluster == name
                     if on_it and not ended(each.state) and each.attempts[-1].ended_s is None:
                         found[each.id] = None

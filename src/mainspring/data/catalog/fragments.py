@@ -316,15 +316,6 @@ def prefixes_of(ids: pa.StringArray) -> Prefixes:
     return _from_hex(ids, BLOB_LETTERS, first=16).view(">u8")[:, 0].astype(np.uint64)
 
 
-def ids_sum_of(fragments: Iterable[Fragment]) -> str:
-    """Returns the sum of all ids that fragments keep, as `Fragment.ids_sum`.
-
-    Args:
-        fragments: Disjoint ones.
-    """
-    return f"{sum(int(fragment.ids_sum, 16) for fragment in fragments) % 2**128:032x}"
-
-
 class _Ranges(io.RawIOBase):
     """A stored blob as a file that is read by ranges. Its bytes are checked page by page, by who reads them."""
 

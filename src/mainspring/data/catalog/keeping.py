@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mainspring.data.catalog.log import Deleted, Place, Version, deleted_key, numbers_of, place_of, resolve
+from mainspring.data.catalog.log import Deleted, Version, deleted_key, folder_of, numbers_of, place_of, resolve
 from mainspring.data.catalog.mixtures import mixtures_with
 from mainspring.domain.codec import decode, encode
 from mainspring.domain.errors import Conflict, InvalidInput, NotFound
@@ -16,6 +16,7 @@ from mainspring.domain.ids import checked_name
 from mainspring.domain.ports import Clock
 from mainspring.objects import ObjectStore
 
+_PINS = "pins"
 GRACE_S = 14 * 86_400.0  # Two weeks: a holiday, and then time to notice.
 GRACE_S_MIN = 3_600.0  # Above the longest commit, the longest step of an ingest, and the skew of any clock in use.
 
@@ -43,7 +44,7 @@ def pin(store: ObjectStore, name: str, *, owner: str, reason: str) -> Pin:
         NotFound: There is no such version.
     """
     made = Pin(version=resolve(store, name).name, owner=checked_name(owner, "owner"), reason=reason)
-    store.put(f"{_pins(place_of(made.version))}/{owner}.json", encode(made))
+    store.put(f"{folder_of(place_of(made.version), _PINS)}/{owner}.json", encode(made))
     try:
         resolve(store, made.version)  # Who deletes looks for pins again, so that one of the two gives way.
     except NotFound:
@@ -60,7 +61,7 @@ def unpin(store: ObjectStore, name: str, *, owner: str) -> None:
         name: The version's whole name.
         owner: Whose pin.
     """
-    store.delete(f"{_pins(place_of(name))}/{checked_name(owner, 'owner')}.json")
+    store.delete(f"{folder_of(place_of(name), _PINS)}/{checked_name(owner, 'owner')}.json")
 
 
 def pins(store: ObjectStore, name: str) -> tuple[Pin, ...]:
@@ -70,7 +71,7 @@ def pins(store: ObjectStore, name: str) -> tuple[Pin, ...]:
         store: Where the catalog lies.
         name: The version's whole name.
     """
-    return tuple(decode(Pin, store.get(entry.key)) for entry in store.list(_pins(place_of(name))))
+    return tuple(decode(Pin, store.get(entry.key)) for entry in store.list(folder_of(place_of(name), _PINS)))
 
 
 def delete(store: ObjectStore, name: str, *, clock: Clock, by: str, reason: str, grace_s: float = GRACE_S) -> Version:
@@ -92,7 +93,7 @@ def delete(store: ObjectStore, name: str, *, clock: Clock, by: str, reason: str,
     if grace_s < GRACE_S_MIN:
         raise InvalidInput("delete a version", on=name, got=f"{grace_s} s", wanted=f"at least {GRACE_S_MIN:.0f} s")
     place = place_of(name)
-    _pins(place)
+    folder_of(place, _PINS)
     version = resolve(store, name)
     _check_unkept(store, name)
     now_s = clock.now_s()
@@ -121,25 +122,13 @@ def undelete(store: ObjectStore, name: str, *, clock: Clock) -> Version:
         Conflict: Its grace is over, or so nearly that a collection may have begun.
     """
     place = place_of(name)
-    grave = grave_of(store, place)
-    if grave is None:
+    if place.number not in numbers_of(store, place.dataset).deleted:
         raise NotFound("undelete a version", on=name, got="no version that was deleted")
+    grave = decode(Deleted, store.get(deleted_key(place.dataset, place.number)))
     if clock.now_s() > grave.free_after_s - GRACE_S_MIN / 2:
         raise Conflict("undelete a version", on=name, got="its grace is over", wanted="an earlier call")
     store.delete(deleted_key(place.dataset, place.number))
     return resolve(store, name)
-
-
-def grave_of(store: ObjectStore, place: Place) -> Deleted | None:
-    """Returns when and why a version was deleted, or None when it was not.
-
-    Args:
-        store: Where the catalog lies.
-        place: The version.
-    """
-    if place.number not in numbers_of(store, place.dataset).deleted:
-        return None
-    return decode(Deleted, store.get(deleted_key(place.dataset, place.number)))
 
 
 def _check_unkept(store: ObjectStore, name: str) -> None:
@@ -154,9 +143,3 @@ def _check_unkept(store: ObjectStore, name: str) -> None:
             got=f"kept by {', '.join(keepers)[:300]}",
             next_step="first " + "; ".join(steps),
         )
-
-
-def _pins(place: Place) -> str:
-    if not place.number:
-        raise InvalidInput("name a version for ever", got=place.dataset, wanted=f"a number, such as {place.dataset}@1")
-    return f"pins/{place.dataset}/{place.number:06d}"

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from mainspring.data.catalog.log import Place, Version, place_of, version_key
+from mainspring.data.catalog.log import Version, folder_of, place_of, version_key
 from mainspring.domain.codec import decode
 from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.domain.ids import checked_name
 from mainspring.objects import ObjectStore, checked_key
 
+_USES = "uses"
 LINKS_MAX = 100_000  # A lineage of more is no answer for people, and bounds a walk.
 VERSION = "version"
 
@@ -52,7 +53,7 @@ def record_use(store: ObjectStore, version: str, kind: str, id: str) -> None:
     Raises:
         InvalidInput: The kind or id cannot be one, or the version's name has no number.
     """
-    key = f"{_uses(place_of(version))}/{checked_name(kind, 'kind')}/{id.replace('@', '/')}"
+    key = f"{folder_of(place_of(version), _USES)}/{checked_name(kind, 'kind')}/{id.replace('@', '/')}"
     store.put_if_absent(checked_key(key, what="the id of a use"), b"")
 
 
@@ -81,7 +82,7 @@ def descendants(store: ObjectStore, version: Version) -> tuple[Link, ...]:
     """
 
     def below(name: str) -> Iterator[_Far]:
-        folder = _uses(place_of(name))
+        folder = folder_of(place_of(name), _USES)
         for entry in store.list(folder):
             kind, _, id = entry.key.removeprefix(f"{folder}/").partition("/")
             if kind != VERSION:
@@ -117,9 +118,3 @@ def _version(store: ObjectStore, name: str) -> Version | None:
         return decode(Version, store.get(version_key(place.dataset, place.number)))
     except NotFound:
         return None
-
-
-def _uses(place: Place) -> str:
-    if not place.number:
-        raise InvalidInput("name a version for ever", got=place.dataset, wanted=f"a number, such as {place.dataset}@1")
-    return f"uses/{place.dataset}/{place.number:06d}"

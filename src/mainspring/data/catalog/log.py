@@ -266,6 +266,21 @@ def place_of(name: str) -> Place:
     return Place(dataset=dataset, number=int(number) if at else 0)
 
 
+def folder_of(place: Place, kind: str) -> str:
+    """Returns the folder of what is said of one version for ever, such as its pins.
+
+    Args:
+        place: The version's.
+        kind: What is said.
+
+    Raises:
+        InvalidInput: It names no version, but whichever is the newest.
+    """
+    if not place.number:
+        raise InvalidInput("name a version for ever", got=place.dataset, wanted=f"a number, such as {place.dataset}@1")
+    return f"{kind}/{place.dataset}/{place.number:06d}"
+
+
 def version_key(dataset: str, number: int) -> str:
     """Returns where a version lies.
 

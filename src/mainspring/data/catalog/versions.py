@@ -20,7 +20,6 @@ from mainspring.data.catalog.fragments import (
     READERS,
     ROWS,
     Fragment,
-    ids_sum_of,
     mask_of,
     masked,
     put_fragment,
@@ -34,7 +33,6 @@ from mainspring.data.catalog.lineage import VERSION, record_use
 from mainspring.data.catalog.log import (
     NUMBER_MAX,
     TASKS_NAMED_MAX,
-    Numbers,
     Origin,
     Version,
     VersionCandidate,
@@ -196,7 +194,8 @@ def publish(store: ObjectStore, candidate: VersionCandidate, *, waivers: Sequenc
     known: dict[Fragment, list[str]] = {}
     for _ in range(COMMIT_TRIES_MAX):
         numbers = numbers_of(store, candidate.dataset)
-        newest = _newest(store, candidate.dataset, numbers)
+        alive = numbers.alive
+        newest = decode(Version, store.get(version_key(candidate.dataset, alive[-1]))) if alive else None
         _check_fits(candidate, newest)
         if candidate.whole:
             fragments, tasks, parent = candidate.fragments, candidate.tasks, candidate.parent
@@ -306,10 +305,6 @@ def _made(
     return VersionCandidate(id=blake3(encode(said)).hexdigest()[:_ID_LETTERS], **said)
 
 
-def _newest(store: ObjectStore, dataset: str, numbers: Numbers) -> Version | None:
-    return decode(Version, store.get(version_key(dataset, numbers.alive[-1]))) if numbers.alive else None
-
-
 def _check_features(dataset: str, features: Features, newest: Version | None) -> None:
     if newest and newest.features != features:
         raise InvalidInput("extend a dataset", on=dataset, got=str(features), wanted=str(newest.features))
@@ -339,7 +334,8 @@ def _version(
     if number > NUMBER_MAX:
         raise InvalidInput("publish a version", on=candidate.dataset, got=f"number {number}", wanted="another dataset")
     episodes = sum(fragment.episodes for fragment in fragments)
-    said = f"{episodes} episodes, ids summing to {ids_sum_of(fragments)}"
+    ids_sum = sum(int(fragment.ids_sum, 16) for fragment in fragments) % 2**128
+    said = f"{episodes} episodes, ids summing to {ids_sum:032x}"
     return Version(
         dataset=candidate.dataset,
         number=number,

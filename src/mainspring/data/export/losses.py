@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from mainspring.data.export.survey import EpisodeSeen, ExportSurvey, TrackSeen
@@ -25,11 +26,7 @@ def common_losses(
     ]
     for camera in survey.features.cameras:
         pairs = [(one, track) for one in survey.episodes if (track := one.track(camera.name)) is not None]
-        reasons: dict[str, int] = {}
-        for episode, track in pairs if why_again else ():
-            why = why_again(episode, track) if why_again else ""
-            if why:
-                reasons[why] = reasons.get(why, 0) + 1
+        reasons = Counter(why for pair in pairs if (why := why_again(*pair))) if why_again else {}
         lost += [
             f"camera {camera.name}: encoded again in {count} episodes, with a loss: {why}"
             for why, count in sorted(reasons.items())

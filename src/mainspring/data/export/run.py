@@ -15,8 +15,7 @@ from blake3 import blake3
 from mainspring.data.export.survey import EpisodeSeen, ExportSurvey
 from mainspring.domain.codec import decode, encode
 from mainspring.domain.errors import Conflict, InvalidMessage, NotFound
-from mainspring.objects import ObjectStore
-from mainspring.objects.files import reported
+from mainspring.objects import ObjectStore, reported
 
 MARKER = "mainspring-export.json"  # Says what a destination holds, and whether all of it is there.
 EXPORT_JOURNAL = "mainspring-export"  # A folder of the destination, gone when the export is finished.

@@ -163,6 +163,14 @@ class ExportSurvey:
         """Returns how many steps they have together."""
         return sum(episode.row.frames for episode in self.episodes)
 
+    def looks(self, camera: str) -> set[Look]:
+        """Returns how a camera's pictures are coded in its episodes.
+
+        Args:
+            camera: The camera.
+        """
+        return {track.look for episode in self.episodes for track in episode.tracks if track.camera == camera}
+
     def wide(self) -> frozenset[str]:
         """Returns the columns that some episode's values need 64 bits for."""
         return frozenset(name for episode in self.episodes for name in episode.wide)
@@ -373,7 +381,7 @@ def _seen(
         number=number,
         row=row,
         layers=layers,
-        off_grid_ns=_off_grid_ns(read.time_ns, rate_of(row)),
+        off_grid_ns=int(np.abs(read.time_ns - read.time_ns[0] - grid_ns(row.frames, rate_of(row))).max(initial=0)),
         wide=tuple(name for name, values in sorted(read.columns.items()) if _is_wide(values)),
         tracks=tuple(
             _track(store, read, row, place) for place in range(len(row.videos)) if row.videos[place].camera in wanted
@@ -395,10 +403,6 @@ def grid_ns(steps: int, rate: Fraction) -> Integers:
     whole, rest = np.divmod(np.arange(steps, dtype=np.int64) * rate.denominator, rate.numerator)
     times: Integers = whole * NANOSECONDS + rest * NANOSECONDS // rate.numerator
     return times
-
-
-def _off_grid_ns(time_ns: Integers, rate: Fraction) -> int:
-    return int(np.abs(time_ns - time_ns[0] - grid_ns(len(time_ns), rate)).max(initial=0))
 
 
 def _track(store: ObjectStore, read: Recorded, row: EpisodeRow, place: int) -> TrackSeen:

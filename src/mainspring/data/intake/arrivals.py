@@ -20,7 +20,7 @@ from mainspring.data.readers.log import LOG_SUFFIXES
 from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, StorageFull, Unavailable
 from mainspring.domain.ports import Clock
 from mainspring.objects import Blob, Data, blob_of_file
-from mainspring.objects.files import reported
+from mainspring.objects.files import reported, sync_path
 
 ARRIVAL_BYTES_MAX = 256 << 30  # A day of a robot with six cameras.
 PIECE_BYTES_MAX = 64 << 20  # Of one call, held in memory.
@@ -200,8 +200,4 @@ class Inbox:
             )
         part.rename(self.path(arrival))
         for folder in (self._folder, self._arriving):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync_path(folder)

@@ -8,6 +8,7 @@ everything is there, episodes become a version.
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -26,7 +27,7 @@ from mainspring.data.catalog.versions import publish as publish_plainly
 from mainspring.data.features import Features
 from mainspring.data.intake.batch import Batch
 from mainspring.data.intake.journal import Journal, Keys, hash_of, keys_from
-from mainspring.data.intake.judge import UnitVerdict, cleared, content_of, judged
+from mainspring.data.intake.judge import UnitVerdict, content_of, judged
 from mainspring.data.intake.logs.recipe import Recipe
 from mainspring.data.intake.report import NAMED_MAX, IngestProgress, IngestReport, LeftOut, Noted
 from mainspring.data.intake.sources import NATIVE, Survey, survey_of, units_in
@@ -272,7 +273,7 @@ class _Intake:
         except (InvalidInput, NotFound, Conflict) as error:  # What is wrong with its content, a verdict says.
             key, verdicts = "", (UnitVerdict(name=unit.name, reason=f"{error}; it is read again next time"),)
         finally:
-            cleared(folder)
+            shutil.rmtree(folder, ignore_errors=True)
         return _Taken(unit=unit, size_bytes=size_bytes, mark=mark, key=key, verdicts=verdicts)
 
     def _judged(

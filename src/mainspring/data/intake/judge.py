@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -27,8 +26,7 @@ from mainspring.data.options import IngestOptions
 from mainspring.data.packs import PackPiece, piece_of
 from mainspring.data.video.packets import index_of_video
 from mainspring.domain.errors import InvalidInput, MainspringError, NotFound
-from mainspring.objects import Blob, blob_of_file
-from mainspring.objects.files import reported
+from mainspring.objects import Blob, blob_of_file, reported
 
 OUR_FAULT = "a fault of ours that it laid bare"
 
@@ -129,15 +127,6 @@ def content_of(path: Path) -> Blob:
 @lru_cache(maxsize=4_096)
 def _hashed(path: Path, size_bytes: int, mtime_ns: int) -> Blob:
     return blob_of_file(path)
-
-
-def cleared(folder: Path) -> None:
-    """Removes what `judged` left.
-
-    Args:
-        folder: The same.
-    """
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _verdict(mapped: Mapped, blobs: dict[Path, Blob], arrived_ns: int, options: IngestOptions) -> UnitVerdict:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,6 +83,16 @@ def survey_of(source: Path, recipe: Recipe | None, options: IngestOptions = DEFA
     return Survey(units=units, size_bytes=size_bytes, parse_bytes=parse_bytes)
 
 
+def survey_of_units(units: Sequence[Unit]) -> Survey:
+    """Returns how much there is in units that are at hand.
+
+    Args:
+        units: Each.
+    """
+    sizes = [size_of(file.path) for unit in units for file in unit.files]
+    return Survey(units=len(units), size_bytes=sum(sizes), parse_bytes=sum(unit.parse_bytes for unit in units))
+
+
 def units_in(
     source: Path, recipe: Recipe | None, options: IngestOptions = DEFAULT, staging: Staging = LOCAL
 ) -> Iterator[Unit]:
@@ -109,7 +119,7 @@ def units_in(
     how = _How(root=source, recipe=recipe, options=options, staging=staging)
     if source.is_file():
         yield from _units_at(source, source.name, how)
-    elif is_lerobot(source):
+    elif is_lerobot_set(source):
         yield from _lerobot(source, "", how)
     elif is_bag(source):
         yield from _bag_units(source, source.name, how)
@@ -119,15 +129,6 @@ def units_in(
         yield from _rlds_units(source, "", how)
     else:
         yield from _below(source, "", how, DEPTH_MAX)
-
-
-def is_lerobot(folder: Path) -> bool:
-    """Returns whether a folder is a LeRobot dataset.
-
-    Args:
-        folder: The folder.
-    """
-    return is_lerobot_set(folder)
 
 
 def is_bag(folder: Path) -> bool:
@@ -170,7 +171,7 @@ def _below(folder: Path, prefix: str, how: _How, depth: int) -> Iterator[Unit]:
         elif not entry.is_dir(follow_symlinks=False):
             if path.is_file():  # A link that leads to itself is none; `entry` would raise.
                 yield from _units_at(path, name, how)
-        elif is_lerobot(path):
+        elif is_lerobot_set(path):
             try:
                 yield from _lerobot(path, f"{name}/", how)
             except MainspringError as error:

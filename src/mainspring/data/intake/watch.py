@@ -12,14 +12,13 @@ from mainspring.data.catalog.versions import publish as publish_plainly
 from mainspring.data.intake.ingest import Progress, Publish, ingest_units
 from mainspring.data.intake.logs.recipe import Recipe
 from mainspring.data.intake.report import IngestReport
-from mainspring.data.intake.sources import Survey, units_in
-from mainspring.data.intake.units import Unit, mark_of, size_of
+from mainspring.data.intake.sources import survey_of_units, units_in
+from mainspring.data.intake.units import Unit, mark_of
 from mainspring.data.options import DEFAULT, IngestOptions
 from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.domain.ids import checked_name
 from mainspring.domain.ports import Clock
-from mainspring.objects import ObjectStore
-from mainspring.objects.files import reported
+from mainspring.objects import ObjectStore, reported
 
 ROUND_UNITS_MAX = 4_096  # As a batch of the journal.
 SETTLE_S = 10.0  # Twice what rsync and cameras' cards pause in the middle of a file.
@@ -92,7 +91,7 @@ def watch(
         if ready:
             arrived = {unit.name: settling.pop(unit.name).arrived_ns for unit in ready}
             marks = {mark_of(unit) for unit in ready}
-            report = taken(ready, _survey(ready), arrived_ns=lambda unit, arrived=arrived: arrived[unit.name])  # type: ignore[misc]
+            report = taken(ready, survey_of_units(ready), arrived_ns=lambda unit, arrived=arrived: arrived[unit.name])  # type: ignore[misc]
             read |= marks
             if moved is not None:
                 _move(ready, marks, moved)
@@ -138,11 +137,6 @@ def _looked(
     except InvalidInput:  # A dataset that is the folder itself, whose description has not wholly arrived.
         return [], before, read
     return ready, settling, seen
-
-
-def _survey(units: list[Unit]) -> Survey:
-    sizes = [size_of(file.path) for unit in units for file in unit.files]
-    return Survey(units=len(units), size_bytes=sum(sizes), parse_bytes=sum(unit.parse_bytes for unit in units))
 
 
 def _move(units: list[Unit], marks: set[int], moved: Path) -> None:

@@ -63,8 +63,7 @@ class Recorded:
                 wanted=(", ".join(track.camera for track in self.row.videos) or "none")[:300],
             )
         index = index_from_parquet(read_piece(self.store, track.index))
-        path = fetch_blob(self.store, track.blob, self.folder)
-        for frame in frames_shown(path, index, shown_at(self.table, camera)):
+        for frame in frames_shown(fetch_blob(self.store, track.blob, self.folder), index, shown_at(self.table, camera)):
             yield frame.to_ndarray(format="rgb24")
 
 

@@ -159,8 +159,15 @@ def _threads() -> int:
 
 
 def _view_id(version: Version, recipe: ViewRecipe, sides: Sides) -> str:
-    made_by = {"producer": PRODUCER, "decoding": DECODING}
-    return _hash({"version": version.id, "recipe": to_plain(recipe), "sides": sides.id, **made_by})
+    return _hash(
+        {
+            "version": version.id,
+            "recipe": to_plain(recipe),
+            "sides": sides.id,
+            "producer": PRODUCER,
+            "decoding": DECODING,
+        }
+    )
 
 
 def _shard_id(recipe: ViewRecipe, features: Features) -> str:

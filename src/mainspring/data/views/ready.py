@@ -130,18 +130,15 @@ class FrameMaker:
         videos: dict[str, Coded] = {}
         pictures = {camera.name: PictureHash() for camera in self.features.cameras}
         with reported("build a view", str(self.folder)):
-            if self.features.cameras and self.recipe.codec == RAW:
-                size = self.recipe.image_size
-                images = _pixels(self.folder, (len(steps), len(self.features.cameras), size, size, 3))
-                for view, camera in enumerate(self.features.cameras):
-                    shown = shown_at(table, camera.name)[steps]
-                    frames = self._frames(tracks[camera.name], shown, pictures[camera.name])
-                    read_frames(frames, images[:, view])
-                columns[IMAGES] = images
-            else:
-                for camera in self.features.cameras:
-                    shown = shown_at(table, camera.name)[steps]
-                    frames = self._frames(tracks[camera.name], shown, pictures[camera.name])
+            raw, size = self.recipe.codec == RAW, self.recipe.image_size
+            if self.features.cameras and raw:
+                columns[IMAGES] = _pixels(self.folder, (len(steps), len(self.features.cameras), size, size, 3))
+            for view, camera in enumerate(self.features.cameras):
+                shown = shown_at(table, camera.name)[steps]
+                frames = self._frames(tracks[camera.name], shown, pictures[camera.name])
+                if raw:
+                    read_frames(frames, columns[IMAGES][:, view])
+                else:
                     videos[camera.name] = self._coded(frames)
         return ReadyEpisode(
             columns=columns, videos=videos, pictures={name: each.text for name, each in pictures.items()}

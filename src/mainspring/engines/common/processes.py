@@ -92,11 +92,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def _table() -> Mapping[int, _Stat]:
-    found = {}
-    for name in os.listdir(_PROC):
-        if name.isdigit() and (stat := _stat(int(name))) is not None:
-            found[int(name)] = stat
-    return found
+    return {int(name): stat for name in os.listdir(_PROC) if name.isdigit() and (stat := _stat(int(name)))}
 
 
 def _stat(pid: int) -> _Stat | None:

@@ -61,8 +61,9 @@ def _elastic(snapshot: Snapshot, rows: Integers) -> Iterator[_Elastic]:
 
 
 def _can_change(snapshot: Snapshot, shape: int) -> bool:
-    roles = snapshot.shapes[shape].roles
-    return any(option.replicas_min < option.replicas for role in roles for option in role.options)
+    return any(
+        option.replicas_min < option.replicas for role in snapshot.shapes[shape].roles for option in role.options
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -319,8 +319,7 @@ class SnapshotBuilder:
         """
         if now_s <= self._usage.at_s:
             return
-        passed_s = now_s - self._usage.at_s
-        fades = 0.5 ** (passed_s / self._half_life_s)
+        fades = 0.5 ** ((now_s - self._usage.at_s) / self._half_life_s)
         gain_s = (1.0 - fades) * self._half_life_s / log(2.0)
         used = np.array([self._usage.value_s.get(name, 0.0) for name in names], dtype=np.float64) * fades
         if self._usage.at_s > -inf and len(live.attempts):

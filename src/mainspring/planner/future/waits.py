@@ -93,8 +93,7 @@ class Waiting:
         """
         if shape not in self.closed:
             if id(menu) not in self._closed_menus:
-                cause = _Cause(bar=None, menu=menu, code=code, team=NONE)
-                self._closed_menus[id(menu)] = self._cause(cause)
+                self._closed_menus[id(menu)] = self._cause(_Cause(bar=None, menu=menu, code=code, team=NONE))
             self.closed[shape] = self._closed_menus[id(menu)]
 
     def team(self, shape: int, team: int, bar: BindingLimit | None, menu: CandidateSet) -> None:

@@ -163,8 +163,7 @@ class FreeCapacity:
                 best, best_rank = cost, rank
         if best == inf:
             return None
-        row = self._kinds.row_of(best_rank)
-        return Picked(rows=np.array([row]), units=np.array([units]), cost=best)
+        return Picked(rows=np.array([self._kinds.row_of(best_rank)]), units=np.array([units]), cost=best)
 
     def _caps(self, pool: Pool, holds: Flags | None) -> Integers:
         """Returns how many units each node of a pool has room for now, partly used chips included."""
@@ -192,7 +191,8 @@ class FreeCapacity:
         """
         kinds, need, rows = self._kinds, pool.need, picked.rows
         before = kinds.number[rows]
-        self._undo.append((rows, before, self._chips_of(rows) if need.share_milli else ()))
+        chips = tuple(self._chips.get(row, ()) for row in rows.tolist()) if need.share_milli else ()
+        self._undo.append((rows, before, chips))
         if len(rows) == 1:
             row, units = int(rows[0]), int(picked.units[0])
             kind, opened = kinds.after(kinds.of[before.item(0)], need, units)
@@ -233,14 +233,10 @@ class FreeCapacity:
         """
         while len(self._undo) > mark:
             rows, before, chips = self._undo.pop()
-            now = self._kinds.number[rows]
-            for group in groups(now * len(self._kinds.of) + before):
+            for group in groups(self._kinds.number[rows] * len(self._kinds.of) + before):
                 self._put(rows[group], self._kinds.of[int(before[group[0]])])
             for row, known in zip(rows.tolist(), chips, strict=False):
                 self._chips[row] = known
-
-    def _chips_of(self, rows: Integers) -> tuple[_Chips, ...]:
-        return tuple(self._chips.get(row, ()) for row in rows.tolist())
 
     def _share(self, row: int, milli: int, opened: tuple[int, ...]) -> tuple[int, ...]:
         """Takes thousandths of chips that have as much free as `opened` says; returns the numbers of the chips."""

@@ -195,8 +195,7 @@ def _covered(
             standing[attempt[taken]] = depths[team[taken]] - depth
         ahead = before.reshape(count, width, ranks).cumsum(axis=2).astype(np.int64)
         left = (guarantee[:, :, None] - ahead).tolist()
-    precedence = np.stack([standing, live.tier, level], axis=1)
-    return _Covered(precedence=sealed(precedence), left=left)
+    return _Covered(precedence=sealed(np.stack([standing, live.tier, level], axis=1)), left=left)
 
 
 def _fitting(attempts: list[int], cells: list[int], milli: list[int], room: list[int]) -> list[int]:

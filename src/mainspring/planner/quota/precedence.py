@@ -39,5 +39,4 @@ def attained_level(teams: Teams, policy: Policy, team: Integers, attained_chip_s
     """
     if not teams.attained.any():
         return np.zeros(len(team), dtype=np.int64)
-    level = np.searchsorted(policy.attained_levels_chip_s, attained_chip_s)
-    return np.where(teams.attained[team], level, 0)
+    return np.where(teams.attained[team], np.searchsorted(policy.attained_levels_chip_s, attained_chip_s), 0)

@@ -8,14 +8,13 @@ import typer
 
 from mainspring import data  # Loads its names when they are used, so that other verbs start fast.
 from mainspring.app.base.specs import duration_from
+from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.render import data as look
 from mainspring.app.render.tables import show
-from mainspring.app.sdk.lab import Lab
 from mainspring.domain.errors import InvalidInput
 
 app = typer.Typer()
 BRING_IN, LOOK, MAKE, KEEP = "Recordings in", "Look", "Versions and views", "Keep and let go"  # In help.
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Name = Annotated[str, typer.Argument(help="A dataset, or one version of it such as pick@3.", metavar="DATASET[@N]")]
 Exact = Annotated[str, typer.Argument(help="One version, such as pick@3.", metavar="DATASET@N")]
 Dataset = Annotated[str, typer.Argument(help="A dataset.", metavar="DATASET")]
@@ -26,7 +25,7 @@ Reason = Annotated[str, typer.Option(help="Why, for people.", metavar="TEXT")]
 
 @app.command("select", rich_help_panel=MAKE)
 def select(
-    context: typer.Context,
+    context: LabContext,
     name: Name,
     where: Annotated[str, typer.Option(help="SQL over what is known of an episode.", metavar="SQL")],
     into: As,
@@ -41,14 +40,13 @@ def select(
 
     Example: ms data select pick --where "success and metadata['site'] = 'lab'" --as pick-good
     """
-    lab: Lab = context.obj
-    version = lab.data.select(name, where, into, layers=layer or ())
+    version = context.obj.data.select(name, where, into, layers=layer or ())
     show(version, as_json=as_json, look=lambda: _frozen(version))
 
 
 @app.command("merge", rich_help_panel=MAKE)
 def merge(
-    context: typer.Context,
+    context: LabContext,
     names: Annotated[list[str], typer.Argument(help="Two or more.", metavar="DATASET[@N]")],
     into: As,
     as_json: Json = False,
@@ -57,14 +55,13 @@ def merge(
 
     Example: ms data merge pick place@2 --as pick-and-place
     """
-    lab: Lab = context.obj
-    version = lab.data.merge(names, into)
+    version = context.obj.data.merge(names, into)
     show(version, as_json=as_json, look=lambda: _frozen(version))
 
 
 @app.command("split", rich_help_panel=MAKE)
 def split(
-    context: typer.Context,
+    context: LabContext,
     name: Name,
     holdout: Annotated[float, typer.Option(min=0, max=1, help="Share of episodes to hold out.")] = 0.1,
     by: Annotated[str, typer.Option(help="SQL for what episodes share that must stay on one side.")] = "id",
@@ -79,14 +76,13 @@ def split(
 
     Example: ms data split pick --holdout 0.2 --by "metadata['session']" --as pick
     """
-    lab: Lab = context.obj
-    report = lab.data.split(name, holdout, by=by, dataset=into)
+    report = context.obj.data.split(name, holdout, by=by, dataset=into)
     show(report, as_json=as_json, look=lambda: look.split_look(report))
 
 
 @app.command("mix", rich_help_panel=MAKE)
 def mix(
-    context: typer.Context,
+    context: LabContext,
     name: Annotated[str, typer.Argument(help="The mixture; all when left out.", metavar="NAME")] = "",
     parts: Annotated[
         list[str] | None,
@@ -98,7 +94,7 @@ def mix(
 
     Example: ms data mix everyday pick@3=3 place@1=1
     """
-    lab: Lab = context.obj
+    lab = context.obj
     weights = {}
     for part in parts or ():
         version, _, weight = part.rpartition("=")
@@ -118,7 +114,7 @@ def mix(
 
 @app.command("diff", rich_help_panel=LOOK)
 def diff(
-    context: typer.Context,
+    context: LabContext,
     before: Annotated[str, typer.Argument(help="One version.", metavar="DATASET[@N]")],
     after: Annotated[str, typer.Argument(help="Another.", metavar="DATASET[@N]")],
     as_json: Json = False,
@@ -127,8 +123,7 @@ def diff(
 
     Example: ms data diff pick@1 pick@2
     """
-    lab: Lab = context.obj
-    found = lab.data.diff(before, after)
+    found = context.obj.data.diff(before, after)
     facts = {
         "before": found.before,
         "after": found.after,
@@ -144,17 +139,16 @@ def diff(
 
 
 @app.command("log", rich_help_panel=LOOK)
-def log(context: typer.Context, dataset: Dataset, as_json: Json = False) -> None:
+def log(context: LabContext, dataset: Dataset, as_json: Json = False) -> None:
     """List a dataset's versions, newest first, and how each came to be."""
-    lab: Lab = context.obj
-    versions = lab.data.history(dataset)
+    versions = context.obj.data.history(dataset)
     show(tuple(reversed(versions)), as_json=as_json, look=lambda: look.history_table(versions))
 
 
 @app.command("lineage", rich_help_panel=LOOK)
-def lineage(context: typer.Context, name: Name, as_json: Json = False) -> None:
+def lineage(context: LabContext, name: Name, as_json: Json = False) -> None:
     """Show what a version was made of, and what uses it: versions, mixtures, views, runs."""
-    lab: Lab = context.obj
+    lab = context.obj
     version = lab.data.version(name).name
     up, down = lab.data.ancestors(version), lab.data.descendants(version)
     facts = {"version": version, "ancestors": up, "descendants": down}
@@ -162,11 +156,10 @@ def lineage(context: typer.Context, name: Name, as_json: Json = False) -> None:
 
 
 @app.command("candidates", rich_help_panel=MAKE)
-def candidates(context: typer.Context, dataset: Dataset, as_json: Json = False) -> None:
+def candidates(context: LabContext, dataset: Dataset, as_json: Json = False) -> None:
     """List what a gate keeps from becoming a version, and why."""
-    lab: Lab = context.obj
-    found = lab.data.candidates(dataset)
-    findings = {each.id: lab.data.findings(each) for each in found}
+    found = context.obj.data.candidates(dataset)
+    findings = {each.id: context.obj.data.findings(each) for each in found}
     facts = tuple({"candidate": each, "findings": findings[each.id]} for each in found)
     none = f"Nothing waits to become a version of {dataset}."
     show(facts, as_json=as_json, look=lambda: look.candidates_look(found, findings) if found else none)
@@ -174,7 +167,7 @@ def candidates(context: typer.Context, dataset: Dataset, as_json: Json = False) 
 
 @app.command("publish", rich_help_panel=MAKE)
 def publish(
-    context: typer.Context,
+    context: LabContext,
     dataset: Dataset,
     candidate: Annotated[str, typer.Argument(help="Its id, or how it begins.", metavar="CANDIDATE")],
     waive: Annotated[
@@ -188,35 +181,32 @@ def publish(
 
     Example: ms data publish pick 4c01 --waive distribution --by ada --reason "new gripper"
     """
-    lab: Lab = context.obj
-    version = lab.data.publish(
+    version = context.obj.data.publish(
         dataset, candidate, waivers=tuple(data.Waiver(gate=gate, by=by, reason=reason) for gate in waive or ())
     )
     show(version, as_json=as_json, look=lambda: _frozen(version))
 
 
 @app.command("pin", rich_help_panel=KEEP)
-def pin(context: typer.Context, name: Name, reason: Reason, by: By = "", as_json: Json = False) -> None:
+def pin(context: LabContext, name: Name, reason: Reason, by: By = "", as_json: Json = False) -> None:
     """Keep a version from being deleted.
 
     Example: ms data pin pick@3 --reason "baseline of the paper"
     """
-    lab: Lab = context.obj
-    made = lab.data.pin(name, reason=reason, owner=by)
+    made = context.obj.data.pin(name, reason=reason, owner=by)
     show(made, as_json=as_json, look=lambda: f"{made.owner} keeps {made.version}: {made.reason}")
 
 
 @app.command("unpin", rich_help_panel=KEEP)
-def unpin(context: typer.Context, name: Name, by: By = "", as_json: Json = False) -> None:
+def unpin(context: LabContext, name: Name, by: By = "", as_json: Json = False) -> None:
     """Take a pin off a version."""
-    lab: Lab = context.obj
-    version = lab.data.unpin(name, owner=by)
+    version = context.obj.data.unpin(name, owner=by)
     show({"version": version.name}, as_json=as_json, look=lambda: f"Nothing of yours keeps {version.name} now.")
 
 
 @app.command("rm", rich_help_panel=KEEP)
 def remove(
-    context: typer.Context,
+    context: LabContext,
     name: Annotated[str, typer.Argument(help="A version such as pick@3, or a mixture.", metavar="DATASET@N")],
     reason: Reason,
     by: By = "",
@@ -226,7 +216,7 @@ def remove(
 
     Example: ms data rm pick@2 --reason "wrong calibration"
     """
-    lab: Lab = context.obj
+    lab = context.obj
     if "@" not in name and name in (mixture.name for mixture in lab.data.mixtures()):
         lab.data.delete_mixture(name)
         show({"mixture": name}, as_json=as_json, look=lambda: f"Deleted mixture {name}.")
@@ -237,16 +227,15 @@ def remove(
 
 
 @app.command("restore", rich_help_panel=KEEP)
-def restore(context: typer.Context, name: Exact, as_json: Json = False) -> None:
+def restore(context: LabContext, name: Exact, as_json: Json = False) -> None:
     """Bring a deleted version back."""
-    lab: Lab = context.obj
-    version = lab.data.restore(name)
+    version = context.obj.data.restore(name)
     show(version, as_json=as_json, look=lambda: f"{version.name} is back: {version.episodes} episodes.")
 
 
 @app.command("gc", rich_help_panel=KEEP)
 def gc(
-    context: typer.Context,
+    context: LabContext,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,
     grace: Annotated[
         str, typer.Option(help="Touch nothing younger, such as 36h.", metavar="DURATION", show_default="14d")
@@ -257,8 +246,7 @@ def gc(
 
     Example: ms data gc --dry-run
     """
-    lab: Lab = context.obj
-    report = lab.data.gc(grace_s=duration_from(grace) if grace else None, dry_run=dry_run)
+    report = context.obj.data.gc(grace_s=duration_from(grace) if grace else None, dry_run=dry_run)
     show(report, as_json=as_json, look=lambda: look.gc_look(report))
 
 

@@ -18,9 +18,10 @@ from typing import Annotated, Any
 import typer
 
 from mainspring import data  # Loads its names when they are used, so that other verbs start fast.
+from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.cli.data import catalog, export, layers
 from mainspring.app.cli.data import ingest as said
-from mainspring.app.cli.data.catalog import BRING_IN, LOOK, MAKE
+from mainspring.app.cli.data.catalog import BRING_IN, LOOK, MAKE, Name
 from mainspring.app.render import data as look
 from mainspring.app.render.checkpoints import size_text
 from mainspring.app.render.progress import bytes_bar, progress_bar
@@ -31,8 +32,6 @@ from mainspring.domain.codec import to_plain
 from mainspring.domain.errors import Conflict, InvalidInput
 
 app = typer.Typer()
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Name = Annotated[str, typer.Argument(help="A dataset, or one version of it such as pick@3.", metavar="DATASET[@N]")]
 Dataset = Annotated[str, typer.Option(help="Name of the dataset they join.", metavar="NAME")]
 Recipe = Annotated[
     Path | None, typer.Option(help="How the topics of logs become episodes; see ms data inspect.", metavar="FILE")
@@ -116,7 +115,7 @@ def view_with_progress(lab: Lab, name: str, recipe: data.ViewRecipe) -> data.Vie
 @app.command("ingest", rich_help_panel=BRING_IN)
 @said.with_options
 def ingest_command(
-    context: typer.Context,
+    context: LabContext,
     sources: Annotated[
         list[str],
         typer.Argument(
@@ -145,7 +144,7 @@ def ingest_command(
 @app.command("watch", rich_help_panel=BRING_IN)
 @said.with_options
 def watch_command(
-    context: typer.Context,
+    context: LabContext,
     folder: Annotated[Path, typer.Argument(help="What to watch, at any depth.", metavar="FOLDER")],
     dataset: Dataset,
     recipe: Recipe = None,
@@ -163,8 +162,7 @@ def watch_command(
 
     Example: ms data watch /data/robot-7 --dataset pick --moved /data/robot-7-done
     """
-    lab: Lab = context.obj
-    rounds = lab.data.watch(
+    rounds = context.obj.data.watch(
         folder, dataset, recipe=recipe, options=options, moved=moved, settle_s=settle, kept_back=ERRORS.print
     )
     ERRORS.print(f"Watching {folder} for {dataset}; end with Ctrl-C.")
@@ -178,7 +176,7 @@ def watch_command(
 
 @app.command("inspect", rich_help_panel=BRING_IN)
 def inspect_command(
-    context: typer.Context,
+    context: LabContext,
     path: Annotated[
         str, typer.Argument(help="MCAP, ROS bag or ULog; a LeRobot dataset; or a folder of tables.", metavar="FILE")
     ],
@@ -190,8 +188,7 @@ def inspect_command(
 
     Example: ms data inspect run.bag --write pick.yaml
     """
-    lab: Lab = context.obj
-    proposal = lab.data.inspect(path, msgs)
+    proposal = context.obj.data.inspect(path, msgs)
     if isinstance(proposal, data.SetProposal):
         if write is not None:
             raise InvalidInput(
@@ -214,7 +211,7 @@ def inspect_command(
 
 @app.command("upload", rich_help_panel=BRING_IN)
 def upload_command(
-    context: typer.Context,
+    context: LabContext,
     files: Annotated[list[Path], typer.Argument(help="Recordings: .mcap, .bag, .db3, .ulg.", metavar="FILE")],
     dataset: Dataset,
     recipe: Recipe = None,
@@ -225,7 +222,7 @@ def upload_command(
 
     Example: ms data upload run-0412.mcap --dataset pick --wait
     """
-    lab: Lab = context.obj
+    lab = context.obj
     if recipe is not None:
         lab.data.send_recipe(recipe, dataset)
     sizes = {path: path.stat().st_size for path in files}
@@ -247,7 +244,7 @@ def upload_command(
 
 
 @app.command("ls", rich_help_panel=LOOK)
-def list_command(context: typer.Context, as_json: Json = False) -> None:
+def list_command(context: LabContext, as_json: Json = False) -> None:
     """List datasets with their newest versions."""
     newest = context.obj.data.datasets()
     none = "No datasets yet. Try: ms data ingest SOURCE --dataset NAME"
@@ -256,7 +253,7 @@ def list_command(context: typer.Context, as_json: Json = False) -> None:
 
 @app.command("show", rich_help_panel=LOOK)
 def show_command(
-    context: typer.Context,
+    context: LabContext,
     name: Name,
     episode: Annotated[str, typer.Argument(help="One episode: its id, or how it begins.", metavar="EPISODE")] = "",
     png: Annotated[
@@ -269,7 +266,7 @@ def show_command(
 
     Example: ms data show pick 3f2a --png episode.png
     """
-    lab: Lab = context.obj
+    lab = context.obj
     version = lab.data.version(name)
     if png is not None and not episode:
         episode = lab.data.episodes(version.name, limit=1)[0].id
@@ -287,7 +284,7 @@ def show_command(
 
 @app.command("view", rich_help_panel=MAKE)
 def view_command(
-    context: typer.Context,
+    context: LabContext,
     name: Name,
     image_size: Annotated[
         int | None, typer.Option(help="Height and width of images, in pixels, even.", show_default="64")

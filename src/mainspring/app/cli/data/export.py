@@ -7,23 +7,21 @@ from typing import Annotated
 import typer
 
 from mainspring import data  # Loads its names when they are used, so that other verbs start fast.
-from mainspring.app.cli.data.catalog import MAKE
+from mainspring.app.cli.arguments import Json, LabContext
+from mainspring.app.cli.data.catalog import MAKE, Name
 from mainspring.app.render.checkpoints import size_text
 from mainspring.app.render.progress import progress_bar
 from mainspring.app.render.tables import ERRORS, facts_grid, show
-from mainspring.app.sdk.lab import Lab
 from mainspring.domain.errors import InvalidInput
 
 app = typer.Typer()
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Name = Annotated[str, typer.Argument(help="A dataset, or one version of it such as pick@3.", metavar="DATASET[@N]")]
 FORMATS = ("lerobot-v3", "lerobot-v2.1", "mcap", "rlds", "hdf5")
 RERUN = "rerun"
 
 
 @app.command("export", rich_help_panel=MAKE)
 def export_command(
-    context: typer.Context,
+    context: LabContext,
     name: Name,
     dest: Annotated[
         str, typer.Argument(help="An empty folder, or s3://bucket/prefix, gs://.., az://..", metavar="DEST")
@@ -52,14 +50,13 @@ def export_command(
 
     Example: ms data export pick@3 out/pick --to lerobot-v3 --where "success and seconds > 2"
     """
-    lab: Lab = context.obj
     if bool(to) == rerun or (to and to not in FORMATS):
         raise InvalidInput(
             "export a version",
             got=f"--to {to}" + " and --rerun" * rerun if to else "neither --to nor --rerun",
             wanted=f"--to {', '.join(FORMATS)}; or --rerun",
         )
-    prepared = lab.data.prepare_export(
+    prepared = context.obj.data.prepare_export(
         name,
         to or RERUN,
         where=where,
@@ -76,7 +73,7 @@ def export_command(
             bar.update(task, completed=at.done, total=at.total, note=f"{at.files} files, {size_text(at.size_bytes)}")
 
         try:
-            report = lab.data.write_export(prepared, dest, strict=strict, progress=advanced)
+            report = context.obj.data.write_export(prepared, dest, strict=strict, progress=advanced)
         except KeyboardInterrupt:
             bar.console.print("What was written is kept: the same command does the rest.")
             raise

@@ -8,21 +8,19 @@ from typing import Annotated
 import typer
 
 from mainspring import data  # Loads its names when they are used, so that other verbs start fast.
-from mainspring.app.cli.data.catalog import LOOK, MAKE
+from mainspring.app.cli.arguments import Json, LabContext
+from mainspring.app.cli.data.catalog import LOOK, MAKE, Name
 from mainspring.app.render.progress import progress_bar
 from mainspring.app.render.tables import Listing, facts_grid, show
-from mainspring.app.sdk.lab import Lab
 from mainspring.domain.errors import InvalidInput
 
 app = typer.Typer()
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Name = Annotated[str, typer.Argument(help="A dataset, or one version of it such as pick@3.", metavar="DATASET[@N]")]
 _REASONS_SHOWN = 10
 
 
 @app.command("layer", rich_help_panel=MAKE)
 def layer_command(
-    context: typer.Context,
+    context: LabContext,
     name: Name,
     producer: Annotated[
         str, typer.Argument(help="path/file.py:name or package.module:name, a function with @producer.")
@@ -39,7 +37,7 @@ def layer_command(
 
     Example: ms data layer pick quality.py:motion --set window=5 --processes 4
     """
-    lab: Lab = context.obj
+    lab = context.obj
     parameters = dict(_parameter(word) for word in told or ())
     pool: data.Pool = data.RayPool(address=ray) if ray else data.LocalPool(processes=processes)
     with progress_bar() as bar:
@@ -76,10 +74,9 @@ def _parameter(word: str) -> tuple[str, bool | int | float | str]:
 
 
 @app.command("layers", rich_help_panel=LOOK)
-def layers_command(context: typer.Context, as_json: Json = False) -> None:
+def layers_command(context: LabContext, as_json: Json = False) -> None:
     """List layers: what made them, and what they hold."""
-    lab: Lab = context.obj
-    found = data.known_layers(lab.objects())
+    found = data.known_layers(context.obj.objects())
 
     def look() -> Listing | str:
         if not found:
@@ -99,7 +96,7 @@ def layers_command(context: typer.Context, as_json: Json = False) -> None:
 
 @app.command("check", rich_help_panel=LOOK)
 def check_command(
-    context: typer.Context,
+    context: LabContext,
     view: Annotated[
         str | None, typer.Argument(help="A view's id, as ms data view prints it.", metavar="VIEW", show_default="all")
     ] = None,
@@ -110,7 +107,7 @@ def check_command(
     Without a view, only the latter: views and layers that an earlier version made from videos that it could decode
     wrongly, with the commands that make them again. Exit 2 if a batch changed, or anything is named.
     """
-    lab: Lab = context.obj
+    lab = context.obj
     found = [each for each in data.suspects(lab.objects()) if view is None or each.id == view]
     if view is not None:
         golden = data.check_golden(
@@ -137,10 +134,9 @@ def _suspects_look(found: list[data.Suspect]) -> Listing | str:
 
 
 @app.command("fresh", rich_help_panel=LOOK)
-def fresh_command(context: typer.Context, name: Name, as_json: Json = False) -> None:
+def fresh_command(context: LabContext, name: Name, as_json: Json = False) -> None:
     """Show how long a version's new episodes took from their arrival until they could be trained on."""
-    lab: Lab = context.obj
-    fresh = data.freshness(lab.objects(), data.resolve(lab.objects(), name))
+    fresh = data.freshness(context.obj.objects(), data.resolve(context.obj.objects(), name))
     facts = {
         "version": fresh.version,
         "new episodes": str(fresh.episodes),

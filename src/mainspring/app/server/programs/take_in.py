@@ -15,13 +15,16 @@ from pathlib import Path
 
 from mainspring.app.base.system import SystemClock
 from mainspring.app.server.arrivals import OUTCOMES, RECIPE, settle
-from mainspring.data.gates.publishing import publish_judged
-from mainspring.data.intake.arrivals import Inbox
-from mainspring.data.intake.ingest import ingest_units
-from mainspring.data.intake.logs.recipe import recipe_from_yaml
-from mainspring.data.intake.report import IngestReport
-from mainspring.data.intake.sources import Survey, units_in
-from mainspring.data.intake.units import Unit
+from mainspring.data import (
+    Inbox,
+    IngestReport,
+    Unit,
+    ingest_units,
+    publish_judged,
+    recipe_from_yaml,
+    survey_of_units,
+    units_in,
+)
 from mainspring.domain.errors import Conflict, MainspringError
 from mainspring.domain.ports import Clock
 from mainspring.objects import ObjectStore, open_store
@@ -67,13 +70,11 @@ def take_in(inbox: Path, store: ObjectStore, clock: Clock) -> Iterator[IngestRep
     _sweep(inbox, clock)
     recipe = recipe_from_yaml(inbox / RECIPE) if (inbox / RECIPE).exists() else None
     while units := list(islice(units_in(inbox, recipe), ROUND_UNITS_MAX)) if _holds_any(inbox) else []:
-        sizes = [file.path.stat().st_size for unit in units for file in unit.files]
-        survey = Survey(units=len(units), size_bytes=sum(sizes), parse_bytes=sum(unit.parse_bytes for unit in units))
         reasons: Mapping[str, str]
         try:
             report = ingest_units(
                 units,
-                survey,
+                survey_of_units(units),
                 store,
                 inbox.name,
                 clock=clock,

@@ -22,13 +22,14 @@ from mainspring.data.export.formats.pictures import (
     PictureForm,
     coded_pictures,
     counts,
+    drawn_again,
     form_of,
     pixel_pictures,
     short_camera,
 )
 from mainspring.data.export.losses import common_losses
 from mainspring.data.export.run import Job, JobResult, MadeFile, Work, episode_job
-from mainspring.data.export.survey import EpisodeSeen, ExportSurvey, Look, part_of, read_episode
+from mainspring.data.export.survey import EpisodeSeen, ExportSurvey, part_of, read_episode
 from mainspring.data.features import ACTION, STATE
 from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.objects.files import reported
@@ -67,12 +68,7 @@ class Hdf5Files:
     @property
     def lost(self) -> tuple[str, ...]:
         """See `ExportFormat.lost`."""
-        lost = [*common_losses(self._survey, None)]
-        for name, form in self._forms.items():
-            looks = {track.look for one in self._survey.episodes for track in one.tracks if track.camera == name}
-            if form is PictureForm.COLOUR and Look.VIDEO in looks:
-                lost.append(f"camera {name}: video; it goes out as the RGB pixels of each step")
-        return tuple(lost)
+        return (*common_losses(self._survey, None), *drawn_again(self._survey, self._forms, "the RGB pixels"))
 
     @property
     def jobs(self) -> Sequence[Job]:

@@ -106,7 +106,8 @@ def lerobot_shape(survey: ExportSurvey) -> LeRobotShape:
     """
     survey.every_camera("LeRobot")
     cameras = [camera.name for camera in survey.features.cameras]
-    stills = tuple(camera for camera in cameras if is_stills(survey, camera))
+    # These go into the tables, as they are: LeRobot's "image".
+    stills = tuple(camera for camera in cameras if survey.looks(camera) <= {Look.PNG, Look.GRAY, Look.DEPTH})
     return LeRobotShape(
         names=lerobot_names(survey.features),
         wide=survey.wide(),
@@ -116,17 +117,6 @@ def lerobot_shape(survey: ExportSurvey) -> LeRobotShape:
         starts=tuple(itertools.accumulate((one.row.frames for one in survey.episodes[:-1]), initial=0)),
         rate=survey.one_rate("LeRobot"),
     )
-
-
-def is_stills(survey: ExportSurvey, camera: str) -> bool:
-    """Returns whether a camera's pictures go into the tables, as they are: LeRobot's "image".
-
-    Args:
-        survey: What goes out.
-        camera: The camera.
-    """
-    looks = {track.look for episode in survey.episodes for track in episode.tracks if track.camera == camera}
-    return looks <= {Look.PNG, Look.GRAY, Look.DEPTH}
 
 
 def codes_again(episode: EpisodeSeen, camera: str) -> bool:

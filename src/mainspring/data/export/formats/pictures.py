@@ -39,9 +39,22 @@ def form_of(survey: ExportSurvey, camera: str) -> PictureForm:
         survey: What goes out.
         camera: The camera.
     """
-    looks = {track.look for one in survey.episodes for track in one.tracks if track.camera == camera}
+    looks = survey.looks(camera)
     alone = {Look.JPEG: PictureForm.JPEG, Look.GRAY: PictureForm.GRAY, Look.DEPTH: PictureForm.DEPTH}
     return alone.get(looks.pop(), PictureForm.COLOUR) if len(looks) == 1 else PictureForm.COLOUR
+
+
+def drawn_again(survey: ExportSurvey, forms: Mapping[str, PictureForm], what: str) -> Iterator[str]:
+    """Yields what is lost of cameras of video where each step goes out as a picture.
+
+    Args:
+        survey: What goes out.
+        forms: Of its cameras.
+        what: What a step's picture goes out as.
+    """
+    for name, form in forms.items():
+        if form is PictureForm.COLOUR and Look.VIDEO in survey.looks(name):
+            yield f"camera {name}: video; it goes out as {what} of each step"
 
 
 def short_camera(camera: str) -> str:

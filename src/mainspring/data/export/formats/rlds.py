@@ -16,7 +16,14 @@ from typing import Any, final
 
 import numpy as np
 
-from mainspring.data.export.formats.pictures import PictureForm, coded_pictures, counts, form_of, short_camera
+from mainspring.data.export.formats.pictures import (
+    PictureForm,
+    coded_pictures,
+    counts,
+    drawn_again,
+    form_of,
+    short_camera,
+)
 from mainspring.data.export.formats.tfrecord import FeatureValue, example, framed
 from mainspring.data.export.losses import common_losses
 from mainspring.data.export.run import Job, JobResult, MadeFile, Work
@@ -61,11 +68,8 @@ class RldsFolder:
     @property
     def lost(self) -> tuple[str, ...]:
         """See `ExportFormat.lost`."""
-        lost = [*common_losses(self._survey, None)]
-        for name, form in self._forms.items():
-            looks = {track.look for one in self._survey.episodes for track in one.tracks if track.camera == name}
-            if form is PictureForm.COLOUR and Look.VIDEO in looks:
-                lost.append(f"camera {name}: video; it goes out as PNG of the RGB pixels of each step")
+        drawn = drawn_again(self._survey, self._forms, "PNG of the RGB pixels")
+        lost = [*common_losses(self._survey, None), *drawn]
         if names := [column.name for column in self._survey.features.columns if not _numbered(column.names)]:
             lost.append(f"names of dimensions of {', '.join(names)[:200]}: RLDS has none")
         return tuple(lost)

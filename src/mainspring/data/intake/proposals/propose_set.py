@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -163,12 +164,12 @@ def _spread(recordings: Sequence[Recording]) -> Iterable[Recording]:
 def _hints(tried: _Tried, words: Sequence[str]) -> dict[str, int]:
     """Returns the options that the reasons name, each with how many episodes it would let in."""
     given = " ".join(words)
-    found: dict[str, int] = {}
-    for reason in (tried.broken,) if tried.broken else tried.reasons:
-        for hint in dict.fromkeys(map(_said, _HINT.finditer(reason))):
-            if hint and hint not in given and not (hint.startswith("--resample") and "--resample" in given):
-                found[hint] = found.get(hint, 0) + 1
-    return found
+    return Counter(
+        hint
+        for reason in ((tried.broken,) if tried.broken else tried.reasons)
+        for hint in dict.fromkeys(map(_said, _HINT.finditer(reason)))
+        if hint and hint not in given and not (hint.startswith("--resample") and "--resample" in given)
+    )
 
 
 def _said(match: re.Match[str]) -> str:

@@ -20,7 +20,7 @@ import httpx
 from mainspring.data.intake.report import LeftOut
 from mainspring.data.intake.staging.port import BLOCK_BYTES, ENTRIES_MAX, Entry, Listing, Names, Wait, sifted, why_not
 from mainspring.data.pool import mapped
-from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, NotFound, Unavailable
+from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, NotFound, Unavailable
 from mainspring.domain.ports import Backoff
 
 TIMEOUT_S = 60.0  # Without a single byte; as of object stores.
@@ -298,21 +298,18 @@ def _is_public(host: str) -> bool:
 
 
 def _refused(status: int, on: str) -> None:
-    error: MainspringError | None = None
     if status in (404, 410):
-        error = NotFound("fetch a file", on=on, got=f"HTTP {status}")
-    elif status in (401, 403):
-        error = NotAllowed(
+        raise NotFound("fetch a file", on=on, got=f"HTTP {status}")
+    if status in (401, 403):
+        raise NotAllowed(
             "fetch a file", on=on, got=f"HTTP {status}", next_step="fetch it with its own tools, and take in the folder"
         )
-    elif status == 416:
-        error = Conflict("fetch a file", on=on, got="a file that is shorter than when it was listed")
-    elif status in (408, 425, 429) or status >= 500:
-        error = Unavailable("fetch a file", on=on, got=f"HTTP {status}")
-    elif status not in (200, 206):
-        error = InvalidInput("fetch a file", on=on, got=f"HTTP {status}", wanted="the file")
-    if error:
-        raise error
+    if status == 416:
+        raise Conflict("fetch a file", on=on, got="a file that is shorter than when it was listed")
+    if status in (408, 425, 429) or status >= 500:
+        raise Unavailable("fetch a file", on=on, got=f"HTTP {status}")
+    if status not in (200, 206):
+        raise InvalidInput("fetch a file", on=on, got=f"HTTP {status}", wanted="the file")
 
 
 def _length_told(answer: httpx.Response) -> int | None:

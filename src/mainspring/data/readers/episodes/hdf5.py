@@ -148,11 +148,7 @@ class _Group:
         for owner in (file, *([file[parent]] if parent else []), *([group] if group != file else [])):
             self._take_attributes(owner, "")
         self._walk(group, "", _DEPTH_MAX)
-
-    @property
-    def fields(self) -> tuple[StepField, ...]:
-        """See `Opened.fields`."""
-        return tuple(field for _, field in sorted(self._fields.items()))
+        self.fields = tuple(field for _, field in sorted(self._fields.items()))
 
     def numbers(self, field: StepField) -> Array:
         """See `Opened.numbers`."""

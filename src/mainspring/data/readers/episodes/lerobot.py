@@ -30,7 +30,6 @@ from mainspring.data.readers.episodes.lerobot_listing import (
     Clip,
     Listed,
     data_paths,
-    kinds_of,
     listed_episodes,
     statistics_of_set,
 )
@@ -112,9 +111,7 @@ def lerobot_plan(root: Path, info: Info, options: IngestOptions) -> ColumnPlan:
     if not paths:
         paths = [path.relative_to(root).as_posix() for path in sorted((root / "data").rglob("*.parquet"))]
         paths = [path for path in paths[:_SCHEMAS_MAX] if places.has(path)]
-    return planned(
-        info, kinds_of([schema for path in paths if (schema := schema_of(root / path)) is not None]), options
-    )
+    return planned(info, {part.name: part.type for path in paths for part in schema_of(root / path) or ()}, options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -176,8 +176,7 @@ class _Making:
                 continue
             known = [key for key in _ALIASES[ours] if key in self._dims and key not in self._used]
             prefix = "observation" if ours == STATE else "action"
-            vectors = [key for key in self._free() if key.startswith(prefix) and self._dims[key] > 1]
-            likely = known or vectors
+            likely = known or [key for key in self._free() if key.startswith(prefix) and self._dims[key] > 1]
             if len(likely) == 1:
                 self._take(ours, (likely[0],))
                 self._notes.append(f"{likely[0]} taken as the {ours}")

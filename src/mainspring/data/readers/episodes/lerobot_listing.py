@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from mainspring.data.episode import Unreadable
 from mainspring.data.readers.episodes.lerobot_columns import ColumnPlan, Kept, LeRobotCamera
 from mainspring.data.readers.episodes.lerobot_info import (
@@ -286,12 +284,3 @@ def _seconds(said: object) -> float | None:
     if not isinstance(said, (int, float)) or isinstance(said, bool) or not math.isfinite(said):
         return None
     return min(max(float(said), 0.0), _SECONDS_MAX)
-
-
-def kinds_of(schemas: list[pa.Schema]) -> dict[str, pa.DataType]:
-    """Returns the columns that any of some files has.
-
-    Args:
-        schemas: Theirs.
-    """
-    return {part.name: part.type for schema in schemas for part in schema}

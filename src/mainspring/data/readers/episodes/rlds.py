@@ -234,11 +234,7 @@ class _Steps:
         for spec in specs:
             if not spec.each_step and len(self.facts) < FACTS_MAX:
                 self._say(spec)
-
-    @property
-    def fields(self) -> tuple[StepField, ...]:
-        """See `Opened.fields`."""
-        return tuple(field for _, field in sorted(self._fields.items()))
+        self.fields = tuple(field for _, field in sorted(self._fields.items()))
 
     def numbers(self, field: StepField) -> Array:
         """See `Opened.numbers`."""

@@ -205,11 +205,7 @@ class _Rows:
             if key.startswith(recording.prefix) and array.ndim:
                 self._take(key.removeprefix(recording.prefix), array, recording.end)
         self.facts = _facts(store, arrays, recording)
-
-    @property
-    def fields(self) -> tuple[StepField, ...]:
-        """See `Opened.fields`."""
-        return tuple(field for _, field in sorted(self._fields.items()))
+        self.fields = tuple(field for _, field in sorted(self._fields.items()))
 
     def numbers(self, field: StepField) -> Array:
         """See `Opened.numbers`."""

@@ -192,8 +192,7 @@ def stands(state: str) -> HostState:
     Args:
         state: "IDLE+CLOUD+POWERED_DOWN", "DOWN*+DRAIN".
     """
-    names = state.upper().replace("*", "+NOT_RESPONDING").split("+")
-    flags = {_ALSO.get(name, name) for name in names}
+    flags = {_ALSO.get(name, name) for name in state.upper().replace("*", "+NOT_RESPONDING").split("+")}
     if not flags & (_DOWN.keys() | _CLOSED.keys() | _OPEN):
         return HostState(condition=NodeCondition.DOWN, words=f"in a state that is not known here: {state[:80]}")
     leaving = bool(flags & _LEAVING)

@@ -140,8 +140,7 @@ def duration_s(text: str) -> float | None:
         return None
     days, first, second, last = (int(part) if part else 0 for part in match.groups())
     hours, minutes = (first, second) if match[3] else (0, first)
-    unit = 60.0 if words[1:] == ["min"] else 1.0
-    return unit * (((days * 24 + hours) * 60 + minutes) * 60 + last)
+    return (60.0 if words[1:] == ["min"] else 1.0) * (((days * 24 + hours) * 60 + minutes) * 60 + last)
 
 
 @lru_cache(maxsize=_KNOWN_MAX)
