@@ -29,8 +29,7 @@ from mainspring.node.supervise.rank_supervisor import RankSupervisor
 from mainspring.node.supervise.snapshot_manager import SnapshotManager
 from mainspring.objects import open_store
 from mainspring.testing import FakeClock
-
-from .agents import uncounted
+from tests.node.agents import uncounted
 
 JOB, ATTEMPT, MAIN = JobId("job-1"), AttemptId("attempt-1"), RoleName("main")
 SHARD = wire.Shard(path="x", dtype="uint8", global_shape=(4,), start=(0,), shape=(4,), offset=0, size_bytes=4)
@@ -136,9 +135,8 @@ async def posted(
         heartbeat_s=1.0,
     )
     told: list[object] = []
-    stores = Stores(open_store(f"file://{work / 'objects'}"), JOB)
     arenas = {rank: Arena(work) for rank in ranks}
-    copies, work_done = Copies(), uncounted()
+    stores, copies, work_done = Stores(open_store(f"file://{work / 'objects'}"), JOB), Copies(), uncounted()
     keeper = SnapshotManager(
         orders=orders,
         desks={rank: RankSlot(rank=rank, arena=arena) for rank, arena in arenas.items()},

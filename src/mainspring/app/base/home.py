@@ -19,18 +19,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from mainspring import planner
 from mainspring.app.base.specs import read_policy, read_yaml
 from mainspring.domain.codec import decode, encode, from_plain, to_plain
 from mainspring.domain.errors import InvalidMessage, InvalidSpec, NotFound
+from mainspring.domain.ports import Dice
 from mainspring.engines.common.kind import ClusterSettings
 from mainspring.engines.registry import KEYS_BEFORE, cluster_from, found_clusters, plain_from
-
-if TYPE_CHECKING:
-    from mainspring.domain.ports import Dice
 
 PORT = 7077
 PORT_MAX = 65_535

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.app.sdk.lab import Lab
+if TYPE_CHECKING:
+    from mainspring.app.sdk.lab import Lab
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
