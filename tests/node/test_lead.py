@@ -76,7 +76,7 @@ def test_lead_of_a_rank_that_left_by_itself_begins_anew_and_says_why() -> None:
 
 def test_lead_of_a_program_that_fails_alike_three_times_quotes_the_first_error() -> None:
     cluster = _stepping(Cluster(1, orders(2), reconnects=False), 5)
-    cluster.last = cluster.lead.step
+    cluster.ranks.last = cluster.lead.step
     for number, words in enumerate(("KeyError: 'gripper'", "later words", "last words")):
         cluster.until(leads.GenerationResumedEvent.kind, 60.0, count=number + 1)
         cluster.feed(
@@ -91,21 +91,21 @@ def test_lead_of_a_program_that_fails_alike_three_times_quotes_the_first_error()
 
 def test_lead_of_a_new_attempt_resumes_at_the_newest_durable_step() -> None:
     cluster = Cluster(1, orders(2))
-    cluster.durable = {20: 1, 40: 1}
+    cluster.save_before(20, 40)
     cluster.until(leads.GenerationResumedEvent.kind, 30.0)
     assert cluster.resumed == [(40, "store", 2)]
 
 
 def test_lead_of_a_later_attempt_has_caught_up_once_it_passes_the_furthest_step_of_the_earlier_ones() -> None:
     cluster = Cluster(1, orders(2, furthest_step=60))
-    cluster.durable = {40: 1}
+    cluster.save_before(40)
     cluster.until(leads.CaughtUpEvent.kind, 60.0)
     assert cluster.of_kind(leads.CaughtUpEvent.kind)[0]["step"] in range(61, 66)
 
 
 def test_lead_whose_store_does_not_answer_never_starts_fresh() -> None:
     cluster = Cluster(1, orders(2))
-    cluster.store_up = False
+    cluster.store.up = False
     cluster.run(400)
     assert cluster.resumed == []
     assert cluster.lead.outcome is AttemptState.LOST
@@ -127,13 +127,14 @@ def test_lead_of_a_job_that_begins_from_anothers_checkpoint_counts_only_its_own_
 
 def test_lead_of_a_job_that_has_saved_never_begins_from_anothers_checkpoint_again() -> None:
     cluster = Cluster(1, orders(2, begins_from="teacher@900"))
-    cluster.durable = {30: 1}
+    cluster.save_before(30)
     cluster.until(leads.GenerationResumedEvent.kind, 30.0)
     assert cluster.resumed == [(30, "store", 2)]
     cluster.until_step(60)
     cluster.kill(0)
     cluster.until(leads.GenerationResumedEvent.kind, 60.0, count=2)
     assert cluster.resumed[1][1] == "arena"
+    cluster.until(leads.CheckpointDurableEvent.kind, 60.0, count=2)
     assert {(one.parent_step, one.begins_from) for one in cluster.manifests} == {(30, "")}
 
 
@@ -157,8 +158,8 @@ def test_lead_whose_job_cannot_begin_from_the_checkpoint_it_names_fails_and_says
 def test_lead_whose_store_does_not_give_what_the_job_begins_from_waits_and_never_starts_fresh() -> None:
     cluster = Cluster(1, orders(2, begins_from="teacher@900"))
     assert cluster.run(60.0, until=lambda: cluster.lead.phase is Phase.PREPARING)
-    cluster.store_up = False
-    cluster.after(30.0, lambda: setattr(cluster, "store_up", True))
+    cluster.store.up = False
+    cluster.after(30.0, lambda: setattr(cluster.store, "up", True))
     cluster.until(leads.GenerationResumedEvent.kind, 120.0)
     assert cluster.resumed == [(-1, "teacher@900", 2)]
     assert cluster.now_s > 1_030.0
@@ -166,19 +167,20 @@ def test_lead_whose_store_does_not_give_what_the_job_begins_from_waits_and_never
 
 def test_lead_whose_store_answers_late_resumes_from_it() -> None:
     cluster = Cluster(1, orders(2))
-    cluster.store_up, cluster.durable = False, {30: 1}
-    cluster.after(60.0, lambda: setattr(cluster, "store_up", True))
+    cluster.save_before(30)
+    cluster.store.up = False
+    cluster.after(60.0, lambda: setattr(cluster.store, "up", True))
     cluster.until(leads.GenerationResumedEvent.kind, 120.0)
     assert cluster.resumed == [(30, "store", 2)]
 
 
 def test_lead_whose_store_is_away_trains_on_and_saves_when_it_is_back() -> None:
     cluster = _stepping(Cluster(1, orders(2)), 5)
-    cluster.store_up = False
+    cluster.store.up = False
     cluster.run(60.0)
     assert cluster.lead.generation == 1
     assert len(cluster.of_kind(leads.CheckpointFailedEvent.kind)) >= 1
-    cluster.store_up = True
+    cluster.store.up = True
     saved = len(cluster.manifests)
     cluster.until(leads.CheckpointDurableEvent.kind, 120.0, count=saved + 1)
 
@@ -187,8 +189,8 @@ def test_lead_whose_memory_is_damaged_passes_over_it_and_says_so() -> None:
     cluster = _stepping(Cluster(1, orders(2)), 40)
     cluster.run(30.0)
     for agent in cluster.agents.values():
-        agent.damaged = {(one.step, one.generation) for one in agent.holdings}
-    damaged = {step for step, _ in cluster.agents[0].damaged}
+        agent.damage()
+    damaged = {one.step for one in cluster.agents[0].holdings}
     cluster.kill(1)
     cluster.until(leads.GenerationResumedEvent.kind, 60.0, count=2)
     corrupt = {one["step"] for one in cluster.of_kind(leads.CheckpointCorruptEvent.kind)}
@@ -239,12 +241,12 @@ def test_lead_never_goes_on_without_a_node_before_the_nodes_lease_is_over() -> N
 
 def test_lead_whose_controller_is_away_waits_with_going_on_without_a_node() -> None:
     cluster = _stepping(Cluster(1, orders(4, spares=1)))
-    cluster.controller_up = False
+    cluster.controller.up = False
     cluster.lose(cluster.agents[1])
     cluster.run(3_600.0)
     assert len(cluster.resumed) == 1
     assert cluster.lead.outcome is None
-    cluster.controller_up = True
+    cluster.controller.up = True
     cluster.until(leads.GenerationResumedEvent.kind, 30.0, count=2)
 
 
@@ -331,7 +333,7 @@ def test_lead_told_that_a_node_it_needs_is_taken_away_saves_and_ends_without_a_f
 
 def test_lead_swaps_a_node_whose_ranks_fail_twice_without_progress_for_a_spare() -> None:
     cluster = _stepping(Cluster(1, orders(4, spares=1), reconnects=False))
-    cluster.last = cluster.lead.step
+    cluster.ranks.last = cluster.lead.step
     for number, code in enumerate((-11, -6)):
         cluster.until(leads.GenerationResumedEvent.kind, 60.0, count=number + 1)
         cluster.feed(Said(agent=2, message=wire.RankExited(generation=number + 1, rank=2, exit_code=code)))
@@ -344,12 +346,7 @@ def test_lead_of_a_later_epoch_takes_over_what_agents_hold_without_the_agent_of_
     cluster = _stepping(Cluster(1, orders(4, spares=1)))
     before = cluster.lead.step
     cluster.lose(cluster.agents[0])
-    for agent in cluster.agents.values():
-        agent.ranks, agent.line = {}, 0
-    cluster.lead = Lead(orders(4, spares=1, epoch=2), cluster.instant)
-    cluster.events, cluster.promises.chosen = [], 1
-    for agent in cluster.agents.values():
-        cluster.connect(agent)
+    cluster.until_led(epoch=2, seconds=5 * LEASE_S)
     cluster.until(leads.GenerationResumedEvent.kind, 120.0)
     ((step, source, ranks),) = cluster.resumed
     assert (source, ranks) == ("arena", 3)
@@ -412,12 +409,10 @@ def test_lead_of_ranks_that_all_pause_alike_lets_them() -> None:
     cluster = _stepping(Cluster(1, orders(3)))
     cluster.run(10.0)
     here = cluster.lead.step
-    cluster.last, resume = here, cluster.last
     for _, rank in cluster.living:
         rank.stepping = False
     cluster.run(600.0)
     assert cluster.lead.generation == 1
-    cluster.last = resume
     for _, rank in cluster.living:
         rank.stepping = True
     cluster.until_step(here + 10)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from mainspring.domain.life import AttemptState
 from mainspring.domain.wire.events.leads import AgentLostEvent, GenerationResumedEvent, LeadEndedEvent
 from mainspring.node.lead.effects import Acknowledged
-from mainspring.node.lead.lead import Lead
 from tests.node.lead_agents import LEASE_S, orders
 from tests.node.lead_cluster import Cluster
 
@@ -56,12 +55,9 @@ def test_lead_told_that_a_node_has_ended_whose_line_is_up_believes_the_line() ->
 
 def test_lead_of_a_later_epoch_told_that_the_lead_before_has_ended_does_not_wait_for_its_agent() -> None:
     cluster = _stepping(Cluster(1, orders(4, spares=1)))
+    cluster.engine_sees = True
     cluster.lose(cluster.agents[0])
-    for agent in cluster.agents.values():
-        agent.line, agent.ranks = 0, {}
-    cluster.lead, cluster.engine_sees = Lead(orders(4, spares=1, epoch=2), cluster.instant), True
-    cluster.events, cluster.promises.chosen, began_s = [], 1, cluster.now_s
-    for agent in cluster.agents.values():
-        cluster.connect(agent)
+    cluster.until_led(epoch=2, seconds=5 * LEASE_S)
+    began_s = cluster.now_s
     cluster.until(GenerationResumedEvent.kind, 120.0)
     assert cluster.now_s - began_s < LEASE_S / 3

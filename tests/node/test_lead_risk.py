@@ -21,14 +21,14 @@ def test_lead_tells_the_steps_that_a_lost_rank_and_a_lost_cluster_would_repeat()
     cluster.run(2.0)  # All that was said has arrived.
     here, risk = cluster.lead.step, cluster.lead.at_risk
     assert risk.seconds == pytest.approx(risk.steps * STEP_S, rel=0.1)
-    assert (risk.durable_steps, risk.durable_seconds >= risk.seconds) == (here - max(cluster.durable), True)
+    assert (risk.durable_steps, risk.durable_seconds >= risk.seconds) == (here - max(cluster.store.steps), True)
     for _, rank in cluster.living:
         rank.stepping = True
     cluster.kill(1)
     cluster.until(leads.GenerationResumedEvent.kind, 30.0, count=2)
     assert cluster.resumed[1][0] == here - risk.steps
     assert cluster.lead.at_risk.steps == 0
-    assert cluster.lead.at_risk.durable_steps == here - risk.steps - max(cluster.durable)
+    assert cluster.lead.at_risk.durable_steps == here - risk.steps - max(cluster.store.steps)
 
 
 def test_lead_without_a_snapshot_tells_that_all_would_be_lost() -> None:

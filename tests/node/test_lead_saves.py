@@ -12,7 +12,7 @@ from tests.node.lead_cluster import Cluster
 def _saving() -> tuple[Cluster, wire.StoreStep]:
     """Returns a cluster whose agents have been told to store a step, and do not answer; and that order."""
     cluster = Cluster(1, orders(2))
-    cluster.silent_stores = True
+    cluster.attempt.programs.silent_stores = True
     assert cluster.run(60.0, until=lambda: bool(cluster.store_orders))
     return cluster, cluster.store_orders[-1]
 
@@ -25,7 +25,7 @@ def _failed(cluster: Cluster, step: int, reason: str) -> None:
 def test_save_that_newer_snapshots_have_overtaken_is_no_failure_and_a_newer_one_is_saved_soon() -> None:
     cluster, order = _saving()
     cluster.run(5.0)  # Meanwhile there are newer snapshots.
-    cluster.silent_stores = False
+    cluster.attempt.programs.silent_stores = False
     _failed(cluster, order.step, wire.NO_LONGER_HELD)
     cluster.until(CheckpointDurableEvent.kind, 3.0)
     assert int(cluster.of_kind(CheckpointDurableEvent.kind)[0]["step"]) > order.step

@@ -24,6 +24,7 @@ from mainspring.simulator.nodes.rare import Rare
 
 PULSE_S = 1.0  # How often agents look around: call again, connect again, say that they live.
 LEAD_UP_LEASES = 2.0  # As a real agent: how long a lead just named has to answer its agents.
+ASK_AGAIN_LEASES = 0.25  # As a real agent: how long one that the controller holds with has.
 STOP_PATIENCE = 0.25  # Of the grace: without a word of the lead by then, ranks save what they have.
 
 
@@ -83,7 +84,7 @@ class SimulatedAttempt:
         self.links = Links(self)
         self.ranks = Ranks(self, last=program.last, reconnects=program.reconnects, step_s=program.step_s)
         self.lease_s = math.inf
-        self._programs = AgentPrograms(self)
+        self.programs = AgentPrograms(self)
         self._controller = controller
         self._ended = ended
         self._seen = seen
@@ -159,7 +160,7 @@ class SimulatedAttempt:
 
     def obey(self, agent: Agent, lead: SimulatedLead, message: wire.LeadToAgent) -> None:
         """Lets an agent do what its lead says."""
-        self._programs.obey(agent, lead, message)
+        self.programs.obey(agent, lead, message)
 
     def saw(self, what: Rare) -> None:
         """Counts something that rarely happens."""
@@ -203,8 +204,8 @@ class SimulatedAttempt:
             agent.leads.feed(StopAsked(grace_s=grace_s))
         else:
             self.say(agent, wire.AgentLeaving(agent=agent.number, grace_s=grace_s))
-        self.agenda.after(grace_s * STOP_PATIENCE, lambda: self._programs.leave_alone(agent))
-        self.agenda.after(grace_s, lambda: self._programs.end_ranks(agent))
+        self.agenda.after(grace_s * STOP_PATIENCE, lambda: self.programs.leave_alone(agent))
+        self.agenda.after(grace_s, lambda: self.programs.end_ranks(agent))
 
     def _pulse(self, agent: Agent) -> bool:
         if not agent.alive or not self.goes_on:
@@ -259,7 +260,7 @@ class SimulatedAttempt:
         self.lease_s = orders.lease_s
         agent.orders, agent.registering = orders, False
         agent.heard_s = self.agenda.now_s
-        agent.patience_s = (1.0 if again else LEAD_UP_LEASES) * orders.lease_s
+        agent.patience_s = (ASK_AGAIN_LEASES if again else LEAD_UP_LEASES) * orders.lease_s
         if orders.lead and agent.leads is None:
             assert all(one.orders.epoch != orders.epoch for one in self.leads), f"two leads of epoch {orders.epoch}"
             agent.leads = SimulatedLead(self, agent, orders)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, final
 
 from mainspring.checkpoint import Claim
@@ -22,8 +23,8 @@ TICK_S = 0.25  # As for real.
 SOON_S = 0.1
 STORE_S_MAX = 0.4  # One look at the object store, most times; see `_store_s`.
 SLOW_STORE_S_MAX = 60.0  # Longer than it takes until another lead is named.
-SLOW_STORE = 0.1
 COORDINATORS_S = 0.05
+EFFECTS_KEPT_MAX = 10_000  # A lead of ten agents wants about one a second: hours of it.
 
 
 @final
@@ -43,7 +44,7 @@ class SimulatedLead:
         self.fenced = self.done = False
         self.told: list[wire.LeadEvent] = []
         self.manifests: list[effects.WriteManifest] = []
-        self.effects: list[effects.Effect] = []
+        self.effects: deque[effects.Effect] = deque(maxlen=EFFECTS_KEPT_MAX)
         self._attempt = attempt
         self._reports = Reports(orders, self.lead)
         self._promises = Promises(len(orders.roles))
@@ -84,7 +85,6 @@ class SimulatedLead:
 
     def _do(self, effect: effects.Effect) -> None:
         self.effects.append(effect)
-        del self.effects[:-64]
         later, luck = self._attempt.agenda.after, self._attempt.luck
         match effect:
             case effects.Tell(agent=number, message=message):
@@ -100,8 +100,8 @@ class SimulatedLead:
                 later(within(luck, 0.0, self._store_s()), lambda: self._write(effect))
 
     def _store_s(self) -> float:
-        luck = self._attempt.luck
-        return within(luck, 0.0, SLOW_STORE_S_MAX if chance(luck, SLOW_STORE) else STORE_S_MAX)
+        luck, slow = self._attempt.luck, self._attempt.store.slow
+        return within(luck, 0.0, SLOW_STORE_S_MAX if chance(luck, slow) else STORE_S_MAX)
 
     def _coordinate(self, generation: int) -> None:
         self.feed(effects.CoordinatorsUp(generation=generation, addresses={}))

@@ -10,6 +10,8 @@ from mainspring.checkpoint import KEEP_STEPS, Claim, share_file
 from mainspring.domain.wire import ShareStored
 from mainspring.node.lead.effects import WriteManifest
 
+SLOW = 0.1  # How often an answer takes long: more often than for real, so that short runs meet some.
+
 
 @dataclass(frozen=True, slots=True)
 class Content:
@@ -40,6 +42,7 @@ class JobStore:
 
     def __init__(self) -> None:
         self.up = True
+        self.slow = SLOW
         self.damaged: set[int] = set()
         self._claim: Claim | None = None
         self._shares: dict[str, Content] = {}

@@ -48,6 +48,7 @@ class Rank:
         stopped: Whether it hangs.
         told: The last step it has told of.
         reported: Whether it has told of any of its own.
+        blocked_s: For how long snapshots have blocked it since.
     """
 
     place: wire.RankPlace
@@ -60,6 +61,7 @@ class Rank:
     then: wire.Then = wire.Then.EXIT
     told: int = -2
     reported: bool = False
+    blocked_s: float = 0.0
 
     @property
     def step(self) -> int:

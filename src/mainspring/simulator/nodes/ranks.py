@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 NOTICE_S = 0.04  # Until a rank hears that a peer's process is gone.
 START_S = 1.5
 COPY_S_MAX = 0.3
+BLOCKED_S = 0.002  # By one snapshot.
 
 
 @final
@@ -33,6 +34,7 @@ class Ranks:
     def __init__(self, attempt: SimulatedAttempt, *, last: int, reconnects: bool, step_s: float) -> None:
         self.last = last
         self.reconnects = reconnects
+        self.cost_s = 0.0  # What a snapshot and its copy each cost their node, beside what blocks ranks.
         self._attempt = attempt
         self._failing: set[RunKey] = set()
         attempt.agenda.every(step_s, self._step)
@@ -118,8 +120,9 @@ class Ranks:
 
     def report(self, agent: Agent, rank: Rank) -> None:
         """Tells the lead how far a rank is."""
-        if rank.stepping and rank.step > rank.told and rank.step >= 0:
+        if rank.step > rank.told and rank.step >= 0:  # Also in a pause: a program reports from a thread of its own.
             rank.told, rank.reported = rank.step, True
+            blocked_s, rank.blocked_s = rank.blocked_s, 0.0
             self._attempt.say(
                 agent,
                 wire.RankProgress(
@@ -128,7 +131,7 @@ class Ranks:
                     step=rank.step,
                     time_s=self._attempt.instant.now_s,
                     metrics={"loss": 1.0},
-                    seconds={"snapshot": 0.002, "data": 0.01},
+                    seconds={"snapshot": blocked_s, "data": 0.01},
                 ),
             )
 
@@ -136,6 +139,7 @@ class Ranks:
 
     def _snapshot(self, agent: Agent, rank: Rank) -> None:
         place = rank.place
+        rank.blocked_s += BLOCKED_S
         holding = wire.Holding(
             step=rank.step,
             generation=rank.run.generation,
@@ -145,7 +149,7 @@ class Ranks:
             role_size=place.role_size,
         )
         keep(agent.own.setdefault(place.rank, []), StateSnapshot(holding, rank.state))
-        self._attempt.say(agent, wire.SnapshotTaken(holding=holding))
+        self._attempt.say(agent, wire.SnapshotTaken(holding=holding, cost_s=self.cost_s))
         peer = self._attempt.at_address(agent.order.peer) if agent.order is not None else None
         if peer is not None and peer is not agent:
             taken, run = StateSnapshot(holding, rank.state), rank.run
@@ -158,7 +162,7 @@ class Ranks:
         if self._attempt.reach(agent, peer) and own and not late:
             copy = replace(taken, holding=replace(taken.holding, copied=True))
             keep(peer.copies.setdefault(copy.holding.rank, []), copy)
-            self._attempt.say(peer, wire.SnapshotTaken(holding=copy.holding))
+            self._attempt.say(peer, wire.SnapshotTaken(holding=copy.holding, cost_s=self.cost_s))
 
     def restored(self, agent: Agent, order: wire.PrepareGeneration) -> Content | str:
         """Returns the state a generation resumes from as an agent finds it in memory, or why it cannot be had.
