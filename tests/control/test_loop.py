@@ -193,6 +193,22 @@ def test_attempt_that_its_lead_ends_because_its_machines_are_taken_is_tried_agai
     assert second.cluster == "east"
 
 
+def test_attempt_that_is_asked_to_end_here_was_not_taken_back_when_its_lead_obeys(world: World) -> None:
+    """Neither one that a person cancelled nor one that has lost an agent."""
+    cancelled, lost = world.submit(), world.submit(world.spec(replicas=2))
+    for job in (cancelled, lost):
+        world.run(job)
+    world.control.stop(cancelled, world.admin)
+    (name,) = world.orders_of(lost)
+    world.clusters[world.job(lost).attempts[0].cluster].inner.end_agent(name, 1, exit_code=-9)
+    world.tick()
+    for job, asked in ((cancelled, 1), (lost, 0)):
+        world.beat(job, outcome=AttemptState.CANCELLED, reason="stopped after step 3")
+        told = [str(event.told) for event in world.control.events(reference=job)]
+        assert not [words for words in told if "took it back" in words]
+        assert len([words for words in told if words.startswith("asked to stop by")]) == asked
+
+
 def test_launch_whose_answer_is_lost_starts_nothing_twice(world: World) -> None:
     world.west.faults = CallFaults(reply_lost=1.0)
     job = world.submit()
