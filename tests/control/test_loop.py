@@ -123,6 +123,21 @@ def test_attempt_whose_agents_die_is_lost_and_tried_again_until_the_most_allowed
     assert "CUDA is sad" in view.reason
 
 
+def test_attempt_lost_after_it_recovered_from_a_rank_is_said_to_be_lost_for_what_ended_it(world: World) -> None:
+    job = world.submit()
+    world.run(job)
+    world.beat(
+        job,
+        (RankExitedEvent.kind, {"generation": 1, "rank": 0, "exit_code": -9, "step": 3}),
+        (GenerationSteppingEvent.kind, {"generation": 2, "step": 3}),
+        generation=2,
+    )
+    world.end_agents(job, exit_code=-9, reason="was ended by signal 9")
+    world.tick(3)
+    assert "was ended by signal 9" in world.job(job).attempts[0].reason
+    assert "rank 0" not in world.job(job).attempts[0].reason
+
+
 def test_attempt_that_loses_one_agent_is_stopped_at_once_and_placed_anew_when_nothing_of_it_runs(world: World) -> None:
     job = world.submit(world.spec(replicas=2))
     world.run(job)
