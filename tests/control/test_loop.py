@@ -123,6 +123,21 @@ def test_attempt_whose_agents_die_is_lost_and_tried_again_until_the_most_allowed
     assert "CUDA is sad" in view.reason
 
 
+def test_attempt_lost_after_it_recovered_from_a_rank_is_said_to_be_lost_for_what_ended_it(world: World) -> None:
+    job = world.submit()
+    world.run(job)
+    world.beat(
+        job,
+        (RankExitedEvent.kind, {"generation": 1, "rank": 0, "exit_code": -9, "step": 3}),
+        (GenerationSteppingEvent.kind, {"generation": 2, "step": 3}),
+        generation=2,
+    )
+    world.end_agents(job, exit_code=-9, reason="was ended by signal 9")
+    world.tick(3)
+    assert "was ended by signal 9" in world.job(job).attempts[0].reason
+    assert "rank 0" not in world.job(job).attempts[0].reason
+
+
 def test_attempt_that_loses_one_agent_is_stopped_at_once_and_placed_anew_when_nothing_of_it_runs(world: World) -> None:
     job = world.submit(world.spec(replicas=2))
     world.run(job)
@@ -191,6 +206,22 @@ def test_attempt_that_its_lead_ends_because_its_machines_are_taken_is_tried_agai
     assert (first.state, second.state) == (AttemptState.CANCELLED, AttemptState.GRANTED)
     assert first.reason == "cluster west took it back: the machine was asked to stop"
     assert second.cluster == "east"
+
+
+def test_attempt_that_is_asked_to_end_here_was_not_taken_back_when_its_lead_obeys(world: World) -> None:
+    """Neither one that a person cancelled nor one that has lost an agent."""
+    cancelled, lost = world.submit(), world.submit(world.spec(replicas=2))
+    for job in (cancelled, lost):
+        world.run(job)
+    world.control.stop(cancelled, world.admin)
+    (name,) = world.orders_of(lost)
+    world.clusters[world.job(lost).attempts[0].cluster].inner.end_agent(name, 1, exit_code=-9)
+    world.tick()
+    for job, asked in ((cancelled, 1), (lost, 0)):
+        world.beat(job, outcome=AttemptState.CANCELLED, reason="stopped after step 3")
+        told = [str(event.told) for event in world.control.events(reference=job)]
+        assert not [words for words in told if "took it back" in words]
+        assert len([words for words in told if words.startswith("asked to stop by")]) == asked
 
 
 def test_launch_whose_answer_is_lost_starts_nothing_twice(world: World) -> None:

@@ -340,7 +340,7 @@ def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> Heart
         current = attempt_by_id(connection, attempt.id)
         assert current is not None
         # A lead ends so only when its engine asks it to: nobody here has, unless the attempt is stopping already.
-        taken = beat.outcome is AttemptState.CANCELLED
+        taken = beat.outcome is AttemptState.CANCELLED and current.state is not AttemptState.STOPPING
         cause = StopCause.TAKEN if taken else StopCause.OUTCOME
         reason = beat.reason or f"its lead reported {beat.outcome.value}"
         ledger.stop_attempt(current, cause, f"cluster {attempt.cluster} took it back: {reason}" if taken else reason)

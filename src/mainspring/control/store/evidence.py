@@ -19,7 +19,12 @@ from mainspring.domain.ids import AttemptId, JobId, NodeName
 from mainspring.domain.life import AttemptState
 from mainspring.domain.wire import EXIT_PREEMPTED
 from mainspring.domain.wire.events.attempts import AttemptStoppingEvent, NodeBlamedEvent, NodeClearedEvent
-from mainspring.domain.wire.events.leads import AgentLostEvent, GenerationResumedEvent, RankExitedEvent
+from mainspring.domain.wire.events.leads import (
+    AgentLostEvent,
+    GenerationResumedEvent,
+    GenerationSteppingEvent,
+    RankExitedEvent,
+)
 
 # Losses of one job that are held against a node and not against the job: one at a bad node, and one more by bad luck.
 SPARED_MAX = 2
@@ -122,10 +127,15 @@ def counted(losses: Sequence[LostAttempt], *, attempts_max: int) -> int:
 
 
 def first_error(connection: sa.Connection, attempt: AttemptRecord) -> str:
-    """Returns the first bad exit of a rank that an attempt's lead told of, "" when there was none."""
-    own = (events.c.job_id == attempt.job, events.c.attempt_id == attempt.id, events.c.kind == RankExitedEvent.kind)
-    query = sa.select(events).where(*own).order_by(events.c.sequence).limit(_EXITS_READ_MAX)
-    for row in connection.execute(query):
+    """Returns the first bad exit of a rank that an attempt's lead told of, "" when there was none.
+
+    One after which ranks stepped again was recovered from, and is not what the attempt ended of.
+    """
+    own = (events.c.job_id == attempt.job, events.c.attempt_id == attempt.id)
+    stepping = sa.select(sa.func.max(events.c.sequence)).where(*own, events.c.kind == GenerationSteppingEvent.kind)
+    since = sa.func.coalesce(stepping.scalar_subquery(), 0)
+    exits = sa.select(events).where(*own, events.c.kind == RankExitedEvent.kind, events.c.sequence > since)
+    for row in connection.execute(exits.order_by(events.c.sequence).limit(_EXITS_READ_MAX)):
         told = event_of(row).told
         if isinstance(told, RankExitedEvent) and told.exit_code not in (0, EXIT_PREEMPTED):
             words = f": {told.last_words}" if told.last_words else ""
