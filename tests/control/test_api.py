@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -349,3 +350,18 @@ def test_requests_drawn_from_the_openapi_document_never_break_the_server(api: Ap
             case.call_and_validate(headers=api.admin, checks=checks)
 
         call()
+
+
+def test_caller_that_dies_in_the_middle_of_its_request_is_no_fault_of_the_server(api: Api, served: Served) -> None:
+    sent: list[Any] = []
+
+    async def gone() -> dict[str, object]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"authorization", api.member["Authorization"].encode())]
+    scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/v1/jobs", "query_string": b""}
+    asyncio.run(served.app({**scope, "headers": headers}, gone, send))
+    assert sent[0]["status"] == 499

@@ -18,6 +18,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.requests import ClientDisconnect
 
 from mainspring.control.api_arrivals import Arrivals, received
 from mainspring.control.api_logs import Followers, followed
@@ -74,6 +75,7 @@ def create_app(control: Control, arrivals: Arrivals | None = None) -> FastAPI:
     app.add_exception_handler(MainspringError, _tell_error)
     app.add_exception_handler(RequestValidationError, _tell_invalid)
     app.add_exception_handler(StarletteHTTPException, _tell_http)
+    app.add_exception_handler(ClientDisconnect, _tell_nobody)
     publish(app)
     return app
 
@@ -243,3 +245,9 @@ async def _tell_http(request: Request, error: Exception) -> Response:
     answer = _answer(told, error.status_code)
     answer.headers.update(error.headers or {})
     return answer
+
+
+async def _tell_nobody(_: Request, error: Exception) -> Response:
+    """Returns what nobody reads: a caller that dies in the middle of its request is no fault to log."""
+    assert isinstance(error, ClientDisconnect)
+    return Response(status_code=499)  # nginx's "client closed request"; HTTP itself has no status for it.
