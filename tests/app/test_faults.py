@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.app.sdk.lab import Lab
+from mainspring.app.server.daemon import running
 from mainspring.control import Settings
 from mainspring.control.state.accounting import Spent, spent
 from mainspring.domain.answers import JobView
@@ -109,6 +110,7 @@ def test_job_outlives_a_killed_controller_and_starts_nothing_twice(lab: Lab, gat
     record = lab.home.server()
     assert record is not None
     kill(record.pid)
+    until(lambda: not running(record), "the server to be gone")
     (gate / "go-30").touch()
     lab.up()
     ended = lab.wait(view.id, timeout_s=60)

@@ -217,13 +217,16 @@ class SlurmServer:
         Raises:
             Unavailable: It wrote nothing.
         """
-        jobs = self.run("squeue", "-h", "-a", "-t", "all", "-o", "%A").stdout.split()
+        live = "PENDING,RUNNING,SUSPENDED"  # Of one that is over no node could be confused.
+        jobs = self.run("squeue", "-h", "-a", "-t", live, "-o", "%A").stdout.split()
         if not jobs:
             return
         # It writes all jobs at once, so where this mark is, all before it are. Only people read this comment.
         state = self.folder / "state" / "job_state"
         mark = f"saved-{state.stat().st_mtime_ns if state.exists() else 0}"
-        self._must("scontrol", "update", f"jobid={max(jobs, key=int)}", f"admincomment={mark}")
+        marked = self.run("scontrol", "update", f"jobid={max(jobs, key=int)}", f"admincomment={mark}")
+        if "already finished" in marked.stderr:
+            return
         if not self._await(lambda: state.exists() and mark.encode() in state.read_bytes(), DAEMON_S):
             raise Unavailable("have Slurm's jobs saved", on=str(state), got=self._last_words("slurmctld"))
 
