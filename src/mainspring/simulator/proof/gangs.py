@@ -9,7 +9,7 @@ from typing import final
 
 from mainspring.control import Control
 from mainspring.domain import wire
-from mainspring.domain.errors import Unavailable
+from mainspring.domain.errors import MainspringError, Unavailable
 from mainspring.domain.fleet import AllocationPhase, LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName
 from mainspring.simulator.nodes.agenda import Agenda, chance, pick, within
@@ -146,9 +146,7 @@ class Gangs:
         control = self.control()
         try:
             reply = control.heartbeat(beat, control.caller(token))
-        except Exception as error:
-            if not isinstance(error, Unavailable) and "NotAllowed" not in type(error).__name__:
-                raise
+        except MainspringError:
             return
         if reply.fenced:
             self._seen[Rare.REPORT_LATE] += 1
