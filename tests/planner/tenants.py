@@ -194,9 +194,10 @@ class Tenants:
         """Charges what a job takes."""
         self.entitlement.charge(self.row(job.team), job.charge)
 
-    def release(self, job: Job) -> None:
-        """Releases what a live job of a team ordered by age holds."""
-        self.entitlement.release(self.row(job.team), job.charge, tier=job.tier.rank, level=0)
+    def release(self, name: str, job: Job) -> None:
+        """Releases what a live job holds."""
+        standing, tier, level = self.precedences()[name]
+        self.entitlement.release(self.row(job.team), job.charge, (standing, tier, level))
 
     def precedences(self) -> dict[str, tuple[int, ...]]:
         """Returns the precedence of each live job."""

@@ -203,9 +203,17 @@ def test_standing_in_a_parents_guarantee_counts_what_children_are_guaranteed_fir
 def test_release_frees_a_guarantee_and_no_limit_before_the_attempt_has_ended() -> None:
     live = holds("a", 8)
     made = world([team("a", guarantee=8, chips_max=8)], {"live": live})
-    made.release(live)
+    made.release("live", live)
     assert made.standing(wants("a", 8)) == 0
     assert made.bar(wants("a", 1)) is not None
+
+
+def test_release_of_what_a_lower_guarantee_covered_frees_those_above_for_every_tier() -> None:
+    live = holds("a", 4, tier=Tier.OPPORTUNISTIC)
+    made = world([team("lab", guarantee=4), team("a", "lab", guarantee=4), team("b", "lab")], {"live": live})
+    assert made.standing(wants("b", 4, tier=Tier.CRITICAL)) == BORROWED
+    made.release("live", live)
+    assert made.standing(wants("b", 4, tier=Tier.CRITICAL)) == 1
 
 
 # -------------------------------------------------------------------- live attempts
@@ -453,8 +461,8 @@ def test_releasing_what_is_live_leaves_guarantees_and_shares_as_if_it_had_never_
     }
     # Enough of each chip is idle either way, so that what can be borrowed is the same.
     made = tenants(snapshot(teams, jobs, h100s=100, b200s=100))
-    for job in jobs.values():
-        made.release(job)
+    for name, job in jobs.items():
+        made.release(name, job)
     fresh = tenants(snapshot(teams, h100s=100, b200s=100))
     for job in asked:
         assert made.standing(job) == fresh.standing(job)

@@ -173,7 +173,7 @@ def test_closed_for_a_team_leaves_other_teams_open() -> None:
 def test_release_brings_a_team_forward() -> None:
     live = holds("x", 4)
     made = world([], {"live": live, "x": wants("x", 1, submitted_s=0.0), "y": wants("y", 1, submitted_s=1.0)})
-    made.release(live)
+    made.release("live", live)
     assert made.popped() == ["x", "y"]
 
 
@@ -187,7 +187,7 @@ def test_release_in_a_guarantee_of_the_top_brings_every_team_below_forward() -> 
     }
     assert world(teams, jobs).popped() == ["z", "y"]
     made = world(teams, jobs)
-    made.release(live)
+    made.release("live", live)
     assert made.popped() == ["y", "z"]
 
 
@@ -273,7 +273,7 @@ def test_queue_pops_what_looking_at_every_job_each_time_would(
     teams, jobs = drawn
     made = world(teams, jobs)
     plain = Plain(made, jobs)
-    live = [job for job in jobs.values() if job.granted_s is not None]
+    live = [(name, job) for name, job in jobs.items() if job.granted_s is not None]
     for act in [*acts, *["start"] * len(jobs)]:
         expected, got = plain.pop(), made.queue.pop()
         assert (None if got is None else (got.row, got.precedence)) == expected
@@ -285,7 +285,7 @@ def test_queue_pops_what_looking_at_every_job_each_time_would(
             made.queue.close_for_team(got.shape, got.team)
             plain.close(got.shape, 0.0, got.team)
         elif act == "evict" and live:
-            made.release(live.pop())
+            made.release(*live.pop())
         elif act in ("close", "short"):
             made.queue.close(got.shape, duration_s=0.0 if act == "close" else 15.0)
             plain.close(got.shape, 0.0 if act == "close" else 15.0, None)

@@ -485,5 +485,5 @@ class _Cycle:
                 milli = int(live.held_whole[thing]) * MILLI + int(live.held_share_milli[thing])
                 chips[chip] = chips.get(chip, 0) + milli
         charge = Charge(chips=tuple(sorted(chips.items())), dollars_per_hour=0.0, duration_s=0.0)
-        _, tier, level = self.entitlement.live_precedence[row].tolist()
-        self.entitlement.release(int(live.team[row]), charge, tier=tier, level=level)
+        standing, tier, level = self.entitlement.live_precedence[row].tolist()
+        self.entitlement.release(int(live.team[row]), charge, (standing, tier, level))

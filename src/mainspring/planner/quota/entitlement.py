@@ -29,7 +29,7 @@ from mainspring.planner.facts.reasons import BindingLimit
 from mainspring.planner.facts.snapshot import NO_LIMIT, NONE, Integers, Snapshot
 from mainspring.planner.quota.guarantees import Guarantees, Lending
 from mainspring.planner.quota.limits import Charge, Limits, count_text, widened
-from mainspring.planner.quota.precedence import BORROWED, LAST, attained_level
+from mainspring.planner.quota.precedence import BORROWED, LAST, Precedence, attained_level
 from mainspring.planner.quota.shares import Shares
 from mainspring.planner.quota.tree import Rows, TeamTree
 
@@ -120,7 +120,7 @@ class Entitlement:
             self.guarantees.hold(team, chip, milli)
         self._limits.spend(team, charge.dollars)
 
-    def release(self, team: int, charge: Charge, *, tier: int = LAST, level: int = LAST) -> None:
+    def release(self, team: int, charge: Charge, precedence: Precedence) -> None:
         """Counts a live attempt that this plan evicts no longer, but against limits: it holds on until it has ended.
 
         What it cost so far remains spent.
@@ -128,13 +128,11 @@ class Entitlement:
         Args:
             team: The team that was charged.
             charge: What the attempt held.
-            tier: Rank of its tier; when not given the last, and it keeps filling its guarantee for those before.
-            level: Its level of chip-time had; likewise.
+            precedence: Its row of `live_precedence`.
         """
-        rank = self.guarantees.rank(tier, level)
         for chip, milli in charge.chips:
             self._hold(team, chip, -milli)
-            self.guarantees.hold(team, chip, -milli, rank=rank)
+            self.guarantees.release(team, chip, milli, precedence)
         self.eased.append(self.root(team))
 
     def root(self, team: int) -> int:

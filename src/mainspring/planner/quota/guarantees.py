@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mainspring.planner.facts.snapshot import NONE, Integers, Snapshot, sealed
-from mainspring.planner.quota.precedence import BORROWED, TIERS
+from mainspring.planner.quota.precedence import BORROWED, TIERS, Precedence
 from mainspring.planner.quota.tree import Rows, TeamTree
 
 
@@ -141,16 +141,26 @@ class Guarantees:
         """Returns the teams on the path of one that have guarantees, from the top down; () when all is borrowed."""
         return self._guarantors[team]
 
-    def hold(self, team: int, chip: int, milli: int, *, rank: int = 0) -> None:
-        """Counts chips that a team holds from now on, or no longer, for newcomers of a rank and those after it.
-
-        Args:
-            milli: How many more, in thousandths.
-            rank: See `rank`.
-        """
+    def hold(self, team: int, chip: int, milli: int) -> None:
+        """Counts chips, in thousandths, that a team holds from now on."""
         for above in self._guarantors[team]:
             left = self._left[above][chip]
-            left[rank:] = [each - milli for each in left[rank:]]
+            left[:] = [each - milli for each in left]
+
+    def release(self, team: int, chip: int, milli: int, precedence: Precedence) -> None:
+        """Counts chips, in thousandths, that a live attempt held no longer.
+
+        Above the guarantee that covered them they came before every newcomer; elsewhere before those after its rank.
+
+        Args:
+            precedence: Its row of `live_precedence`.
+        """
+        standing, tier, level = precedence
+        rank = self.rank(tier, level)
+        for above in self._guarantors[team]:
+            left = self._left[above][chip]
+            first = 0 if self._path[team].index(above) > standing else rank
+            left[first:] = [each + milli for each in left[first:]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
