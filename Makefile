@@ -22,6 +22,7 @@ check: install
 
 soak: install
 	$(BIN)/pytest -m soak -n auto --timeout 3600
+	$(BIN)/pytest -m "hypothesis and not soak" -n auto --hypothesis-profile search
 
 format: install
 	$(BIN)/ruff check --fix-only -q .
