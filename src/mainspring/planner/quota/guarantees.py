@@ -150,7 +150,7 @@ class Guarantees:
     def release(self, team: int, chip: int, milli: int, precedence: Precedence) -> None:
         """Counts chips, in thousandths, that a live attempt held no longer.
 
-        Above the guarantee that covered them they came before every newcomer; elsewhere before those after its rank.
+        Above the guarantee that covered them they came before every newcomer; elsewhere before those of its rank on.
 
         Args:
             precedence: Its row of `live_precedence`.
