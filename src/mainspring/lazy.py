@@ -28,8 +28,7 @@ def names_of(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]
         package: Its name. No name in it may be that of a module directly below it: the module would take its place.
     """
     module = sys.modules[package]
-    text = Path(str(module.__file__)).read_text(encoding="utf-8")
-    imports = _IMPORT.findall(text)
+    imports = _IMPORT.findall(Path(str(module.__file__)).read_text(encoding="utf-8"))
     where = {name: source for source, names in imports for name in re.findall(r"\w+", names)}
     whole = [source for source, names in imports if names.strip() == "*"]  # Loaded in turn until one has the name.
 

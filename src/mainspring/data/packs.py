@@ -90,17 +90,6 @@ class Pack:
         return place
 
 
-def put_piece(store: ObjectStore, data: Data) -> PackPiece:
-    """Stores bytes as a blob of their own.
-
-    Args:
-        store: Where to.
-        data: The bytes.
-    """
-    put_blob(store, data)
-    return piece_of(data)
-
-
 def piece_of(data: Data) -> PackPiece:
     """Returns the piece that bytes are as a blob of their own, stored or not.
 

@@ -149,8 +149,8 @@ def initial_weights(key: jax.Array, policy: PolicyRecipe, signature: Signature) 
     """
     plan, structure = jax.tree.flatten(_fresh_weights(policy, signature))
     ends = np.cumsum([math.prod(fresh.shape) for fresh in plan])
-    normal = jax.random.normal(key, (ends[-1],))  # Drawn at once: a draw for each array takes XLA seconds to compile.
-    parts = jnp.split(normal, ends[:-1])
+    # Drawn at once: a draw for each array takes XLA seconds to compile.
+    parts = jnp.split(jax.random.normal(key, (ends[-1],)), ends[:-1])
     arrays = [fresh.deviation * part.reshape(fresh.shape) for fresh, part in zip(plan, parts, strict=True)]
     weights: Weights = jax.tree.unflatten(structure, arrays)
     return weights

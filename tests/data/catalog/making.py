@@ -13,7 +13,7 @@ from mainspring.data.catalog.fragments import table_of
 from mainspring.data.catalog.versions import Version, extend
 from mainspring.data.episode import EpisodeRow, RawFile, VideoTrack
 from mainspring.data.features import Column, Features
-from mainspring.data.packs import Pack, put_piece
+from mainspring.data.packs import Pack, PackPiece, piece_of
 from mainspring.domain.ids import EpisodeId
 from mainspring.objects import Blob, ObjectStore, put_blob
 from mainspring.testing.time_and_chance import FakeClock
@@ -42,10 +42,15 @@ def episode(store: ObjectStore, seed: int, *, session: str = "") -> EpisodeRow:
         started_ns=seed * 10**9,
         arrived_ns=seed * 10**9 + 5,
         metadata={"session": session or f"session-{seed // 4}", "operator": f"op {seed % 5}"},
-        columns=put_piece(store, b"columns of %d" % seed),
-        videos=(VideoTrack(camera="front", blob=video, index=put_piece(store, b"index of %d" % seed)),),
+        columns=_piece(store, b"columns of %d" % seed),
+        videos=(VideoTrack(camera="front", blob=video, index=_piece(store, b"index of %d" % seed)),),
         raw=(RawFile(name=f"{seed:06d}.mcap", blob=put_blob(store, b"raw %d" % seed)),),
     )
+
+
+def _piece(store: ObjectStore, data: bytes) -> PackPiece:
+    put_blob(store, data)
+    return piece_of(data)
 
 
 def episodes(store: ObjectStore, seeds: Iterable[int]) -> tuple[EpisodeRow, ...]:

@@ -84,7 +84,7 @@ def test_processes_that_commit_at_once_to_a_folder_lose_nothing(tmp_path: Path) 
     race(str(tmp_path / "store"), {})
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # Half a minute; where Ceph is installed the test below does the same with a real server.
 @pytest.mark.timeout(300)
 def test_processes_that_commit_at_once_to_s3_lose_nothing(tmp_path: Path) -> None:
     with moto(tmp_path) as server:

@@ -127,7 +127,7 @@ def test_commits_leave_few_fragments_and_rewrite_little(store: ObjectStore) -> N
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=12), min_size=1, max_size=8))
 def test_commits_in_any_order_hold_each_episode_once(commits: list[list[int]]) -> None:
     store = open_store("memory://")

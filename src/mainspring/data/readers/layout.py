@@ -153,9 +153,7 @@ class _Walk:
 
     def _row(self, node: TypeNode, want: Want) -> None:
         assert node.element is not None
-        count = node.count
-        if count is None:
-            count = self._length()
+        count = self._length() if node.count is None else node.count
         for item in want.items:
             if item >= count:
                 raise _Unfit(f"only {count} items where item {item} is wanted")

@@ -187,9 +187,7 @@ def index_of_video(video: VideoFile, steps: int, *, lead: int = 0) -> PacketInde
     Raises:
         DamagedData: The file cannot be read, or frames are missing.
     """
-    index = video.index
-    if index is None:
-        index = index_of_file(video.path).cut(video.first_frame, steps, lead=lead)
+    index = video.index or index_of_file(video.path).cut(video.first_frame, steps, lead=lead)
     return replace(index, lost=video.lost) if video.lost else index
 
 

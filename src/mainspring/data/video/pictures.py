@@ -26,9 +26,7 @@ def picture_codec(data: bytes) -> str | None:
     Args:
         data: Its first bytes at least.
     """
-    if data[:3] == JPEG:
-        return "mjpeg"
-    return "png" if data[:8] == PNG else None
+    return "mjpeg" if data[:3] == JPEG else "png" if data[:8] == PNG else None
 
 
 class PngEncoder:

@@ -225,8 +225,7 @@ def _frame_times(shown: Integers, time_ns: Integers, leads: int, packets: int) -
 def _behind_ns(shown: Integers, time_ns: Integers) -> int:
     """Returns how long a step may show a frame that was first shown before it."""
     first = np.unique(shown, return_index=True)
-    said = time_ns[first[1]][np.searchsorted(first[0], shown)]
-    return int((time_ns - said).max(initial=0))
+    return int((time_ns - time_ns[first[1]][np.searchsorted(first[0], shown)]).max(initial=0))
 
 
 def _write(file: Any, messages: Iterator[_Message], beside: Sequence[BesideMessage], said: Mapping[str, str]) -> None:

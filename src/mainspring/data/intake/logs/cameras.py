@@ -185,8 +185,7 @@ class CameraPackets:
     def _needed(self, shown: Integers, key: Integers) -> Integers:
         if not self._kind.chained:
             return np.unique(shown)
-        lead = int(key[np.searchsorted(key, shown[0], side="right") - 1])
-        return np.arange(lead, int(shown[-1]) + 1)
+        return np.arange(key[np.searchsorted(key, shown[0], side="right") - 1], shown[-1] + 1)
 
     def _write(self, entry: int, data: bytes) -> None:
         episode = int(self._episode[entry])
@@ -336,10 +335,8 @@ def _codec(topic: str, said: str, data: bytes) -> str:
 
 
 def _is_key(codec: str, data: bytes) -> bool:
-    """Returns whether a packet begins a group of pictures. Source: AV1 bitstream specification 5.3."""
-    if codec == "av1":
-        return _av1_type(data) == 1  # A sequence header.
-    return bool(begins_group(codec, data))
+    """Returns whether a packet begins a group of pictures: of AV1, by a sequence header (AV1 specification 5.3: 1)."""
+    return _av1_type(data) == 1 if codec == "av1" else bool(begins_group(codec, data))
 
 
 def _av1_type(data: bytes) -> int:

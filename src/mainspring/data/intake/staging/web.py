@@ -275,8 +275,7 @@ def _bare(address: str) -> tuple[str, str]:
     port = f":{parts.port}" if parts.port else ""
     bare = urlunsplit((parts.scheme, (f"[{host}]" if ":" in host else host) + port, parts.path, "", ""))
     if bare.startswith(_HUB) and "/resolve/" not in bare:  # The page of a dataset, as people copy it.
-        owner_and_name = bare.removeprefix(_HUB).strip("/").split("/")[:2]
-        bare = f"{_HUB}{'/'.join(owner_and_name)}/resolve/main/"
+        bare = f"{_HUB}{'/'.join(bare.removeprefix(_HUB).strip('/').split('/')[:2])}/resolve/main/"
     return bare, f"?{parts.query}" if parts.query else ""
 
 

@@ -317,9 +317,8 @@ def _kind(dataset: Any) -> Kind | None:
         held = h5py.check_vlen_dtype(dataset.dtype)
         if dataset.ndim != 1 or dataset.dtype.names or (held is not None and held != np.uint8):
             return None
-        if picture_codec(_coded(dataset[0])):
-            return Kind.CODED
-        return Kind.TEXT if _is_text(dataset.dtype) else None
+        text = Kind.TEXT if _is_text(dataset.dtype) else None
+        return Kind.CODED if picture_codec(_coded(dataset[0])) else text
     if dataset.dtype == np.uint8 and dataset.ndim == 2 and picture_codec(bytes(dataset[0, :_MAGIC_BYTES])):
         return Kind.CODED
     return kind_of(dataset.dtype, tuple(dataset.shape[1:]))
@@ -345,9 +344,7 @@ def _coded(row: Any) -> bytes:
 def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    if isinstance(value, np.bool_):
-        return str(bool(value)).lower()
-    return str(value)
+    return str(bool(value)).lower() if isinstance(value, np.bool_) else str(value)
 
 
 def _checked(dataset: Any) -> Any:

@@ -396,6 +396,4 @@ def _success(columns: Mapping[str, Floats]) -> bool | None:
 def _runs(said: Sequence[str], time_ns: Integers) -> str | None:
     """Returns from when on each text holds, as JSON; None when there are too many."""
     begins = [step for step in range(len(said)) if not step or said[step] != said[step - 1]]
-    if len(begins) > _RUNS_MAX:
-        return None
-    return json.dumps([[int(time_ns[step]), said[step]] for step in begins])
+    return None if len(begins) > _RUNS_MAX else json.dumps([[int(time_ns[step]), said[step]] for step in begins])

@@ -376,9 +376,8 @@ def not_there(path: Path, name: str) -> str:
             start = file.read(len(_POINTER)) if size_bytes <= _POINTER_BYTES_MAX else b"."
     except OSError:
         return f"no file {name}"
-    if not size_bytes:
-        return f"an empty file {name}"
-    return f"{name} is {pointed()}" if start == _POINTER else ""
+    pointer = f"{name} is {pointed()}" if start == _POINTER else ""
+    return pointer if size_bytes else f"an empty file {name}"
 
 
 def pointed() -> str:
@@ -400,15 +399,13 @@ def _version(root: Path, path: Path, plain: Mapping[str, object]) -> tuple[str, 
 
 
 def _other_version(path: Path, got: str, major: int) -> InvalidInput:
-    next_step = ""
-    if major == 1:
-        next_step = "convert it with lerobot 0.3: python -m lerobot.datasets.v2.convert_dataset_v1_to_v2"
+    convert = "convert it with lerobot 0.3: python -m lerobot.datasets.v2.convert_dataset_v1_to_v2"
     return InvalidInput(
         "read a LeRobot dataset",
         on=str(path),
         got=got,
         wanted=f"{', '.join(READ_VERSIONS)}; no other is read yet",
-        next_step=next_step,
+        next_step=convert if major == 1 else "",
     )
 
 

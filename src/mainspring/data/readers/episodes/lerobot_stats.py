@@ -97,9 +97,7 @@ def objections(
 
 def _overflowing(kind: pa.DataType) -> tuple[str, ...]:
     """Returns the statistics that LeRobot's tools made of squares or sums in a column's own narrow type."""
-    if pa.types.is_float16(kind):
-        return (MEAN, SPREAD)
-    return (SPREAD,) if pa.types.is_integer(kind) else ()
+    return (MEAN, SPREAD) if pa.types.is_float16(kind) else (SPREAD,) if pa.types.is_integer(kind) else ()
 
 
 def _disagreement(values: Floats, said: Mapping[str, Floats]) -> str:

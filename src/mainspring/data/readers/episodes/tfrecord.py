@@ -132,9 +132,8 @@ def features_of(data: bytes, *, on: str) -> Mapping[str, Values]:
             for _, entry in _messages(group):
                 parts = dict(_messages(entry))  # A map's entry: its key and its value.
                 name = str(parts.get(1, b""), "utf-8", "replace")
-                lists = [parts.get(2, memoryview(b""))]
-                if number == 2:
-                    lists = [inner for _, inner in _messages(lists[0])]
+                held = parts.get(2, memoryview(b""))
+                lists = [inner for _, inner in _messages(held)] if number == 2 else [held]
                 found.setdefault(name, []).extend(map(_values, lists))
         return {name: _joined(parts) for name, parts in found.items()}
     except (ValueError, IndexError, struct.error, OverflowError) as error:

@@ -368,10 +368,9 @@ def _checked_array(array: Any, on: str) -> Any:
 def _codecs(plain: Any) -> Iterator[str]:
     """Yields the names of every codec that a description names, also inside others."""
     for codec in [plain.get("compressor"), *(plain.get("filters") or ()), *(plain.get("codecs") or ())]:
-        said = codec if isinstance(codec, Mapping) else codec.to_dict() if hasattr(codec, "to_dict") else None
-        if said is None and codec is not None:
-            said = codec.get_config()
-        if said is not None:
+        if codec is not None:
+            told = codec.to_dict if hasattr(codec, "to_dict") else getattr(codec, "get_config", None)
+            said = told() if told else codec
             yield str(said.get("id") or said.get("name"))
             inner = said.get("configuration") or {}
             yield from _codecs({"codecs": [*inner.get("codecs", ()), *inner.get("index_codecs", ())]})
