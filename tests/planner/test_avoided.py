@@ -72,6 +72,29 @@ def test_job_that_nothing_else_could_run_is_tried_there_again_after_its_pause(do
     assert _nodes(lab.plan(), "lost") == ("n000",)
 
 
+def test_job_whose_roles_fit_alone_but_not_together_is_tried_there_again_after_its_pause() -> None:
+    lab = Lab().clusters(cluster("alpha", nodes=3))
+    together = spec(Option(chip=H100, chips=8, replicas=2), others={"helper": Option(chip=H100, chips=8)})
+    lab.pend("lost", together, avoid_nodes=(*_avoided(0, again_s=0.0), *_avoided(1)))
+    (wait,) = lab.plan().waits
+    assert (wait.limit, wait.where, wait.start_s) == (Limit.HEALTH, "alpha", (NOW_S + 10.0,))
+    assert "was lost on n001, and nothing else could run it" in wait.reason
+    lab.now_s += 10.0
+    assert started(lab.plan()) == ["lost"]
+    lab = Lab().clusters(cluster("alpha", nodes=4)).pend("lost", together, avoid_nodes=_avoided(0, again_s=0.0))
+    lab.live("running", WHOLE, grant("alpha", {"n003": 8}), granted_s=NOW_S)
+    (wait,) = lab.plan().waits
+    assert wait.limit is Limit.CAPACITY, "others could run it, once what runs there ends"
+
+
+def test_job_whose_roles_fit_alone_but_not_together_waits_for_room_where_it_avoids_nothing() -> None:
+    together = spec(Option(chip=H100, chips=8, replicas=2), others={"helper": Option(chip=H100, chips=8)})
+    avoided = AvoidedNode(at=_at(0, "silent"), until_s=NOW_S + 10.0, again_s=NOW_S + 10.0, reason="lost")
+    lab = Lab().clusters(cluster("alpha", nodes=3, unready=(2,))).pend("lost", together, avoid_nodes=(avoided,))
+    (wait,) = lab.plan().waits
+    assert (wait.limit, wait.where) == (Limit.CAPACITY, "alpha")
+
+
 def test_gang_takes_back_as_few_nodes_as_it_must_of_those_it_avoids() -> None:
     lab = Lab().clusters(cluster("alpha", nodes=3))
     once, lately = _avoided(0, again_s=0.0), _avoided(1)

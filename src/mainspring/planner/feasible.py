@@ -11,7 +11,7 @@ from mainspring.domain.errors import ImpossibleJob, nearest
 from mainspring.domain.job import ANY_CHIP, JobSpec, Role
 from mainspring.planner.facts.policy import Policy
 from mainspring.planner.facts.reasons import amount, together
-from mainspring.planner.facts.snapshot import RoleShape, Shape, Snapshot, sealed
+from mainspring.planner.facts.snapshot import RoleShape, Shape, Snapshot, emptied, sealed
 from mainspring.planner.place.candidates import menu, stand_at
 from mainspring.planner.place.free_capacity import FreeCapacity, Pool
 
@@ -48,24 +48,14 @@ def feasible(snapshot: Snapshot, spec: JobSpec) -> ImpossibleJob | None:
 
 
 def _healthy(snapshot: Snapshot) -> Snapshot:
-    nodes, clusters = snapshot.nodes, snapshot.clusters
-    nothing = sealed(np.zeros(0, dtype=np.int64))
-    return replace(
-        snapshot,
-        nodes=replace(
-            nodes,
-            whole=nodes.chips,
-            cpu_milli=nodes.cpu_total_milli,
-            memory_mib=nodes.memory_total_mib,
-            ready=sealed(np.ones_like(nodes.ready)),
-            leaves_s=sealed(np.full(len(nodes.names), inf)),
-            avoided_s=sealed(np.full(len(nodes.names), -inf)),
-            share_node=nothing,
-            share_chip=nothing,
-            share_milli=nothing,
-        ),
-        clusters=replace(clusters, answering=sealed(np.ones_like(clusters.answering))),
+    free, clusters = emptied(snapshot), snapshot.clusters
+    nodes = replace(
+        free.nodes,
+        ready=sealed(np.ones_like(free.nodes.ready)),
+        leaves_s=sealed(np.full(len(free.nodes.names), inf)),
+        avoided_s=sealed(np.full(len(free.nodes.names), -inf)),
     )
+    return replace(free, nodes=nodes, clusters=replace(clusters, answering=sealed(np.ones_like(clusters.answering))))
 
 
 def _unknown_chips(snapshot: Snapshot, spec: JobSpec, role: Role) -> ImpossibleJob | None:

@@ -116,9 +116,7 @@ def _known(at_s: float) -> float | None:
 
 
 def _gain_s(shift: Shift) -> float:
-    if shift.before_s is None or shift.after_s is None:
-        return inf
-    return abs(shift.before_s - shift.after_s)
+    return inf if shift.before_s is None or shift.after_s is None else abs(shift.before_s - shift.after_s)
 
 
 # ---------------------------------------------------------------- clusters and nodes

@@ -308,8 +308,7 @@ def _beside(room: FreeCapacity, pool: Pool, elastic: _Elastic) -> Integers:
     depth = tree.depth(pool.closeness.within)
     if depth <= 0:
         return caps
-    held = live.held_node[elastic.first : elastic.first + len(elastic.grant.nodes)]
-    own = np.isin(pool.rows, held)
+    own = np.isin(pool.rows, live.held_node[elastic.first : elastic.first + len(elastic.grant.nodes)])
     ids = np.arange(len(pool.rows)) if depth == tree.bottom else tree.domain[:, depth - 1]
     return np.where(np.isin(ids, ids[own]) & (ids != NONE), caps, 0)
 

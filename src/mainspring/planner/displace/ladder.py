@@ -202,8 +202,7 @@ class Offered:
         Args:
             units: By domain: how many.
         """
-        before = np.append(0, self.reached[:-1])
-        return self.rungs[before < (self.starts + units)[self.domain]]
+        return self.rungs[np.append(0, self.reached[:-1]) < (self.starts + units)[self.domain]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

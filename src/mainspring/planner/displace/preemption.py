@@ -63,8 +63,7 @@ def prices(snapshot: Snapshot, policy: Policy, now_s: float) -> Floats:
     Args:
         policy: Says what a restart costs.
     """
-    live = snapshot.live
-    return sizes(snapshot) * (np.maximum(now_s - live.durable_s, 0.0) + policy.restart_s)
+    return sizes(snapshot) * (np.maximum(now_s - snapshot.live.durable_s, 0.0) + policy.restart_s)
 
 
 def sizes(snapshot: Snapshot) -> Floats:

@@ -140,11 +140,6 @@ class SnapshotBuilder:
                 self._live.place(inventory.cluster, columns.row_of)
         known.answering, known.silent_s = answering, silent_s
 
-    def remove_inventory(self, cluster: ClusterName) -> None:
-        """Forgets a cluster; does nothing when it is not known."""
-        self._clusters.pop(cluster, None)
-        self._live.place(cluster, {})
-
     def set_avoided(self, until_s: Mapping[NodeRef, float]) -> None:
         """Replaces which nodes nothing new is placed on for a while, for what was lost there.
 

@@ -152,8 +152,7 @@ def node_table(
     opened = np.bincount(share.node[share.ours], minlength=count)
     held = np.bincount(node, weights=live.held_whole[known], minlength=count).astype(np.int64) + opened
     # Where foreign work took more than we left, nobody can tell which chip: none of ours is shared any further.
-    over = held > found["whole"]
-    share.milli[over[share.node]] = 0
+    share.milli[(held > found["whole"])[share.node]] = 0
     domain = np.full((count, len(levels)), NONE, dtype=np.int64)
     for cluster, last in zip(clusters, np.cumsum(counts).tolist(), strict=True):
         rows = slice(last - len(cluster.row_of), last)

@@ -41,9 +41,8 @@ def amount(wanted: Option, replicas: int) -> str:
     """
     if wanted.chips == 0:
         return f"{replicas} x {wanted.cpus:g} {'core' if wanted.cpus == 1 else 'cores'}"
-    chip = str(wanted.chip)
-    if chip == ANY_CHIP:
-        chip = "chip" if wanted.chips < 1 or (wanted.chips == 1 and replicas == 1) else "chips"
+    any_chip = "chip" if wanted.chips < 1 or (wanted.chips == 1 and replicas == 1) else "chips"
+    chip = any_chip if wanted.chip == ANY_CHIP else wanted.chip
     return f"{replicas} {chip}" if wanted.chips == 1 else f"{replicas} x {wanted.chips:g} {chip}"
 
 

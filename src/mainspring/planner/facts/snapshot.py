@@ -8,7 +8,7 @@ id. So equal facts give equal snapshots, whatever order they came in. Chips and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Annotated, TypeVar
 
@@ -397,3 +397,22 @@ class Snapshot:
     data: Data
     avoid: Mapping[JobId, Mapping[ClusterName, float]]
     avoid_nodes: Mapping[JobId, tuple[AvoidedNode, ...]]
+
+
+def emptied(snapshot: Snapshot) -> Snapshot:
+    """Returns a snapshot of the same nodes as they are, with nothing on them.
+
+    Args:
+        snapshot: The fleet; its live attempts stay listed.
+    """
+    nodes, nothing = snapshot.nodes, sealed(np.zeros(0, dtype=np.int64))
+    free = replace(
+        nodes,
+        whole=nodes.chips,
+        cpu_milli=nodes.cpu_total_milli,
+        memory_mib=nodes.memory_total_mib,
+        share_node=nothing,
+        share_chip=nothing,
+        share_milli=nothing,
+    )
+    return replace(snapshot, nodes=free)

@@ -78,9 +78,7 @@ def taken(table: Made, rows: Integers, of: str = "") -> Made:
 
 
 def _rows(column: Any, rows: Integers) -> Any:
-    if isinstance(column, tuple):
-        return tuple(column[each] for each in rows.tolist())
-    return sealed(column[rows])
+    return tuple(column[each] for each in rows.tolist()) if isinstance(column, tuple) else sealed(column[rows])
 
 
 class GrowableTable:

@@ -133,8 +133,7 @@ class Waiting:
         jobs = self._snapshot.pending.jobs
         waits: list[tuple[int, Wait]] = []
         for number, end in enumerate(ends.tolist()):
-            begin = 0 if number == 0 else int(ends[number - 1])
-            places = by_class[begin:end]
+            places = by_class[int(ends[number - 1]) if number else 0 : end]
             own = rows[places]
             if self._exact:
                 late = np.array([not self._exact.get(row, False) for row in own.tolist()])

@@ -6,13 +6,14 @@ on one cluster. Its score is the price of one chip-hour of useful work there, th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice, product
 from math import inf
 
 import numpy as np
 
+from mainspring.domain.fleet import NodeRef
 from mainspring.domain.job import ANY_CHIP, MILLI, Option
 from mainspring.domain.plan import Candidate, Limit
 from mainspring.planner.facts.policy import HOUR_S, Policy
@@ -126,16 +127,34 @@ def menu(room: FreeCapacity, policy: Policy, shape: Shape) -> CandidateSet:
     """Returns what a shape can choose from.
 
     A shape that avoids nodes does so while others could run it as things stand, were they free; else it leaves alone
-    only those that it shuns.
+    only those that it shuns, and where it cannot run without these nothing is left to choose.
 
     Args:
         policy: What the lab decides.
         shape: The shape.
     """
     found = _menu(room, policy, shape)
-    if found.sites or shape.avoids == shape.shuns:
-        return found
-    return _menu(room, policy, replace(shape, avoids=shape.shuns))
+    if shape.avoids and not _could_run(room, policy, found):
+        shape = replace(shape, avoids=shape.shuns)
+        found = _menu(room, policy, shape)
+        away = {site.cluster for site in found.sites} & _clusters_of(room.snapshot, shape.shuns)
+        if away and not _could_run(room, policy, found):
+            choices = tuple(_shun(room.snapshot, choice, shape, away) for choice in found.choices)
+            found = replace(found, choices=choices, sites=(), tied=())
+    return found
+
+
+def _clusters_of(snapshot: Snapshot, nodes: Iterable[NodeRef]) -> set[int]:
+    names = {at.cluster for at in nodes}
+    return {cluster for cluster, name in enumerate(snapshot.clusters.names) if name in names}
+
+
+def _could_run(room: FreeCapacity, policy: Policy, found: CandidateSet) -> bool:
+    """Returns whether some cluster could hold all roles together, were its nodes free."""
+    if len(found.shape.roles) == 1 or not found.sites:
+        return bool(found.sites)
+    sites = _menu(room.emptied, policy, found.shape).sites
+    return any(stand_at(room.emptied, site, None) is not None for site in sites)
 
 
 def _menu(room: FreeCapacity, policy: Policy, shape: Shape) -> CandidateSet:
@@ -215,6 +234,13 @@ def _choice(room: FreeCapacity, shape: Shape, role: int, index: int, cluster: in
     )
 
 
+def _shun(snapshot: Snapshot, choice: OptionOnCluster, shape: Shape, away: Set[int]) -> OptionOnCluster:
+    """Returns a choice that would fit by itself, barred where its job's other roles need nodes that it shuns."""
+    if choice.bar or choice.cluster not in away:
+        return choice
+    return replace(choice, bar=_shunned(snapshot, choice.cluster, shape), shunned=True)
+
+
 def _shunned(snapshot: Snapshot, cluster: int, shape: Shape) -> BindingLimit:
     name = snapshot.clusters.names[cluster]
     nodes = [at.node for at in shape.avoids if at.cluster == name]
@@ -276,9 +302,8 @@ def lasting_bar(snapshot: Snapshot, cluster: int, pool: Pool | None, option: Opt
     nodes = snapshot.nodes
     leaving = (nodes.leaves_s[pool.rows] < inf) | (nodes.avoided_s[pool.rows] > -inf)
     lost = int(np.count_nonzero(~nodes.ready[pool.rows] | leaving))
-    words = "not ready or about to leave"
-    if (nodes.avoided_s[pool.rows] > -inf).any():
-        words = "not ready, about to leave or avoided for what was lost there"
+    avoided = (nodes.avoided_s[pool.rows] > -inf).any()
+    words = f"not ready{', about to leave or avoided for what was lost there' if avoided else ' or about to leave'}"
     those = f"{lost} of {len(pool.rows)} nodes" + ("" if option.chip == ANY_CHIP else f" with {option.chip}")
     return BindingLimit(
         limit=Limit.HEALTH,

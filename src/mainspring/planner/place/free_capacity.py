@@ -6,13 +6,14 @@ A job that fits on one node is placed by kinds of nodes (see `kinds`), a gang by
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from math import inf, isnan
 
 import numpy as np
 
 from mainspring.domain.fleet import NodeRef
 from mainspring.domain.job import MILLI, Option
-from mainspring.planner.facts.snapshot import Flags, Integers, Snapshot
+from mainspring.planner.facts.snapshot import Flags, Integers, Snapshot, emptied
 from mainspring.planner.place.ample import Ample
 from mainspring.planner.place.fragmentation import Fragmentation
 from mainspring.planner.place.kinds import NodeClass, NodeClasses, capacity, groups
@@ -61,6 +62,11 @@ class FreeCapacity:
             },
         )
         self._undo: list[tuple[Integers, Integers, tuple[_Chips, ...]]] = []
+
+    @cached_property
+    def emptied(self) -> FreeCapacity:
+        """Returns the same nodes with nothing on them."""
+        return FreeCapacity(emptied(self.snapshot))
 
     def pool(self, cluster: int, option: Option, avoided: Iterable[NodeRef] = ()) -> Pool | None:
         """Returns where an option's replicas may go on a cluster; None when it has no such nodes.

@@ -74,8 +74,7 @@ def demand(snapshot: Snapshot) -> Demand:
             continue
         pieces: dict[int, float] = defaultdict(float)
         for need, weight in own:
-            piece = need.share_milli or MILLI
-            pieces[piece] += weight * max(need.whole, 1)
+            pieces[need.share_milli or MILLI] += weight * max(need.whole, 1)
         total = sum(pieces.values())
         parts = tuple(sorted((milli, weight / total) for milli, weight in pieces.items()))
         if parts not in worths:

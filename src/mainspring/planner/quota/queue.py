@@ -236,8 +236,7 @@ class Queue:
     def _precedence(self, team: int, rank: int, size: int) -> int:
         """Returns the precedence of a kind of job as one number."""
         chips = self._sizes[size]
-        standing = self._standing(team, chips, rank) if chips else BORROWED
-        return standing * self._ranks + rank
+        return (self._standing(team, chips, rank) if chips else BORROWED) * self._ranks + rank
 
     def _place(self, bucket: int) -> _Place:
         jobs = self._jobs
