@@ -77,8 +77,10 @@ def test_jax_attempt_with_a_rank_killed_ends_bitwise_as_without_and_the_other_pr
     rig.wait_step(98)
     rig.signal_rank(killed, signal.SIGKILL)
     assert rig.wait_outcome().outcome is AttemptState.SUCCEEDED, rig.heartbeats[-1].reason
-    assert [exited["rank"] for exited in rig.of_kind(RankExitedEvent.kind)] == [killed]
+    assert [exited["rank"] for exited in rig.of_kind(RankExitedEvent.kind)] == [killed], rig.story()
     resumed = rig.of_kind(GenerationResumedEvent.kind)
     assert [detail["source"] for detail in resumed] == ["", "arena"]
     results = {name: value for detail in rig.of_kind(ResultEvent.kind) for name, value in detail.items()}
-    assert results == {"equal-0": True, "equal-1": True, f"generations-{killed}": 1, f"generations-{1 - killed}": 2}
+    assert results == {"equal-0": True, "equal-1": True, f"generations-{killed}": 1, f"generations-{1 - killed}": 2}, (
+        rig.story()
+    )

@@ -1,4 +1,4 @@
-"""The parts of the lead by themselves: membership, holdings, hangs, failures, stragglers, saves."""
+"""The parts of the lead by themselves: roster, membership, holdings, hangs, failures, stragglers, saves."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.ids import RoleName
+from mainspring.domain.ids import NodeName, RoleName
 from mainspring.domain.life import AttemptState
 from mainspring.domain.wire import Holding, RankPlace, RoleOrders, ShareStored, StacksDumped
 from mainspring.node.lead.changes import reserve_s, step_to_leave_at
+from mainspring.node.lead.effects import Joined
 from mainspring.node.lead.holdings import Holdings, Taken
 from mainspring.node.lead.members import Members, Membership
+from mainspring.node.lead.roster import Roster
 from mainspring.node.lead.saves import Saves
 from mainspring.node.lead.watch.failures import FORGIVEN_S, Failures, exited
 from mainspring.node.lead.watch.hangs import (
@@ -28,6 +30,38 @@ from mainspring.node.lead.watch.hangs import (
 from mainspring.node.lead.watch.stragglers import WINDOW_S, WINDOWS_SLOW, Slow, Stragglers
 
 MAIN, OTHER = RoleName("main"), RoleName("sampler")
+
+
+# ------------------------------------------------------------ roster
+
+
+def _roster(*agents: int) -> Roster:
+    """Returns the roster of agents whose lines are up."""
+    roster = Roster(agents, now_s=0.0, busy=False)
+    for agent in agents:
+        roster.joined(Joined(agent=agent, node=NodeName("n")), 0.0)
+    return roster
+
+
+def test_agent_that_is_silent_is_lost_once_the_controller_answers_what_was_sent_after_it_was_noticed() -> None:
+    roster = _roster(0, 1)
+    roster.left(1, 10.0)
+    assert (roster.notice(25.0, 15.0), roster.notice(25.5, 15.0)) == ((), (1,))
+    assert roster.acknowledged(25.4) == (), "by then another lead may have been named there"
+    assert (roster.acknowledged(25.5), roster.here) == ((1,), (0,))
+
+
+def test_agent_that_its_engine_has_seen_end_is_lost_by_the_answer_that_says_so() -> None:
+    roster = _roster(0, 1)
+    roster.left(1, 10.0)
+    assert roster.notice(11.0, 15.0, gone=(1,)) == (1,)
+    assert roster.acknowledged(10.5) == (1,)
+
+
+def test_agent_whose_line_is_up_is_not_gone_whatever_its_engine_sees() -> None:
+    roster = _roster(0, 1)
+    assert roster.notice(1_000.0, 15.0, gone=(1,)) == ()
+    assert (roster.doubtful, roster.here) == ((), (0, 1))
 
 
 # ------------------------------------------------------------ members
@@ -65,6 +99,13 @@ def test_members_without_a_spare_shrink_and_the_highest_rank_fills_the_hole() ->
 def test_members_below_their_least_say_what_is_lacking() -> None:
     assert _members(4, ranks_min=3).propose({0, 1}).lacking == "role main has 2 places left and needs 3"
     assert _members(2).propose({0}).lacking == "role main has 1 places left and needs 2"
+
+
+def test_members_of_a_new_lead_lack_a_role_whose_agents_have_all_ended() -> None:
+    roles = [RoleOrders(role=role, command=(), environment={}, spares=0) for role in (MAIN, OTHER)]
+    members = Members(roles, [_place(0, 0)])
+    assert members.roles == tuple(sorted((MAIN, OTHER)))
+    assert members.propose({0}).lacking == f"role {OTHER} has 0 places left and needs 1"
 
 
 def test_members_shrink_in_whole_groups() -> None:
@@ -368,6 +409,11 @@ def test_failures_alike_three_times_without_a_step_quote_the_first_words() -> No
     verdict = failures.another(exited(rank=3, agent=0, exit_code=1, words="last"), furthest=5, now_s=0.0)
     assert verdict.outcome is AttemptState.FAILED
     assert "KeyError: 'gripper'" in verdict.reason
+
+
+def test_failures_alike_from_outside_end_the_attempt_and_not_the_job() -> None:
+    failures = Failures(restarts_max=8)
+    assert [_fail(failures, -9), _fail(failures, -9), _fail(failures, -9)] == [None, None, AttemptState.LOST]
 
 
 def test_failures_that_are_followed_by_a_restart_say_which_rung_of_the_ladder_it_is() -> None:

@@ -28,7 +28,7 @@ SIZE = 12
 EVERY = 50
 
 PROGRAM = """
-import sys
+import gc, sys, threading
 from pathlib import Path
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
@@ -39,6 +39,16 @@ from mainspring.session.jax_state import blocks_of, tree_from
 
 kept, asked = [], []
 jax.monitoring.register_event_listener(lambda event, **_: asked.append(event))
+
+def collect_always():
+    gc.callbacks.append(lambda phase, _: threading.current_thread() is collector and threading.Event().wait(0.2))
+    while True:
+        gc.collect()
+        threading.Event().wait(0.05)
+
+if "collects" in sys.argv:
+    collector = threading.Thread(target=collect_always, daemon=True)
+    collector.start()
 
 def placed(devices):
     mesh = jax.make_mesh((len(devices),), ("data",), devices=devices)
@@ -77,8 +87,8 @@ def main(session):
             assert ahead is None or ahead.wait(60)
         if session.snapshot_due(step):
             session.snapshot(step, blocks_of(tree, session, {"copied": Part.WEIGHTS}))
-        while "held" in sys.argv and step == 100 and session.generation == 1:
-            jax.block_until_ready(step_once(tree))  # In collectives, until the test has killed a rank.
+        while f"held-{session.generation}" in sys.argv and step == start + 100 and not session.stop_requested:
+            jax.block_until_ready(step_once(tree))  # Until the test has killed a rank, or asked this one to leave.
         if "fail" in sys.argv:
             raise ValueError("not for you")
     if "whole" in sys.argv and not session.stop_requested:
@@ -175,7 +185,7 @@ class Ring:
     def close(self) -> None:
         for process in self.processes:
             process.kill()
-            process.wait()
+            sys.stdout.write(process.communicate()[0])  # Shown should the test have failed.
         for service in self.services:
             service.kill()
             service.wait()
@@ -218,8 +228,8 @@ def test_ranks_that_lose_one_go_on_in_the_same_processes_with_a_standby_in_its_p
     steps = 500
     agents = [ring.agent() for _ in range(3)]
     ring.generation(1, agents)
-    processes = [ring.start(agent, *words(steps, "whole", "held")) for agent in agents]
-    standby = ring.start(agents[1], *words(steps, "whole", "held"))
+    processes = [ring.start(agent, *words(steps, "whole", "held-1")) for agent in agents]
+    standby = ring.start(agents[1], *words(steps, "whole", "held-1"))
     wait_saved(agents, 2 * EVERY)
     processes[1].kill()
     for survivor in (agents[0], agents[2]):
@@ -262,7 +272,7 @@ def test_ranks_that_lose_one_find_their_program_compiled_ahead_whatever_their_nu
     processes = []
     for number, agent in enumerate(agents):  # Each as on a node of its own, which finds only what it compiled itself.
         own = str(ring.folder / f"compiled-{number}")
-        processes.append(ring.start(agent, str(steps), own, "whole", "ahead", "held"))
+        processes.append(ring.start(agent, str(steps), own, "whole", "ahead", "held-1"))
     wait_saved(agents, 2 * EVERY)
     processes[lost].kill()
     left = [agent for number, agent in enumerate(agents) if number != lost]
@@ -286,17 +296,17 @@ def test_ranks_that_lose_one_find_their_program_compiled_ahead_whatever_their_nu
 def test_rank_alone_is_joined_by_another_and_left_alone_again_in_one_process(
     ring: Ring, words: Callable[..., tuple[str, ...]]
 ) -> None:
-    steps = 4_000
+    steps = 500
     first, second = ring.agent(), ring.agent()
-    first.reply = wire.StepReply(stop=True, stop_at=1_000, then=Then.REJOIN, snapshot_every=EVERY)
+    first.reply = wire.StepReply(stop=True, stop_at=100, then=Then.REJOIN, snapshot_every=EVERY)
     ring.generation(1, [first])
-    process = ring.start(first, *words(steps, "whole"))
+    process = ring.start(first, *words(steps, "whole", "held-1", "held-2"))
     first.wait(wire.NextGeneration)
     first.reply = wire.StepReply(snapshot_every=EVERY)
-    assert ring.resume([first]) >= 1_000
+    assert ring.resume([first]) == 100
     second.here, second.plan_step = first.here, first.plan_step  # What one rank had is the whole state.
     ring.generation(2, [first, second])
-    guest = ring.start(second, *words(steps, "whole"))
+    guest = ring.start(second, *words(steps, "whole", "held-2"))
     wait_saved([first, second], first.plan_step + EVERY)
     guest.kill()
     first.wait(wire.NextGeneration, lambda message: message.after == 2)
@@ -347,3 +357,24 @@ def test_program_that_keeps_its_mesh_starts_anew_instead_of_holding_the_others_u
     out, _ = keeper.communicate(timeout=LIMIT_S)
     assert keeper.returncode == EXIT_PREEMPTED
     assert "holds JAX arrays, devices or meshes" in out
+
+
+def test_rank_goes_on_in_its_process_while_another_thread_collects_garbage(
+    ring: Ring, words: Callable[..., tuple[str, ...]]
+) -> None:
+    agents = [ring.agent(), ring.agent()]
+    ring.generation(1, agents)
+    process = ring.start(agents[0], *words(500, "held-1", "collects"))  # No other collection does anything meanwhile.
+    other = ring.start(agents[1], *words(500, "held-1"))
+    wait_saved(agents, 2 * EVERY)
+    other.kill()
+    agents[0].wait(wire.NextGeneration)
+    ring.resume(agents[:1])
+    agents[0].here += tuple(
+        replace(shard, file=str(agents[1].arena), offset=commit.offset + shard.offset)
+        for commit in agents[1].all(wire.SnapshotCommit)
+        if commit.step == agents[0].plan_step
+        for shard in commit.shards
+    )
+    ring.generation(2, agents[:1])
+    assert "main gave done" in ended(process)

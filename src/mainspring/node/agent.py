@@ -90,8 +90,7 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._notice.given.set)
         server = await asyncio.start_server(self._accept, self._host, 0)
-        port = server.sockets[0].getsockname()[1]
-        self._address = address_of(self._host, port)
+        self._address = address_of(self._host, server.sockets[0].getsockname()[1])
         try:
             registering = asyncio.create_task(self._register())
             if not await self._first(registering):

@@ -37,7 +37,8 @@ VERSIONS = ("0.10.",)  # Releases whose private names were read and tried.
 CONNECT_LIMIT_S = 120  # The service is up before ranks start; the rest is ranks importing on a busy machine.
 FAREWELL_LIMIT_S = 30  # Ranks in lockstep end within a step of each other; one that is late must not hold the rest.
 HEARTBEAT_LIMIT_S = 1_000_000  # Never: the agent and the lead watch over ranks, and a stopped rank is not a dead one.
-COLLECTIONS_MAX = 3  # What a finalizer lets go is found by the next pass; JAX's own tests need up to four.
+COLLECTIONS_MAX = 50  # JAX's own tests need up to four; the rest is for those that another thread prevents,
+COLLECT_AGAIN_S = 0.03  # with 1.5 s of waits between them: less than starting anew takes.
 SPANS_MAX = 10_000  # Inner functions in one traced program; past it, some tracing time counts twice.
 COMPILE_EVENTS = "/jax/core/compile/"  # Tracing, lowering, compiling: `jax._src.dispatch`, 0.10.
 # What the text of an error has when the other end of a collective, or the service, went away: gloo names itself, the
@@ -237,16 +238,18 @@ def _disconnect() -> bool:
     One that lives on would keep this rank's end of broken collectives open, so that others wait on it, and would end
     the process once the old coordination service goes.
     """
-    backends = [weakref.ref(backend) for backend in xla_bridge._backends.values()]
+    gone = threading.Event()
+    backends = [weakref.ref(backend, lambda _: gone.set()) for backend in xla_bridge._backends.values()]
     distributed.global_state.client = None
     xla_bridge._clear_backends()
     jax.clear_caches()  # type: ignore[no-untyped-call]
     dispatch.runtime_tokens.clear()  # type: ignore[no-untyped-call]
     for _ in range(COLLECTIONS_MAX):
         if all(backend() is None for backend in backends):
-            break
-        gc.collect()
-    return all(backend() is None for backend in backends)
+            return True
+        gc.collect()  # What a finalizer lets go is found by the next one; while another thread collects, none is made.
+        gone.wait(COLLECT_AGAIN_S)
+    return False
 
 
 def _let_go(error: BaseException) -> None:

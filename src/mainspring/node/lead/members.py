@@ -43,11 +43,11 @@ class Members:
         self._roles = {role.role: role for role in sorted(roles, key=lambda role: role.role)}
         self._by_agent: dict[int, tuple[RankPlace, ...]] = {}
         counts = {role: sum(place.role == role for place in self.places.values()) for role in self._roles}
-        self._full = {role: max(1, counts[role] - self._roles[role].spares) for role in self._roles if counts[role]}
+        self._full = {role: max(1, counts[role] - self._roles[role].spares) for role in self._roles}
 
     @property
     def roles(self) -> tuple[RoleName, ...]:
-        """Returns the roles that have places."""
+        """Returns every role, one whose agents have all ended too: nothing runs or is whole without it."""
         return tuple(self._full)
 
     def add(self, agent: int, places: Sequence[RankPlace]) -> None:

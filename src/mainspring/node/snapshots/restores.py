@@ -176,8 +176,7 @@ class Restores:
         return self._now
 
     async def _fetched(self, now: _Generation, rank: int, request: FetchPieces) -> PiecesFetched:
-        listing = await now.index.listing(rank, everywhere=False)
-        entries = listing.entries
+        entries = (await now.index.listing(rank, everywhere=False)).entries
         for piece in request.pieces:
             size_bytes = entries[piece.shard].shard.size_bytes if 0 <= piece.shard < len(entries) else -1
             if not (piece.offset >= 0 and piece.size_bytes >= 0 and piece.offset + piece.size_bytes <= size_bytes):

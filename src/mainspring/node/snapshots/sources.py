@@ -119,8 +119,7 @@ class HereSource:
 
         def work() -> None:
             for want in wants:
-                shard = self.shards[want.shard]
-                want.copy_from(self.held.part(shard), 0)
+                want.copy_from(self.held.part(self.shards[want.shard]), 0)
 
         await asyncio.to_thread(work)
         for want in wants:

@@ -345,8 +345,7 @@ class StepIndexer:
 
 
 def _wanted(order: PrepareGeneration, holding: Holding) -> bool:
-    same = holding.generation == order.taken_in or order.source == "store"
-    return holding.step == order.step and same
+    return holding.step == order.step and (holding.generation == order.taken_in or order.source == "store")
 
 
 def _is_at(holding: Holding, place: RankPlace) -> bool:

@@ -8,7 +8,7 @@ from typing import final
 
 from mainspring.domain.life import AttemptState
 
-ALIKE_MAX = 3  # A program that fails the same way three times without a step between will do so again.
+ALIKE_MAX = 3  # What fails the same way three times without a step between will do so again where it runs.
 SWAP_AFTER = 2  # One failure may be the program's; two on one node without a step between are likelier the node's.
 BLAME_S = 0.25  # A dead rank's agent tells of it in milliseconds; survivors' own errors only say that it is gone.
 FORGIVEN_S = 3_600.0  # 16,384 GPUs fail every three hours (NUMBERS.md); restarts that count are those of a storm.
@@ -112,11 +112,11 @@ class Failures:
     def _verdict(self, failure: Failure, furthest: int, now_s: float) -> FailureDecision:
         how = f"rank {failure.rank} {failure.how}" + (f" at step {furthest}" if furthest >= 0 else "")
         words = f"; it first said: {self._first_words}" if self._first_words else ""
+        outcome = AttemptState.LOST if failure.outside else AttemptState.FAILED
         if self._alike >= ALIKE_MAX:
             reason = f"{how}, {self._alike} times the same way without a step between{words}"
-            return FailureDecision(outcome=AttemptState.FAILED, reason=reason)
+            return FailureDecision(outcome=outcome, reason=reason)
         if len(self._restarts_s) >= self._restarts_max:
-            outcome = AttemptState.LOST if failure.outside else AttemptState.FAILED
             return FailureDecision(
                 outcome=outcome, reason=f"{how}, after {len(self._restarts_s)} restarts in place{words}"
             )
