@@ -141,7 +141,7 @@ MUTANTS = (
     Mutant(
         "an old lead's reports count",
         AGENTS,
-        "if attempt is None or ended(attempt.state) or beat.epoch != attempt.epoch:",
+        "if attempt is None or ended(attempt.state) or beat.epoch != attempt.epoch or not attempt.epoch:",
         "if attempt is None or ended(attempt.state):",
     ),
     Mutant(
@@ -159,9 +159,9 @@ MUTANTS = (
     Mutant(
         "an event is acknowledged and not kept",
         AGENTS,
-        "        ledger.event(event, job=attempt.job, attempt=attempt.id, time_s=event.time_s)\n",
+        "        ledger.event(event, job=attempt.job, attempt=attempt.id, time_s=time_s)\n",
         """        if event.sequence % 7:
-            ledger.event(event, job=attempt.job, attempt=attempt.id, time_s=event.time_s)
+            ledger.event(event, job=attempt.job, attempt=attempt.id, time_s=time_s)
 """,
     ),
     Mutant(

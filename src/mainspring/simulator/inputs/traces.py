@@ -45,9 +45,7 @@ def load(path: Path, *, node_chips: int = 8) -> Workload:
     columns = {cell.strip() for cell in start.partition("\n")[0].split(",")}
     if columns >= set(_OPENB_POD):
         return openb(path)
-    if columns >= set(_PHILLY):
-        return philly(path, node_chips=node_chips)
-    return plain(path)
+    return philly(path, node_chips=node_chips) if columns >= set(_PHILLY) else plain(path)
 
 
 def plain(path: Path) -> Workload:

@@ -11,6 +11,7 @@ from mainspring.domain.life import AttemptState
 from mainspring.node.lead import effects
 from mainspring.node.lead.lead import Lead
 from mainspring.node.lead.reports import Answered, Reports
+from mainspring.node.net.controller import CALL_LIMIT_S
 from mainspring.simulator.nodes.agenda import chance, within
 from mainspring.simulator.nodes.parts import Agent, RunKey
 from mainspring.simulator.nodes.promises import Promises
@@ -148,8 +149,17 @@ class SimulatedLead:
             return
         attempt, sent_s = self._attempt, self._attempt.agenda.now_s
         self._collect()
-        beat = self._reports.heartbeat(attempt.instant)
-        reply = attempt.call_heartbeat(self, beat)
+        reply = attempt.call_heartbeat(self, self._reports.heartbeat(attempt.instant))
+        if chance(attempt.luck, attempt.links.answers_late):
+            delay_s = within(attempt.luck, 0.0, CALL_LIMIT_S)
+            attempt.agenda.after(delay_s, lambda: self._answered(reply, sent_s))
+        else:
+            self._answered(reply, sent_s)
+
+    def _answered(self, reply: wire.HeartbeatReply | None, sent_s: float) -> None:
+        if not self.hosted:
+            return
+        attempt = self._attempt
         answered = None if reply is None else self._reports.answered(reply)
         if reply is not None and answered not in (Answered.FENCED, Answered.DONE):
             self.feed(effects.Acknowledged(sent_s=sent_s, gone=reply.gone))

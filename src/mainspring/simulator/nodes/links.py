@@ -20,15 +20,14 @@ TO_LEAD, TO_AGENT = 0, 1
 
 @final
 class Links:
-    """Every agent's line to its lead.
+    """Every agent's line to its lead."""
 
-    Args:
-        repeats: How often what an agent says arrives once more, late and out of order, as after a line that broke.
-    """
-
-    def __init__(self, attempt: SimulatedAttempt, *, repeats: float = 0.0) -> None:
+    def __init__(self, attempt: SimulatedAttempt) -> None:
         self._attempt = attempt
-        self.repeats = repeats
+        self.repeats = 0.0
+        """How often what an agent says arrives once more, late and out of order, as after a line that broke."""
+        self.answers_late = 0.0
+        """How often the controller's answer to a lead's report takes up to as long as a lead waits for one."""
 
     def join(self, agent: Agent, lead: SimulatedLead) -> None:
         """Connects an agent to a lead, and says all that it may have missed."""

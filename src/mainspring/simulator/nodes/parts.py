@@ -97,6 +97,7 @@ class Agent:
         lost_epoch: The epoch of the lead it has lost and asks another for.
         patience_s: How long it waits for a word of its lead.
         leaves_s: When its engine ends it, once it was told so.
+        hung: Whether it never comes to life and obeys nobody, until it is ended by force.
         told_to_leave: The generation whose ranks have been told to leave.
         cut_until_s: Until when no other agent hears it, nor it them.
     """
@@ -116,6 +117,7 @@ class Agent:
     patience_s: float = 0.0
     cut_until_s: float = 0.0
     leaves_s: float | None = None
+    hung: bool = False
     stop_asked_s: float | None = None
     told_to_leave: int = -1
     generation: int = 0

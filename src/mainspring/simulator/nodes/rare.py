@@ -34,6 +34,7 @@ class Rare(str, Enum):
     RESIZED = "a plan resized an attempt that ran on"
     QUEUED = "an allocation waited in its cluster's queue"
     PROMISE_MOVED = "a promised start was moved"
+    BOOT_HUNG = "an agent never came to life"
     LEAD_NAMED = "another lead was named"
     LEAD_FENCED = "a lead was fenced"
     LEAD_LOST = "an agent lost its lead"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import final
@@ -17,7 +18,8 @@ from mainspring.testing import FakeEngine
 
 _LATE_S_MAX = 90  # Longer than a controller's patience with a launch that does not show.
 _HIDDEN_S_MAX = 90
-_ACTS = ("launch", "stop")
+_STOP = "stop"
+_ACTS = ("launch", _STOP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,9 @@ class SimulatedCluster(ForwardingEngine):
         self.faults = CallFaults()
         self.answering = True
         self.orders: dict[AllocationId, LaunchOrder] = {}
+        self.stops: Counter[AllocationId] = Counter()  # How often it was told to stop each, whether it heard or not;
+        self.stopped: set[AllocationId] = set()  # and what it heard of.
+        self.late: set[AllocationId] = set()  # What was launched long after it was given up.
         self._dice = dice
         self._later = later
         self._now_s = now_s
@@ -83,6 +88,8 @@ class SimulatedCluster(ForwardingEngine):
             self._saw(Rare.ENGINE_FORGOT)
 
     def _forward(self, call: EngineCall) -> CallResult:
+        if call.call == _STOP:
+            self.stops[call.about] += 1
         if not self.answering or chance(self._dice, self.faults.lost):
             raise Unavailable(call.call, got="no answer")
         if self._later is not None and call.call in _ACTS and chance(self._dice, self.faults.late):
@@ -101,9 +108,13 @@ class SimulatedCluster(ForwardingEngine):
     def _arrive_late(self, call: EngineCall) -> None:
         self._saw(Rare.CALL_LATE)
         self._perform(call)
+        if call.order:
+            self.late.add(call.about)
 
     def _perform(self, call: EngineCall) -> CallResult:
         found = perform(self.inner, call)
+        if call.call == _STOP:
+            self.stopped.add(call.about)
         if call.call in _ACTS:
             self._shown = None  # Answers are never older than what was done;
             self._hidden_until_s.pop(call.about, None)  # and what a stop took is shown until it is over.

@@ -14,6 +14,7 @@ from mainspring.simulator.proof.store_faults import StoreRates
 from mainspring.testing import SeededDice
 
 CHIP = ChipName("sim")
+_LEISURELY = 4  # So many jobs are of any tier.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +26,14 @@ class Rates:
         gangs: Agents, leads and their calls.
         store: The controllers' store.
         crash: The controller dies between two steps.
+        slow: Making a plan takes many seconds; meanwhile the world goes on.
         stale: A controller that died was only thought dead, and acts on.
         cluster_silent: A cluster stops answering.
         cut_off: When it does, its leads are not heard of either.
         engine_restarts: An engine loses what waits in its queue.
         taken: A cluster takes back something that was granted, waiting or running.
         starts: A cluster with a queue of its own lets something start.
+        submit: Somebody submits a job, or a few.
         cancel: Somebody cancels a job.
         clock_jump: The machine's clock is set back or forward.
         clock_leap: The same, past every bound there is.
@@ -40,6 +43,7 @@ class Rates:
     gangs: GangFaults = field(default_factory=GangFaults)
     store: StoreRates = field(default_factory=StoreRates)
     crash: float = 0.0
+    slow: float = 0.0
     stale: float = 0.0
     cluster_silent: float = 0.0
     cut_off: float = 0.0
@@ -47,6 +51,7 @@ class Rates:
     node_down: float = 0.0
     taken: float = 0.0
     starts: float = 1.0
+    submit: float = 0.0
     cancel: float = 0.0
     clock_jump: float = 0.0
     clock_leap: float = 0.0
@@ -67,6 +72,7 @@ def draw_rates(dice: SeededDice) -> Rates:
             hidden=rate(0.3),
         ),
         gangs=GangFaults(
+            boot_hangs=rate(0.1),
             agent_dies=rate(0.03),
             rank_dies=rate(0.1),
             rank_hangs=rate(0.03),
@@ -79,10 +85,12 @@ def draw_rates(dice: SeededDice) -> Rates:
             call_lost=rate(0.3),
             reply_lost=rate(0.3),
             held_back=rate(0.1),
+            answers_late=rate(0.3),
             repeats=rate(0.3),
         ),
         store=StoreRates(broken=rate(0.003), full=rate(0.04), unanswered=rate(0.04)),
         crash=rate(0.05),
+        slow=rate(0.3),
         stale=rate(1.0),
         cluster_silent=rate(0.03),
         cut_off=rate(1.0),
@@ -90,6 +98,7 @@ def draw_rates(dice: SeededDice) -> Rates:
         node_down=rate(0.02),
         taken=rate(0.03),
         starts=0.02 + rate(0.3),
+        submit=0.05 + rate(0.2),
         cancel=rate(0.02),
         clock_jump=rate(0.02),
         clock_leap=rate(0.005),
@@ -131,7 +140,8 @@ def draw_spec(dice: SeededDice, number: int, before: list[JobId]) -> JobSpec:
     return JobSpec(
         name=f"job-{number}",
         team=team,
-        tier=list(Tier)[pick(dice, len(Tier))],
+        # Who comes later is often in a hurry: plans have to evict.
+        tier=Tier.CRITICAL if number > _LEISURELY and chance(dice, 0.3) else list(Tier)[pick(dice, len(Tier))],
         roles=tuple(roles),
         after=(before[pick(dice, len(before))],) if before and chance(dice, 0.2) else (),
         duration_s=float(pick(dice, 60)),

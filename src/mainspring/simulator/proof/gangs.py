@@ -34,6 +34,7 @@ class GangFaults:
     """How often things go wrong in one attempt, each second.
 
     Args:
+        boot_hangs: An agent never comes to life, each time one begins; half of those do whose launch came late.
         agent_dies: One agent is killed.
         rank_dies: A rank is killed.
         rank_hangs: A rank stops, and lives on.
@@ -46,9 +47,11 @@ class GangFaults:
         call_lost: A register or heartbeat never arrives.
         reply_lost: It arrives, and its answer is lost.
         held_back: A heartbeat arrives now, and once more much later.
+        answers_late: The answer to a heartbeat arrives seconds later.
         repeats: What an agent tells its lead is told again, late.
     """
 
+    boot_hangs: float = 0.0
     agent_dies: float = 0.0
     rank_dies: float = 0.0
     rank_hangs: float = 0.0
@@ -61,6 +64,7 @@ class GangFaults:
     call_lost: float = 0.0
     reply_lost: float = 0.0
     held_back: float = 0.0
+    answers_late: float = 0.0
     repeats: float = 0.0
 
 
@@ -77,7 +81,7 @@ class _Calls(Controller):
     def register(self, call: wire.Register, token: str) -> wire.Orders:
         """Registers, where the call arrives."""
         control = self._arrive("register")
-        orders = control.register(call, control.caller(token))
+        orders = control.register(call, control.people.caller(token))
         self._gangs.hearing.named(orders, self._gangs.agenda.now_s)
         self._return("register")
         return orders
@@ -88,7 +92,7 @@ class _Calls(Controller):
         if chance(self._luck, gangs.faults.held_back):
             delay_s = float(pick(self._luck, _LATE_BEAT_S_MAX))
             gangs.agenda.after(delay_s, lambda: gangs.beat_again(beat, token))
-        reply = control.heartbeat(beat, control.caller(token))
+        reply = control.heartbeat(beat, control.people.caller(token))
         if not reply.fenced:
             gangs.hearing.heard(beat, gangs.agenda.now_s)
         self._return("heartbeat")
@@ -145,7 +149,7 @@ class Gangs:
         """Delivers an old report once more, perhaps long after its attempt has gone."""
         control = self.control()
         try:
-            reply = control.heartbeat(beat, control.caller(token))
+            reply = control.heartbeat(beat, control.people.caller(token))
         except MainspringError:
             return
         if reply.fenced:
@@ -167,7 +171,9 @@ class Gangs:
                     self._begin(name, cluster, order, index)
                 elif agent is not None and agent.alive and not lives:
                     self.attempts[order.attempt].lose(agent)
-                elif agent is not None and seen is not None and seen.phase is AllocationPhase.STOPPING:
+                elif agent is None or agent.hung or seen is None:
+                    continue
+                elif seen.phase is AllocationPhase.STOPPING:
                     self.attempts[order.attempt].stop(agent, cluster.inner.grace_left_s(allocation))
 
     def _begin(self, name: ClusterName, cluster: SimulatedCluster, order: LaunchOrder, index: int) -> None:
@@ -185,6 +191,10 @@ class Gangs:
         )
         self._agents[order.allocation, order.nodes[index]] = agent
         luck = attempt.luck
+        if chance(luck, max(self.faults.boot_hangs, 0.5 * (order.allocation in cluster.late))):
+            self._seen[Rare.BOOT_HUNG] += 1
+            agent.hung = True
+            return
         delay_s = float(pick(luck, _BOOT_S_MAX)) if chance(luck, 0.3) else within(luck, 0.0, 1.0)
         self.agenda.after(delay_s, lambda: attempt.add(agent) if agent.alive else None)
 
@@ -218,7 +228,7 @@ class Gangs:
 
     def _harm(self, name: AttemptId, attempt: SimulatedAttempt) -> None:
         faults, luck, agents = self.faults, attempt.luck, attempt.living
-        attempt.links.repeats = faults.repeats
+        attempt.links.repeats, attempt.links.answers_late = faults.repeats, faults.answers_late
         agent = agents[pick(luck, len(agents))]
         ranks = attempt.ranks.living
         if ranks and chance(luck, faults.rank_dies):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import final
 
 import sqlalchemy as sa
@@ -17,7 +18,7 @@ from mainspring.control.store.schema import allocations, attempts, events, jobs,
 from mainspring.domain.answers import Event
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName, TeamName
 from mainspring.domain.job import MILLI
-from mainspring.domain.life import AttemptState, JobState, ended
+from mainspring.domain.life import AllocationState, AttemptState, JobState, ended
 from mainspring.domain.wire.events import TOLD_BY_CONTROLLER
 from mainspring.domain.wire.events.attempts import AttemptEndedEvent, AttemptGrantedEvent
 from mainspring.domain.wire.events.jobs import JobMovedEvent, JobSubmittedEvent, StartPromisedEvent
@@ -26,6 +27,8 @@ from mainspring.simulator.proof.gangs import Gangs
 from mainspring.testing import FakeClock
 
 _EVENTS_MAX = 1_000_000
+_Report = tuple[str, Mapping[str, object], float]  # Its kind, what it tells, and when.
+_GRANTED = sa.select(attempts.c.id, attempts.c.granted_s)
 _STATES = sa.select(jobs.c.id, jobs.c.state).order_by(jobs.c.ordinal)
 _LIVE_ATTEMPTS = sa.select(attempts.c.id, attempts.c.job_id, attempts.c.state, attempts.c.cluster).where(
     attempts.c.state.in_(ATTEMPT_LIVE)
@@ -36,6 +39,11 @@ _HELD = sa.select(
 _COST = sa.select(
     attempts.c.job_id, sa.func.sum(allocations.c.dollars_per_hour * (allocations.c.ended_s - allocations.c.granted_s))
 ).join(attempts, allocations.c.attempt_id == attempts.c.id)
+_STOPPING = (
+    sa.select(allocations.c.id, allocations.c.stopped_s, attempts.c.cluster)
+    .join(attempts, allocations.c.attempt_id == attempts.c.id)
+    .where(allocations.c.state == AllocationState.STOPPING.value)
+)
 _FENCED = sa.select(attempts.c.id).where(attempts.c.stop_cause == StopCause.FENCED.value)
 _LEADS = sa.select(attempts.c.id, attempts.c.epoch).where(attempts.c.state.in_(ATTEMPT_LIVE))
 _PROMISED = sa.select(whys.c.job_id, whys.c.start_s).where(whys.c.exact)
@@ -136,7 +144,31 @@ class Invariants:
             self._check_holdings(connection)
             self._check_given_up(connection)
             self._check_leads(connection)
+            self._check_stops(connection)
             _check_promises(connection)
+
+    def stops_due(self, answering: Collection[ClusterName]) -> Mapping[AllocationId, int]:
+        """Returns how often each stop was said that its engine has not taken.
+
+        Args:
+            answering: Only what is on these clusters.
+        """
+        with self._store.read() as connection:
+            due = [row for row in connection.execute(_STOPPING) if row.stopped_s is None and row.cluster in answering]
+        return {AllocationId(row.id): self._clusters[row.cluster].stops[row.id] for row in due}
+
+    def check_said(self, due: Mapping[AllocationId, int]) -> None:
+        """Checks that stops were said once more.
+
+        Args:
+            due: From `stops_due`, before the engines were told.
+
+        Raises:
+            AssertionError: One was not.
+        """
+        said = sum((cluster.stops for cluster in self._clusters.values()), Counter[AllocationId]())
+        kept = sorted(allocation for allocation, before in due.items() if said[allocation] <= before)
+        assert not kept, f"{kept} shall stop, their clusters answer, and nobody told them to"
 
     def check_ends(self) -> Sequence[Event]:
         """Checks what holds once every job has ended: nothing runs, reports are kept once, time and money add up.
@@ -152,6 +184,7 @@ class Invariants:
             everything = events_since(connection, since=0, limit=_EVENTS_MAX)
             sequences = [event.sequence for event in everything]
             assert sequences == sorted(set(sequences)), "events are out of order"
+            granted_s = {row.id: row.granted_s for row in connection.execute(_GRANTED)}
             for attempt, gang in self._gangs.attempts.items():
                 kept = [
                     (one.kind, dict(one.detail), one.time_s)
@@ -161,7 +194,7 @@ class Invariants:
                 for lead in gang.leads:  # In order of epoch.
                     told = [(one.kind, dict(one.detail), one.time_s) for one in lead.told]
                     own = 0
-                    while own < min(len(kept), len(told)) and _alike(kept[own], told[own]):
+                    while own < min(len(kept), len(told)) and _alike(kept[own], told[own], granted_s[attempt]):
                         own += 1
                     kept = kept[own:]
                 assert not kept, f"{attempt}: {len(kept)} reports are kept twice, or out of order: {kept[:3]}"
@@ -251,6 +284,11 @@ class Invariants:
                 most = team.chips_max * MILLI
                 assert sum(own) <= most, f"{team.name} may hold {team.chips_max} chips and holds {sum(own)}"
 
+    def _check_stops(self, connection: sa.Connection) -> None:
+        for row in connection.execute(_STOPPING):
+            heard = row.stopped_s is None or row.id in self._clusters[row.cluster].stopped
+            assert heard, f"{row.cluster} is said to have taken the stop of {row.id}, and never heard of it"
+
     def _check_holdings(self, connection: sa.Connection) -> None:
         """Checks that what attempts are said to hold is what their allocations do, and fits the nodes."""
         rows = connection.execute(_LIVE_ATTEMPTS).all()
@@ -278,8 +316,10 @@ def _states(connection: sa.Connection) -> Mapping[JobId, JobState]:
     return {JobId(row.id): JobState(row.state) for row in connection.execute(_STATES)}
 
 
-def _alike(kept: tuple[str, Mapping[str, object], float], told: tuple[str, Mapping[str, object], float]) -> bool:
-    return kept[0] == told[0] and kept[2] == told[2] and json.dumps(kept[1]) == json.dumps(told[1])
+def _alike(kept: _Report, told: _Report, granted_s: float) -> bool:
+    """Returns whether a report is kept as it was told; what clocks tell is held between grant and arrival."""
+    in_time = kept[2] == told[2] or kept[2] == granted_s or granted_s < kept[2] < told[2]
+    return in_time and kept[0] == told[0] and json.dumps(kept[1]) == json.dumps(told[1])
 
 
 def _check_promises(connection: sa.Connection) -> None:

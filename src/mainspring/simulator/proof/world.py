@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
-from mainspring.control import AgentAccess, Caller, Control, Settings, Step, TokenRole, open_store
+from mainspring.control import AgentAccess, Control, Settings, Step, open_store
 from mainspring.control.loop.loop import Loop
 from mainspring.domain.answers import Submit
-from mainspring.domain.errors import Conflict, MainspringError
-from mainspring.domain.ids import ClusterName, JobId, NodeName, TeamName
+from mainspring.domain.errors import Conflict, IllegalTransition, MainspringError, Unavailable
+from mainspring.domain.ids import AllocationId, ClusterName, JobId, NodeName, TeamName
 from mainspring.domain.job import LAB
 from mainspring.domain.life import ended
 from mainspring.domain.team import Team
@@ -26,16 +26,18 @@ from mainspring.simulator.proof.invariants import Invariants
 from mainspring.simulator.proof.store_faults import StoreFaults
 from mainspring.testing import FakeClock, FakeEngine, SeededDice
 
-ADMIN = Caller(role=TokenRole.ADMIN, team=LAB)
+_OF_THE_WORLD = (Unavailable, Conflict)  # Errors of a controller whose store fails, or that leads no more.
 _TELLING = (Step.FOLDED, Step.COMMITTED, Step.ACTED, Step.RECORDED)  # The other steps change nothing outside.
 _SILENT_S_MAX = 120  # Several times as long as a cluster may be silent before it is given up.
+_SLOW_S_MAX = 20  # Longer than a plan of 100,000 jobs takes.
 _STALE_MAX = 3  # Abandoned controllers that may still act.
 _LEAP_S_MAX = 4_000  # Over every bound of the controller, of which the longest is 900 s.
 _OBEY_S = 1e9  # Agents end by themselves, or by force when their grace is over.
 # Everything that plans weigh in minutes comes in seconds here, so that one short run sees it all.
 _POLICY = Policy(runtime_min_s=5.0, cooldown_s=20.0, restart_s=3.0, checkpoint_s=3.0, failover_s=30.0)
 _QUIET = Rates()
-_SETTLE_TICKS_MAX = 6_000  # Virtual seconds: a lead gathers for 600, the controller waits 900, and each may come twice.
+_SETTLE_S_MAX = 6_000.0  # A lead gathers for 600 s, the controller waits 900, and each may come twice.
+_BUSY_TICKS = 100  # After these, what is left waits for some bound: ticks come less often.
 
 
 @dataclass(slots=True)
@@ -66,6 +68,7 @@ class _Controller:
     control: Control
     loop: Loop
     tick: Iterator[Step]
+    stops_due: Mapping[AllocationId, int] = field(default_factory=dict)
 
 
 @final
@@ -126,7 +129,7 @@ class World:
             store=self._store,
             engines=dict(self._clusters),
             clock=self._agenda.clock,
-            dice=SeededDice(self._seed, f"control {self._agenda.now_s}"),
+            dice=SeededDice(self._luck.bits(60), "control"),
             access=AgentAccess(
                 controller_url="http://127.0.0.1:1", objects_url="file:///objects", key=f"key {self._seed}"
             ),
@@ -151,9 +154,9 @@ class World:
             AssertionError: A law was broken.
         """
         control = self._now.control
-        control.set_team(Team(name=LAB), ADMIN)
+        control.people.set_team(Team(name=LAB))
         for name, limit in (("vision", 10.0), ("control", 12.0)):
-            control.set_team(Team(name=TeamName(name), parent=LAB, chips_max=limit, guarantee={CHIP: limit / 4}), ADMIN)
+            control.people.set_team(Team(name=TeamName(name), parent=LAB, chips_max=limit, guarantee={CHIP: limit / 4}))
         self._step_whole_tick()  # Until clusters have answered once, what can never run is not refused.
         self._faults.rates = self._rates.store
         self._gangs.faults = self._rates.gangs
@@ -188,16 +191,18 @@ class World:
                 cluster.inner.let_start(allocation)
             for node in cluster.inner.inventory().nodes:
                 cluster.inner.node_up(node.name)
-        for ticks in range(_SETTLE_TICKS_MAX):
+        end_s, ticks = self._agenda.now_s + _SETTLE_S_MAX, 0
+        while self._agenda.now_s < end_s:
             running = any(cluster.running() for cluster in self._clusters.values())
             if not running and all(ended(state) for state in self._laws.states().values()):
                 count_told(self.seen, self._laws.check_ends())
                 self._say_ends()
                 return ticks
             self._step_whole_tick()
-            self._pass(1.0)
+            self._pass(1.0 if ticks < _BUSY_TICKS else 5.0)
+            ticks += 1
         waiting = {job: state.value for job, state in self._laws.states().items() if not ended(state)}
-        raise AssertionError(f"{_SETTLE_TICKS_MAX} ticks after the last fault there wait {waiting}")
+        raise AssertionError(f"{_SETTLE_S_MAX:g} s after the last fault there wait {waiting}")
 
     # ------------------------------------------------------------ controllers
 
@@ -207,8 +212,8 @@ class World:
         try:
             step = next(who.tick, None)
         except MainspringError as error:
-            if self._rates is _QUIET:
-                raise AssertionError("no fault is left, and the controller met an error") from error
+            if self._rates is _QUIET or not isinstance(error, _OF_THE_WORLD) or isinstance(error, IllegalTransition):
+                raise AssertionError("a controller met an error that no fault explains") from error
             stale = who is not self._now
             self._say(f"{'a stale controller is refused' if stale else 'controller'}: {type(error).__name__}")
             self.seen[Rare.STALE_REFUSED] += stale and isinstance(error, Conflict)
@@ -217,6 +222,11 @@ class World:
             who.tick = who.loop.steps()
         if step in _TELLING:
             self._laws.check()
+        if step is Step.COMMITTED:
+            known = who.control.fleet.seen()
+            who.stops_due = self._laws.stops_due([name for name, cluster in known.items() if cluster.answering])
+        elif step is Step.RECORDED:
+            self._laws.check_said(who.stops_due)
         if step is Step.FOLDED and self._heard_past_silence():
             self.seen[Rare.CALLED_OFF] += 1
         return step
@@ -237,6 +247,10 @@ class World:
         step = self._next(self._now)
         if step in (Step.COMMITTED, Step.ACTED) and chance(self._luck, 5 * self._rates.crash):
             self._crash()  # What is decided and not done yet is where a death hurts most.
+        elif step is Step.PLANNED and chance(self._luck, self._rates.slow):
+            if self._rates.cancel and chance(self._luck, 0.5):
+                self._cancel()
+            self._pass(float(pick(self._luck, _SLOW_S_MAX)))
 
     def _step_whole_tick(self) -> None:
         while self._next(self._now) is not None:
@@ -266,7 +280,7 @@ class World:
     def _mischief(self) -> None:
         """Lets the world do its worst for one step."""
         luck, rates = self._luck, self._rates
-        if chance(luck, 0.08):
+        if chance(luck, rates.submit):
             self._submit()
         if chance(luck, rates.cancel):
             self._cancel()
@@ -322,7 +336,7 @@ class World:
             return
         job = live[pick(self._luck, len(live))]
         try:
-            self._say(f"cancel {job}: {self._reached().stop(job, ADMIN).state.value}")
+            self._say(f"cancel {job}: {self._reached().stop(job).state.value}")
         except MainspringError as error:
             self._say(f"cancel {job}: {type(error).__name__}")
 
@@ -334,8 +348,8 @@ class World:
         if len(controller.control.fleet.seen()) < len(self._clusters):
             return  # One that has not heard of all clusters cannot tell what none of them could ever run.
         try:
-            job = controller.control.submit(submit, ADMIN).id
-            again = controller.control.submit(submit, ADMIN).id
+            job = controller.control.submit(submit).id
+            again = controller.control.submit(submit).id
             made = [job] if count == 1 else [view.id for view in controller.control.jobs(array=job)]
         except MainspringError as error:
             self._say(f"refused {spec.name}: {type(error).__name__}")

@@ -27,8 +27,7 @@ def values(time_s: Floats, delta: Floats, at_s: Floats) -> Floats:
     Args:
         time_s: When it changed, in order.
     """
-    level = np.concatenate([[0.0], np.cumsum(delta)])
-    return level[np.searchsorted(time_s, at_s, side="right")]
+    return np.append(0.0, np.cumsum(delta))[np.searchsorted(time_s, at_s, side="right")]
 
 
 def means(time_s: Floats, delta: Floats, edges_s: Floats) -> Floats:

@@ -70,8 +70,7 @@ class Supply:
         if outage.notice_s:
             notice_s = outage.from_s - outage.notice_s
             self._timeline.at(notice_s, partial(self._announce, outage), expected=not drawn)
-        go = partial(self._go, outage, drawn=drawn)
-        self._timeline.at(outage.from_s, go, expected=not drawn)
+        self._timeline.at(outage.from_s, partial(self._go, outage, drawn=drawn), expected=not drawn)
 
     def _announce(self, outage: Outage) -> None:
         self._machines.announce(outage.cluster, outage.nodes, outage.from_s)
