@@ -9,14 +9,20 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 
+from mainspring.app.base.home import Config
 from mainspring.app.sdk.lab import Lab
+from mainspring.domain.answers import NewToken
+from mainspring.domain.errors import InvalidInput, NotAllowed, Unavailable
 from mainspring.domain.ids import TeamName
 from mainspring.domain.plan import Limit
+from mainspring.domain.team import TeamRole
 from mainspring.planner import Policy
 from tests.app.conftest import until
 
@@ -30,10 +36,17 @@ def _environment(lab: Lab) -> dict[str, str]:
     return {**os.environ, "COLUMNS": "200", "MAINSPRING_HOME": str(lab.home.path)}
 
 
-def _ms(lab: Lab, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    where = cwd or lab.home.path
+def _ms(
+    lab: Lab, *words: str, cwd: Path | None = None, stdin: str = "", **variables: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [PROGRAM, *words], cwd=where, env=_environment(lab), capture_output=True, text=True, timeout=60
+        [PROGRAM, *words],
+        cwd=cwd or lab.home.path,
+        env=_environment(lab) | variables,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
 
 
@@ -151,6 +164,63 @@ def test_up_twice_is_one_server_and_down_stops_it(lab: Lab) -> None:
     assert _json(lab, "down") == {"stopped": False}
     assert _ms(lab, "ps").returncode == 6
     lab.up()
+
+
+def test_down_ends_no_server_of_another_home_that_got_the_old_ones_number(lab: Lab, tmp_path: Path) -> None:
+    record, other = lab.home.server(), Lab(tmp_path / "other")
+    assert record is not None
+    other.home.write_server(record)
+    assert _json(other, "down") == {"stopped": False}
+    assert lab.up() == record
+    linked = tmp_path / "linked"
+    linked.symlink_to(lab.home.path)
+    assert _json(Lab(linked), "down") == {"stopped": True}
+    lab.up()
+
+
+def test_up_does_not_say_that_a_server_is_up_which_cannot_lead(lab: Lab, tmp_path: Path) -> None:
+    other = Lab(tmp_path / "other")
+    other.home.write_config(Config(database=lab.home.database_url(lab.home.config()), clusters=()))
+    done = _ms(other, "up", "--port", "0")
+    assert done.returncode == Unavailable.exit_code
+    assert "which keeps its lease alive" in done.stderr + other.home.log.read_text()
+    assert "is up" not in done.stdout
+    assert "ok" in _ms(lab, "status").stdout
+
+
+def test_a_home_that_is_logged_in_elsewhere_works_there_until_it_is_logged_out(lab: Lab, tmp_path: Path) -> None:
+    record, other = lab.home.server(), Lab(tmp_path / "other")
+    other.home.path.mkdir()
+    assert record is not None
+    made = lab.new_token(NewToken(holder="ada", role=TeamRole.VIEWER))
+    done = _ms(other, "login", record.url, stdin="ms_guess\n")
+    assert (done.returncode, other.home.login()) == (NotAllowed.exit_code, None)
+    assert _ms(other, "login", record.url, stdin="").returncode == InvalidInput.exit_code
+    done = _ms(other, "login", record.url + "/", stdin=made.secret + "\n")
+    assert "knows you as ada, viewer of team lab" in done.stdout, done.stderr
+    assert made.secret not in done.stdout
+    assert (other.home.path / "login.json").stat().st_mode & 0o777 == 0o600
+    assert _ms(other, "ps").returncode == 0
+    assert _ms(other, "cluster", "add", "local", "pod", "--chip", "h100").returncode == InvalidInput.exit_code
+    assert _ms(other, "logout").returncode == 0
+    assert _ms(other, "ps").returncode == Unavailable.exit_code
+
+
+def test_no_server_is_shown_a_token_that_was_meant_for_another(lab: Lab, tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    class Nosy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers.get("Authorization", ""))
+            self.send_response(401)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Nosy) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        done = _ms(lab, "ps", MAINSPRING_URL=f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+    assert done.returncode != 0
+    assert seen == [""]
 
 
 def test_a_wrong_configuration_is_refused_naming_the_field(tmp_path: Path) -> None:
@@ -291,7 +361,7 @@ def test_a_team_over_its_quota_waits_and_says_so_and_an_unknown_team_is_refused(
     assert _ms(lab, *words, "--name", "second", "--", "true").returncode == 0
     until(lambda: lab.why("second").limit is not None, "a plan to say why the second waits")
     assert lab.why("second").limit is Limit.QUOTA
-    assert "vision" in lab.status("second").reason
+    until(lambda: "vision" in lab.status("second").reason, "the plan's words to be written")
     lab.stop("first")
     assert lab.wait("second", timeout_s=60).state.value == "succeeded"
 

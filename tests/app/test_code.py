@@ -44,7 +44,7 @@ def _names(store: ObjectStore, tree: str) -> list[str]:
 
 def test_snapshot_of_a_git_tree_holds_what_git_knows_from_any_folder_inside(tmp_path: Path, store: ObjectStore) -> None:
     project = _project(tmp_path / "project")
-    code = snapshot_code(project / "src", store)
+    code = snapshot_code(project / "src", store).code
     assert code.folder == "src"
     assert _names(store, code.tree) == [".gitignore", "src/train.py"]
     assert len(code.commit) == 40
@@ -54,9 +54,9 @@ def test_snapshot_of_a_git_tree_holds_what_git_knows_from_any_folder_inside(tmp_
 
 def test_snapshot_of_a_changed_tree_is_dirty_and_has_another_id(tmp_path: Path, store: ObjectStore) -> None:
     project = _project(tmp_path / "project")
-    before = snapshot_code(project, store)
+    before = snapshot_code(project, store).code
     (project / "new.py").write_text("x = 1\n")
-    after = snapshot_code(project, store)
+    after = snapshot_code(project, store).code
     assert after.dirty
     assert after.commit == before.commit
     assert after.tree != before.tree
@@ -65,16 +65,39 @@ def test_snapshot_of_a_changed_tree_is_dirty_and_has_another_id(tmp_path: Path, 
 
 def test_snapshot_of_equal_files_elsewhere_has_the_same_id(tmp_path: Path, store: ObjectStore) -> None:
     first, second = _project(tmp_path / "one"), _project(tmp_path / "two")
-    assert snapshot_code(first, store).tree == snapshot_code(second, store).tree
+    assert snapshot_code(first, store).code.tree == snapshot_code(second, store).code.tree
 
 
 def test_snapshot_outside_git_takes_the_folder(tmp_path: Path, store: ObjectStore) -> None:
     folder = tmp_path / "plain"
     folder.mkdir()
     (folder / "run.sh").write_text("true\n")
-    code = snapshot_code(folder, store)
+    code = snapshot_code(folder, store).code
     assert _names(store, code.tree) == ["run.sh"]
     assert code.commit == ""
+
+
+def test_snapshot_outside_git_leaves_out_what_is_hidden_or_looks_like_a_secret_and_says_so(
+    tmp_path: Path, store: ObjectStore
+) -> None:
+    folder = tmp_path / "plain"
+    for name in (
+        "run.py",
+        "src/a.py",
+        "credentials.py",
+        ".ssh/id_rsa",
+        ".env",
+        "prod.env",
+        "src/Server.PEM",
+        "src/.cache/x",
+        "id_ed25519",
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
+    taken = snapshot_code(folder, store)
+    assert _names(store, taken.code.tree) == ["credentials.py", "run.py", "src/a.py"]
+    assert taken.left_out == (".env", ".ssh/", "id_ed25519", "prod.env", "src/.cache/", "src/Server.PEM")
+    assert str(taken).startswith(f"Code: 3 files of {folder}, 0.0 MB; left out: .env, .ssh/, id_ed25519")
 
 
 @pytest.mark.slow
@@ -93,4 +116,4 @@ def test_snapshot_code_of_a_tree_with_a_name_that_is_not_utf8_takes_the_file_alo
     folder = _project(tmp_path / "project")
     name = os.fsdecode(b"bad\xff.txt")
     (folder / name).write_text("x")
-    assert name in _names(store, snapshot_code(folder, store).tree)
+    assert name in _names(store, snapshot_code(folder, store).code.tree)

@@ -51,6 +51,7 @@ def test_demo_on_slurm_trains_there_through_a_killed_rank(tmp_path: Path) -> Non
     until(lambda: not _left(home), "everything to be over")
 
 
+@pytest.mark.soak  # Half a minute; an interrupted demo without Slurm is a test of every day.
 @pytest.mark.timeout(180)
 def test_an_interrupted_demo_on_slurm_leaves_no_process(tmp_path: Path) -> None:
     home = tmp_path / "demo"

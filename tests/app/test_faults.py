@@ -110,7 +110,7 @@ def test_job_outlives_a_killed_controller_and_starts_nothing_twice(lab: Lab, gat
     record = lab.home.server()
     assert record is not None
     kill(record.pid)
-    until(lambda: not running(record), "the server to be gone")
+    until(lambda: not running(record, lab.home), "the server to be gone")
     (gate / "go-30").touch()
     lab.up()
     ended = lab.wait(view.id, timeout_s=60)

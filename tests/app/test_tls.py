@@ -58,6 +58,18 @@ def test_a_job_runs_to_its_end_behind_a_certificate_nobody_else_vouches_for(lab:
     assert lab.up().url == record.url, "found again, not started again"
 
 
+@pytest.mark.parametrize("url", ["http://192.0.2.1:9", "http://example.org", "http://[2001:db8::1]:9", "http://"])
+def test_no_token_goes_to_another_machine_in_the_clear(url: str) -> None:
+    with pytest.raises(NotAllowed, match="plain HTTP"):
+        Client(url, "a token")
+    with Client(url.replace("http:", "https:") if url != "http://" else "https://a", "a token"), Client(url, ""):
+        pass
+    with pytest.raises(InvalidInput):
+        Client("http://[::1", "a token")
+    with Client("http://192.0.2.1:9", "a token", insecure=True), Client("http://127.0.0.1:9", "a token"):
+        pass
+
+
 @pytest.mark.slow
 def test_a_client_elsewhere_trusts_what_its_environment_names_and_nothing_else(
     lab: Lab, certificate: Certificate
@@ -68,7 +80,7 @@ def test_a_client_elsewhere_trusts_what_its_environment_names_and_nothing_else(
         stranger.ps()
     other = Client(record.url.replace("localhost", "127.0.0.1"), "", certificate=certificate.chain.read_text())
     with other, pytest.raises(NotAllowed, match=r"127\.0\.0\.1"):
-        other.healthy()
+        other.ready()
     with Client(record.url.replace("https", "http"), lab.home.token()) as plain, pytest.raises(Unavailable):
         plain.ps()
     environment = {

@@ -87,7 +87,7 @@ def test_upload_survives_the_death_of_the_server(lab: Lab, tmp_path: Path) -> No
         server = lab.home.server()
         assert server is not None
         os.kill(server.pid, signal.SIGKILL)
-        until(lambda: not running(server), "the server to be gone")
+        until(lambda: not running(server, lab.home), "the server to be gone")
 
     _send_part(lab, path, path.stat().st_size - 1, then=kill_it)
     lab.up()

@@ -7,20 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.control.serving import Lab
 
-from mainspring.control import AgentAccess, Caller, Control, Loop, Settings, Step, TokenRole, open_store
-from mainspring.domain.answers import JobView, Submit
+from mainspring.control import LAB_ITSELF, AgentAccess, Control, Loop, Settings, Step, open_store
+from mainspring.domain.answers import JobView, NewToken, Submit
 from mainspring.domain.fleet import Inventory, LaunchOrder, Node
-from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, JobId, NodeName, RoleName
+from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, JobId, NodeName, RoleName, TeamName
 from mainspring.domain.job import LAB, JobSpec, Option, Role
 from mainspring.domain.life import AttemptState
+from mainspring.domain.team import TeamRole
 from mainspring.domain.wire import Heartbeat, HeartbeatReply, LeadEvent, Orders, Register
 from mainspring.planner import Policy
 from mainspring.simulator.proof.cluster import SimulatedCluster
 from mainspring.testing import FakeClock, FakeEngine, SeededDice
 
 GPU = ChipName("gpu")
-ADMIN = Caller(role=TokenRole.ADMIN, team=LAB)
+ADMIN = LAB_ITSELF
 
 
 def inventory(name: str, *, nodes: int, chips: int, dollars: float, delegated: bool = False) -> Inventory:
@@ -71,6 +73,11 @@ class World:
         )
         self.loop: Loop = self.control.new_loop()
 
+    def token(self, role: TeamRole, *, team: str = LAB, holder: str = "ada", days: float | None = None) -> str:
+        """A new token's secret."""
+        asked = NewToken(holder=holder, team=TeamName(team), role=role, days=days)
+        return self.control.people.new_token(asked).secret
+
     def tick(self, count: int = 1, *, seconds: float = 1.0) -> Step:
         step = Step.FOLLOWING
         for _ in range(count):
@@ -119,7 +126,7 @@ class World:
         for _ in range(2):
             answers = [
                 self.control.register(
-                    Register(allocation=name, node=node, address=f"{node}:1"), self.control.caller(order.token)
+                    Register(allocation=name, node=node, address=f"{node}:1"), self.control.people.caller(order.token)
                 )
                 for name, order in self.orders_of(job).items()
                 for node in order.nodes
@@ -162,7 +169,7 @@ class World:
     def send(self, job: JobId, beat: Heartbeat) -> HeartbeatReply:
         self.last_beat = beat
         order = next(iter(self.orders_of(job).values()))
-        return self.control.heartbeat(beat, self.control.caller(order.token))
+        return self.control.heartbeat(beat, self.control.people.caller(order.token))
 
     def run(self, job: JobId) -> None:
         """Brings a queued job to where its lead has reported."""
@@ -192,3 +199,11 @@ def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path)
     yield made
     made.control.store.close()
+
+
+@pytest.fixture
+def lab(world: World, tmp_path: Path) -> Iterator[Lab]:
+    made = Lab(world, tmp_path)
+    yield made
+    for server in made.servers:
+        server.stop()

@@ -34,7 +34,7 @@ def come(world: World, job: JobId, *, lost_epoch: int = 0, twice: bool = True) -
 
 def ask(world: World, name: AllocationId, order: LaunchOrder, node: NodeName, *, lost_epoch: int = 0) -> Orders:
     call = Register(allocation=name, node=node, address=f"{node}:1", lost_epoch=lost_epoch)
-    return world.control.register(call, world.control.caller(order.token))
+    return world.control.register(call, world.control.people.caller(order.token))
 
 
 def begin(world: World, job: JobId) -> dict[NodeName, Orders]:

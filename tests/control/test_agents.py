@@ -83,7 +83,7 @@ def test_orders_are_ready_once_every_agent_has_come_and_name_one_lead(world: Wor
     job = world.submit(world.spec(replicas=2, roles=2))
     world.tick()
     calls = [
-        (Register(allocation=name, node=node, address=f"{node}:7"), world.control.caller(order.token))
+        (Register(allocation=name, node=node, address=f"{node}:7"), world.control.people.caller(order.token))
         for name, order in world.orders_of(job).items()
         for node in order.nodes
     ]
@@ -107,7 +107,7 @@ def test_agent_that_comes_from_a_new_address_is_given_out_with_it(world: World) 
     world.tick()
     world.register(job)
     name, order = next(iter(world.orders_of(job).items()))
-    caller = world.control.caller(order.token)
+    caller = world.control.people.caller(order.token)
     moved = world.control.register(Register(allocation=name, node=order.nodes[0], address="elsewhere:1"), caller)
     assert moved.lead_address == "elsewhere:1"
 
@@ -116,8 +116,8 @@ def test_agents_with_anothers_token_or_unknown_names_are_refused(world: World) -
     first, second = world.submit(world.spec("a")), world.submit(world.spec("b"))
     world.tick()
     name, order = next(iter(world.orders_of(first).items()))
-    other = world.control.caller(next(iter(world.orders_of(second).values())).token)
-    own = world.control.caller(order.token)
+    other = world.control.people.caller(next(iter(world.orders_of(second).values())).token)
+    own = world.control.people.caller(order.token)
     good = Register(allocation=name, node=order.nodes[0], address="x:1")
     with pytest.raises(NotAllowed):
         world.control.register(good, other)
@@ -141,6 +141,8 @@ def test_orders_of_a_later_attempt_say_how_far_the_earlier_ones_came(world: Worl
     assert world.register(job)[0].furthest_step == 60
     granted = [event for event in world.control.events(reference=job) if event.kind == AttemptGrantedEvent.kind]
     assert [event.detail["step"] for event in granted] == [-1, 60]
+    world.send(job, _beat(world, job, 1, step=-1))
+    assert world.job(job).step == 60, "until it steps again the job stands where the attempt before has left it"
 
 
 def test_agent_of_a_stopping_attempt_is_refused(world: World) -> None:
@@ -206,7 +208,7 @@ def test_heartbeats_of_another_epoch_or_an_ended_attempt_are_fenced(world: World
     world.end_agents(job, exit_code=-9)
     world.tick(3)
     assert world.job(job).attempts[0].state is AttemptState.LOST
-    assert world.control.heartbeat(old, world.control.caller(order.token)).fenced
+    assert world.control.heartbeat(old, world.control.people.caller(order.token)).fenced
     assert "durable" not in str(world.control.events(reference=job))
 
 

@@ -20,7 +20,8 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
-from mainspring.control import TokenRole, create_app, listen
+from mainspring.control import create_app, listen
+from mainspring.control.loop.loop import Step
 from mainspring.domain import answers, codec, wire
 from mainspring.domain.codec import MESSAGE_BYTES_MAX, decode, encode
 from mainspring.domain.errors import Unavailable
@@ -29,7 +30,7 @@ from mainspring.domain.goodput import Goodput, TimeUse
 from mainspring.domain.ids import AllocationId, ChipName, TeamName
 from mainspring.domain.job import LAB, JobSpec, Option, Role
 from mainspring.domain.life import AttemptState, JobState
-from mainspring.domain.team import Team
+from mainspring.domain.team import Team, TeamRole
 from mainspring.domain.wire.events.jobs import JobSubmittedEvent
 from mainspring.testing import FakeEngine
 
@@ -44,8 +45,8 @@ class Api:
         self.world = world
         self.http = httpx.Client(base_url=url, trust_env=False)
         self.admin, self.member, self.viewer = (
-            {"Authorization": f"Bearer {world.control.issue_token(role=role, team=LAB)}"}
-            for role in (TokenRole.ADMIN, TokenRole.MEMBER, TokenRole.VIEWER)
+            {"Authorization": f"Bearer {world.token(role)}"}
+            for role in (TeamRole.ADMIN, TeamRole.MEMBER, TeamRole.VIEWER)
         )
 
     def get(self, path: str) -> Any:
@@ -181,12 +182,18 @@ def test_roles_may_do_no_more_than_they_should(api: Api) -> None:
     team = encode(Team(name=TeamName("vision"), chips_max=3.0))
     assert api.http.put("/v1/teams/vision", content=team, headers=api.member).status_code == 403
     assert api.http.put("/v1/teams/vision", content=team, headers=api.admin).status_code == 200
-    control = api.world.control
-    outsider = {"Authorization": f"Bearer {control.issue_token(role=TokenRole.MEMBER, team=TeamName('vision'))}"}
+    outsider = {"Authorization": f"Bearer {api.world.token(TeamRole.MEMBER, team='vision', holder='bob')}"}
     assert api.http.post("/v1/jobs", content=body, headers=outsider).status_code == 403
     job = api.submit(api.world.spec())
-    assert api.http.post(f"/v1/jobs/{job.id}/stop", headers=outsider).status_code == 403
+    assert api.http.post(f"/v1/jobs/{job.id}/stop", headers=outsider).status_code == 404
     api.world.tick()
+    refused = [line for line in api.world.control.people.audit() if line.outcome == "refused"]
+    assert [(line.holder, line.action, line.target) for line in refused] == [
+        ("ada", "submit jobs", "/v1/jobs"),
+        ("ada", "place a team, or change it", "/v1/teams/vision"),
+        ("bob", "submit jobs", "/v1/jobs"),
+    ]
+    assert {line.address for line in refused} == {"127.0.0.1"}
     agent = next(iter(api.world.orders_of(job.id).values())).token
     assert api.http.get("/v1/jobs", headers={"Authorization": f"Bearer {agent}"}).status_code == 403
 
@@ -230,7 +237,7 @@ def test_goodput_over_http_adds_up_for_a_job_a_team_a_cluster_and_everything(api
         report = decode(answers.GoodputReport, api.get(f"/v1/goodput{query}").content)
         assert (report.attempts, report.whole.allocated_s) == (1, told.allocated_s)
     assert decode(answers.GoodputReport, api.get("/v1/goodput?since=1e12").content).attempts == 0
-    api.world.control.set_team(Team(name=LAB), api.world.admin)
+    api.world.control.people.set_team(Team(name=LAB), api.world.admin)
     for query in ("?team=nobody", "?cluster=nowhere"):
         assert api.http.get(f"/v1/goodput{query}", headers=api.viewer).status_code == 404
     assert api.http.get("/v1/goodput?since=nan", headers=api.viewer).status_code == 400
@@ -323,19 +330,20 @@ def test_openapi_document_describes_what_the_routes_answer(api: Api) -> None:
             jsonschema_rs.validator_for(schema).validate(item)
     body = document["paths"]["/v1/jobs"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert body == {"$ref": "#/components/schemas/Submit"}
-    secured = [
+    open_to_all = [
         (path, method)
         for path, methods in document["paths"].items()
         for method, said in methods.items()
         if not said.get("security")
     ]
-    assert secured == [("/v1/health", "get")]
+    assert sorted(open_to_all) == [("/livez", "get"), ("/readyz", "get"), ("/v1/health", "get")]
 
 
 @pytest.mark.slow
 def test_requests_drawn_from_the_openapi_document_never_break_the_server(api: Api, served: Served) -> None:
     job = api.submit(api.world.spec())
     api.world.run(job.id)
+    api.world.control.pulse.stepped(Step.RECORDED)
     schema = schemathesis.openapi.from_url(f"{served.url}/openapi.json")
     checks = [not_a_server_error, response_schema_conformance, status_code_conformance]
     for found in schema.get_all_operations():

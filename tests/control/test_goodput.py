@@ -101,8 +101,8 @@ def test_goodput_counts_evictions_and_the_wait_of_a_job_in_the_queue(world: Worl
 
 def test_report_counts_every_attempt_by_team_and_by_cluster(world: World) -> None:
     vision = TeamName("vision")
-    world.control.set_team(Team(name=LAB), world.admin)
-    world.control.set_team(Team(name=vision, parent=LAB), world.admin)
+    world.control.people.set_team(Team(name=LAB), world.admin)
+    world.control.people.set_team(Team(name=vision, parent=LAB), world.admin)
     first = world.submit(world.spec("first", replicas=4, team=vision))
     second = world.submit(world.spec("second", replicas=4))
     for job in (first, second):

@@ -80,11 +80,11 @@ def test_job_without_room_waits_with_its_reason_and_starts_when_room_comes(world
 
 
 def test_job_over_quota_waits_until_the_quota_is_raised(world: World) -> None:
-    world.control.set_team(Team(name=LAB, chips_max=1), world.admin)
+    world.control.people.set_team(Team(name=LAB, chips_max=1), world.admin)
     job = world.submit(world.spec(replicas=2))
     world.tick(2)
     assert world.control.questions.why(job).limit is Limit.QUOTA
-    world.control.set_team(Team(name=LAB, chips_max=2), world.admin)
+    world.control.people.set_team(Team(name=LAB, chips_max=2), world.admin)
     world.tick()
     assert world.job(job).state is JobState.STARTING
 

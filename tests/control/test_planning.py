@@ -109,7 +109,7 @@ def test_silent_cluster_with_silent_leads_is_given_up_and_its_job_starts_elsewhe
     assert old in world.west.running(), "what runs there goes on unseen"
     world.run(job)
     late = replace(world.last_beat, attempt=view.attempts[0].id, epoch=1, step=99)
-    assert world.control.heartbeat(late, world.control.caller(order.token)).fenced
+    assert world.control.heartbeat(late, world.control.people.caller(order.token)).fenced
     assert world.job(job).step != 99
     world.west.answering = True
     crowd = [world.submit(world.spec(f"crowd-{index}")) for index in range(4)]
@@ -268,8 +268,8 @@ def test_array_whose_last_name_would_be_too_long_is_refused(world: World) -> Non
 
 
 def test_controller_that_comes_back_knows_what_teams_used_and_spent_and_how_long_jobs_run(world: World) -> None:
-    world.control.set_team(Team(name=LAB), world.admin)
-    world.control.set_team(Team(name=VISION, parent=LAB, dollars_max=1_000.0), world.admin)
+    world.control.people.set_team(Team(name=LAB), world.admin)
+    world.control.people.set_team(Team(name=VISION, parent=LAB, dollars_max=1_000.0), world.admin)
     for _ in range(3):
         job = world.submit(world.spec("same", replicas=2, team=VISION))
         world.run(job)
@@ -301,8 +301,8 @@ def test_controller_that_comes_back_knows_what_teams_used_and_spent_and_how_long
 
 
 def test_team_over_its_budget_waits_and_says_so(world: World) -> None:
-    world.control.set_team(Team(name=LAB), world.admin)
-    world.control.set_team(Team(name=VISION, parent=LAB, dollars_max=1.0), world.admin)
+    world.control.people.set_team(Team(name=LAB), world.admin)
+    world.control.people.set_team(Team(name=VISION, parent=LAB, dollars_max=1.0), world.admin)
     job = world.submit(world.spec("dear", team=VISION))
     world.run(job)
     world.clock.advance(2 * 3_600.0)
@@ -311,7 +311,7 @@ def test_team_over_its_budget_waits_and_says_so(world: World) -> None:
     world.tick(2)
     why = world.control.questions.why(waits)
     assert (why.limit, why.where) == (Limit.BUDGET, VISION)
-    world.control.set_team(Team(name=VISION, parent=LAB, dollars_max=100.0), world.admin)
+    world.control.people.set_team(Team(name=VISION, parent=LAB, dollars_max=100.0), world.admin)
     world.tick()
     assert world.job(waits).state is JobState.STARTING
 
@@ -335,7 +335,7 @@ def test_durable_checkpoint_is_what_an_eviction_would_lose_no_more(world: World)
 
 
 def test_why_a_job_waits_tells_the_limit_and_what_would_start_it_now(world: World) -> None:
-    world.control.set_team(Team(name=LAB, chips_max=4.0), world.admin)
+    world.control.people.set_team(Team(name=LAB, chips_max=4.0), world.admin)
     world.submit(world.spec("first", replicas=3, duration_s=600.0))
     world.tick()
     job = world.submit(world.spec("second", replicas=2, replicas_min=2))
@@ -404,14 +404,14 @@ def test_what_if_of_what_is_not_known_is_refused_by_name(world: World) -> None:
 
 
 def test_teams_tell_what_they_and_those_below_them_hold(world: World) -> None:
-    world.control.set_team(Team(name=LAB), world.admin)
-    world.control.set_team(Team(name=VISION, parent=LAB, guarantee={GPU: 2.0}), world.admin)
-    assert [view.use for view in world.control.teams()] == [None, None]
+    world.control.people.set_team(Team(name=LAB), world.admin)
+    world.control.people.set_team(Team(name=VISION, parent=LAB, guarantee={GPU: 2.0}), world.admin)
+    assert [view.use for view in world.control.people.teams()] == [None, None]
     world.submit(world.spec(replicas=3, team=VISION))
     world.tick(2)
     world.clock.advance(Settings().plan_s)
     world.tick()
-    by_name = {view.team.name: view for view in world.control.teams()}
+    by_name = {view.team.name: view for view in world.control.people.teams()}
     for name in (LAB, VISION):
         use = by_name[name].use
         assert use is not None

@@ -66,9 +66,9 @@ def test_order_says_what_its_nodes_must_give_and_whose_it_is(world: World) -> No
 
 def test_order_names_the_teams_above_its_own_nearest_first(world: World) -> None:
     vision, arms = TeamName("vision"), TeamName("arms")
-    world.control.set_team(Team(name=LAB), world.admin)
-    world.control.set_team(Team(name=vision, parent=LAB), world.admin)
-    world.control.set_team(Team(name=arms, parent=vision), world.admin)
+    world.control.people.set_team(Team(name=LAB), world.admin)
+    world.control.people.set_team(Team(name=vision, parent=LAB), world.admin)
+    world.control.people.set_team(Team(name=arms, parent=vision), world.admin)
     job = world.submit(world.spec(team=arms))
     world.tick()
     (order,) = world.orders_of(job).values()

@@ -51,6 +51,7 @@ JOB = JobRecord(
     result={"kept": True, "path": "x"},
     array=JobId("job-1"),
     array_index=0,
+    owner="ada",
     array_count=2,
 )
 ATTEMPT = AttemptRecord(

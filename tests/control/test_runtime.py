@@ -378,6 +378,18 @@ def test_agents_launched_by_a_controller_that_started_anew_hold_the_same_secret(
 # ---------------------------------------------------------------- orders
 
 
+def test_orders_name_every_role_though_all_agents_of_one_have_ended_well(world: World) -> None:
+    job = world.submit(world.spec(replicas=1, roles=2))
+    world.tick()
+    before = come(world, job)
+    (first, order), (second, _) = sorted(world.orders_of(job).items(), key=lambda one: one[1].role)
+    world.beat(job)
+    world.west.inner.end_agent(second, 0, exit_code=0)
+    world.tick()
+    orders = ask(world, first, order, order.nodes[0], lost_epoch=1)
+    assert orders.roles == next(iter(before.values())).roles
+
+
 def test_orders_say_how_few_ranks_an_elastic_role_may_run_with_and_what_bounds_them(world: World) -> None:
     option = Option(chip=ChipName("gpu"), replicas=4, replicas_min=2, group=2, group_within="node", memory_gib=2.0)
     role = Role(command=("train",), options=(replace(option, group=0, group_within=None),))

@@ -3,65 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
-from mainspring.control import AgentAccess, Control, Server, Settings, Tls, TokenRole, listen, open_store
-from mainspring.domain.answers import JobView, Submit
+from mainspring.control import Tls, listen
+from mainspring.domain.answers import Health, HealthStatus, JobView, NewToken, Submit
 from mainspring.domain.codec import decode, encode
 from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed
-from mainspring.domain.job import LAB
 from mainspring.domain.life import JobState
-from mainspring.testing import SeededDice
+from mainspring.domain.team import TeamRole
 
 if TYPE_CHECKING:
-    from tests.control.conftest import World
-
-SETTINGS = Settings(interval_s=0.05, leader_lease_s=0.6)
-
-
-class SystemClock:
-    def now_s(self) -> float:
-        return time.time()
-
-    def monotonic_s(self) -> float:
-        return time.monotonic()
-
-
-class Lab:
-    """Servers on one store and one fleet."""
-
-    def __init__(self, world: World, folder: Path) -> None:
-        self.world = world
-        self.url = f"sqlite:///{folder / 'served.db'}"
-        self.servers: list[Server] = []
-
-    def server(self, name: str) -> tuple[Server, Control, str]:
-        listener = listen("127.0.0.1", 0)
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        control = Control(
-            store=open_store(self.url),
-            engines=dict(self.world.clusters),
-            clock=SystemClock(),
-            dice=SeededDice(len(self.servers), name),
-            access=AgentAccess(controller_url=url, objects_url="file:///objects", key="a key"),
-            settings=SETTINGS,
-        )
-        made = Server(control, listener)
-        self.servers.append(made)
-        return made, control, url
-
-
-@pytest.fixture
-def lab(world: World, tmp_path: Path) -> Iterator[Lab]:
-    made = Lab(world, tmp_path)
-    yield made
-    for server in made.servers:
-        server.stop()
+    from tests.control.serving import Lab
 
 
 def wait_for(held: Callable[[], bool]) -> None:
@@ -75,7 +33,9 @@ def wait_for(held: Callable[[], bool]) -> None:
 def test_server_restarted_in_the_middle_of_a_run_goes_on_with_it(lab: Lab) -> None:
     first, control, url = lab.server("first")
     first.start()
-    headers = {"Authorization": f"Bearer {control.issue_token(role=TokenRole.ADMIN, team=LAB)}"}
+    headers = {
+        "Authorization": f"Bearer {control.people.new_token(NewToken(holder='ada', role=TeamRole.ADMIN)).secret}"
+    }
     body = encode(Submit(spec=lab.world.spec()))
     job = decode(JobView, httpx.post(f"{url}/v1/jobs", content=body, headers=headers, trust_env=False).content).id
     wait_for(lambda: control.job(job).state is JobState.STARTING and bool(lab.world.west.orders))
@@ -95,6 +55,24 @@ def test_second_server_on_one_store_says_that_another_leads(lab: Lab) -> None:
     second, _, _ = lab.server("second")
     with pytest.raises(Conflict, match="keeps its lease"):
         second.start()
+
+
+@pytest.mark.slow
+def test_a_server_is_ready_once_it_leads(lab: Lab) -> None:
+    first, control, url = lab.server("first")
+    with control.store.write():  # Nobody else may write meanwhile.
+        starting = Thread(target=first.start)
+        starting.start()
+        wait_for(lambda: _probe(url, "readyz")[0] == 503)
+        assert _probe(url, "livez")[0] == 200
+    starting.join()
+    status, health = _probe(url, "readyz")
+    assert (status, health.status) == (200, HealthStatus.OK)
+
+
+def _probe(url: str, name: str) -> tuple[int, Health]:
+    answer = httpx.get(f"{url}/{name}", trust_env=False)
+    return answer.status_code, decode(Health, answer.content)
 
 
 def test_port_in_use_is_told_with_its_number() -> None:

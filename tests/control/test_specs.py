@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -12,11 +13,12 @@ import pytest
 import sqlalchemy as sa
 from tests.control.living import ask
 
+from mainspring.control.service.submits import SPEC_BYTES_MAX
 from mainspring.control.store.records import text_of
 from mainspring.control.store.schema import jobs
 from mainspring.domain import codec
 from mainspring.domain.answers import Submit
-from mainspring.domain.errors import Conflict
+from mainspring.domain.errors import Conflict, InvalidInput
 from mainspring.domain.job import JobSpec
 
 if TYPE_CHECKING:
@@ -67,3 +69,29 @@ def test_key_of_a_spec_that_an_older_version_wrote_otherwise_finds_its_job(world
     assert world.submit(spec, key="mine") == job
     with pytest.raises(Conflict):
         world.submit(world.spec("other"), key="mine")
+
+
+def test_spec_of_more_than_a_mebibyte_is_refused_and_nothing_is_kept(world: World) -> None:
+    spec = world.spec()
+    large = replace(spec, roles=tuple(replace(role, environment={"X": "x" * SPEC_BYTES_MAX}) for role in spec.roles))
+    with pytest.raises(InvalidInput, match="at most 1048576"):
+        world.control.submit(Submit(spec=large))
+    assert world.control.jobs() == ()
+
+
+def test_list_of_large_specs_is_small_and_a_look_at_one_job_shows_all_of_it(world: World) -> None:
+    spec = world.spec()
+    wide = replace(
+        spec,
+        roles=tuple(
+            replace(role, command=("train", "x" * 60_000), environment={"X": "x" * 900_000}) for role in spec.roles
+        ),
+        inputs=("recordings",),
+    )
+    ids = [world.submit(wide) for _ in range(20)]
+    listed = world.control.jobs()
+    assert [view.id for view in listed] == ids[::-1]
+    assert len(codec.encode(listed)) < 100_000
+    assert listed[0].spec.roles[0].options == wide.roles[0].options
+    assert listed[0].spec.roles[0].command == ("train",)
+    assert world.control.job(ids[0]).spec == wide

@@ -198,6 +198,20 @@ def test_a_configuration_written_by_the_version_before_is_read_and_rewritten_as_
     assert home.config() == config
 
 
+def test_whoever_reads_a_configuration_while_it_is_written_reads_the_one_before_whole(tmp_path: Path) -> None:
+    kept, home = tmp_path / "kept.yaml", Home(tmp_path / "home")
+    with home.lock():
+        assert home.path.stat().st_mode & 0o777 == 0o700
+    home.config_file.symlink_to(kept)
+    home.write_config(Config(clusters=(LOCAL, HALL)))
+    text = kept.read_text()
+    with home.config_file.open() as reader:
+        home.write_config(Config(clusters=(LOCAL,)))
+        assert reader.read() == text
+    assert home.config_file.is_symlink()
+    assert home.config() == Config(clusters=(LOCAL,))
+
+
 def test_a_configuration_that_lists_no_clusters_has_this_machine(tmp_path: Path) -> None:
     assert Config().clusters == (replace(LOCAL, chips_per_node=os.cpu_count() or 1),)
     assert _read(Home(tmp_path), "port: 7_000").clusters == Config().clusters

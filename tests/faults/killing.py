@@ -99,7 +99,7 @@ class Keeper:
     def _keep(self) -> None:
         while not self._stopping.wait(KEEP_S):
             record = self._lab.home.server()
-            if record is None or not daemon.running(record):
+            if record is None or not daemon.running(record, self._lab.home):
                 try:
                     self._lab.up()
                 except MainspringError as error:

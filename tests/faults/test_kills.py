@@ -171,7 +171,9 @@ def every_job(lab: Lab) -> list[JobView]:
         for first in lab.ps(limit=LIST_MAX)
         for view in (lab.ps(array=first.id, limit=LIST_MAX) if first.array else (first,))
     ]
-    return sorted(listed, key=number_of)
+    return sorted(
+        (lab.status(view.id) for view in listed), key=number_of
+    )  # A list tells of commands the program alone.
 
 
 def number_of(view: JobView) -> int:

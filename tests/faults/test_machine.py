@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from mainspring.domain.wire.events.leads import (
     GenerationResumedEvent,
 )
 from mainspring.engines.local.config import LocalCluster
+from tests.app.conftest import until
 from tests.node.rig import Rig
 
 pytestmark = pytest.mark.slow
@@ -86,6 +88,25 @@ def two_nodes(tmp_path: Path) -> Iterator[Lab]:
     finally:
         lab.down()
         subprocess.run(["umount", "-l", str(work)], check=True)
+
+
+def test_server_whose_disk_is_full_says_so_until_there_is_room(disk: Path, tmp_path: Path) -> None:
+    lab = Lab(tmp_path / "home")
+    lab.home.write_config(Config(database=f"sqlite:///{disk / 'state.db'}", clusters=()))
+    lab.up(port=0)
+    try:
+        with lab.client() as client:
+            assert client.ready()
+            filler = disk / "filler"
+            with suppress(OSError), filler.open("wb", buffering=0) as file:
+                while file.write(bytes(4_096)):
+                    pass
+            until(lambda: not client.ready(), "the server to notice")
+            assert "no room" in str(client.health()) or "full" in str(client.health())
+            filler.unlink()
+            until(client.ready, "the server to go on")
+    finally:
+        lab.down()
 
 
 def test_node_with_a_full_disk_eats_no_job(two_nodes: Lab) -> None:

@@ -134,6 +134,7 @@ def test_job_preempted_by_somebody_elses_saves_in_time_and_goes_on_in_another_cl
     assert all(0 < float(event.detail["grace_s"]) <= GRACE_S for event in leaving)
 
 
+@pytest.mark.soak  # A minute and a quarter, most of it the pause before the cluster is asked again.
 @pytest.mark.timeout(300)
 def test_job_preempted_comes_back_when_nothing_else_is_free(slurm: SlurmLab) -> None:
     slurm.lab.run(slurm.counting("back", ["a100"], 30))

@@ -15,6 +15,6 @@ if TYPE_CHECKING:
     from mainspring.control.server import Server, Tls, listen
     from mainspring.control.store.settings import AgentAccess, Settings
     from mainspring.control.store.store import Store, open_store
-    from mainspring.control.store.tokens import Caller, TokenRole
+    from mainspring.control.store.tokens import LAB_ITSELF, Caller
 else:
     __getattr__, __dir__ = names_of(__name__)

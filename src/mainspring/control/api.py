@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Annotated, Any, cast
 
 import fastapi
+from anyio import to_thread
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
@@ -24,7 +25,7 @@ from mainspring.control.api_arrivals import Arrivals, received
 from mainspring.control.api_logs import Followers, followed
 from mainspring.control.api_schema import documented, publish
 from mainspring.control.control import Control
-from mainspring.control.store.tokens import Caller, TokenRole
+from mainspring.control.store.tokens import Caller
 from mainspring.domain import answers
 from mainspring.domain.codec import MESSAGE_BYTES_MAX, decode, encode
 from mainspring.domain.errors import (
@@ -37,8 +38,8 @@ from mainspring.domain.errors import (
     StorageFull,
     Unavailable,
 )
-from mainspring.domain.routes import ROUTES, Calls, Permission, Route, Stream, bounds_of
-from mainspring.domain.team import Team
+from mainspring.domain.routes import ROUTES, Calls, Route, Stream, bounds_of
+from mainspring.domain.team import Right, Team
 from mainspring.objects import Blob
 
 _STATUSES: tuple[tuple[type[MainspringError], int], ...] = (
@@ -49,7 +50,6 @@ _STATUSES: tuple[tuple[type[MainspringError], int], ...] = (
     (StorageFull, 507),
     (Unavailable, 503),
 )  # The first that fits.
-_ROLES = {Permission.VIEWER: TokenRole.VIEWER, Permission.MEMBER: TokenRole.MEMBER}
 _bearer = HTTPBearer(auto_error=False)
 
 
@@ -86,8 +86,8 @@ def create_app(control: Control, arrivals: Arrivals | None = None) -> FastAPI:
 def _endpoint(route: Route[..., Any]) -> Callable[..., Any]:
     """Returns what FastAPI calls for a route: its parameters are the route's, beside the request and the caller."""
     given: dict[str, Any] = {"request": Request}
-    if route.who is not Permission.ANYBODY:
-        given["caller"] = Annotated[Caller, Depends(partial(_caller, route.who))]
+    if route.people:
+        given["caller"] = Annotated[Caller, Depends(partial(_caller, route.may))]
     asked = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind) for name, kind in given.items()]
     for name, parameter in route.signature.parameters.items():
         kind = parameter.annotation
@@ -113,20 +113,28 @@ def _serve(route: Route[..., Any], *, request: Request, caller: Caller, **given:
             query[name] = parameter.default if given[name] == "" else given[name]
         else:
             first.append(decode(parameter.annotation, given[name]) if name == "body" else given[name])
-    if route.who is Permission.CALLER:
-        first.append(caller)
+    first.append(caller)
     return _answer(attrgetter(route.handler)(_control(request))(*first, **query))
 
 
 def _health(*, request: Request) -> Response:
-    return _answer({"status": "ok", "leader_epoch": _control(request).store.leader().epoch})
+    return _answer(_control(request).health())
+
+
+def _alive(*, request: Request) -> Response:
+    return _answer(_control(request).health(), 200 if _control(request).pulse.alive else 503)
+
+
+def _ready(*, request: Request) -> Response:
+    health = _control(request).health()
+    return _answer(health, 503 if health.status is answers.HealthStatus.FAILING else 200)
 
 
 def _set_team(*, request: Request, caller: Caller, name: str, body: bytes) -> Response:
     team = decode(Team, body)
     if team.name != name:
         raise InvalidInput("change a team", on=f"team {name[:80]!r}", got=f"a body for {team.name!r}")
-    return _answer(_control(request).set_team(team, caller))
+    return _answer(_control(request).people.set_team(team, caller))
 
 
 def _logs(
@@ -143,9 +151,9 @@ def _logs(
     control = _control(request)
     if follow:
         followers = cast(Followers, request.app.state.followers)
-        stream = followed(control, followers, job, rank=rank, since=since, attempt=attempt)
+        stream = followed(control, followers, job, caller, rank=rank, since=since, attempt=attempt)
         return StreamingResponse(stream, media_type="text/event-stream")
-    chunk = control.logs(job, rank=rank, since=since, attempt=attempt, limit=limit)
+    chunk = control.logs(job, caller, rank=rank, since=since, attempt=attempt, limit=limit)
     headers = {"X-Next-Offset": str(chunk.next_offset)}
     return Response(chunk.data, media_type="application/octet-stream", headers=headers)
 
@@ -169,6 +177,8 @@ def _set_recipe(*, request: Request, caller: Caller, dataset: str, body: bytes) 
 
 _OWN: Mapping[Route[..., Any], Callable[..., Any]] = {
     Calls.health: _health,
+    Calls.livez: _alive,
+    Calls.readyz: _ready,
     Calls.put_team: _set_team,
     Calls.read_logs: _logs,
     Calls.arrival: _arrival,
@@ -189,16 +199,18 @@ def _arrivals(request: Request) -> Arrivals:
 
 
 def _caller(
-    who: Permission,
+    may: Right | None,
     request: Request,
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
 ) -> Caller:
     try:
-        caller = _control(request).caller(credentials.credentials if credentials else "")
+        address = request.client.host if request.client else ""
+        caller = _control(request).people.caller(credentials.credentials if credentials else "", address=address)
     except NotAllowed as error:
         raise HTTPException(401, detail=answers.problem_of(error), headers={"WWW-Authenticate": "Bearer"}) from error
-    if who in _ROLES:
-        caller.require(_ROLES[who], who.value)
+    request.state.caller = caller
+    if may is not None:
+        caller.require_some(may)
     return caller
 
 
@@ -220,8 +232,12 @@ def _answer(value: object, status: int = 200) -> Response:
 # ---------------------------------------------------------------- errors
 
 
-async def _tell_error(_: Request, error: Exception) -> Response:
+async def _tell_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, MainspringError)
+    caller = getattr(request.state, "caller", None)
+    if isinstance(error, NotAllowed) and caller is not None:
+        refused = _control(request).people.refused
+        await to_thread.run_sync(refused, caller, error.attempted, request.url.path, str(error))
     status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
     return _answer(answers.problem_of(error), status)
 

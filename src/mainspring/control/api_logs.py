@@ -10,6 +10,7 @@ import anyio
 from anyio import to_thread
 
 from mainspring.control.control import Control
+from mainspring.control.store.tokens import Caller
 from mainspring.domain.codec import encode
 from mainspring.domain.errors import Unavailable
 
@@ -26,7 +27,7 @@ class Followers:
 
 
 def followed(
-    control: Control, followers: Followers, job: str, *, rank: int, since: int, attempt: int | None
+    control: Control, followers: Followers, job: str, caller: Caller, *, rank: int, since: int, attempt: int | None
 ) -> AsyncIterator[bytes]:
     """Yields server-sent events: `log` with the attempt's number and text, `end` with the job's last state.
 
@@ -35,6 +36,7 @@ def followed(
     Args:
         followers: How many streams are open.
         job: The job's id or name.
+        caller: Who asks.
         since: Byte offset to start from, in the first attempt shown.
         attempt: Number of that attempt; the newest when None.
 
@@ -45,8 +47,8 @@ def followed(
     if followers.count >= FOLLOWERS_MAX:
         raise Unavailable("follow a job's output", got=f"{followers.count} open streams", next_step="poll instead")
     # Asked once here, so that a wrong name is an error and not a stream that ends at once.
-    control.logs(job, rank=rank, since=since, attempt=attempt, limit=1)
-    progress = control.progress(job)
+    control.logs(job, caller, rank=rank, since=since, attempt=attempt, limit=1)
+    progress = control.progress(control.job(job, caller).id)
     first = attempt or max(1, len(progress.attempts))
     return _stream(control, followers, progress.job, rank=rank, since=since, attempt=first)
 

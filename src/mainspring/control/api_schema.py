@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from mainspring.domain import answers
 from mainspring.domain.codec import wire_name
-from mainspring.domain.routes import ROUTES, Permission, Route, Stream
+from mainspring.domain.routes import ROUTES, Route, Stream
 
 _REF = "#/components/schemas/{model}"
 _PROBLEMS = {
@@ -35,8 +35,9 @@ _LOGS = {
 
 def documented(route: Route[..., Any]) -> dict[str, Any]:
     """Returns what a route publishes of itself, as keyword arguments of `add_api_route`."""
-    if route.who is Permission.ANYBODY:
-        return {}
+    if not route.people:
+        health = {"content": _shown(answers.Health)}
+        return {"responses": {200: {"description": "Done"} | health, 503: {"description": "It cannot"} | health}}
     failures = {"content": _shown(answers.Problem)}
     responses: dict[int, Any] = {status: {"description": words} | failures for status, words in _PROBLEMS.items()}
     said: dict[str, Any] = {"responses": responses}
@@ -65,8 +66,7 @@ def publish(app: FastAPI) -> None:
             made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             adapters: list[Any] = [(name, "validation", TypeAdapter(kind)) for name, kind in _kinds().items()]
             _, schemas = TypeAdapter.json_schemas(adapters, ref_template=_REF)
-            components = made.setdefault("components", {})
-            components["schemas"] = schemas["$defs"]
+            made.setdefault("components", {})["schemas"] = schemas["$defs"]
             app.openapi_schema = made
         return app.openapi_schema
 

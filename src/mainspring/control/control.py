@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Event as Signal
 
-import sqlalchemy as sa
-
 from mainspring.control.loop.commit import Committer
 from mainspring.control.loop.engine_commands import EngineCommands
 from mainspring.control.loop.failover import Silence
@@ -17,23 +15,32 @@ from mainspring.control.loop.plan_cycle import PlanCycle
 from mainspring.control.loop.settling import Settling
 from mainspring.control.service import agents
 from mainspring.control.service.goodput import goodput_of, goodput_report
+from mainspring.control.service.health import Pulse
 from mainspring.control.service.machines import KnownMachines
-from mainspring.control.service.planning import team_uses
+from mainspring.control.service.people import People
 from mainspring.control.service.questions import Questions
-from mainspring.control.service.submits import array_of, made_before, require_jobs, require_known, require_room
+from mainspring.control.service.submits import (
+    array_of,
+    made_before,
+    require_jobs,
+    require_known,
+    require_room,
+    require_small,
+)
 from mainspring.control.service.views import find_job, list_jobs, view_clusters, view_job
 from mainspring.control.state.active_state import ActiveState
 from mainspring.control.state.latest_plan import LatestPlans
+from mainspring.control.store.audit import note
 from mainspring.control.store.fleet import FleetView
 from mainspring.control.store.holdings import allocation_of_rank
 from mainspring.control.store.ledger import StateWriter, StopCause, member_name
-from mainspring.control.store.records import attempts_of, events_since, jobs_of_array, tenants, text_of
-from mainspring.control.store.schema import KEY_LENGTH_MAX, teams
+from mainspring.control.store.records import attempts_of, events_since, jobs_of_array
+from mainspring.control.store.schema import KEY_LENGTH_MAX
 from mainspring.control.store.settings import AgentAccess, Settings
 from mainspring.control.store.store import Store
-from mainspring.control.store.tokens import Caller, TokenRole, draw_secret, find_caller, save_token
-from mainspring.domain.answers import ClusterView, Event, GoodputReport, JobView, Submit, TeamView
-from mainspring.domain.errors import InvalidInput, NotAllowed, NotFound
+from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
+from mainspring.domain.answers import ClusterView, Event, GoodputReport, Health, JobView, Submit
+from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.domain.fleet import LogChunk
 from mainspring.domain.goodput import Goodput
 from mainspring.domain.ids import ClusterName, JobId, TeamName, checked_name, draw_id
@@ -41,12 +48,10 @@ from mainspring.domain.job import JobSpec
 from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.ports import Clock, Dice, Engine
 from mainspring.domain.routes import LIST_MAX, LOG_BYTES_MAX
-from mainspring.domain.team import Team
+from mainspring.domain.team import Right
 from mainspring.domain.wire import Heartbeat, HeartbeatReply, Orders, Register
-from mainspring.planner import Policy, SnapshotBuilder
+from mainspring.planner import Policy
 from mainspring.planner.feasible import feasible
-
-TEAMS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +103,8 @@ class Control:
         self._listens_since_s = clock.now_s()
         self.questions = Questions(store, self.pictures, clock)
         self._machines = KnownMachines(self.fleet)
+        self.people = People(store, self.pictures, clock, dice, self.wake.set)
+        self.pulse = Pulse(clock, self.fleet, self._engines)
 
     def new_loop(self) -> Loop:
         """Returns a loop over this controller's store and engines; one thread runs it."""
@@ -122,67 +129,17 @@ class Control:
             writers=writers,
         )
 
-    # ---------------------------------------------------------------- tokens and teams
-
-    def issue_token(self, *, role: TokenRole, team: TeamName) -> str:
-        """Returns a new secret for somebody of a team; only its hash is kept.
-
-        Args:
-            role: What its holder may do.
-        """
-        assert role is not TokenRole.ATTEMPT
-        secret = draw_secret(self._dice)
-        with self.store.write() as connection:
-            save_token(connection, secret, Caller(role=role, team=team), now_s=self.clock.now_s())
-        return secret
-
-    def caller(self, secret: str) -> Caller:
-        """Returns whom a secret stands for.
-
-        Args:
-            secret: What the caller showed.
+    def health(self) -> Health:
+        """Returns how this controller is.
 
         Raises:
-            NotAllowed: Nobody.
+            Unavailable: Its store does not answer.
         """
-        with self.store.read() as connection:
-            found = find_caller(connection, secret)
-        if found is None:
-            raise NotAllowed("enter", got="a token nobody holds" if secret else "no token", wanted="a bearer token")
-        return found
-
-    def set_team(self, team: Team, caller: Caller) -> Team:
-        """Places a team in the tenant tree, or changes it, and returns it.
-
-        Args:
-            team: The team as it shall be.
-
-        Raises:
-            NotAllowed: The caller is not.
-            InvalidInput: Its parent is unknown or below it, or there are too many teams.
-        """
-        caller.require(TokenRole.ADMIN, "change a team")
-        with self.store.write() as connection:
-            others = [one for one in tenants(connection) if one.name != team.name]
-            if len(others) >= TEAMS_MAX:
-                raise InvalidInput("add a team", on=team.name, got=f"{len(others)} teams", wanted="fewer")
-            SnapshotBuilder().set_teams([*others, team])
-            connection.execute(sa.delete(teams).where(teams.c.name == team.name))
-            connection.execute(sa.insert(teams).values(name=team.name, facts=text_of(team)))
-        self.wake.set()
-        return team
-
-    def teams(self) -> tuple[TeamView, ...]:
-        """Returns the tenant tree with what each team holds, in order of name."""
-        with self.store.read() as connection:
-            tree = tenants(connection)
-        picture = self.pictures.newest
-        uses = team_uses(picture.snapshot) if picture is not None else {}
-        return tuple(TeamView(team=team, use=uses.get(team.name)) for team in tree)
+        return self.pulse.health(self.store.leader(), now_s=self.clock.now_s())
 
     # ---------------------------------------------------------------- jobs
 
-    def submit(self, submit: Submit, caller: Caller) -> JobView:
+    def submit(self, submit: Submit, caller: Caller = LAB_ITSELF) -> JobView:
         """Returns the job made of a spec, or the one that the same key made before; of an array, its first job.
 
         Args:
@@ -194,15 +151,16 @@ class Control:
             NotFound: There is no such team, or a job it comes after is not known.
             ImpossibleJob: No cluster could ever run it.
             Conflict: The key made a job of another spec.
-            InvalidInput: The key or an array's name is too long, or too many jobs wait.
+            InvalidInput: The key, the spec or an array's name is too long, or too many jobs wait.
         """
         if len(submit.key) > KEY_LENGTH_MAX:
             raise InvalidInput("submit a job", on="field 'key'", wanted=f"at most {KEY_LENGTH_MAX} letters")
         if submit.count > 1:
             checked_name(member_name(submit.spec.name, submit.count - 1), "the last job of an array")
+        require_small(submit.spec)
         with self.store.read() as connection:
             require_known(connection, submit.spec.team)
-            caller.require_team(connection, submit.spec.team, "submit a job")
+            caller.require(connection, Right.SUBMIT_JOBS, submit.spec.team)
             made = made_before(connection, submit)
         if made is not None:
             return self._view(made, submit.spec)
@@ -214,33 +172,38 @@ class Control:
             made = made_before(connection, submit)
             if made is None:
                 require_room(connection, submit.count)
-                require_jobs(connection, submit.spec.after)
+                require_jobs(connection, submit.spec.after, sight(connection, caller))
                 drawn = draw_id("job", self._dice)
                 width = len(str(submit.count - 1))
                 ids = [JobId(f"{drawn}-{index:0{width}}") for index in range(submit.count)]
                 made = JobId(drawn) if submit.count == 1 else ids[0]
-                StateWriter(connection, self.clock.now_s()).submit([made] if submit.count == 1 else ids, submit)
+                every = [made] if submit.count == 1 else ids
+                now_s, team = self.clock.now_s(), submit.spec.team
+                StateWriter(connection, now_s).submit(every, submit, owner=caller.holder)
+                note(connection, caller, "submit a job", made, team=team, now_s=now_s)
         self.wake.set()
         return self._view(made, submit.spec)
 
-    def job(self, reference: str) -> JobView:
+    def job(self, reference: str, caller: Caller = LAB_ITSELF) -> JobView:
         """Returns one job.
 
         Args:
             reference: Its id, or a name; of several with one name, the newest.
+            caller: Who asks: somebody else's job is not found.
 
         Raises:
             NotFound: No such job.
         """
-        return self._view(reference, None)
+        return self._view(reference, None, caller)
 
-    def _view(self, reference: str, spec: JobSpec | None) -> JobView:
+    def _view(self, reference: str, spec: JobSpec | None, caller: Caller = LAB_ITSELF) -> JobView:
         with self.store.read() as connection:
-            job = find_job(connection, reference)
+            job = find_job(connection, reference, caller)
             return view_job(connection, job, now_s=self.clock.now_s(), lease_s=self.settings.lease_s, spec=spec)
 
     def jobs(
         self,
+        caller: Caller = LAB_ITSELF,
         *,
         state: JobState | None = None,
         team: TeamName | None = None,
@@ -260,10 +223,18 @@ class Control:
         """
         assert 1 <= limit <= LIST_MAX
         with self.store.read() as connection:
-            first = None if array is None else array_of(find_job(connection, array))
-            return list_jobs(connection, state=state, team=team, array=first, limit=limit, now_s=self.clock.now_s())
+            first = None if array is None else array_of(find_job(connection, array, caller))
+            return list_jobs(
+                connection,
+                state=state,
+                team=team,
+                array=first,
+                limit=limit,
+                now_s=self.clock.now_s(),
+                seen=sight(connection, caller),
+            )
 
-    def stop(self, reference: str, caller: Caller, *, array: bool = False) -> JobView:
+    def stop(self, reference: str, caller: Caller = LAB_ITSELF, *, array: bool = False) -> JobView:
         """Asks a job to end, and returns it as it is then; one that ends or has ended stays as it is.
 
         Args:
@@ -275,11 +246,19 @@ class Control:
             NotFound: No such job, or it belongs to no array.
             NotAllowed: The caller is not a member.
         """
-        by = f"{caller.role.value} of team {caller.team}"
+        by = str(caller)
         with self.store.write() as connection:
-            job = find_job(connection, reference)
-            caller.require_team(connection, job.team, "stop a job")
+            job = find_job(connection, reference, caller)
+            caller.require(connection, Right.STOP_JOBS, job.team, owner=job.owner)
             ledger = StateWriter(connection, self.clock.now_s())
+            note(
+                connection,
+                caller,
+                "stop an array" if array else "stop a job",
+                job.id,
+                team=job.team,
+                now_s=ledger.now_s,
+            )
             wanted = jobs_of_array(connection, array_of(job)) if array else (job,)
             ledger.cancel_queued([one for one in wanted if one.state is JobState.QUEUED], by)
             running = [one for one in wanted if one.state in (JobState.STARTING, JobState.RUNNING)]
@@ -292,11 +271,19 @@ class Control:
 
     # ---------------------------------------------------------------- events, logs, progress
 
-    def events(self, reference: str | None = None, *, since: int = 0, limit: int = LIST_MAX) -> tuple[Event, ...]:
+    def events(
+        self,
+        reference: str | None = None,
+        caller: Caller = LAB_ITSELF,
+        *,
+        since: int = 0,
+        limit: int = LIST_MAX,
+    ) -> tuple[Event, ...]:
         """Returns events, oldest first.
 
         Args:
             reference: Only of this job, unless None.
+            caller: Who asks.
             since: The last sequence the caller has seen.
             limit: The most to return, up to `LIST_MAX`.
 
@@ -305,16 +292,29 @@ class Control:
         """
         assert 1 <= limit <= LIST_MAX
         with self.store.read() as connection:
-            job = None if reference is None else find_job(connection, reference).id
-            return events_since(connection, since=since, limit=limit, job=job)
+            job = None if reference is None else find_job(connection, reference, caller).id
+            seen = sight(connection, caller) if job is None else None
+            return events_since(connection, since=since, limit=limit, job=job, seen=seen)
+
+    def all_events(self, caller: Caller = LAB_ITSELF, *, since: int = 0, limit: int = LIST_MAX) -> tuple[Event, ...]:
+        """Returns events of all jobs that somebody may read; see `events`."""
+        return self.events(None, caller, since=since, limit=limit)
 
     def logs(
-        self, reference: str, *, rank: int = 0, since: int = 0, attempt: int | None = None, limit: int = LOG_BYTES_MAX
+        self,
+        reference: str,
+        caller: Caller = LAB_ITSELF,
+        *,
+        rank: int = 0,
+        since: int = 0,
+        attempt: int | None = None,
+        limit: int = LOG_BYTES_MAX,
     ) -> LogChunk:
         """Returns a piece of one rank's output; an empty one while there is none.
 
         Args:
             reference: The job's id or name.
+            caller: Who asks.
             since: Byte offset to start from.
             attempt: Number of the attempt; the newest when None.
             limit: Most bytes, up to `LOG_BYTES_MAX`.
@@ -326,7 +326,7 @@ class Control:
         assert 0 < limit <= LOG_BYTES_MAX
         nothing = LogChunk(data=b"", next_offset=since)
         with self.store.read() as connection:
-            job = find_job(connection, reference)
+            job = find_job(connection, reference, caller)
             own = attempts_of(connection, [job.id]).get(job.id, [])
             if attempt is None and not own:
                 return nothing
@@ -358,7 +358,7 @@ class Control:
 
     # ---------------------------------------------------------------- accounts
 
-    def goodput(self, reference: str) -> Goodput:
+    def goodput(self, reference: str, caller: Caller = LAB_ITSELF) -> Goodput:
         """Returns what the time allocated to a job went into until now.
 
         Args:
@@ -368,11 +368,16 @@ class Control:
             NotFound: No such job.
         """
         with self.store.read() as connection:
-            job = find_job(connection, reference)
+            job = find_job(connection, reference, caller)
             return goodput_of(connection, job, now_s=self.clock.now_s(), lease_s=self.settings.lease_s)
 
     def goodput_report(
-        self, *, team: TeamName | None = None, cluster: ClusterName | None = None, since_s: float = 0.0
+        self,
+        caller: Caller = LAB_ITSELF,
+        *,
+        team: TeamName | None = None,
+        cluster: ClusterName | None = None,
+        since_s: float = 0.0,
     ) -> GoodputReport:
         """Returns what allocated time went into: in all, by team and by cluster.
 
@@ -392,10 +397,11 @@ class Control:
                 since_s=since_s,
                 now_s=self.clock.now_s(),
                 lease_s=self.settings.lease_s,
+                seen=sight(connection, caller),
             )
 
-    def clusters(self) -> tuple[ClusterView, ...]:
-        """Returns every cluster that ever answered, in order of name."""
+    def clusters(self, caller: Caller = LAB_ITSELF) -> tuple[ClusterView, ...]:
+        """Returns every cluster that ever answered, in order of name: all of them, for anybody."""
         with self.store.read() as connection:
             return view_clusters(connection, self.fleet, self.clock.now_s())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import logging
 import signal
 import socket
@@ -17,9 +16,11 @@ import uvicorn
 
 from mainspring.control.api import create_app
 from mainspring.control.api_arrivals import Arrivals
+from mainspring.control.connections import BoundedConnection
 from mainspring.control.control import Control
 from mainspring.control.loop.loop import Step
 from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, Unavailable
+from mainspring.domain.wire.trust import is_loopback
 
 _BACKLOG = 2_048  # A thousand agents register within one second of a start.
 _FIRST_TICK_S = 10.0  # A cluster that takes longer is not worth waiting for: it is shown once it answers.
@@ -54,7 +55,7 @@ def listen(host: str, port: int, *, tls: Tls | None = None) -> socket.socket:
         InvalidInput: No such host here, or a certificate and key that cannot be used.
     """
     where = f"{host}:{port}"
-    if tls is None and not _is_loopback(host):
+    if tls is None and not is_loopback(host):
         raise NotAllowed(
             "serve the API",
             on=where,
@@ -96,6 +97,7 @@ class Server:
     Args:
         listener: From `listen`; closed when the server stops.
         arrivals: Where recordings that are sent arrive; None for a server that takes none.
+        connection: What serves each connection.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class Server:
         *,
         tls: Tls | None = None,
         arrivals: Arrivals | None = None,
+        connection: type[BoundedConnection] = BoundedConnection,
     ) -> None:
         self._control = control
         self._listener = listener
@@ -115,6 +118,7 @@ class Server:
             create_app(control, arrivals),
             log_level="warning",
             access_log=False,
+            http=connection,
             lifespan="off",
             timeout_graceful_shutdown=round(_DRAIN_S),
             ssl_certfile=str(tls.certificate) if tls else None,
@@ -172,14 +176,17 @@ class Server:
         while not self._stopping.is_set():
             try:
                 for step in loop.steps():
+                    control.pulse.stepped(step)
                     if step is Step.LEADING:
                         self._leading.set()
                     elif step is Step.RECORDED:
                         self._ticked.set()
             except (Conflict, Unavailable) as error:
+                control.pulse.failed(error)
                 _log.warning("a tick was cut short: %s", error)
-            except Exception:  # noqa: BLE001
+            except Exception as error:  # noqa: BLE001
                 # A tick that fails by our own fault must not end the loop: the next one starts from the store.
+                control.pulse.failed(error)
                 _log.exception("a tick failed")
             control.wake.wait(control.settings.interval_s)
             control.wake.clear()
@@ -200,12 +207,3 @@ def _check(tls: Tls) -> None:
             got=str(error),
             wanted="PEM files of a certificate and its key, without a password",
         ) from error
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

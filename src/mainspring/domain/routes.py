@@ -12,7 +12,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache, partial
 from typing import Annotated, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
@@ -21,21 +20,12 @@ from mainspring.domain.codec import WHOLE_MAX
 from mainspring.domain.goodput import Goodput
 from mainspring.domain.ids import ClusterName, TeamName
 from mainspring.domain.life import JobState
-from mainspring.domain.team import Team
+from mainspring.domain.team import Right, Team
 
 LIST_MAX = 1_000  # Entries of one answer.
 LOG_BYTES_MAX = 1 << 20
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
-
-
-class Permission(str, Enum):
-    """Who may make a call; the value says what for, where a role is asked."""
-
-    ANYBODY = ""
-    CALLER = "call"  # Whoever holds a token is told to the handler, which decides.
-    VIEWER = "look"
-    MEMBER = "send recordings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,20 +55,23 @@ class Route(Generic[P, Answer]):
         method: HTTP's.
         path: Below the server's address, with its parameters in braces.
         stub: Its parameters, answer and words.
-        who: Who may make it.
-        handler: The method of `Control` that serves it: path and body first, then the caller where that is told,
-            the query by name.
+        may: The right it takes, to the things it is about; None where the handler looks for itself.
+        people: Whether it wants a token.
+        handler: The method of `Control` that serves it: path and body first, then the caller, the query by name.
         operation: Its name in the published document.
         patient: Whether its answer may take minutes, on a large fleet.
+        repeats: Whether it may be made again when its answer was lost: then it does nothing more.
     """
 
     method: str
     path: str
     stub: Callable[..., Answer]
-    who: Permission
+    may: Right | None
+    people: bool
     handler: str
     operation: str
     patient: bool
+    repeats: bool
 
     @overload
     def __get__(self, owner: None, kind: type) -> Route[P, Answer]: ...
@@ -126,32 +119,40 @@ def route(
     method: str,
     path: str,
     *,
-    who: Permission = Permission.VIEWER,
+    may: Right | None = Right.READ_LAB,
+    anybody: bool = False,
     handler: str = "",
     operation: str = "",
     patient: bool = False,
+    repeats: bool | None = None,
+    below: str = "/v1",
 ) -> Callable[[Callable[Concatenate[Any, P], Answer]], Route[P, Answer]]:
     """Returns a decorator that makes a route of a method without a body; see `Route`.
 
     Args:
         method: HTTP's.
-        path: Below "/v1".
-        who: Who may make it.
+        path: With its parameters in braces.
+        may: The right it takes, None for none that people have.
+        anybody: Whether it wants no token.
         handler: The method of `Control`; that of the same name, when left out.
         operation: Its published name; the method's name, when left out.
         patient: Whether its answer may take minutes.
+        repeats: Whether it may be made again when its answer was lost; where not said, what only reads or puts may.
+        below: What the path is below.
     """
 
     def made(stub: Callable[Concatenate[Any, P], Answer]) -> Route[P, Answer]:
         name = stub.__name__
         return Route(
             method=method,
-            path=f"/v1{path}",
+            path=f"{below}{path}",
             stub=stub,
-            who=who,
+            may=None if anybody else may,
+            people=not anybody,
             handler=handler or name,
             operation=operation or name,
             patient=patient,
+            repeats=method in ("GET", "PUT") if repeats is None else repeats,
         )
 
     return made
@@ -162,13 +163,13 @@ Limit = Annotated[int, Query(ge=1, le=LIST_MAX)]
 Named = Annotated[str | None, Query(max_length=63)]
 ContentId = Annotated[str, Query(pattern="^[0-9a-f]{64}$")]
 Stream = Iterator[bytes]  # A body of any length.
-CALLER, MEMBER = Permission.CALLER, Permission.MEMBER
+_JOBS = Right.READ_JOBS
 
 
 class LabCalls:
     """What people ask, and the SDK offers as it is. JOB is a job's id, or a name: of several the newest."""
 
-    @route("GET", "/jobs", handler="jobs", operation="list_jobs")
+    @route("GET", "/jobs", may=_JOBS, handler="jobs", operation="list_jobs")
     def ps(
         self,
         *,
@@ -177,8 +178,8 @@ class LabCalls:
         array: Named = None,
         limit: Limit = 50,
     ) -> tuple[answers.JobView, ...]:
-        """Lists the newest jobs, newest first, without ranks and goodput; one for each array, or every job of one
-        array.
+        """Lists the newest jobs, newest first, without ranks and goodput, and of their commands the program alone; one
+        for each array, or every job of one array.
 
         Args:
             state: Only jobs in this state.
@@ -187,15 +188,15 @@ class LabCalls:
             limit: At most so many.
         """
 
-    @route("GET", "/jobs/{job}", handler="job", operation="show_job")
+    @route("GET", "/jobs/{job}", may=_JOBS, handler="job", operation="show_job")
     def status(self, job: str) -> answers.JobView:
         """Shows one job, by id or by the newest of its name."""
 
-    @route("POST", "/jobs/{job}/stop", who=CALLER, operation="stop_job", patient=True)
+    @route("POST", "/jobs/{job}/stop", may=Right.STOP_JOBS, operation="stop_job", patient=True, repeats=True)
     def stop(self, job: str, *, array: bool = False) -> answers.JobView:
         """Asks a job to end, or all jobs of its array; one that has ended stays as it is."""
 
-    @route("GET", "/jobs/{job}/why", handler="questions.why", patient=True)
+    @route("GET", "/jobs/{job}/why", may=_JOBS, handler="questions.why", patient=True)
     def why(self, job: str, *, remedies: bool = False) -> answers.Why:
         """Tells why a job is where it is, or waits; with `remedies`, also what would start it now.
 
@@ -208,15 +209,15 @@ class LabCalls:
     def plan(self) -> answers.PlanView:
         """Shows the last plan."""
 
-    @route("POST", "/plan/what-if", handler="questions.what_if", patient=True)
+    @route("POST", "/plan/what-if", handler="questions.what_if", patient=True, repeats=True)
     def what_if(self, body: answers.WhatIf) -> answers.WhatIfAnswer:
         """Tells what some changes would make of the last plan; nothing of it happens."""
 
-    @route("GET", "/jobs/{job}/goodput", operation="job_goodput")
+    @route("GET", "/jobs/{job}/goodput", may=_JOBS, operation="job_goodput")
     def goodput(self, job: str) -> Goodput:
         """Tells what the time allocated to a job went into; the parts add up to the whole."""
 
-    @route("GET", "/goodput", operation="goodput", patient=True)
+    @route("GET", "/goodput", may=_JOBS, operation="goodput", patient=True)
     def goodput_report(
         self,
         *,
@@ -236,31 +237,69 @@ class LabCalls:
     def fleet(self) -> tuple[answers.ClusterView, ...]:
         """Lists every cluster that ever answered."""
 
-    @route("GET", "/teams")
+    @route("GET", "/teams", handler="people.teams", operation="teams")
     def teams(self) -> tuple[answers.TeamView, ...]:
         """Lists the tenant tree with what each team holds, in order of name."""
+
+    @route("GET", "/whoami", handler="people.whoami")
+    def whoami(self) -> answers.Person:
+        """Tells whom the caller's token stands for."""
+
+    @route("POST", "/tokens", may=Right.MANAGE_TOKENS, handler="people.new_token")
+    def new_token(self, body: answers.NewToken) -> answers.TokenMade:
+        """Makes a token for somebody, and tells its secret this once."""
+
+    @route("GET", "/tokens", may=Right.MANAGE_TOKENS, handler="people.tokens", operation="list_tokens")
+    def tokens(self) -> tuple[answers.TokenView, ...]:
+        """Lists the tokens of the caller, and of the teams it administers, newest first."""
+
+    @route("GET", "/audit", may=Right.READ_AUDIT, handler="people.audit")
+    def audit(
+        self, *, since: Since = 0, limit: Limit = LIST_MAX, newest: bool = False
+    ) -> tuple[answers.AuditLine, ...]:
+        """Lists the audit log of the caller's teams, oldest first.
+
+        Args:
+            since: Only what came after this line.
+            limit: At most so many.
+            newest: Whether to leave out the oldest where there are more, and not the newest.
+        """
+
+    @route("DELETE", "/tokens/{token}", may=Right.MANAGE_TOKENS, handler="people.remove_token")
+    def remove_token(self, token: str) -> answers.TokenView:
+        """Removes a token, which lets nobody in from then on."""
 
 
 class Calls(LabCalls):
     """Every call: those of people, those the SDK makes more of, and those of agents."""
 
-    @route("GET", "/health", who=Permission.ANYBODY)
-    def health(self) -> dict[str, object]:
-        """Tells that the server answers and who leads; needs no token."""
+    @route("GET", "/health", anybody=True)
+    def health(self) -> answers.Health:
+        """Tells how the server is; needs no token."""
 
-    @route("POST", "/jobs", who=CALLER, patient=True)
+    @route("GET", "/livez", anybody=True, below="")
+    def livez(self) -> answers.Health:
+        """Tells how the server is, with status 503 when its loop hangs and only a new process helps; needs no token."""
+
+    @route("GET", "/readyz", anybody=True, below="")
+    def readyz(self) -> answers.Health:
+        """Tells how the server is, with status 503 while it cannot do its work; needs no token. A cluster that does
+        not answer makes it degraded, with status 200.
+        """
+
+    @route("POST", "/jobs", may=Right.SUBMIT_JOBS, patient=True, repeats=True)
     def submit(self, body: answers.Submit) -> answers.JobView:
-        """Takes a job, or returns the one that the same key made before."""
+        """Takes a job, or returns the one that the same key made before. `Client` draws a key where none is given."""
 
-    @route("GET", "/jobs/{job}/events", handler="events")
+    @route("GET", "/jobs/{job}/events", may=_JOBS, handler="events")
     def job_events(self, job: str, *, since: Since = 0, limit: Limit = LIST_MAX) -> tuple[answers.Event, ...]:
         """Lists a job's events after a sequence number, oldest first."""
 
-    @route("GET", "/events", handler="events", operation="events")
+    @route("GET", "/events", may=_JOBS, handler="all_events", operation="events")
     def all_events(self, *, since: Since = 0, limit: Limit = LIST_MAX) -> tuple[answers.Event, ...]:
         """Lists all events after a sequence number, oldest first."""
 
-    @route("GET", "/jobs/{job}/logs", operation="logs")
+    @route("GET", "/jobs/{job}/logs", may=_JOBS, operation="logs")
     def read_logs(
         self,
         job: str,
@@ -273,15 +312,21 @@ class Calls(LabCalls):
     ) -> bytes:
         """Returns a piece of one rank's output, or follows it across attempts until the job ends."""
 
-    @route("PUT", "/teams/{name}", who=CALLER, operation="set_team")
+    @route("PUT", "/teams/{name}", may=Right.SET_TEAMS, operation="set_team")
     def put_team(self, name: str, body: Team) -> Team:
         """Places a team in the tenant tree, or changes it."""
 
-    @route("GET", "/datasets/{dataset}/arrivals/{name}", operation="show_arrival")
+    @route("GET", "/datasets/{dataset}/arrivals/{name}", may=Right.READ_RECORDINGS, operation="show_arrival")
     def arrival(self, dataset: str, name: str, *, id: ContentId, size: Since) -> answers.ArrivalView:
         """Tells how much of a recording is here, named by its content, and what became of it."""
 
-    @route("PUT", "/datasets/{dataset}/arrivals/{name}", who=MEMBER, operation="receive_arrival", patient=True)
+    @route(
+        "PUT",
+        "/datasets/{dataset}/arrivals/{name}",
+        may=Right.SEND_RECORDINGS,
+        operation="receive_arrival",
+        patient=True,
+    )
     def send(
         self, dataset: str, name: str, body: Stream, *, id: ContentId, size: Since, offset: Since = 0
     ) -> answers.ArrivalView:
@@ -289,15 +334,15 @@ class Calls(LabCalls):
         arrived.
         """
 
-    @route("PUT", "/datasets/{dataset}/recipe", who=MEMBER)
+    @route("PUT", "/datasets/{dataset}/recipe", may=Right.SEND_RECORDINGS)
     def set_recipe(self, dataset: str, body: bytes) -> None:
         """Keeps the recipe (YAML) by which recordings sent to a dataset are read from now on."""
 
-    @route("POST", "/agents/register", who=CALLER)
+    @route("POST", "/agents/register", may=None)
     def register(self, body: wire.Register) -> wire.Orders:
         """Gives an agent its orders; `ready` once every agent of the attempt has come."""
 
-    @route("POST", "/agents/heartbeat", who=CALLER)
+    @route("POST", "/agents/heartbeat", may=None)
     def heartbeat(self, body: wire.Heartbeat) -> wire.HeartbeatReply:
         """Takes a lead's report."""
 

@@ -1,4 +1,4 @@
-"""Teams: the tenant tree, and what each of them is promised and allowed."""
+"""Teams: the tenant tree, what each of them is promised and allowed, and what its people may do."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class Team:
         dollars_max: The most it may spend in `budget_days`, or None for no limit.
         budget_days: Length of the budget's sliding window.
         order: In which order its own jobs are taken.
+        open: Whether whoever may read anything may read its jobs.
     """
 
     name: TeamName
@@ -47,6 +48,7 @@ class Team:
     dollars_max: float | None = None
     budget_days: float = 30.0
     order: TeamOrder = TeamOrder.AGE
+    open: bool = False
 
     def __post_init__(self) -> None:
         """Checks the name and the numbers.
@@ -69,3 +71,54 @@ class Team:
     def _check(self, what: str, number: float | None, least: float, most: float) -> None:
         if number is not None and not least <= number <= most:
             raise InvalidInput("accept a team", on=self.name, got=f"{what} {number:g}", wanted=f"{least:g} to {most:g}")
+
+
+class TeamRole(str, Enum):
+    """What somebody is in a team and all below it; an attempt's agents are nobody there."""
+
+    ATTEMPT = "attempt"
+    VIEWER = "viewer"
+    MEMBER = "member"
+    ADMIN = "admin"
+    OPERATOR = "operator"  # Of the whole fleet.
+    AUDITOR = "auditor"  # Of the whole lab.
+
+
+class Right(str, Enum):
+    """What can be done, to what."""
+
+    READ_LAB = "read the fleet, plans and teams"
+    READ_JOBS = "read jobs, their events and output"
+    SUBMIT_JOBS = "submit jobs"
+    STOP_JOBS = "stop jobs"
+    READ_RECORDINGS = "see what recordings arrived"
+    SEND_RECORDINGS = "send recordings"
+    SET_TEAMS = "place a team, or change it"
+    MANAGE_TOKENS = "make, list and remove tokens"
+    READ_AUDIT = "read the audit log"
+
+
+class Whose(str, Enum):
+    """Whose a thing is, as seen by who asks for it."""
+
+    OWN = "one's own"
+    TEAM = "the team's, or of one below"
+    ANY = "anybody's"
+
+
+EVERYBODY = frozenset(TeamRole) - {TeamRole.ATTEMPT}
+LAB_WIDE = frozenset((TeamRole.OPERATOR, TeamRole.AUDITOR))
+# Who may do what to whose things; what is not in here nobody may.
+RIGHTS: Mapping[tuple[Right, Whose], frozenset[TeamRole]] = {
+    (Right.READ_LAB, Whose.ANY): EVERYBODY,
+    (Right.READ_JOBS, Whose.TEAM): EVERYBODY,
+    (Right.SUBMIT_JOBS, Whose.TEAM): frozenset((TeamRole.MEMBER, TeamRole.ADMIN)),
+    (Right.STOP_JOBS, Whose.OWN): frozenset((TeamRole.MEMBER, TeamRole.ADMIN, TeamRole.OPERATOR)),
+    (Right.STOP_JOBS, Whose.TEAM): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),
+    (Right.READ_RECORDINGS, Whose.ANY): EVERYBODY,
+    (Right.SEND_RECORDINGS, Whose.ANY): frozenset((TeamRole.MEMBER, TeamRole.ADMIN)),
+    (Right.SET_TEAMS, Whose.TEAM): frozenset((TeamRole.ADMIN,)),
+    (Right.MANAGE_TOKENS, Whose.OWN): EVERYBODY,
+    (Right.MANAGE_TOKENS, Whose.TEAM): frozenset((TeamRole.ADMIN,)),
+    (Right.READ_AUDIT, Whose.TEAM): frozenset((TeamRole.ADMIN, TeamRole.AUDITOR)),
+}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
+from secrets import token_hex
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast, final, get_args, get_origin
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -16,7 +17,7 @@ from mainspring.domain import answers
 from mainspring.domain.codec import decode, encode, from_plain, loads, to_plain
 from mainspring.domain.errors import InvalidInput, InvalidMessage, MainspringError, NotAllowed, NotFound, Unavailable
 from mainspring.domain.routes import LIST_MAX, Answer, Calls, P, Route
-from mainspring.domain.wire.trust import trust
+from mainspring.domain.wire.trust import is_loopback, trust
 
 if TYPE_CHECKING:
     from mainspring.domain.fleet import LogChunk
@@ -25,6 +26,7 @@ TIMEOUT_S = 30.0
 ASK_S = 300.0  # What makes whole plans, or a hundred thousand jobs, takes a while on a large fleet.
 RECONNECT_S_MAX = 30.0  # A server that is started anew takes a few seconds.
 EVENTS_MAX = 20_000  # Newest ones of a job that are worth holding: a month of an attempt with much trouble.
+KEY_BYTES = 16
 _POLL_S = 0.2
 _DISTRUST = "CERTIFICATE_VERIFY_FAILED"  # OpenSSL's own word for it.
 
@@ -36,10 +38,22 @@ class Client(Calls):
     Args:
         token: Secret of somebody it knows.
         certificate: PEM text to trust besides the system's authorities.
+        insecure: Whether the token may cross a network in the clear.
+
+    Raises:
+        NotAllowed: The token would, and may not.
     """
 
-    def __init__(self, url: str, token: str, *, certificate: str = "") -> None:
+    def __init__(self, url: str, token: str, *, certificate: str = "", insecure: bool = False) -> None:
         self.url = url
+        if token and not insecure and _in_the_clear(url):
+            raise NotAllowed(
+                "send a token",
+                on=url,
+                got="plain HTTP to another machine: whoever is on the way could read it",
+                wanted="https",
+                next_step="serve TLS there (docs/operations.md), or ms --insecure where the network is yours alone",
+            )
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         try:
             self._http = httpx.Client(
@@ -61,14 +75,14 @@ class Client(Calls):
         """Closes its connections."""
         self._http.close()
 
-    def healthy(self) -> bool:
-        """Returns whether a Mainspring server answers there.
+    def ready(self) -> bool:
+        """Returns whether a Mainspring server answers there, leads, and can do its work.
 
         Raises:
             NotAllowed: What answers shows a certificate that is not trusted.
         """
         try:
-            return self._http.get("/v1/health", timeout=2.0).status_code == 200
+            return self._http.get("/readyz", timeout=2.0).status_code == 200
         except httpx.HTTPError as error:
             if _DISTRUST in str(error):
                 raise self._distrusted(error) from error
@@ -112,6 +126,8 @@ class Client(Calls):
     def _response(self, route: Route[P, Any], *args: P.args, **kwargs: P.kwargs) -> httpx.Response:
         given = route.signature.bind(*args, **kwargs).arguments
         body = given.pop("body", None)
+        if isinstance(body, answers.Submit) and not body.key:
+            body = replace(body, key=token_hex(KEY_BYTES))  # So that a lost answer is no second job.
         query = {name: to_plain(given.pop(each.name, None)) for name, each in route.query.items()}
         return self._send(
             route.method,
@@ -119,6 +135,7 @@ class Client(Calls):
             content=encode(body) if is_dataclass(body) else cast("bytes | Iterator[bytes] | None", body),
             params={name: value for name, value in query.items() if value not in (None, "")},
             timeout_s=ASK_S if route.patient else TIMEOUT_S,
+            repeats=route.repeats and not isinstance(body, Iterator),
         )
 
     def _send(
@@ -129,8 +146,9 @@ class Client(Calls):
         content: bytes | Iterator[bytes] | None,
         params: dict[str, Any],
         timeout_s: float,
+        repeats: bool,
     ) -> httpx.Response:
-        deadline = time.monotonic() + (RECONNECT_S_MAX if self._answered and method == "GET" else 0.0)
+        deadline = time.monotonic() + (RECONNECT_S_MAX if self._answered and repeats else 0.0)
         while True:
             try:
                 return self._answer(self._http.request(method, path, content=content, params=params, timeout=timeout_s))
@@ -159,6 +177,14 @@ class Client(Calls):
         if response.status_code >= 400:
             raise _error_of(response)
         return response
+
+
+def _in_the_clear(url: str) -> bool:
+    """Returns whether what is sent there crosses a network that anybody may listen on."""
+    try:
+        return url.startswith("http:") and not is_loopback(urlsplit(url).hostname or "")
+    except ValueError:
+        return False  # No URL at all: nothing is sent.
 
 
 def _segment(name: str, value: str) -> str:

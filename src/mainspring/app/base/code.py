@@ -1,7 +1,8 @@
 """Code snapshots: the submitter's working tree as one content-addressed archive, and the environment beside it.
 
 Decides which files travel (git's tracked and untracked-but-not-ignored files; outside git the whole folder, within
-bounds) and how the archive is made, so that the same files give the same id. Agents unpack it.
+bounds, without hidden ones and what looks like a secret) and how the archive is made, so that the same files give the
+same id. Agents unpack it.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import os
 import platform
 import subprocess
 import tarfile
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from importlib.metadata import distributions
-from itertools import islice
 from pathlib import Path
 
 from blake3 import blake3
@@ -26,7 +28,37 @@ from mainspring.objects import ObjectStore
 
 TREE_BYTES_MAX = 256 << 20  # A checkout of a large research repository without its data.
 TREE_FILES_MAX = 20_000
+SHOWN_MAX = 8
 GIT_TIMEOUT_S = 30.0
+SECRETS = (
+    *("*.pem", "*.key", "*.p12", "*.pfx", "*.keystore", "*.kdbx", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*"),
+    *("*.env", "*.token", "*_token", "*credentials*", "*secret*.y*ml", "*secret*.json", "*secret*.txt", "kubeconfig"),
+)  # Names that files with secrets have, in any case of letters.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenCode:
+    """A snapshot, and what it was made of.
+
+    Args:
+        code: The snapshot.
+        root: The folder it was taken from.
+        files: How many files it has.
+        size_bytes: How long the archive is.
+        left_out: Files and folders that did not travel, relative to the root.
+    """
+
+    code: Code
+    root: Path
+    files: int
+    size_bytes: int
+    left_out: tuple[str, ...]
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.left_out[:SHOWN_MAX])
+        more = f" and {len(self.left_out) - SHOWN_MAX} more" if len(self.left_out) > SHOWN_MAX else ""
+        left = f"; left out: {shown}{more}" if shown else ""
+        return f"Code: {self.files} files of {self.root}, {self.size_bytes / 1e6:.1f} MB{left}"
 
 
 def record_environment(store: ObjectStore) -> Code:
@@ -41,7 +73,7 @@ def record_environment(store: ObjectStore) -> Code:
     return Code(python=platform.python_version(), packages=f"blake3:{listed}")
 
 
-def snapshot_code(folder: Path, store: ObjectStore) -> Code:
+def snapshot_code(folder: Path, store: ObjectStore) -> TakenCode:
     """Returns the snapshot of `folder`'s working tree, stored under its content id, beside the environment.
 
     Args:
@@ -53,18 +85,20 @@ def snapshot_code(folder: Path, store: ObjectStore) -> Code:
     """
     top = _git(folder, "rev-parse", "--show-toplevel")
     root = Path(top.strip()) if top else folder
-    archive = _archive(root, _files(root, in_git=top is not None))
+    files, left_out = _files(root) if top is None else (_known(root), ())
+    archive = _archive(root, files)
     tree = blake3(archive).hexdigest()
     store.put_if_absent(f"code/{tree}.tar.gz", archive)
     commit = _git(root, "rev-parse", "HEAD") if top else None
     status = _git(root, "status", "--porcelain") if commit else None
-    return replace(
+    code = replace(
         record_environment(store),
         tree=f"blake3:{tree}",
         folder=str(folder.resolve().relative_to(root.resolve())),
         commit=(commit or "").strip(),
         dirty=bool(status and status.strip()),
     )
+    return TakenCode(code=code, root=root, files=len(files), size_bytes=len(archive), left_out=left_out)
 
 
 def _git(folder: Path, *words: str) -> str | None:
@@ -76,14 +110,34 @@ def _git(folder: Path, *words: str) -> str | None:
     return os.fsdecode(done.stdout) if done.returncode == 0 else None
 
 
-def _files(root: Path, *, in_git: bool) -> list[str]:
-    """Returns the relative names of the files that travel, sorted."""
-    if in_git:
-        listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard") or ""
-        names = [name for name in listed.split("\0") if name]
-    else:
-        found = (str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
-        names = list(islice(found, TREE_FILES_MAX + 1))  # One too many is enough to refuse them.
+def _known(root: Path) -> list[str]:
+    """Returns the relative names of the files that git knows or would take, sorted."""
+    listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard") or ""
+    return _bounded(root, [name for name in listed.split("\0") if name])
+
+
+def _files(root: Path) -> tuple[list[str], tuple[str, ...]]:
+    """Returns the relative names of a folder's files, sorted, and of what does not travel: hidden, or like a secret."""
+    taken: list[str] = []
+    left_out: list[str] = []
+    for place, folders, files in os.walk(root):
+        inside = Path(place).relative_to(root)
+        left_out += [f"{inside / name}/" for name in folders if name.startswith(".")]
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in files:
+            (left_out if name.startswith(".") or _secret(name) else taken).append(str(inside / name))
+        if len(taken) > TREE_FILES_MAX:
+            break  # One too many is enough to refuse them.
+    return _bounded(root, taken), tuple(sorted(left_out))
+
+
+def _secret(name: str) -> bool:
+    """Returns whether a file of that name may hold a secret; a program of whatever name holds code."""
+    low = name.lower()
+    return not low.endswith(".py") and any(fnmatch(low, each) for each in SECRETS)
+
+
+def _bounded(root: Path, names: Iterable[str]) -> list[str]:
     names = sorted({name for name in names if (root / name).is_file()})
     if len(names) > TREE_FILES_MAX:
         raise InvalidInput(

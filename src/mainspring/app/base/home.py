@@ -1,8 +1,9 @@
 """The home folder: where one person's Mainspring keeps its configuration, state and secrets.
 
-config.yaml    host, port, database, objects, clusters; written on first use, edited by people
+config.yaml    host, port, database, objects, clusters; written by the first `ms up`, edited by people
 policy.yaml    what the lab decides about planning, from `ms up --policy`; the defaults when there is none
 token          the administrator's secret, readable by its owner alone
+login.json     the lab elsewhere that `ms login` named, and the token there; readable by its owner alone
 server.json    where the running server listens, and its process
 server.log     what it said          lock      held while it is being started
 state.db       the embedded store      objects/  the embedded object store      engines/  allocations
@@ -33,6 +34,7 @@ from mainspring.engines.registry import KEYS_BEFORE, cluster_from, found_cluster
 PORT = 7077
 PORT_MAX = 65_535
 _KEY_BITS = 256
+_SECRET, _OWNERS = 0o600, 0o700
 _CERTIFICATES = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _CONFIG_HEAD = "# Mainspring's configuration; every field may be left out. `ms up` reads it when the server starts.\n"
 
@@ -126,6 +128,18 @@ class ServerRecord:
     pid: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginRecord:
+    """A lab elsewhere, and who one is there.
+
+    Args:
+        url: Where its server is.
+    """
+
+    url: str
+    token: str
+
+
 def url_of(listener: socket.socket, config: Config) -> str:
     """Returns the URL at which whoever shares the home reaches what listens on a socket.
 
@@ -176,15 +190,19 @@ class Home:
         return self.path / "engines"
 
     def config(self) -> Config:
-        """Returns the configuration, writing the default one on first use.
+        """Returns the configuration, the default one where none was written.
 
         Raises:
             InvalidSpec: The file is not YAML, or a field is unknown or wrong.
         """
-        path = self.path / "config.yaml"
-        if not path.exists():
-            self.write_config(Config())
-        return read_yaml(path, "read the configuration", lambda plain: _config_from(plain or {}))
+        if not self.config_file.exists():
+            return Config()
+        return read_yaml(self.config_file, "read the configuration", lambda plain: _config_from(plain or {}))
+
+    @property
+    def config_file(self) -> Path:
+        """Returns where the configuration is kept."""
+        return self.path / "config.yaml"
 
     @property
     def policy_file(self) -> Path:
@@ -210,21 +228,19 @@ class Home:
             InvalidSpec: It is not YAML, or a field is unknown or wrong.
         """
         read_policy(path)
-        text = path.read_bytes()
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.policy_file.write_bytes(text)
+        self._put(self.policy_file, path.read_text())
 
     def write_config(self, config: Config) -> None:
-        """Writes the configuration."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        """Writes the configuration; whoever reads it meanwhile sees the one before."""
         import yaml
 
         plain = to_plain(replace(config, clusters=())) | {"clusters": list(map(plain_from, config.clusters))}
-        (self.path / "config.yaml").write_text(_CONFIG_HEAD + yaml.safe_dump(plain, sort_keys=False))
+        self._put(self.config_file, _CONFIG_HEAD + yaml.safe_dump(plain, sort_keys=False))
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Holds the home against other processes that start its server; they wait for their turn."""
+        """Holds the home against other processes that start its server or change its files; they wait in turn."""
+        self._make()
         with (self.path / "lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
@@ -279,22 +295,46 @@ class Home:
 
     def write_token(self, token: str) -> None:
         """Keeps the administrator's secret where its owner alone can read it."""
-        self._keep_secret("token", token)
+        self._put(self.path / "token", token, mode=_SECRET)
 
     def key(self, dice: Dice) -> str:
         """Returns the secret that the tokens of attempts are made from; drawn the first time, the same ever after."""
         try:
             return (self.path / "key").read_text()
         except FileNotFoundError:
-            self._keep_secret("key", f"{dice.bits(_KEY_BITS):x}")
+            self._put(self.path / "key", f"{dice.bits(_KEY_BITS):x}", mode=_SECRET)
             return (self.path / "key").read_text()
 
-    def _keep_secret(self, name: str, secret: str) -> None:
-        draft = self.path / f".{name}"
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secret)
-        draft.rename(self.path / name)
+    def _make(self) -> None:
+        """Makes the folder for its owner alone; one that is there stays as open as it is."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(mode=_OWNERS, exist_ok=True)
+
+    def _put(self, path: Path, text: str, *, mode: int = 0o666) -> None:
+        """Writes a file, whole or not at all, whoever else does."""
+        self._make()
+        target = path.resolve()  # A link that people made stays one.
+        draft = target.with_name(f".{target.name}.{os.getpid()}")
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as file:
+            file.write(text)
+        draft.rename(target)
+
+    def login(self) -> LoginRecord | None:
+        """Returns the lab elsewhere that this home works with, or None."""
+        try:
+            return decode(LoginRecord, (self.path / "login.json").read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def write_login(self, record: LoginRecord) -> None:
+        """Keeps which lab elsewhere this home works with."""
+        self._put(self.path / "login.json", encode(record).decode(), mode=_SECRET)
+
+    def forget_login(self) -> LoginRecord | None:
+        """Works with this home's own server again; returns what was forgotten."""
+        known = self.login()
+        (self.path / "login.json").unlink(missing_ok=True)
+        return known
 
     def server(self) -> ServerRecord | None:
         """Returns where the last server started from this home listens, or None."""
@@ -305,4 +345,4 @@ class Home:
 
     def write_server(self, record: ServerRecord) -> None:
         """Remembers where the server listens."""
-        (self.path / "server.json").write_bytes(encode(record))
+        self._put(self.path / "server.json", encode(record).decode())

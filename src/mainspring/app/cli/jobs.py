@@ -103,6 +103,7 @@ def run(
             count=count,
             after=after or (),
             begins_from=begins_from,
+            on_code=lambda taken: None if as_json else render.ERRORS.print(str(taken), style="dim"),
         )
     _told(lab, view, wait=wait, follow=follow, as_json=as_json)
 
@@ -154,9 +155,7 @@ def _seen_to_its_end(lab: sdk.Lab, view: answers.JobView, *, follow: bool, out: 
     """Returns the job once it has ended, with rank 0's output shown meanwhile; an interrupt leaves the job alone."""
     try:
         if follow:
-            for chunk in lab.logs(view.id, follow=True):
-                out.buffer.write(chunk)
-                out.flush()
+            render.write_output(lab.logs(view.id, follow=True), out)
         return lab.wait(view.id)
     except KeyboardInterrupt:
         render.ERRORS.print(f"\n{view.id} goes on. To end it: ms stop {view.id}")
@@ -206,9 +205,9 @@ def status(
         for state, count in (each.array.states if each.array else {each.state.value: 1}).items():
             counts[state] = counts.get(state, 0) + count
     with lab.client() as client:
-        url = client.url
+        url, health = client.url, client.health()
     avoided = [f"{one.at.node} of {one.at.cluster}" for each in clusters for one in each.avoided]
-    facts = {"url": url, "home": str(lab.home.path), "jobs": counts, "clusters": len(clusters)}
+    facts = {"health": str(health), "url": url, "home": str(lab.home.path), "jobs": counts, "clusters": len(clusters)}
     if avoided:
         facts["avoided nodes"] = ", ".join(avoided)
 
@@ -234,15 +233,11 @@ def logs(
     as_json: Json = False,
 ) -> None:
     """Print one rank's output: of the job's newest attempt, and with --follow of every one after it."""
-    some = False
-    for chunk in context.obj.logs(name, rank=rank, follow=follow):
-        some = True
-        if as_json:
-            sys.stdout.write(json.dumps({"rank": rank, "text": chunk.decode(errors="replace")}) + "\n")
-        else:
-            sys.stdout.buffer.write(chunk)
-        sys.stdout.flush()
-    if not some:
+    chunks = context.obj.logs(name, rank=rank, follow=follow)
+    if as_json:
+        texts = ({"rank": rank, "text": chunk.decode(errors="replace")} for chunk in chunks)
+        chunks = (json.dumps(text).encode() + b"\n" for text in texts)
+    if not render.write_output(chunks, sys.stdout):
         render.ERRORS.print(f"Rank {rank} of {name} has written nothing. Look: ms why {name}")
 
 

@@ -7,7 +7,6 @@ Exit codes: 0 done, 1 the job or command failed, 2 wrong input, 3 not found, 4 c
 from __future__ import annotations
 
 import errno
-import json
 import re
 import sys
 from functools import partial
@@ -34,13 +33,16 @@ from mainspring.domain.errors import (
 _OWN = [name for name, found in vars(jobs).items() if isfunction(found) and found.__module__ == jobs.__name__]
 VERBS = {
     **{name: name for name in ("demo", "simulate", "plan", "goodput")},
+    "audit": "people.audit",
+    **dict.fromkeys(("login", "logout", "whoami"), "people.login"),
     **{name: "jobs" for name in _OWN if not name.startswith("_")},
 }
 # Groups of verbs, the modules whose `app` they are, and their help.
 GROUPS = {
     "data": ("data.data", "Recordings in, versions, training views out."),
     "checkpoint": ("checkpoint", "Look at checkpoints, compare them, take them out and in."),
-    "team": ("team", "List teams, and set what they are promised and allowed."),
+    "team": ("people.team", "List teams, and set what they are promised and allowed."),
+    "token": ("people.token", "Let people in: make tokens, list and remove them."),
     "cluster": ("cluster", "Add clusters, look at them, check and remove them."),
 }
 
@@ -149,8 +151,16 @@ def _home(
             show_default="~/.mainspring",
         ),
     ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Send the token over plain HTTP, which whoever is on the way can read.",
+            envvar="MAINSPRING_INSECURE",
+        ),
+    ] = False,
 ) -> None:
-    context.obj = sdk.Lab(home)
+    context.obj = sdk.Lab(home, insecure=insecure)
 
 
 def main() -> None:
@@ -174,10 +184,10 @@ def main() -> None:
     except OSError as error:
         told = _of_this_machine(error)
     if as_json:
+        from mainspring.app.render.terminal import json_text
         from mainspring.domain.answers import problem_of
-        from mainspring.domain.codec import to_plain
 
-        sys.stderr.write(json.dumps(to_plain(problem_of(told)), ensure_ascii=False) + "\n")
+        sys.stderr.write(json_text(problem_of(told)) + "\n")
     else:
         _tell(told)
     sys.exit(told.exit_code)

@@ -7,16 +7,19 @@ from mainspring.lazy import names_of
 if TYPE_CHECKING:
     from mainspring.app.render.goodput import goodput_table, report_panel
     from mainspring.app.render.jobs import job_panel
+    from mainspring.app.render.people import audit_table, tokens_table
     from mainspring.app.render.plans import plan_panel, teams_table, what_if_panel, why_panel
     from mainspring.app.render.progress import Bar, Lines, bytes_bar, progress_bar
     from mainspring.app.render.simulations import comparison_panel, replay_panel
     from mainspring.app.render.tables import (
         ERRORS,
+        ago,
         facts_grid,
         fleet_table,
         framed,
         jobs_table,
         show,
     )
+    from mainspring.app.render.terminal import write_output
 else:
     __getattr__, __dir__ = names_of(__name__)

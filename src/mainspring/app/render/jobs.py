@@ -39,6 +39,7 @@ def job_panel(job: JobView, events: Sequence[Event], *, now_s: float) -> Rendera
     facts: dict[str, str | Text] = {
         "state": Text(f"{job.state.value}: {job.reason}" if job.reason else job.state.value, style=COLOURS[job.state]),
         "asks": f"{asks(job.spec)} ({job.spec.tier.value}, team {job.spec.team})",
+        "owner": job.owner or "nobody knows",
     }
     if job.state is JobState.QUEUED and job.start_s is not None:
         facts["starts"] = start_text(job.start_s, exact=job.exact, now_s=now_s)

@@ -174,8 +174,7 @@ def what_if_panel(answer: WhatIfAnswer, *, now_s: float) -> RenderableType:
 
 
 def _named(jobs: Sequence[JobId]) -> str:
-    more = f" and {len(jobs) - 5} more" if len(jobs) > 5 else ""
-    return ", ".join(jobs[:5]) + more
+    return ", ".join(jobs[:5]) + (f" and {len(jobs) - 5} more" if len(jobs) > 5 else "")
 
 
 def teams_table(teams: Sequence[TeamView]) -> RenderableType:
@@ -185,7 +184,17 @@ def teams_table(teams: Sequence[TeamView]) -> RenderableType:
         teams: In name order.
     """
     made = Listing(
-        "TEAM", "?UNDER", "HOLDS", "?AT MOST", "GUARANTEE", "?BORROWS", "?LENDS", "?>WEIGHT", "?>SPENT", "?ORDER"
+        "TEAM",
+        "?UNDER",
+        "HOLDS",
+        "?AT MOST",
+        "GUARANTEE",
+        "?BORROWS",
+        "?LENDS",
+        "?>WEIGHT",
+        "?>SPENT",
+        "?ORDER",
+        "?READ BY",
     )
     for view in teams:
         team = view.team
@@ -205,6 +214,7 @@ def teams_table(teams: Sequence[TeamView]) -> RenderableType:
             f"{team.weight:g}",
             spent,
             "oldest first" if team.order is TeamOrder.AGE else "least had first",
+            "everybody" if team.open else "its own",
         )
     return made
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -15,7 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from mainspring.domain.codec import to_plain
+from mainspring.app.render.terminal import SafeConsole, json_text
 from mainspring.domain.job import JobSpec, Option
 from mainspring.domain.life import JobState, ended
 
@@ -24,9 +23,8 @@ if TYPE_CHECKING:
 
 
 def _console(stream: TextIO, *, stderr: bool, piped_columns: int | None) -> Console:
-    """Returns a console that prints text as it is: no markup, for names and reasons hold whatever people wrote."""
     known = stream.isatty() or "COLUMNS" in os.environ
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=None if known else piped_columns)
+    return SafeConsole(stderr=stderr, width=None if known else piped_columns)
 
 
 CONSOLE = _console(sys.stdout, stderr=False, piped_columns=1_000)  # One line a row, for grep and awk.
@@ -54,7 +52,7 @@ def show(value: object, *, as_json: bool = False, look: Callable[[], RenderableT
         look: Draws it for people; None for a value that is text.
     """
     if as_json:
-        sys.stdout.write(json.dumps(to_plain(value), indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.write(json_text(value, indent=2) + "\n")
         sys.stdout.flush()  # A reader that went away is noticed here and not while the interpreter ends.
     else:
         drawn = look() if look else str(value)
@@ -169,9 +167,7 @@ def ago(seconds: float) -> str:
         return f"{seconds:.0f} s"
     if seconds < 3_600:
         return f"{seconds / 60:.0f} min"
-    if seconds < 172_800:
-        return f"{seconds / 3_600:.1f} h"
-    return f"{seconds / 86_400:.0f} d"
+    return f"{seconds / 3_600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} d"
 
 
 def clock_text(at_s: float, *, now_s: float) -> str:

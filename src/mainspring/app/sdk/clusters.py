@@ -6,7 +6,6 @@ has a running server started anew. Jobs go on meanwhile.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -83,7 +82,7 @@ class ClusterVerbs:
         Raises:
             Unavailable: The server does not answer.
         """
-        elsewhere = bool(os.environ.get("MAINSPRING_URL"))
+        elsewhere = bool(self._lab.elsewhere)
         views: dict[ClusterName, ClusterView] = {}
         asked = elsewhere or self._server() is not None
         if asked:
@@ -238,14 +237,14 @@ class ClusterVerbs:
     def _server(self) -> ServerRecord | None:
         """Returns where the home's server listens, None when it is not running."""
         record = self._lab.home.server()
-        return record if record is not None and daemon.running(record) else None
+        return record if record is not None and daemon.running(record, self._lab.home) else None
 
     def _here(self, attempted: str) -> None:
-        url = os.environ.get("MAINSPRING_URL")
+        url = self._lab.elsewhere
         if url:
             raise InvalidInput(
                 attempted,
-                got=f"MAINSPRING_URL={url}",
+                got=f"the one at {url}",
                 wanted="the server's own machine",
                 next_step="run it there, as the user who ran ms up",
             )

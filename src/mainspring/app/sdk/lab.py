@@ -32,6 +32,7 @@ from mainspring.domain.routes import Answer, LabCalls, P, Route
 from mainspring.domain.team import Team
 
 if TYPE_CHECKING:
+    from mainspring.app.base.code import TakenCode
     from mainspring.app.sdk.clusters import ClusterVerbs
     from mainspring.app.sdk.data import DataVerbs
 
@@ -86,9 +87,11 @@ class Lab(LabCalls):
 
     Args:
         home: The home folder; None for `MAINSPRING_HOME`, else `~/.mainspring`.
+        insecure: Whether a token may cross a network in the clear.
     """
 
-    def __init__(self, home: Path | str | None = None) -> None:
+    def __init__(self, home: Path | str | None = None, *, insecure: bool = False) -> None:
+        self.insecure = insecure
         self.home = Home.find(Path(home) if home is not None else None)
 
     @cached_property
@@ -126,19 +129,33 @@ class Lab(LabCalls):
         return daemon.down(self.home)
 
     def client(self) -> Client:
-        """Returns a client of this lab's server: that of `MAINSPRING_URL` when set, else the home's own.
+        """Returns a client of this lab's server: that of `MAINSPRING_URL`, or of `ms login`, else the home's own.
 
         Raises:
             Unavailable: No server was started from this home.
         """
-        url = os.environ.get("MAINSPRING_URL")
-        if url:
-            return Client(url, os.environ.get("MAINSPRING_TOKEN") or self.home.token())
+        if url := self.elsewhere:
+            return Client(url, self._token_for(url), insecure=self.insecure)
         record = self.home.server()
         if record is None:
             raise Unavailable("reach the Mainspring server", on=str(self.home.path), got="none", next_step="ms up")
         certificate = self.home.certificate(self.home.config()) if record.url.startswith("https:") else ""
         return Client(record.url, self.home.token(), certificate=certificate)
+
+    @property
+    def elsewhere(self) -> str:
+        """Returns where the server is when it is not this home's own, or ""."""
+        login = self.home.login()
+        return os.environ.get("MAINSPRING_URL") or (login.url if login else "")
+
+    def _token_for(self, url: str) -> str:
+        """Returns the token for a server elsewhere: none is shown one that was meant for another."""
+        if given := os.environ.get("MAINSPRING_TOKEN"):
+            return given
+        login, record = self.home.login(), self.home.server()
+        if login is not None and login.url == url:
+            return login.token
+        return self.home.token() if record is not None and record.url == url else ""
 
     def call(self, route: Route[P, Answer], /, *args: P.args, **kwargs: P.kwargs) -> Answer:
         """Returns the server's answer to a call; see `Client.call`.
@@ -164,6 +181,7 @@ class Lab(LabCalls):
         count: int = 1,
         after: Sequence[str] = (),
         begins_from: str = "",
+        on_code: Callable[[TakenCode], object] = lambda taken: None,
     ) -> answers.JobView:
         """Submits a job and returns it; of an array, its first job.
 
@@ -176,6 +194,7 @@ class Lab(LabCalls):
             begins_from: "JOB" or "JOB@STEP" of the checkpoint to begin from, where JOB is a job's id or name or an
                 import's name; "" for what the spec says. The newest step there is now, or, of a job that this one
                 comes after, the newest when this one starts.
+            on_code: Called with what was taken of the working tree.
 
         Raises:
             NotFound: There is no such checkpoint.
@@ -183,7 +202,12 @@ class Lab(LabCalls):
         from mainspring.app.base.code import record_environment, snapshot_code
 
         store = self.objects()
-        taken = record_environment(store) if code is None else snapshot_code(code, store)
+        if code is None:
+            taken = record_environment(store)
+        else:
+            tree = snapshot_code(code, store)
+            taken = tree.code
+            on_code(tree)
         with self.client() as client:
             first = {name: name for name in spec.after} | {name: client.status(name).id for name in after}
             begins_from = begins_from or spec.begins_from

@@ -35,12 +35,14 @@ def up(home: Home, *, port: int | None = None, policy: Path | None = None) -> Se
         InvalidSpec: The configuration or the policy is wrong.
         Unavailable: The server did not start.
     """
-    config = home.config()
-    open_store(home.objects_url(config))  # A wrong URL is told now, and not by the first job.
     with home.lock():
+        config = home.config()
+        open_store(home.objects_url(config))  # A wrong URL is told now, and not by the first job.
+        if not home.config_file.exists():
+            home.write_config(config)
         if policy is not None:
             record = home.server()
-            if record is not None and running(record):
+            if record is not None and running(record, home):
                 raise Conflict(
                     "take a planning policy",
                     on=str(policy),
@@ -54,7 +56,7 @@ def up(home: Home, *, port: int | None = None, policy: Path | None = None) -> Se
 
 def _up(home: Home, config: Config, port: int | None) -> ServerRecord:
     record = home.server()
-    if record is not None and running(record):
+    if record is not None and running(record, home):
         return record
     if port is None:
         port = int(record.url.rpartition(":")[2]) if record is not None else config.port
@@ -74,7 +76,7 @@ def _up(home: Home, config: Config, port: int | None) -> ServerRecord:
     home.write_server(ServerRecord(url=url, pid=server.pid))
     deadline = time.monotonic() + START_S_MAX
     with Client(url, token="", certificate=certificate) as client:
-        while not _healthy(client, server):
+        while not _ready(client, server):
             if server.poll() is not None or time.monotonic() > deadline:
                 server.kill()
                 raise Unavailable(
@@ -94,7 +96,7 @@ def down(home: Home) -> bool:
         Unavailable: It did not end in time.
     """
     record = home.server()
-    if record is None or not running(record):
+    if record is None or not running(record, home):
         return False
     with suppress(ProcessLookupError):
         process = os.pidfd_open(record.pid)
@@ -108,11 +110,12 @@ def down(home: Home) -> bool:
     return True
 
 
-def running(record: ServerRecord) -> bool:
-    """Returns whether that process lives and is a Mainspring server, not a later one with its number.
+def running(record: ServerRecord, home: Home) -> bool:
+    """Returns whether that process lives and is the home's server, not a later one with its number.
 
     Args:
         record: Where the server was.
+        home: Whose it was.
     """
     try:
         words = Path(f"/proc/{record.pid}/cmdline").read_bytes().split(b"\0")
@@ -120,12 +123,13 @@ def running(record: ServerRecord) -> bool:
     except OSError:
         return False
     server = {b"mainspring", b"server"} <= set(words) or b"mainspring.app.server" in words  # The latter until 0.1.
-    return server and state != "Z"
+    served = words[words.index(b"--home") + 1] if b"--home" in words[:-1] else b""
+    return server and state != "Z" and os.path.realpath(served) == os.path.realpath(os.fsencode(home.path))
 
 
-def _healthy(client: Client, server: subprocess.Popen[bytes]) -> bool:
+def _ready(client: Client, server: subprocess.Popen[bytes]) -> bool:
     try:
-        return client.healthy()
+        return client.ready()
     except NotAllowed:  # Nobody could use a server whose certificate does not hold its name.
         server.kill()
         server.wait()

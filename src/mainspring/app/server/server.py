@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import pwd
+import re
 import socket
 import sys
 from pathlib import Path
@@ -15,11 +17,13 @@ from mainspring.app.base.home import Home, url_of
 from mainspring.app.base.system import SystemClock, SystemDice
 from mainspring.app.server.arrivals import Inboxes, Reader
 from mainspring.app.server.engines import Engines
-from mainspring.control import AgentAccess, Caller, Control, TokenRole, open_store
+from mainspring.control import AgentAccess, Control, open_store
 from mainspring.control.server import Server, Tls
+from mainspring.domain.answers import NewToken
 from mainspring.domain.errors import MainspringError, NotFound
+from mainspring.domain.ids import NAME_LENGTH_MAX
 from mainspring.domain.job import LAB
-from mainspring.domain.team import Team
+from mainspring.domain.team import Team, TeamRole
 
 
 def main() -> int:
@@ -63,8 +67,8 @@ def serve(home: Home, listener: socket.socket) -> None:
     try:
         home.token()
     except NotFound:
-        control.set_team(Team(name=LAB), Caller(role=TokenRole.ADMIN, team=LAB))
-        home.write_token(control.issue_token(role=TokenRole.ADMIN, team=LAB))
+        control.people.set_team(Team(name=LAB))
+        home.write_token(control.people.new_token(NewToken(holder=_owner(), team=LAB, role=TeamRole.ADMIN)).secret)
     inboxes = Inboxes(home.arrivals)
     reader = Reader(inboxes, home.objects_url(config))
     server = Server(
@@ -82,6 +86,12 @@ def serve(home: Home, listener: socket.socket) -> None:
         server.stop()
         engines.close()
         control.store.close()
+
+
+def _owner() -> str:
+    """Returns the name of the user who runs the server, as a token's holder."""
+    name = re.sub("[^a-z0-9]+", "-", pwd.getpwuid(os.getuid()).pw_name.lower()).strip("-")
+    return name[:NAME_LENGTH_MAX] or "admin"
 
 
 if __name__ == "__main__":

@@ -14,12 +14,13 @@ from mainspring.control.state.active_state import ActiveState
 from mainspring.control.store.holdings import AllocationRecord, allocation_by_id, ranks_per_replica
 from mainspring.control.store.ledger import StateWriter, StopCause
 from mainspring.control.store.settings import Settings
-from mainspring.control.store.tokens import Caller, TokenRole, attempt_secret, save_token
+from mainspring.control.store.tokens import TokenRecord, attempt_secret, save_token
 from mainspring.domain.errors import MainspringError, Unavailable
 from mainspring.domain.fleet import AllocationPhase, AllocationSeen, LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName
 from mainspring.domain.life import AllocationState
 from mainspring.domain.ports import Engine
+from mainspring.domain.team import TeamRole
 
 Seen = Mapping[ClusterName, Mapping[AllocationId, AllocationSeen]]
 
@@ -145,8 +146,16 @@ class EngineCommands:
         if attempt.id not in self._secrets:
             # Agents of one attempt know each other by it, so a controller that starts anew must give the same.
             self._secrets[attempt.id] = attempt_secret(self._key, attempt.id)
-            caller = Caller(role=TokenRole.ATTEMPT, team=spec.team, attempt=attempt.id)
-            save_token(connection, self._secrets[attempt.id], caller, now_s=now_s)
+            token = TokenRecord(
+                id=attempt.id,
+                holder="",
+                team=spec.team,
+                role=TeamRole.ATTEMPT,
+                attempt=attempt.id,
+                maker="",
+                made_s=now_s,
+            )
+            save_token(connection, self._secrets[attempt.id], token)
         return LaunchOrder(
             allocation=allocation.id,
             attempt=attempt.id,

@@ -126,8 +126,7 @@ def resize(
     for allocation in dropped:
         ledger.move_allocation(allocation, AllocationState.STOPPING)
     if added:
-        own = allocations_of(ledger.connection, attempt.id)
-        last = own[-1]
+        last = allocations_of(ledger.connection, attempt.id)[-1]
         ranks = sum(parts(ledger.connection, [last.id])[last.id].ranks)
         after = _Numbers(place=last.place + 1, agent=last.agent_first + last.nodes, rank=last.rank_first + ranks)
         ledger.connection.execute(sa.insert(allocations), _rows(attempt.id, added, after, ledger.now_s))

@@ -79,8 +79,7 @@ def end_leaderless(ledger: StateWriter, mirror: ActiveState, *, before_s: float)
     for attempt in _in_order(attempts_by_id(ledger.connection, mirror.bereaved)):
         heard_s = attempt.granted_s if attempt.heard_s is None else attempt.heard_s
         if attempt.state in LIVE and heard_s < before_s:
-            silent_s = ledger.now_s - heard_s
-            reason = f"an agent was lost, and no lead was heard of for {silent_s:.0f} s"
+            reason = f"an agent was lost, and no lead was heard of for {ledger.now_s - heard_s:.0f} s"
             ledger.stop_attempt(attempt, StopCause.LOST, reason)
             mirror.touch(attempt.id)
 

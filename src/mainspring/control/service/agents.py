@@ -11,6 +11,7 @@ from mainspring.control.store.holdings import (
     KEPT,
     AllocationRecord,
     allocation_by_id,
+    allocations_of,
     live_allocations_of,
     parts,
     ranks_min,
@@ -224,7 +225,7 @@ def _orders(connection: sa.Connection, attempt: AttemptRecord, agent: int, gang:
         lead=lead,
         lead_address=(_address(connection, attempt, attempt.lead) or "") if ready else "",
         ranks=layout(held, only=None if lead else agent) if ready else (),
-        roles=_roles(spec, [part for _, part in held], environment) if ready else (),
+        roles=_roles(spec, _granted(connection, attempt, gang, len(spec.roles)), environment) if ready else (),
         code=spec.code,
         objects_url=rules.objects_url,
         restarts_max=spec.restarts_max,
@@ -235,6 +236,14 @@ def _orders(connection: sa.Connection, attempt: AttemptRecord, agent: int, gang:
         inputs=spec.inputs,
         begins_from=spec.begins_from,
     )
+
+
+def _granted(connection: sa.Connection, attempt: AttemptRecord, gang: _Gang, roles: int) -> list[Grant]:
+    """Returns what roles were granted: of one that has nothing left, what it had."""
+    held = [gang.parts[one.id] for one in gang.allocations]
+    if len({part.role for part in held}) < roles:
+        held += parts(connection, [one.id for one in allocations_of(connection, attempt.id)]).values()
+    return held
 
 
 def _roles(spec: JobSpec, held: Sequence[Grant], environment: Mapping[str, str]) -> tuple[RoleOrders, ...]:
@@ -314,7 +323,7 @@ def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> Heart
     if beat.outcome is not None and not ended(beat.outcome):
         raise InvalidMessage("accept a heartbeat", on="field 'outcome'", got=beat.outcome.value, wanted="an end")
     attempt = attempt_by_id(connection, beat.attempt)
-    if attempt is None or ended(attempt.state) or beat.epoch != attempt.epoch:
+    if attempt is None or ended(attempt.state) or beat.epoch != attempt.epoch or not attempt.epoch:
         return HeartbeatReply(acknowledged=0, fenced=True)
     ledger = StateWriter(connection, now_s)
     if attempt.state is AttemptState.GRANTED:
@@ -330,9 +339,9 @@ def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> Heart
     if (beat.generation, beat.step) >= (attempt.generation, attempt.step):
         columns |= {"generation": beat.generation, "step": beat.step, "ranks": text_of(beat.ranks)}
         columns["at_risk"] = text_of(beat.at_risk) if beat.at_risk is not None else None
-        connection.execute(
-            sa.update(jobs).where(jobs.c.id == attempt.job).values(step=beat.step, metrics=text_of(beat.metrics))
-        )
+        if beat.step >= 0:  # Until an attempt steps, its job stands where the ones before have left it.
+            metrics = text_of(beat.metrics)
+            connection.execute(sa.update(jobs).where(jobs.c.id == attempt.job).values(step=beat.step, metrics=metrics))
     if beat.outcome is not None and attempt.outcome is None:
         columns["outcome"] = beat.outcome.value
     connection.execute(sa.update(attempts).where(attempts.c.id == attempt.id).values(columns))
@@ -366,7 +375,8 @@ def _write_events(ledger: StateWriter, attempt: AttemptRecord, told: Sequence[Le
         if event.sequence <= seen:
             continue
         seen = event.sequence
-        ledger.event(event, job=attempt.job, attempt=attempt.id, time_s=event.time_s)
+        time_s = max(attempt.granted_s, min(event.time_s, ledger.now_s))  # By a clock that may be anything.
+        ledger.event(event, job=attempt.job, attempt=attempt.id, time_s=time_s)
         if event.kind == ResultEvent.kind:
             result = dict(jobs_by_id(ledger.connection, [attempt.job])[attempt.job].result) | dict(event.detail)
             ledger.connection.execute(sa.update(jobs).where(jobs.c.id == attempt.job).values(result=text_of(result)))

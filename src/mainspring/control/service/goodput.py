@@ -103,6 +103,7 @@ def goodput_report(
     since_s: float,
     now_s: float,
     lease_s: float,
+    seen: frozenset[TeamName] | None = None,
 ) -> GoodputReport:
     """Returns the ledgers of many attempts: together, by team and by cluster.
 
@@ -111,6 +112,7 @@ def goodput_report(
         cluster: Only on this cluster, unless None.
         since_s: Only attempts granted since then.
         lease_s: How long a lead may be silent.
+        seen: Only of these teams, unless None.
 
     Raises:
         NotFound: No such team or cluster.
@@ -126,6 +128,8 @@ def goodput_report(
     )
     if team is not None:
         query = query.where(jobs.c.team.in_(_below(connection, team)))
+    if seen is not None:
+        query = query.where(jobs.c.team.in_(sorted(seen)))
     if cluster is not None:
         _require_cluster(connection, cluster)
         query = query.where(every.c.cluster == cluster)
@@ -180,8 +184,7 @@ class _Span:
     def leaving(self, until_s: float) -> float:
         """Returns what came after its engine took a stop for it, while its attempt went on."""
         stopped_s = self._one.stopped_s
-        went_on = self._end_s < until_s
-        return self.within(stopped_s, inf) if stopped_s is not None and went_on else 0.0
+        return self.within(stopped_s, inf) if stopped_s is not None and self._end_s < until_s else 0.0
 
 
 def _told(attempt: AttemptRecord, allocated_s: float) -> dict[TimeUse, float]:

@@ -14,6 +14,7 @@ from mainspring.control.service.views import find_job, view_why
 from mainspring.control.state.latest_plan import LatestPlan, LatestPlans
 from mainspring.control.store.records import ACTIVE_MAX
 from mainspring.control.store.store import Store
+from mainspring.control.store.tokens import LAB_ITSELF, Caller
 from mainspring.domain.answers import PlanView, WhatIf, WhatIfAnswer, Why
 from mainspring.domain.errors import InvalidInput, Unavailable
 from mainspring.domain.life import JobState
@@ -36,11 +37,12 @@ class Questions:
         self._pictures = pictures
         self._asking = Lock()
 
-    def why(self, reference: str, *, remedies: bool = False) -> Why:
+    def why(self, reference: str, caller: Caller = LAB_ITSELF, *, remedies: bool = False) -> Why:
         """Returns why a job is where it is, or waits.
 
         Args:
             reference: Its id or name.
+            caller: Who asks.
             remedies: Whether to find what would start it now, which makes plans and takes a while.
 
         Raises:
@@ -48,7 +50,7 @@ class Questions:
             Unavailable: Others keep this controller busy with such questions.
         """
         with self._store.read() as connection:
-            answer = view_why(connection, find_job(connection, reference), self._clock.now_s())
+            answer = view_why(connection, find_job(connection, reference, caller), self._clock.now_s())
         picture = self._pictures.newest
         if picture is None or answer.state is not JobState.QUEUED:
             return answer
@@ -58,8 +60,8 @@ class Questions:
         with self._asked("find what would start a job"):
             return replace(answer, remedies=remedies_of(picture, answer.job))
 
-    def plan(self) -> PlanView:
-        """Returns the last plan.
+    def plan(self, caller: Caller = LAB_ITSELF) -> PlanView:
+        """Returns the last plan, which anybody may read: it names jobs by their ids alone.
 
         Raises:
             Unavailable: This controller does not lead, or has not planned yet.
@@ -67,7 +69,7 @@ class Questions:
         picture = self._picture("show the last plan")
         return view_plan(picture.plan, picture.now_s)
 
-    def what_if(self, changes: WhatIf) -> WhatIfAnswer:
+    def what_if(self, changes: WhatIf, caller: Caller = LAB_ITSELF) -> WhatIfAnswer:
         """Returns what some changes would make of the last plan; nothing of it happens.
 
         Raises:

@@ -13,6 +13,8 @@ from mainspring.domain.errors import Conflict, InvalidInput, NotFound, nearest
 from mainspring.domain.ids import JobId, TeamName
 from mainspring.domain.job import LAB, JobSpec
 
+SPEC_BYTES_MAX = 1 << 20
+
 
 def require_known(connection: sa.Connection, team: TeamName) -> None:
     """Refuses a team that nobody placed in the tree: most likely a slip of the pen, which no quota would bind.
@@ -27,6 +29,23 @@ def require_known(connection: sa.Connection, team: TeamName) -> None:
     if team not in known:
         raise NotFound(
             "submit a job", on=f"team {team!r}", wanted=nearest(team, known), next_step=f"ms team set {team}"
+        )
+
+
+def require_small(spec: JobSpec) -> None:
+    """Refuses a spec that nobody wrote by hand: every look at a job reads it.
+
+    Raises:
+        InvalidInput: It is too long.
+    """
+    size = len(text_of(spec).encode())
+    if size > SPEC_BYTES_MAX:
+        raise InvalidInput(
+            "submit a job",
+            on=f"job {spec.name}",
+            got=f"a spec of {size} bytes",
+            wanted=f"at most {SPEC_BYTES_MAX}",
+            next_step="put what is long into a file of the code or a dataset",
         )
 
 
@@ -69,14 +88,17 @@ def require_room(connection: sa.Connection, more: int) -> None:
         raise InvalidInput("submit a job", got=f"{count} jobs that have not ended", wanted=f"at most {ACTIVE_MAX}")
 
 
-def require_jobs(connection: sa.Connection, after: Sequence[JobId]) -> None:
+def require_jobs(connection: sa.Connection, after: Sequence[JobId], seen: frozenset[TeamName] | None) -> None:
     """Refuses jobs to come after that nobody submitted: the job would wait for ever.
+
+    Args:
+        seen: The teams whose jobs the caller may read, None for all.
 
     Raises:
         NotFound: One of them is not known.
     """
     known = jobs_by_id(connection, after)
-    unknown = [job for job in after if job not in known]
+    unknown = [job for job in after if job not in known or (seen is not None and known[job].team not in seen)]
     if unknown:
         raise NotFound("submit a job", on="field 'after'", got=f"no job {unknown[0][:80]!r}", next_step="ms ps")
 

@@ -26,6 +26,7 @@ from mainspring.control.store.records import (
     specs,
 )
 from mainspring.control.store.schema import allocations, jobs, whys
+from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
 from mainspring.domain.answers import ArrayView, AttemptView, ClusterView, JobView, Why
 from mainspring.domain.codec import alike
 from mainspring.domain.errors import NotFound, nearest
@@ -39,24 +40,34 @@ _READ_AT_ONCE = 1_000
 _SECONDS_PER_HOUR = 3_600.0
 
 
-def find_job(connection: sa.Connection, reference: str) -> JobRecord:
-    """Returns the job with an id, or the newest with a name.
+def find_job(connection: sa.Connection, reference: str, caller: Caller = LAB_ITSELF) -> JobRecord:
+    """Returns the job with an id, or the newest with a name, of those that somebody may read.
 
     Args:
         reference: An id or a name.
+        caller: Who asks.
 
     Raises:
         NotFound: Neither; names the nearest job.
     """
-    found = jobs_by_id(connection, [JobId(reference)])
-    if not found:
-        query = sa.select(jobs.c.id).where(jobs.c.name == reference).order_by(jobs.c.ordinal.desc()).limit(1)
-        named = connection.execute(query).scalars().all()
-        found = jobs_by_id(connection, [JobId(job) for job in named])
-    if found:
-        return next(iter(found.values()))
-    names = connection.execute(sa.select(jobs.c.name).order_by(jobs.c.ordinal.desc()).limit(_NAMES_MAX)).scalars()
+    seen = in_sight(sight(connection, caller))
+    newest = sa.select(jobs.c.id).where(*seen).order_by(jobs.c.ordinal.desc())
+    for own in (jobs.c.id == reference, jobs.c.name == reference):
+        found = jobs_by_id(connection, [JobId(job) for job in connection.execute(newest.where(own).limit(1)).scalars()])
+        if found:
+            return next(iter(found.values()))
+    query = sa.select(jobs.c.name).where(*seen).order_by(jobs.c.ordinal.desc()).limit(_NAMES_MAX)
+    names = connection.execute(query).scalars()
     raise NotFound("find a job", on=repr(reference[:80]), wanted=nearest(reference[:80], names), next_step="ms ps")
+
+
+def in_sight(seen: frozenset[TeamName] | None) -> tuple[sa.ColumnElement[bool], ...]:
+    """Returns what keeps a query of jobs to those of some teams.
+
+    Args:
+        seen: The teams, None for all.
+    """
+    return () if seen is None else (jobs.c.team.in_(sorted(seen)),)
 
 
 def view_job(
@@ -90,8 +101,9 @@ def list_jobs(
     array: JobId | None,
     limit: int,
     now_s: float,
+    seen: frozenset[TeamName] | None = None,
 ) -> tuple[JobView, ...]:
-    """Returns the newest jobs, newest first, without ranks, goodput and what is at risk: a look at one job shows them.
+    """Returns the newest jobs, newest first: of their specs what they ask for, without ranks, goodput, what is at risk.
 
     Of each array only the newest job that matches is shown, with a count of all its jobs by state.
 
@@ -100,8 +112,9 @@ def list_jobs(
         team: Only this team's, unless None.
         array: Only the jobs of this array, each of them and in their order, unless None.
         limit: The most to return.
+        seen: Only jobs of these teams, unless None.
     """
-    query = sa.select(jobs.c.id, jobs.c.array_id).order_by(jobs.c.ordinal.desc())
+    query = sa.select(jobs.c.id, jobs.c.array_id).where(*in_sight(seen)).order_by(jobs.c.ordinal.desc())
     if state is not None:
         query = query.where(jobs.c.state == state.value)
     if team is not None:
@@ -122,13 +135,19 @@ def list_jobs(
     return tuple(
         _job_view(
             found[job],
-            written[job],
+            _asked(written[job]),
             tuple(_view_attempt(attempt, granted, told, Reported()) for attempt in own.get(job, [])),
             waits.get(job),
             arrays,
         )
         for job in wanted
     )
+
+
+def _asked(spec: JobSpec) -> JobSpec:
+    """Returns what a spec asks for, without what is long in it: a look at one job shows that."""
+    roles = tuple(replace(role, command=role.command[:1], environment={}) for role in spec.roles)
+    return replace(spec, roles=roles, inputs=(), after=())
 
 
 def _job_view(

@@ -189,8 +189,7 @@ def chip_seconds(connection: sa.Connection, wanted: Iterable[AttemptId]) -> dict
     found: dict[AttemptId, float] = {}
     for some in chunks(wanted):
         for row in connection.execute(_CHIPS.where(allocations.c.attempt_id.in_(some))):
-            milli = sum(_chips(row.chips).values())
-            had = milli / MILLI * max(0.0, row.ended_s - row.granted_s)
+            had = sum(_chips(row.chips).values()) / MILLI * max(0.0, row.ended_s - row.granted_s)
             found[AttemptId(row.attempt_id)] = found.get(AttemptId(row.attempt_id), 0.0) + had
     return found
 

@@ -164,14 +164,16 @@ class StateWriter:
             )
         )
 
-    def submit(self, made: Sequence[JobId], submit: Submit) -> None:
+    def submit(self, made: Sequence[JobId], submit: Submit, *, owner: str = "") -> None:
         """Writes a new job, or the jobs of a new array, queued. The spec's text is written once, with the first.
 
         Args:
             made: Their ids, in order.
+            owner: Who submits them.
         """
         spec, first = submit.spec, made[0]
-        alike_all = alike(JobRecord, spec, submit) | {"state": JobState.QUEUED, "submitted_s": self.now_s}
+        known = {"state": JobState.QUEUED, "submitted_s": self.now_s, "owner": owner}
+        alike_all = alike(JobRecord, spec, submit) | known
         rows = [JOB_ROWS.row({**alike_all, "id": job}) | {"spec": "", "submit_key": None} for job in made]
         rows[0] |= {"spec": text_of(spec), "submit_key": submit.key or None}
         if len(made) > 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -14,12 +15,13 @@ from mainspring.control.store.schema import ATTEMPT_ROWS, JOB_ROWS, attempts, ev
 from mainspring.control.store.schema import AttemptRecord as AttemptRecord
 from mainspring.control.store.schema import JobRecord as JobRecord
 from mainspring.domain.answers import Event
-from mainspring.domain.ids import AttemptId, JobId
+from mainspring.domain.ids import AttemptId, JobId, TeamName
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.team import Team
 from mainspring.domain.wire import AtRisk, RankStatus
 
+TEAMS_MAX = 10_000
 ACTIVE_MAX = 200_000  # Jobs not ended that one loop looks at; the oldest come first.
 _CHUNK = 500  # Ids in one IN list: under every database's bound on parameters.
 Item = TypeVar("Item")
@@ -172,6 +174,7 @@ def events_since(
     since: int,
     limit: int,
     job: JobId | None = None,
+    seen: frozenset[TeamName] | None = None,
 ) -> tuple[Event, ...]:
     """Returns events after a sequence number, oldest first.
 
@@ -179,13 +182,22 @@ def events_since(
         since: The last sequence the caller has seen; 0 for all.
         limit: The most to return.
         job: Only this job's, unless None.
+        seen: Only of jobs of these teams, unless None.
     """
     query = sa.select(events).where(events.c.sequence > since).order_by(events.c.sequence).limit(limit)
     if job is not None:
         query = query.where(events.c.job_id == job)
+    if seen is not None:
+        query = query.join(jobs, jobs.c.id == events.c.job_id).where(jobs.c.team.in_(sorted(seen)))
     return tuple(event_of(row) for row in connection.execute(query))
 
 
 def tenants(connection: sa.Connection) -> tuple[Team, ...]:
     """Returns every team of the tenant tree, in order of name."""
-    return tuple(read_text(Team, row.facts) for row in connection.execute(sa.select(teams).order_by(teams.c.name)))
+    return tuple(_team(row.facts) for row in connection.execute(sa.select(teams).order_by(teams.c.name)))
+
+
+@lru_cache(TEAMS_MAX)
+def _team(facts: str) -> Team:
+    """Returns a team: every call asks for the tree, which seldom changes."""
+    return read_text(Team, facts)

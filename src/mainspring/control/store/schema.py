@@ -61,6 +61,7 @@ jobs = Table(
     _id("array_id", nullable=True),  # The array's first job; its row alone holds the spec, the others' hold "".
     Column("array_index", Integer, nullable=True),
     Column("array_count", Integer, nullable=True),
+    Column("owner", String(ID_LENGTH_MAX), nullable=False, default=""),  # Who submitted it.
     UniqueConstraint("team", "submit_key", name="jobs_team_submit_key"),
     Index("jobs_array", "array_id", "array_index"),
     Index("jobs_state", "state", "ordinal"),
@@ -193,6 +194,30 @@ tokens = Table(
     _id("team"),
     _id("attempt_id", nullable=True),
     Column("made_s", Double, nullable=False),
+    Column("id", String(ID_LENGTH_MAX), nullable=False, default=""),  # What it is called, where it must not be shown.
+    Column("holder", String(ID_LENGTH_MAX), nullable=False, default=""),
+    Column("maker", String(ID_LENGTH_MAX), nullable=False, default=""),
+    Column("expires_s", Double, nullable=True),
+    Column("used_s", Double, nullable=True),
+    Index("tokens_id", "id"),
+    Index("tokens_attempt", "attempt_id"),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("sequence", _COUNTER, primary_key=True, autoincrement=True),
+    Column("time_s", Double, nullable=False),
+    Column("holder", String(255), nullable=False),
+    _id("token"),
+    Column("address", String(255), nullable=False),
+    Column("action", String(32), nullable=False),
+    Column("target", String(255), nullable=False),
+    _id("team"),
+    Column("outcome", String(16), nullable=False),
+    Column("reason", String(255), nullable=False),
+    Index("audit_team", "team", "sequence"),
+    sqlite_autoincrement=True,
 )
 
 leases = Table(
@@ -229,6 +254,7 @@ class JobRecord:
     array: JobId | None
     array_index: int | None
     array_count: int | None
+    owner: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

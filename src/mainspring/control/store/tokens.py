@@ -1,11 +1,11 @@
-"""Authorization: bearer tokens, stored as hashes, with a role in a team or the scope of one attempt."""
+"""Tokens: bearer secrets, stored as hashes, and whom they stand for: somebody of a team, or an attempt's agents."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Collection
 from dataclasses import dataclass
-from enum import Enum
 
 import sqlalchemy as sa
 
@@ -15,45 +15,35 @@ from mainspring.control.store.schema import tokens
 from mainspring.domain.codec import alike
 from mainspring.domain.errors import NotAllowed
 from mainspring.domain.ids import AttemptId, TeamName
+from mainspring.domain.job import LAB
 from mainspring.domain.ports import Dice
+from mainspring.domain.team import LAB_WIDE, RIGHTS, Right, TeamRole, Whose
 
 _SECRET_BITS = 256  # As long as the hash that keeps it: a plain hash is enough, since nobody can guess it.
-
-
-class TokenRole(str, Enum):
-    """What a token's holder may do; each role may also do what those before it may."""
-
-    ATTEMPT = "attempt"
-    VIEWER = "viewer"
-    MEMBER = "member"
-    ADMIN = "admin"
-
-    @property
-    def rank(self) -> int:
-        """Returns 0 for the weakest role."""
-        return list(TokenRole).index(self)
+_USED_S = 60.0  # How exactly it is known when a token was last used.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who calls: a person or tool of a team, or the agents of one attempt."""
+    """Who calls: somebody of a team, or the agents of one attempt.
 
-    role: TokenRole
+    Args:
+        holder: The person's or machine's name, "" where nobody knows it.
+        token: What the token is called that was shown, "" for none.
+        address: Where the call came from, "" where it came from within.
+        expires_s: When that token ends, None for never.
+    """
+
+    role: TeamRole
     team: TeamName
     attempt: AttemptId | None = None
+    holder: str = ""
+    token: str = ""
+    address: str = ""
+    expires_s: float | None = None
 
-    def require(self, role: TokenRole, attempted: str) -> None:
-        """Returns if the caller has at least `role`.
-
-        Args:
-            role: The weakest that may do it.
-            attempted: What the caller wants to do, as a clause.
-
-        Raises:
-            NotAllowed: The caller's role is weaker.
-        """
-        if self.role.rank < role.rank:
-            raise NotAllowed(attempted, got=f"a token of a {self.role.value}", wanted=f"one of a {role.value}")
+    def __str__(self) -> str:
+        return self.holder or f"{self.role.value} of team {self.team}"
 
     def require_attempt(self, attempt: AttemptId, attempted: str) -> None:
         """Returns if the caller is an agent of `attempt`.
@@ -68,30 +58,124 @@ class Caller:
         if self.attempt != attempt:
             raise NotAllowed(attempted, on=attempt, got="another token", wanted="the attempt's own token")
 
-    def require_team(self, connection: sa.Connection, team: TeamName, attempted: str) -> None:
-        """Returns if the caller is a member of `team` or of one above it.
+    def require_some(self, right: Right) -> None:
+        """Returns if the caller has a right to some things at least, whosever they are.
+
+        Raises:
+            NotAllowed: To nothing at all.
+        """
+        roles = {role for (each, _), some in RIGHTS.items() if each is right for role in some}
+        if self.role not in roles:
+            raise _refused(right, self, roles)
+
+    def require(self, connection: sa.Connection, right: Right, team: TeamName, *, owner: str | None = None) -> None:
+        """Returns if the caller has a right to a thing.
 
         Args:
             connection: Where the tenant tree is.
-            team: The team whose jobs would change.
-            attempted: What the caller wants to do, as a clause.
+            team: Whose it is.
+            owner: Which of the team's people it belongs to, None for what belongs to the team.
 
         Raises:
-            NotAllowed: The caller is only a viewer, or belongs elsewhere in the tree.
+            NotAllowed: The caller has not.
         """
-        self.require(TokenRole.MEMBER, attempted)
+        whose = [Whose.ANY]
+        if self.covers(connection, team):
+            whose += [Whose.TEAM, *([Whose.OWN] if owner and owner == self.holder else ())]
+        roles = {role for each in whose for role in RIGHTS.get((right, each), ())}
+        if self.role not in roles:
+            wanted = {role for each in (Whose.ANY, Whose.TEAM) for role in RIGHTS.get((right, each), ())}
+            raise _refused(right, self, wanted, team)
+
+    def covers(self, connection: sa.Connection, team: TeamName) -> bool:
+        """Returns whether a team is the caller's, or below it; one that nobody has placed is below the lab."""
+        if self.team == LAB and self.role in (*LAB_WIDE, TeamRole.ADMIN):
+            return True
         parents = {node.name: node.parent for node in tenants(connection)}
         above: TeamName | None = team
         for _ in range(len(parents) + 1):
             if above == self.team or above is None:
                 break
             above = parents.get(above)
-        # A team that nobody has placed in the tree belongs to whoever administers the lab.
-        if above != self.team and self.role is not TokenRole.ADMIN:
-            raise NotAllowed(attempted, on=f"team {team}", got=f"a token of team {self.team}", wanted=f"one of {team}")
+        return above == self.team
 
 
-_ROWS = RowMapping(Caller, tokens)
+LAB_ITSELF = Caller(role=TeamRole.ADMIN, team=LAB)  # Whoever calls from within the controller's own process.
+
+
+def sight(connection: sa.Connection, caller: Caller) -> frozenset[TeamName] | None:
+    """Returns the teams whose jobs a caller may read, None for all: those it covers, and those that are open.
+
+    Args:
+        connection: Where the tenant tree is.
+        caller: Who asks.
+    """
+    own = covered(connection, caller)
+    if own is None:
+        return None
+    tree = tenants(connection)
+    seen = own | {one.name for one in tree if one.open}
+    return None if seen >= {LAB, *(one.name for one in tree)} else seen
+
+
+def covered(connection: sa.Connection, caller: Caller) -> frozenset[TeamName] | None:
+    """Returns a caller's team and all below it, None for all there are.
+
+    Args:
+        connection: Where the tenant tree is.
+        caller: Who asks.
+    """
+    if caller.team == LAB and caller.role in (*LAB_WIDE, TeamRole.ADMIN):
+        return None
+    tree = tenants(connection)
+    seen = {caller.team}
+    for _ in tree:
+        more = {one.name for one in tree if one.parent in seen} - seen
+        if not more:
+            break
+        seen |= more
+    return frozenset(seen)
+
+
+def _refused(right: Right, caller: Caller, wanted: Collection[TeamRole], team: TeamName | None = None) -> NotAllowed:
+    roles = " or ".join(role.value for role in TeamRole if role in wanted)
+    return NotAllowed(
+        right.value,
+        on=f"team {team}" if team else "",
+        got=f"a token of role {caller.role.value} in team {caller.team}",
+        wanted=f"role {roles} in team {team}" if team else f"role {roles}",
+        next_step="ask an admin of the team for a token: ms token new",
+    )
+
+
+# ---------------------------------------------------------------- the store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRecord:
+    """One token, without its secret.
+
+    Args:
+        id: What it is called.
+        holder: Whose it is.
+        attempt: The attempt whose agents hold it, None for people.
+        maker: Who made it.
+        expires_s: When it ends, None for never.
+        used_s: When it was last used, to the minute; None for never.
+    """
+
+    id: str
+    holder: str
+    team: TeamName
+    role: TeamRole
+    attempt: AttemptId | None = None
+    maker: str
+    made_s: float
+    expires_s: float | None = None
+    used_s: float | None = None
+
+
+_ROWS = RowMapping(TokenRecord, tokens)
 
 
 def draw_secret(dice: Dice) -> str:
@@ -114,26 +198,59 @@ def attempt_secret(key: str, attempt: AttemptId) -> str:
     return f"ms_{hmac.new(key.encode(), attempt.encode(), hashlib.sha256).hexdigest()}"
 
 
-def save_token(connection: sa.Connection, secret: str, caller: Caller, *, now_s: float) -> None:
-    """Stores the hash of a secret and what it lets its holder do; one that is known already is left as it is.
+def save_token(connection: sa.Connection, secret: str, token: TokenRecord) -> None:
+    """Stores the hash of a secret and whom it stands for; one that is known already is left as it is.
 
     Args:
         connection: From `Store.write`.
         secret: The token itself, which is not stored.
-        caller: Whom it stands for.
     """
-    if find_caller(connection, secret) is None:
-        columns = _ROWS.row(alike(Caller, caller))
-        connection.execute(sa.insert(tokens).values(sha256=_hash(secret), made_s=now_s, **columns))
+    if find_token(connection, secret) is None:
+        connection.execute(sa.insert(tokens).values(sha256=_hash(secret), **_ROWS.row(alike(TokenRecord, token))))
 
 
-def find_caller(connection: sa.Connection, secret: str) -> Caller | None:
-    """Returns whom a secret stands for, or None.
+def find_token(connection: sa.Connection, secret: str) -> TokenRecord | None:
+    """Returns what a secret is, or None.
 
     Args:
         secret: What the caller showed.
     """
     return next(iter(_ROWS.read(connection, _ROWS.select.where(tokens.c.sha256 == _hash(secret)))), None)
+
+
+def caller_of(token: TokenRecord) -> Caller:
+    """Returns whom a token stands for."""
+    return Caller(**alike(Caller, token), token=token.id)
+
+
+def note_use(connection: sa.Connection, token: TokenRecord, now_s: float) -> None:
+    """Writes that a token was used.
+
+    Args:
+        connection: From `Store.write`.
+    """
+    connection.execute(sa.update(tokens).where(tokens.c.id == token.id).values(used_s=now_s))
+
+
+def stale_use(token: TokenRecord, now_s: float) -> bool:
+    """Returns whether it is worth writing that a person's token was used now."""
+    return token.attempt is None and (token.used_s is None or not 0 <= now_s - token.used_s < _USED_S)
+
+
+def people_tokens(connection: sa.Connection) -> tuple[TokenRecord, ...]:
+    """Returns every token of people, newest first."""
+    query = _ROWS.select.where(tokens.c.attempt_id.is_(None)).order_by(tokens.c.made_s.desc(), tokens.c.id)
+    return _ROWS.read(connection, query)
+
+
+def remove_token(connection: sa.Connection, token: str) -> None:
+    """Forgets a token.
+
+    Args:
+        connection: From `Store.write`.
+        token: What it is called.
+    """
+    connection.execute(sa.delete(tokens).where(tokens.c.id == token))
 
 
 def _hash(secret: str) -> str:

@@ -10,6 +10,7 @@ from mainspring.lazy import names_of
 if TYPE_CHECKING:
     from mainspring.domain.answers.arrivals import ArrivalView, Standing
     from mainspring.domain.answers.clusters import ClusterView, TeamUse, TeamView
+    from mainspring.domain.answers.health import Health, HealthCheck, HealthStatus
     from mainspring.domain.answers.jobs import (
         ArrayView,
         AttemptView,
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
         JobView,
         Submit,
     )
+    from mainspring.domain.answers.people import AuditLine, NewToken, Person, TokenMade, TokenView
     from mainspring.domain.answers.plans import (
         CHANGES_MAX,
         SHOWN_MAX,

@@ -107,7 +107,10 @@ class AttemptView:
 
 @message("JobView")
 class JobView:
-    """One job, for people. While it waits, `start_s` is when it is expected to start: `exact` when room is kept."""
+    """One job, for people. `owner` submitted it, "" where nobody knows.
+
+    While it waits, `start_s` is when it is expected to start: `exact` when room is kept.
+    """
 
     id: JobId
     spec: JobSpec
@@ -123,3 +126,4 @@ class JobView:
     start_s: float | None = None
     exact: bool = False
     array: ArrayView | None = None
+    owner: str = ""

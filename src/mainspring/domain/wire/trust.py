@@ -1,12 +1,27 @@
-"""TLS trust of clients: the system's authorities, and the certificate that a lab hands them."""
+"""What clients trust: this machine's own addresses, and over TLS the system's authorities and a lab's certificate."""
 
 from __future__ import annotations
 
+import ipaddress
 import ssl
 
 from mainspring.domain.errors import InvalidInput
 
 CERTIFICATE_VARIABLE = "MAINSPRING_CERTIFICATE"  # Holds PEM text; nothing secret.
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether an address is this machine's own, which no network carries.
+
+    Args:
+        host: A name or an address.
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def trust(url: str, certificate: str) -> ssl.SSLContext | bool:

@@ -53,6 +53,9 @@ def set_command(
     order: Annotated[
         TeamOrder | None, typer.Option(help="Order of its own jobs: oldest first, or least chip-time had first.")
     ] = None,
+    open_: Annotated[
+        bool | None, typer.Option("--open/--closed", help="Whether people of other teams may read its jobs.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Place a team in the tenant tree, or change it; what is left out, a chip type too, stays as it was."""
@@ -67,7 +70,7 @@ def set_command(
         if counts:
             kept = {} if known is None or NONE_WORD in counts else getattr(known, field)
             fields[field] = {**kept, **chips_from(counts)}
-    plain = {"weight": weight, "budget_days": budget_days, "order": order and order.value}
+    plain = {"weight": weight, "budget_days": budget_days, "order": order and order.value, "open": open_}
     fields |= {field: value for field, value in plain.items() if value is not None}
     team = context.obj.set_team(name, **fields)
     render.show(team, as_json=as_json, look=lambda: render.teams_table((answers.TeamView(team=team),)))

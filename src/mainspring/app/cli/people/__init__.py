@@ -1,0 +1,1 @@
+"""The verbs of people: teams, and the tokens by which they enter."""

@@ -1,0 +1,63 @@
+"""`ms token`: who may enter, as what, and until when."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from mainspring.app import render
+from mainspring.app.cli.arguments import Json, LabContext
+from mainspring.domain.answers import NewToken
+from mainspring.domain.errors import InvalidInput, NotFound
+from mainspring.domain.ids import TeamName
+from mainspring.domain.job import LAB
+from mainspring.domain.team import TeamRole
+
+app = typer.Typer()
+
+
+@app.command("new")
+def new_command(
+    context: LabContext,
+    holder: Annotated[str, typer.Argument(help="Who it is for: a person, or a machine account.", metavar="HOLDER")],
+    team: Annotated[str, typer.Option(help="Where its role counts, there and below.")] = LAB,
+    role: Annotated[
+        TeamRole, typer.Option(help="viewer, member or admin of a team; operator or auditor of the whole lab.")
+    ] = TeamRole.MEMBER,
+    days: Annotated[float | None, typer.Option(help="How long it is good for; for ever, when left out.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a token for somebody. It is shown once; its holder enters with it: ms login URL."""
+    made = context.obj.new_token(NewToken(holder=holder, team=TeamName(team), role=role, days=days))
+    if not as_json:
+        render.ERRORS.print(
+            f"{made.token.id}: {role.value} {holder} of team {team}. It is shown this once:", style="dim"
+        )
+    render.show(made, as_json=as_json, look=lambda: made.secret)
+
+
+@app.command("ls")
+def list_command(context: LabContext, as_json: Json = False) -> None:
+    """List your tokens, and those of the teams you administer, newest first."""
+    tokens = context.obj.tokens()
+    render.show(tokens, as_json=as_json, look=lambda: render.tokens_table(tokens, now_s=time.time()))
+
+
+@app.command("rm")
+def remove_command(
+    context: LabContext,
+    token: Annotated[str, typer.Argument(help="What it is called: ms token ls.", metavar="TOKEN")] = "",
+    holder: Annotated[str, typer.Option(help="All of this one's that you may remove.", metavar="HOLDER")] = "",
+    as_json: Json = False,
+) -> None:
+    """Remove a token, or all of somebody who leaves; they let nobody in from then on. Jobs go on."""
+    lab = context.obj
+    if bool(token) is bool(holder):
+        raise InvalidInput("remove a token", got="both" if token else "neither", wanted="a TOKEN, or --holder")
+    wanted = [one.id for one in lab.tokens() if one.holder == holder] if holder else [token]
+    if not wanted:
+        raise NotFound("remove tokens", on=f"holder {holder!r}", next_step="ms token ls")
+    gone = tuple(lab.remove_token(each) for each in wanted)
+    render.show(gone, as_json=as_json, look=lambda: "\n".join(f"{one.id} of {one.holder} is gone." for one in gone))

@@ -1,0 +1,91 @@
+"""Health of one controller: what its loop tells of itself, and what follows for those who ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import final
+
+from mainspring.control.loop.loop import Step
+from mainspring.control.store.fleet import FleetView
+from mainspring.control.store.store import Lease
+from mainspring.domain.answers import Health, HealthCheck, HealthStatus
+from mainspring.domain.errors import MainspringError
+from mainspring.domain.ids import ClusterName
+from mainspring.domain.ports import Clock
+
+HUNG_S = 90.0  # The longest call on an engine takes a minute.
+LATE_S = 30.0  # A tick that plans for a large fleet renews the lease after that.
+
+
+@final
+class Pulse:
+    """What is known of a loop's life. Told by the thread that runs it, asked by many.
+
+    Args:
+        fleet: What each cluster said last.
+        clusters: Every cluster that the loop asks.
+    """
+
+    def __init__(self, clock: Clock, fleet: FleetView, clusters: Iterable[ClusterName]) -> None:
+        self._clock = clock
+        self._fleet = fleet
+        self._clusters = sorted(clusters)
+        self._moved_s: float | None = None
+        self._leads = False
+        self._error = ""
+
+    def stepped(self, step: Step) -> None:
+        """Notes that a tick got past one of its steps."""
+        self._moved_s = self._clock.monotonic_s()
+        self._leads = step is not Step.FOLLOWING
+        if step in (Step.FOLLOWING, Step.RECORDED):
+            self._error = ""
+
+    def failed(self, error: BaseException) -> None:
+        """Notes that a tick was cut short."""
+        self._moved_s = self._clock.monotonic_s()
+        self._error = str(error) if isinstance(error, MainspringError) else repr(error)
+
+    def health(self, lease: Lease, *, now_s: float) -> Health:
+        """Returns how the controller is.
+
+        Args:
+            lease: The leader's, as the store has it.
+        """
+        late_s = now_s - lease.expires_s
+        checks = (self._loop(), self._lead(late_s), self._store(), *self._each_cluster(now_s))
+        worst = max((check.status for check in checks), key=list(HealthStatus).index)
+        return Health(status=worst, leader_epoch=lease.epoch, checks=checks)
+
+    @property
+    def alive(self) -> bool:
+        """Returns whether the loop moves, or has not begun yet: where not, only a new process helps."""
+        return self._moved_s is None or self._clock.monotonic_s() - self._moved_s <= HUNG_S
+
+    def _loop(self) -> HealthCheck:
+        if self._moved_s is None:
+            return _check("loop", "has not begun")
+        silent_s = self._clock.monotonic_s() - self._moved_s
+        return _check("loop", "" if self.alive else f"has not moved for {silent_s:.0f} s")
+
+    def _lead(self, late_s: float) -> HealthCheck:
+        if not self._leads:
+            return _check("lead", "this controller does not lead")
+        return _check("lead", f"its lease ran out {late_s:.0f} s ago" if late_s > LATE_S else "")
+
+    def _store(self) -> HealthCheck:
+        return _check("store", self._error)
+
+    def _each_cluster(self, now_s: float) -> Iterable[HealthCheck]:
+        seen = self._fleet.seen()
+        for cluster in self._clusters:
+            one = seen.get(cluster)
+            if one is None:
+                words = "has never answered this controller"
+            else:
+                words = "" if one.answering else f"has not answered for {max(0.0, now_s - one.seen_s):.0f} s"
+            yield _check(f"cluster {cluster}", words, HealthStatus.DEGRADED)
+
+
+def _check(name: str, words: str, bad: HealthStatus = HealthStatus.FAILING) -> HealthCheck:
+    return HealthCheck(name=name, status=bad if words else HealthStatus.OK, words=words)

@@ -1,0 +1,239 @@
+"""People: who calls, by their tokens, and the teams they are in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from math import inf
+from typing import final
+
+import sqlalchemy as sa
+
+from mainspring.control.service.planning import team_uses
+from mainspring.control.state.latest_plan import LatestPlans
+from mainspring.control.store import tokens
+from mainspring.control.store.audit import Outcome, audit_since, note
+from mainspring.control.store.records import TEAMS_MAX, tenants, text_of
+from mainspring.control.store.schema import teams
+from mainspring.control.store.store import Store
+from mainspring.control.store.tokens import LAB_ITSELF, Caller, TokenRecord, covered
+from mainspring.domain.answers import AuditLine, NewToken, Person, TeamView, TokenMade, TokenView
+from mainspring.domain.codec import alike
+from mainspring.domain.errors import InvalidInput, MainspringError, NotAllowed, NotFound
+from mainspring.domain.ids import draw_id
+from mainspring.domain.job import LAB
+from mainspring.domain.ports import Clock, Dice
+from mainspring.domain.routes import LIST_MAX
+from mainspring.domain.team import Right, Team
+from mainspring.planner import SnapshotBuilder
+
+TOKENS_MAX = 10_000
+REFUSED_S = 10.0  # How often the log tells that one token was refused one thing.
+_DAY_S = 86_400.0
+
+
+@final
+class People:
+    """Tokens and teams of one controller. Used by many threads.
+
+    Args:
+        changed: Called when the teams have changed.
+    """
+
+    def __init__(
+        self, store: Store, pictures: LatestPlans, clock: Clock, dice: Dice, changed: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._pictures = pictures
+        self._clock = clock
+        self._dice = dice
+        self._changed = changed
+        self._tried_s: dict[tuple[str, str], float] = {}
+
+    # ---------------------------------------------------------------- tokens
+
+    def caller(self, secret: str, *, address: str = "") -> Caller:
+        """Returns whom a secret stands for.
+
+        Args:
+            secret: What the caller showed.
+            address: Where the call came from.
+
+        Raises:
+            NotAllowed: Nobody, or no longer.
+        """
+        now_s = self._clock.now_s()
+        with self._store.read() as connection:
+            found = tokens.find_token(connection, secret)
+        if found is None:
+            raise NotAllowed(
+                "enter",
+                got="a token nobody holds" if secret else "no token",
+                wanted="a bearer token",
+                next_step="ask an admin of your team for one: ms token new",
+            )
+        if found.expires_s is not None and found.expires_s <= now_s:
+            raise NotAllowed(
+                "enter",
+                on=found.id,
+                got=f"a token that ended {(now_s - found.expires_s) / _DAY_S:.1f} days ago",
+                wanted="one that is good",
+                next_step="ask an admin of your team for another: ms token new",
+            )
+        if tokens.stale_use(found, now_s):
+            self._note_use(found, now_s)
+        return replace(tokens.caller_of(found), address=address)
+
+    def _note_use(self, token: TokenRecord, now_s: float) -> None:
+        # A store that takes nothing can still be read; a look at it must not fail for that.
+        with suppress(MainspringError), self._store.write() as connection:
+            tokens.note_use(connection, token, now_s)
+
+    def whoami(self, caller: Caller = LAB_ITSELF) -> Person:
+        """Returns whom the caller's token stands for."""
+        return Person(**alike(Person, caller))
+
+    def new_token(self, asked: NewToken, caller: Caller = LAB_ITSELF) -> TokenMade:
+        """Returns a new token with its secret, of which only a hash is kept.
+
+        Raises:
+            NotAllowed: The caller is no admin of its team, or of one above.
+            NotFound: There is no such team.
+            InvalidInput: There are too many tokens.
+        """
+        now_s, secret = self._clock.now_s(), tokens.draw_secret(self._dice)
+        made = TokenRecord(
+            id=draw_id("token", self._dice),
+            holder=asked.holder,
+            team=asked.team,
+            role=asked.role,
+            maker=str(caller),
+            made_s=now_s,
+            expires_s=None if asked.days is None else now_s + asked.days * _DAY_S,
+        )
+        with self._store.write() as connection:
+            caller.require(connection, Right.MANAGE_TOKENS, asked.team)
+            known = {LAB, *(team.name for team in tenants(connection))}
+            if asked.team not in known:
+                raise NotFound("make a token", on=f"team {asked.team!r}", next_step=f"ms team set {asked.team}")
+            count = len(tokens.people_tokens(connection))
+            if count >= TOKENS_MAX:
+                raise InvalidInput("make a token", got=f"{count} tokens", wanted="fewer", next_step="ms token rm")
+            tokens.save_token(connection, secret, made)
+            told = f"{made.id}: {asked.role.value} {asked.holder}"
+            note(connection, caller, "make a token", told, team=asked.team, now_s=now_s)
+        return TokenMade(token=TokenView(**alike(TokenView, made)), secret=secret)
+
+    def tokens(self, caller: Caller = LAB_ITSELF) -> tuple[TokenView, ...]:
+        """Returns the tokens that somebody may remove, newest first."""
+        with self._store.read() as connection:
+            return tuple(
+                TokenView(**alike(TokenView, token))
+                for token in tokens.people_tokens(connection)
+                if _manages(connection, caller, token)
+            )
+
+    def remove_token(self, token: str, caller: Caller = LAB_ITSELF) -> TokenView:
+        """Forgets a token, which lets nobody in from then on, and returns it.
+
+        Args:
+            token: What it is called.
+
+        Raises:
+            NotFound: No such token, or none that the caller may remove.
+        """
+        with self._store.write() as connection:
+            found = next((one for one in tokens.people_tokens(connection) if one.id == token), None)
+            if found is None or not _manages(connection, caller, found):
+                raise NotFound("remove a token", on=repr(token[:80]), next_step="ms token ls")
+            tokens.remove_token(connection, found.id)
+            told = f"{found.id}: {found.role.value} {found.holder}"
+            note(connection, caller, "remove a token", told, team=found.team, now_s=self._clock.now_s())
+        return TokenView(**alike(TokenView, found))
+
+    # ---------------------------------------------------------------- the audit log
+
+    def refused(self, caller: Caller, action: str, target: str, reason: str) -> None:
+        """Notes that somebody was refused something; of one who keeps trying, once in a while.
+
+        Args:
+            action: What they wanted to do.
+            target: To what.
+            reason: Why it was refused.
+        """
+        now_s, tried = self._clock.monotonic_s(), (caller.token, action)
+        if now_s - self._tried_s.get(tried, -inf) < REFUSED_S:
+            return
+        if len(self._tried_s) >= TOKENS_MAX:
+            self._tried_s.clear()
+        self._tried_s[tried] = now_s
+        with suppress(MainspringError), self._store.write() as connection:
+            note(
+                connection,
+                caller,
+                action,
+                target,
+                now_s=self._clock.now_s(),
+                team=caller.team,
+                outcome=Outcome.REFUSED,
+                reason=reason,
+            )
+
+    def audit(
+        self, caller: Caller = LAB_ITSELF, *, since: int = 0, limit: int = LIST_MAX, newest: bool = False
+    ) -> tuple[AuditLine, ...]:
+        """Returns what people did and were refused, oldest first: what concerns the caller's teams.
+
+        Args:
+            since: The last sequence the caller has seen.
+            limit: The most to return, up to `LIST_MAX`.
+            newest: Whether to leave out the oldest where there are more, and not the newest.
+        """
+        caller.require_some(Right.READ_AUDIT)
+        with self._store.read() as connection:
+            seen = covered(connection, caller)
+            return audit_since(connection, since=since, limit=limit, seen=seen, newest=newest)
+
+    # ---------------------------------------------------------------- teams
+
+    def set_team(self, team: Team, caller: Caller = LAB_ITSELF) -> Team:
+        """Places a team in the tenant tree, or changes it, and returns it.
+
+        Args:
+            team: The team as it shall be.
+
+        Raises:
+            NotAllowed: The caller is no admin above it, where it is and where it shall be.
+            InvalidInput: Its parent is unknown or below it, or there are too many teams.
+        """
+        with self._store.write() as connection:
+            tree = {one.name: one for one in tenants(connection)}
+            before = tree.get(team.name, team)
+            for above in sorted({team.parent or LAB, before.parent or LAB}):
+                caller.require(connection, Right.SET_TEAMS, above)
+            others = [one for one in tree.values() if one.name != team.name]
+            if len(others) >= TEAMS_MAX:
+                raise InvalidInput("add a team", on=team.name, got=f"{len(others)} teams", wanted="fewer")
+            SnapshotBuilder().set_teams([*others, team])
+            connection.execute(sa.delete(teams).where(teams.c.name == team.name))
+            connection.execute(sa.insert(teams).values(name=team.name, facts=text_of(team)))
+            note(connection, caller, "set a team", text_of(team), team=team.name, now_s=self._clock.now_s())
+        self._changed()
+        return team
+
+    def teams(self, caller: Caller = LAB_ITSELF) -> tuple[TeamView, ...]:
+        """Returns the tenant tree with what each team holds, in order of name: all of it, for anybody."""
+        with self._store.read() as connection:
+            tree = tenants(connection)
+        picture = self._pictures.newest
+        uses = team_uses(picture.snapshot) if picture is not None else {}
+        return tuple(TeamView(team=team, use=uses.get(team.name)) for team in tree)
+
+
+def _manages(connection: sa.Connection, caller: Caller, token: TokenRecord) -> bool:
+    try:
+        caller.require(connection, Right.MANAGE_TOKENS, token.team, owner=token.holder)
+    except NotAllowed:
+        return False
+    return True

@@ -1,0 +1,91 @@
+"""Tokens as people make and see them."""
+
+from __future__ import annotations
+
+from mainspring.domain.codec import message
+from mainspring.domain.errors import InvalidInput
+from mainspring.domain.ids import TeamName, checked_name
+from mainspring.domain.job import LAB
+from mainspring.domain.team import LAB_WIDE, TeamRole
+
+DAYS_MAX = 3_660.0
+
+
+@message("NewToken")
+class NewToken:
+    """A token to be made.
+
+    Args:
+        holder: Who it is for: a person, or a machine account.
+        team: Where its role counts, there and below.
+        role: What its holder is there.
+        days: How long it is good for, None for ever.
+    """
+
+    holder: str
+    team: TeamName = LAB
+    role: TeamRole = TeamRole.MEMBER
+    days: float | None = None
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            InvalidInput: A field is out of its range.
+        """
+        checked_name(self.holder, "a token's holder")
+        checked_name(self.team, "team")
+        if self.days is not None and not 0 < self.days <= DAYS_MAX:
+            raise InvalidInput("make a token", on="field 'days'", got=f"{self.days:g}", wanted=f"0 to {DAYS_MAX:g}")
+        if self.role is TeamRole.ATTEMPT:
+            raise InvalidInput("make a token", got=f"role {self.role.value}", wanted="a role of people")
+        if self.role in LAB_WIDE and self.team != LAB:
+            raise InvalidInput("make a token", on=f"role {self.role.value}", got=f"team {self.team}", wanted=LAB)
+
+
+@message("Person")
+class Person:
+    """Whom a token stands for; `expires_s` is when it ends, None for never."""
+
+    holder: str
+    team: TeamName
+    role: TeamRole
+    expires_s: float | None
+
+
+@message("TokenView")
+class TokenView:
+    """One token, without its secret; `used_s` is when it was last used, to the minute, None for never."""
+
+    id: str
+    holder: str
+    team: TeamName
+    role: TeamRole
+    maker: str
+    made_s: float
+    expires_s: float | None
+    used_s: float | None
+
+
+@message("AuditLine")
+class AuditLine:
+    """One thing that somebody did (`done`), or was refused: who, by which token, from where, what, to what of whose."""
+
+    sequence: int
+    time_s: float
+    holder: str
+    token: str
+    address: str
+    action: str
+    target: str
+    team: str
+    outcome: str
+    reason: str
+
+
+@message("TokenMade")
+class TokenMade:
+    """A token that was just made. Its secret is told this once."""
+
+    token: TokenView
+    secret: str

@@ -1,0 +1,270 @@
+"""Who may do what: every row of the table of rights, walls between teams, and tokens from the first to the last use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mainspring.control import Caller
+from mainspring.control.service.people import REFUSED_S
+from mainspring.domain.answers import NewToken, Submit
+from mainspring.domain.errors import InvalidInput, NotAllowed, NotFound
+from mainspring.domain.ids import TeamName
+from mainspring.domain.job import LAB
+from mainspring.domain.team import LAB_WIDE, RIGHTS, Right, Team, TeamRole, Whose
+
+if TYPE_CHECKING:
+    from tests.control.conftest import World
+
+VISION, ARMS, GRASP = TeamName("vision"), TeamName("arms"), TeamName("grasp")
+PEOPLE = [role for role in TeamRole if role is not TeamRole.ATTEMPT]
+
+
+@pytest.fixture
+def teams(world: World) -> World:
+    """Two teams of a lab, of which one has another below it."""
+    for name, parent in ((TeamName(LAB), None), (VISION, LAB), (ARMS, LAB), (GRASP, ARMS)):
+        world.control.people.set_team(Team(name=name, parent=parent))
+    return world
+
+
+def _caller(world: World, role: TeamRole, team: str = ARMS, holder: str = "ada") -> Caller:
+    secret = world.token(role, team=LAB if role in LAB_WIDE else team, holder=holder)
+    return world.control.people.caller(secret)
+
+
+def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
+    """Does something that takes a right, to something of somebody."""
+    control = world.control
+    team = VISION if whose is Whose.ANY else GRASP if caller.team == ARMS else ARMS
+    owner = caller.holder if whose is Whose.OWN else "bob"
+    other = Caller(role=TeamRole.ADMIN, team=TeamName(LAB), holder=owner)
+    job = control.submit(Submit(spec=world.spec("theirs", team=team)), other).id
+    match right:
+        case Right.READ_LAB:
+            control.clusters(caller)
+            control.people.teams(caller)
+        case Right.READ_JOBS:
+            control.job(job, caller)
+        case Right.SUBMIT_JOBS:
+            control.submit(Submit(spec=world.spec(team=team)), caller)
+        case Right.STOP_JOBS:
+            control.stop(job, caller)
+        case Right.SET_TEAMS:
+            control.people.set_team(Team(name=TeamName("new"), parent=team), caller)
+        case Right.MANAGE_TOKENS if whose is Whose.OWN:
+            own = control.people.new_token(NewToken(holder=owner, team=team, role=TeamRole.VIEWER)).token
+            control.people.remove_token(own.id, caller)
+        case Right.MANAGE_TOKENS:
+            control.people.new_token(NewToken(holder="eve", team=team), caller)
+        case Right.READ_AUDIT:
+            seen = {line.team for line in control.people.audit(caller)}
+            if not {team} <= seen:
+                raise NotFound("see what a team did")
+        case Right.READ_RECORDINGS | Right.SEND_RECORDINGS:
+            caller.require_some(right)
+
+
+@pytest.mark.parametrize(("right", "whose"), RIGHTS, ids=lambda each: each.name.lower())
+@pytest.mark.parametrize("role", PEOPLE, ids=lambda role: role.value)
+def test_every_role_may_do_what_the_table_of_rights_says(
+    teams: World, role: TeamRole, right: Right, whose: Whose
+) -> None:
+    caller = _caller(teams, role)
+    wider = whose is Whose.OWN and role in RIGHTS.get((right, Whose.TEAM), ())
+    if role in RIGHTS[right, whose] or wider:
+        _try(teams, caller, right, whose)
+    else:
+        with pytest.raises((NotAllowed, NotFound)):
+            _try(teams, caller, right, whose)
+
+
+@pytest.mark.parametrize("right", Right, ids=lambda right: right.name.lower())
+@pytest.mark.parametrize("role", PEOPLE, ids=lambda role: role.value)
+def test_nobody_has_a_right_of_a_team_in_another(teams: World, role: TeamRole, right: Right) -> None:
+    if role in LAB_WIDE or (right, Whose.ANY) in RIGHTS:
+        return
+    stranger = _caller(teams, role, team=VISION, holder="bob")  # Of the same name as the owner.
+    with pytest.raises((NotAllowed, NotFound)):
+        _try(teams, stranger, right, Whose.TEAM)
+
+
+def test_an_admin_of_a_team_cannot_raise_its_own_limits_and_can_those_below(teams: World) -> None:
+    admin = _caller(teams, TeamRole.ADMIN)
+    with pytest.raises(NotAllowed, match="role admin in team lab"):
+        teams.control.people.set_team(Team(name=ARMS, parent=TeamName(LAB), chips_max=1e6), admin)
+    teams.control.people.set_team(Team(name=GRASP, parent=ARMS, chips_max=4.0), admin)
+    with pytest.raises(NotAllowed):  # It is not theirs to take.
+        teams.control.people.set_team(Team(name=VISION, parent=ARMS), admin)
+    with pytest.raises(NotAllowed):
+        teams.control.people.set_team(Team(name=GRASP, parent=VISION), admin)
+
+
+def test_a_team_sees_its_own_jobs_and_those_below_alone(teams: World) -> None:
+    ids = {team: teams.submit(teams.spec("train", team=team)) for team in (GRASP, ARMS, VISION)}
+    reader, below = _caller(teams, TeamRole.VIEWER), _caller(teams, TeamRole.VIEWER, team=GRASP)
+    control = teams.control
+    assert {view.id for view in control.jobs(reader)} == {ids[ARMS], ids[GRASP]}
+    assert {view.id for view in control.jobs(below)} == {ids[GRASP]}
+    assert control.job("train", below).id == ids[GRASP]  # The newest of that name is a stranger's.
+    assert {event.job for event in control.all_events(reader)} == {ids[ARMS], ids[GRASP]}
+    for read in (control.job, control.events, control.logs, control.goodput, control.questions.why):
+        with pytest.raises(NotFound):
+            read(ids[VISION], reader)
+    teams.submit(teams.spec("codename", team=VISION))
+    with pytest.raises(NotFound, match="codenam") as refused:
+        control.job("codenam", reader)
+    assert "codename" not in str(refused.value)
+    with pytest.raises(NotFound):
+        control.submit(Submit(spec=teams.spec(team=GRASP, after=(ids[VISION],))), _caller(teams, TeamRole.MEMBER))
+    assert len(control.jobs(_caller(teams, TeamRole.AUDITOR))) == 4
+
+
+def test_an_open_team_is_read_by_everybody_and_changed_by_nobody_else(teams: World) -> None:
+    job = teams.submit(teams.spec(team=VISION))
+    member = _caller(teams, TeamRole.MEMBER)
+    teams.control.people.set_team(Team(name=VISION, parent=TeamName(LAB), open=True))
+    assert teams.control.job(job, member).id == job
+    assert [view.id for view in teams.control.jobs(member)] == [job]
+    with pytest.raises(NotAllowed):
+        teams.control.stop(job, member)
+    with pytest.raises(NotAllowed):
+        teams.control.submit(Submit(spec=teams.spec(team=VISION)), member)
+
+
+def test_a_job_tells_who_submitted_it_and_who_ended_it(teams: World) -> None:
+    job = teams.control.submit(Submit(spec=teams.spec(team=ARMS)), _caller(teams, TeamRole.MEMBER)).id
+    assert teams.control.job(job).owner == "ada"
+    with pytest.raises(NotAllowed, match="role admin or operator in team arms"):
+        teams.control.stop(job, _caller(teams, TeamRole.MEMBER, holder="bob"))
+    assert "cancelled by ada" in teams.control.stop(job, _caller(teams, TeamRole.MEMBER)).reason
+
+
+# ---------------------------------------------------------------- tokens
+
+
+def test_a_token_lets_in_until_it_ends_or_is_removed(world: World) -> None:
+    people = world.control.people
+    made = people.new_token(NewToken(holder="ada", days=2.0))
+    caller = people.caller(made.secret, address="10.0.0.7")
+    assert (caller.holder, caller.team, caller.role, caller.address) == ("ada", LAB, TeamRole.MEMBER, "10.0.0.7")
+    world.clock.advance(2 * 86_400.0 - 1.0)
+    assert people.caller(made.secret).holder == "ada"
+    world.clock.advance(1.0)
+    with pytest.raises(NotAllowed, match=r"ended 0\.0 days ago"):
+        people.caller(made.secret)
+    other = people.new_token(NewToken(holder="ada"))
+    assert people.remove_token(other.token.id).holder == "ada"
+    with pytest.raises(NotAllowed, match="nobody holds"):
+        people.caller(other.secret)
+    with pytest.raises(NotFound):
+        people.remove_token(other.token.id)
+
+
+def test_tokens_are_listed_without_their_secrets_and_with_their_last_use(world: World) -> None:
+    people = world.control.people
+    made = people.new_token(NewToken(holder="ada"))
+    (listed,) = people.tokens()
+    assert (listed.id, listed.used_s, listed.maker) == (made.token.id, None, "admin of team lab")
+    people.caller(made.secret)
+    first_s = world.clock.now_s()
+    world.clock.advance(30.0)
+    people.caller(made.secret)
+    assert people.tokens()[0].used_s == first_s
+    world.clock.advance(30.0)
+    people.caller(made.secret)
+    assert people.tokens()[0].used_s == first_s + 60.0
+    with world.control.store.read() as connection:
+        kept = str(connection.exec_driver_sql("SELECT * FROM tokens").all())
+    assert made.secret not in kept
+    assert made.secret.removeprefix("ms_") not in kept
+
+
+def test_tokens_of_agents_are_nobodys_to_list(world: World) -> None:
+    job = world.submit()
+    world.tick()
+    assert world.orders_of(job)
+    assert world.control.people.tokens() == ()
+
+
+def test_an_admin_makes_tokens_for_its_team_and_below_and_sees_no_others(teams: World) -> None:
+    admin, people = _caller(teams, TeamRole.ADMIN), teams.control.people
+    below = people.new_token(NewToken(holder="eve", team=GRASP, role=TeamRole.ADMIN), admin).token
+    assert below.maker == "ada"
+    strange = people.new_token(NewToken(holder="eve", team=VISION)).token
+    assert {token.team for token in people.tokens(admin)} == {ARMS, GRASP}
+    for asked in (NewToken(holder="eve", team=VISION), NewToken(holder="eve", role=TeamRole.OPERATOR)):
+        with pytest.raises(NotAllowed):
+            people.new_token(asked, admin)
+    with pytest.raises(NotFound):
+        people.remove_token(strange.id, admin)
+    with pytest.raises(NotFound, match="ms team set nobody"):
+        people.new_token(NewToken(holder="eve", team=TeamName("nobody")))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"holder": ""},
+        {"holder": "Ada Lovelace"},
+        {"holder": "ada", "days": 0.0},
+        {"holder": "ada", "days": float("nan")},
+        {"holder": "ada", "days": 1e9},
+        {"holder": "ada", "role": TeamRole.ATTEMPT},
+        {"holder": "ada", "role": TeamRole.AUDITOR, "team": "vision"},
+    ],
+)
+def test_a_token_that_cannot_be_is_refused(asked: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput):
+        NewToken(**asked)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- the audit log
+
+
+def test_what_people_do_is_told_with_who_by_which_token_and_from_where(teams: World) -> None:
+    people, control = teams.control.people, teams.control
+    made = people.new_token(NewToken(holder="ada", team=ARMS, role=TeamRole.ADMIN))
+    ada = people.caller(made.secret, address="10.0.0.7")
+    before = people.audit()[-1].sequence
+    job = control.submit(Submit(spec=teams.spec(team=ARMS)), ada).id
+    control.stop(job, ada)
+    other = people.new_token(NewToken(holder="bo", team=GRASP), ada).token
+    people.remove_token(other.id, ada)
+    people.set_team(Team(name=GRASP, parent=ARMS, weight=2.0), ada)
+    told = people.audit(since=before)
+    assert [(line.action, line.team) for line in told] == [
+        ("submit a job", ARMS),
+        ("stop a job", ARMS),
+        ("make a token", GRASP),
+        ("remove a token", GRASP),
+        ("set a team", GRASP),
+    ]
+    assert {(line.holder, line.token, line.address) for line in told} == {("ada", made.token.id, "10.0.0.7")}
+    assert [told[0].target, told[2].target] == [job, f"{other.id}: member bo"]
+    assert made.secret not in str(people.audit())
+
+
+def test_what_is_not_done_is_not_told(teams: World) -> None:
+    before = teams.control.people.audit()
+    with pytest.raises(NotAllowed):
+        teams.control.submit(Submit(spec=teams.spec(team=VISION)), _caller(teams, TeamRole.MEMBER))
+    told = teams.control.people.audit(since=before[-1].sequence)
+    assert [line.action for line in told] == ["make a token"]  # The member's own.
+
+
+def test_refusals_are_told_and_a_flood_of_them_once_in_a_while(teams: World) -> None:
+    people, caller = teams.control.people, _caller(teams, TeamRole.VIEWER)
+    before = people.audit()[-1].sequence
+    for _ in range(100):
+        people.refused(caller, "submit jobs", "/v1/jobs", "no")
+    people.refused(caller, "stop jobs", "/v1/jobs/x/stop", "no")
+    teams.clock.advance(REFUSED_S)
+    people.refused(caller, "submit jobs", "/v1/jobs", "no")
+    told = people.audit(since=before)
+    assert [(line.action, line.outcome) for line in told] == [
+        ("submit jobs", "refused"),
+        ("stop jobs", "refused"),
+        ("submit jobs", "refused"),
+    ]
