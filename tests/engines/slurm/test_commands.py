@@ -6,12 +6,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.node.rig import gone
 
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.ids import ClusterName
 from mainspring.engines.slurm.cluster.commands import Commands, Refused
 from mainspring.engines.slurm.cluster.config import SlurmCluster
+from tests.node.rig import gone
 
 
 def commands(folder: Path, script: str, *, limit_s: float = 30.0, **environment: str) -> Commands:

@@ -43,6 +43,7 @@ class SimulatedLead:
         self.orders = orders
         self.lead = Lead(orders, attempt.instant)
         self.fenced = self.done = False
+        self._told_fenced = False  # It knows of its successor; whether it minds is what is proved.
         self.told: list[wire.LeadEvent] = []
         self.manifests: list[effects.WriteManifest] = []
         self.effects: deque[effects.Effect] = deque(maxlen=EFFECTS_KEPT_MAX)
@@ -85,6 +86,7 @@ class SimulatedLead:
     # ------------------------------------------------------------ effects
 
     def _do(self, effect: effects.Effect) -> None:
+        assert not self._told_fenced, f"the lead of epoch {self.orders.epoch} knows of another, and wants {effect}"
         self.effects.append(effect)
         later, luck = self._attempt.agenda.after, self._attempt.luck
         match effect:
@@ -160,6 +162,7 @@ class SimulatedLead:
         if not self.hosted:
             return
         attempt = self._attempt
+        self._told_fenced |= reply is not None and reply.fenced
         answered = None if reply is None else self._reports.answered(reply)
         if reply is not None and answered not in (Answered.FENCED, Answered.DONE):
             self.feed(effects.Acknowledged(sent_s=sent_s, gone=reply.gone))

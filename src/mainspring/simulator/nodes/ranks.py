@@ -98,9 +98,9 @@ class Ranks:
             self.leave(agent, rank, "", None if goes_on else 0 if done else wire.EXIT_PREEMPTED)
 
     def _bereft(self, run: RunKey) -> None:
-        """A peer is gone: those left fail in the collective they wait in."""
+        """A peer is gone: those left fail in the collective they wait in, but where no word of it arrives."""
         for agent, rank in self.living:
-            if rank.run == run and not rank.stopped:
+            if rank.run == run and not rank.stopped and agent.cut_until_s <= self._attempt.agenda.now_s:
                 self.leave(agent, rank, "a peer has closed its connection", None if self.reconnects else 1)
         self._failing.discard(run)
 
@@ -117,6 +117,11 @@ class Ranks:
         if generation == agent.generation:
             agent.exits[number] = left
             self._attempt.say(agent, left)
+
+    def finish(self) -> None:
+        """Has the program, if it runs, end at the step after the furthest it has come to."""
+        if self.living:
+            self.last = min(self.last, 1 + max(rank.step for _, rank in self.living))
 
     def report(self, agent: Agent, rank: Rank) -> None:
         """Tells the lead how far a rank is."""

@@ -22,6 +22,7 @@ class Rare(str, Enum):
     ENGINE_LATE = "an engine did not list yet what it had taken"
     ENGINE_STALE = "an engine answered from memory"
     ENGINE_FORGOT = "an engine forgot what it had taken"
+    STRANGER = "something ran that no store knew of"
     CALL_LATE = "a launch or stop arrived long after it was given up"
     REPORT_LATE = "a late report was refused"
     CALLED_OFF = "fail-over was called off because the lead was heard"

@@ -9,7 +9,8 @@ from typing import final
 
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.fleet import AllocationPhase, AllocationSeen, LaunchOrder
-from mainspring.domain.ids import AllocationId
+from mainspring.domain.ids import AllocationId, AttemptId
+from mainspring.domain.job import MAIN
 from mainspring.domain.ports import Dice
 from mainspring.engines.common.forwarding import CallResult, EngineCall, ForwardingEngine, perform
 from mainspring.simulator.nodes.agenda import chance, pick
@@ -70,6 +71,7 @@ class SimulatedCluster(ForwardingEngine):
         self.stops: Counter[AllocationId] = Counter()  # How often it was told to stop each, whether it heard or not;
         self.stopped: set[AllocationId] = set()  # and what it heard of.
         self.late: set[AllocationId] = set()  # What was launched long after it was given up.
+        self.strangers: set[AllocationId] = set()
         self._dice = dice
         self._later = later
         self._now_s = now_s
@@ -80,6 +82,24 @@ class SimulatedCluster(ForwardingEngine):
     def running(self) -> Mapping[AllocationId, AllocationSeen]:
         """Returns every allocation with an agent that lives, or may yet come to, as it truly is."""
         return {seen.allocation: seen for seen in self.inner.observe() if seen.phase is not AllocationPhase.ENDED}
+
+    def start_stranger(self) -> None:
+        """Runs something under our label that no store knows of, as after a store was restored from a backup."""
+        allocation = AllocationId(f"stranger-{len(self.strangers)}")
+        node = self.inner.inventory().nodes[0].name
+        self.strangers.add(allocation)
+        self.inner.launch(
+            LaunchOrder(
+                allocation=allocation,
+                attempt=AttemptId("strange"),
+                role=MAIN,
+                nodes=(node,),
+                chip_milli=(0,),
+                controller="",
+                token="",
+            )
+        )
+        self._saw(Rare.STRANGER)
 
     def forget_queue(self) -> None:
         """Loses what it took and has not started, as a server does that is killed before it has saved its state."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mainspring.domain.fleet import Inventory, Node
@@ -14,6 +15,7 @@ from mainspring.simulator.proof.store_faults import StoreRates
 from mainspring.testing import SeededDice
 
 CHIP = ChipName("sim")
+_LITTLE = 0.5  # Chips of a replica; four of these and a helper are within every limit.
 _LEISURELY = 4  # So many jobs are of any tier.
 
 
@@ -32,11 +34,13 @@ class Rates:
         cut_off: When it does, its leads are not heard of either.
         engine_restarts: An engine loses what waits in its queue.
         taken: A cluster takes back something that was granted, waiting or running.
+        strangers: Something runs on a cluster that no store knows of.
         starts: A cluster with a queue of its own lets something start.
         submit: Somebody submits a job, or a few.
         cancel: Somebody cancels a job.
         clock_jump: The machine's clock is set back or forward.
         clock_leap: The same, past every bound there is.
+        pace: How much longer than most a step lasts: some worlds are seen over a longer time.
     """
 
     calls: CallFaults = field(default_factory=CallFaults)
@@ -50,11 +54,13 @@ class Rates:
     engine_restarts: float = 0.0
     node_down: float = 0.0
     taken: float = 0.0
+    strangers: float = 0.0
     starts: float = 1.0
     submit: float = 0.0
     cancel: float = 0.0
     clock_jump: float = 0.0
     clock_leap: float = 0.0
+    pace: float = 1.0
 
 
 def draw_rates(dice: SeededDice) -> Rates:
@@ -78,7 +84,7 @@ def draw_rates(dice: SeededDice) -> Rates:
             rank_hangs=rate(0.03),
             program_fails=rate(0.005),
             line_breaks=rate(0.05),
-            agent_cut=rate(0.1),
+            agent_cut=rate(0.25),
             store_away=rate(0.02),
             memory_damaged=rate(0.05),
             store_damaged=rate(0.05),
@@ -97,11 +103,13 @@ def draw_rates(dice: SeededDice) -> Rates:
         engine_restarts=rate(0.03),
         node_down=rate(0.02),
         taken=rate(0.03),
+        strangers=rate(0.01),
         starts=0.02 + rate(0.3),
         submit=0.05 + rate(0.2),
         cancel=rate(0.02),
         clock_jump=rate(0.02),
         clock_leap=rate(0.005),
+        pace=4.0 if chance(dice, 0.3) else 1.0,
     )
 
 
@@ -122,17 +130,27 @@ def draw_inventories(dice: SeededDice) -> dict[ClusterName, Inventory]:
     return inventories
 
 
-def draw_spec(dice: SeededDice, number: int, before: list[JobId]) -> JobSpec:
+def draw_limits(dice: SeededDice) -> dict[TeamName, float]:
+    """Returns how many chips each team may hold, often fewer than its jobs want together."""
+    limits = {LAB: 6.0 + pick(dice, 12)}
+    return limits | {TeamName(name): 4.0 + pick(dice, 9) for name in ("vision", "control")}
+
+
+def draw_spec(dice: SeededDice, number: int, before: list[JobId], limits: Mapping[TeamName, float]) -> JobSpec:
     """Returns a job.
 
     Args:
         before: Jobs it may come after.
+        limits: Of teams, which no job alone is over.
     """
-    team = (LAB, TeamName("vision"), TeamName("control"))[pick(dice, 3)]
+    team = list(limits)[pick(dice, len(limits))]
     replicas = 1 + pick(dice, 4)
-    least = 1 + pick(dice, replicas) if chance(dice, 0.4) else replicas
+    least = 1 + pick(dice, replicas) if chance(dice, 0.6) else replicas
     spares = pick(dice, least) if chance(dice, 0.3) else 0
-    option = Option(chip=CHIP, replicas=replicas, replicas_min=least, chips=(0.5, 1.0, 2.0)[pick(dice, 3)])
+    chips = (0.5, 1.0, 2.0)[pick(dice, 3)]
+    if (replicas + spares + 1) * chips > min(limits.values()):
+        chips = _LITTLE
+    option = Option(chip=CHIP, replicas=replicas, replicas_min=least, chips=chips)
     roles = [Role(command=("train",), options=(option,), spares=spares)]
     if chance(dice, 0.3):
         helper = Option(chip=CHIP, chips=option.chips)

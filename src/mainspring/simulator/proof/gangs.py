@@ -26,7 +26,7 @@ _STORE_AWAY_S_MAX = 60
 _LATE_BEAT_S_MAX = 60
 _BOOT_S_MAX = 8  # Agents of one allocation do not come at once.
 _STEPS_MAX = 40  # Of most jobs:
-_LONG, _LONG_STEPS_MAX = 0.3, 240  # some last for many leases.
+_LONG, _LONG_STEPS_MAX = 0.3, 120  # some last for many leases.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,8 @@ class GangFaults:
         rank_hangs: A rank stops, and lives on.
         program_fails: A rank ends badly, by a fault of the program.
         line_breaks: An agent's line to its lead breaks.
-        agent_cut: No other agent hears one for a while; half the time no lead reaches the controller either.
+        agent_cut: No other agent hears one for a while; half the time no lead reaches the controller either, and half
+            the time its line breaks at once.
         store_away: The object store does not answer for a while.
         memory_damaged: Bytes of an agent's snapshots are not what they were.
         store_damaged: Those of a durable step are not.
@@ -241,13 +242,22 @@ class Gangs:
         if chance(luck, faults.line_breaks):
             attempt.links.close(agent)
         if chance(luck, faults.agent_cut):
+            if chance(luck, 0.5):  # Its lead goes on, and perhaps without it.
+                agent = next((one for one in agents if one.ranks and one.leads is None), agent)
             agent.cut_until_s = self.agenda.now_s + pick(luck, _CUT_S_MAX)
             if chance(luck, 0.5):
                 self._calls[name].cut_until_s = agent.cut_until_s
+            if chance(luck, 0.5):
+                attempt.links.close(agent)
         if chance(luck, faults.memory_damaged):
             agent.damage()
         if chance(luck, faults.agent_dies):
             attempt.end_agent(agent, -9, "killed")
+
+    def finish(self, attempt: AttemptId) -> None:
+        """Lets an attempt's program come to its end early, if it runs: nobody knows how long one runs."""
+        if attempt in self.attempts:
+            self.attempts[attempt].ranks.finish()
 
     def _harm_store(self, store: JobStore) -> None:
         luck = self._luck

@@ -12,7 +12,7 @@ from mainspring.control import AgentAccess, Control, Settings, Step, open_store
 from mainspring.control.loop.loop import Loop
 from mainspring.domain.answers import Submit
 from mainspring.domain.errors import Conflict, IllegalTransition, MainspringError, Unavailable
-from mainspring.domain.ids import AllocationId, ClusterName, JobId, NodeName, TeamName
+from mainspring.domain.ids import AllocationId, ClusterName, JobId, NodeName
 from mainspring.domain.job import LAB
 from mainspring.domain.life import ended
 from mainspring.domain.team import Team
@@ -20,7 +20,7 @@ from mainspring.planner import Policy
 from mainspring.simulator.nodes.agenda import Agenda, chance, pick
 from mainspring.simulator.nodes.rare import Rare, count_told
 from mainspring.simulator.proof.cluster import SimulatedCluster
-from mainspring.simulator.proof.draws import CHIP, Rates, draw_inventories, draw_rates, draw_spec
+from mainspring.simulator.proof.draws import CHIP, Rates, draw_inventories, draw_limits, draw_rates, draw_spec
 from mainspring.simulator.proof.gangs import Gangs
 from mainspring.simulator.proof.invariants import Invariants
 from mainspring.simulator.proof.store_faults import StoreFaults
@@ -30,8 +30,10 @@ _OF_THE_WORLD = (Unavailable, Conflict)  # Errors of a controller whose store fa
 _TELLING = (Step.FOLDED, Step.COMMITTED, Step.ACTED, Step.RECORDED)  # The other steps change nothing outside.
 _SILENT_S_MAX = 120  # Several times as long as a cluster may be silent before it is given up.
 _SLOW_S_MAX = 20  # Longer than a plan of 100,000 jobs takes.
+_EVICTING = 3  # So many times as often are plans slow that evict; what they would evict comes to its end meanwhile.
 _STALE_MAX = 3  # Abandoned controllers that may still act.
 _LEAP_S_MAX = 4_000  # Over every bound of the controller, of which the longest is 900 s.
+_RUSH_MAX = 8  # So many jobs come at once before anything fails.
 _OBEY_S = 1e9  # Agents end by themselves, or by force when their grace is over.
 # Everything that plans weigh in minutes comes in seconds here, so that one short run sees it all.
 _POLICY = Policy(runtime_min_s=5.0, cooldown_s=20.0, restart_s=3.0, checkpoint_s=3.0, failover_s=30.0)
@@ -82,14 +84,14 @@ class World:
     def __init__(self, seed: int, folder: Path) -> None:
         self.lines: list[str] = []
         self.seen: Counter[Rare] = Counter()
-        self._seed = seed
         self._luck = SeededDice(seed, "world")
         self._agenda = Agenda(FakeClock())
         self._rates = draw_rates(SeededDice(seed, "rates"))
         self._clusters = {
-            name: self._new_cluster(FakeEngine(inventory, self._agenda.clock, obey_s=_OBEY_S), name)
+            name: self._new_cluster(FakeEngine(inventory, self._agenda.clock, obey_s=_OBEY_S), seed)
             for name, inventory in draw_inventories(self._luck).items()
         }
+        self._limits = draw_limits(self._luck)
         url = f"sqlite:///{folder / 'store.db'}"
         self._store = open_store(url)
         self._faults = StoreFaults(self._store, SeededDice(seed, "store"), self.seen)
@@ -114,11 +116,12 @@ class World:
         self._store.close()
         self._laws.close()
 
-    def _new_cluster(self, inner: FakeEngine, name: ClusterName) -> SimulatedCluster:
-        inner.queueing = inner.inventory().delegated
+    def _new_cluster(self, inner: FakeEngine, seed: int) -> SimulatedCluster:
+        inventory = inner.inventory()
+        inner.queueing = inventory.delegated
         return SimulatedCluster(
             inner,
-            SeededDice(self._seed, f"faults of {name}"),
+            SeededDice(seed, f"faults of {inventory.cluster}"),
             later=self._agenda.after,
             now_s=lambda: self._agenda.now_s,
             saw=lambda what: self.seen.update((what,)),
@@ -130,9 +133,7 @@ class World:
             engines=dict(self._clusters),
             clock=self._agenda.clock,
             dice=SeededDice(self._luck.bits(60), "control"),
-            access=AgentAccess(
-                controller_url="http://127.0.0.1:1", objects_url="file:///objects", key=f"key {self._seed}"
-            ),
+            access=AgentAccess(controller_url="http://127.0.0.1:1", objects_url="file:///objects", key="key"),
             settings=Settings(),
             policy=_POLICY,
         )
@@ -154,17 +155,19 @@ class World:
             AssertionError: A law was broken.
         """
         control = self._now.control
-        control.people.set_team(Team(name=LAB))
-        for name, limit in (("vision", 10.0), ("control", 12.0)):
-            control.people.set_team(Team(name=TeamName(name), parent=LAB, chips_max=limit, guarantee={CHIP: limit / 4}))
+        for name, limit in self._limits.items():
+            parent, guarantee = (None, {}) if name == LAB else (LAB, {CHIP: limit / 4})
+            control.people.set_team(Team(name=name, parent=parent, chips_max=limit, guarantee=guarantee))
         self._step_whole_tick()  # Until clusters have answered once, what can never run is not refused.
+        for _ in range(pick(self._luck, _RUSH_MAX)):
+            self._submit()
         self._faults.rates = self._rates.store
         self._gangs.faults = self._rates.gangs
         for _ in range(steps):
             self._mischief()
             for _ in range(1 + pick(self._luck, 8)):
                 self._step_controller()
-            self._pass(0.1 + pick(self._luck, 10) / 10)
+            self._pass(self._rates.pace * (0.1 + pick(self._luck, 10) / 10))
             self._outages.end(self._clusters, self._agenda.now_s)
         self._say("faults stop")
         return self._settle()
@@ -247,10 +250,14 @@ class World:
         step = self._next(self._now)
         if step in (Step.COMMITTED, Step.ACTED) and chance(self._luck, 5 * self._rates.crash):
             self._crash()  # What is decided and not done yet is where a death hurts most.
-        elif step is Step.PLANNED and chance(self._luck, self._rates.slow):
-            if self._rates.cancel and chance(self._luck, 0.5):
-                self._cancel()
-            self._pass(float(pick(self._luck, _SLOW_S_MAX)))
+        elif step is Step.PLANNED:
+            evicts = self._now.control.questions.plan().evicts
+            if chance(self._luck, self._rates.slow * (_EVICTING if evicts else 1)):
+                if self._rates.cancel and chance(self._luck, 0.5):
+                    self._cancel()
+                if evicts:
+                    self._gangs.finish(evicts[pick(self._luck, len(evicts))].attempt)
+                self._pass(float(pick(self._luck, _SLOW_S_MAX)))
 
     def _step_whole_tick(self) -> None:
         while self._next(self._now) is not None:
@@ -324,6 +331,8 @@ class World:
             if chance(luck, rates.starts):
                 cluster.inner.let_start(allocation)
                 self._say(f"{allocation} leaves the queue of {name}")
+        if chance(luck, rates.strangers):
+            cluster.start_stranger()
         held = sorted(cluster.running())
         if held and chance(luck, rates.taken):
             allocation = held[pick(luck, len(held))]
@@ -341,7 +350,7 @@ class World:
             self._say(f"cancel {job}: {type(error).__name__}")
 
     def _submit(self) -> None:
-        spec = draw_spec(self._luck, len(self._jobs), self._jobs)
+        spec = draw_spec(self._luck, len(self._jobs), self._jobs, self._limits)
         count = 2 + pick(self._luck, 3) if chance(self._luck, 0.15) else 1
         submit = Submit(spec=spec, key=f"key-{len(self._jobs)}", count=count)
         controller = self._now
