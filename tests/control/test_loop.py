@@ -391,3 +391,11 @@ def test_submit_with_the_same_key_returns_the_same_job(world: World) -> None:
     with pytest.raises(Conflict, match="once"):
         world.control.submit(Submit(spec=world.spec("other"), key="once"), world.admin)
     assert len(world.control.jobs()) == 1
+
+
+def test_leader_that_dies_after_the_clock_was_set_back_is_followed_within_two_leases(world: World) -> None:
+    world.tick()
+    world.clock.jump(-5_000.0)
+    world.restart()
+    assert world.tick(seconds=Settings().leader_lease_s) is Step.FOLLOWING
+    assert world.tick() is Step.RECORDED

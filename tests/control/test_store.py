@@ -164,11 +164,10 @@ def test_write_that_fails_writes_nothing(store: Store) -> None:
 
 def test_lease_is_one_holders_until_it_expires(store: Store) -> None:
     first = store.lead("first", now_s=100.0, lease_s=10.0)
-    assert first is not None
-    assert store.lead("second", now_s=109.0, lease_s=10.0) is None
-    assert store.lead("first", now_s=109.0, lease_s=10.0) is not None
+    assert store.lead("second", now_s=109.0, lease_s=10.0) == first
+    assert store.lead("first", now_s=109.0, lease_s=10.0).expires_s == 119.0
     second = store.lead("second", now_s=120.0, lease_s=10.0)
-    assert second is not None
+    assert second.holder == "second"
     assert second.epoch == first.epoch + 1
     with pytest.raises(Conflict, match="second"), store.write(first):
         pass
@@ -177,7 +176,15 @@ def test_lease_is_one_holders_until_it_expires(store: Store) -> None:
     store.resign(first)
     assert store.leader().holder == "second"
     store.resign(second)
-    assert store.lead("first", now_s=121.0, lease_s=10.0) is not None
+    assert store.lead("first", now_s=121.0, lease_s=10.0).holder == "first"
+
+
+def test_lease_that_somebody_knows_to_be_stale_is_over_unless_it_was_renewed(store: Store) -> None:
+    stale = store.lead("first", now_s=9_000.0, lease_s=10.0)
+    assert store.lead("second", now_s=0.0, lease_s=10.0) == stale
+    renewed = store.lead("first", now_s=9_001.0, lease_s=10.0)
+    assert store.lead("second", now_s=0.0, lease_s=10.0, stale=stale) == renewed
+    assert store.lead("second", now_s=0.0, lease_s=10.0, stale=renewed).holder == "second"
 
 
 def test_lease_regained_after_another_led_is_a_new_one(store: Store) -> None:

@@ -25,6 +25,9 @@ class LeadCheck:
 class Leadership:
     """Whether one controller leads; a write as the leader fails once another does.
 
+    A lease ends when its time has come, or when it was seen unchanged for as long as a lease lasts: a clock that is set
+    back leaves one that would otherwise last for as much longer.
+
     Args:
         store: Where the lease is.
         holder: The controller's own name.
@@ -38,17 +41,25 @@ class Leadership:
         self._holder = holder
         self._lease_s = lease_s
         self._lease: Lease | None = None
+        self._others: Lease | None = None  # As it was last seen, and since when on the clock that nobody sets.
+        self._others_since_s = 0.0
 
     def check(self, now_s: float) -> LeadCheck:
         """Takes the lead, if it is to be had, or keeps it."""
         held = self._lease
         if held is not None and 0.5 * self._lease_s < held.expires_s - now_s <= self._lease_s:
             return LeadCheck(leads=True)
-        self._lease = lease = self._store.lead(self._holder, now_s=now_s, lease_s=self._lease_s)
-        anew = lease is None or held is None or lease.epoch != held.epoch
+        at_s = self._clock.monotonic_s()
+        stale = self._others if at_s - self._others_since_s >= self._lease_s else None
+        lease = self._store.lead(self._holder, now_s=now_s, lease_s=self._lease_s, stale=stale)
+        leads = lease.holder == self._holder
+        if not leads and lease != self._others:
+            self._others, self._others_since_s = lease, at_s
+        self._lease = lease if leads else None
+        anew = not leads or held is None or lease.epoch != held.epoch
         if anew:
             self.since_s = now_s
-        return LeadCheck(leads=lease is not None, anew=anew, away=held is None or held.expires_s < now_s)
+        return LeadCheck(leads=leads, anew=anew, away=held is None or held.expires_s < now_s)
 
     def write(self) -> AbstractContextManager[sa.Connection]:
         """Returns a transaction of the leader's.

@@ -89,17 +89,19 @@ class Store:
                     _check_lease(connection, lease)
                 yield connection
 
-    def lead(self, holder: str, *, now_s: float, lease_s: float) -> Lease | None:
-        """Returns the lease, taken or renewed, or None while another holds it.
+    def lead(self, holder: str, *, now_s: float, lease_s: float, stale: Lease | None = None) -> Lease:
+        """Returns the lease, taken or renewed; or as it stands while another holds it.
 
         Args:
             holder: Who asks; unique to one loop.
             lease_s: For how long it is asked.
+            stale: A lease that is over whatever time it tells, for it was not renewed while a lease lasts.
         """
         with self.write() as connection:
             row = connection.execute(sa.select(leases).where(leases.c.name == _LEADER)).one()
-            if row.holder != holder and row.expires_s > now_s:
-                return None
+            held = Lease(holder=row.holder, epoch=row.epoch, expires_s=row.expires_s)
+            if held.holder != holder and held.expires_s > now_s and held != stale:
+                return held
             lease = Lease(holder=holder, epoch=row.epoch + (row.holder != holder), expires_s=now_s + lease_s)
             connection.execute(
                 sa.update(leases)

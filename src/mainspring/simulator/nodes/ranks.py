@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, final
 
 from mainspring.domain import wire
-from mainspring.simulator.nodes.agenda import within
+from mainspring.simulator.nodes.agenda import chance, within
 from mainspring.simulator.nodes.object_store import Content
 from mainspring.simulator.nodes.parts import Agent, Rank, RunKey, StateSnapshot, keep
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 NOTICE_S = 0.04  # Until a rank hears that a peer's process is gone.
 START_S = 1.5
 COPY_S_MAX = 0.3
+SLOW, SLOW_COPY_S_MAX = 0.1, 5.0  # So often is the way to a peer as busy as that.
 BLOCKED_S = 0.002  # By one snapshot.
 
 
@@ -158,7 +159,8 @@ class Ranks:
         peer = self._attempt.at_address(agent.order.peer) if agent.order is not None else None
         if peer is not None and peer is not agent:
             taken, run = StateSnapshot(holding, rank.state), rank.run
-            delay_s = within(self._attempt.luck, 0.0, COPY_S_MAX)
+            luck = self._attempt.luck
+            delay_s = within(luck, 0.0, SLOW_COPY_S_MAX if chance(luck, SLOW) else COPY_S_MAX)
             self._attempt.agenda.after(delay_s, lambda: self._copy(agent, peer, taken, run))
 
     def _copy(self, agent: Agent, peer: Agent, taken: StateSnapshot, run: RunKey) -> None:

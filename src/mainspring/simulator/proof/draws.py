@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mainspring.domain.answers import Submit
 from mainspring.domain.fleet import Inventory, Node
 from mainspring.domain.ids import ChipName, ClusterName, JobId, NodeName, RoleName, TeamName
-from mainspring.domain.job import LAB, JobSpec, Option, Role, Tier
+from mainspring.domain.job import LAB, MAIN, JobSpec, Option, Role, Tier
 from mainspring.simulator.nodes.agenda import chance, pick
 from mainspring.simulator.proof.cluster import CallFaults
 from mainspring.simulator.proof.gangs import GangFaults
@@ -16,6 +17,7 @@ from mainspring.testing import SeededDice
 
 CHIP = ChipName("sim")
 _LITTLE = 0.5  # Chips of a replica; four of these and a helper are within every limit.
+_ARRAY_MAX = 9
 _LEISURELY = 4  # So many jobs are of any tier.
 
 
@@ -105,7 +107,7 @@ def draw_rates(dice: SeededDice) -> Rates:
         taken=rate(0.03),
         strangers=rate(0.01),
         starts=0.02 + rate(0.3),
-        submit=0.05 + rate(0.2),
+        submit=0.05 + rate(0.3),
         cancel=rate(0.02),
         clock_jump=rate(0.02),
         clock_leap=rate(0.005),
@@ -115,15 +117,15 @@ def draw_rates(dice: SeededDice) -> Rates:
 
 def draw_inventories(dice: SeededDice) -> dict[ClusterName, Inventory]:
     """Returns one run's clusters."""
-    inventories = {}
-    for index in range(1 + pick(dice, 3)):
+    inventories, most = {}, (3, 6)[pick(dice, 2)]  # Nodes are short, or limits are.
+    for index in range(1 + pick(dice, 4)):
         name = ClusterName(f"cluster-{index}")
         chips = 1 + pick(dice, 4)
         inventories[name] = Inventory(
             cluster=name,
             engine="fake",
             simulated=True,
-            nodes=tuple(Node(name=NodeName(f"n{n}"), chip=CHIP, chips=chips) for n in range(1 + pick(dice, 6))),
+            nodes=tuple(Node(name=NodeName(f"n{n}"), chip=CHIP, chips=chips) for n in range(1 + pick(dice, most))),
             dollars_per_chip_hour={CHIP: 1.0 + pick(dice, 100) / 10},
             delegated=chance(dice, 0.3),
         )
@@ -132,36 +134,45 @@ def draw_inventories(dice: SeededDice) -> dict[ClusterName, Inventory]:
 
 def draw_limits(dice: SeededDice) -> dict[TeamName, float]:
     """Returns how many chips each team may hold, often fewer than its jobs want together."""
-    limits = {LAB: 6.0 + pick(dice, 12)}
+    limits = {LAB: 6.0 + pick(dice, 8) if chance(dice, 0.5) else 40.0}
     return limits | {TeamName(name): 4.0 + pick(dice, 9) for name in ("vision", "control")}
 
 
-def draw_spec(dice: SeededDice, number: int, before: list[JobId], limits: Mapping[TeamName, float]) -> JobSpec:
-    """Returns a job.
+def draw_submit(dice: SeededDice, number: int, before: list[JobId], limits: Mapping[TeamName, float]) -> Submit:
+    """Returns a job, or an array of little ones.
 
     Args:
+        number: How many there were before.
         before: Jobs it may come after.
         limits: Of teams, which no job alone is over.
     """
-    team = list(limits)[pick(dice, len(limits))]
-    replicas = 1 + pick(dice, 4)
-    least = 1 + pick(dice, replicas) if chance(dice, 0.6) else replicas
-    spares = pick(dice, least) if chance(dice, 0.3) else 0
-    chips = (0.5, 1.0, 2.0)[pick(dice, 3)]
-    if (replicas + spares + 1) * chips > min(limits.values()):
-        chips = _LITTLE
-    option = Option(chip=CHIP, replicas=replicas, replicas_min=least, chips=chips)
-    roles = [Role(command=("train",), options=(option,), spares=spares)]
-    if chance(dice, 0.3):
-        helper = Option(chip=CHIP, chips=option.chips)
-        roles.append(Role(name=RoleName("helper"), command=("help",), options=(helper,)))
-    return JobSpec(
+    count = 2 + pick(dice, _ARRAY_MAX - 1) if chance(dice, 0.2) else 1
+    spec = JobSpec(
         name=f"job-{number}",
-        team=team,
+        team=list(limits)[pick(dice, len(limits))],
         # Who comes later is often in a hurry: plans have to evict.
-        tier=Tier.CRITICAL if number > _LEISURELY and chance(dice, 0.3) else list(Tier)[pick(dice, len(Tier))],
-        roles=tuple(roles),
+        tier=Tier.CRITICAL if number > _LEISURELY and chance(dice, 0.5) else list(Tier)[pick(dice, len(Tier))],
+        roles=_draw_roles(dice, min(limits.values())) if count == 1 else (_role(_LITTLE),),
         after=(before[pick(dice, len(before))],) if before and chance(dice, 0.2) else (),
         duration_s=float(pick(dice, 60)),
         attempts_max=1 + pick(dice, 4),
     )
+    return Submit(spec=spec, key=f"key-{number}", count=count)
+
+
+def _draw_roles(dice: SeededDice, most: float) -> tuple[Role, ...]:
+    replicas = 1 + pick(dice, 4)
+    least = 1 + pick(dice, replicas) if chance(dice, 0.6) else replicas
+    spares = pick(dice, least) if chance(dice, 0.3) else 0
+    chips = (0.5, 1.0, 2.0)[pick(dice, 3)]
+    if (replicas + spares + 1) * chips > most:
+        chips = _LITTLE
+    roles = [_role(chips, replicas=replicas, replicas_min=least, spares=spares)]
+    if chance(dice, 0.3):
+        roles.append(_role(chips, name="helper"))
+    return tuple(roles)
+
+
+def _role(chips: float, *, name: str = MAIN, replicas: int = 1, replicas_min: int = 1, spares: int = 0) -> Role:
+    option = Option(chip=CHIP, replicas=replicas, replicas_min=replicas_min, chips=chips)
+    return Role(name=RoleName(name), command=(name,), options=(option,), spares=spares)

@@ -24,9 +24,10 @@ from mainspring.testing import SeededDice
 _CUT_S_MAX = 90  # Several leases: long enough for another lead to be named, or for nobody to be heard, meanwhile.
 _STORE_AWAY_S_MAX = 60
 _LATE_BEAT_S_MAX = 60
+_TOGETHER, _AGAIN_S_MAX = 0.3, 8.0  # Troubles come together: a line breaks too, another rank dies soon after.
 _BOOT_S_MAX = 8  # Agents of one allocation do not come at once.
 _STEPS_MAX = 40  # Of most jobs:
-_LONG, _LONG_STEPS_MAX = 0.3, 120  # some last for many leases.
+_LONG, _LONG_STEPS_MAX = 0.4, 240  # some last for many leases.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +143,7 @@ class Gangs:
         self._say = say
         self._seen = seen
         self._seed = seed
+        self._hurry = False
         self._luck = SeededDice(seed, "object stores")
         self._agents: dict[tuple[AllocationId, NodeName], Agent] = {}
         self._calls: dict[AttemptId, _Calls] = {}
@@ -202,7 +204,8 @@ class Gangs:
     def _new(self, name: ClusterName, cluster: SimulatedCluster, order: LaunchOrder) -> SimulatedAttempt:
         luck, of_job = SeededDice(self._seed, f"gang {order.attempt}"), SeededDice(self._seed, f"job {order.job}")
         calls = self._calls[order.attempt] = _Calls(self, name, luck)
-        last = 2 + pick(of_job, _LONG_STEPS_MAX if chance(of_job, _LONG) else _STEPS_MAX)
+        long = chance(of_job, _LONG) and not self._hurry
+        last = 2 + pick(of_job, _LONG_STEPS_MAX if long else _STEPS_MAX)
 
         def ended(agent: Agent, exit_code: int, reason: str) -> None:
             cluster.inner.end_agent(agent.allocation, agent.index, exit_code=exit_code, reason=reason)
@@ -233,7 +236,11 @@ class Gangs:
         agent = agents[pick(luck, len(agents))]
         ranks = attempt.ranks.living
         if ranks and chance(luck, faults.rank_dies):
-            attempt.ranks.leave(*ranks[pick(luck, len(ranks))], "", -1 - pick(luck, 30))
+            self._kill_rank(attempt)
+            if chance(luck, _TOGETHER):
+                attempt.links.close(agent)
+            if chance(luck, _TOGETHER):
+                self.agenda.after(within(luck, 1.0, _AGAIN_S_MAX), lambda: self._kill_rank(attempt))
         elif ranks and chance(luck, faults.program_fails):
             attempt.ranks.leave(*ranks[pick(luck, len(ranks))], "ValueError: a bad batch", 1)
         elif ranks and chance(luck, faults.rank_hangs):
@@ -254,6 +261,11 @@ class Gangs:
         if chance(luck, faults.agent_dies):
             attempt.end_agent(agent, -9, "killed")
 
+    def _kill_rank(self, attempt: SimulatedAttempt) -> None:
+        ranks, luck = attempt.ranks.living, attempt.luck
+        if ranks and not self._hurry:
+            attempt.ranks.leave(*ranks[pick(luck, len(ranks))], "", -1 - pick(luck, 30))
+
     def finish(self, attempt: AttemptId) -> None:
         """Lets an attempt's program come to its end early, if it runs: nobody knows how long one runs."""
         if attempt in self.attempts:
@@ -268,8 +280,10 @@ class Gangs:
             store.damaged.add(store.steps[0])
 
     def heal(self) -> None:
-        """Ends what would go on by itself once faults stop."""
+        """Ends what would go on by itself once faults stop, and lets programs come to their ends soon."""
+        self._hurry = True
         for _, attempt in sorted(self.attempts.items()):
+            attempt.ranks.finish()
             for agent in attempt.agents:
                 agent.cut_until_s = 0.0
         for calls in self._calls.values():

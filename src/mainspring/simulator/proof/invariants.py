@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from mainspring.control import Settings, Store
 from mainspring.control.service.views import view_job
 from mainspring.control.store.holdings import ALLOCATION_LIVE, grants, live_allocations_of, merged, parts
-from mainspring.control.store.ledger import StopCause
+from mainspring.control.store.ledger import DISPLACED, StopCause
 from mainspring.control.store.records import ATTEMPT_LIVE, events_since, jobs_by_id, tenants
 from mainspring.control.store.schema import allocations, attempts, events, jobs, whys
 from mainspring.domain.answers import Event
@@ -20,8 +20,8 @@ from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, N
 from mainspring.domain.job import MILLI
 from mainspring.domain.life import AllocationState, AttemptState, JobState, ended
 from mainspring.domain.wire.events import TOLD_BY_CONTROLLER
-from mainspring.domain.wire.events.attempts import AttemptEndedEvent, AttemptGrantedEvent
-from mainspring.domain.wire.events.jobs import JobMovedEvent, JobSubmittedEvent, StartPromisedEvent
+from mainspring.domain.wire.events.attempts import AttemptEndedEvent, AttemptGrantedEvent, AttemptStoppingEvent
+from mainspring.domain.wire.events.jobs import JobMovedEvent, JobSubmittedEvent, StartPromisedEvent, StopRequestedEvent
 from mainspring.simulator.proof.cluster import SimulatedCluster
 from mainspring.simulator.proof.gangs import Gangs
 from mainspring.testing import FakeClock
@@ -199,6 +199,7 @@ class Invariants:
                     kept = kept[own:]
                 assert not kept, f"{attempt}: {len(kept)} reports are kept twice, or out of order: {kept[:3]}"
             _check_told(connection, everything)
+            _check_asked(everything)
             self._check_accounts(connection)
         return everything
 
@@ -346,3 +347,15 @@ def _check_told(connection: sa.Connection, everything: Sequence[Event]) -> None:
             last[one.attempt] = str(one.detail["outcome"])
     for row in connection.execute(sa.union_all(_JOBS, _ENDED)):
         assert last.get(row.id) == row.state, f"{row.id} is {row.state}, and told of as {last.get(row.id)}"
+
+
+def _check_asked(everything: Sequence[Event]) -> None:
+    """Checks that plans end only what goes on: of an attempt that stops, whyever, none asks again."""
+    before: dict[AttemptId | None, object] = {}
+    for one in everything:
+        told = one.told
+        if isinstance(told, StopRequestedEvent) and told.for_job is not None:
+            last = before.get(one.attempt)
+            fresh = isinstance(last, AttemptStoppingEvent) and last.cause in DISPLACED
+            assert fresh, f"a plan asks {one.attempt} to stop for {told.for_job}, after {last}"
+        before[one.attempt] = told

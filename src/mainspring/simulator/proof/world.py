@@ -10,7 +10,6 @@ from typing import final
 
 from mainspring.control import AgentAccess, Control, Settings, Step, open_store
 from mainspring.control.loop.loop import Loop
-from mainspring.domain.answers import Submit
 from mainspring.domain.errors import Conflict, IllegalTransition, MainspringError, Unavailable
 from mainspring.domain.ids import AllocationId, ClusterName, JobId, NodeName
 from mainspring.domain.job import LAB
@@ -20,7 +19,7 @@ from mainspring.planner import Policy
 from mainspring.simulator.nodes.agenda import Agenda, chance, pick
 from mainspring.simulator.nodes.rare import Rare, count_told
 from mainspring.simulator.proof.cluster import SimulatedCluster
-from mainspring.simulator.proof.draws import CHIP, Rates, draw_inventories, draw_limits, draw_rates, draw_spec
+from mainspring.simulator.proof.draws import CHIP, Rates, draw_inventories, draw_limits, draw_rates, draw_submit
 from mainspring.simulator.proof.gangs import Gangs
 from mainspring.simulator.proof.invariants import Invariants
 from mainspring.simulator.proof.store_faults import StoreFaults
@@ -30,7 +29,7 @@ _OF_THE_WORLD = (Unavailable, Conflict)  # Errors of a controller whose store fa
 _TELLING = (Step.FOLDED, Step.COMMITTED, Step.ACTED, Step.RECORDED)  # The other steps change nothing outside.
 _SILENT_S_MAX = 120  # Several times as long as a cluster may be silent before it is given up.
 _SLOW_S_MAX = 20  # Longer than a plan of 100,000 jobs takes.
-_EVICTING = 3  # So many times as often are plans slow that evict; what they would evict comes to its end meanwhile.
+_EVICTING = 10  # So many times as often are plans slow that evict; what they would evict comes to its end meanwhile.
 _STALE_MAX = 3  # Abandoned controllers that may still act.
 _LEAP_S_MAX = 4_000  # Over every bound of the controller, of which the longest is 900 s.
 _RUSH_MAX = 8  # So many jobs come at once before anything fails.
@@ -255,9 +254,11 @@ class World:
             if chance(self._luck, self._rates.slow * (_EVICTING if evicts else 1)):
                 if self._rates.cancel and chance(self._luck, 0.5):
                     self._cancel()
+                slow_s = pick(self._luck, _SLOW_S_MAX)
                 if evicts:
                     self._gangs.finish(evicts[pick(self._luck, len(evicts))].attempt)
-                self._pass(float(pick(self._luck, _SLOW_S_MAX)))
+                    slow_s += _SLOW_S_MAX
+                self._pass(float(slow_s))
 
     def _step_whole_tick(self) -> None:
         while self._next(self._now) is not None:
@@ -350,9 +351,8 @@ class World:
             self._say(f"cancel {job}: {type(error).__name__}")
 
     def _submit(self) -> None:
-        spec = draw_spec(self._luck, len(self._jobs), self._jobs, self._limits)
-        count = 2 + pick(self._luck, 3) if chance(self._luck, 0.15) else 1
-        submit = Submit(spec=spec, key=f"key-{len(self._jobs)}", count=count)
+        submit = draw_submit(self._luck, len(self._jobs), self._jobs, self._limits)
+        spec, count = submit.spec, submit.count
         controller = self._now
         if len(controller.control.fleet.seen()) < len(self._clusters):
             return  # One that has not heard of all clusters cannot tell what none of them could ever run.
