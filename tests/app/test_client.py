@@ -11,9 +11,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from mainspring.app.base.client import Client
+from mainspring.app.base.client import BATCH_BYTES_MAX, Client, batches
 from mainspring.app.sdk.lab import Lab, job
-from mainspring.domain.answers import NewToken, Submit
+from mainspring.domain.answers import BATCH_MAX, NewToken, Submit, SubmitBatch
+from mainspring.domain.codec import encode
 from mainspring.domain.errors import Unavailable
 
 
@@ -89,3 +90,32 @@ def test_a_call_that_would_do_something_twice_is_not_made_again(lab: Lab, line: 
             client.new_token(NewToken(holder="ada"))
         assert line.seen[-1:] == ["POST /v1/tokens"]
         assert [token.holder for token in client.tokens()].count("ada") == 1
+
+
+def test_a_batch_whose_answer_is_lost_makes_each_job_once(lab: Lab, line: LossyLine) -> None:
+    specs = [job(f"one-{index}", [sys.executable, "-c", "pass"], on=["h100"]) for index in range(3)]
+    with Client(line.url, lab.home.token()) as client:
+        client.teams()
+        line.lose = 1
+        made = client.submit_batch(SubmitBatch(submits=tuple(Submit(spec=spec) for spec in specs)))
+    assert line.seen[-2:] == ["POST /v1/jobs/batch"] * 2
+    assert [lab.status(one).spec.name for one in made.jobs] == ["one-0", "one-1", "one-2"]
+    assert {"one-0", "one-1", "one-2"} <= {view.spec.name for view in lab.ps(limit=10)}
+    assert len([view for view in lab.ps(limit=10) if view.spec.name == "one-0"]) == 1
+
+
+def test_many_jobs_are_run_in_one_call(lab: Lab) -> None:
+    specs = [job(f"many-{index}", [sys.executable, "-c", "pass"], on=["h100"]) for index in range(5)]
+    made = lab.run_all(specs)
+    assert [lab.status(one).spec.name for one in made] == [spec.name for spec in specs]
+    assert lab.run_all([]) == ()
+
+
+def test_submits_go_in_batches_of_as_many_and_as_long_as_a_server_takes() -> None:
+    plain = Submit(spec=job("plain", ["true"], on=["h100"]))
+    assert [len(one.submits) for one in batches([plain] * (BATCH_MAX + 1))] == [BATCH_MAX, 1]
+    long = list(batches([Submit(spec=job("long", ["x" * 60_000], on=["h100"]))] * 250))
+    assert sum(len(one.submits) for one in long) == 250
+    assert len(long) == 3
+    assert max(len(encode(one)) for one in long) <= BATCH_BYTES_MAX
+    assert [len(one.submits) for one in batches([])] == []

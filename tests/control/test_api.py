@@ -60,7 +60,14 @@ class Api:
         return decode(answers.JobView, answer.content)
 
     def problem(self, answer: Any, status: int) -> answers.Problem:
+        """What an error says; as RFC 9457 wants it, whatever it is."""
         assert answer.status_code == status, answer.text
+        assert answer.headers["content-type"] == "application/problem+json"
+        told = answer.json()
+        assert told["status"] == status
+        assert told["type"] == f"urn:mainspring:error:{told['error']}"
+        assert told["title"]
+        assert told["attempted"] in told["detail"]
         return decode(answers.Problem, answer.content)
 
 

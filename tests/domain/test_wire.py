@@ -28,8 +28,8 @@ CONTROLLER = "Register Orders RoleOrders Heartbeat HeartbeatReply LeadEvent Rank
 PEOPLE = (
     "AddNodes ArrayView ArrivalView AttemptView ClusterView Event GoodputReport JobView PlanView PlannedStart Problem"
 )
-PEOPLE += " Goodput Remedy Shift Submit Team TeamUse TeamView WaitView WhatIf WhatIfAnswer Why"
-PEOPLE += " AuditLine Health HealthCheck NewToken Person TokenMade TokenView"
+PEOPLE += " Goodput Remedy Shift Submit SubmitBatch SubmittedBatch Team TeamUse TeamView WaitView WhatIf WhatIfAnswer"
+PEOPLE += " Why AuditLine Health HealthCheck NewToken Person TokenMade TokenView"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenSlurm"
 ERRORS = "MainspringError InvalidInput InvalidSpec ImpossibleJob InvalidMessage DamagedData NotFound Conflict"
 ERRORS += " IllegalTransition NotAllowed Unavailable StorageFull"

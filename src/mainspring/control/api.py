@@ -1,4 +1,4 @@
-"""The controller on HTTP: wire values in and out, bearer tokens on everything, errors as `answers.Problem`.
+"""The controller on HTTP: wire values in and out, bearer tokens on everything, errors as problems of RFC 9457.
 
 What there is to call is listed in `domain.routes`; here each becomes an endpoint.
 """
@@ -207,7 +207,7 @@ def _caller(
         address = request.client.host if request.client else ""
         caller = _control(request).people.caller(credentials.credentials if credentials else "", address=address)
     except NotAllowed as error:
-        raise HTTPException(401, detail=answers.problem_of(error), headers={"WWW-Authenticate": "Bearer"}) from error
+        raise HTTPException(401, detail=error, headers={"WWW-Authenticate": "Bearer"}) from error
     request.state.caller = caller
     if may is not None:
         caller.require_some(may)
@@ -238,8 +238,7 @@ async def _tell_error(request: Request, error: Exception) -> Response:
     if isinstance(error, NotAllowed) and caller is not None:
         refused = _control(request).people.refused
         await to_thread.run_sync(refused, caller, error.attempted, request.url.path, str(error))
-    status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
-    return _answer(answers.problem_of(error), status)
+    return _refuse(error, next((status for kind, status in _STATUSES if isinstance(error, kind)), 500))
 
 
 async def _tell_invalid(_: Request, error: Exception) -> Response:
@@ -247,20 +246,22 @@ async def _tell_invalid(_: Request, error: Exception) -> Response:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     told = InvalidInput("read a request", on=where, got=repr(first.get("input"))[:120], wanted=str(first["msg"]))
-    return _answer(answers.problem_of(told), 400)
+    return _refuse(told, 400)
 
 
 async def _tell_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, StarletteHTTPException)
     told: object = error.detail
-    if not isinstance(told, answers.Problem):
+    if not isinstance(told, MainspringError):
         kind = NotFound if error.status_code == 404 else InvalidInput
-        told = answers.problem_of(
-            kind("serve a request", on=f"{request.method} {request.url.path}"[:200], got=str(error.detail))
-        )
-    answer = _answer(told, error.status_code)
+        told = kind("serve a request", on=f"{request.method} {request.url.path}"[:200], got=str(error.detail))
+    answer = _refuse(told, error.status_code)
     answer.headers.update(error.headers or {})
     return answer
+
+
+def _refuse(error: MainspringError, status: int) -> Response:
+    return Response(encode(answers.problem_of(error, status)), status_code=status, media_type=answers.PROBLEM_TYPE)
 
 
 async def _tell_nobody(_: Request, error: Exception) -> Response:

@@ -38,7 +38,7 @@ def documented(route: Route[..., Any]) -> dict[str, Any]:
     if not route.people:
         health = {"content": _shown(answers.Health)}
         return {"responses": {200: {"description": "Done"} | health, 503: {"description": "It cannot"} | health}}
-    failures = {"content": _shown(answers.Problem)}
+    failures = {"content": {answers.PROBLEM_TYPE: _shown(answers.Problem)["application/json"]}}
     responses: dict[int, Any] = {status: {"description": words} | failures for status, words in _PROBLEMS.items()}
     said: dict[str, Any] = {"responses": responses}
     answer, body = route.signature.return_annotation, route.signature.parameters.get("body")

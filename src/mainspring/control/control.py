@@ -19,31 +19,32 @@ from mainspring.control.service.health import Pulse
 from mainspring.control.service.machines import KnownMachines
 from mainspring.control.service.people import People
 from mainspring.control.service.questions import Questions
-from mainspring.control.service.submits import (
-    array_of,
-    made_before,
-    require_jobs,
-    require_known,
-    require_room,
-    require_small,
-)
+from mainspring.control.service.submits import Submits, array_of
 from mainspring.control.service.views import find_job, list_jobs, view_clusters, view_job
 from mainspring.control.state.active_state import ActiveState
 from mainspring.control.state.latest_plan import LatestPlans
 from mainspring.control.store.audit import note
 from mainspring.control.store.fleet import FleetView
 from mainspring.control.store.holdings import allocation_of_rank
-from mainspring.control.store.ledger import StateWriter, StopCause, member_name
+from mainspring.control.store.ledger import StateWriter, StopCause
 from mainspring.control.store.records import attempts_of, events_since, jobs_of_array
-from mainspring.control.store.schema import KEY_LENGTH_MAX
 from mainspring.control.store.settings import AgentAccess, Settings
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
-from mainspring.domain.answers import ClusterView, Event, GoodputReport, Health, JobView, Submit
-from mainspring.domain.errors import InvalidInput, NotFound
+from mainspring.domain.answers import (
+    ClusterView,
+    Event,
+    GoodputReport,
+    Health,
+    JobView,
+    Submit,
+    SubmitBatch,
+    SubmittedBatch,
+)
+from mainspring.domain.errors import NotFound
 from mainspring.domain.fleet import LogChunk
 from mainspring.domain.goodput import Goodput
-from mainspring.domain.ids import ClusterName, JobId, TeamName, checked_name, draw_id
+from mainspring.domain.ids import ClusterName, JobId, TeamName, draw_id
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.ports import Clock, Dice, Engine
@@ -51,7 +52,6 @@ from mainspring.domain.routes import LIST_MAX, LOG_BYTES_MAX
 from mainspring.domain.team import Right
 from mainspring.domain.wire import Heartbeat, HeartbeatReply, Orders, Register
 from mainspring.planner import Policy
-from mainspring.planner.feasible import feasible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class Control:
         self._access = access
         self._listens_since_s = clock.now_s()
         self.questions = Questions(store, self.pictures, clock)
-        self._machines = KnownMachines(self.fleet)
+        self._submits = Submits(store, KnownMachines(self.fleet), clock, dice, self.wake.set)
         self.people = People(store, self.pictures, clock, dice, self.wake.set)
         self.pulse = Pulse(clock, self.fleet, self._engines)
 
@@ -153,36 +153,20 @@ class Control:
             Conflict: The key made a job of another spec.
             InvalidInput: The key, the spec or an array's name is too long, or too many jobs wait.
         """
-        if len(submit.key) > KEY_LENGTH_MAX:
-            raise InvalidInput("submit a job", on="field 'key'", wanted=f"at most {KEY_LENGTH_MAX} letters")
-        if submit.count > 1:
-            checked_name(member_name(submit.spec.name, submit.count - 1), "the last job of an array")
-        require_small(submit.spec)
-        with self.store.read() as connection:
-            require_known(connection, submit.spec.team)
-            caller.require(connection, Right.SUBMIT_JOBS, submit.spec.team)
-            made = made_before(connection, submit)
-        if made is not None:
-            return self._view(made, submit.spec)
-        machines = self._machines.snapshot()
-        impossible = feasible(machines, submit.spec) if machines else None
-        if impossible is not None:
-            raise impossible
-        with self.store.write() as connection:
-            made = made_before(connection, submit)
-            if made is None:
-                require_room(connection, submit.count)
-                require_jobs(connection, submit.spec.after, sight(connection, caller))
-                drawn = draw_id("job", self._dice)
-                width = len(str(submit.count - 1))
-                ids = [JobId(f"{drawn}-{index:0{width}}") for index in range(submit.count)]
-                made = JobId(drawn) if submit.count == 1 else ids[0]
-                every = [made] if submit.count == 1 else ids
-                now_s, team = self.clock.now_s(), submit.spec.team
-                StateWriter(connection, now_s).submit(every, submit, owner=caller.holder)
-                note(connection, caller, "submit a job", made, team=team, now_s=now_s)
-        self.wake.set()
+        (made,) = self._submits.submit([submit], caller)
         return self._view(made, submit.spec)
+
+    def submit_batch(self, batch: SubmitBatch, caller: Caller = LAB_ITSELF) -> SubmittedBatch:
+        """Returns the jobs made of many requests, of which all are taken or none.
+
+        Args:
+            batch: Each with a key, if a repeat shall be harmless.
+            caller: A member of every spec's team.
+
+        Raises:
+            MainspringError: See `submit`.
+        """
+        return SubmittedBatch(jobs=tuple(self._submits.submit(batch.submits, caller)))
 
     def job(self, reference: str, caller: Caller = LAB_ITSELF) -> JobView:
         """Returns one job.

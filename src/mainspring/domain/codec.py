@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MESSAGE_BYTES_MAX = 8 << 20  # A heartbeat of 10,000 ranks is about 2 MB; a manifest part of 10,000 shards 3 MB.
 DEPTH_MAX = 16
-ITEMS_MAX = 250_000
+ITEMS_MAX = 500_000  # A batch of 10,000 plain jobs.
 WHOLE_MAX = (1 << 63) - 1  # What a column of a store holds.
 
 Value = TypeVar("Value")

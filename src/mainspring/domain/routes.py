@@ -291,6 +291,10 @@ class Calls(LabCalls):
     def submit(self, body: answers.Submit) -> answers.JobView:
         """Takes a job, or returns the one that the same key made before. `Client` draws a key where none is given."""
 
+    @route("POST", "/jobs/batch", may=Right.SUBMIT_JOBS, patient=True, repeats=True)
+    def submit_batch(self, body: answers.SubmitBatch) -> answers.SubmittedBatch:
+        """Takes many jobs in one transaction: all of them, or none. `Client` draws a key for each that has none."""
+
     @route("GET", "/jobs/{job}/events", may=_JOBS, handler="events")
     def job_events(self, job: str, *, since: Since = 0, limit: Limit = LIST_MAX) -> tuple[answers.Event, ...]:
         """Lists a job's events after a sequence number, oldest first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import is_dataclass, replace
 from secrets import token_hex
 from types import TracebackType
@@ -27,6 +27,8 @@ ASK_S = 300.0  # What makes whole plans, or a hundred thousand jobs, takes a whi
 RECONNECT_S_MAX = 30.0  # A server that is started anew takes a few seconds.
 EVENTS_MAX = 20_000  # Newest ones of a job that are worth holding: a month of an attempt with much trouble.
 KEY_BYTES = 16
+KEY_ROOM = 2 * KEY_BYTES
+BATCH_BYTES_MAX = 6 << 20  # Below what one message may hold, by its length and by its parts.
 _POLL_S = 0.2
 _DISTRUST = "CERTIFICATE_VERIFY_FAILED"  # OpenSSL's own word for it.
 
@@ -126,8 +128,10 @@ class Client(Calls):
     def _response(self, route: Route[P, Any], *args: P.args, **kwargs: P.kwargs) -> httpx.Response:
         given = route.signature.bind(*args, **kwargs).arguments
         body = given.pop("body", None)
-        if isinstance(body, answers.Submit) and not body.key:
-            body = replace(body, key=token_hex(KEY_BYTES))  # So that a lost answer is no second job.
+        if isinstance(body, answers.Submit):
+            body = _with_key(body)
+        elif isinstance(body, answers.SubmitBatch):
+            body = replace(body, submits=tuple(map(_with_key, body.submits)))
         query = {name: to_plain(given.pop(each.name, None)) for name, each in route.query.items()}
         return self._send(
             route.method,
@@ -177,6 +181,26 @@ class Client(Calls):
         if response.status_code >= 400:
             raise _error_of(response)
         return response
+
+
+def batches(submits: Iterable[answers.Submit]) -> Iterator[answers.SubmitBatch]:
+    """Yields submits in batches that a server takes: of so many at most, and so many bytes."""
+    some: list[answers.Submit] = []
+    size = 0
+    for submit in submits:
+        own = len(encode(submit)) + KEY_ROOM
+        if some and (len(some) == answers.BATCH_MAX or size + own > BATCH_BYTES_MAX):
+            yield answers.SubmitBatch(submits=tuple(some))
+            some, size = [], 0
+        some.append(submit)
+        size += own
+    if some:
+        yield answers.SubmitBatch(submits=tuple(some))
+
+
+def _with_key(submit: answers.Submit) -> answers.Submit:
+    """Returns a submit of which a repeat, after an answer that was lost, makes no second job."""
+    return submit if submit.key else replace(submit, key=token_hex(KEY_BYTES))
 
 
 def _in_the_clear(url: str) -> bool:

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mainspring import objects
-from mainspring.app.base.client import Client
+from mainspring.app.base.client import Client, batches
 from mainspring.app.base.home import Home, ServerRecord
 from mainspring.app.base.specs import option_from, spec_from
 from mainspring.domain import answers
 from mainspring.domain.codec import from_plain, to_plain
 from mainspring.domain.errors import NotFound, Unavailable
-from mainspring.domain.ids import TeamName
-from mainspring.domain.job import LAB, JobSpec
+from mainspring.domain.ids import JobId, TeamName
+from mainspring.domain.job import LAB, Code, JobSpec
 from mainspring.domain.life import ended
 from mainspring.domain.routes import Answer, LabCalls, P, Route
 from mainspring.domain.team import Team
@@ -199,15 +199,7 @@ class Lab(LabCalls):
         Raises:
             NotFound: There is no such checkpoint.
         """
-        from mainspring.app.base.code import record_environment, snapshot_code
-
-        store = self.objects()
-        if code is None:
-            taken = record_environment(store)
-        else:
-            tree = snapshot_code(code, store)
-            taken = tree.code
-            on_code(tree)
+        taken = self._take(code, on_code)
         with self.client() as client:
             first = {name: name for name in spec.after} | {name: client.status(name).id for name in after}
             begins_from = begins_from or spec.begins_from
@@ -222,6 +214,35 @@ class Lab(LabCalls):
                 spec, code=taken, after=tuple(dict.fromkeys(first.values())), begins_from=begins_from
             )
             return client.submit(answers.Submit(spec=spec, key=key, count=count))
+
+    def run_all(
+        self,
+        specs: Sequence[JobSpec],
+        *,
+        code: Path | None = None,
+        on_code: Callable[[TakenCode], object] = lambda taken: None,
+    ) -> tuple[JobId, ...]:
+        """Submits many jobs, in batches of which each is taken whole or not at all, and returns their ids in order.
+
+        Args:
+            specs: What to run; `after` and `begins_from` name jobs by their ids.
+            code: As for `run`; what is taken is the same for all.
+            on_code: As for `run`.
+        """
+        taken = self._take(code, on_code)
+        submits = (answers.Submit(spec=dataclasses.replace(spec, code=taken)) for spec in specs)
+        with self.client() as client:
+            return tuple(job for batch in batches(submits) for job in client.submit_batch(batch).jobs)
+
+    def _take(self, code: Path | None, on_code: Callable[[TakenCode], object]) -> Code:
+        from mainspring.app.base.code import record_environment, snapshot_code
+
+        store = self.objects()
+        if code is None:
+            return record_environment(store)
+        tree = snapshot_code(code, store)
+        on_code(tree)
+        return tree.code
 
     def again(self, job: str, *, key: str = "") -> answers.JobView:
         """Submits a job's spec and code once more and returns the new job.

@@ -2,21 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
 
 import sqlalchemy as sa
 
-from mainspring.control.store.records import ACTIVE_MAX, JOB_LIVE, JobRecord, jobs_by_id, read_text, tenants, text_of
-from mainspring.control.store.schema import jobs
+from mainspring.control.service.machines import KnownMachines
+from mainspring.control.store.audit import note
+from mainspring.control.store.ledger import StateWriter, member_name
+from mainspring.control.store.records import (
+    ACTIVE_MAX,
+    JOB_LIVE,
+    JobRecord,
+    chunks,
+    jobs_by_id,
+    read_text,
+    tenants,
+    text_of,
+)
+from mainspring.control.store.schema import KEY_LENGTH_MAX, jobs
+from mainspring.control.store.store import Store
+from mainspring.control.store.tokens import Caller, sight
 from mainspring.domain.answers import Submit
 from mainspring.domain.errors import Conflict, InvalidInput, NotFound, nearest
-from mainspring.domain.ids import JobId, TeamName
+from mainspring.domain.ids import JobId, TeamName, checked_name, draw_id
 from mainspring.domain.job import LAB, JobSpec
+from mainspring.domain.ports import Clock, Dice
+from mainspring.domain.team import Right
+from mainspring.planner.feasible import feasible
 
 SPEC_BYTES_MAX = 1 << 20
+_MADE = (jobs.c.id, jobs.c.submit_key, jobs.c.spec, jobs.c.array_count)
 
 
-def require_known(connection: sa.Connection, team: TeamName) -> None:
+@final
+class Submits:
+    """Takes jobs: checks every part of a request, then writes all of it or nothing. Used by many threads.
+
+    Args:
+        machines: What clusters have.
+        dice: Draws ids.
+        wake: Told that there is something to plan.
+    """
+
+    def __init__(
+        self, store: Store, machines: KnownMachines, clock: Clock, dice: Dice, wake: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._machines = machines
+        self._clock = clock
+        self._dice = dice
+        self._wake = wake
+
+    def submit(self, submits: Sequence[Submit], caller: Caller) -> Sequence[JobId]:
+        """Returns the job that each request made, now or when its key was first used; of an array, the first.
+
+        Args:
+            caller: A member of every spec's team.
+
+        Raises:
+            NotAllowed: The caller is not.
+            NotFound: There is no such team, or a job one comes after is not known.
+            ImpossibleJob: No cluster could ever run one.
+            Conflict: A key made a job of another spec, or stands here twice.
+            InvalidInput: A key, a spec or an array's name is too long, or too many jobs wait.
+        """
+        for submit in submits:
+            _require_short(submit)
+        with self._store.read() as connection:
+            for team in dict.fromkeys(submit.spec.team for submit in submits):
+                _require_known(connection, team)
+                caller.require(connection, Right.SUBMIT_JOBS, team)
+            made = _made_before(connection, submits)
+        if len(made) < len(submits):
+            self._require_possible([submit for at, submit in enumerate(submits) if at not in made])
+            with self._store.write() as connection:
+                made = _made_before(connection, submits)
+                made |= self._write(connection, {at: one for at, one in enumerate(submits) if at not in made}, caller)
+            self._wake()
+        return [made[at] for at in range(len(submits))]
+
+    def _require_possible(self, submits: Sequence[Submit]) -> None:
+        machines = self._machines.snapshot()
+        if machines is None:
+            return
+        specs = {tuple((role.name, role.options) for role in submit.spec.roles): submit.spec for submit in submits}
+        for spec in specs.values():
+            impossible = feasible(machines, spec)
+            if impossible is not None:
+                raise impossible
+
+    def _write(self, connection: sa.Connection, fresh: Mapping[int, Submit], caller: Caller) -> dict[int, JobId]:
+        if not fresh:
+            return {}
+        _require_room(connection, sum(submit.count for submit in fresh.values()))
+        after = dict.fromkeys(job for submit in fresh.values() for job in submit.spec.after)
+        _require_jobs(connection, list(after), sight(connection, caller))
+        new = {at: (submit, self._draw(submit.count)) for at, submit in fresh.items()}
+        now_s = self._clock.now_s()
+        StateWriter(connection, now_s).submit(list(new.values()), owner=caller.holder)
+        for team in dict.fromkeys(submit.spec.team for submit in fresh.values()):
+            own = [ids[0] for submit, ids in new.values() if submit.spec.team == team]
+            words = "submit a job" if len(own) == 1 else f"submit {len(own)} jobs"
+            note(connection, caller, words, own[0], team=team, now_s=now_s)
+        return {at: ids[0] for at, (_, ids) in new.items()}
+
+    def _draw(self, count: int) -> Sequence[JobId]:
+        drawn, width = draw_id("job", self._dice), len(str(count - 1))
+        return [JobId(f"{drawn}-{index:0{width}}") for index in range(count)] if count > 1 else [JobId(drawn)]
+
+
+def _require_known(connection: sa.Connection, team: TeamName) -> None:
     """Refuses a team that nobody placed in the tree: most likely a slip of the pen, which no quota would bind.
 
     Args:
@@ -32,12 +128,13 @@ def require_known(connection: sa.Connection, team: TeamName) -> None:
         )
 
 
-def require_small(spec: JobSpec) -> None:
-    """Refuses a spec that nobody wrote by hand: every look at a job reads it.
-
-    Raises:
-        InvalidInput: It is too long.
-    """
+def _require_short(submit: Submit) -> None:
+    """Refuses names beyond their bounds, and a spec that nobody wrote by hand: every look at a job reads it."""
+    spec = submit.spec
+    if len(submit.key) > KEY_LENGTH_MAX:
+        raise InvalidInput("submit a job", on="field 'key'", wanted=f"at most {KEY_LENGTH_MAX} letters")
+    if submit.count > 1:
+        checked_name(member_name(spec.name, submit.count - 1), "the last job of an array")
     size = len(text_of(spec).encode())
     if size > SPEC_BYTES_MAX:
         raise InvalidInput(
@@ -49,18 +146,24 @@ def require_small(spec: JobSpec) -> None:
         )
 
 
-def made_before(connection: sa.Connection, submit: Submit) -> JobId | None:
-    """Returns the job that a request's key made before, None for none.
+def _made_before(connection: sa.Connection, submits: Sequence[Submit]) -> dict[int, JobId]:
+    """Returns the jobs that requests' keys made before, by place."""
+    at_key: dict[tuple[TeamName, str], int] = {}
+    for at, submit in enumerate(submits):
+        if submit.key and at_key.setdefault((submit.spec.team, submit.key), at) != at:
+            raise Conflict("submit jobs", on=f"key {submit.key!r}", got="two submits under it", wanted="one")
+    found = {}
+    for some in chunks(list(at_key)):
+        for team in dict.fromkeys(team for team, _ in some):
+            own = (jobs.c.team == team, jobs.c.submit_key.in_([key for of, key in some if of == team]))
+            for row in connection.execute(sa.select(*_MADE).where(*own)):
+                at = at_key[team, row.submit_key]
+                _require_same(row, submits[at])
+                found[at] = JobId(row.id)
+    return found
 
-    Raises:
-        Conflict: It was made of another spec.
-    """
-    if not submit.key:
-        return None
-    own = (jobs.c.team == submit.spec.team, jobs.c.submit_key == submit.key)
-    made = connection.execute(sa.select(jobs.c.id, jobs.c.spec, jobs.c.array_count).where(*own)).one_or_none()
-    if made is None:
-        return None
+
+def _require_same(made: Any, submit: Submit) -> None:
     # Texts differ for equal specs when one was written by a version with other fields.
     same = made.spec == text_of(submit.spec) or read_text(JobSpec, made.spec) == submit.spec
     if not same or (made.array_count or 1) != submit.count:
@@ -70,10 +173,9 @@ def made_before(connection: sa.Connection, submit: Submit) -> JobId | None:
             got=f"another spec than the one that made {made.id}",
             next_step="submit it under a key of its own",
         )
-    return JobId(made.id)
 
 
-def require_room(connection: sa.Connection, more: int) -> None:
+def _require_room(connection: sa.Connection, more: int) -> None:
     """Refuses jobs beyond what one loop looks at.
 
     Args:
@@ -88,7 +190,7 @@ def require_room(connection: sa.Connection, more: int) -> None:
         raise InvalidInput("submit a job", got=f"{count} jobs that have not ended", wanted=f"at most {ACTIVE_MAX}")
 
 
-def require_jobs(connection: sa.Connection, after: Sequence[JobId], seen: frozenset[TeamName] | None) -> None:
+def _require_jobs(connection: sa.Connection, after: Sequence[JobId], seen: frozenset[TeamName] | None) -> None:
     """Refuses jobs to come after that nobody submitted: the job would wait for ever.
 
     Args:

@@ -19,7 +19,7 @@ from mainspring.control.store.schema import JOB_ROWS, REASON_LENGTH_MAX, agents,
 from mainspring.domain.answers import Submit
 from mainspring.domain.codec import alike
 from mainspring.domain.fleet import NodeRef
-from mainspring.domain.ids import AllocationId, AttemptId, JobId, NodeName
+from mainspring.domain.ids import AllocationId, AttemptId, JobId, NodeName, TeamName
 from mainspring.domain.life import (
     ALLOCATION_MOVES,
     ATTEMPT_MOVES,
@@ -164,24 +164,28 @@ class StateWriter:
             )
         )
 
-    def submit(self, made: Sequence[JobId], submit: Submit, *, owner: str = "") -> None:
-        """Writes a new job, or the jobs of a new array, queued. The spec's text is written once, with the first.
+    def submit(self, made: Sequence[tuple[Submit, Sequence[JobId]]], *, owner: str = "") -> None:
+        """Writes new jobs, queued. The text of an array's spec is written once, with its first job.
 
         Args:
-            made: Their ids, in order.
+            made: Each submit, and the ids of its jobs in order.
             owner: Who submits them.
         """
-        spec, first = submit.spec, made[0]
         known = {"state": JobState.QUEUED, "submitted_s": self.now_s, "owner": owner}
-        alike_all = alike(JobRecord, spec, submit) | known
-        rows = [JOB_ROWS.row({**alike_all, "id": job}) | {"spec": "", "submit_key": None} for job in made]
-        rows[0] |= {"spec": text_of(spec), "submit_key": submit.key or None}
-        if len(made) > 1:
-            for index, row in enumerate(rows):
-                place = {"array": first, "array_index": index, "array_count": len(made)}
-                row |= JOB_ROWS.row({**place, "name": member_name(spec.name, index)})
+        rows: list[dict[str, object]] = []
+        for submit, ids in made:
+            many = len(ids) > 1
+            place = (ids[0], 0, len(ids)) if many else (None, None, None)
+            own = {"id": ids[0]} | dict(zip(("array", "array_index", "array_count"), place, strict=True))
+            one = JOB_ROWS.row(alike(JobRecord, submit.spec, submit) | known | own)
+            one |= {"spec": text_of(submit.spec), "submit_key": submit.key or None}
+            rows.append(one | {"name": member_name(submit.spec.name, 0)} if many else one)
+            for index, job in enumerate(ids[1:], 1):
+                other = {"id": job, "array_index": index, "name": member_name(submit.spec.name, index)}
+                rows.append(one | other | {"spec": "", "submit_key": None})
         self.connection.execute(sa.insert(jobs), rows)
-        self.tell_each(made, [JobSubmittedEvent(name=str(row["name"]), team=spec.team) for row in rows])
+        told = [JobSubmittedEvent(name=str(row["name"]), team=TeamName(str(row["team"]))) for row in rows]
+        self.tell_each([job for _, ids in made for job in ids], told)
 
     def cancel_queued(self, queued: Sequence[JobRecord], by: str) -> None:
         """Cancels jobs that wait, as many as there are, in a few statements.

@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from mainspring.domain.answers.clusters import ClusterView, TeamUse, TeamView
     from mainspring.domain.answers.health import Health, HealthCheck, HealthStatus
     from mainspring.domain.answers.jobs import (
+        BATCH_MAX,
         ArrayView,
         AttemptView,
         Event,
         GoodputReport,
         JobView,
         Submit,
+        SubmitBatch,
+        SubmittedBatch,
     )
     from mainspring.domain.answers.people import AuditLine, NewToken, Person, TokenMade, TokenView
     from mainspring.domain.answers.plans import (
@@ -33,6 +36,6 @@ if TYPE_CHECKING:
         WhatIfAnswer,
         Why,
     )
-    from mainspring.domain.answers.problems import Problem, error_of, problem_of
+    from mainspring.domain.answers.problems import PROBLEM_TYPE, Problem, error_of, problem_of
 else:
     __getattr__, __dir__ = names_of(__name__)

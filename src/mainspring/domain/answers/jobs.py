@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from mainspring.domain.wire.events import AnyEvent
 
 
+BATCH_MAX = 10_000  # Submits of one request.
+
+
 @message("Submit")
 class Submit:
     """A job to run, or an array of `count` equal ones called `<name>-0` and so on.
@@ -37,6 +40,35 @@ class Submit:
         """
         if not 1 <= self.count <= ARRAY_MAX:
             raise InvalidInput("submit jobs", on="field 'count'", got=str(self.count), wanted=f"1 to {ARRAY_MAX}")
+
+
+@message("SubmitBatch")
+class SubmitBatch:
+    """Up to `BATCH_MAX` submits, of which all are taken or none. None can come after another of the same batch."""
+
+    submits: tuple[Submit, ...]
+
+    def __post_init__(self) -> None:
+        """Checks how many there are.
+
+        Raises:
+            InvalidInput: None, or too many.
+        """
+        if not 1 <= len(self.submits) <= BATCH_MAX:
+            raise InvalidInput(
+                "submit a batch",
+                on="field 'submits'",
+                got=f"{len(self.submits)} submits",
+                wanted=f"1 to {BATCH_MAX}",
+                next_step="send it in pieces",
+            )
+
+
+@message("SubmittedBatch")
+class SubmittedBatch:
+    """The job that each submit of a batch has made, now or before, in order; of an array, its first."""
+
+    jobs: tuple[JobId, ...]
 
 
 @message("ArrayView")

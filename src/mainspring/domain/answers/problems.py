@@ -6,10 +6,15 @@ from mainspring.domain import errors
 from mainspring.domain.codec import message
 from mainspring.domain.errors import MainspringError
 
+PROBLEM_TYPE = "application/problem+json"  # How RFC 9457 calls what an HTTP server says of an error.
+
 
 @message("Problem")
 class Problem:
-    """An error as it travels over HTTP; the parts are those of `MainspringError`."""
+    """An error as it travels: the parts of `MainspringError`, and over HTTP those of RFC 9457 beside them.
+
+    `type` names the kind of error and `title` says what that is; `detail` tells of this one in a sentence.
+    """
 
     error: str
     attempted: str
@@ -17,6 +22,10 @@ class Problem:
     got: str = ""
     wanted: str = ""
     next_step: str = ""
+    type: str = "about:blank"
+    title: str = ""
+    status: int = 0
+    detail: str = ""
 
 
 _ERRORS = {
@@ -26,13 +35,18 @@ _ERRORS = {
 }
 
 
-def problem_of(error: MainspringError) -> Problem:
+def problem_of(error: MainspringError, status: int = 0) -> Problem:
     """Returns an error as it travels.
 
     Args:
         error: What was raised.
+        status: HTTP's, where it travels so.
     """
     return Problem(
+        type=f"urn:mainspring:error:{error.wire_name}",
+        title=(type(error).__doc__ or "").split(".")[0],
+        status=status,
+        detail=str(error),
         error=error.wire_name,
         attempted=error.attempted,
         on=error.on,
