@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, final
 from mainspring.checkpoint import Claim
 from mainspring.domain import wire
 from mainspring.domain.life import AttemptState
+from mainspring.domain.wire.events.leads import AgentLostEvent
 from mainspring.node.lead import effects
 from mainspring.node.lead.lead import Lead
 from mainspring.node.lead.reports import Answered, Reports
@@ -80,8 +81,17 @@ class SimulatedLead:
         return self.hosted
 
     def _collect(self) -> None:
+        for event in self.lead.events:
+            if event.kind == AgentLostEvent.kind:
+                self._check_given_up(event.detail["agent"])
         self.told += self.lead.events
         self._reports.collect()
+
+    def _check_given_up(self, number: object) -> None:
+        """Checks that no rank of an agent lives that is given up: others may soon take its place."""
+        for agent in self._attempt.living:
+            if agent.orders is not None and (agent.orders.epoch, agent.number) == (self.orders.epoch, number):
+                assert not agent.ranks, f"agent {number} is given up, and its ranks {sorted(agent.ranks)} live"
 
     # ------------------------------------------------------------ effects
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NOTICE_S = 0.04  # Until a rank hears that a peer's process is gone.
 START_S = 1.5
 COPY_S_MAX = 0.3
-SLOW, SLOW_COPY_S_MAX = 0.1, 5.0  # So often is the way to a peer as busy as that.
+SLOW_COPY_S_MAX = 5.0
 BLOCKED_S = 0.002  # By one snapshot.
 
 
@@ -35,6 +35,7 @@ class Ranks:
     def __init__(self, attempt: SimulatedAttempt, *, last: int, reconnects: bool, step_s: float) -> None:
         self.last = last
         self.reconnects = reconnects
+        self.slow_copies = 0.0  # How often the way to a peer is busy for seconds.
         self.cost_s = 0.0  # What a snapshot and its copy each cost their node, beside what blocks ranks.
         self._attempt = attempt
         self._failing: set[RunKey] = set()
@@ -160,7 +161,7 @@ class Ranks:
         if peer is not None and peer is not agent:
             taken, run = StateSnapshot(holding, rank.state), rank.run
             luck = self._attempt.luck
-            delay_s = within(luck, 0.0, SLOW_COPY_S_MAX if chance(luck, SLOW) else COPY_S_MAX)
+            delay_s = within(luck, 0.0, SLOW_COPY_S_MAX if chance(luck, self.slow_copies) else COPY_S_MAX)
             self._attempt.agenda.after(delay_s, lambda: self._copy(agent, peer, taken, run))
 
     def _copy(self, agent: Agent, peer: Agent, taken: StateSnapshot, run: RunKey) -> None:

@@ -25,6 +25,7 @@ _CUT_S_MAX = 90  # Several leases: long enough for another lead to be named, or 
 _STORE_AWAY_S_MAX = 60
 _LATE_BEAT_S_MAX = 60
 _TOGETHER, _AGAIN_S_MAX = 0.3, 8.0  # Troubles come together: a line breaks too, another rank dies soon after.
+_SLOW_COPIES = 0.1
 _BOOT_S_MAX = 8  # Agents of one allocation do not come at once.
 _STEPS_MAX = 40  # Of most jobs:
 _LONG, _LONG_STEPS_MAX = 0.4, 240  # some last for many leases.
@@ -210,7 +211,7 @@ class Gangs:
         def ended(agent: Agent, exit_code: int, reason: str) -> None:
             cluster.inner.end_agent(agent.allocation, agent.index, exit_code=exit_code, reason=reason)
 
-        return SimulatedAttempt(
+        made = SimulatedAttempt(
             self.agenda,
             luck,
             calls,
@@ -219,6 +220,8 @@ class Gangs:
             ended=ended,
             seen=self._seen,
         )
+        made.ranks.slow_copies = _SLOW_COPIES
+        return made
 
     # ------------------------------------------------------------ what happens to them
 
