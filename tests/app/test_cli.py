@@ -71,6 +71,12 @@ def test_a_first_job_runs_and_every_verb_speaks_of_it(lab: Lab) -> None:
     assert "hello there" in _ms(lab, "logs", "hello").stdout
     assert "succeeded" in _ms(lab, "status", "hello").stdout
     assert _json(lab, "status")["jobs"] == {"succeeded": 1}
+    assert "running -> succeeded: every rank ended well" in _ms(lab, "events", "--limit", "1").stdout
+    told = [json.loads(line) for line in _ms(lab, "events", "hello", "-f", "--json").stdout.splitlines()]
+    assert (told[0]["kind"], told[-1]["detail"]["after"]) == ("job_submitted", "succeeded")
+    assert _ms(lab, "ps", "--owner", "nobody").stdout.strip() == "No jobs of those."
+    assert "--after job-" in _ms(lab, "ps", "--limit", "1").stderr
+    assert _json(lab, "ps", "--after", "hello") == []
     assert _json(lab, "fleet")[0]["inventory"]["simulated"] is True
 
 

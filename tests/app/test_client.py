@@ -13,13 +13,13 @@ import pytest
 
 from mainspring.app.base.client import BATCH_BYTES_MAX, Client, batches
 from mainspring.app.sdk.lab import Lab, job
-from mainspring.domain.answers import BATCH_MAX, NewToken, Submit, SubmitBatch
+from mainspring.domain.answers import BATCH_MAX, NewToken, Submit, SubmitBatch, problem_of
 from mainspring.domain.codec import encode
-from mainspring.domain.errors import Unavailable
+from mainspring.domain.errors import TooManyRequests, Unavailable
 
 
 class LossyLine:
-    """Passes requests on to a server, one a connection; on request it keeps the next answer to itself."""
+    """Passes requests on to a server, one a connection; on request it keeps answers to itself or refuses."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -27,6 +27,7 @@ class LossyLine:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.lose = 0
+        self.refuse = 0
         self.seen: list[str] = []
         Thread(target=self._run, daemon=True).start()
 
@@ -42,6 +43,13 @@ class LossyLine:
     def _pass_on(self, caller: socket.socket) -> None:
         request = self._whole(caller)
         self.seen.append(request.partition(b" HTTP")[0].decode())
+        if self.refuse:
+            self.refuse -= 1
+            told = encode(problem_of(TooManyRequests("serve a request"), 429))
+            caller.sendall(
+                b"HTTP/1.1 429 Later\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(told), told)
+            )
+            return
         with socket.create_connection(self._server) as server:
             server.sendall(request)
             answer = self._whole(server)
@@ -57,6 +65,8 @@ class LossyLine:
             data += sender.recv(65_536)
         head, _, body = data.partition(b"\r\n\r\n")
         lengths = [line.split(b":")[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")]
+        while b"chunked" in head and not body.endswith(b"0\r\n\r\n"):
+            body += sender.recv(65_536)
         while lengths and len(body) < int(lengths[0]):
             body += sender.recv(65_536)
         return head + b"\r\n\r\n" + body
@@ -119,3 +129,24 @@ def test_submits_go_in_batches_of_as_many_and_as_long_as_a_server_takes() -> Non
     assert len(long) == 3
     assert max(len(encode(one)) for one in long) <= BATCH_BYTES_MAX
     assert [len(one.submits) for one in batches([])] == []
+
+
+def test_events_are_watched_across_a_connection_that_breaks(lab: Lab, line: LossyLine) -> None:
+    made = lab.run(job("watched", [sys.executable, "-c", "pass"], on=["h100"]))
+    lab.wait(made.id)
+    every = lab.events(made.id)
+    with Client(line.url, lab.home.token()) as client:
+        client.teams()
+        line.lose = 1
+        assert list(client.watch(made.id)) == list(every)
+        assert list(client.watch(made.id, since=every[1].sequence)) == list(every[2:])
+        assert list(client.past_events(made.id, since=0, limit=1)) == list(every)
+        assert list(client.past_events(made.id, since=None, limit=3)) == list(every[-3:])
+    assert list(lab.watch(made.id)) == list(every)
+
+
+def test_a_call_of_more_than_one_share_is_made_again_a_little_later(lab: Lab, line: LossyLine) -> None:
+    line.refuse = 2
+    with Client(line.url, lab.home.token()) as client:
+        assert client.new_token(NewToken(holder="bo")).token.holder == "bo"
+    assert line.seen == ["POST /v1/tokens"] * 3

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,8 @@ from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
 from mainspring.control import create_app, listen
+from mainspring.control.api_load import REQUESTS_MAX
+from mainspring.control.api_streams import Followers
 from mainspring.control.loop.loop import Step
 from mainspring.domain import answers, codec, wire
 from mainspring.domain.codec import MESSAGE_BYTES_MAX, decode, encode
@@ -318,6 +322,91 @@ def test_logs_followed_wait_for_a_cluster_that_does_not_answer_and_tell_what_is_
     ]
 
 
+def told(lines: Iterator[str]) -> Iterator[answers.Event]:
+    """The events of a stream, until it says that it ends."""
+    for line in lines:
+        if line == "event: end":
+            return
+        if line.startswith("data: "):
+            yield decode(answers.Event, line.removeprefix("data: ").encode())
+
+
+@pytest.mark.slow
+def test_events_of_a_job_followed_come_as_they_happen_and_end_with_the_job(api: Api) -> None:
+    job = api.submit(api.world.spec())
+    path = f"/v1/jobs/{job.id}/events?follow=true"
+    with api.http.stream("GET", path, headers=api.viewer, timeout=20) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        seen = told(answer.iter_lines())
+        assert next(seen).kind == "job_submitted"
+        api.world.run(job.id)
+        assert next(seen).kind == "attempt_granted"
+        api.world.succeed(job.id)
+        kinds = [event.kind for event in seen]
+    assert kinds[-1] == "job_moved"
+    every = decode(tuple[answers.Event, ...], api.get(f"/v1/jobs/{job.id}/events").content)
+    assert len(every) == 2 + len(kinds)
+    resumed = api.http.get(path, headers=api.viewer | {"Last-Event-ID": str(every[-3].sequence)})
+    assert list(told(iter(resumed.text.splitlines()))) == list(every[-2:])
+
+
+@pytest.mark.slow
+def test_events_of_the_lab_followed_are_those_one_may_read(api: Api) -> None:
+    world = api.world
+    world.control.people.set_team(Team(name=LAB))
+    for team in ("arms", "legs"):
+        world.control.people.set_team(Team(name=TeamName(team), parent=LAB))
+    secret = world.token(TeamRole.VIEWER, team="legs")
+    with api.http.stream("GET", "/v1/events?follow=true", headers={"Authorization": f"Bearer {secret}"}) as answer:
+        seen = told(answer.iter_lines())
+        own = []
+        for team in ("arms", "legs", "arms", "legs"):
+            job = api.submit(world.spec(team=TeamName(team)))
+            own += [job.id] if team == "legs" else []
+        assert [next(seen).job for _ in own] == own
+
+
+@pytest.mark.slow
+def test_stream_ends_once_the_token_is_removed(api: Api, served: Served) -> None:
+    served.app.state.followers = Followers(quiet_s=0.1)
+    with api.http.stream("GET", "/v1/events?follow=true", headers=api.viewer, timeout=20) as answer:
+        lines = answer.iter_lines()
+        while not next(lines).startswith(":"):
+            pass
+        for token in api.world.control.people.tokens():
+            if token.role is TeamRole.VIEWER:
+                api.world.control.people.remove_token(token.id)
+        assert all(line.startswith(":") or not line for line in lines)
+    assert api.http.get("/v1/jobs", headers=api.viewer).status_code == 401
+
+
+@pytest.mark.slow
+def test_caller_has_so_many_requests_open_and_no_more(api: Api) -> None:
+    with ExitStack() as held:
+        for _ in range(REQUESTS_MAX):
+            stream = held.enter_context(api.http.stream("GET", "/v1/events?follow=true", headers=api.viewer))
+            assert stream.status_code == 200
+        refused = api.http.get("/v1/jobs", headers=api.viewer)
+        assert api.problem(refused, 429).error == "TooManyRequests"
+        assert refused.headers["Retry-After"] == "1"
+        assert api.http.get("/v1/jobs", headers=api.member).status_code == 200
+    for _ in range(100):
+        if api.http.get("/v1/jobs", headers=api.viewer).status_code == 200:
+            return
+    raise AssertionError("requests that are over still count")
+
+
+def test_api_docs_name_no_address_of_others(api: Api) -> None:
+    page = api.http.get("/docs").text
+    assert "http://" not in page
+    assert "https://" not in page
+    assert '"validatorUrl": null' in page
+    paths = re.findall(r'(?:href|src)="([^"]+)"', page)
+    assert len(paths) == 3
+    for path in paths:
+        assert api.http.get(path).status_code == 200
+
+
 @pytest.mark.slow
 def test_openapi_document_describes_what_the_routes_answer(api: Api) -> None:
     document = api.http.get("/openapi.json").json()
@@ -347,22 +436,29 @@ def test_openapi_document_describes_what_the_routes_answer(api: Api) -> None:
 
 
 @pytest.mark.slow
-def test_requests_drawn_from_the_openapi_document_never_break_the_server(api: Api, served: Served) -> None:
+@pytest.mark.parametrize("role", [*TeamRole, None])
+def test_requests_drawn_from_the_openapi_document_never_break_the_server(
+    api: Api, served: Served, role: TeamRole | None
+) -> None:
     job = api.submit(api.world.spec())
     api.world.run(job.id)
     api.world.control.pulse.stepped(Step.RECORDED)
+    secret = next(iter(api.world.orders_of(job.id).values())).token
+    if role is not TeamRole.ATTEMPT:
+        secret = api.world.token(role) if role is not None else "nobody's"
+    headers = {"Authorization": f"Bearer {secret}"}
     schema = schemathesis.openapi.from_url(f"{served.url}/openapi.json")
     checks = [not_a_server_error, response_schema_conformance, status_code_conformance]
     for found in schema.get_all_operations():
         assert isinstance(found, Ok)
         operation = found.ok()
 
-        @settings(max_examples=8, database=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=4, database=None, suppress_health_check=list(HealthCheck))
         @given(case=operation.as_strategy())
         def call(case: Any) -> None:
             # Followed logs last as long as their job.
             case.query = {key: fact for key, fact in (case.query or {}).items() if key != "follow"}
-            case.call_and_validate(headers=api.admin, checks=checks)
+            case.call_and_validate(headers=headers, checks=checks)
 
         call()
 

@@ -108,7 +108,7 @@ def test_a_team_sees_its_own_jobs_and_those_below_alone(teams: World) -> None:
     assert {view.id for view in control.jobs(reader)} == {ids[ARMS], ids[GRASP]}
     assert {view.id for view in control.jobs(below)} == {ids[GRASP]}
     assert control.job("train", below).id == ids[GRASP]  # The newest of that name is a stranger's.
-    assert {event.job for event in control.all_events(reader)} == {ids[ARMS], ids[GRASP]}
+    assert {event.job for event in control.events(None, reader)} == {ids[ARMS], ids[GRASP]}
     for read in (control.job, control.events, control.logs, control.goodput, control.questions.why):
         with pytest.raises(NotFound):
             read(ids[VISION], reader)

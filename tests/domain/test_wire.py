@@ -29,10 +29,10 @@ PEOPLE = (
     "AddNodes ArrayView ArrivalView AttemptView ClusterView Event GoodputReport JobView PlanView PlannedStart Problem"
 )
 PEOPLE += " Goodput Remedy Shift Submit SubmitBatch SubmittedBatch Team TeamUse TeamView WaitView WhatIf WhatIfAnswer"
-PEOPLE += " Why AuditLine Health HealthCheck NewToken Person TokenMade TokenView"
+PEOPLE += " Why JobCounts AuditLine Health HealthCheck NewToken Person TokenMade TokenView"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenSlurm"
 ERRORS = "MainspringError InvalidInput InvalidSpec ImpossibleJob InvalidMessage DamagedData NotFound Conflict"
-ERRORS += " IllegalTransition NotAllowed Unavailable StorageFull"
+ERRORS += " IllegalTransition NotAllowed Unavailable StorageFull TooManyRequests"
 
 
 def test_names_of_messages_are_those_that_peers_and_files_of_other_versions_know() -> None:

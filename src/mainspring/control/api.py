@@ -18,12 +18,14 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
 
 from mainspring.control.api_arrivals import Arrivals, received
-from mainspring.control.api_logs import Followers, followed
-from mainspring.control.api_schema import documented, publish
+from mainspring.control.api_load import RETRY_AFTER_S, InFlight, count
+from mainspring.control.api_schema import STREAM_TYPE, documented, publish
+from mainspring.control.api_streams import Followers, followed_events, followed_output
 from mainspring.control.control import Control
 from mainspring.control.store.tokens import Caller
 from mainspring.domain import answers
@@ -36,6 +38,7 @@ from mainspring.domain.errors import (
     NotAllowed,
     NotFound,
     StorageFull,
+    TooManyRequests,
     Unavailable,
 )
 from mainspring.domain.routes import ROUTES, Calls, Route, Stream, bounds_of
@@ -48,9 +51,12 @@ _STATUSES: tuple[tuple[type[MainspringError], int], ...] = (
     (Conflict, 409),
     (NotAllowed, 403),
     (StorageFull, 507),
+    (TooManyRequests, 429),
     (Unavailable, 503),
 )  # The first that fits.
 _bearer = HTTPBearer(auto_error=False)
+DOCS = "/docs"  # Where people try calls from a browser; what it shows comes from this server alone.
+_DIGITS_MAX = 19  # Of a sequence: what a database's whole numbers hold.
 
 
 def create_app(control: Control, arrivals: Arrivals | None = None) -> FastAPI:
@@ -59,7 +65,14 @@ def create_app(control: Control, arrivals: Arrivals | None = None) -> FastAPI:
     Args:
         arrivals: Where recordings that are sent arrive; None for a server that takes none.
     """
-    app = FastAPI(title="Mainspring", version="1", docs_url=None, redoc_url=None)
+    app = FastAPIOffline(
+        docs_url=DOCS,
+        redoc_url=None,
+        title="Mainspring",
+        version="1",
+        static_url=f"{DOCS}-assets",
+        swagger_ui_parameters={"validatorUrl": None, "persistAuthorization": False},  # It would ask a stranger.
+    )
     app.state.control = control
     app.state.arrivals = arrivals
     app.state.followers = Followers()
@@ -72,6 +85,7 @@ def create_app(control: Control, arrivals: Arrivals | None = None) -> FastAPI:
             description=route.words,
             **documented(route),
         )
+    app.add_middleware(InFlight)
     app.add_exception_handler(MainspringError, _tell_error)
     app.add_exception_handler(RequestValidationError, _tell_invalid)
     app.add_exception_handler(StarletteHTTPException, _tell_http)
@@ -150,12 +164,35 @@ def _logs(
 ) -> Response:
     control = _control(request)
     if follow:
-        followers = cast(Followers, request.app.state.followers)
-        stream = followed(control, followers, job, caller, rank=rank, since=since, attempt=attempt)
-        return StreamingResponse(stream, media_type="text/event-stream")
+        stream = followed_output(control, _followers(request), job, caller, rank=rank, since=since, attempt=attempt)
+        return StreamingResponse(stream, media_type=STREAM_TYPE)
     chunk = control.logs(job, caller, rank=rank, since=since, attempt=attempt, limit=limit)
     headers = {"X-Next-Offset": str(chunk.next_offset)}
     return Response(chunk.data, media_type="application/octet-stream", headers=headers)
+
+
+def _events(
+    *,
+    request: Request,
+    caller: Caller,
+    since: int,
+    limit: int,
+    newest: bool,
+    follow: bool,
+    job: str | None = None,
+) -> Response:
+    control = _control(request)
+    if follow:
+        seen = _resumed(request, since)
+        stream = followed_events(control, _followers(request), job, caller, since=seen)
+        return StreamingResponse(stream, media_type=STREAM_TYPE)
+    return _answer(control.events(job, caller, since=since, limit=limit, newest=newest))
+
+
+def _resumed(request: Request, since: int) -> int:
+    """Returns the last event that a follower has seen: a browser that connects again says so by a header."""
+    last = request.headers.get("last-event-id", "")
+    return max(since, int(last)) if last.isascii() and last.isdigit() and len(last) < _DIGITS_MAX else since
 
 
 def _arrival(*, request: Request, caller: Caller, dataset: str, name: str, id: str, size: int) -> Response:
@@ -181,6 +218,8 @@ _OWN: Mapping[Route[..., Any], Callable[..., Any]] = {
     Calls.readyz: _ready,
     Calls.put_team: _set_team,
     Calls.read_logs: _logs,
+    Calls.job_events: _events,
+    Calls.all_events: _events,
     Calls.arrival: _arrival,
     Calls.send: _receive,
     Calls.set_recipe: _set_recipe,
@@ -189,6 +228,10 @@ _OWN: Mapping[Route[..., Any], Callable[..., Any]] = {
 
 def _control(request: Request) -> Control:
     return cast(Control, request.app.state.control)
+
+
+def _followers(request: Request) -> Followers:
+    return cast(Followers, request.app.state.followers)
 
 
 def _arrivals(request: Request) -> Arrivals:
@@ -209,6 +252,7 @@ def _caller(
     except NotAllowed as error:
         raise HTTPException(401, detail=error, headers={"WWW-Authenticate": "Bearer"}) from error
     request.state.caller = caller
+    count(request.scope, caller)
     if may is not None:
         caller.require_some(may)
     return caller
@@ -261,7 +305,9 @@ async def _tell_http(request: Request, error: Exception) -> Response:
 
 
 def _refuse(error: MainspringError, status: int) -> Response:
-    return Response(encode(answers.problem_of(error, status)), status_code=status, media_type=answers.PROBLEM_TYPE)
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, TooManyRequests) else None
+    told = encode(answers.problem_of(error, status))
+    return Response(told, status_code=status, media_type=answers.PROBLEM_TYPE, headers=headers)
 
 
 async def _tell_nobody(_: Request, error: Exception) -> Response:

@@ -20,15 +20,18 @@ _PROBLEMS = {
     403: "The token is too weak",
     404: "Nothing answers to that name",
     409: "It exists already, or has moved on",
+    429: "More at once than one caller's share; a little later it may be",
     503: "Something behind the controller does not answer",
     507: "No room is left for the store",
 }
 
 
+STREAM_TYPE = "text/event-stream"
 _FILE: dict[str, Any] = {"application/octet-stream": {}}
+_STREAM: dict[str, Any] = {STREAM_TYPE: {}}
 _LOGS = {
     "description": "A piece of output; with `follow`, server-sent events `log` and at last `end`",
-    "content": _FILE | {"text/event-stream": {}},
+    "content": _FILE | _STREAM,
     "headers": {"X-Next-Offset": {"schema": {"type": "integer"}}},
 }
 
@@ -47,7 +50,8 @@ def documented(route: Route[..., Any]) -> dict[str, Any]:
     elif answer is None:
         said["status_code"] = 204
     else:
-        responses[200] = {"description": "Done", "content": _shown(answer)}
+        followed = _STREAM if "follow" in route.query else {}
+        responses[200] = {"description": "Done", "content": _shown(answer) | followed}
     if body is not None:
         content = _FILE if body.annotation in (bytes, Stream) else _shown(body.annotation)
         said["openapi_extra"] = {"requestBody": {"required": True, "content": content}}

@@ -20,14 +20,14 @@ from mainspring.control.service.machines import KnownMachines
 from mainspring.control.service.people import People
 from mainspring.control.service.questions import Questions
 from mainspring.control.service.submits import Submits, array_of
-from mainspring.control.service.views import find_job, list_jobs, view_clusters, view_job
+from mainspring.control.service.views import JobFilter, count_jobs, find_job, list_jobs, view_clusters, view_job
 from mainspring.control.state.active_state import ActiveState
 from mainspring.control.state.latest_plan import LatestPlans
 from mainspring.control.store.audit import note
 from mainspring.control.store.fleet import FleetView
 from mainspring.control.store.holdings import allocation_of_rank
 from mainspring.control.store.ledger import StateWriter, StopCause
-from mainspring.control.store.records import attempts_of, events_since, jobs_of_array
+from mainspring.control.store.records import attempts_of, events_since, jobs_of_array, newest_event
 from mainspring.control.store.settings import AgentAccess, Settings
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
@@ -36,6 +36,7 @@ from mainspring.domain.answers import (
     Event,
     GoodputReport,
     Health,
+    JobCounts,
     JobView,
     Submit,
     SubmitBatch,
@@ -191,7 +192,9 @@ class Control:
         *,
         state: JobState | None = None,
         team: TeamName | None = None,
+        owner: str | None = None,
         array: str | None = None,
+        after: str | None = None,
         limit: int = 50,
     ) -> tuple[JobView, ...]:
         """Returns the newest jobs, newest first, without ranks and goodput; of each array one job that stands for all.
@@ -199,7 +202,9 @@ class Control:
         Args:
             state: Only those in this state, unless None.
             team: Only this team's, unless None.
+            owner: Only what this person submitted, unless None.
             array: Id or name of a job; then every job of its array, in order. None for all jobs.
+            after: Id or name of the last job seen: the list goes on after it. None to begin.
             limit: The most to return, up to `LIST_MAX`.
 
         Raises:
@@ -207,16 +212,28 @@ class Control:
         """
         assert 1 <= limit <= LIST_MAX
         with self.store.read() as connection:
-            first = None if array is None else array_of(find_job(connection, array, caller))
-            return list_jobs(
-                connection,
+            wanted = JobFilter(
                 state=state,
                 team=team,
-                array=first,
-                limit=limit,
-                now_s=self.clock.now_s(),
+                owner=owner,
+                array=None if array is None else array_of(find_job(connection, array, caller)),
+                after=None if after is None else find_job(connection, after, caller),
                 seen=sight(connection, caller),
             )
+            return list_jobs(connection, wanted, limit=limit, now_s=self.clock.now_s())
+
+    def job_counts(
+        self, caller: Caller = LAB_ITSELF, *, team: TeamName | None = None, owner: str | None = None
+    ) -> JobCounts:
+        """Returns how many jobs are in each state.
+
+        Args:
+            team: Only this team's, unless None.
+            owner: Only what this person submitted, unless None.
+        """
+        with self.store.read() as connection:
+            wanted = JobFilter(team=team, owner=owner, seen=sight(connection, caller))
+            return count_jobs(connection, wanted)
 
     def stop(self, reference: str, caller: Caller = LAB_ITSELF, *, array: bool = False) -> JobView:
         """Asks a job to end, and returns it as it is then; one that ends or has ended stays as it is.
@@ -262,6 +279,7 @@ class Control:
         *,
         since: int = 0,
         limit: int = LIST_MAX,
+        newest: bool = False,
     ) -> tuple[Event, ...]:
         """Returns events, oldest first.
 
@@ -270,6 +288,7 @@ class Control:
             caller: Who asks.
             since: The last sequence the caller has seen.
             limit: The most to return, up to `LIST_MAX`.
+            newest: Whether to leave out the oldest where there are more, and not the newest.
 
         Raises:
             NotFound: No such job.
@@ -278,11 +297,12 @@ class Control:
         with self.store.read() as connection:
             job = None if reference is None else find_job(connection, reference, caller).id
             seen = sight(connection, caller) if job is None else None
-            return events_since(connection, since=since, limit=limit, job=job, seen=seen)
+            return events_since(connection, since=since, limit=limit, job=job, seen=seen, newest=newest)
 
-    def all_events(self, caller: Caller = LAB_ITSELF, *, since: int = 0, limit: int = LIST_MAX) -> tuple[Event, ...]:
-        """Returns events of all jobs that somebody may read; see `events`."""
-        return self.events(None, caller, since=since, limit=limit)
+    def newest_event(self) -> int:
+        """Returns the sequence of the newest event of all, 0 before the first."""
+        with self.store.read() as connection:
+            return newest_event(connection)
 
     def logs(
         self,

@@ -11,7 +11,8 @@
     │   └── IllegalTransition       a life cycle step its table does not allow
     ├── NotAllowed                  a token that is missing, wrong, or too weak
     └── Unavailable                 a store, server or device that does not answer; trying again may help
-        └── StorageFull             no room left where bytes must go
+        ├── StorageFull             no room left where bytes must go
+        └── TooManyRequests         more at once than one caller's share
 
 Our own fault is an `assert`, never one of these.
 """
@@ -129,6 +130,12 @@ class StorageFull(Unavailable):
     """No room left where bytes must go."""
 
     wire_name = "StorageFull"
+
+
+class TooManyRequests(Unavailable):
+    """More at once than one caller's share; nothing was done, and a little later it may be."""
+
+    wire_name = "TooManyRequests"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -175,7 +175,9 @@ class LabCalls:
         *,
         state: JobState | None = None,
         team: Annotated[TeamName | None, Query(max_length=63)] = None,
+        owner: Named = None,
         array: Named = None,
+        after: Named = None,
         limit: Limit = 50,
     ) -> tuple[answers.JobView, ...]:
         """Lists the newest jobs, newest first, without ranks and goodput, and of their commands the program alone; one
@@ -184,8 +186,21 @@ class LabCalls:
         Args:
             state: Only jobs in this state.
             team: Only this team's.
+            owner: Only what this person submitted.
             array: JOB: then every job of its array, in order.
+            after: JOB, the last one seen: the list goes on after it, to the first job ever.
             limit: At most so many.
+        """
+
+    @route("GET", "/job-counts", may=_JOBS, handler="job_counts")
+    def job_counts(
+        self, *, team: Annotated[TeamName | None, Query(max_length=63)] = None, owner: Named = None
+    ) -> answers.JobCounts:
+        """Counts jobs by state, those of arrays one by one.
+
+        Args:
+            team: Only this team's.
+            owner: Only what this person submitted.
         """
 
     @route("GET", "/jobs/{job}", may=_JOBS, handler="job", operation="show_job")
@@ -296,12 +311,27 @@ class Calls(LabCalls):
         """Takes many jobs in one transaction: all of them, or none. `Client` draws a key for each that has none."""
 
     @route("GET", "/jobs/{job}/events", may=_JOBS, handler="events")
-    def job_events(self, job: str, *, since: Since = 0, limit: Limit = LIST_MAX) -> tuple[answers.Event, ...]:
-        """Lists a job's events after a sequence number, oldest first."""
+    def job_events(
+        self, job: str, *, since: Since = 0, limit: Limit = LIST_MAX, newest: bool = False, follow: bool = False
+    ) -> tuple[answers.Event, ...]:
+        """Lists a job's events after a sequence number, oldest first; with `follow`, tells them as they come, as
+        server-sent events, until the job ends.
 
-    @route("GET", "/events", may=_JOBS, handler="all_events", operation="events")
-    def all_events(self, *, since: Since = 0, limit: Limit = LIST_MAX) -> tuple[answers.Event, ...]:
-        """Lists all events after a sequence number, oldest first."""
+        Args:
+            job: JOB.
+            since: Only what came after this event.
+            limit: At most so many.
+            newest: Whether to leave out the oldest where there are more, and not the newest.
+            follow: Whether to go on.
+        """
+
+    @route("GET", "/events", may=_JOBS, handler="events", operation="events")
+    def all_events(
+        self, *, since: Since = 0, limit: Limit = LIST_MAX, newest: bool = False, follow: bool = False
+    ) -> tuple[answers.Event, ...]:
+        """Lists all events after a sequence number, oldest first; with `follow`, tells them as they come, as
+        server-sent events.
+        """
 
     @route("GET", "/jobs/{job}/logs", may=_JOBS, operation="logs")
     def read_logs(

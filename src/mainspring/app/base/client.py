@@ -15,17 +15,28 @@ import httpx
 
 from mainspring.domain import answers
 from mainspring.domain.codec import decode, encode, from_plain, loads, to_plain
-from mainspring.domain.errors import InvalidInput, InvalidMessage, MainspringError, NotAllowed, NotFound, Unavailable
+from mainspring.domain.errors import (
+    InvalidInput,
+    InvalidMessage,
+    MainspringError,
+    NotAllowed,
+    NotFound,
+    TooManyRequests,
+    Unavailable,
+)
 from mainspring.domain.routes import LIST_MAX, Answer, Calls, P, Route
 from mainspring.domain.wire.trust import is_loopback, trust
 
 if TYPE_CHECKING:
     from mainspring.domain.fleet import LogChunk
+    from mainspring.domain.ids import TeamName
+    from mainspring.domain.life import JobState
 
 TIMEOUT_S = 30.0
 ASK_S = 300.0  # What makes whole plans, or a hundred thousand jobs, takes a while on a large fleet.
 RECONNECT_S_MAX = 30.0  # A server that is started anew takes a few seconds.
 EVENTS_MAX = 20_000  # Newest ones of a job that are worth holding: a month of an attempt with much trouble.
+QUIET_S_MAX = 60.0  # A stream says something four times as often.
 KEY_BYTES = 16
 KEY_ROOM = 2 * KEY_BYTES
 BATCH_BYTES_MAX = 6 << 20  # Below what one message may hold, by its length and by its parts.
@@ -109,6 +120,23 @@ class Client(Calls):
             raise InvalidMessage("read the server's answer", on=route.path, wanted="a list")
         return cast(Answer, tuple(from_plain(get_args(kind)[0], item) for item in plain))
 
+    def every_job(
+        self,
+        *,
+        state: JobState | None = None,
+        team: TeamName | None = None,
+        owner: str | None = None,
+        array: str | None = None,
+    ) -> Iterator[answers.JobView]:
+        """Yields the jobs that `ps` lists, to the first ever."""
+        after = None
+        while True:
+            page = self.ps(state=state, team=team, owner=owner, array=array, after=after, limit=LIST_MAX)
+            yield from page
+            if len(page) < LIST_MAX:
+                return
+            after = page[-1].id
+
     def events(self, job: str) -> tuple[answers.Event, ...]:
         """Returns a job's events, oldest first; the newest `EVENTS_MAX` of them at most are kept."""
         found: deque[answers.Event] = deque(maxlen=EVENTS_MAX)
@@ -117,6 +145,56 @@ class Client(Calls):
             found.extend(page)
             if len(page) < LIST_MAX:
                 return tuple(found)
+
+    def past_events(self, job: str, *, since: int | None, limit: int) -> Iterator[answers.Event]:
+        """Yields events, oldest first: the newest, or every one after a sequence.
+
+        Args:
+            job: Id or name, "" for all jobs.
+            since: The last sequence that was seen; None for the newest `limit`.
+            limit: How many of the newest.
+        """
+        while True:
+            asked: dict[str, Any] = {"newest": True, "limit": limit} if since is None else {"since": since}
+            page = self.job_events(job, **asked) if job else self.all_events(**asked)
+            yield from page
+            if since is None or len(page) < LIST_MAX:
+                return
+            since = page[-1].sequence
+
+    def watch(self, job: str | None = None, *, since: int = 0) -> Iterator[answers.Event]:
+        """Yields events as they come: of a job until it ends, or of all that the caller may read, without end.
+
+        Where the connection breaks it goes on with the event after the last.
+
+        Args:
+            job: Id or name, None for all.
+            since: The last sequence that was seen.
+
+        Raises:
+            Unavailable: The server does not come back within `RECONNECT_S_MAX`.
+        """
+        path = Calls.all_events.path if job is None else Calls.job_events.path.format(job=_segment("job", job))
+        broke_s: float | None = None
+        while True:
+            try:
+                asked = {"follow": "true", "since": str(since)}
+                limits = httpx.Timeout(TIMEOUT_S, read=QUIET_S_MAX)
+                with self._http.stream("GET", path, params=asked, timeout=limits) as response:
+                    if response.status_code >= 400:
+                        response.read()
+                    self._answer(response)
+                    for event in _told(response.iter_lines()):
+                        since, broke_s = event.sequence, None
+                        yield event
+                if job is not None:
+                    return
+            except httpx.HTTPError as error:
+                now_s = time.monotonic()
+                broke_s = now_s if broke_s is None else broke_s
+                if now_s - broke_s > RECONNECT_S_MAX:
+                    raise self._silent(error) from error
+            time.sleep(_POLL_S)
 
     def logs(self, job: str, *, attempt: int, rank: int = 0, since: int = 0) -> LogChunk:
         """Returns a piece of one rank's output."""
@@ -152,7 +230,8 @@ class Client(Calls):
         timeout_s: float,
         repeats: bool,
     ) -> httpx.Response:
-        deadline = time.monotonic() + (RECONNECT_S_MAX if self._answered and repeats else 0.0)
+        begun_s = time.monotonic()
+        deadline = begun_s + (RECONNECT_S_MAX if self._answered and repeats else 0.0)
         while True:
             try:
                 return self._answer(self._http.request(method, path, content=content, params=params, timeout=timeout_s))
@@ -160,13 +239,15 @@ class Client(Calls):
                 if _DISTRUST in str(error):
                     raise self._distrusted(error) from error
                 if time.monotonic() >= deadline:
-                    raise Unavailable(
-                        "reach the Mainspring server",
-                        on=self.url,
-                        got=str(error) or type(error).__name__,
-                        next_step="ms up",
-                    ) from error
-                time.sleep(_POLL_S)
+                    raise self._silent(error) from error
+            except TooManyRequests:
+                if time.monotonic() >= begun_s + RECONNECT_S_MAX:
+                    raise
+            time.sleep(_POLL_S)
+
+    def _silent(self, error: httpx.HTTPError) -> Unavailable:
+        told = str(error) or type(error).__name__
+        return Unavailable("reach the Mainspring server", on=self.url, got=told, next_step="ms up")
 
     def _distrusted(self, error: httpx.HTTPError) -> NotAllowed:
         return NotAllowed(
@@ -196,6 +277,16 @@ def batches(submits: Iterable[answers.Submit]) -> Iterator[answers.SubmitBatch]:
         size += own
     if some:
         yield answers.SubmitBatch(submits=tuple(some))
+
+
+def _told(lines: Iterable[str]) -> Iterator[answers.Event]:
+    """Yields the events of a stream. Source: server-sent events, WHATWG HTML 9.2; ours are of one line each."""
+    for line in lines:
+        name, _, text = line.partition(": ")
+        if name == "event":  # The end, whatever follows.
+            return
+        if name == "data":
+            yield decode(answers.Event, text.encode())
 
 
 def _with_key(submit: answers.Submit) -> answers.Submit:

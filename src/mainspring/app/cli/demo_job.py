@@ -173,7 +173,8 @@ class Demo:
         """Ends what still runs, as after an interrupt: jobs, then the server. Nothing is left behind."""
         try:
             with suppress(MainspringError):  # No server, or one that does not answer.
-                live = [view.id for view in self.lab.ps(limit=1_000) if not ended(view.state)]
+                with self.lab.client() as client:
+                    live = [view.id for view in client.every_job() if not ended(view.state)]
                 for job_id in live:
                     self.lab.stop(job_id)
                 for job_id in live:

@@ -13,10 +13,13 @@ import typer
 from mainspring.app import render, sdk
 from mainspring.app.base.specs import DURATION_FORM, OPTION_FORM, duration_from, read_spec
 from mainspring.app.cli.arguments import Json, LabContext
+from mainspring.app.render.terminal import json_text
 from mainspring.domain import answers
 from mainspring.domain.errors import InvalidSpec
+from mainspring.domain.ids import TeamName
 from mainspring.domain.job import ARRAY_MAX, JobKind, JobSpec, Tier
 from mainspring.domain.life import JobState
+from mainspring.domain.routes import LIST_MAX
 
 # Flags that say something of each option of a job, and the option's own names for it.
 _EACH = {"--cpus": "cpus", "--memory": "memory_gib", "--within": "within", "--prefer": "prefer"}
@@ -170,19 +173,25 @@ def _name_from(program: str) -> str:
 def ps(
     context: LabContext,
     state: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
+    team: Annotated[str, typer.Option(help="Only jobs of this team.", metavar="TEAM")] = "",
+    owner: Annotated[str, typer.Option(help="Only what this person submitted.", metavar="NAME")] = "",
     array: Annotated[str, typer.Option(help="Each job of this job's array, in order.", metavar="JOB")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="At most so many, newest first.")] = 50,
+    after: Annotated[str, typer.Option(help="Go on after this job of the list.", metavar="JOB")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=LIST_MAX, help="At most so many, newest first.")] = 50,
     as_json: Json = False,
 ) -> None:
     """List jobs, newest first; an array is one line."""
-    jobs = context.obj.ps(state=state, array=array, limit=limit)
-    members = bool(array)
-    none = f"No job is {state.value}." if state else "No jobs yet. Try: ms run -- python -c 'print(42)'"
+    jobs = context.obj.ps(state=state, team=TeamName(team), owner=owner, array=array, after=after, limit=limit)
+    none = "No jobs yet. Try: ms run -- python -c 'print(42)'"
+    if state or team or owner or after:
+        none = f"No {'more ' if after else ''}job{f' is {state.value}' if state else 's of those'}."
     render.show(
         jobs,
         as_json=as_json,
-        look=lambda: render.jobs_table(jobs, now_s=time.time(), members=members) if jobs else none,
+        look=lambda: render.jobs_table(jobs, now_s=time.time(), members=bool(array)) if jobs else none,
     )
+    if len(jobs) == limit and not as_json:
+        render.ERRORS.print(f"There may be more: ms ps --after {jobs[-1].id}, beside the same options.", style="dim")
 
 
 def status(
@@ -199,11 +208,8 @@ def status(
         events = lab.events(view.id)
         render.show(view, as_json=as_json, look=lambda: render.job_panel(view, events, now_s=time.time()))
         return
-    jobs, clusters = lab.ps(limit=1_000), lab.fleet()
-    counts: dict[str, int] = {}
-    for each in jobs:
-        for state, count in (each.array.states if each.array else {each.state.value: 1}).items():
-            counts[state] = counts.get(state, 0) + count
+    counts = lab.job_counts().states
+    clusters = lab.fleet()
     with lab.client() as client:
         url, health = client.url, client.health()
     avoided = [f"{one.at.node} of {one.at.cluster}" for each in clusters for one in each.avoided]
@@ -239,6 +245,34 @@ def logs(
         chunks = (json.dumps(text).encode() + b"\n" for text in texts)
     if not render.write_output(chunks, sys.stdout):
         render.ERRORS.print(f"Rank {rank} of {name} has written nothing. Look: ms why {name}")
+
+
+def events(
+    context: LabContext,
+    name: Annotated[str, typer.Argument(help="Id or name of a job; all jobs when left out.", metavar="JOB")] = "",
+    since: Annotated[
+        int | None, typer.Option(min=0, help="Every event after this number, oldest first, instead of the newest.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=LIST_MAX, help="How many of the newest to show.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they come; of a job, to its end.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Tell what happened, a line each: to one job, or to all that you may read."""
+    last = 0
+    with context.obj.client() as client:
+        for event in client.past_events(name, since=since, limit=limit):
+            _tell(event, as_json=as_json)
+            last = event.sequence
+        for event in client.watch(name or None, since=last) if follow else ():
+            _tell(event, as_json=as_json)
+
+
+def _tell(event: answers.Event, *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json_text(event) + "\n")
+        sys.stdout.flush()
+    else:
+        render.show(render.event_line(event))
 
 
 def stop(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -22,6 +23,12 @@ def event_words(event: Event) -> str:
     """Returns what an event says, in plain words on one line."""
     short = {name: gist(fact) if isinstance(fact, str) else fact for name, fact in event.detail.items()}
     return " ".join(str(replace(event, detail=short).told).split())[:_WORDS_MAX]
+
+
+def event_line(event: Event) -> str:
+    """Returns an event on one line: its number, the time here, whose it is, what happened."""
+    clock = time.strftime("%m-%d %H:%M:%S", time.localtime(event.time_s))
+    return f"{event.sequence:>7} {clock} {event.job or '-':<16} {event.kind}: {event_words(event)}"
 
 
 def events_table(events: Sequence[Event], *, most: int = SHOWN_MAX) -> Listing:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 JOIN_S_MAX = 30.0  # The server asks every cluster each second; Slurm's first answer may take its command's time.
 END_S_MAX = 90.0  # Agents get 30 s to end by themselves, then a while to be ended.
-JOBS_MAX = 1_000
 _POLL_S = 0.2
 _LIVE = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
 
@@ -279,12 +278,13 @@ class ClusterVerbs:
     def _live_jobs(self, name: ClusterName) -> list[str]:
         """Returns the ids of jobs that are on a cluster, arrays job by job."""
         found: dict[str, None] = {}
-        for state in _LIVE:
-            for view in self._lab.ps(state=state, limit=JOBS_MAX):
-                for each in self._lab.ps(array=view.id, limit=JOBS_MAX) if view.array else (view,):
-                    on_it = each.attempts and each.attempts[-1].cluster == name
-                    if on_it and not ended(each.state) and each.attempts[-1].ended_s is None:
-                        found[each.id] = None
+        with self._lab.client() as client:
+            for state in _LIVE:
+                for view in client.every_job(state=state):
+                    for each in client.every_job(array=view.id) if view.array else (view,):
+                        on_it = each.attempts and each.attempts[-1].cluster == name
+                        if on_it and not ended(each.state) and each.attempts[-1].ended_s is None:
+                            found[each.id] = None
         return list(found)
 
     def _stopped(self, jobs: list[str], on_look: Callable[[JobView], None]) -> list[str]:

@@ -272,6 +272,16 @@ class Lab(LabCalls):
         with self.client() as client:
             return client.events(job)
 
+    def watch(self, job: str | None = None, *, since: int = 0) -> Iterator[answers.Event]:
+        """Yields events as they come: of a job until it ends, or of all jobs one may read, without end.
+
+        Args:
+            job: Its id or name, None for all.
+            since: The last sequence that was seen.
+        """
+        with self.client() as client:
+            yield from client.watch(job, since=since)
+
     def set_team(self, name: str, **fields: object) -> Team:
         """Places a team in the tenant tree, or changes it, and returns it.
 

@@ -85,6 +85,11 @@ class People:
             self._note_use(found, now_s)
         return replace(tokens.caller_of(found), address=address)
 
+    def is_known(self, caller: Caller) -> bool:
+        """Returns whether the token that somebody entered by is still good."""
+        with self._store.read() as connection:
+            return tokens.is_good(connection, caller.token, self._clock.now_s())
+
     def _note_use(self, token: TokenRecord, now_s: float) -> None:
         # A store that takes nothing can still be read; a look at it must not fail for that.
         with suppress(MainspringError), self._store.write() as connection:

@@ -27,7 +27,7 @@ from mainspring.control.store.records import (
 )
 from mainspring.control.store.schema import allocations, jobs, whys
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
-from mainspring.domain.answers import ArrayView, AttemptView, ClusterView, JobView, Why
+from mainspring.domain.answers import ArrayView, AttemptView, ClusterView, JobCounts, JobView, Why
 from mainspring.domain.codec import alike
 from mainspring.domain.errors import NotFound, nearest
 from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName, TeamName
@@ -93,41 +93,81 @@ def view_job(
     return replace(view, goodput=goodput_of(connection, job, now_s=now_s, lease_s=lease_s)) if own else view
 
 
-def list_jobs(
-    connection: sa.Connection,
-    *,
-    state: JobState | None,
-    team: TeamName | None,
-    array: JobId | None,
-    limit: int,
-    now_s: float,
-    seen: frozenset[TeamName] | None = None,
-) -> tuple[JobView, ...]:
-    """Returns the newest jobs, newest first: of their specs what they ask for, without ranks, goodput, what is at risk.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """Which jobs of a list are wanted; None for all.
+
+    Args:
+        owner: Who submitted them.
+        array: Only the jobs of this array, each of them and in their order.
+        after: What the list has after this job, the last that was seen.
+        seen: Only jobs of these teams.
+    """
+
+    state: JobState | None = None
+    team: TeamName | None = None
+    owner: str | None = None
+    array: JobId | None = None
+    after: JobRecord | None = None
+    seen: frozenset[TeamName] | None = None
+
+    def conditions(self) -> list[sa.ColumnElement[bool]]:
+        """Returns what its jobs meet, wherever they are in the list."""
+        asked = {jobs.c.state: self.state and self.state.value, jobs.c.team: self.team, jobs.c.owner: self.owner}
+        found = [column == value for column, value in asked.items() if value is not None]
+        return [*in_sight(self.seen), *found, *([jobs.c.array_id == self.array] if self.array is not None else ())]
+
+
+def list_jobs(connection: sa.Connection, wanted: JobFilter, *, limit: int, now_s: float) -> tuple[JobView, ...]:
+    """Returns jobs, newest first: of their specs what they ask for, without ranks, goodput, what is at risk.
 
     Of each array only the newest job that matches is shown, with a count of all its jobs by state.
 
     Args:
-        state: Only those in this state, unless None.
-        team: Only this team's, unless None.
-        array: Only the jobs of this array, each of them and in their order, unless None.
         limit: The most to return.
-        seen: Only jobs of these teams, unless None.
     """
-    query = sa.select(jobs.c.id, jobs.c.array_id).where(*in_sight(seen)).order_by(jobs.c.ordinal.desc())
-    if state is not None:
-        query = query.where(jobs.c.state == state.value)
-    if team is not None:
-        query = query.where(jobs.c.team == team)
-    if array is not None:
-        query = query.where(jobs.c.array_id == array).order_by(None).order_by(jobs.c.array_index)
-    shown: dict[str, JobId] = {}
+    return _list_views(connection, _listed(connection, wanted, limit), now_s)
+
+
+def count_jobs(connection: sa.Connection, wanted: JobFilter) -> JobCounts:
+    """Returns how many jobs are in each state, those of arrays one by one."""
+    query = sa.select(jobs.c.state, sa.func.count().label("size")).where(*wanted.conditions()).group_by(jobs.c.state)
+    sizes = {JobState(row.state): row.size for row in connection.execute(query)}
+    return JobCounts(states={state.value: sizes[state] for state in JobState if state in sizes})
+
+
+def _listed(connection: sa.Connection, wanted: JobFilter, limit: int) -> Sequence[JobId]:
+    query = sa.select(jobs.c.id, jobs.c.array_id).where(*wanted.conditions())
+    if wanted.array is not None:
+        query = query.order_by(jobs.c.array_index)
+        if wanted.after is not None and wanted.after.array_index is not None:
+            query = query.where(jobs.c.array_index > wanted.after.array_index)
+        return [JobId(job) for job in connection.execute(query.limit(limit)).scalars()]
+    query = query.order_by(jobs.c.ordinal.desc())
+    if wanted.after is not None:
+        query = query.where(jobs.c.ordinal < wanted.after.ordinal)
+    shown: dict[str, JobId | None] = {}
+    count = 0
     with connection.execute(query.execution_options(yield_per=_READ_AT_ONCE)) as rows:
         for row in rows:
-            shown.setdefault(row.id if array is not None else row.array_id or row.id, JobId(row.id))
-            if len(shown) == limit:
+            if (row.array_id or row.id) in shown:
+                continue
+            before = wanted.after is not None and row.array_id and _shown_before(connection, wanted, row.array_id)
+            shown[row.array_id or row.id] = None if before else JobId(row.id)
+            count += not before
+            if count == limit:
                 break
-    wanted = list(shown.values())
+    return [job for job in shown.values() if job is not None]
+
+
+def _shown_before(connection: sa.Connection, wanted: JobFilter, array: str) -> bool:
+    """Returns whether the job that stands for an array comes no later in the list than the last one seen."""
+    assert wanted.after is not None
+    newer = (jobs.c.array_id == array, jobs.c.ordinal >= wanted.after.ordinal, *wanted.conditions())
+    return connection.execute(sa.select(jobs.c.id).where(*newer).limit(1)).first() is not None
+
+
+def _list_views(connection: sa.Connection, wanted: Sequence[JobId], now_s: float) -> tuple[JobView, ...]:
     found, written, own = jobs_by_id(connection, wanted), specs(connection, wanted), attempts_of(connection, wanted)
     every = [attempt for some in own.values() for attempt in some]
     granted, told = grants(connection, [attempt.id for attempt in every]), _told(connection, every, now_s)

@@ -175,6 +175,7 @@ def events_since(
     limit: int,
     job: JobId | None = None,
     seen: frozenset[TeamName] | None = None,
+    newest: bool = False,
 ) -> tuple[Event, ...]:
     """Returns events after a sequence number, oldest first.
 
@@ -183,13 +184,20 @@ def events_since(
         limit: The most to return.
         job: Only this job's, unless None.
         seen: Only of jobs of these teams, unless None.
+        newest: Whether to leave out the oldest where there are more, and not the newest.
     """
-    query = sa.select(events).where(events.c.sequence > since).order_by(events.c.sequence).limit(limit)
+    order = events.c.sequence.desc() if newest else events.c.sequence
+    query = sa.select(events).where(events.c.sequence > since).order_by(order).limit(limit)
     if job is not None:
         query = query.where(events.c.job_id == job)
     if seen is not None:
         query = query.join(jobs, jobs.c.id == events.c.job_id).where(jobs.c.team.in_(sorted(seen)))
-    return tuple(event_of(row) for row in connection.execute(query))
+    return tuple(event_of(row) for row in connection.execute(query))[:: -1 if newest else 1]
+
+
+def newest_event(connection: sa.Connection) -> int:
+    """Returns the sequence of the newest event, 0 before the first."""
+    return connection.execute(sa.select(sa.func.max(events.c.sequence))).scalar_one() or 0
 
 
 def tenants(connection: sa.Connection) -> tuple[Team, ...]:

@@ -218,6 +218,16 @@ def find_token(connection: sa.Connection, secret: str) -> TokenRecord | None:
     return next(iter(_ROWS.read(connection, _ROWS.select.where(tokens.c.sha256 == _hash(secret)))), None)
 
 
+def is_good(connection: sa.Connection, token: str, now_s: float) -> bool:
+    """Returns whether a token is stored, and has not ended.
+
+    Args:
+        token: What it is called.
+    """
+    good = (tokens.c.id == token, sa.func.coalesce(tokens.c.expires_s, now_s + 1.0) > now_s)
+    return connection.execute(sa.select(tokens.c.id).where(*good)).first() is not None
+
+
 def caller_of(token: TokenRecord) -> Caller:
     """Returns whom a token stands for."""
     return Caller(**alike(Caller, token), token=token.id)

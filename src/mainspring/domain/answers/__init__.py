@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         AttemptView,
         Event,
         GoodputReport,
+        JobCounts,
         JobView,
         Submit,
         SubmitBatch,

@@ -137,6 +137,13 @@ class AttemptView:
     at_risk: AtRisk | None = None
 
 
+@message("JobCounts")
+class JobCounts:
+    """How many jobs are in each state; states with none are left out."""
+
+    states: Mapping[str, int]
+
+
 @message("JobView")
 class JobView:
     """One job, for people. `owner` submitted it, "" where nobody knows.
