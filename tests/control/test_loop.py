@@ -399,3 +399,14 @@ def test_leader_that_dies_after_the_clock_was_set_back_is_followed_within_two_le
     world.restart()
     assert world.tick(seconds=Settings().leader_lease_s) is Step.FOLLOWING
     assert world.tick() is Step.RECORDED
+
+
+def test_start_that_is_lost_is_told_in_time_though_the_clock_was_set_back(world: World) -> None:
+    limit_s = Settings().start_s_max
+    job = world.submit()
+    world.tick(2)
+    world.clock.jump(-10 * limit_s)
+    world.tick(2, seconds=limit_s / 2)
+    assert world.job(job).attempts[0].reason == ""
+    world.tick(2)
+    assert "0 of 1 agents came" in world.job(job).attempts[0].reason

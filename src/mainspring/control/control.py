@@ -11,6 +11,7 @@ from mainspring.control.loop.engine_commands import EngineCommands
 from mainspring.control.loop.failover import Silence
 from mainspring.control.loop.leadership import Leadership
 from mainspring.control.loop.loop import Loop, LoopWriters
+from mainspring.control.loop.losses import Lasting
 from mainspring.control.loop.plan_cycle import PlanCycle
 from mainspring.control.loop.settling import Settling
 from mainspring.control.service import agents
@@ -112,11 +113,11 @@ class Control:
         silence = Silence()
 
         def writers(mirror: ActiveState) -> LoopWriters:
-            clock, settings = self.clock, self.settings
+            clock, settings, lasting = self.clock, self.settings, Lasting(self.clock)
             return LoopWriters(
-                settling=Settling(mirror, self.fleet, silence, clock, settings, self.policy.failover_s),
+                settling=Settling(mirror, self.fleet, silence, lasting, clock, settings, self.policy.failover_s),
                 committer=Committer(mirror, self.fleet, settings, self._dice),
-                commands=EngineCommands(mirror, settings, self._access.key, self._access.controller_url),
+                commands=EngineCommands(mirror, lasting, settings, self._access.key, self._access.controller_url),
             )
 
         holder, lease_s = draw_id("controller", self._dice), self.settings.leader_lease_s

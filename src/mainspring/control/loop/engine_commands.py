@@ -9,7 +9,7 @@ from typing import final
 import sqlalchemy as sa
 
 from mainspring.control.loop.fold import Loss
-from mainspring.control.loop.losses import lose
+from mainspring.control.loop.losses import Lasting, lose
 from mainspring.control.state.active_state import ActiveState
 from mainspring.control.store.holdings import AllocationRecord, allocation_by_id, ranks_per_replica
 from mainspring.control.store.ledger import StateWriter, StopCause
@@ -68,11 +68,15 @@ class EngineCommands:
 
     Args:
         mirror: What has not ended.
+        lasting: How long ago stops were sent.
         key: What the tokens of attempts are made from.
     """
 
-    def __init__(self, mirror: ActiveState, settings: Settings, key: str, controller_url: str) -> None:
+    def __init__(
+        self, mirror: ActiveState, lasting: Lasting, settings: Settings, key: str, controller_url: str
+    ) -> None:
         self._mirror = mirror
+        self._lasting = lasting
         self._settings = settings
         self._key = key
         self._controller_url = controller_url
@@ -94,8 +98,8 @@ class EngineCommands:
             if len(acts) >= settings.acts_max or allocation.cluster not in seen:
                 continue
             if allocation.state is AllocationState.STOPPING:
-                waited_s = float("inf") if allocation.stopped_s is None else now_s - allocation.stopped_s
-                if waited_s > settings.grace_s + settings.stop_again_s:
+                sent_s, again_s = allocation.stopped_s, settings.grace_s + settings.stop_again_s
+                if sent_s is None or self._lasting.seconds("stops", allocation.id, sent_s) > again_s:
                     acts.append(
                         Act(cluster=allocation.cluster, allocation=allocation.id, grace_s=self._grace_s(allocation))
                     )

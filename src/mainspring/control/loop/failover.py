@@ -42,16 +42,16 @@ class Silence:
         return monotonic_s - self._since_s.get(cluster, monotonic_s)
 
 
-def given_up(attempt: AttemptRecord, *, silent_s: float, now_s: float, failover_s: float, lease_s: float) -> str:
+def given_up(attempt: AttemptRecord, *, silent_s: float, quiet_s: float, failover_s: float, lease_s: float) -> str:
     """Returns why an attempt is given up, "" while it is not.
 
     Args:
         attempt: A live attempt, as the store has it now.
         silent_s: For how long its engine has not answered.
+        quiet_s: For how long its lead was not heard.
         failover_s: How long an engine may be silent.
         lease_s: How long a lead may be silent; several heartbeats.
     """
-    quiet_s = now_s - (attempt.granted_s if attempt.heard_s is None else attempt.heard_s)
     if silent_s <= failover_s or quiet_s <= lease_s:
         return ""
     return f"cluster {attempt.cluster} has been silent for {silent_s:.0f} s, and its lead for {quiet_s:.0f} s"

@@ -42,7 +42,7 @@ class AllocationOutcome:
 
 
 def judge(
-    allocation: AllocationRecord, seen: AllocationSeen | None, *, now_s: float, absent_s: float
+    allocation: AllocationRecord, seen: AllocationSeen | None, *, missing_s: float, absent_s: float
 ) -> AllocationOutcome:
     """Returns what an engine's answer means for one allocation.
 
@@ -52,6 +52,7 @@ def judge(
     Args:
         allocation: As the store has it.
         seen: As its engine sees it, None when the engine answered without it.
+        missing_s: How long ago it was launched, where its engine does not see it.
         absent_s: How long a launched allocation may be missing.
     """
     over = seen is not None and seen.phase is AllocationPhase.ENDED
@@ -72,7 +73,6 @@ def judge(
         case AllocationState.GRANTED:
             return AllocationOutcome(after=AllocationState.LAUNCHED) if seen is not None else AllocationOutcome()
         case AllocationState.LAUNCHED:
-            missing_s = now_s - (allocation.launched_s or 0.0)
             if seen is None and missing_s > absent_s:
                 return AllocationOutcome(
                     loss=Loss(reason=f"the engine has not seen {allocation.id} for {missing_s:.0f} s")

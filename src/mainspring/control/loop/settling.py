@@ -9,12 +9,12 @@ import sqlalchemy as sa
 from mainspring.control.loop.engine_commands import Seen
 from mainspring.control.loop.failover import Silence, given_up
 from mainspring.control.loop.fold import Loss, judge, taken_words
-from mainspring.control.loop.losses import drop_late, end_leaderless, lose
+from mainspring.control.loop.losses import Lasting, drop_late, end_leaderless, lose
 from mainspring.control.loop.queues import follow_queue
 from mainspring.control.state.active_state import ActiveState
 from mainspring.control.store.evidence import culprit_of, evidence_by
 from mainspring.control.store.fleet import FleetView
-from mainspring.control.store.holdings import grants
+from mainspring.control.store.holdings import AllocationRecord, grants
 from mainspring.control.store.ledger import StateWriter, StopCause
 from mainspring.control.store.records import AttemptRecord, attempt_by_id, attempts_by_id, jobs_by_id
 from mainspring.control.store.schema import agents
@@ -34,6 +34,7 @@ class Settling:
         mirror: What has not ended.
         fleet: What the engines said.
         silence: For how long those that do not answer have not.
+        lasting: How long other things have lasted.
         failover_s: How long a cluster may be silent.
     """
 
@@ -42,6 +43,7 @@ class Settling:
         mirror: ActiveState,
         fleet: FleetView,
         silence: Silence,
+        lasting: Lasting,
         clock: Clock,
         settings: Settings,
         failover_s: float,
@@ -49,6 +51,7 @@ class Settling:
         self._mirror = mirror
         self._fleet = fleet
         self._silence = silence
+        self._lasting = lasting
         self._clock = clock
         self._settings = settings
         self._failover_s = failover_s
@@ -62,6 +65,7 @@ class Settling:
             led_since_s: Since when this controller leads: before, agents had nowhere to register.
         """
         mirror, ledger = self._mirror, StateWriter(connection, now_s)
+        self._lasting.next_tick()
         mirror.refresh(connection, now_s)
         losses: dict[AttemptId, dict[AllocationId, Loss]] = {}
         dropped: dict[AttemptId, None] = {}
@@ -70,7 +74,8 @@ class Settling:
             if allocation.cluster in seen:
                 found = seen[allocation.cluster].get(allocation.id)
                 follow_queue(ledger, mirror, allocation, found, delegated=delegated[allocation.cluster])
-                judgement = judge(allocation, found, now_s=now_s, absent_s=self._settings.absent_s)
+                missing_s = self._missing_s(allocation) if found is None else 0.0
+                judgement = judge(allocation, found, missing_s=missing_s, absent_s=self._settings.absent_s)
                 if judgement.after is not None:
                     ledger.move_allocation(allocation, judgement.after)
                     mirror.touch(allocation.attempt)
@@ -87,10 +92,9 @@ class Settling:
                 ledger.release_gone(attempt_id)
         mirror.refresh(connection, now_s)  # What is in a queue by now is not late.
         self._stop_late_starts(connection, ledger, led_since_s)
-        # While this controller did not lead, agents had nowhere to register, and leads nobody to tell.
-        for limit_s, end in ((self._settings.start_s_max, drop_late), (self._settings.leaderless_s, end_leaderless)):
-            if now_s - led_since_s > limit_s:
-                end(ledger, mirror, before_s=now_s - limit_s)
+        settings, lasting = self._settings, self._lasting
+        drop_late(ledger, mirror, lasting, led_since_s=led_since_s, limit_s=settings.start_s_max)
+        end_leaderless(ledger, mirror, lasting, led_since_s=led_since_s, limit_s=settings.leaderless_s)
         self._give_up_silent(connection, ledger, seen)
         mirror.refresh(connection, now_s)
         left = {allocation.attempt for allocation in mirror.allocations}
@@ -148,9 +152,7 @@ class Settling:
         The time counts from when this controller began to lead: while none led, agents had nowhere to register; and
         from when the last of its allocations left its cluster's own queue.
         """
-        for attempt_id in [
-            attempt for attempt in self._mirror.attempts if self._starts_late(attempt, ledger.now_s, led_since_s)
-        ]:
+        for attempt_id in [attempt for attempt in self._mirror.attempts if self._starts_late(attempt, led_since_s)]:
             attempt = attempt_by_id(connection, attempt_id)
             if attempt is None or attempt.state is not AttemptState.GRANTED:
                 continue
@@ -164,12 +166,17 @@ class Settling:
                 f"{came} of {wanted} agents came and no lead spoke within {self._settings.start_s_max:.0f} s",
             )
 
-    def _starts_late(self, attempt_id: AttemptId, now_s: float, led_since_s: float) -> bool:
+    def _starts_late(self, attempt_id: AttemptId, led_since_s: float) -> bool:
         attempt, own = self._mirror.attempts[attempt_id], self._mirror.allocations_of(attempt_id)
         if attempt.state is not AttemptState.GRANTED or any(one.queued for one in own):
             return False
         since_s = max((attempt.granted_s, led_since_s, *(one.granted_s for one in own)))
-        return now_s - since_s > self._settings.start_s_max
+        return self._lasting.seconds("start", attempt_id, since_s) > self._settings.start_s_max
+
+    def _missing_s(self, allocation: AllocationRecord) -> float:
+        """Returns for how long an allocation that was launched may have been missing, 0 for others."""
+        launched_s = allocation.launched_s
+        return 0.0 if launched_s is None else self._lasting.seconds("missing", allocation.id, launched_s)
 
     def _give_up_silent(self, connection: sa.Connection, ledger: StateWriter, seen: Seen) -> None:
         """Fences and ends attempts whose cluster and lead have both been silent for too long; see `failover`."""
@@ -187,7 +194,9 @@ class Settling:
             reason = given_up(
                 attempt,
                 silent_s=silent_s[attempt.id],
-                now_s=ledger.now_s,
+                quiet_s=self._lasting.seconds(
+                    "lead is quiet", attempt.id, attempt.granted_s if attempt.heard_s is None else attempt.heard_s
+                ),
                 failover_s=self._failover_s,
                 lease_s=self._settings.lease_s,
             )
