@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import sqlalchemy as sa
@@ -19,8 +21,8 @@ from mainspring.control.service.views import view_job
 from mainspring.control.state.history import usage
 from mainspring.control.store.holdings import grants, parts
 from mainspring.control.store.records import jobs_by_id, specs, tenants, text_of
-from mainspring.control.store.schema import allocations, metadata, teams
-from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, StorageFull
+from mainspring.control.store.schema import allocations, leases, metadata, teams
+from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, NotFound, StorageFull, Unavailable
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, JobId, NodeName
 from mainspring.domain.job import LAB, MAIN, JobSpec, Option, Role
 from mainspring.domain.plan import Grant
@@ -244,3 +246,57 @@ def test_full_disk_is_told_as_such_and_writes_nothing(store: Store) -> None:
         write_too_much()
     with store.read() as connection:
         assert connection.execute(sa.select(teams.c.name)).all() == []
+
+
+def test_pieces_written_together_are_each_whole_or_not_at_all(store: Store) -> None:
+    """Half of them fail after they wrote; all come while another transaction keeps them waiting."""
+    begun, entered = Barrier(9), Barrier(2)
+
+    def piece(number: int) -> int:
+        def work(connection: sa.Connection) -> int:
+            connection.execute(sa.insert(leases), _lease(f"piece-{number}"))
+            if number % 2:
+                raise NotFound("write a piece", got=str(number))
+            return number
+
+        begun.wait(10)
+        return store.write_together(work)
+
+    def hold() -> None:
+        with store.write():
+            entered.wait(10)
+            begun.wait(10)
+
+    with ThreadPoolExecutor(9) as threads:
+        threads.submit(hold)
+        entered.wait(10)
+        done = [threads.submit(piece, number) for number in range(8)]
+        for number, one in enumerate(done):
+            if number % 2:
+                with pytest.raises(NotFound, match=str(number)):
+                    one.result(10)
+            else:
+                assert one.result(10) == number
+    assert _pieces(store) == [f"piece-{number}" for number in range(0, 8, 2)]
+
+
+def test_pieces_of_a_transaction_that_fails_all_hear_of_it(store: Store) -> None:
+    def work(connection: sa.Connection) -> None:
+        connection.execute(sa.insert(leases), _lease("piece-0"))
+        connection.connection.rollback()
+        connection.execute(sa.text("select nothing from nowhere"))
+
+    with pytest.raises(Unavailable):
+        store.write_together(work)
+    assert _pieces(store) == []
+    assert store.write_together(lambda connection: 7) == 7
+
+
+def _lease(name: str) -> dict[str, object]:
+    return {"name": name, "holder": "", "epoch": 0, "expires_s": 0.0}
+
+
+def _pieces(store: Store) -> list[str]:
+    with store.read() as connection:
+        names = connection.execute(sa.select(leases.c.name).where(leases.c.name.like("piece-%"))).scalars()
+        return sorted(names)

@@ -6,12 +6,18 @@ from threading import Lock
 from typing import final
 
 from mainspring.control.store.fleet import FleetView
+from mainspring.domain.errors import ImpossibleJob
+from mainspring.domain.ids import RoleName
+from mainspring.domain.job import JobSpec, Option
 from mainspring.planner import Snapshot, SnapshotBuilder
+from mainspring.planner.feasible import feasible
+
+_SHAPES_MAX = 10_000  # A lab's jobs of a year have a few dozen.
 
 
 @final
 class KnownMachines:
-    """A snapshot of what clusters have, made again when that has changed. Used by many threads.
+    """What clusters have, looked at again when that has changed. Used by many threads.
 
     Args:
         fleet: What every cluster last answered.
@@ -22,14 +28,26 @@ class KnownMachines:
         self._lock = Lock()
         self._version = -1
         self._made: Snapshot | None = None
+        self._possible: dict[tuple[tuple[RoleName, tuple[Option, ...]], ...], None] = {}
 
-    def snapshot(self) -> Snapshot | None:
-        """Returns all clusters without jobs, None before any has answered."""
+    def impossible(self, spec: JobSpec) -> ImpossibleJob | None:
+        """Returns why a job could never run here; None when it could, or before any cluster has answered."""
+        shape = tuple((role.name, role.options) for role in spec.roles)
         with self._lock:
-            if self._version != self._fleet.version:
-                self._version = self._fleet.version
-                builder = SnapshotBuilder()
-                for seen in self._fleet.seen().values():
-                    builder.set_inventory(seen.inventory, answering=seen.answering)
-                self._made = builder.build()
-            return self._made if self._fleet.seen() else None
+            machines = self._snapshot()
+            if machines is None or shape in self._possible:
+                return None
+            possible = self._possible
+        error = feasible(machines, spec)
+        if error is None and len(possible) < _SHAPES_MAX:
+            possible[shape] = None
+        return error
+
+    def _snapshot(self) -> Snapshot | None:
+        if self._version != self._fleet.version:
+            self._version, self._possible = self._fleet.version, {}
+            builder = SnapshotBuilder()
+            for seen in self._fleet.seen().values():
+                builder.set_inventory(seen.inventory, answering=seen.answering)
+            self._made = builder.build()
+        return self._made if self._fleet.seen() else None

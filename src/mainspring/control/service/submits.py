@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any, final
 
 import sqlalchemy as sa
@@ -29,9 +30,9 @@ from mainspring.domain.ids import JobId, TeamName, checked_name, draw_id
 from mainspring.domain.job import LAB, JobSpec
 from mainspring.domain.ports import Clock, Dice
 from mainspring.domain.team import Right
-from mainspring.planner.feasible import feasible
 
 SPEC_BYTES_MAX = 1 << 20
+_COUNT_S = 1.0  # Counting 100,000 jobs takes some milliseconds.
 _MADE = (jobs.c.id, jobs.c.submit_key, jobs.c.spec, jobs.c.array_count)
 
 
@@ -53,6 +54,8 @@ class Submits:
         self._clock = clock
         self._dice = dice
         self._wake = wake
+        self._live = 0
+        self._counted_s = -inf
 
     def submit(self, submits: Sequence[Submit], caller: Caller) -> Sequence[JobId]:
         """Returns the job that each request made, now or when its key was first used; of an array, the first.
@@ -73,29 +76,23 @@ class Submits:
             for team in dict.fromkeys(submit.spec.team for submit in submits):
                 _require_known(connection, team)
                 caller.require(connection, Right.SUBMIT_JOBS, team)
-            made = _made_before(connection, submits)
-        if len(made) < len(submits):
-            self._require_possible([submit for at, submit in enumerate(submits) if at not in made])
-            with self._store.write() as connection:
-                made = _made_before(connection, submits)
-                made |= self._write(connection, {at: one for at, one in enumerate(submits) if at not in made}, caller)
-            self._wake()
-        return [made[at] for at in range(len(submits))]
+        impossible = {at: error for at, one in enumerate(submits) if (error := self._machines.impossible(one.spec))}
 
-    def _require_possible(self, submits: Sequence[Submit]) -> None:
-        machines = self._machines.snapshot()
-        if machines is None:
-            return
-        specs = {tuple((role.name, role.options) for role in submit.spec.roles): submit.spec for submit in submits}
-        for spec in specs.values():
-            impossible = feasible(machines, spec)
-            if impossible is not None:
-                raise impossible
+        def write(connection: sa.Connection) -> dict[int, JobId]:
+            made = _made_before(connection, submits)
+            for at, error in impossible.items():
+                if at not in made:
+                    raise error
+            return made | self._write(connection, {at: one for at, one in enumerate(submits) if at not in made}, caller)
+
+        made = self._store.write_together(write)
+        self._wake()
+        return [made[at] for at in range(len(submits))]
 
     def _write(self, connection: sa.Connection, fresh: Mapping[int, Submit], caller: Caller) -> dict[int, JobId]:
         if not fresh:
             return {}
-        _require_room(connection, sum(submit.count for submit in fresh.values()))
+        self._require_room(connection, sum(submit.count for submit in fresh.values()))
         after = dict.fromkeys(job for submit in fresh.values() for job in submit.spec.after)
         _require_jobs(connection, list(after), sight(connection, caller))
         new = {at: (submit, self._draw(submit.count)) for at, submit in fresh.items()}
@@ -106,6 +103,24 @@ class Submits:
             words = "submit a job" if len(own) == 1 else f"submit {len(own)} jobs"
             note(connection, caller, words, own[0], team=team, now_s=now_s)
         return {at: ids[0] for at, (_, ids) in new.items()}
+
+    def _require_room(self, connection: sa.Connection, more: int) -> None:
+        """Refuses jobs beyond what one loop looks at; they are counted now and then, and what came since is added.
+
+        Args:
+            more: How many are to come.
+
+        Raises:
+            InvalidInput: There would be too many.
+        """
+        now_s = self._clock.monotonic_s()
+        if now_s - self._counted_s >= _COUNT_S or self._live + more > ACTIVE_MAX:
+            live = sa.select(sa.func.count()).select_from(jobs).where(jobs.c.state.in_(JOB_LIVE))
+            self._live, self._counted_s = connection.execute(live).scalar_one(), now_s
+        if self._live + more > ACTIVE_MAX:
+            got = f"{self._live} jobs that have not ended"
+            raise InvalidInput("submit a job", got=got, wanted=f"at most {ACTIVE_MAX}")
+        self._live += more
 
     def _draw(self, count: int) -> Sequence[JobId]:
         drawn, width = draw_id("job", self._dice), len(str(count - 1))
@@ -173,21 +188,6 @@ def _require_same(made: Any, submit: Submit) -> None:
             got=f"another spec than the one that made {made.id}",
             next_step="submit it under a key of its own",
         )
-
-
-def _require_room(connection: sa.Connection, more: int) -> None:
-    """Refuses jobs beyond what one loop looks at.
-
-    Args:
-        more: How many are to come.
-
-    Raises:
-        InvalidInput: There would be too many.
-    """
-    live = sa.select(sa.func.count()).select_from(jobs).where(jobs.c.state.in_(JOB_LIVE))
-    count = connection.execute(live).scalar_one()
-    if count + more > ACTIVE_MAX:
-        raise InvalidInput("submit a job", got=f"{count} jobs that have not ended", wanted=f"at most {ACTIVE_MAX}")
 
 
 def _require_jobs(connection: sa.Connection, after: Sequence[JobId], seen: frozenset[TeamName] | None) -> None:

@@ -46,19 +46,18 @@ def note(
         team: Whose that is.
         reason: Why it was refused.
     """
-    connection.execute(
-        sa.insert(audit).values(
-            time_s=now_s,
-            holder=str(caller)[:_TEXT_MAX],
-            token=caller.token,
-            address=caller.address[:_TEXT_MAX],
-            action=action,
-            target=target[:_TEXT_MAX],
-            team=team,
-            outcome=outcome.value,
-            reason=reason[:_TEXT_MAX],
-        )
-    )
+    line = {
+        "time_s": now_s,
+        "holder": str(caller)[:_TEXT_MAX],
+        "token": caller.token,
+        "address": caller.address[:_TEXT_MAX],
+        "action": action,
+        "target": target[:_TEXT_MAX],
+        "team": team,
+        "outcome": outcome.value,
+        "reason": reason[:_TEXT_MAX],
+    }
+    connection.execute(sa.insert(audit), line)
 
 
 def audit_since(

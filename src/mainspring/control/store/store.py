@@ -6,12 +6,13 @@ Decides how transactions begin and end and how a database's errors are told; wha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 from alembic import command
@@ -20,12 +21,14 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from mainspring.control.store.schema import leases
-from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, StorageFull, Unavailable
+from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, MainspringError, StorageFull, Unavailable
 
 BUSY_S = 10.0  # Longer than any transaction here; a database busy for this long has a stuck writer.
 CONNECTIONS_MAX = 40  # As many as the API's threads.
+PIECES_MAX = 64  # More than the API has threads.
 _WRITER = "writer"
 _LEADER = "leader"
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,16 @@ class Lease:
     expires_s: float
 
 
+class _Piece:
+    """A piece of work that waits to be written."""
+
+    def __init__(self, work: Callable[[sa.Connection], object]) -> None:
+        self.work = work
+        self.done = False
+        self.result: object = None
+        self.error: Exception | None = None
+
+
 class Store:
     """Transactions on one database.
 
@@ -54,6 +67,8 @@ class Store:
         self._sqlite = engine.dialect.name == "sqlite"
         # SQLite lets waiting writers poll; a lock lets the writers of this process queue instead.
         self._turn = Lock()
+        self._together = Lock()
+        self._pieces: deque[_Piece] = deque()
         isolated = engine if self._sqlite else engine.execution_options(isolation_level="REPEATABLE READ")
         self._reader = isolated
 
@@ -88,6 +103,43 @@ class Store:
                 if lease is not None:
                     _check_lease(connection, lease)
                 yield connection
+
+    def write_together(self, work: Callable[[sa.Connection], Value]) -> Value:
+        """Returns what a small piece of work returns, written in one transaction with what others ask for meanwhile.
+
+        Many threads then wait for one disk together. Each piece is written whole or not at all: what fails by an error
+        of ours leaves the others alone.
+
+        Args:
+            work: Called once, in some thread.
+
+        Raises:
+            MainspringError: As `work` does, or as `write`.
+        """
+        piece = _Piece(work)
+        self._pieces.append(piece)
+        with self._together:
+            while not piece.done:
+                self._write_pieces()
+        if piece.error is not None:
+            raise piece.error
+        return cast(Value, piece.result)
+
+    def _write_pieces(self) -> None:
+        pieces = [self._pieces.popleft() for _ in range(min(len(self._pieces), PIECES_MAX))]
+        try:
+            with self.write() as connection:
+                for piece in pieces:
+                    try:
+                        with connection.begin_nested():
+                            piece.result = piece.work(connection)
+                    except MainspringError as error:
+                        piece.error = error
+        except Exception as error:  # noqa: BLE001  Whatever it is, it is told to everybody who waits.
+            for piece in pieces:
+                piece.error = error
+        for piece in pieces:
+            piece.done = True
 
     def lead(self, holder: str, *, now_s: float, lease_s: float, stale: Lease | None = None) -> Lease:
         """Returns the lease, taken or renewed; or as it stands while another holds it.
