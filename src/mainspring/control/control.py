@@ -427,6 +427,7 @@ class Control:
         rules = agents.Rules(
             settings=self.settings,
             objects_url=self._access.objects_url,
+            environment_passed=self._access.environment_passed,
             now_s=self.clock.now_s(),
             listens_since_s=self._listens_since_s,
         )

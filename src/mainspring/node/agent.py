@@ -24,6 +24,7 @@ from mainspring.node.net.connection import QUIET_PARTS, Connection, address_of, 
 from mainspring.node.net.controller import ControllerClient
 from mainspring.node.notice import StopNotice
 from mainspring.node.probe import probe
+from mainspring.node.process.environment import rank_environment
 from mainspring.node.process.limits import MemoryLimits, find_limits
 from mainspring.node.snapshots.arena import Arena
 from mainspring.node.snapshots.copies import Copies
@@ -58,7 +59,7 @@ class Agent:
     """One agent's life, from its order file to its exit.
 
     Args:
-        environment: The variables ranks start from.
+        environment: The agent's variables, of which ranks get what is listed and what its orders name.
         dice: Spreads waits, so that many agents do not call at once.
         certificate: The controller's, as PEM text, where the system's authorities do not vouch for it.
     """
@@ -178,7 +179,7 @@ class Agent:
             code=await self._bring(orders, mine, store, work),
             work=work,
             reports=Path(self._order.report_dir or work),
-            environment=self._environment,
+            environment=rank_environment(self._environment, orders.environment_passed),
             limits=find_limits() if any(role.memory_mib for role in orders.roles) else MemoryLimits(None),
         )
         crew = RankSupervisor(
@@ -411,7 +412,7 @@ async def run_agent(
 
     Args:
         order: What the engine gave it.
-        environment: The variables ranks start from.
+        environment: The agent's variables, of which ranks get what is listed and what its orders name.
         certificate: See `Agent`.
     """
     try:

@@ -34,8 +34,10 @@ from mainspring.engines.registry import KEYS_BEFORE, cluster_from, found_cluster
 PORT = 7077
 PORT_MAX = 65_535
 _KEY_BITS = 256
+PASSED_MAX = 64  # They travel in every agent's orders; a site that needs more has a prefix for them.
 _SECRET, _OWNERS = 0o600, 0o700
 _CERTIFICATES = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\*?")  # Never "*" alone: that would be no list.
 _CONFIG_HEAD = "# Mainspring's configuration; every field may be left out. `ms up` reads it when the server starts.\n"
 
 
@@ -52,6 +54,7 @@ class Config:
             of it, or the name in its certificate; "" for where it listens.
         database: SQLAlchemy URL; "" for SQLite in the home folder.
         objects: Object store URL; "" for a folder in the home folder.
+        environment_passed: Variables of agents that jobs get beside the usual: names, or prefixes such as "HF_*".
         clusters: Every cluster; an entry names its kind.
     """
 
@@ -62,6 +65,7 @@ class Config:
     public_url: str = ""
     database: str = ""
     objects: str = ""
+    environment_passed: tuple[str, ...] = ()
     clusters: tuple[ClusterSettings, ...] = field(default_factory=found_clusters)
 
     def __post_init__(self) -> None:
@@ -72,6 +76,7 @@ class Config:
         """
         names = [cluster.name for cluster in self.clusters]
         files = (self.certificate, self.key)
+        passed = self.environment_passed
         everywhere = self.host in ("", "0.0.0.0", "::")
         wrong = {
             "port": (not 0 <= self.port <= PORT_MAX, str(self.port), f"0 to {PORT_MAX}"),
@@ -84,6 +89,11 @@ class Config:
                 not _is_base_url(self.public_url) if self.public_url else everywhere,
                 repr(self.public_url),
                 f"http(s)://host[:port]{', as the server listens on every address' if everywhere else ''}",
+            ),
+            "environment_passed": (
+                len(passed) > PASSED_MAX or not all(_VARIABLE.fullmatch(name) for name in passed),
+                ", ".join(map(repr, passed))[:200],
+                f"at most {PASSED_MAX} names, such as HF_HOME, or prefixes, such as HF_*",
             ),
             "clusters": (len(set(names)) < len(names), ", ".join(names), "names that differ"),
         }

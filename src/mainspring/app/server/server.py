@@ -61,6 +61,7 @@ def serve(home: Home, listener: socket.socket) -> None:
             controller_url=config.public_url or url_of(listener, config),
             objects_url=home.objects_url(config),
             key=home.key(SystemDice()),
+            environment_passed=config.environment_passed,
         ),
         policy=home.policy(),
     )

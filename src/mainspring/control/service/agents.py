@@ -67,11 +67,13 @@ class Rules:
     Args:
         settings: How often leads report, and how long agents live without one.
         objects_url: Where code snapshots and checkpoints are.
+        environment_passed: Variables of agents that ranks get beside the usual.
         listens_since_s: Since when this controller hears leads: one that was not heard before may well live.
     """
 
     settings: Settings
     objects_url: str
+    environment_passed: tuple[str, ...] = ()
     now_s: float
     listens_since_s: float
 
@@ -235,6 +237,7 @@ def _orders(connection: sa.Connection, attempt: AttemptRecord, agent: int, gang:
         number=attempt.number,
         inputs=spec.inputs,
         begins_from=spec.begins_from,
+        environment_passed=rules.environment_passed,
     )
 
 

@@ -54,8 +54,10 @@ class AgentAccess:
         controller_url: Where it listens, as agents see it.
         objects_url: Where code snapshots and checkpoints are, as agents see it.
         key: A secret that the tokens of attempts are made from: the same for every controller of one store.
+        environment_passed: Variables of agents that their ranks get beside the usual.
     """
 
     controller_url: str
     objects_url: str
     key: str
+    environment_passed: tuple[str, ...] = ()

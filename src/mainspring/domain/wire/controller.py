@@ -64,6 +64,7 @@ class Orders:
     `ranks` are all places for the lead, its own for any other agent. Earlier attempts came to `furthest_step`, -1 for
     none; this is attempt number `number` of its job. `hang_s` is the longest silence between two steps, 0 to learn it.
     `begins_from` is the checkpoint ("NAME@STEP", or "NAME" for its newest) to begin from while the job has none, or "".
+    `environment_passed` names variables of the agent, such as "NAME" or "PREFIX_*", that ranks get beside the usual.
     """
 
     ready: bool
@@ -86,6 +87,7 @@ class Orders:
     hang_s: float = 0.0
     inputs: tuple[str, ...] = ()
     begins_from: str = ""
+    environment_passed: tuple[str, ...] = ()
 
 
 @message("LeadEvent")
