@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.control import Caller
-from mainspring.control.service.people import REFUSED_S
+from mainspring.control.service.people import REFUSED_S, People
 from mainspring.domain.answers import NewToken, Submit
-from mainspring.domain.errors import InvalidInput, NotAllowed, NotFound
+from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from mainspring.domain.ids import TeamName
 from mainspring.domain.job import LAB
 from mainspring.domain.team import LAB_WIDE, RIGHTS, Right, Team, TeamRole, Whose
+from mainspring.testing import SeededDice
 
 if TYPE_CHECKING:
     from tests.control.conftest import World
@@ -218,6 +219,45 @@ def test_an_admin_makes_tokens_for_its_team_and_below_and_sees_no_others(teams: 
 def test_a_token_that_cannot_be_is_refused(asked: dict[str, object]) -> None:
     with pytest.raises(InvalidInput):
         NewToken(**asked)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def walled(teams: World) -> People:
+    """Gives the people of a server whose jobs run under one account."""
+    control = teams.control
+    return People(control.store, control.pictures, teams.clock, SeededDice(3), lambda: None, one_line=True)
+
+
+def test_where_jobs_share_an_account_no_second_team_gets_people_who_submit(walled: People, teams: World) -> None:
+    walled.new_token(NewToken(holder="root", role=TeamRole.ADMIN))
+    walled.new_token(NewToken(holder="ada", team=ARMS, role=TeamRole.ADMIN))
+    walled.new_token(NewToken(holder="bo", team=GRASP))
+    for role in (TeamRole.MEMBER, TeamRole.ADMIN):
+        with pytest.raises(Conflict, match="--shared-account"):
+            walled.new_token(NewToken(holder="eve", team=VISION, role=role))
+    assert {token.holder for token in walled.tokens()} == {"root", "ada", "bo"}
+    walled.new_token(NewToken(holder="eve", team=VISION, role=TeamRole.VIEWER))
+    teams.control.people.new_token(NewToken(holder="eve", team=VISION))
+
+
+def test_where_jobs_share_an_account_a_team_that_left_makes_room_for_another(walled: People, teams: World) -> None:
+    made = walled.new_token(NewToken(holder="ada", team=ARMS)).token
+    walled.new_token(NewToken(holder="bo", team=ARMS, days=1.0))
+    walled.remove_token(made.id)
+    with pytest.raises(Conflict):
+        walled.new_token(NewToken(holder="eve", team=VISION))
+    teams.clock.advance(2 * 86_400.0)
+    walled.new_token(NewToken(holder="eve", team=VISION))
+
+
+def test_where_jobs_share_an_account_a_team_with_people_is_not_moved_beside_another(walled: People) -> None:
+    walled.new_token(NewToken(holder="ada", team=ARMS))
+    walled.new_token(NewToken(holder="bo", team=GRASP))
+    with pytest.raises(Conflict, match="move a team"):
+        walled.set_team(Team(name=GRASP, parent=LAB))
+    assert {view.team.name: view.team.parent for view in walled.teams()}[GRASP] == ARMS
+    walled.set_team(Team(name=GRASP, parent=ARMS, weight=3.0))
+    walled.set_team(Team(name=VISION, parent=ARMS))
 
 
 # ---------------------------------------------------------------- the audit log

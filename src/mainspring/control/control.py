@@ -105,7 +105,7 @@ class Control:
         self._listens_since_s = clock.now_s()
         self.questions = Questions(store, self.pictures, clock)
         self._submits = Submits(store, KnownMachines(self.fleet), clock, dice, self.wake.set)
-        self.people = People(store, self.pictures, clock, dice, self.wake.set)
+        self.people = People(store, self.pictures, clock, dice, self.wake.set, one_line=self.settings.one_line)
         self.pulse = Pulse(clock, self.fleet, self._engines)
 
     def new_loop(self) -> Loop:

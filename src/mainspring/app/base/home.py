@@ -55,6 +55,8 @@ class Config:
         database: SQLAlchemy URL; "" for SQLite in the home folder.
         objects: Object store URL; "" for a folder in the home folder.
         environment_passed: Variables of agents that jobs get beside the usual: names, or prefixes such as "HF_*".
+        shared_account: Whether teams that share nothing else may run jobs under one account, and the server may be
+            reached from elsewhere though jobs can do whatever it can.
         clusters: Every cluster; an entry names its kind.
     """
 
@@ -66,6 +68,7 @@ class Config:
     database: str = ""
     objects: str = ""
     environment_passed: tuple[str, ...] = ()
+    shared_account: bool = False
     clusters: tuple[ClusterSettings, ...] = field(default_factory=found_clusters)
 
     def __post_init__(self) -> None:

@@ -32,13 +32,18 @@ def up(
     policy: Annotated[
         Path | None, typer.Option(help="YAML of planning policy to keep, and use from now on.", metavar="FILE")
     ] = None,
+    shared_account: Annotated[
+        bool,
+        typer.Option(
+            "--shared-account", help="Let several teams, and people elsewhere, run jobs under the server's account."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Start the server of this home, if it is not running."""
-    record = context.obj.up(port=port, policy=policy)
-    render.show(
-        record, as_json=as_json, look=lambda: f"Mainspring is up at {record.url} (home {context.obj.home.path})"
-    )
+    record = context.obj.up(port=port, policy=policy, shared_account=shared_account)
+    told = f"Mainspring is up at {record.url} (home {context.obj.home.path})\n{render.ACCOUNT}"
+    render.show(record, as_json=as_json, look=lambda: told)
 
 
 def down(context: LabContext, as_json: Json = False) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mainspring.app.render.progress import Bar, Lines, bytes_bar, progress_bar
     from mainspring.app.render.simulations import comparison_panel, replay_panel
     from mainspring.app.render.tables import (
+        ACCOUNT,
         ERRORS,
         ago,
         facts_grid,

@@ -43,6 +43,10 @@ COLOURS = {
 }
 
 
+# Shown wherever somebody sets a server or a cluster up; it holds on every engine there is.
+ACCOUNT = "Jobs run under the server's account, with no wall between: whoever submits one can do what the server can."
+
+
 def show(value: object, *, as_json: bool = False, look: Callable[[], RenderableType] | None = None) -> None:
     """Prints a value: as JSON on standard output for machines, else as `look` draws it.
 

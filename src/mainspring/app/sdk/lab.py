@@ -108,19 +108,25 @@ class Lab(LabCalls):
 
         return ClusterVerbs(self)
 
-    def up(self, *, port: int | None = None, policy: Path | str | None = None) -> ServerRecord:
+    def up(
+        self, *, port: int | None = None, policy: Path | str | None = None, shared_account: bool = False
+    ) -> ServerRecord:
         """Starts the server when it is not running, and returns where it listens.
 
         Args:
             port: 0 picks a free one; None takes the last one used, else the configured one.
             policy: A YAML file of the fields of `Policy`, kept for later starts too; None leaves it as it was.
+            shared_account: Whether to write to the configuration that jobs of all teams may share the server's account.
 
         Raises:
-            Conflict: A policy is given and the server is running: it reads it when it starts.
+            Conflict: The server is running, and reads what is given when it starts.
+            NotAllowed: It would listen beyond this machine, and nobody said that jobs may share its account.
         """
         from mainspring.app.server import daemon
 
-        return daemon.up(self.home, port=port, policy=None if policy is None else Path(policy))
+        return daemon.up(
+            self.home, port=port, policy=None if policy is None else Path(policy), shared_account=shared_account
+        )
 
     def down(self) -> bool:
         """Stops the server and returns whether it was running. Jobs go on."""

@@ -10,11 +10,14 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from mainspring.app.base.client import Client
 from mainspring.app.base.home import Config, Home, ServerRecord, url_of
 from mainspring.domain.errors import Conflict, NotAllowed, Unavailable
+from mainspring.domain.wire.trust import is_loopback
 from mainspring.objects import open_store
 
 START_S_MAX = 60.0
@@ -23,15 +26,19 @@ RELEASE_S_MAX = 1.0
 _POLL_S = 0.05
 
 
-def up(home: Home, *, port: int | None = None, policy: Path | None = None) -> ServerRecord:
+def up(
+    home: Home, *, port: int | None = None, policy: Path | None = None, shared_account: bool = False
+) -> ServerRecord:
     """Returns where the home's server listens, starting it when it is not running.
 
     Args:
         port: Port to listen on; 0 picks a free one; None takes the last one used, else the configured one.
         policy: A planning policy to keep and start with; None leaves it as it was.
+        shared_account: Whether to write to the configuration that jobs of all teams may share the server's account.
 
     Raises:
-        Conflict: Another program holds the port, or a policy is given and the server is running.
+        Conflict: Another program holds the port, or the server is running and is given what it reads when it starts.
+        NotAllowed: It would listen beyond this machine, and nobody said that jobs may share its account.
         InvalidSpec: The configuration or the policy is wrong.
         Unavailable: The server did not start.
     """
@@ -41,17 +48,34 @@ def up(home: Home, *, port: int | None = None, policy: Path | None = None) -> Se
         if not home.config_file.exists():
             home.write_config(config)
         if policy is not None:
-            record = home.server()
-            if record is not None and running(record, home):
-                raise Conflict(
-                    "take a planning policy",
-                    on=str(policy),
-                    got="a server that is running",
-                    next_step="ms down, then again",
-                )
+            _require_down(home, "take a planning policy", str(policy))
             home.keep_policy(policy)
+        if shared_account and not config.shared_account:
+            _require_down(home, "let jobs of all teams share an account", "--shared-account")
+            config = replace(config, shared_account=True)
+            home.write_config(config)
         home.policy()
         return _up(home, config, port)
+
+
+def _require_down(home: Home, attempted: str, on: str) -> None:
+    record = home.server()
+    if record is not None and running(record, home):
+        raise Conflict(attempted, on=on, got="a server that is running", next_step="ms down, then again")
+
+
+def _require_near(config: Config) -> None:
+    """Raises where people elsewhere would reach a server whose tokens any job could read."""
+    hosts = [config.host, *filter(None, [urlsplit(config.public_url).hostname])]
+    far = [host for host in hosts if not is_loopback(host)]
+    if far and not config.shared_account:
+        raise NotAllowed(
+            "listen beyond this machine",
+            on=far[0],
+            got="jobs that run under the server's account: they can do whatever it can",
+            wanted="a loopback address, or your word that whoever submits jobs may have all of that",
+            next_step="ms up --shared-account",
+        )
 
 
 def _up(home: Home, config: Config, port: int | None) -> ServerRecord:
@@ -61,6 +85,7 @@ def _up(home: Home, config: Config, port: int | None) -> ServerRecord:
     if port is None:
         port = int(record.url.rpartition(":")[2]) if record is not None else config.port
     certificate = home.certificate(config)
+    _require_near(config)
     with _listen(config, port) as listener, home.log.open("ab") as log:
         # The server inherits the open socket, so that nobody can take the port in between.
         url = url_of(listener, config)

@@ -17,7 +17,7 @@ from mainspring.app.base.home import Home, url_of
 from mainspring.app.base.system import SystemClock, SystemDice
 from mainspring.app.server.arrivals import Inboxes, Reader
 from mainspring.app.server.engines import Engines
-from mainspring.control import AgentAccess, Control, open_store
+from mainspring.control import AgentAccess, Control, Settings, open_store
 from mainspring.control.server import Server, Tls
 from mainspring.domain.answers import NewToken
 from mainspring.domain.errors import MainspringError, NotFound
@@ -64,6 +64,7 @@ def serve(home: Home, listener: socket.socket) -> None:
             environment_passed=config.environment_passed,
         ),
         policy=home.policy(),
+        settings=Settings(one_line=not config.shared_account),
     )
     try:
         home.token()

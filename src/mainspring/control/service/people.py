@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import combinations
 from math import inf
 from typing import final
 
@@ -20,17 +21,18 @@ from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, TokenRecord, covered
 from mainspring.domain.answers import AuditLine, NewToken, Person, TeamView, TokenMade, TokenView
 from mainspring.domain.codec import alike
-from mainspring.domain.errors import InvalidInput, MainspringError, NotAllowed, NotFound
-from mainspring.domain.ids import draw_id
+from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, NotFound
+from mainspring.domain.ids import TeamName, draw_id
 from mainspring.domain.job import LAB
 from mainspring.domain.ports import Clock, Dice
 from mainspring.domain.routes import LIST_MAX
-from mainspring.domain.team import Right, Team
+from mainspring.domain.team import RIGHTS, Right, Team, TeamRole, Whose
 from mainspring.planner import SnapshotBuilder
 
 TOKENS_MAX = 10_000
 REFUSED_S = 10.0  # How often the log tells that one token was refused one thing.
 _DAY_S = 86_400.0
+_SUBMITTERS = RIGHTS[Right.SUBMIT_JOBS, Whose.TEAM]
 
 
 @final
@@ -39,16 +41,25 @@ class People:
 
     Args:
         changed: Called when the teams have changed.
+        one_line: Whether those who may submit are to be in one line of the tenant tree; see `_require_one_line`.
     """
 
     def __init__(
-        self, store: Store, pictures: LatestPlans, clock: Clock, dice: Dice, changed: Callable[[], None]
+        self,
+        store: Store,
+        pictures: LatestPlans,
+        clock: Clock,
+        dice: Dice,
+        changed: Callable[[], None],
+        *,
+        one_line: bool = False,
     ) -> None:
         self._store = store
         self._pictures = pictures
         self._clock = clock
         self._dice = dice
         self._changed = changed
+        self._one_line = one_line
         self._tried_s: dict[tuple[str, str], float] = {}
 
     # ---------------------------------------------------------------- tokens
@@ -106,6 +117,7 @@ class People:
             NotAllowed: The caller is no admin of its team, or of one above.
             NotFound: There is no such team.
             InvalidInput: There are too many tokens.
+            Conflict: Its team would be a second one that submits, where all jobs run under one account.
         """
         now_s, secret = self._clock.now_s(), tokens.draw_secret(self._dice)
         made = TokenRecord(
@@ -126,6 +138,8 @@ class People:
             if count >= TOKENS_MAX:
                 raise InvalidInput("make a token", got=f"{count} tokens", wanted="fewer", next_step="ms token rm")
             tokens.save_token(connection, secret, made)
+            if self._one_line and made.role in _SUBMITTERS:
+                _require_one_line(connection, "make a token", made.team, now_s)
             told = f"{made.id}: {asked.role.value} {asked.holder}"
             note(connection, caller, "make a token", told, team=asked.team, now_s=now_s)
         return TokenMade(token=TokenView(**alike(TokenView, made)), secret=secret)
@@ -211,6 +225,7 @@ class People:
         Raises:
             NotAllowed: The caller is no admin above it, where it is and where it shall be.
             InvalidInput: Its parent is unknown or below it, or there are too many teams.
+            Conflict: It would take two teams that submit apart, where all jobs run under one account.
         """
         with self._store.write() as connection:
             tree = {one.name: one for one in tenants(connection)}
@@ -223,6 +238,8 @@ class People:
             SnapshotBuilder().set_teams([*others, team])
             connection.execute(sa.delete(teams).where(teams.c.name == team.name))
             connection.execute(sa.insert(teams).values(name=team.name, facts=text_of(team)))
+            if self._one_line and before.parent != team.parent:
+                _require_one_line(connection, "move a team", team.name, self._clock.now_s())
             note(connection, caller, "set a team", text_of(team), team=team.name, now_s=self._clock.now_s())
         self._changed()
         return team
@@ -234,6 +251,30 @@ class People:
         picture = self._pictures.newest
         uses = team_uses(picture.snapshot) if picture is not None else {}
         return tuple(TeamView(team=team, use=uses.get(team.name)) for team in tree)
+
+
+def _require_one_line(connection: sa.Connection, attempted: str, on: TeamName, now_s: float) -> None:
+    """Returns if of any two teams that people may submit for, one is above the other.
+
+    Jobs that run under one account can take what other jobs of that account have, so a second team's people would be
+    let in to the first's.
+
+    Args:
+        on: The team it is about.
+    """
+    living = [one for one in tokens.people_tokens(connection) if one.expires_s is None or one.expires_s > now_s]
+    submitting = sorted({one.team for one in living if one.role in _SUBMITTERS})
+    admins = {team: Caller(role=TeamRole.ADMIN, team=team) for team in submitting}
+    below = {team: covered(connection, admins[team]) for team in submitting}
+    for one, other in combinations(submitting, 2):
+        if not any(seen is None or team in seen for seen, team in ((below[one], other), (below[other], one))):
+            raise Conflict(
+                attempted,
+                on=f"team {on!r}",
+                got=f"people of teams {one!r} and {other!r}, whose jobs would run under one account",
+                wanted="jobs of one team and those above and below it: they can read each other's files and tokens",
+                next_step="ms up --shared-account, if these teams trust each other so far",
+            )
 
 
 def _manages(connection: sa.Connection, caller: Caller, token: TokenRecord) -> bool:

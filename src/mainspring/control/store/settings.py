@@ -27,6 +27,7 @@ class Settings:
         starts_max: Most jobs granted in one tick, so that the transaction stays short; the next plan has the others.
         whys_max: Most changed reasons for waiting written in one tick, first in the queue first.
         plan_s: The longest pause between plans while nothing changes.
+        one_line: Whether people may submit for one line of the tenant tree only, as jobs run under one account.
     """
 
     interval_s: float = 0.5
@@ -44,6 +45,7 @@ class Settings:
     starts_max: int = 2_000
     whys_max: int = 2_000
     plan_s: float = 10.0
+    one_line: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
