@@ -43,6 +43,7 @@ class World:
 
     def __init__(self, folder: Path, *, delegated: bool = False) -> None:
         self.url = f"sqlite:///{folder / 'store.db'}"
+        self.keys = folder / "secrets.key"
         self.clock = FakeClock()
         inventories = [
             inventory("east", nodes=2, chips=2, dollars=3.0),
@@ -67,7 +68,9 @@ class World:
             engines=dict(self.clusters),
             clock=self.clock,
             dice=SeededDice(self.starts, "control"),
-            access=AgentAccess(controller_url="http://127.0.0.1:1", objects_url="file:///objects", key="a key"),
+            access=AgentAccess(
+                controller_url="http://127.0.0.1:1", objects_url="file:///objects", key="a key", secret_keys=self.keys
+            ),
             settings=Settings(),
             policy=policy,
         )

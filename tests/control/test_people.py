@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from mainspring.control import Caller
 from mainspring.control.service.people import REFUSED_S, People
-from mainspring.domain.answers import NewToken, Submit
+from mainspring.domain.answers import NewSecret, NewToken, Submit
 from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, NotFound
-from mainspring.domain.ids import TeamName
+from mainspring.domain.ids import SecretName, TeamName
 from mainspring.domain.job import LAB
 from mainspring.domain.team import LAB_WIDE, RIGHTS, Right, Team, TeamRole, Whose
 from mainspring.testing import SeededDice
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
 VISION, ARMS, GRASP = TeamName("vision"), TeamName("arms"), TeamName("grasp")
 PEOPLE = [role for role in TeamRole if role is not TeamRole.ATTEMPT]
+
+
+def keep_secret(world: World, team: str) -> SecretName:
+    world.control.people.secrets.keep(team, "HF_TOKEN", NewSecret(value="hf_0123456789"))
+    return SecretName("HF_TOKEN")
 
 
 @pytest.fixture
@@ -54,6 +60,16 @@ def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
             control.stop(job, caller)
         case Right.SET_TEAMS:
             control.people.set_team(Team(name=TeamName("new"), parent=team), caller)
+        case Right.USE_SECRETS:
+            secret = keep_secret(world, team)
+            role = replace(world.spec().roles[0], secrets=(secret,))
+            control.submit(Submit(spec=replace(world.spec(team=team), roles=(role,))), caller)
+        case Right.LIST_SECRETS:
+            keep_secret(world, team)
+            if team not in {one.team for one in control.people.secrets.known(caller)}:
+                raise NotFound("see a team's secrets")
+        case Right.MANAGE_SECRETS:
+            control.people.secrets.remove(team, keep_secret(world, team), caller)
         case Right.MANAGE_TOKENS if whose is Whose.OWN:
             own = control.people.new_token(NewToken(holder=owner, team=team, role=TeamRole.VIEWER)).token
             control.people.remove_token(own.id, caller)

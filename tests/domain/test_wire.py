@@ -29,7 +29,8 @@ PEOPLE = (
     "AddNodes ArrayView ArrivalView AttemptView ClusterView Event GoodputReport JobView PlanView PlannedStart Problem"
 )
 PEOPLE += " Goodput Remedy Shift Submit SubmitBatch SubmittedBatch Team TeamUse TeamView WaitView WhatIf WhatIfAnswer"
-PEOPLE += " Why JobCounts AuditLine Health HealthCheck NewToken Person TokenMade TokenView"
+PEOPLE += " Why JobCounts AuditLine Health HealthCheck NewSecret NewToken Person SecretView SecretsRotated TokenMade"
+PEOPLE += " TokenView"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenSlurm"
 ERRORS = "MainspringError InvalidInput InvalidSpec ImpossibleJob InvalidMessage DamagedData NotFound Conflict"
 ERRORS += " IllegalTransition NotAllowed Unavailable StorageFull TooManyRequests"

@@ -29,6 +29,7 @@ from mainspring.control.store.fleet import FleetView
 from mainspring.control.store.holdings import allocation_of_rank
 from mainspring.control.store.ledger import StateWriter, StopCause
 from mainspring.control.store.records import attempts_of, events_since, jobs_of_array, newest_event
+from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import AgentAccess, Settings
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
@@ -104,8 +105,9 @@ class Control:
         self._access = access
         self._listens_since_s = clock.now_s()
         self.questions = Questions(store, self.pictures, clock)
-        self._submits = Submits(store, KnownMachines(self.fleet), clock, dice, self.wake.set)
-        self.people = People(store, self.pictures, clock, dice, self.wake.set, one_line=self.settings.one_line)
+        keys = SecretKeys(access.secret_keys, dice)
+        self._submits = Submits(store, KnownMachines(self.fleet), clock, dice, keys, self.wake.set)
+        self.people = People(store, self.pictures, clock, dice, keys, self.wake.set, one_line=self.settings.one_line)
         self.pulse = Pulse(clock, self.fleet, self._engines)
 
     def new_loop(self) -> Loop:
@@ -150,8 +152,9 @@ class Control:
 
         Raises:
             NotAllowed: The caller is not.
-            NotFound: There is no such team, or a job it comes after is not known.
+            NotFound: There is no such team, a job it comes after is not known, or a secret that it names.
             ImpossibleJob: No cluster could ever run it.
+            Unavailable: A secret that it names cannot be read.
             Conflict: The key made a job of another spec.
             InvalidInput: The key, the spec or an array's name is too long, or too many jobs wait.
         """
@@ -430,6 +433,7 @@ class Control:
             environment_passed=self._access.environment_passed,
             now_s=self.clock.now_s(),
             listens_since_s=self._listens_since_s,
+            keys=self.people.secrets.keys,
         )
         with self.store.read() as connection:
             attempt = agents.posting(connection, call.allocation).attempt

@@ -18,11 +18,15 @@ NodeName = NewType("NodeName", str)
 RoleName = NewType("RoleName", str)
 ChipName = NewType("ChipName", str)
 TeamName = NewType("TeamName", str)
+SecretName = NewType("SecretName", str)
 EpisodeId = NewType("EpisodeId", str)
 VersionId = NewType("VersionId", str)
 
 NAME_LENGTH_MAX = 63  # A DNS label (RFC 1123), so that names survive Kubernetes and host names.
+SECRET_NAME_LENGTH_MAX = 64
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # POSIX: what every shell can name.
+_OURS = "MAINSPRING_"  # What programs are told by us.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no letters that look like digits.
 _ID_LETTERS = 12  # 60 bits: a collision among 10^6 ids has odds of about 4e-7.
 
@@ -42,6 +46,24 @@ def checked_name(name: str, what: str) -> str:
             f"accept a name for {what}",
             got=repr(name[:80]),
             wanted=f"1 to {NAME_LENGTH_MAX} of a-z, 0-9, '.', '_', '-', starting and ending with a letter or digit",
+        )
+    return name
+
+
+def checked_secret_name(name: str) -> str:
+    """Returns the name of a secret, which is that of the variable a program finds it in.
+
+    Args:
+        name: Letters, digits and underscores, no digit first; at most `SECRET_NAME_LENGTH_MAX`.
+
+    Raises:
+        InvalidInput: The name is empty, too long, holds other characters, or is one of ours.
+    """
+    if len(name) > SECRET_NAME_LENGTH_MAX or not _VARIABLE.fullmatch(name) or name.upper().startswith(_OURS):
+        raise InvalidInput(
+            "accept a name for a secret",
+            got=repr(name[:80]),
+            wanted=f"1 to {SECRET_NAME_LENGTH_MAX} of A-Z, a-z, 0-9 and '_', no digit first, not {_OURS}...",
         )
     return name
 

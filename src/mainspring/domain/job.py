@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mainspring.domain.errors import InvalidSpec
-from mainspring.domain.ids import ChipName, JobId, RoleName, TeamName, checked_name
+from mainspring.domain.ids import ChipName, JobId, RoleName, SecretName, TeamName, checked_name, checked_secret_name
 
 ROLES_MAX = 16
 OPTIONS_MAX = 16
@@ -16,6 +16,8 @@ CHIPS_PER_REPLICA_MAX = 65_536
 COMMAND_WORDS_MAX = 1_024
 COMMAND_BYTES_MAX = 65_536
 ENVIRONMENT_MAX = 256
+SECRETS_MAX = 16  # Of a job: at their longest, half of what Linux lets a program start with.
+FILE_SUFFIX = "_FILE"  # Of the variable that tells where a secret lies as a file.
 MAIN = RoleName("main")  # The role of a simple job.
 LAB = TeamName("lab")  # The root of the tenant tree until somebody names teams.
 ANY_CHIP = ChipName("any")  # An option that runs on whatever chip a node has, or on none.
@@ -160,7 +162,9 @@ class Role:
         name: Unique inside the job; a simple job has one, "main".
         command: Program and arguments; run without a shell, in the code snapshot's root.
         options: Acceptable ways to run it, none preferred by order.
-        environment: Variables for the program. Secrets do not belong here: specs are stored.
+        environment: Variables for the program. Secrets do not belong here: specs are stored and shown.
+        secrets: Names of secrets of the job's team, or of one above, that the program finds as variables.
+        secret_files: Names of those it finds as files: `NAME_FILE` tells where.
         spares: How many of its replicas stand by, and take the place of those that are lost.
     """
 
@@ -168,6 +172,8 @@ class Role:
     command: tuple[str, ...]
     options: tuple[Option, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[SecretName, ...] = ()
+    secret_files: tuple[SecretName, ...] = ()
     spares: int = 0
 
     def __post_init__(self) -> None:
@@ -190,6 +196,14 @@ class Role:
         for name, value in self.environment.items():
             named = bool(name) and not {"=", "\0"} & set(name)
             _require(named and "\0" not in value, "environment", name, "names without '=', values without NUL")
+        self._check_secrets()
+
+    def _check_secrets(self) -> None:
+        for name in (*self.secrets, *self.secret_files):
+            checked_secret_name(name)
+        variables = [*self.environment, *self.secrets, *(f"{name}{FILE_SUFFIX}" for name in self.secret_files)]
+        twice = sorted({name for name in variables if variables.count(name) > 1})
+        _require(not twice, "secrets", twice[:3], "variables that differ from each other and from the environment")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +271,8 @@ class JobSpec:
         _require(0 < len(self.roles) <= ROLES_MAX, "roles", len(self.roles), f"1 to {ROLES_MAX} roles")
         names = [role.name for role in self.roles]
         _require(len(set(names)) == len(names), "roles", names, "names that differ")
+        count = len(self.secrets)
+        _require(count <= SECRETS_MAX, "secrets", count, f"at most {SECRETS_MAX} secrets in all roles")
         _require(0 <= self.restarts_max <= 1_000, "restarts_max", self.restarts_max, "0 to 1000")
         _require(1 <= self.attempts_max <= 1_000, "attempts_max", self.attempts_max, "1 to 1000")
         _require(len(self.inputs) <= 1_000, "inputs", len(self.inputs), "at most 1000")
@@ -264,3 +280,8 @@ class JobSpec:
         if self.begins_from:
             checked_name(checkpoint_named(self.begins_from)[0], "what a job begins from")
         _require(0 <= self.duration_s <= DURATION_S_MAX, "duration_s", self.duration_s, f"0 to {DURATION_S_MAX:g}")
+
+    @property
+    def secrets(self) -> tuple[SecretName, ...]:
+        """Returns the names of all secrets that its roles are given, each once."""
+        return tuple(dict.fromkeys(name for role in self.roles for name in (*role.secrets, *role.secret_files)))

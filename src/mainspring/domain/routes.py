@@ -280,6 +280,29 @@ class LabCalls:
             newest: Whether to leave out the oldest where there are more, and not the newest.
         """
 
+    @route("GET", "/secrets", may=Right.LIST_SECRETS, handler="people.secrets.known", operation="list_secrets")
+    def secrets(
+        self, *, team: Annotated[TeamName | None, Query(max_length=63)] = None
+    ) -> tuple[answers.SecretView, ...]:
+        """Lists secrets without their values, in order of team and name: of the caller's team, those below and those
+        above it.
+
+        Args:
+            team: Those that jobs of this team may name: its own, and those of teams above, of one name the nearest.
+        """
+
+    @route("PUT", "/teams/{team}/secrets/{name}", may=Right.MANAGE_SECRETS, handler="people.secrets.keep")
+    def set_secret(self, team: str, name: str, body: answers.NewSecret) -> answers.SecretView:
+        """Keeps a team's secret, encrypted; of the same value, as it is."""
+
+    @route("DELETE", "/teams/{team}/secrets/{name}", may=Right.MANAGE_SECRETS, handler="people.secrets.remove")
+    def remove_secret(self, team: str, name: str) -> answers.SecretView:
+        """Removes a team's secret; a job that names it fails when it would start."""
+
+    @route("POST", "/secrets/rotate", may=Right.MANAGE_SECRETS, handler="people.secrets.rotate", patient=True)
+    def rotate_secrets(self) -> answers.SecretsRotated:
+        """Encrypts every secret of the lab under a new key, and forgets the older keys."""
+
     @route("DELETE", "/tokens/{token}", may=Right.MANAGE_TOKENS, handler="people.remove_token")
     def remove_token(self, token: str) -> answers.TokenView:
         """Removes a token, which lets nobody in from then on."""

@@ -94,6 +94,9 @@ class Right(str, Enum):
     READ_RECORDINGS = "see what recordings arrived"
     SEND_RECORDINGS = "send recordings"
     SET_TEAMS = "place a team, or change it"
+    USE_SECRETS = "give jobs secrets of their team, or of one above"
+    LIST_SECRETS = "list names of secrets"
+    MANAGE_SECRETS = "set, remove and rotate secrets"
     MANAGE_TOKENS = "make, list and remove tokens"
     READ_AUDIT = "read the audit log"
 
@@ -118,6 +121,9 @@ RIGHTS: Mapping[tuple[Right, Whose], frozenset[TeamRole]] = {
     (Right.READ_RECORDINGS, Whose.ANY): EVERYBODY,
     (Right.SEND_RECORDINGS, Whose.ANY): frozenset((TeamRole.MEMBER, TeamRole.ADMIN)),
     (Right.SET_TEAMS, Whose.TEAM): frozenset((TeamRole.ADMIN,)),
+    (Right.USE_SECRETS, Whose.TEAM): frozenset((TeamRole.MEMBER, TeamRole.ADMIN)),
+    (Right.LIST_SECRETS, Whose.TEAM): frozenset((TeamRole.MEMBER, TeamRole.ADMIN, TeamRole.AUDITOR)),
+    (Right.MANAGE_SECRETS, Whose.TEAM): frozenset((TeamRole.ADMIN,)),
     (Right.MANAGE_TOKENS, Whose.OWN): EVERYBODY,
     (Right.MANAGE_TOKENS, Whose.TEAM): frozenset((TeamRole.ADMIN,)),
     (Right.READ_AUDIT, Whose.TEAM): frozenset((TeamRole.ADMIN, TeamRole.AUDITOR)),

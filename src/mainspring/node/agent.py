@@ -181,6 +181,7 @@ class Agent:
             reports=Path(self._order.report_dir or work),
             environment=rank_environment(self._environment, orders.environment_passed),
             limits=find_limits() if any(role.memory_mib for role in orders.roles) else MemoryLimits(None),
+            secrets=orders.secrets,
         )
         crew = RankSupervisor(
             orders=orders,

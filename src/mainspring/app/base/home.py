@@ -4,6 +4,8 @@ config.yaml    host, port, database, objects, clusters; written by the first `ms
 policy.yaml    what the lab decides about planning, from `ms up --policy`; the defaults when there is none
 token          the administrator's secret, readable by its owner alone
 login.json     the lab elsewhere that `ms login` named, and the token there; readable by its owner alone
+secrets.key    the keys that teams' secrets are kept under, newest first; readable by its owner alone; made with the
+               first secret, and worth a copy elsewhere: without it they are lost
 server.json    where the running server listens, and its process
 server.log     what it said          lock      held while it is being started
 state.db       the embedded store      objects/  the embedded object store      engines/  allocations
@@ -191,6 +193,11 @@ class Home:
     def cache(self) -> Path:
         """Returns the folder of files that can be made again."""
         return self.path / "cache"
+
+    @property
+    def secret_keys(self) -> Path:
+        """Returns the file of keys that teams' secrets are kept under."""
+        return self.path / "secrets.key"
 
     @property
     def arrivals(self) -> Path:

@@ -23,15 +23,15 @@ SPEC_BYTES_MAX = 1 << 20
 OPTION_FORM = "CHIP[:CHIPS][@SPEED]"
 DURATION_FORM = "SECONDS, or a number with s, m, h or d, such as 90m"
 NONE_WORD = "none"  # Takes a limit away.
-_SHORTHAND = ("command", "options", "environment", "spares")
+_SHORTHAND = ("command", "options", "environment", "secrets", "secret_files", "spares")
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
 def read_spec(path: Path) -> JobSpec:
     """Returns the job spec in a YAML file.
 
-    A simple job may name `command`, `options`, `environment` and `spares` at the top in place of `roles`; a command may
-    be one line of text.
+    A simple job may name the fields of its one role (`command`, `options`, `environment`, `secrets`, `secret_files`,
+    `spares`) at the top in place of `roles`; a command may be one line of text.
 
     Raises:
         NotFound: There is no such file.

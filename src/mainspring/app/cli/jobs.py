@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -23,6 +24,8 @@ from mainspring.domain.routes import LIST_MAX
 
 # Flags that say something of each option of a job, and the option's own names for it.
 _EACH = {"--cpus": "cpus", "--memory": "memory_gib", "--within": "within", "--prefer": "prefer"}
+# What variables with secrets in them are called.
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL", re.IGNORECASE)
 JobName = Annotated[str, typer.Argument(help="Id or name of a job.", metavar="JOB")]
 
 
@@ -76,6 +79,12 @@ def run(
     env: Annotated[
         list[str] | None, typer.Option(help="For the program; repeat for more.", metavar="NAME=VALUE")
     ] = None,
+    secret: Annotated[
+        list[str] | None, typer.Option(help="Secret it finds as a variable; repeat for more.", metavar="NAME")
+    ] = None,
+    secret_file: Annotated[
+        list[str] | None, typer.Option(help="Secret it finds as a file: NAME_FILE tells where.", metavar="NAME")
+    ] = None,
     after: Annotated[
         list[str] | None, typer.Option(help="Start only once this job has succeeded; repeat for more.", metavar="JOB")
     ] = None,
@@ -97,6 +106,7 @@ def run(
         _refuse([flag for flag, value in {"--wait": wait, "--follow": follow}.items() if value], "--count")
     each = {"cpus": cpus, "memory": memory, "within": within, "prefer": prefer}
     about = {"team": team, "tier": tier and tier.value, "kind": kind and kind.value, "env": env, "duration": duration}
+    about |= {"secret": secret, "secret-file": secret_file}
     given = {"name": name, "on": on, "replicas": replicas, "spares": spares, **each, **about}
     given = {f"--{field}": value for field, value in given.items() if value}
     if again:
@@ -105,7 +115,7 @@ def run(
         view = lab.again(again, key=key)
     else:
         view = lab.run(
-            _spec_of(words or [], given),
+            _warned(_spec_of(words or [], given)),
             key=key,
             code=None if no_code else Path.cwd(),
             count=count,
@@ -114,6 +124,17 @@ def run(
             on_code=lambda taken: None if as_json else render.ERRORS.print(str(taken), style="dim"),
         )
     _told(lab, view, wait=wait, follow=follow, as_json=as_json)
+
+
+def _warned(spec: JobSpec) -> JobSpec:
+    """Returns a spec, having said so when a plain variable looks like a secret: who may read the job may read it."""
+    for name in dict.fromkeys(name for role in spec.roles for name in role.environment if _SECRET.search(name)):
+        render.ERRORS.print(
+            f"{name} is a plain variable: it is stored and shown with the job. If it is a secret: "
+            f"ms secret set {name} --team {spec.team}, then ms run --secret {name}",
+            style="yellow",
+        )
+    return spec
 
 
 def _told(lab: sdk.Lab, view: answers.JobView, *, wait: bool, follow: bool, as_json: bool) -> None:
@@ -155,6 +176,9 @@ def _spec_of(words: list[str], given: dict[str, Any]) -> JobSpec:
     each = {field: given.pop(flag) for flag, field in _EACH.items() if flag in given}
     if "--duration" in given:
         given["--duration_s"] = duration_from(given.pop("--duration"))
+    for flag, field in {"--secret": "--secrets", "--secret-file": "--secret_files"}.items():
+        if flag in given:
+            given[field] = given.pop(flag)
     fields = {flag.removeprefix("--"): value for flag, value in given.items()}
     return sdk.job(name, words, each=each, environment=environment, **fields)
 

@@ -43,6 +43,7 @@ GROUPS = {
     "checkpoint": ("checkpoint", "Look at checkpoints, compare them, take them out and in."),
     "team": ("people.team", "List teams, and set what they are promised and allowed."),
     "token": ("people.token", "Let people in: make tokens, list and remove them."),
+    "secret": ("people.secret", "Give jobs tokens and passwords: set secrets of teams, list and remove them."),
     "cluster": ("cluster", "Add clusters, look at them, check and remove them."),
 }
 

@@ -1,4 +1,4 @@
-"""People on a screen: who may enter."""
+"""People on a screen: who may enter, what their teams keep, who did what."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 
 from mainspring.app.render.tables import Listing, ago
-from mainspring.domain.answers import AuditLine, TokenView
+from mainspring.domain.answers import AuditLine, SecretView, TokenView
 
 
 def tokens_table(tokens: Sequence[TokenView], *, now_s: float) -> RenderableType:
@@ -26,6 +26,20 @@ def tokens_table(tokens: Sequence[TokenView], *, now_s: float) -> RenderableType
             ends = "has ended"
         age = ago(max(0.0, now_s - token.made_s))
         made.add_row(token.id, token.holder or "-", token.team, token.role.value, token.maker, age, used, ends)
+    return made
+
+
+def secrets_table(secrets: Sequence[SecretView], *, now_s: float) -> RenderableType:
+    """Returns one row a secret.
+
+    Args:
+        secrets: In order.
+        now_s: For how long ago.
+    """
+    made = Listing("NAME", "TEAM", ">VERSION", "SET BY", ">AGE")
+    for secret in secrets:
+        age = ago(max(0.0, now_s - secret.made_s))
+        made.add_row(secret.name, secret.team, str(secret.version), secret.maker, age)
     return made
 
 

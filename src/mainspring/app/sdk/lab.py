@@ -49,6 +49,8 @@ def job(
     spares: int = 0,
     each: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
+    secrets: Sequence[str] = (),
+    secret_files: Sequence[str] = (),
     **fields: object,
 ) -> JobSpec:
     """Returns the spec of a simple job.
@@ -61,6 +63,8 @@ def job(
         spares: How many of them stand by.
         each: Any other field of `Option`, for each of them (`cpus`, `memory_gib`, `within`, `prefer`, ...).
         environment: Variables for the program.
+        secrets: Names of secrets that it finds as variables, of the job's team or of one above.
+        secret_files: Names of those it finds as files, where `NAME_FILE` tells.
         **fields: Any other field of `JobSpec`, as in a YAML spec (`team`, `tier`, `after`, `duration_s`, ...);
             `begins_from` names a checkpoint, "JOB" or "JOB@STEP"; `options` replaces `on`.
 
@@ -74,6 +78,8 @@ def job(
             "command": command if isinstance(command, str) else list(command),
             "options": [option_from(option, replicas=replicas, **(each or {})) for option in chips],
             "environment": dict(environment or {}),
+            "secrets": list(secrets),
+            "secret_files": list(secret_files),
             "spares": spares,
             **fields,
         }

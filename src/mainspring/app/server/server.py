@@ -62,6 +62,7 @@ def serve(home: Home, listener: socket.socket) -> None:
             objects_url=home.objects_url(config),
             key=home.key(SystemDice()),
             environment_passed=config.environment_passed,
+            secret_keys=home.secret_keys,
         ),
         policy=home.policy(),
         settings=Settings(one_line=not config.shared_account),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
@@ -28,8 +28,9 @@ from mainspring.control.store.records import (
     text_of,
 )
 from mainspring.control.store.schema import agents, allocations, attempts, jobs
+from mainspring.control.store.secrets import SecretKeys, values_for
 from mainspring.control.store.settings import Settings
-from mainspring.domain.errors import Conflict, InvalidMessage, NotFound, nearest
+from mainspring.domain.errors import Conflict, InvalidMessage, NotFound, Unavailable, nearest
 from mainspring.domain.goodput import TimeUse
 from mainspring.domain.ids import AllocationId, RoleName
 from mainspring.domain.job import JobSpec
@@ -69,6 +70,7 @@ class Rules:
         objects_url: Where code snapshots and checkpoints are.
         environment_passed: Variables of agents that ranks get beside the usual.
         listens_since_s: Since when this controller hears leads: one that was not heard before may well live.
+        keys: What secrets are kept under.
     """
 
     settings: Settings
@@ -76,6 +78,7 @@ class Rules:
     environment_passed: tuple[str, ...] = ()
     now_s: float
     listens_since_s: float
+    keys: SecretKeys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +157,8 @@ def register(connection: sa.Connection, call: Register, *, rules: Rules, known: 
 
     Raises:
         NotFound: No such allocation, or the node is not in it.
-        Conflict: The allocation is stopping or gone, or the attempt has lost too many leads.
+        Conflict: The allocation is stopping or gone, the attempt has lost too many leads, or a secret is gone that an
+            agent which comes later is to be given.
         InvalidMessage: The address is too long.
     """
     if not 0 < len(call.address) <= ADDRESS_LENGTH_MAX:
@@ -184,7 +188,8 @@ def register(connection: sa.Connection, call: Register, *, rules: Rules, known: 
         attempt = _name_first(connection, attempt, rules.now_s)
     if leads:
         attempt = _name_another(connection, attempt, agent, gang, rules)
-    return _orders(connection, attempt, agent, gang, rules)
+    orders = _orders(connection, attempt, agent, gang, rules)
+    return _with_secrets(connection, orders, gang.parts[call.allocation].role, call, rules=rules, known=known)
 
 
 def _address(connection: sa.Connection, attempt: AttemptRecord, agent: int) -> str | None:
@@ -241,6 +246,31 @@ def _orders(connection: sa.Connection, attempt: AttemptRecord, agent: int, gang:
     )
 
 
+def _with_secrets(
+    connection: sa.Connection, orders: Orders, role: RoleName, call: Register, *, rules: Rules, known: bool
+) -> Orders | None:
+    """Returns orders with the values that an agent's own role is given; while they are not ready, with none.
+
+    Where one is gone, the attempt that was to begin fails; an agent that has begun goes on with those it has.
+    """
+    names = [name for one in orders.roles if one.role == role for name in (*one.secrets, *one.secret_files)]
+    if not names:
+        return orders
+    attempt, (job,) = attempt_by_id(connection, orders.attempt), jobs_by_id(connection, [orders.job]).values()
+    assert attempt is not None
+    try:
+        return replace(orders, secrets=values_for(connection, rules.keys, job.team, names))
+    except (NotFound, Unavailable) as error:
+        if known:
+            return None  # To be looked at once more by one who may write.
+        if call.lost_epoch > 0:
+            return orders
+        if attempt.state is not AttemptState.GRANTED:
+            raise Conflict("register an agent", on=call.allocation, got=str(error)) from error
+        StateWriter(connection, rules.now_s).stop_attempt(attempt, StopCause.REFUSED, str(error))
+        return replace(orders, ready=False, roles=(), ranks=())
+
+
 def _granted(connection: sa.Connection, attempt: AttemptRecord, gang: _Gang, roles: int) -> list[Grant]:
     """Returns what roles were granted: of one that has nothing left, what it had."""
     held = [gang.parts[one.id] for one in gang.allocations]
@@ -265,6 +295,8 @@ def _roles(spec: JobSpec, held: Sequence[Grant], environment: Mapping[str, str])
                 ranks_min=ranks_min(role, part),
                 group=option.group * each if option.group or each > 1 else 0,
                 memory_mib=option.memory_mib // each,
+                secrets=role.secrets,
+                secret_files=role.secret_files,
             )
         )
     return tuple(made)

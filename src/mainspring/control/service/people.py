@@ -12,11 +12,13 @@ from typing import final
 import sqlalchemy as sa
 
 from mainspring.control.service.planning import team_uses
+from mainspring.control.service.secrets import Secrets
 from mainspring.control.state.latest_plan import LatestPlans
 from mainspring.control.store import tokens
 from mainspring.control.store.audit import Outcome, audit_since, note
 from mainspring.control.store.records import TEAMS_MAX, tenants, text_of
 from mainspring.control.store.schema import teams
+from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, TokenRecord, covered
 from mainspring.domain.answers import AuditLine, NewToken, Person, TeamView, TokenMade, TokenView
@@ -37,9 +39,10 @@ _SUBMITTERS = RIGHTS[Right.SUBMIT_JOBS, Whose.TEAM]
 
 @final
 class People:
-    """Tokens and teams of one controller. Used by many threads.
+    """Tokens, teams and their secrets, of one controller. Used by many threads.
 
     Args:
+        keys: What secrets are kept under.
         changed: Called when the teams have changed.
         one_line: Whether those who may submit are to be in one line of the tenant tree; see `_require_one_line`.
     """
@@ -50,10 +53,12 @@ class People:
         pictures: LatestPlans,
         clock: Clock,
         dice: Dice,
+        keys: SecretKeys,
         changed: Callable[[], None],
         *,
         one_line: bool = False,
     ) -> None:
+        self.secrets = Secrets(store, keys, clock)
         self._store = store
         self._pictures = pictures
         self._clock = clock

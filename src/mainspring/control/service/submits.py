@@ -22,6 +22,7 @@ from mainspring.control.store.records import (
     text_of,
 )
 from mainspring.control.store.schema import KEY_LENGTH_MAX, jobs
+from mainspring.control.store.secrets import SecretKeys, values_for
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import Caller, sight
 from mainspring.domain.answers import Submit
@@ -43,12 +44,20 @@ class Submits:
     Args:
         machines: What clusters have.
         dice: Draws ids.
+        keys: What secrets are kept under: a job that names one that cannot be read is refused.
         wake: Told that there is something to plan.
     """
 
     def __init__(
-        self, store: Store, machines: KnownMachines, clock: Clock, dice: Dice, wake: Callable[[], None]
+        self,
+        store: Store,
+        machines: KnownMachines,
+        clock: Clock,
+        dice: Dice,
+        keys: SecretKeys,
+        wake: Callable[[], None],
     ) -> None:
+        self._keys = keys
         self._store = store
         self._machines = machines
         self._clock = clock
@@ -65,8 +74,9 @@ class Submits:
 
         Raises:
             NotAllowed: The caller is not.
-            NotFound: There is no such team, or a job one comes after is not known.
+            NotFound: There is no such team, a job one comes after is not known, or a secret that one names.
             ImpossibleJob: No cluster could ever run one.
+            Unavailable: A secret that one names cannot be read.
             Conflict: A key made a job of another spec, or stands here twice.
             InvalidInput: A key, a spec or an array's name is too long, or too many jobs wait.
         """
@@ -95,6 +105,10 @@ class Submits:
         self._require_room(connection, sum(submit.count for submit in fresh.values()))
         after = dict.fromkeys(job for submit in fresh.values() for job in submit.spec.after)
         _require_jobs(connection, list(after), sight(connection, caller))
+        for team, names in dict.fromkeys((one.spec.team, one.spec.secrets) for one in fresh.values()):
+            if names:
+                caller.require(connection, Right.USE_SECRETS, team)
+                values_for(connection, self._keys, team, names)
         new = {at: (submit, self._draw(submit.count)) for at, submit in fresh.items()}
         now_s = self._clock.now_s()
         StateWriter(connection, now_s).submit(list(new.values()), owner=caller.holder)

@@ -53,6 +53,7 @@ class StopCause(str, Enum):
     RESIZE = "resize"  # To run again with more or fewer replicas.
     LOST = "lost"
     TAKEN = "taken"  # Its cluster took it back.
+    REFUSED = "refused"  # What it is to be given is gone: a secret.
     FENCED = "fenced"  # Its cluster was given up; what may still run there no longer counts.
 
 
@@ -99,6 +100,8 @@ def conclude(
         return Conclusion(attempt=AttemptState.FAILED, job=JobState.FAILED)
     if job is JobState.STOPPING:
         return Conclusion(attempt=AttemptState.CANCELLED, job=JobState.CANCELLED)
+    if cause is StopCause.REFUSED:
+        return Conclusion(attempt=AttemptState.FAILED, job=JobState.FAILED)
     if cause in DISPLACED:
         return Conclusion(attempt=AttemptState.CANCELLED, job=JobState.QUEUED)
     if failed:

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 
 from mainspring.control.store.rows import RowMapping
-from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, TeamName
+from mainspring.domain.ids import SECRET_NAME_LENGTH_MAX, AllocationId, AttemptId, ClusterName, JobId, TeamName
 from mainspring.domain.life import AllocationState, AttemptState, JobState
 from mainspring.domain.wire import Detail
 
@@ -218,6 +218,18 @@ audit = Table(
     Column("reason", String(255), nullable=False),
     Index("audit_team", "team", "sequence"),
     sqlite_autoincrement=True,
+)
+
+secrets = Table(
+    "secrets",
+    metadata,
+    _id("team", primary_key=True),
+    Column("name", String(SECRET_NAME_LENGTH_MAX), primary_key=True),
+    Column("ciphertext", Text, nullable=False),
+    Column("key_id", String(12), nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("maker", String(ID_LENGTH_MAX), nullable=False),
+    Column("made_s", Double, nullable=False),
 )
 
 leases = Table(

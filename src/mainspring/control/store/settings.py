@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +51,19 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentAccess:
-    """How agents reach a controller.
+    """How agents reach a controller, and by which keys.
 
     Args:
         controller_url: Where it listens, as agents see it.
         objects_url: Where code snapshots and checkpoints are, as agents see it.
         key: A secret that the tokens of attempts are made from: the same for every controller of one store.
         environment_passed: Variables of agents that their ranks get beside the usual.
+        secret_keys: The file of keys that teams' secrets are kept under, the same for every controller of one store;
+            made when it is first needed. None for a controller that keeps none.
     """
 
     controller_url: str
     objects_url: str
     key: str
     environment_passed: tuple[str, ...] = ()
+    secret_keys: Path | None = None

@@ -38,5 +38,6 @@ if TYPE_CHECKING:
         Why,
     )
     from mainspring.domain.answers.problems import PROBLEM_TYPE, Problem, error_of, problem_of
+    from mainspring.domain.answers.secrets import NewSecret, SecretsRotated, SecretView
 else:
     __getattr__, __dir__ = names_of(__name__)

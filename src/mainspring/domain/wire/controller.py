@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from mainspring.domain.codec import message
-from mainspring.domain.ids import AllocationId, AttemptId, JobId, NodeName, RoleName
+from mainspring.domain.ids import AllocationId, AttemptId, JobId, NodeName, RoleName, SecretName
 from mainspring.domain.job import Code
 from mainspring.domain.life import AttemptState
 from mainspring.domain.wire.events import KIND_LENGTH_MAX, TOLD_BY_CONTROLLER
@@ -32,7 +32,8 @@ class RoleOrders:
     """What one role's ranks run, and how few or many of its places may run it.
 
     `spares` places stand by; the role runs with at least `ranks_min` ranks, in multiples of `group` (0: any number).
-    `memory_mib` bounds each rank's memory where the node can (0: no bound).
+    `memory_mib` bounds each rank's memory where the node can (0: no bound). `secrets` are given to it as variables,
+    `secret_files` as files.
     """
 
     role: RoleName
@@ -42,6 +43,8 @@ class RoleOrders:
     ranks_min: int = 0
     group: int = 0
     memory_mib: int = 0
+    secrets: tuple[SecretName, ...] = ()
+    secret_files: tuple[SecretName, ...] = ()
 
     def size(self, live: int, *, full: int) -> int:
         """Returns how many ranks the role runs with so many places, 0 when it cannot run.
@@ -65,6 +68,7 @@ class Orders:
     none; this is attempt number `number` of its job. `hang_s` is the longest silence between two steps, 0 to learn it.
     `begins_from` is the checkpoint ("NAME@STEP", or "NAME" for its newest) to begin from while the job has none, or "".
     `environment_passed` names variables of the agent, such as "NAME" or "PREFIX_*", that ranks get beside the usual.
+    `secrets` are the values, by name, of what this agent's own role is given: nowhere else do they travel.
     """
 
     ready: bool
@@ -88,6 +92,7 @@ class Orders:
     inputs: tuple[str, ...] = ()
     begins_from: str = ""
     environment_passed: tuple[str, ...] = ()
+    secrets: Mapping[SecretName, str] = field(default_factory=dict, repr=False)
 
 
 @message("LeadEvent")

@@ -1,8 +1,9 @@
 """Process reaper: a tiny child that outlives a killed agent just long enough to end what it leaves behind.
 
 It reads lines from the agent: "+<group>" and "-<group>" for process groups that began and ended, "=<folder>" for a
-folder to remove at the end (a memory limit's). When the pipe closes, however the agent ended, it kills every group
-still noted, then every process that carries the agent's mark in its environment, whatever group it has moved to.
+folder to remove at the end (a memory limit's), "*<folder>" for one to remove with its files (a rank's secrets). When
+the pipe closes, however the agent ended, it kills every group still noted, then every process that carries the agent's
+mark in its environment, whatever group it has moved to.
 The ranks themselves die with the agent (PR_SET_PDEATHSIG); this catches their children.
 Run as a file by an isolated interpreter, so that it starts in milliseconds and holds little memory.
 """
@@ -31,10 +32,13 @@ def main(mark: str) -> None:
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()
     folders: set[str] = set()
+    filled: set[str] = set()
     for line in sys.stdin:
         what, value = line[0], line[1:].rstrip("\n")
         if what == "=":
             folders.add(value)
+        elif what == "*":
+            filled.add(value)
         elif what == "+":
             groups.add(int(value))
         else:
@@ -43,7 +47,9 @@ def main(mark: str) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
     kill_marked(mark)
-    for folder in sorted(folders, reverse=True):
+    for folder in sorted(filled):
+        empty(folder)
+    for folder in sorted(folders | filled, reverse=True):
         remove(folder)
 
 
@@ -73,6 +79,14 @@ def _marked(pid: int, wanted: bytes) -> bool:
     except OSError:
         return False  # Gone, or somebody else's.
     return environment.startswith(wanted) or b"\0" + wanted in environment
+
+
+def empty(folder: str) -> None:
+    """Removes the files of a folder."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(folder, name))
 
 
 def remove(folder: str) -> None:

@@ -17,6 +17,7 @@ from typing import IO, final
 
 from mainspring.node.process.guard import kill_marked
 from mainspring.node.process.limits import MemoryLimit
+from mainspring.node.process.secrets import MaskedOutput, Masks
 
 LOG_BYTES_MAX = 256 << 20  # Twice this a rank, with the one rotation: days of a chatty program.
 LAST_WORDS_BYTES = 2_000  # A Python traceback's end; also what fits on a screen.
@@ -45,9 +46,12 @@ class RankLog:
     Args:
         path: The file; the one before is kept beside it, named after the offset in all output at which it ends.
         bytes_max: Size at which it is turned over.
+        masks: What is not to be told, in the file, the last words, and what is heard; nothing when left out.
     """
 
-    def __init__(self, path: Path, *, bytes_max: int) -> None:
+    def __init__(self, path: Path, *, bytes_max: int, masks: Masks | None = None) -> None:
+        self.masks = masks or Masks()
+        self._masked = MaskedOutput(self.masks)
         self._path = path
         self._bytes_max = bytes_max
         self._file: IO[bytes] | None = None
@@ -71,19 +75,25 @@ class RankLog:
         """Appends output; a disk that is full or hangs loses it, never the rank.
 
         Returns once it is written, so that a disk sets the pace; one that hangs makes it wait `WRITE_LIMIT_S` once.
+        What may be the front of a secret waits for what comes next, or for the end.
         """
         with self._changed:
-            self._tail = (self._tail + data)[-LAST_WORDS_BYTES:]
-            if self._heard is not None:
-                self._heard += data[: HEARD_BYTES_MAX - len(self._heard)]
-            if self._waiting_bytes + len(data) > WAITING_BYTES_MAX or self._closing:
-                self._lost_bytes += len(data)
-                return
-            self._waiting.append(data)
-            self._waiting_bytes += len(data)
-            self._changed.notify_all()
-            if not self._slow:
-                self._slow = not self._changed.wait_for(lambda: not self._waiting_bytes, WRITE_LIMIT_S)
+            self._take(self._masked.passed(data))
+
+    def _take(self, data: bytes) -> None:
+        if not data:
+            return
+        self._tail = (self._tail + data)[-LAST_WORDS_BYTES:]
+        if self._heard is not None:
+            self._heard += data[: HEARD_BYTES_MAX - len(self._heard)]
+        if self._waiting_bytes + len(data) > WAITING_BYTES_MAX or self._closing:
+            self._lost_bytes += len(data)
+            return
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+        self._changed.notify_all()
+        if not self._slow:
+            self._slow = not self._changed.wait_for(lambda: not self._waiting_bytes, WRITE_LIMIT_S)
 
     def move(self, path: Path) -> None:
         """Sends further output to another file."""
@@ -103,6 +113,7 @@ class RankLog:
     def close(self) -> str:
         """Closes the file, waiting `WRITE_LIMIT_S` for it at the most; returns the last words."""
         with self._changed:
+            self._take(self._masked.rest())
             self._closing = True
             self._changed.notify_all()
         self._writer.join(WRITE_LIMIT_S)
@@ -188,6 +199,10 @@ class Guard:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
+
+    def note_files(self, folder: Path) -> None:
+        """Notes a folder of files to remove at the end with all of them, if it is still there."""
+        self._write(f"*{folder}\n")
 
     def _write(self, line: str) -> None:
         assert self._process.stdin is not None

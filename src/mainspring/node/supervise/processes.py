@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import final
 
 from mainspring.domain.errors import Unavailable
+from mainspring.domain.ids import SecretName
 from mainspring.domain.wire import RoleOrders
 from mainspring.node.process.guard import SOCKET_VARIABLE
 from mainspring.node.process.limits import MemoryLimits
 from mainspring.node.process.ranks import LOG_BYTES_MAX, Guard, RankLog, RankProcess
 from mainspring.node.supervise.rank_server import RankConnection, SnapshotService, Supervisor, ended_all, signal_all
+from mainspring.node.supervise.secrets import RankSecrets
 
 KILL_LIMIT_S = 30.0  # A process the kernel does not let go within this (a dead disk, a driver) makes the node unfit.
 
@@ -27,10 +29,18 @@ class RankProcesses:
         code: Folder the commands run in.
         reports: Where ranks' output goes.
         environment: The variables ranks start from.
+        secrets: Values by name, given to the roles that name them; none when left out.
     """
 
     def __init__(
-        self, *, code: Path, work: Path, reports: Path, environment: Mapping[str, str], limits: MemoryLimits
+        self,
+        *,
+        code: Path,
+        work: Path,
+        reports: Path,
+        environment: Mapping[str, str],
+        limits: MemoryLimits,
+        secrets: Mapping[SecretName, str] | None = None,
     ) -> None:
         self._code = code
         self._reports = reports
@@ -38,6 +48,7 @@ class RankProcesses:
         self._limits = limits
         self._folder = os.open(work, os.O_RDONLY | os.O_DIRECTORY)
         self._guard = Guard(self._socket(""))
+        self.secrets = RankSecrets(secrets or {}, self._guard, work)
         self._lives: list[RankConnection] = []
         self._count = 0
 
@@ -63,7 +74,9 @@ class RankProcesses:
         socket = self._socket(f"{self._count}.sock")
         limit = self._limits.limit(orders.memory_mib)
         path = self._reports / f"standby-{self._count}.log" if rank is None else self._log(rank)
-        process = RankProcess(self._guard, RankLog(path, bytes_max=LOG_BYTES_MAX), socket, limit)
+        process = RankProcess(
+            self._guard, RankLog(path, bytes_max=LOG_BYTES_MAX, masks=self.secrets.masks), socket, limit
+        )
         life = RankConnection(orders.role, process, supervisor, snapshots)
         self._lives.append(life)
         await life.listen(socket)
@@ -71,6 +84,7 @@ class RankProcesses:
             "PYTHONUNBUFFERED": "1",  # So that a rank's last words are in its log when it is killed.
             **self._environment,
             **orders.environment,
+            **self.secrets.given(orders, life),
             **variables,
             SOCKET_VARIABLE: socket,
         }
@@ -84,6 +98,7 @@ class RankProcesses:
     def ended(self, life: RankConnection) -> None:
         """Takes note that a process has ended."""
         life.close()
+        self.secrets.forget(life)
         self._lives.remove(life)
 
     async def end(self, *, grace_s: float) -> None:

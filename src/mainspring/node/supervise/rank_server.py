@@ -231,7 +231,7 @@ class RankConnection:
             case wire.FetchPieces():
                 return await self._snapshots.fetch(desk, message)
             case wire.ResultReport():
-                self._supervisor.tell_lead(desk.keep_result(message.values))
+                self._supervisor.tell_lead(desk.keep_result(self.process.log.masks.facts(message.values)))
                 return wire.Done()
 
     def _holding(self, desk: RankSlot, step: int) -> wire.Holding | None:

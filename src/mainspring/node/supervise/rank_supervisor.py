@@ -98,6 +98,7 @@ class RankSupervisor:
     def adopt(self, orders: wire.Orders) -> None:
         """Follows another lead from now on."""
         self._orders = orders
+        self._processes.secrets.renew(orders.secrets)
 
     def retell(self) -> None:
         """Tells the lead again what it may have missed while the line was down."""
