@@ -35,9 +35,11 @@ import mainspring as ms
 
 session = ms.join()
 value, file = os.environ["HF_TOKEN"], open(os.environ["REGISTRY_FILE"]).read()
-with open(sys.argv[1], "w") as note:
+before = [line.split()[2] for line in open(sys.argv[1])] if os.path.exists(sys.argv[1]) else []
+with open(sys.argv[1], "a") as note:
     note.write(" ".join([hashlib.sha256(each.encode()).hexdigest() for each in (value, file)]))
-    note.write(f" {os.environ['REGISTRY_FILE']} {'REGISTRY' in os.environ} {'OTHER' in os.environ}")
+    note.write(f" {os.environ['REGISTRY_FILE']} {'REGISTRY' in os.environ} {'OTHER' in os.environ} ")
+    note.write(f"{len(before)} {sum(map(os.path.exists, before))}\\n")
 session.result({"token": value})
 sys.stdout.write(f"half {value[:9]}")
 sys.stdout.flush()
@@ -101,10 +103,13 @@ def test_secrets_reach_ranks_as_variable_and_file_and_are_told_to_nobody_else(te
     assert ms(lab, "secret", "set", "REGISTRY", "--team", "grasp", stdin=FILE).returncode == 0
     lab.set_secret("arms", "OTHER", NewSecret(value="not asked for"))
     view = lab.wait(lab.run(telling(TALE, str(note))).id)
-    value, file, path, *others = note.read_text().split()
-    assert (value, file) == tuple(hashlib.sha256(each.encode()).hexdigest() for each in (VALUE, FILE))
-    assert others == ["False", "False"]
-    assert not Path(path).parent.exists()
+    lives = [line.split() for line in note.read_text().splitlines()]
+    hashes = [hashlib.sha256(each.encode()).hexdigest() for each in (VALUE, FILE)]
+    assert len(lives) > 1
+    for at, (value, file, path, *others, before, there) in enumerate(lives):
+        assert [value, file, *others] == [*hashes, "False", "False"]
+        assert (before, there) == (str(at), "0")  # Files of the process before are gone when the next one begins.
+        assert not Path(path).parent.exists()
     assert view.state is JobState.FAILED
     assert "401 for [secret HF_TOKEN]" in view.reason
     assert view.result == {"token": "[secret HF_TOKEN]"}

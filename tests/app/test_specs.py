@@ -39,6 +39,11 @@ def test_read_spec_of_a_simple_job_makes_one_role(tmp_path: Path) -> None:
     assert [option.chip_milli for option in role.options] == [8_000, 500]
 
 
+def test_read_spec_names_secrets_as_variables_and_files(tmp_path: Path) -> None:
+    (role,) = read_spec(_written(tmp_path, SIMPLE + "secrets: [HF_TOKEN]\nsecret_files: [GCS_KEY, HF_TOKEN]\n")).roles
+    assert (role.secrets, role.secret_files) == (("HF_TOKEN",), ("GCS_KEY", "HF_TOKEN"))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -51,6 +56,8 @@ def test_read_spec_of_a_simple_job_makes_one_role(tmp_path: Path) -> None:
         (SIMPLE + "begins_from: base@last\n", "'last'.*NAME@STEP"),
         (SIMPLE + "begins_from: Base@1\n", "got 'Base'"),
         (SIMPLE.replace("critical", "urgent"), r"job\.yaml"),
+        (SIMPLE + "secrets: [HF-TOKEN]\n", "'HF-TOKEN'.*A-Z"),
+        (SIMPLE + "secrets: [A]\nenvironment: {A: b}\n", r"field 'secrets'.*\['A'\]"),
         ("- a list", "a mapping"),
         ("name: [unclosed", "wanted YAML"),
         ("command: python 'unbalanced\nname: x", "balanced quotes"),

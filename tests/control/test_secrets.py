@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from mainspring.control.service.secrets import TEAM_SECRETS_MAX
 from mainspring.domain.answers import NewSecret, Submit
 from mainspring.domain.answers.secrets import VALUE_BYTES_MAX
 from mainspring.domain.codec import encode
-from mainspring.domain.errors import Conflict, InvalidInput, InvalidSpec, NotAllowed, NotFound, Unavailable
+from mainspring.domain.errors import Conflict, InvalidInput, InvalidSpec, NotAllowed, NotFound, StorageFull, Unavailable
 from mainspring.domain.ids import JobId, RoleName, TeamName
 from mainspring.domain.job import LAB, JobSpec, Option, Role
 from mainspring.domain.life import JobState
@@ -307,6 +308,16 @@ def test_rotation_keeps_every_value_under_a_new_key_and_forgets_the_old_one(team
     told = [line for line in teams.control.people.audit() if line.action == "rotate secrets"]
     assert [line.target.split(",")[0] for line in told] == ["2 secrets"]
     assert after.strip() not in str(told)
+
+
+def test_rotation_whose_key_cannot_be_kept_changes_nothing(teams: World, keys: Path) -> None:
+    keep(teams, "HF_TOKEN")
+    draft = keys.with_name(f".{keys.name}.{os.getpid()}")
+    draft.mkdir()  # Where the file is written before it takes the other's place.
+    with pytest.raises(StorageFull, match="keep the keys"):
+        teams.control.people.secrets.rotate()
+    draft.rmdir()
+    assert orders(teams, naming("HF_TOKEN")).secrets == {"HF_TOKEN": VALUE}
 
 
 def test_key_that_an_operator_put_first_is_the_one_for_what_is_set_from_then_on(teams: World, keys: Path) -> None:
