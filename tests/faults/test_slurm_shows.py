@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from mainspring.app.sdk.lab import job
+from mainspring.domain.answers import NewSecret
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.wire.events.attempts import AttemptStoppingEvent
 from mainspring.domain.wire.events.leads import AgentLeavingEvent, LeadEndedEvent
@@ -41,6 +45,21 @@ def test_job_with_a_killed_rank_goes_on_in_the_same_allocation(slurm: SlurmLab) 
     slurm.open("rank", 30)
     view = slurm.check("rank")
     assert [(attempt.cluster, attempt.generation) for attempt in view.attempts] == [(PINNED, 2)]
+
+
+def test_secrets_reach_ranks_and_stand_in_no_file_of_ours_or_slurms(slurm: SlurmLab) -> None:
+    value = "hf_" + sha256(b"a value that no file may hold").hexdigest()
+    slurm.lab.set_secret("lab", "HF_TOKEN", NewSecret(value=value))
+    program = "import os; v = os.environ['HF_TOKEN']; print(v); assert v == open(os.environ['HF_TOKEN_FILE']).read()"
+    program += "; os.environ['SLURM_JOB_ID']; print(len(v), 'letters')"
+    command = [sys.executable, "-c", program]
+    spec = job("secret", command, on=["h100"], secrets=["HF_TOKEN"], secret_files=["HF_TOKEN"])
+    view = slurm.lab.wait(slurm.lab.run(spec).id, timeout_s=90)
+    assert (view.state, view.attempts[-1].cluster) == (JobState.SUCCEEDED, PINNED), view.reason
+    assert b"[secret HF_TOKEN]\n67 letters\n" in b"".join(slurm.lab.logs("secret"))
+    files = [path for path in slurm.folder.rglob("*") if path.is_file()]
+    assert len(files) > 10
+    assert not [path for path in files if value.encode() in path.read_bytes()]
 
 
 def test_job_outlives_a_killed_slurmd(slurm: SlurmLab) -> None:
