@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mainspring.control.service.agents import layout
 from mainspring.control.store.holdings import AllocationRecord
 from mainspring.domain.errors import Conflict, InvalidMessage, NotAllowed, NotFound
-from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
+from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName, RoleName
 from mainspring.domain.life import AllocationState, AttemptState, JobState
 from mainspring.domain.plan import Grant
 from mainspring.domain.wire import AtRisk, Heartbeat, LeadEvent, Register
@@ -100,6 +100,24 @@ def test_orders_are_ready_once_every_agent_has_come_and_name_one_lead(world: Wor
     assert ranks == {0: [0, 1, 2, 3], 1: [1], 2: [2], 3: [3]}, "only the lead needs to know all"
     assert {role.command for role in late[0].roles} == {("train",)}
     assert {orders.epoch for orders in late} == {1}
+
+
+def test_agents_of_an_attempt_are_told_one_secret_before_all_have_come_and_it_is_not_their_token(world: World) -> None:
+    first, second = world.submit(world.spec("a", replicas=2)), world.submit(world.spec("b"))
+    world.tick()
+    told: dict[JobId, set[str]] = {first: set(), second: set()}
+    for job in told:
+        for name, order in world.orders_of(job).items():
+            caller = world.control.people.caller(order.token)
+            for node in order.nodes:
+                orders = world.control.register(Register(allocation=name, node=node, address=f"{node}:7"), caller)
+                told[job].add(orders.peers_secret)
+                assert orders.peers_secret not in repr(orders)
+            assert told[job].isdisjoint({"", order.token, order.token.removeprefix("ms_"), "a key"})
+            with pytest.raises(NotAllowed):
+                world.control.people.caller(next(iter(told[job])))
+    assert [len(secrets) for secrets in told.values()] == [1, 1]
+    assert told[first] != told[second]
 
 
 def test_agent_that_comes_from_a_new_address_is_given_out_with_it(world: World) -> None:

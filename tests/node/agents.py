@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from mainspring.checkpoint import Claim, Lineage, Manifest, ShareEntry
 from mainspring.domain import wire
 from mainspring.domain.ids import AttemptId, JobId, RoleName
-from mainspring.node.net.connection import Connection
+from mainspring.node.net.handshake import Credentials, Listener
+from mainspring.node.net.pipes import Pipe
 from mainspring.node.snapshots.arena import Arena, Held
 from mainspring.node.snapshots.copies import Copies
 from mainspring.node.snapshots.peers import Peers
@@ -26,9 +27,9 @@ from mainspring.node.snapshots.restores import Restores
 from mainspring.node.snapshots.stores import Share, Stores
 from mainspring.node.snapshots.work import SnapshotWork
 from mainspring.objects import ObjectStore, open_store
-from mainspring.testing import FakeClock
+from mainspring.testing import FakeClock, SeededDice
 
-ATTEMPT, JOB, MAIN, TOKEN = AttemptId("attempt-1"), JobId("job-1"), RoleName("main"), "secret-of-the-attempt"
+ATTEMPT, JOB, MAIN, SECRET = AttemptId("attempt-1"), JobId("job-1"), RoleName("main"), "secret-of-the-peers"
 LIMIT_S = 20.0
 
 
@@ -108,6 +109,11 @@ async def save(
     return holding
 
 
+def credentials(purpose: str, secret: str = SECRET) -> Credentials:
+    """Returns what an agent proves itself with; each purpose draws nonces of its own."""
+    return Credentials(secret=secret, dice=SeededDice(1, purpose))
+
+
 def uncounted() -> SnapshotWork:
     """Returns books for a test that does not look at them."""
     return SnapshotWork(cores=1, cpu_s=lambda: 0.0, clock=FakeClock())
@@ -130,19 +136,20 @@ class Node:
     agent: int
     folder: Path
     store: ObjectStore
-    token: str = TOKEN
+    secret: str = SECRET
     arenas: dict[int, Arena] = field(default_factory=dict)
     copies: Copies = field(default_factory=Copies)
     work: SnapshotWork = field(default_factory=uncounted)
     told: list[wire.SnapshotTaken] = field(default_factory=list)
-    connections: list[asyncio.StreamWriter] = field(default_factory=list)
+    connections: list[Pipe] = field(default_factory=list)
     serving: set[asyncio.Task[None]] = field(default_factory=set)
     address: str = ""
 
     def __post_init__(self) -> None:
+        self.credentials = credentials(f"agent {self.agent}", self.secret)
+        self.listener = Listener(self.accept)
         self.peers = Peers(
-            attempt=ATTEMPT,
-            token=self.token,
+            credentials=self.credentials,
             arenas=self.arenas,
             copies=self.copies,
             work=self.work,
@@ -163,18 +170,17 @@ class Node:
         self.told.append(message)
 
     async def listen(self) -> None:
-        self.server = await asyncio.start_server(self.accept, "127.0.0.1", 0)
-        self.address = f"127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+        self.listener.credentials = self.credentials
+        await self.listener.listen("127.0.0.1")
+        self.address = self.listener.address
 
-    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections.append(writer)
+    async def accept(self, pipe: Pipe, use: wire.LineUse) -> None:
+        assert use is wire.LineUse.PEER
+        self.connections.append(pipe)
         task = asyncio.current_task()
         assert task is not None
         self.serving.add(task)
-        first = await Connection(reader, writer).receive(wire.PeerHello, 5.0)
-        if first is not None:
-            await self.peers.serve(writer, first)
-        writer.close()
+        await self.peers.serve(pipe)
 
     async def save(
         self,
@@ -248,9 +254,9 @@ class Node:
 
     async def down(self) -> None:
         """What a node that is lost does: nothing any more."""
-        self.server.close()
-        for writer in self.connections:
-            writer.transport.abort()
+        self.listener.close()
+        for pipe in self.connections:
+            pipe.close()
         self.peers.close()
         if self.serving:
             await asyncio.wait(self.serving)

@@ -27,6 +27,7 @@ MAIN = RoleName("main")
 JOB = JobId("job-1")
 ATTEMPT = AttemptId("attempt-1")
 TOKEN = "secret-of-the-attempt"
+PEERS_SECRET = "secret-of-the-peers"
 SOURCE = Path(__file__).parents[2] / "src"
 AGENT = (sys.executable, "-m", "mainspring", "agent")
 
@@ -222,6 +223,7 @@ class Rig:
             heartbeat_s=0.2,
             hang_s=self.hang_s,
             number=self.number,
+            peers_secret=PEERS_SECRET,
         )
 
     def name_lead(self, agent: int) -> None:

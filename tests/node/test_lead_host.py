@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,8 @@ class RealClock:
         return time.monotonic()
 
 
-def _join(token: str = TOKEN, epoch: int = 1) -> wire.AgentJoin:
-    return wire.AgentJoin(attempt=AttemptId("attempt-1"), epoch=epoch, agent=0, node=NodeName("n0"), token=token)
+def _join(epoch: int = 1) -> wire.AgentJoin:
+    return wire.AgentJoin(attempt=AttemptId("attempt-1"), epoch=epoch, agent=0, node=NodeName("n0"))
 
 
 async def _answer(store: ObjectStore, join: wire.AgentJoin) -> tuple[object | None, str]:
@@ -46,7 +47,6 @@ async def _answer(store: ObjectStore, join: wire.AgentJoin) -> tuple[object | No
         async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
             host = LeadHost(
                 orders=orders(1),
-                token=TOKEN,
                 host="127.0.0.1",
                 controller=controller,
                 stores=stores,
@@ -98,8 +98,8 @@ def test_lead_that_sees_a_newer_claim_ends_everything_and_writes_nothing(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("join", [_join(token="guess"), _join(epoch=7)])
-def test_lead_lets_no_stranger_in(tmp_path: Path, join: wire.AgentJoin) -> None:
+@pytest.mark.parametrize("join", [_join(epoch=7), replace(_join(), attempt=AttemptId("attempt-2"))])
+def test_lead_lets_in_nobody_who_follows_another(tmp_path: Path, join: wire.AgentJoin) -> None:
     answer, _ = asyncio.run(_answer(open_store(tmp_path.as_uri()), join))
     assert answer is None
 

@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 
 from mainspring.app.base.system import SystemClock
 from mainspring.checkpoint.share import table_crc32c
-from mainspring.domain import codec, wire
+from mainspring.domain import wire
 from mainspring.domain.errors import InvalidMessage, MainspringError, Unavailable
-from mainspring.domain.ids import AttemptId
-from mainspring.node.net.connection import Connection, host_port
-from mainspring.node.net.pipes import PART_LIMIT_S, sealed_frame
+from mainspring.node.net.connection import host_port
+from mainspring.node.net.handshake import Listener, call
+from mainspring.node.net.pipes import PART_LIMIT_S, Pipe, sealed_frame
 from mainspring.node.snapshots.peers import SHARDS_MAX, copied_runs
 from mainspring.node.snapshots.work import SnapshotWork
 
-from .agents import ATTEMPT, TOKEN, Block, Node, lay_out, nodes, place, until, with_copied
+from .agents import Block, Node, credentials, lay_out, nodes, place, until, with_copied
 
 ME = place(0, size=2)
 
@@ -82,27 +82,25 @@ async def proxy(
 
 @asynccontextmanager
 async def impostor(answers: Sequence[object], raw: bytes = b"") -> AsyncIterator[str]:
-    """Gives the address of a peer that greets, then says what it was told to say, whatever it is asked."""
+    """Gives the address of a peer that knows the secret, then says what it was told to say, whatever it is asked."""
 
     over = asyncio.Event()
 
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = Connection(reader, writer)
-        await line.receive(wire.PeerHello, 5.0)
-        writer.write(sealed_frame(wire.Done()))
+    async def serve(pipe: Pipe, use: wire.LineUse) -> None:
         for answer in answers:
-            if await line.receive(wire.PeerRequest, 5.0) is None:
-                return
-            writer.write(sealed_frame(answer) + raw)
+            await pipe.receive(wire.PeerRequest, 5.0)
+            pipe.send_bytes(sealed_frame(answer) + raw)
         await over.wait()
-        line.close()
+        pipe.close()
 
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    listener = Listener(serve)
+    listener.credentials = credentials("impostor")
+    await listener.listen("127.0.0.1")
     try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield listener.address
     finally:
         over.set()
-        server.close()
+        listener.close()
         await asyncio.sleep(0)
 
 
@@ -181,6 +179,7 @@ def test_bit_flipped_in_flight_is_noticed_and_the_copy_sent_again(tmp_path: Path
                 return data
 
             async with proxy(peer.address, change) as address:
+                peer.listener.address = address  # As others know it.
                 holding = await own.save(ME, blocks(1), step=1)
                 await own.push(address, holding)
             assert seen > 1_500_000
@@ -212,13 +211,12 @@ def test_bit_flipped_in_the_arena_after_sealing_is_never_copied(tmp_path: Path) 
 def test_copy_for_a_peer_that_comes_later_is_delivered_then(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with nodes(tmp_path, 2) as (own, peer):
-            peer.server.close()
-            await peer.server.wait_closed()
+            peer.listener.credentials = None  # As before its first answer of the controller.
             holding = await own.save(ME, blocks(1), step=1)
             pushing = asyncio.create_task(own.push(peer.address, holding))
-            await asyncio.sleep(0)
-            host, port = host_port(peer.address)
-            peer.server = await asyncio.start_server(peer.accept, host, port)
+            await asyncio.sleep(0.05)
+            assert not pushing.done()
+            peer.listener.credentials = peer.credentials
             await pushing
             assert len(peer.told) == 1
 
@@ -251,27 +249,24 @@ def test_push_that_is_superseded_before_it_is_delivered_is_given_up(tmp_path: Pa
 @pytest.mark.slow
 def test_copy_to_a_peer_that_takes_nothing_gives_its_slot_to_training_in_time(tmp_path: Path) -> None:
     async def scenario() -> None:
-        stalled: list[asyncio.StreamWriter] = []
+        stalled: list[Pipe] = []
 
-        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            line = Connection(reader, writer)
-            stalled.append(writer)
-            await line.receive(wire.PeerHello, 5.0)
-            writer.write(sealed_frame(wire.Done()))
-            await line.receive(wire.PeerRequest, 5.0)
-            writer.write(sealed_frame(wire.Done()))  # From here on the peer is as if stopped: its socket fills up.
-            writer.transport.pause_reading()  # type: ignore[attr-defined]
+        async def serve(pipe: Pipe, use: wire.LineUse) -> None:
+            await pipe.receive(wire.PeerRequest, 5.0)
+            stalled.append(pipe)
+            pipe.send(wire.Done())  # From here on the peer is as if stopped: its socket fills up.
 
-        server = await asyncio.start_server(accept, "127.0.0.1", 0)
-        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        listener = Listener(serve)
+        listener.credentials = credentials("stalled")
+        await listener.listen("127.0.0.1")
         async with nodes(tmp_path, 1) as (own,):
             big = [Block(path="x", data=np.ones(40 << 20, dtype=np.uint8))]
             first = await own.save(ME, big, step=1)
             storing = own.arenas[0].hold(1, 1)  # As if being stored, slowly.
-            pushing = asyncio.create_task(own.push(address, first))
+            pushing = asyncio.create_task(own.push(listener.address, first))
             await until(lambda: len(stalled) == 1)
             second = await own.save(ME, big, step=2)
-            waiting = asyncio.create_task(own.push(address, second))
+            waiting = asyncio.create_task(own.push(listener.address, second))
             await own.save(ME, big, step=3)
             async with asyncio.timeout(PART_LIMIT_S + 1.0):
                 slot = await own.arenas[0].begin(100)
@@ -281,9 +276,9 @@ def test_copy_to_a_peer_that_takes_nothing_gives_its_slot_to_training_in_time(tm
             for task in (pushing, waiting):
                 task.cancel()
             await asyncio.wait([pushing, waiting])
-            for writer in stalled:
-                writer.transport.abort()
-        server.close()
+            for pipe in stalled:
+                pipe.close()
+        listener.close()
 
     asyncio.run(scenario())
 
@@ -312,27 +307,10 @@ def memory_bytes() -> int:
     return sum(found.values())
 
 
-@pytest.mark.parametrize(
-    "hello",
-    [wire.PeerHello(attempt=ATTEMPT, token="guess"), wire.PeerHello(attempt=AttemptId("attempt-2"), token=TOKEN)],
-    ids=["token", "attempt"],
-)
-def test_peer_with_another_secret_or_attempt_is_hung_up_on(tmp_path: Path, hello: wire.PeerHello) -> None:
-    async def scenario() -> None:
-        async with nodes(tmp_path, 1) as (own,):
-            await own.save(ME, blocks(1), step=1)
-            line = Connection(*await asyncio.open_connection(*host_port(own.address)))
-            line.send(hello)
-            line.send(wire.IndexRequest(step=1, taken_in=1))
-            assert await line.receive(wire.Index, 5.0) is None
-
-    asyncio.run(scenario())
-
-
 def test_asking_with_another_secret_is_unavailable(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with nodes(tmp_path, 1) as (own,):
-            stranger = Node(9, tmp_path, own.store, token="guess")
+            stranger = Node(9, tmp_path, own.store, secret="guess")
             with pytest.raises(Unavailable):
                 await stranger.peers.index(own.address, 1, 1)
             stranger.stores.close()
@@ -462,15 +440,12 @@ def test_bytes_that_are_no_message_end_the_connection_and_nothing_else(
     async def scenario() -> None:
         async with nodes(tmp_path_factory.mktemp("noise"), 2) as (own, asking):
             await own.save(ME, blocks(1, count=1), step=1)
-            reader, writer = await asyncio.open_connection(*host_port(own.address))
-            writer.write(codec.frame(wire.PeerHello(attempt=ATTEMPT, token=TOKEN)))
-            await reader.readexactly(4)
-            writer.write(data)
-            writer.write_eof()
-            async with asyncio.timeout(5.0):
-                with contextlib.suppress(OSError):
-                    await reader.read()
+            pipe = await call(own.address, wire.LineUse.PEER, asking.credentials)
+            pipe.send_bytes(data)
+            pipe.release().write_eof()
+            with contextlib.suppress(Unavailable):
+                await pipe.receive_into(memoryview(bytearray(1)))
             assert len((await asking.peers.index(own.address, 1, 1)).entries) == 1
-            writer.close()
+            pipe.close()
 
     asyncio.run(scenario())

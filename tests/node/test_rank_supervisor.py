@@ -29,7 +29,7 @@ from mainspring.node.supervise.rank_supervisor import RankSupervisor
 from mainspring.node.supervise.snapshot_manager import SnapshotManager
 from mainspring.objects import open_store
 from mainspring.testing import FakeClock
-from tests.node.agents import uncounted
+from tests.node.agents import credentials, uncounted
 
 JOB, ATTEMPT, MAIN = JobId("job-1"), AttemptId("attempt-1"), RoleName("main")
 SHARD = wire.Shard(path="x", dtype="uint8", global_shape=(4,), start=(0,), shape=(4,), offset=0, size_bytes=4)
@@ -135,13 +135,13 @@ async def posted(
         heartbeat_s=1.0,
     )
     told: list[object] = []
-    arenas = {rank: Arena(work) for rank in ranks}
+    own, arenas = credentials("crew"), {rank: Arena(work) for rank in ranks}
     stores, copies, work_done = Stores(open_store(f"file://{work / 'objects'}"), JOB), Copies(), uncounted()
     keeper = SnapshotManager(
         orders=orders,
         desks={rank: RankSlot(rank=rank, arena=arena) for rank, arena in arenas.items()},
         copies=copies,
-        peers=Peers(attempt=ATTEMPT, token="t", arenas=arenas, copies=copies, work=work_done, tell_lead=told.append),
+        peers=Peers(credentials=own, arenas=arenas, copies=copies, work=work_done, tell_lead=told.append),
         stores=stores,
         work=work_done,
         tell_lead=told.append,

@@ -107,7 +107,7 @@ def test_bit_flipped_in_flight_is_never_handed_out(tmp_path: Path, at: int) -> N
                 return data
 
             async with proxy(owner.address, bytes, change) as address:
-                owner.address = address
+                owner.address = owner.listener.address = address
                 await spare.restores.prepare(order([owner], [place(1, size=1, role_rank=0, agent=1)], step=4))
                 program = Program(spare.restores, 1)
                 try:

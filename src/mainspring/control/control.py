@@ -431,6 +431,7 @@ class Control:
             settings=self.settings,
             objects_url=self._access.objects_url,
             environment_passed=self._access.environment_passed,
+            key=self._access.key,
             now_s=self.clock.now_s(),
             listens_since_s=self._listens_since_s,
             keys=self.people.secrets.keys,

@@ -203,18 +203,19 @@ def _encoded_once(items: tuple[object, ...]) -> bytes:
 _LAST_ENCODED: tuple[tuple[object, ...], bytes] = ((), b"[]")
 
 
-def frame_length(header: bytes) -> int:
+def frame_length(header: bytes, bytes_max: int = MESSAGE_BYTES_MAX) -> int:
     """Returns how many bytes follow a frame's header.
 
     Args:
         header: `FRAME_HEADER_BYTES` bytes.
+        bytes_max: The most that may follow.
 
     Raises:
         InvalidMessage: The length is zero or over the bound.
     """
     length: int = _LENGTH.unpack(header)[0]
-    if not 0 < length <= MESSAGE_BYTES_MAX:
-        raise InvalidMessage("read a frame", got=f"{length} bytes", wanted=f"1 to {MESSAGE_BYTES_MAX}")
+    if not 0 < length <= bytes_max:
+        raise InvalidMessage("read a frame", got=f"{length} bytes", wanted=f"1 to {bytes_max}")
     return length
 
 

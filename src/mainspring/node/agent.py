@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import os
 import signal
 import time
@@ -14,14 +13,16 @@ from typing import final
 from urllib.parse import urlsplit
 
 from mainspring.domain import wire
-from mainspring.domain.errors import MainspringError, StorageFull, Unavailable
+from mainspring.domain.errors import InvalidMessage, MainspringError, StorageFull, Unavailable
 from mainspring.domain.fleet import AgentExit, AgentOrder
 from mainspring.domain.life import AttemptState
 from mainspring.domain.ports import Backoff, Clock, Dice
 from mainspring.node.code import unpack_code
 from mainspring.node.lead_host import LeadHost
-from mainspring.node.net.connection import QUIET_PARTS, Connection, address_of, host_port, own_address
+from mainspring.node.net.connection import QUIET_PARTS, Connection, own_address
 from mainspring.node.net.controller import ControllerClient
+from mainspring.node.net.handshake import Credentials, Listener, call
+from mainspring.node.net.pipes import Pipe
 from mainspring.node.notice import StopNotice
 from mainspring.node.probe import probe
 from mainspring.node.process.environment import rank_environment
@@ -45,7 +46,6 @@ JOIN_LIMIT_S = 600.0  # As long as the lead waits for its agents.
 LEAD_UP_LEASES = 2.0  # A lead just named learns of it within one lease; no rank runs meanwhile.
 ASK_AGAIN_LEASES = 1 / QUIET_PARTS  # So much later than us, at most, the controller last heard of a lead that is gone.
 FIRST_MESSAGE_LIMIT_S = 10.0
-CONNECT_LIMIT_S = 5.0
 RECONNECT_WAIT_S = 0.2
 FLUSH_LIMIT_S = 5.0
 BRING_TRIES_MAX = 8  # Of the probe and the code; with the waits between, four minutes of a store that is away.
@@ -73,8 +73,8 @@ class Agent:
         self._dice = dice
         self._notice = StopNotice(Path(order.report_dir or order.work_dir), clock)
         self._host = own_address(urlsplit(order.controller).hostname or "127.0.0.1")
-        self._address = ""
         self._controller = ControllerClient(order.controller, order.token, clock, certificate=certificate)
+        self._listener = Listener(self._serve_caller)
         self._leading = asyncio.Event()
         self._lead: LeadHost | None = None
         self._peers: Peers | None = None
@@ -90,15 +90,14 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._notice.given.set)
-        server = await asyncio.start_server(self._accept, self._host, 0)
-        self._address = address_of(self._host, server.sockets[0].getsockname()[1])
+        await self._listener.listen(self._host)
         try:
             registering = asyncio.create_task(self._register())
             if not await self._first(registering):
                 return AgentExit(exit_code=0, reason="stopped before it had orders")
             return await self._serve(registering.result())
         finally:
-            server.close()
+            self._listener.close()
             await self._controller.close()
 
     async def _first(self, task: asyncio.Task[wire.Orders]) -> bool:
@@ -112,18 +111,32 @@ class Agent:
 
     async def _register(self, lost_epoch: int = 0) -> wire.Orders:
         message = wire.Register(
-            allocation=self._order.allocation, node=self._order.node, address=self._address, lost_epoch=lost_epoch
+            allocation=self._order.allocation,
+            node=self._order.node,
+            address=self._listener.address,
+            lost_epoch=lost_epoch,
         )
         tries = 0
         while True:
             try:
                 orders = await self._controller.register(message)
+                self._listener.credentials = self._credentials(orders)  # Others may know us before all have come.
                 if orders.ready:
                     return orders
             except Unavailable:
                 pass  # However long it is away: the work it granted is still wanted.
             tries += 1
             await asyncio.sleep(REGISTER_AGAIN.wait_s(tries, self._dice))
+
+    def _credentials(self, orders: wire.Orders) -> Credentials:
+        if not orders.peers_secret:
+            raise InvalidMessage(
+                "join the attempt",
+                on=orders.attempt,
+                got="orders without a secret to know other agents by",
+                wanted="a controller at least as new as its agents",
+            )
+        return Credentials(secret=orders.peers_secret, dice=self._dice)
 
     # ------------------------------------------------------------ service
 
@@ -159,8 +172,7 @@ class Agent:
         copies = Copies()
         snapshot_work = SnapshotWork(cores=len(os.sched_getaffinity(0)), cpu_s=time.thread_time, clock=self._clock)
         self._peers = peers = Peers(
-            attempt=orders.attempt,
-            token=self._order.token,
+            credentials=self._credentials(orders),
             arenas=arenas,
             copies=copies,
             work=snapshot_work,
@@ -217,7 +229,6 @@ class Agent:
     def _begin_to_lead(self, orders: wire.Orders, stores: Stores, tasks: Tasks) -> None:
         self._lead = LeadHost(
             orders=orders,
-            token=self._order.token,
             host=self._host,
             controller=self._controller,
             stores=stores,
@@ -232,25 +243,24 @@ class Agent:
         well = lead.outcome in (AttemptState.SUCCEEDED, AttemptState.CANCELLED)
         self._end(0 if well else 1, lead.reason)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serves who calls: an agent that reports for duty, or one that wants or brings snapshots."""
-        line = Connection(reader, writer)
-        first = await line.receive(wire.AgentGreeting, FIRST_MESSAGE_LIMIT_S)
-        if first is None or not self._knows(first.token):
-            line.close()
-        elif isinstance(first, wire.PeerHello):
-            if self._peers is None:
-                line.close()  # It calls again.
-            else:
-                await self._peers.serve(writer, first)
-        elif await self._leads_soon():
+    async def _serve_caller(self, pipe: Pipe, use: wire.LineUse) -> None:
+        """Serves an agent that has proved itself: it reports for duty, or wants or brings snapshots."""
+        match use:
+            case wire.LineUse.PEER:
+                if self._peers is None:
+                    pipe.close()  # It calls again.
+                else:
+                    await self._peers.serve(pipe)
+            case wire.LineUse.JOIN:
+                await self._serve_follower(Connection.over(pipe.release()))
+
+    async def _serve_follower(self, line: Connection) -> None:
+        join = await line.receive(wire.AgentJoin, FIRST_MESSAGE_LIMIT_S)
+        if join is not None and await self._leads_soon():
             assert self._lead is not None
-            await self._lead.serve(line, first)
+            await self._lead.serve(line, join)
         else:
             line.close()
-
-    def _knows(self, token: str) -> bool:
-        return hmac.compare_digest(token.encode(), self._order.token.encode())
 
     async def _leads_soon(self) -> bool:
         """Returns whether this agent leads, or is told to before long: another may have had its orders before us."""
@@ -294,14 +304,13 @@ class Agent:
         tasks: Tasks,
     ) -> bool:
         """Does what the lead says, over as many connections as it takes; returns whether the lead is lost."""
-        host, port = host_port(orders.lead_address)
         heard_s = self._clock.monotonic_s()
         while True:
             try:
-                async with asyncio.timeout(CONNECT_LIMIT_S):
-                    line = Connection(*await asyncio.open_connection(host, port))
-            except (OSError, TimeoutError):
-                line = None
+                pipe = await call(orders.lead_address, wire.LineUse.JOIN, self._credentials(orders))
+                line = Connection.over(pipe.release())
+            except MainspringError:
+                line = None  # Not there, or not itself: it may be before long.
             if line is not None:
                 self._join(line, orders, crew, keeper)
                 alive = asyncio.create_task(line.keep_alive(orders.lease_s))
@@ -327,8 +336,7 @@ class Agent:
                 epoch=orders.epoch,
                 agent=orders.agent,
                 node=self._order.node,
-                token=self._order.token,
-                address=self._address,
+                address=self._listener.address,
                 generation=crew.generation,
                 places=tuple(place for place in orders.ranks if place.agent == orders.agent),
                 holdings=keeper.holdings,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
 
@@ -30,6 +30,7 @@ from mainspring.control.store.records import (
 from mainspring.control.store.schema import agents, allocations, attempts, jobs
 from mainspring.control.store.secrets import SecretKeys, values_for
 from mainspring.control.store.settings import Settings
+from mainspring.control.store.tokens import peers_secret
 from mainspring.domain.errors import Conflict, InvalidMessage, NotFound, Unavailable, nearest
 from mainspring.domain.goodput import TimeUse
 from mainspring.domain.ids import AllocationId, RoleName
@@ -68,6 +69,7 @@ class Rules:
     Args:
         settings: How often leads report, and how long agents live without one.
         objects_url: Where code snapshots and checkpoints are.
+        key: What the secrets of attempts are made from.
         environment_passed: Variables of agents that ranks get beside the usual.
         listens_since_s: Since when this controller hears leads: one that was not heard before may well live.
         keys: What secrets are kept under.
@@ -75,6 +77,7 @@ class Rules:
 
     settings: Settings
     objects_url: str
+    key: str = field(repr=False)
     environment_passed: tuple[str, ...] = ()
     now_s: float
     listens_since_s: float
@@ -243,6 +246,7 @@ def _orders(connection: sa.Connection, attempt: AttemptRecord, agent: int, gang:
         inputs=spec.inputs,
         begins_from=spec.begins_from,
         environment_passed=rules.environment_passed,
+        peers_secret=peers_secret(rules.key, attempt.id),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -56,7 +56,7 @@ class AgentAccess:
     Args:
         controller_url: Where it listens, as agents see it.
         objects_url: Where code snapshots and checkpoints are, as agents see it.
-        key: A secret that the tokens of attempts are made from: the same for every controller of one store.
+        key: What the secrets of attempts are made from, and nothing else: the same for every controller of one store.
         environment_passed: Variables of agents that their ranks get beside the usual.
         secret_keys: The file of keys that teams' secrets are kept under, the same for every controller of one store;
             made when it is first needed. None for a controller that keeps none.
@@ -64,6 +64,6 @@ class AgentAccess:
 
     controller_url: str
     objects_url: str
-    key: str
+    key: str = field(repr=False)
     environment_passed: tuple[str, ...] = ()
     secret_keys: Path | None = None

@@ -198,6 +198,17 @@ def attempt_secret(key: str, attempt: AttemptId) -> str:
     return f"ms_{hmac.new(key.encode(), attempt.encode(), hashlib.sha256).hexdigest()}"
 
 
+def peers_secret(key: str, attempt: AttemptId) -> str:
+    """Returns the secret by which an attempt's agents know each other: not their token, and not to be told from it.
+
+    Source: HMAC, RFC 2104, with SHA-256; a label keeps it apart from `attempt_secret`, since no id has a space.
+
+    Args:
+        key: The controller's own secret.
+    """
+    return hmac.new(key.encode(), f"peers of {attempt}".encode(), hashlib.sha256).hexdigest()
+
+
 def save_token(connection: sa.Connection, secret: str, token: TokenRecord) -> None:
     """Stores the hash of a secret and whom it stands for; one that is known already is left as it is.
 

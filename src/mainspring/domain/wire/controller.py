@@ -69,6 +69,7 @@ class Orders:
     `begins_from` is the checkpoint ("NAME@STEP", or "NAME" for its newest) to begin from while the job has none, or "".
     `environment_passed` names variables of the agent, such as "NAME" or "PREFIX_*", that ranks get beside the usual.
     `secrets` are the values, by name, of what this agent's own role is given: nowhere else do they travel.
+    By `peers_secret` the attempt's agents know each other; it is told before the orders are ready, and nowhere else.
     """
 
     ready: bool
@@ -93,6 +94,7 @@ class Orders:
     begins_from: str = ""
     environment_passed: tuple[str, ...] = ()
     secrets: Mapping[SecretName, str] = field(default_factory=dict, repr=False)
+    peers_secret: str = field(default="", repr=False)
 
 
 @message("LeadEvent")

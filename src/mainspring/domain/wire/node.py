@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from enum import Enum
 
 from mainspring.domain.codec import message
 from mainspring.domain.ids import AttemptId, NodeName, RoleName
@@ -58,7 +59,6 @@ class AgentJoin:
     epoch: int
     agent: int
     node: NodeName
-    token: str = field(repr=False)
     address: str = ""
     generation: int = 0
     places: tuple[RankPlace, ...] = ()
@@ -326,12 +326,34 @@ LeadToAgent = (
 
 
 # ---------------------------------------------------------------- agent <-> agent
-@message("PeerHello")
-class PeerHello:
-    """An agent's first message to another: whose attempt, and its secret. After `Done`, requests, one at a time."""
+class LineUse(str, Enum):
+    """What an agent calls another for: to join it, which leads, or to bring and fetch snapshots."""
 
-    attempt: AttemptId
-    token: str = field(repr=False)
+    JOIN = "join"
+    PEER = "peer"
+
+
+@message("AgentChallenge")
+class AgentChallenge:
+    """The first word on a connection, said by the agent that was called: its nonce, 64 hexadecimal digits."""
+
+    nonce: str
+
+
+@message("AgentProof")
+class AgentProof:
+    """What the caller answers: a nonce of its own, its proof that it knows the peers' secret, what it calls for."""
+
+    nonce: str
+    proof: str = field(repr=False)
+    use: LineUse
+
+
+@message("AgentWelcome")
+class AgentWelcome:
+    """The called agent's proof. After it the caller joins, or asks as a peer, one request at a time."""
+
+    proof: str = field(repr=False)
 
 
 @message("CopyBegin")
@@ -394,8 +416,5 @@ class BytesFollow:
     size_bytes: int
 
 
-AgentGreeting = AgentJoin | PeerHello
-"""The first thing that may be said to an agent that listens."""
-
 PeerRequest = CopyBegin | IndexRequest | BytesRequest
-"""What an agent may ask another, once it has said `PeerHello`; the answers are `Done`, `Index` and `BytesFollow`."""
+"""What an agent may ask another, once both are proved; the answers are `Done`, `Index` and `BytesFollow`."""

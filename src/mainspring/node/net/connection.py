@@ -36,6 +36,17 @@ class Connection:
         self._writer = writer
         self._unframe = unframe
 
+    @classmethod
+    def over(cls, transport: asyncio.Transport) -> Connection:
+        """Returns a connection over a transport that nobody else reads from any more."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        protocol.connection_made(transport)
+        transport.set_protocol(protocol)
+        transport.resume_reading()
+        return cls(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+
     def send(self, message: object) -> None:
         """Queues a message. A line that is closed, or too far behind, drops it and closes."""
         if self._writer.is_closing():

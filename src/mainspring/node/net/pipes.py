@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
+from collections.abc import Callable
 from typing import BinaryIO, TypeVar, cast, final
 
 import google_crc32c
@@ -39,10 +40,16 @@ def sealed_frame(message: object) -> bytes:
 
 @final
 class Pipe(asyncio.BufferedProtocol):
-    """One end of a connection. For one user at a time; every wait has a bound, after which the connection is closed."""
+    """One end of a connection. For one user at a time; every wait has a bound, after which the connection is closed.
 
-    def __init__(self, unframe: Unframe = codec.unframe) -> None:
-        self._unframe = unframe
+    Args:
+        opened: Called with the pipe, once it is open.
+    """
+
+    def __init__(self, opened: Callable[[Pipe], None] | None = None) -> None:
+        self.unframe: Unframe = codec.unframe
+        """What reads the messages that come."""
+        self._opened = opened
         self._transport: asyncio.Transport | None = None
         self._room = memoryview(b"")
         self._filled: asyncio.Future[None] | None = None
@@ -65,15 +72,6 @@ class Pipe(asyncio.BufferedProtocol):
             raise Unavailable("reach an agent", on=address, got=str(error) or "no answer") from error
         return pipe
 
-    @classmethod
-    def over(cls, writer: asyncio.StreamWriter, unframe: Unframe = codec.unframe) -> Pipe:
-        """Returns a pipe over a connection whose other end waits for an answer; its stream is not to be used again."""
-        pipe = cls(unframe)
-        transport = cast(asyncio.Transport, writer.transport)
-        transport.set_protocol(pipe)
-        pipe.connection_made(transport)
-        return pipe
-
     @property
     def is_open(self) -> bool:
         """Returns whether nothing is known to have ended it."""
@@ -85,6 +83,8 @@ class Pipe(asyncio.BufferedProtocol):
         """See `asyncio.BaseProtocol`. Nothing is read until somebody asks for bytes."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.pause_reading()
+        if self._opened is not None:
+            self._opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """See `asyncio.BufferedProtocol`."""
@@ -114,12 +114,15 @@ class Pipe(asyncio.BufferedProtocol):
         """
         self.send_bytes(sealed_frame(message))
 
-    async def receive(self, kinds: codec.TypeForm[Message], limit_s: float) -> Message:
+    async def receive(
+        self, kinds: codec.TypeForm[Message], limit_s: float, bytes_max: int = codec.MESSAGE_BYTES_MAX
+    ) -> Message:
         """Returns the next message.
 
         Args:
             kinds: What may come: a message's class, or a union of several.
             limit_s: How long to wait.
+            bytes_max: Of a larger one nothing is read but its length.
 
         Raises:
             Unavailable: The peer hung up or stayed silent.
@@ -127,12 +130,12 @@ class Pipe(asyncio.BufferedProtocol):
         """
         header = bytearray(codec.FRAME_HEADER_BYTES)
         await self._read(memoryview(header), limit_s)
-        body = bytearray(codec.frame_length(bytes(header)) + _CRC.size)
+        body = bytearray(codec.frame_length(bytes(header), bytes_max) + _CRC.size)
         await self._read(memoryview(body), PART_LIMIT_S)
         frame = bytes(header + body[: -_CRC.size])
         if _CRC.unpack(body[-_CRC.size :]) != (google_crc32c.value(frame),):
             raise InvalidMessage("hear from an agent", got="a message that differs from its crc32c")
-        return self._unframe(frame[codec.FRAME_HEADER_BYTES :], kinds)
+        return self.unframe(frame[codec.FRAME_HEADER_BYTES :], kinds)
 
     # ------------------------------------------------------------ raw bytes
 
@@ -174,6 +177,16 @@ class Pipe(asyncio.BufferedProtocol):
         """
         if self._transport is not None:
             self._transport.write(data)
+
+    def release(self) -> asyncio.Transport:
+        """Returns what carries the bytes, for somebody else to read from: the pipe is not to be used again.
+
+        Raises:
+            Unavailable: The other end has hung up.
+        """
+        if self._transport is None:
+            raise Unavailable("hear from an agent", got="a hang-up")
+        return self._transport
 
     def close(self) -> None:
         """Hangs up at once. May be called again."""

@@ -7,7 +7,6 @@ the socket to the peer's memory; the peer checks every byte against the sender's
 from __future__ import annotations
 
 import asyncio
-import hmac
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,9 +14,7 @@ from itertools import accumulate
 from typing import final
 
 from mainspring.checkpoint import page_bytes_of
-from mainspring.domain import codec
 from mainspring.domain.errors import InvalidMessage, MainspringError, Unavailable
-from mainspring.domain.ids import AttemptId
 from mainspring.domain.ports import Backoff
 from mainspring.domain.wire import (
     AgentToLead,
@@ -29,11 +26,12 @@ from mainspring.domain.wire import (
     Index,
     IndexEntry,
     IndexRequest,
-    PeerHello,
+    LineUse,
     PeerRequest,
     Shard,
     SnapshotTaken,
 )
+from mainspring.node.net.handshake import Credentials, call
 from mainspring.node.net.pipes import PART_BYTES, PART_LIMIT_S, Pipe
 from mainspring.node.snapshots.arena import Arena, Held
 from mainspring.node.snapshots.copies import Copies
@@ -124,6 +122,7 @@ class Peers:
     """This agent's dealings with others of its attempt.
 
     Args:
+        credentials: What others know this agent by.
         arenas: This agent's own snapshots, by place; places may be added.
         work: Where what copies cost this agent's node is counted.
         tell_lead: Sends a message to the lead.
@@ -132,14 +131,13 @@ class Peers:
     def __init__(
         self,
         *,
-        attempt: AttemptId,
-        token: str,
+        credentials: Credentials,
         arenas: Mapping[int, Arena],
         copies: Copies,
         work: SnapshotWork,
         tell_lead: Callable[[AgentToLead], None],
     ) -> None:
-        self._hello = PeerHello(attempt=attempt, token=token)
+        self._credentials = credentials
         self._arenas = arenas
         self._copies = copies
         self._work = work
@@ -208,21 +206,14 @@ class Peers:
 
     # ------------------------------------------------------------ what others ask
 
-    async def serve(self, writer: asyncio.StreamWriter, first: PeerHello) -> None:
-        """Serves another agent's connection until it ends; hangs up at once on one that does not know the secret.
-
-        Args:
-            writer: The connection; nothing but `first` may have been read from it.
-            first: What the other said first.
-        """
-        known = hmac.compare_digest(first.token.encode(), self._hello.token.encode())
-        if not known or first.attempt != self._hello.attempt or len(self._served) >= CONNECTIONS_MAX:
-            writer.close()
+    async def serve(self, pipe: Pipe) -> None:
+        """Serves the connection of another agent, which has proved itself, until it ends."""
+        if len(self._served) >= CONNECTIONS_MAX:
+            pipe.close()
             return
-        pipe = Pipe.over(writer, self._work.read)
+        pipe.unframe = self._work.read
         self._served.add(pipe)
         try:
-            pipe.send(Done())
             while await self._answered(pipe, await pipe.receive(PeerRequest, QUIET_LIMIT_S)):
                 pass
         except MainspringError:
@@ -395,14 +386,7 @@ class Peers:
             pipe.close()
 
     async def _connect(self, address: str) -> Pipe:
-        pipe = await Pipe.open(address)
-        try:
-            pipe.send_bytes(codec.frame(self._hello))  # Read as any agent's first message is: pipes follow.
-            await pipe.receive(Done, PART_LIMIT_S)
-        except BaseException:
-            pipe.close()
-            raise
-        return pipe
+        return await call(address, LineUse.PEER, self._credentials)
 
 
 def _check(shard: Shard, address: str) -> None:
