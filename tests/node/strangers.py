@@ -14,7 +14,7 @@ import google_crc32c
 
 from mainspring.domain import codec, wire
 from mainspring.node.net.connection import host_port
-from mainspring.node.net.handshake import Credentials, Listener
+from mainspring.node.net.handshake import Listener
 from mainspring.node.net.pipes import Pipe
 
 from .agents import credentials
@@ -36,14 +36,14 @@ class Door:
 
 
 @asynccontextmanager
-async def listening(known: Credentials | None = None) -> AsyncIterator[Door]:
+async def listening(host: str = "127.0.0.1") -> AsyncIterator[Door]:
     async def serve(pipe: Pipe, use: wire.LineUse) -> None:
         door.admitted.append(pipe)
         pipe.send(wire.Done())
 
     door = Door(Listener(serve))
-    door.listener.credentials = known or credentials("called")
-    await door.listener.listen("127.0.0.1")
+    door.listener.credentials = credentials("called")
+    await door.listener.listen(host)
     try:
         async with asyncio.timeout(LIMIT_S):
             yield door

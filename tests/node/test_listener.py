@@ -108,3 +108,15 @@ def test_listener_that_closes_hangs_up_on_those_who_have_not_proved_themselves()
             writer.close()
 
     asyncio.run(scenario())
+
+
+def test_agent_listens_on_its_own_address_alone() -> None:
+    async def scenario() -> None:
+        async with listening(host="127.0.0.2") as door:
+            host, port = host_port(door.address)
+            assert host == "127.0.0.2"
+            (await call(door.address, JOIN, credentials("caller"))).close()
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", port)
+
+    asyncio.run(scenario())

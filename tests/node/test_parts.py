@@ -419,6 +419,25 @@ def test_coordinator_of_an_older_generation_stays_while_somebody_is_connected_an
 
 
 @pytest.mark.slow
+def test_coordinator_listens_on_its_agents_address_alone() -> None:
+    pytest.importorskip("jaxlib", reason="the train extra is not installed")
+
+    async def life() -> None:
+        services = Coordinators("127.0.0.2")
+        try:
+            host, _, port = (await services.start({"main": 2}))["main"].rpartition(":")
+            assert host == "127.0.0.2"
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.close()
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", int(port))
+        finally:
+            await services.stop()
+
+    asyncio.run(life())
+
+
+@pytest.mark.slow
 def test_coordinator_of_the_next_generation_is_a_process_that_was_started_ahead() -> None:
     pytest.importorskip("jaxlib", reason="the train extra is not installed")
 
