@@ -59,6 +59,7 @@ class Rig:
     restarts_max: int = 8
     lease_s: float = 2.0
     hang_s: float = 0.0
+    peers_secret: str = PEERS_SECRET
     number: int = 1
     host: str = "127.0.0.1"
     objects_url: str = ""
@@ -223,7 +224,7 @@ class Rig:
             heartbeat_s=0.2,
             hang_s=self.hang_s,
             number=self.number,
-            peers_secret=PEERS_SECRET,
+            peers_secret=self.peers_secret,
         )
 
     def name_lead(self, agent: int) -> None:

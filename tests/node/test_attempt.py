@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import select
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -28,8 +31,9 @@ from mainspring.domain.wire.events.leads import (
     HangEvent,
     RankExitedEvent,
 )
+from mainspring.node.net.connection import host_port
 
-from .rig import JOB, LIMIT_S, Rig, gone
+from .rig import ATTEMPT, JOB, LIMIT_S, TOKEN, Rig, gone
 
 pytestmark = pytest.mark.slow
 
@@ -357,6 +361,30 @@ def test_attempt_fenced_by_its_controller_ends_at_once(make_rig: Callable[..., R
     assert "another lead" in rig.exit_of(0).reason
     assert "the attempt is over" in rig.exit_of(1).reason
     assert all(gone(pid) for pid in pids)
+
+
+def test_attempts_token_opens_nothing_at_its_agents_and_costs_them_nothing(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(steps=40)
+    rig.wait_step(5)
+    known = json.dumps({"type": "AgentJoin", "version": 1, "body": {"attempt": ATTEMPT, "token": TOKEN, "agent": 1}})
+    for address in rig.addresses.values():
+        with socket.create_connection(host_port(address), timeout=LIMIT_S) as line:
+            line.sendall(len(known).to_bytes(4, "big") + known.encode())
+            heard = b""
+            with contextlib.suppress(OSError):  # It hangs up with what was said unread.
+                while more := line.recv(1 << 16):
+                    heard += more
+            assert TOKEN.encode() not in heard
+            assert heard.count(b'"type"') <= heard.count(b"AgentChallenge")
+    last = rig.wait_outcome()
+    assert last.outcome is AttemptState.SUCCEEDED, last.reason
+    assert len(rig.of_kind(GenerationResumedEvent.kind)) == 1
+    rig.check_results(40, ranks=2)
+
+
+def test_agent_whose_orders_have_no_secret_to_know_others_by_ends_and_says_so(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(agents=1, peers_secret="")
+    assert "a controller at least as new as its agents" in rig.exit_of(0).reason
 
 
 def test_attempt_whose_lead_is_fenced_by_another_goes_on_under_that_with_the_agents_it_had(
