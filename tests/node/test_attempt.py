@@ -34,6 +34,7 @@ from mainspring.domain.wire.events.leads import (
 from mainspring.node.net.connection import host_port
 
 from .rig import ATTEMPT, JOB, LIMIT_S, TOKEN, Rig, gone
+from .strangers import sealed
 
 pytestmark = pytest.mark.slow
 
@@ -364,12 +365,12 @@ def test_attempt_fenced_by_its_controller_ends_at_once(make_rig: Callable[..., R
 
 
 def test_attempts_token_opens_nothing_at_its_agents_and_costs_them_nothing(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(steps=40)
-    rig.wait_step(5)
+    rig = make_rig(steps=200)
+    rig.wait_step(1)
     known = json.dumps({"type": "AgentJoin", "version": 1, "body": {"attempt": ATTEMPT, "token": TOKEN, "agent": 1}})
     for address in rig.addresses.values():
         with socket.create_connection(host_port(address), timeout=LIMIT_S) as line:
-            line.sendall(len(known).to_bytes(4, "big") + known.encode())
+            line.sendall(sealed(known.encode()))
             heard = b""
             with contextlib.suppress(OSError):  # It hangs up with what was said unread.
                 while more := line.recv(1 << 16):
@@ -379,7 +380,7 @@ def test_attempts_token_opens_nothing_at_its_agents_and_costs_them_nothing(make_
     last = rig.wait_outcome()
     assert last.outcome is AttemptState.SUCCEEDED, last.reason
     assert len(rig.of_kind(GenerationResumedEvent.kind)) == 1
-    rig.check_results(40, ranks=2)
+    rig.check_results(200, ranks=2)
 
 
 def test_agent_whose_orders_have_no_secret_to_know_others_by_ends_and_says_so(make_rig: Callable[..., Rig]) -> None:
