@@ -9,6 +9,7 @@ import pytest
 
 from mainspring.control import Caller
 from mainspring.control.service.people import REFUSED_S, People
+from mainspring.control.store.secrets import SecretKeys
 from mainspring.domain.answers import NewSecret, NewToken, Submit
 from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from mainspring.domain.ids import SecretName, TeamName
@@ -241,7 +242,9 @@ def test_a_token_that_cannot_be_is_refused(asked: dict[str, object]) -> None:
 def walled(teams: World) -> People:
     """Gives the people of a server whose jobs run under one account."""
     control = teams.control
-    return People(control.store, control.pictures, teams.clock, SeededDice(3), lambda: None, one_line=True)
+    dice = SeededDice(3)
+    keys = SecretKeys(None, dice)
+    return People(control.store, control.pictures, teams.clock, dice, keys, lambda: None, one_line=True)
 
 
 def test_where_jobs_share_an_account_no_second_team_gets_people_who_submit(walled: People, teams: World) -> None:
