@@ -7,9 +7,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
+import sqlalchemy as sa
 from tests.control.living import SWIFT, begin, come, live
 
 from mainspring.control.state.history import AVOIDED, STAYED_S, Past
+from mainspring.control.store.schema import allocations
 from mainspring.domain.fleet import Node, NodeCondition
 from mainspring.domain.ids import AllocationId, ClusterName, JobId, NodeName, TeamName
 from mainspring.domain.job import LAB, MAIN, Option, Role, Tier
@@ -17,6 +19,7 @@ from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.plan import Limit
 from mainspring.domain.team import Team
 from mainspring.domain.wire.events.attempts import AllocationQueuedEvent, AllocationTakenEvent
+from mainspring.planner import Policy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -351,3 +354,21 @@ def test_fake_engine_shows_a_drain_as_its_own_cordon(world: World) -> None:
     node: Node = next(node for node in world.west.inner.inventory().nodes if node.name == "west-1")
     assert (node.condition, node.condition_owner) == (NodeCondition.CORDONED, "fake")
     assert node.leaves_s == world.clock.now_s()
+
+
+def test_attempt_given_up_after_the_clock_was_set_back_ends_no_allocation_before_it_began(shared: World) -> None:
+    """Its allocations leave the cluster's queue a minute apart."""
+    shared.restart(policy=Policy(failover_s=10.0))
+    job = shared.submit(shared.spec(roles=2))
+    shared.tick(3)
+    for name in shared.orders_of(job):
+        shared.west.inner.let_start(name)
+        shared.tick(2, seconds=30.0)
+    shared.clock.jump(-10_000.0)
+    shared.west.answering = False
+    shared.tick(40)
+    assert _states(shared, job)[0] == ("lost", "west")
+    with shared.control.store.read() as connection:
+        spans = connection.execute(sa.select(allocations.c.ended_s - allocations.c.granted_s)).scalars().all()
+    assert len(spans) >= 2
+    assert min(span for span in spans if span is not None) == 0.0

@@ -216,7 +216,7 @@ MUTANTS = (
         "None",
     ),
     Mutant(
-        "the time of a lead before is not counted",
+        "an allocation is held a second longer than its books say",
         LEDGER,
         '            columns["ended_s"] = max(self.now_s, began_s)\n',
         '            columns["ended_s"] = self.now_s - 1.0\n',

@@ -440,11 +440,10 @@ class StateWriter:
         for allocation in live_allocations_of(self.connection, [attempt.id]):
             if allocation.queued:
                 self.leave_queue(allocation)  # Of a cluster that was given up.
-        self.connection.execute(
-            sa.update(allocations)
-            .where(allocations.c.attempt_id == attempt.id, allocations.c.ended_s.is_(None))
-            .values(ended_s=ended_s)
-        )
+        # A clock set back since it was granted lets none end before it began.
+        at_s = sa.case((allocations.c.granted_s > ended_s, allocations.c.granted_s), else_=ended_s)
+        held = (allocations.c.attempt_id == attempt.id, allocations.c.ended_s.is_(None))
+        self.connection.execute(sa.update(allocations).where(*held).values(ended_s=at_s))
         self.connection.execute(sa.delete(agents).where(agents.c.attempt_id == attempt.id))
         if at is not None and end.attempt in (AttemptState.LOST, AttemptState.FAILED):
             again = end.job is JobState.QUEUED

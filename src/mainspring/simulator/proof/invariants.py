@@ -33,15 +33,12 @@ _STATES = sa.select(jobs.c.id, jobs.c.state).order_by(jobs.c.ordinal)
 _LIVE_ATTEMPTS = sa.select(attempts.c.id, attempts.c.job_id, attempts.c.state, attempts.c.cluster).where(
     attempts.c.state.in_(ATTEMPT_LIVE)
 )
-_LASTED_S = sa.case(  # A clock set back may have let it end before it began.
-    (allocations.c.ended_s > allocations.c.granted_s, allocations.c.ended_s - allocations.c.granted_s), else_=0.0
-)
-_HELD = sa.select(attempts.c.job_id, sa.func.sum(allocations.c.nodes * _LASTED_S)).join(
-    attempts, allocations.c.attempt_id == attempts.c.id
-)
-_COST = sa.select(attempts.c.job_id, sa.func.sum(allocations.c.dollars_per_hour * _LASTED_S)).join(
-    attempts, allocations.c.attempt_id == attempts.c.id
-)
+_HELD = sa.select(
+    attempts.c.job_id, sa.func.sum(allocations.c.nodes * (allocations.c.ended_s - allocations.c.granted_s))
+).join(attempts, allocations.c.attempt_id == attempts.c.id)
+_COST = sa.select(
+    attempts.c.job_id, sa.func.sum(allocations.c.dollars_per_hour * (allocations.c.ended_s - allocations.c.granted_s))
+).join(attempts, allocations.c.attempt_id == attempts.c.id)
 _STOPPING = (
     sa.select(allocations.c.id, allocations.c.stopped_s, attempts.c.cluster)
     .join(attempts, allocations.c.attempt_id == attempts.c.id)
