@@ -133,10 +133,8 @@ MUTANTS = (
     Mutant(
         "what is given up is forgotten, and not stopped when its cluster is back",
         LEDGER,
-        """            .where(allocations.c.attempt_id == attempt.id, allocations.c.ended_s.is_(None))
-            .values(ended_s=ended_s)""",
-        """            .where(allocations.c.attempt_id == attempt.id, allocations.c.ended_s.is_(None))
-            .values(ended_s=ended_s, state=AllocationState.GONE.value)""",
+        ".values(ended_s=at_s)",
+        ".values(ended_s=at_s, state=AllocationState.GONE.value)",
     ),
     Mutant(
         "an old lead's reports count",
