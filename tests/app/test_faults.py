@@ -178,7 +178,8 @@ def test_stop_lets_ranks_save_and_leaves_no_process(lab: Lab, gate: Path) -> Non
     (gate / "go-30").touch()
     ended = lab.wait(view.id, timeout_s=60)
     assert ended.state is JobState.CANCELLED
-    assert _durable(lab, view.id) == [ended.step], "what they saved because they were asked to stop"
+    told = "\n".join(f"{event.time_s:.2f} {event.kind} {event.detail}" for event in lab.events(view.id))
+    assert _durable(lab, view.id) == [ended.step], f"what they saved because they were asked to stop:\n{told}"
     assert all(not _lives(rank.pid) for rank in before.attempts[-1].ranks)
 
 

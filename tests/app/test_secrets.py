@@ -144,6 +144,8 @@ def test_files_of_secrets_do_not_outlive_an_agent_that_is_killed(teams: Lab, tmp
 
 
 def test_who_may_not_is_refused_over_the_api(teams: Lab) -> None:
+    teams.down()
+    teams.up(shared_account=True)  # People of two teams.
     keep(teams)
     spec = telling("pass", team="vision")
     with pytest.raises(NotFound, match="HF_TOKEN of team vision"):

@@ -89,6 +89,7 @@ def lab(run: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     kinds = [("alpha", "h100", 1, 5), ("beta", "v5e", 2, 2)]
     lab.home.write_config(
         Config(
+            environment_passed=(RUN_VARIABLE,),
             clusters=tuple(
                 LocalCluster(
                     name=ClusterName(name),
@@ -98,7 +99,7 @@ def lab(run: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
                     dollars_per_chip_hour=2.0,
                 )
                 for name, chip, chips, nodes in kinds
-            )
+            ),
         )
     )
     lab.up(port=0)
