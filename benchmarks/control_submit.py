@@ -148,6 +148,7 @@ def killed_and_back(lab: Lab) -> Any:
     record = lab.home.server()
     assert record is not None
     os.kill(record.pid, signal.SIGKILL)
+    os.waitpid(record.pid, 0)  # Ours: until it is gone, it may still answer.
     return lab.up(port=0)
 
 
