@@ -184,11 +184,16 @@ class Client(Calls):
                     if response.status_code >= 400:
                         response.read()
                     self._answer(response)
-                    for event in _told(response.iter_lines()):
-                        since, broke_s = event.sequence, None
-                        yield event
-                if job is not None:
-                    return
+                    for (
+                        line
+                    ) in response.iter_lines():  # Server-sent events (WHATWG HTML 9.2); ours are of one line each.
+                        name, _, text = line.partition(": ")
+                        if name == "event":  # The job's end: a stream that only stops is a connection that broke.
+                            return
+                        if name == "data":
+                            event = decode(answers.Event, text.encode())
+                            since, broke_s = event.sequence, None
+                            yield event
             except httpx.HTTPError as error:
                 now_s = time.monotonic()
                 broke_s = now_s if broke_s is None else broke_s
@@ -277,16 +282,6 @@ def batches(submits: Iterable[answers.Submit]) -> Iterator[answers.SubmitBatch]:
         size += own
     if some:
         yield answers.SubmitBatch(submits=tuple(some))
-
-
-def _told(lines: Iterable[str]) -> Iterator[answers.Event]:
-    """Yields the events of a stream. Source: server-sent events, WHATWG HTML 9.2; ours are of one line each."""
-    for line in lines:
-        name, _, text = line.partition(": ")
-        if name == "event":  # The end, whatever follows.
-            return
-        if name == "data":
-            yield decode(answers.Event, text.encode())
 
 
 def _with_key(submit: answers.Submit) -> answers.Submit:
