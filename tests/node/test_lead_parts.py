@@ -218,6 +218,18 @@ def test_holdings_beyond_the_step_resumed_at_are_gone_even_if_told_late() -> Non
     assert holdings.newest() == Taken(6, 2)
 
 
+def test_holdings_that_gave_way_to_newer_ones_do_not_come_back_when_told_late() -> None:
+    holdings = Holdings([MAIN])
+    for step in (4, 5, 6):
+        holdings.add(0, _holding(step, 0, size=1))
+    holdings.forget(0, Taken(6, 1))
+    assert not holdings.add(0, _holding(4, 0, size=1))
+    holdings.forget(0, Taken(5, 1))
+    assert holdings.newest() is None
+    holdings.drop(0)
+    assert holdings.add(0, _holding(4, 0, size=1))  # An agent that comes back says what it has.
+
+
 def test_holdings_list_copies_only_where_the_rank_itself_is_gone() -> None:
     holdings = Holdings([MAIN])
     for rank in range(2):

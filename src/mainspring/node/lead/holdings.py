@@ -24,6 +24,9 @@ class Taken:
     generation: int
 
 
+_NONE = Taken(-1, -1)
+
+
 @dataclass(slots=True)
 class _Parts:
     """Who holds what of one step: by role and role rank, then by agent, whether it is a copy, and place."""
@@ -41,6 +44,7 @@ class Holdings:
         self._roles = tuple(roles)
         self._steps: dict[Taken, _Parts] = {}
         self._of_agent: dict[int, dict[tuple[int, bool], list[Holding]]] = {}
+        self._overtaken: dict[int, dict[tuple[int, bool], Taken]] = {}  # The last that agents gave up for newer ones.
         self._resumes: list[tuple[int, int]] = []  # (generation, step it resumed at): steps only ever grow in it.
         self._oldest = 0  # Snapshots of older generations than this are not known to belong to this course of events.
         self._unfit: set[Taken] = set()
@@ -65,7 +69,11 @@ class Holdings:
         fits = holding.role in self._roles and size == holding.role_size and 0 <= holding.role_rank < size
         if not fits or holding.step < 0 or not self._current(taken):
             return False
-        kept = self._of_agent.setdefault(agent, {}).setdefault((holding.rank, holding.copied), [])
+        place = holding.rank, holding.copied
+        overtaken = self._overtaken.setdefault(agent, {})
+        if _age(taken) <= _age(overtaken.get(place, _NONE)):  # Said again, late: a newer one took its room.
+            return False
+        kept = self._of_agent.setdefault(agent, {}).setdefault(place, [])
         if holding in kept:
             return self._whole(taken)
         kept.append(holding)
@@ -76,6 +84,7 @@ class Holdings:
         parts.own += not holding.copied and not _owned(holders)
         holders[agent, holding.copied, holding.rank] = holding
         for old in kept[:-STEPS_KEPT]:
+            overtaken[place] = Taken(old.step, old.generation)
             self._remove(agent, old)
         return self._whole(taken)
 
@@ -85,6 +94,7 @@ class Holdings:
             for holding in list(kept):
                 self._remove(agent, holding)
         self._of_agent.pop(agent, None)
+        self._overtaken.pop(agent, None)
 
     def forget(self, agent: int, taken: Taken) -> None:
         """Forgets what an agent holds of one step: it turned out not to be so."""
@@ -187,6 +197,10 @@ class Holdings:
             del parts.held[seat]
         if not parts.held:
             del self._steps[taken]
+
+
+def _age(taken: Taken) -> tuple[int, int]:
+    return taken.generation, taken.step
 
 
 def _owned(holders: Mapping[_Holder, Holding]) -> bool:

@@ -18,6 +18,7 @@ class Promises:
     def __init__(self, roles: int) -> None:
         self._roles = roles
         self._known: dict[int, list[wire.Holding]] = {}
+        self._overtaken: dict[tuple[int, int, bool], tuple[int, int]] = {}  # The last that gave way to newer ones.
         self._durable: set[int] = set()
         self._unfit: set[tuple[int, int]] = set()
         self._order: wire.PrepareGeneration | None = None
@@ -27,21 +28,23 @@ class Promises:
         """Keeps, in the plainest way, what the lead is told of memory and store."""
         match news:
             case Joined():
+                self._forget(news.agent)
                 self._known[news.agent] = list(news.holdings)
             case Left():
-                self._known[news.agent] = []
-            case Said(agent=agent, message=wire.SnapshotTaken(holding=holding)) if self._current(holding):
+                self._forget(news.agent)
+            case Said(agent=agent, message=wire.SnapshotTaken(holding=holding)) if self._current(agent, holding):
                 held = self._known.setdefault(agent, [])
                 if holding not in held:
                     held.append(holding)
                 alike = [one for one in held if (one.rank, one.copied) == (holding.rank, holding.copied)]
-                for old in sorted(alike, key=lambda one: (one.generation, one.step))[:-SNAPSHOTS_KEPT]:
+                for old in sorted(alike, key=_age)[:-SNAPSHOTS_KEPT]:
+                    self._overtaken[agent, old.rank, old.copied] = _age(old)
                     held.remove(old)
             case Said(message=wire.GenerationPrepared(ready=False) | wire.RestoreFailed()):
                 if self._order is not None:
                     self._unfit.add((self._order.step, self._order.taken_in))
             case Said(agent=agent, message=wire.AgentDrained()):
-                self._known[agent] = []
+                self._forget(agent)
             case DurableSeen(steps=steps) if steps is not None:
                 self._durable = set(steps)
             case ManifestWritten(failure="", step=step):
@@ -49,8 +52,16 @@ class Promises:
             case _:
                 pass
 
-    def _current(self, holding: wire.Holding) -> bool:
-        """Returns whether no later generation resumed before the step: else the agent has dropped it since."""
+    def _forget(self, agent: int) -> None:
+        self._known[agent] = []
+        self._overtaken = {place: age for place, age in self._overtaken.items() if place[0] != agent}
+
+    def _current(self, agent: int, holding: wire.Holding) -> bool:
+        """Returns whether the agent may still hold it: no newer ones took its room, and no later generation resumed
+        before its step.
+        """
+        if _age(holding) <= self._overtaken.get((agent, holding.rank, holding.copied), (-1, -1)):
+            return False
         return all(holding.step <= step for generation, step in self._resumes if generation > holding.generation)
 
     def _whole(self) -> set[tuple[int, int]]:
@@ -88,3 +99,7 @@ class Promises:
         assert order.step >= max(newest, durable), f"resumes at {order.step}, {newest} is whole, {durable} durable"
         for agent, held in self._known.items():
             self._known[agent] = [one for one in held if one.step <= order.step]
+
+
+def _age(holding: wire.Holding) -> tuple[int, int]:
+    return holding.generation, holding.step
