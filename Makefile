@@ -1,11 +1,13 @@
 # make demo     the main job, end to end      make check   the fast gate before a commit
 # make test     everything the tests need     make soak    what is too long for make test
 # make install  .venv with everything         make clean   removes .venv and what demos left
+# make lock     pins what is installed anew
 PYTHON ?= python3
 BIN := .venv/bin
+LOCK = $(BIN)/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 export PYTHONHASHSEED ?= 0
 
-.PHONY: demo test check soak install format clean
+.PHONY: demo test check soak install lock format clean
 
 demo: install
 	$(BIN)/ms demo $(DEMO)
@@ -30,13 +32,19 @@ format: install
 
 install: .venv/installed
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml locked/all.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Mainspring needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	@echo "Installing into .venv (about a minute)"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --upgrade pip
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all]' --group dev
+	@$(BIN)/python -m pip install --quiet --require-hashes --requirement locked/all.txt
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
+
+# The lock: every package that is installed, each file by its hash, for every platform; versions change with UPGRADE=--upgrade.
+lock: install
+	$(BIN)/python -m pip install --quiet uv
+	$(LOCK) --extra all --group dev --output-file locked/all.txt
+	$(LOCK) --extra ray --extra torch --constraints locked/all.txt --output-file locked/ray-torch.txt
 
 clean:
 	rm -rf .venv .mainspring

@@ -2,83 +2,26 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
-from threading import Thread
-from urllib.parse import urlsplit
 
 import pytest
 
-from mainspring.app.base.client import BATCH_BYTES_MAX, Client, batches
+from mainspring.app.base.calls import BATCH_BYTES_MAX, batches
+from mainspring.app.base.client import Client
 from mainspring.app.sdk.lab import Lab, job
-from mainspring.domain.answers import BATCH_MAX, NewToken, Submit, SubmitBatch, problem_of
+from mainspring.domain.answers import BATCH_MAX, NewToken, Submit, SubmitBatch
 from mainspring.domain.codec import encode
-from mainspring.domain.errors import TooManyRequests, Unavailable
-
-
-class LossyLine:
-    """Passes requests on to a server, one a connection; on request it keeps answers to itself or refuses."""
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._server = (str(parts.hostname), int(parts.port or 0))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self.lose = 0
-        self.refuse = 0
-        self.seen: list[str] = []
-        Thread(target=self._run, daemon=True).start()
-
-    def close(self) -> None:
-        self._listener.close()
-
-    def _run(self) -> None:
-        with suppress(OSError):
-            while True:
-                with self._listener.accept()[0] as caller, suppress(OSError):
-                    self._pass_on(caller)
-
-    def _pass_on(self, caller: socket.socket) -> None:
-        request = self._whole(caller)
-        self.seen.append(request.partition(b" HTTP")[0].decode())
-        if self.refuse:
-            self.refuse -= 1
-            told = encode(problem_of(TooManyRequests("serve a request"), 429))
-            caller.sendall(
-                b"HTTP/1.1 429 Later\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(told), told)
-            )
-            return
-        with socket.create_connection(self._server) as server:
-            server.sendall(request)
-            answer = self._whole(server)
-        if self.lose:
-            self.lose -= 1
-        else:
-            caller.sendall(answer.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
-
-    @staticmethod
-    def _whole(sender: socket.socket) -> bytes:
-        data = b""
-        while b"\r\n\r\n" not in data:
-            data += sender.recv(65_536)
-        head, _, body = data.partition(b"\r\n\r\n")
-        lengths = [line.split(b":")[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")]
-        while b"chunked" in head and not body.endswith(b"0\r\n\r\n"):
-            body += sender.recv(65_536)
-        while lengths and len(body) < int(lengths[0]):
-            body += sender.recv(65_536)
-        return head + b"\r\n\r\n" + body
+from mainspring.domain.errors import Unavailable
+from tests.app.lossy_line import LossyLine
 
 
 @pytest.fixture
 def line(lab: Lab) -> Iterator[LossyLine]:
     record = lab.home.server()
     assert record is not None
-    made = LossyLine(record.url)
-    yield made
-    made.close()
+    with LossyLine(record.url) as made:
+        yield made
 
 
 def test_a_submit_whose_answer_is_lost_makes_one_job(lab: Lab, line: LossyLine) -> None:
@@ -150,3 +93,12 @@ def test_a_call_of_more_than_one_share_is_made_again_a_little_later(lab: Lab, li
     with Client(line.url, lab.home.token()) as client:
         assert client.new_token(NewToken(holder="bo")).token.holder == "bo"
     assert line.seen == ["POST /v1/tokens"] * 3
+
+
+def test_events_are_watched_across_streams_that_stop_before_their_end(lab: Lab, line: LossyLine) -> None:
+    made = lab.run(job("stopped", [sys.executable, "-c", "pass"], on=["h100"]))
+    lab.wait(made.id)
+    line.stop_after = 2
+    with Client(line.url, lab.home.token()) as client:
+        assert list(client.watch(made.id)) == list(lab.events(made.id))
+    assert len(line.seen) > 1

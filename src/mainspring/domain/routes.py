@@ -2,7 +2,7 @@
 
 A route is written as a method without a body. Its parameters are those in the path, `body` for what is sent, and, by
 name alone, those in the query. The server makes its endpoints of them (`control.api`), the client its requests
-(`app.base.client`), and the SDK offers `LabCalls` as they are. The first paragraph of the docstring is published.
+(`app.base.calls`), and the SDK offers `LabCalls` as they are. The first paragraph of the docstring is published.
 """
 
 # mypy: disable-error-code="empty-body"
@@ -10,7 +10,7 @@ name alone, those in the query. The server makes its endpoints of them (`control
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Annotated, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
@@ -47,6 +47,13 @@ class Calling(Protocol):
         """Returns the server's answer."""
 
 
+class AsyncCalling(Protocol):
+    """Makes calls that are awaited."""
+
+    async def call(self, route: Route[P, Answer], /, *args: P.args, **kwargs: P.kwargs) -> Answer:
+        """Returns the server's answer."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Route(Generic[P, Answer]):
     """One call. As an attribute of what makes calls it is a method that makes this one.
@@ -76,8 +83,10 @@ class Route(Generic[P, Answer]):
     @overload
     def __get__(self, owner: None, kind: type) -> Route[P, Answer]: ...
     @overload
+    def __get__(self, owner: AsyncCalling, kind: type) -> Callable[P, Awaitable[Answer]]: ...
+    @overload
     def __get__(self, owner: Calling, kind: type) -> Callable[P, Answer]: ...
-    def __get__(self, owner: Calling | None, kind: type) -> Route[P, Answer] | Callable[P, Answer]:
+    def __get__(self, owner: AsyncCalling | Calling | None, kind: type) -> object:
         """Returns itself, or the call bound to what makes it."""
         return self if owner is None else partial(owner.call, self)
 

@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mainspring import objects
-from mainspring.app.base.client import Client, batches
+from mainspring.app.base.calls import batches
+from mainspring.app.base.client import Client
 from mainspring.app.base.home import Home, ServerRecord
 from mainspring.app.base.specs import option_from, spec_from
 from mainspring.domain import answers
@@ -32,6 +33,7 @@ from mainspring.domain.routes import Answer, LabCalls, P, Route
 from mainspring.domain.team import Team
 
 if TYPE_CHECKING:
+    from mainspring.app.base.async_client import AsyncClient
     from mainspring.app.base.code import TakenCode
     from mainspring.app.sdk.clusters import ClusterVerbs
     from mainspring.app.sdk.data import DataVerbs
@@ -146,13 +148,27 @@ class Lab(LabCalls):
         Raises:
             Unavailable: No server was started from this home.
         """
+        return Client(**self._server())
+
+    def async_client(self) -> AsyncClient:
+        """Returns a client of this lab's server for programs of an event loop, whose calls are awaited.
+
+        Raises:
+            Unavailable: No server was started from this home.
+        """
+        from mainspring.app.base.async_client import AsyncClient
+
+        return AsyncClient(**self._server())
+
+    def _server(self) -> dict[str, Any]:
+        """Returns what clients of this lab's server are made with."""
         if url := self.elsewhere:
-            return Client(url, self._token_for(url), insecure=self.insecure)
+            return {"url": url, "token": self._token_for(url), "insecure": self.insecure}
         record = self.home.server()
         if record is None:
             raise Unavailable("reach the Mainspring server", on=str(self.home.path), got="none", next_step="ms up")
         certificate = self.home.certificate(self.home.config()) if record.url.startswith("https:") else ""
-        return Client(record.url, self.home.token(), certificate=certificate)
+        return {"url": record.url, "token": self.home.token(), "certificate": certificate}
 
     @property
     def elsewhere(self) -> str:
