@@ -64,6 +64,25 @@ def test_a_head_that_trickles_in_is_hung_up_on_all_the_same(address: tuple[str, 
             _trickle(line)
 
 
+@pytest.mark.slow
+def test_bytes_between_requests_keep_no_connection_open(address: tuple[str, int]) -> None:
+    with socket.create_connection(address) as line:
+        line.sendall(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+        told = b""
+        while not told.endswith(b"]}"):
+            told += line.recv(65_536)
+        line.sendall(b"\r\n")
+        begun = time.monotonic()
+        assert _ended(line) == b""
+        assert time.monotonic() - begun < 5 * PATIENCE_S
+
+
+def test_a_head_without_end_is_hung_up_on(address: tuple[str, int]) -> None:
+    lines = [b"X-%d: %s\r\n" % (number, b"a" * 8_192) for number in range(1_000)]
+    with socket.create_connection(address) as line, pytest.raises(OSError, match=r"reset|pipe"):
+        line.sendall(b"GET /livez HTTP/1.1\r\n" + b"".join(lines))
+
+
 def _trickle(line: socket.socket) -> None:
     for _ in range(100):
         line.sendall(b"a")

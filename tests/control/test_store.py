@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event
 
 import pytest
 import sqlalchemy as sa
@@ -22,6 +23,7 @@ from mainspring.control.state.history import usage
 from mainspring.control.store.holdings import grants, parts
 from mainspring.control.store.records import jobs_by_id, specs, tenants, text_of
 from mainspring.control.store.schema import allocations, leases, metadata, teams
+from mainspring.control.store.store import Together
 from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, NotFound, StorageFull, Unavailable
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, JobId, NodeName
 from mainspring.domain.job import LAB, MAIN, JobSpec, Option, Role
@@ -248,19 +250,22 @@ def test_full_disk_is_told_as_such_and_writes_nothing(store: Store) -> None:
         assert connection.execute(sa.select(teams.c.name)).all() == []
 
 
+def _write_pieces(connection: sa.Connection, numbers: Sequence[int]) -> list[str]:
+    for number in numbers:
+        connection.execute(sa.insert(leases), _lease(f"piece-{number}"))
+        if number % 2:
+            raise NotFound("write a piece", got=str(number))
+    return [f"of {len(numbers)}" for _ in numbers]
+
+
 def test_pieces_written_together_are_each_whole_or_not_at_all(store: Store) -> None:
     """Half of them fail after they wrote; all come while another transaction keeps them waiting."""
     begun, entered = Barrier(9), Barrier(2)
+    together: Together[int, str] = Together(store, _write_pieces)
 
-    def piece(number: int) -> int:
-        def work(connection: sa.Connection) -> int:
-            connection.execute(sa.insert(leases), _lease(f"piece-{number}"))
-            if number % 2:
-                raise NotFound("write a piece", got=str(number))
-            return number
-
+    def piece(number: int) -> str:
         begun.wait(10)
-        return store.write_together(work)
+        return together.ask(number)
 
     def hold() -> None:
         with store.write():
@@ -276,20 +281,45 @@ def test_pieces_written_together_are_each_whole_or_not_at_all(store: Store) -> N
                 with pytest.raises(NotFound, match=str(number)):
                     one.result(10)
             else:
-                assert one.result(10) == number
+                assert one.result(10) == "of 1"
     assert _pieces(store) == [f"piece-{number}" for number in range(0, 8, 2)]
 
 
-def test_pieces_of_a_transaction_that_fails_all_hear_of_it(store: Store) -> None:
-    def work(connection: sa.Connection) -> None:
-        connection.execute(sa.insert(leases), _lease("piece-0"))
-        connection.connection.rollback()
-        connection.execute(sa.text("select nothing from nowhere"))
+def test_pieces_that_come_while_others_are_written_are_written_in_one_go(store: Store) -> None:
+    others, sizes = Barrier(4), []
 
+    def write(connection: sa.Connection, numbers: Sequence[int]) -> Sequence[int]:
+        sizes.append(len(numbers))
+        if numbers[0] == 0:
+            others.wait(10)
+            Event().wait(0.2)  # From there to the queue is one statement.
+        return numbers
+
+    together: Together[int, int] = Together(store, write)
+
+    def piece(number: int) -> int:
+        if number:
+            others.wait(10)
+        return together.ask(number)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(piece, range(4))) == [0, 1, 2, 3]
+    assert sizes == [1, 3]
+
+
+def test_pieces_of_a_transaction_that_fails_all_hear_of_it(store: Store) -> None:
+    def write(connection: sa.Connection, fails: Sequence[bool]) -> list[int]:
+        if any(fails):
+            connection.execute(sa.insert(leases), _lease("piece-0"))
+            connection.connection.rollback()
+            connection.execute(sa.text("select nothing from nowhere"))
+        return [7 for _ in fails]
+
+    together: Together[bool, int] = Together(store, write)
     with pytest.raises(Unavailable):
-        store.write_together(work)
+        together.ask(True)
     assert _pieces(store) == []
-    assert store.write_together(lambda connection: 7) == 7
+    assert together.ask(False) == 7
 
 
 def _lease(name: str) -> dict[str, object]:

@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
 
 from mainspring.control.api_arrivals import Arrivals, received
-from mainspring.control.api_load import RETRY_AFTER_S, InFlight, count
+from mainspring.control.api_load import RETRY_AFTER_S, Familiar, InFlight, count
 from mainspring.control.api_schema import STREAM_TYPE, documented, publish
 from mainspring.control.api_streams import Followers, followed_events, followed_output
 from mainspring.control.control import Control
@@ -42,7 +42,7 @@ from mainspring.domain.errors import (
     Unavailable,
 )
 from mainspring.domain.routes import ROUTES, Calls, Route, Stream, bounds_of
-from mainspring.domain.team import Right, Team
+from mainspring.domain.team import Team
 from mainspring.objects import Blob
 
 _STATUSES: tuple[tuple[type[MainspringError], int], ...] = (
@@ -76,6 +76,7 @@ def create_app(control: Control, arrivals: Arrivals | None = None) -> FastAPI:
     app.state.control = control
     app.state.arrivals = arrivals
     app.state.followers = Followers()
+    app.state.familiar = Familiar()
     for route in ROUTES:
         app.add_api_route(
             route.path,
@@ -98,10 +99,10 @@ def create_app(control: Control, arrivals: Arrivals | None = None) -> FastAPI:
 
 
 def _endpoint(route: Route[..., Any]) -> Callable[..., Any]:
-    """Returns what FastAPI calls for a route: its parameters are the route's, beside the request and the caller."""
+    """Returns what FastAPI calls for a route: its parameters are the route's, beside the request and what it shows."""
     given: dict[str, Any] = {"request": Request}
     if route.people:
-        given["caller"] = Annotated[Caller, Depends(partial(_caller, route.may))]
+        given["secret"] = Annotated[str, Depends(_secret)]
     asked = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind) for name, kind in given.items()]
     for name, parameter in route.signature.parameters.items():
         kind = parameter.annotation
@@ -114,9 +115,25 @@ def _endpoint(route: Route[..., Any]) -> Callable[..., Any]:
             kind = Annotated[bytes, Depends(_body)]
         asked.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=kind))
     serve: Callable[..., Any] = _OWN.get(route) or partial(_serve, route)
-    endpoint = partial(serve)
+    endpoint = partial(_enter, route, serve)
     endpoint.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
     return endpoint
+
+
+async def _enter(
+    route: Route[..., Any], serve: Callable[..., Any], *, request: Request, secret: str = "", **given: Any
+) -> Response:
+    """Answers a call, in one trip to another thread where that can be: a trip costs as much as a small call."""
+    if not route.people:
+        return cast(Response, await to_thread.run_sync(partial(serve, request=request, **given)))
+    if inspect.iscoroutinefunction(serve):
+        caller = await to_thread.run_sync(_caller, route, request, secret)
+        return cast(Response, await serve(request=request, caller=caller, **given))
+
+    def entered() -> Response:
+        return cast(Response, serve(request=request, caller=_caller(route, request, secret), **given))
+
+    return await to_thread.run_sync(entered)
 
 
 def _serve(route: Route[..., Any], *, request: Request, caller: Caller, **given: Any) -> Response:
@@ -234,6 +251,10 @@ def _followers(request: Request) -> Followers:
     return cast(Followers, request.app.state.followers)
 
 
+def _familiar(request: Request) -> Familiar:
+    return cast(Familiar, request.app.state.familiar)
+
+
 def _arrivals(request: Request) -> Arrivals:
     arrivals = cast("Arrivals | None", request.app.state.arrivals)
     if arrivals is None:
@@ -241,20 +262,30 @@ def _arrivals(request: Request) -> Arrivals:
     return arrivals
 
 
-def _caller(
-    may: Right | None,
-    request: Request,
-    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
-) -> Caller:
+async def _secret(
+    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+) -> str:
+    """Returns the secret that a request shows, of somebody known: nobody else's body is read."""
+    secret = credentials.credentials if credentials else ""
+    if secret not in _familiar(request):
+        await to_thread.run_sync(_known, request, secret)
+        _familiar(request).add(secret)
+    return secret
+
+
+def _known(request: Request, secret: str) -> Caller:
     try:
         address = request.client.host if request.client else ""
-        caller = _control(request).people.caller(credentials.credentials if credentials else "", address=address)
+        return _control(request).people.caller(secret, address=address)
     except NotAllowed as error:
         raise HTTPException(401, detail=error, headers={"WWW-Authenticate": "Bearer"}) from error
-    request.state.caller = caller
+
+
+def _caller(route: Route[..., Any], request: Request, secret: str) -> Caller:
+    caller = request.state.caller = _known(request, secret)
     count(request.scope, caller)
-    if may is not None:
-        caller.require_some(may)
+    if route.may is not None:
+        caller.require_some(route.may)
     return caller
 
 

@@ -1,7 +1,8 @@
-"""One caller's share of the server: how many of its requests are served at once."""
+"""Who is let in, and how much of the server is theirs: how many requests of one caller are served at once."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from threading import Lock
 from typing import final
@@ -13,6 +14,7 @@ from mainspring.domain.errors import TooManyRequests
 
 REQUESTS_MAX = 32  # One caller's at once, streams among them: fewer than the 40 threads (AnyIO's) that serve all.
 RETRY_AFTER_S = 1
+FAMILIAR_MAX = 20_000  # Tokens of a lab's people, and of as many attempts as it may run at once.
 _KEY = "mainspring_caller"
 
 
@@ -60,6 +62,30 @@ class InFlight:
                     next_step="wait for some of them; many jobs at once go by POST /v1/jobs/batch",
                 )
             self._open[token] += 1
+
+
+@final
+class Familiar:
+    """Remembers secrets that were good a while ago: whether they still are is asked with each call. Used by the event
+    loop's thread alone.
+    """
+
+    def __init__(self) -> None:
+        self._hashes: dict[bytes, None] = {}
+
+    def __contains__(self, secret: str) -> bool:
+        """Returns whether a secret was good."""
+        return _hash(secret) in self._hashes
+
+    def add(self, secret: str) -> None:
+        """Remembers one more, in place of the oldest where there are too many."""
+        if len(self._hashes) >= FAMILIAR_MAX:
+            del self._hashes[next(iter(self._hashes))]
+        self._hashes[_hash(secret)] = None
+
+
+def _hash(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
 @final

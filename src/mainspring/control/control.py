@@ -20,7 +20,7 @@ from mainspring.control.service.health import Pulse
 from mainspring.control.service.machines import KnownMachines
 from mainspring.control.service.people import People
 from mainspring.control.service.questions import Questions
-from mainspring.control.service.submits import Submits, array_of
+from mainspring.control.service.submits import Submits, array_of, view_new
 from mainspring.control.service.views import JobFilter, count_jobs, find_job, list_jobs, view_clusters, view_job
 from mainspring.control.state.active_state import ActiveState
 from mainspring.control.state.latest_plan import LatestPlans
@@ -159,7 +159,7 @@ class Control:
             InvalidInput: The key, the spec or an array's name is too long, or too many jobs wait.
         """
         (made,) = self._submits.submit([submit], caller)
-        return self._view(made, submit.spec)
+        return self._view(made.id, submit.spec) if made.submit is None else view_new(made)
 
     def submit_batch(self, batch: SubmitBatch, caller: Caller = LAB_ITSELF) -> SubmittedBatch:
         """Returns the jobs made of many requests, of which all are taken or none.
@@ -171,7 +171,7 @@ class Control:
         Raises:
             MainspringError: See `submit`.
         """
-        return SubmittedBatch(jobs=tuple(self._submits.submit(batch.submits, caller)))
+        return SubmittedBatch(jobs=tuple(made.id for made in self._submits.submit(batch.submits, caller)))
 
     def job(self, reference: str, caller: Caller = LAB_ITSELF) -> JobView:
         """Returns one job.

@@ -25,6 +25,7 @@ from mainspring.domain.wire.trust import is_loopback
 _BACKLOG = 2_048  # A thousand agents register within one second of a start.
 _FIRST_TICK_S = 10.0  # A cluster that takes longer is not worth waiting for: it is shown once it answers.
 _DRAIN_S = 5.0  # Requests still open when stopping; streams are cut, everything else takes milliseconds.
+_REST_S_MAX = 0.5  # After a long tick: what waits for the next one shall not wait for much more than that one takes.
 _JOIN_S = 60.0  # The longest engine call within one tick.
 _log = logging.getLogger(__name__)
 
@@ -119,6 +120,7 @@ class Server:
             log_level="warning",
             access_log=False,
             http=connection,
+            ws="none",
             lifespan="off",
             timeout_graceful_shutdown=round(_DRAIN_S),
             ssl_certfile=str(tls.certificate) if tls else None,
@@ -174,6 +176,7 @@ class Server:
         control = self._control
         loop = control.new_loop()
         while not self._stopping.is_set():
+            begun_s = control.clock.monotonic_s()
             try:
                 for step in loop.steps():
                     control.pulse.stepped(step)
@@ -188,6 +191,8 @@ class Server:
                 # A tick that fails by our own fault must not end the loop: the next one starts from the store.
                 control.pulse.failed(error)
                 _log.exception("a tick failed")
+            # Calls that come one upon another wake it all the time: at least half of the time is theirs.
+            self._stopping.wait(min(control.clock.monotonic_s() - begun_s, _REST_S_MAX))
             control.wake.wait(control.settings.interval_s)
             control.wake.clear()
         try:

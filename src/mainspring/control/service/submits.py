@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from math import inf
 from typing import Any, final
 
 import sqlalchemy as sa
 
 from mainspring.control.service.machines import KnownMachines
-from mainspring.control.store.audit import note
+from mainspring.control.store.audit import Deed, note_all
 from mainspring.control.store.ledger import StateWriter, member_name
 from mainspring.control.store.records import (
     ACTIVE_MAX,
@@ -23,18 +25,45 @@ from mainspring.control.store.records import (
 )
 from mainspring.control.store.schema import KEY_LENGTH_MAX, jobs
 from mainspring.control.store.secrets import SecretKeys, values_for
-from mainspring.control.store.store import Store
+from mainspring.control.store.store import Store, Together
 from mainspring.control.store.tokens import Caller, sight
-from mainspring.domain.answers import Submit
-from mainspring.domain.errors import Conflict, InvalidInput, NotFound, nearest
+from mainspring.domain.answers import ArrayView, JobView, Submit
+from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotFound, nearest
 from mainspring.domain.ids import JobId, TeamName, checked_name, draw_id
 from mainspring.domain.job import LAB, JobSpec
+from mainspring.domain.life import JobState
 from mainspring.domain.ports import Clock, Dice
 from mainspring.domain.team import Right
 
 SPEC_BYTES_MAX = 1 << 20
 _COUNT_S = 1.0  # Counting 100,000 jobs takes some milliseconds.
 _MADE = (jobs.c.id, jobs.c.submit_key, jobs.c.spec, jobs.c.array_count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMade:
+    """A job that stands for a submit.
+
+    Args:
+        id: Its id; of an array, the first job's.
+        submit: What it was made of just now, None where the key had made it before.
+        submitted_s: When.
+        owner: Who submitted it.
+    """
+
+    id: JobId
+    submit: Submit | None = None
+    submitted_s: float = 0.0
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What one caller asks for, and why no cluster could ever run it, None for each that one could."""
+
+    submits: Sequence[Submit]
+    caller: Caller
+    impossible: Sequence[MainspringError | None]
 
 
 @final
@@ -58,7 +87,7 @@ class Submits:
         wake: Callable[[], None],
     ) -> None:
         self._keys = keys
-        self._store = store
+        self._together = Together(store, self._write)
         self._machines = machines
         self._clock = clock
         self._dice = dice
@@ -66,7 +95,7 @@ class Submits:
         self._live = 0
         self._counted_s = -inf
 
-    def submit(self, submits: Sequence[Submit], caller: Caller) -> Sequence[JobId]:
+    def submit(self, submits: Sequence[Submit], caller: Caller) -> Sequence[JobMade]:
         """Returns the job that each request made, now or when its key was first used; of an array, the first.
 
         Args:
@@ -82,41 +111,48 @@ class Submits:
         """
         for submit in submits:
             _require_short(submit)
-        with self._store.read() as connection:
-            for team in dict.fromkeys(submit.spec.team for submit in submits):
-                _require_known(connection, team)
-                caller.require(connection, Right.SUBMIT_JOBS, team)
-        impossible = {at: error for at, one in enumerate(submits) if (error := self._machines.impossible(one.spec))}
-
-        def write(connection: sa.Connection) -> dict[int, JobId]:
-            made = _made_before(connection, submits)
-            for at, error in impossible.items():
-                if at not in made:
-                    raise error
-            return made | self._write(connection, {at: one for at, one in enumerate(submits) if at not in made}, caller)
-
-        made = self._store.write_together(write)
+        impossible = [self._machines.impossible(one.spec) for one in submits]
+        made = self._together.ask(_Asked(submits=submits, caller=caller, impossible=impossible))
         self._wake()
-        return [made[at] for at in range(len(submits))]
+        return made
 
-    def _write(self, connection: sa.Connection, fresh: Mapping[int, Submit], caller: Caller) -> dict[int, JobId]:
-        if not fresh:
-            return {}
-        self._require_room(connection, sum(submit.count for submit in fresh.values()))
-        after = dict.fromkeys(job for submit in fresh.values() for job in submit.spec.after)
-        _require_jobs(connection, list(after), sight(connection, caller))
-        for team, names in dict.fromkeys((one.spec.team, one.spec.secrets) for one in fresh.values()):
+    def _write(self, connection: sa.Connection, several: Sequence[_Asked]) -> Sequence[Sequence[JobMade]]:
+        """Writes what several callers ask for at one time."""
+        every = [(one.caller, submit) for one in several for submit in one.submits]
+        for caller, team in dict.fromkeys((caller, submit.spec.team) for caller, submit in every):
+            _require_known(connection, team)
+            caller.require(connection, Right.SUBMIT_JOBS, team)
+        made = {at: JobMade(id=job) for at, job in _made_before(connection, [one for _, one in every]).items()}
+        fresh = [at for at in range(len(every)) if at not in made]
+        impossible = [error for one in several for error in one.impossible]
+        for at in fresh:
+            if (error := impossible[at]) is not None:
+                raise error
+        if fresh:
+            now_s = self._clock.now_s()
+            self._require_room(connection, sum(every[at][1].count for at in fresh))
+            for caller in dict.fromkeys(every[at][0] for at in fresh):
+                own = {at: every[at][1] for at in fresh if every[at][0] == caller}
+                self._require_named(connection, list(own.values()), caller)
+                new = [(submit, self._draw(submit.count)) for submit in own.values()]
+                StateWriter(connection, now_s).submit(new, owner=caller.holder)
+                for at, (submit, ids) in zip(own, new, strict=True):
+                    made[at] = JobMade(id=ids[0], submit=submit, submitted_s=now_s, owner=caller.holder)
+        told = iter([made[at] for at in range(len(every))])
+        answers = [tuple(islice(told, len(one.submits))) for one in several]
+        deeds = [deed for one, jobs in zip(several, answers, strict=True) for deed in _deeds(one.caller, jobs)]
+        if deeds:
+            note_all(connection, deeds, self._clock.now_s())
+        return answers
+
+    def _require_named(self, connection: sa.Connection, fresh: Sequence[Submit], caller: Caller) -> None:
+        """Refuses jobs to come after and secrets that are not there for the caller."""
+        if after := dict.fromkeys(job for submit in fresh for job in submit.spec.after):
+            _require_jobs(connection, list(after), sight(connection, caller))
+        for team, names in dict.fromkeys((one.spec.team, one.spec.secrets) for one in fresh):
             if names:
                 caller.require(connection, Right.USE_SECRETS, team)
                 values_for(connection, self._keys, team, names)
-        new = {at: (submit, self._draw(submit.count)) for at, submit in fresh.items()}
-        now_s = self._clock.now_s()
-        StateWriter(connection, now_s).submit(list(new.values()), owner=caller.holder)
-        for team in dict.fromkeys(submit.spec.team for submit in fresh.values()):
-            own = [ids[0] for submit, ids in new.values() if submit.spec.team == team]
-            words = "submit a job" if len(own) == 1 else f"submit {len(own)} jobs"
-            note(connection, caller, words, own[0], team=team, now_s=now_s)
-        return {at: ids[0] for at, (_, ids) in new.items()}
 
     def _require_room(self, connection: sa.Connection, more: int) -> None:
         """Refuses jobs beyond what one loop looks at; they are counted now and then, and what came since is added.
@@ -175,6 +211,23 @@ def _require_short(submit: Submit) -> None:
         )
 
 
+def _deeds(caller: Caller, made: Sequence[JobMade]) -> list[Deed]:
+    """Returns what the audit log says of the jobs that one call made: a line for each team."""
+    firsts: dict[TeamName, list[JobId]] = {}
+    for one in made:
+        if one.submit is not None:
+            firsts.setdefault(one.submit.spec.team, []).append(one.id)
+    return [
+        Deed(
+            caller=caller,
+            action="submit a job" if len(own) == 1 else f"submit {len(own)} jobs",
+            target=own[0],
+            team=team,
+        )
+        for team, own in firsts.items()
+    ]
+
+
 def _made_before(connection: sa.Connection, submits: Sequence[Submit]) -> dict[int, JobId]:
     """Returns the jobs that requests' keys made before, by place."""
     at_key: dict[tuple[TeamName, str], int] = {}
@@ -217,6 +270,30 @@ def _require_jobs(connection: sa.Connection, after: Sequence[JobId], seen: froze
     unknown = [job for job in after if job not in known or (seen is not None and known[job].team not in seen)]
     if unknown:
         raise NotFound("submit a job", on="field 'after'", got=f"no job {unknown[0][:80]!r}", next_step="ms ps")
+
+
+def view_new(made: JobMade) -> JobView:
+    """Returns a job that was made just now, as a look at it would."""
+    assert made.submit is not None
+    spec, count, place = made.submit.spec, made.submit.count, None
+    if count > 1:
+        spec = replace(spec, name=member_name(spec.name, 0))
+        place = ArrayView(first=made.id, index=0, count=count, states={JobState.QUEUED.value: count})
+    return JobView(
+        id=made.id,
+        spec=spec,
+        state=JobState.QUEUED,
+        submitted_s=made.submitted_s,
+        ended_s=None,
+        reason="",
+        step=-1,
+        metrics={},
+        result={},
+        attempts=(),
+        goodput=None,
+        array=place,
+        owner=made.owner,
+    )
 
 
 def array_of(job: JobRecord) -> JobId:

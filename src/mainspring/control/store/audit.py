@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 import sqlalchemy as sa
@@ -23,6 +25,24 @@ class Outcome(str, Enum):
 
 
 AUDIT_ROWS = RowMapping(AuditLine, audit)
+_INSERT = sa.insert(audit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """One thing that was done.
+
+    Args:
+        caller: Who.
+        action: What was done.
+        target: To what.
+        team: Whose that is.
+    """
+
+    caller: Caller
+    action: str
+    target: str
+    team: str = ""
 
 
 def note(
@@ -46,18 +66,31 @@ def note(
         team: Whose that is.
         reason: Why it was refused.
     """
-    line = {
+    deed = Deed(caller=caller, action=action, target=target, team=team)
+    connection.execute(_INSERT, _line(deed, now_s) | {"outcome": outcome.value, "reason": reason[:_TEXT_MAX]})
+
+
+def note_all(connection: sa.Connection, deeds: Sequence[Deed], now_s: float) -> None:
+    """Adds a line for each thing that was done.
+
+    Args:
+        connection: From `Store.write`.
+    """
+    connection.execute(_INSERT, [_line(deed, now_s) for deed in deeds])
+
+
+def _line(deed: Deed, now_s: float) -> dict[str, object]:
+    return {
         "time_s": now_s,
-        "holder": str(caller)[:_TEXT_MAX],
-        "token": caller.token,
-        "address": caller.address[:_TEXT_MAX],
-        "action": action,
-        "target": target[:_TEXT_MAX],
-        "team": team,
-        "outcome": outcome.value,
-        "reason": reason[:_TEXT_MAX],
+        "holder": str(deed.caller)[:_TEXT_MAX],
+        "token": deed.caller.token,
+        "address": deed.caller.address[:_TEXT_MAX],
+        "action": deed.action,
+        "target": deed.target[:_TEXT_MAX],
+        "team": deed.team,
+        "outcome": Outcome.DONE.value,
+        "reason": "",
     }
-    connection.execute(sa.insert(audit), line)
 
 
 def audit_since(

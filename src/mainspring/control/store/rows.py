@@ -53,13 +53,14 @@ class RowMapping(Generic[Value]):
         self.select = sa.select(*self.columns.values())
         self._found = attrgetter(*(column.name for column in self.columns.values()))
 
-    def read(self, connection: sa.Connection, query: sa.Select[Any]) -> tuple[Value, ...]:
+    def read(self, connection: sa.Connection, query: sa.Select[Any], **given: object) -> tuple[Value, ...]:
         """Returns the values that a query finds, in its order.
 
         Args:
             query: Made of `select`.
+            **given: Values of its parameters, where it has any.
         """
-        return tuple(map(self.value, connection.execute(query)))
+        return tuple(map(self.value, connection.execute(query, given)))
 
     def value(self, row: sa.Row[Any]) -> Value:
         """Returns a row as a value.

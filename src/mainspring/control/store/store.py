@@ -7,12 +7,12 @@ Decides how transactions begin and end and how a database's errors are told; wha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast, final
 
 import sqlalchemy as sa
 from alembic import command
@@ -28,6 +28,7 @@ CONNECTIONS_MAX = 40  # As many as the API's threads.
 PIECES_MAX = 64  # More than the API has threads.
 _WRITER = "writer"
 _LEADER = "leader"
+Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 
@@ -45,16 +46,6 @@ class Lease:
     expires_s: float
 
 
-class _Piece:
-    """A piece of work that waits to be written."""
-
-    def __init__(self, work: Callable[[sa.Connection], object]) -> None:
-        self.work = work
-        self.done = False
-        self.result: object = None
-        self.error: Exception | None = None
-
-
 class Store:
     """Transactions on one database.
 
@@ -67,8 +58,6 @@ class Store:
         self._sqlite = engine.dialect.name == "sqlite"
         # SQLite lets waiting writers poll; a lock lets the writers of this process queue instead.
         self._turn = Lock()
-        self._together = Lock()
-        self._pieces: deque[_Piece] = deque()
         isolated = engine if self._sqlite else engine.execution_options(isolation_level="REPEATABLE READ")
         self._reader = isolated
 
@@ -103,43 +92,6 @@ class Store:
                 if lease is not None:
                     _check_lease(connection, lease)
                 yield connection
-
-    def write_together(self, work: Callable[[sa.Connection], Value]) -> Value:
-        """Returns what a small piece of work returns, written in one transaction with what others ask for meanwhile.
-
-        Many threads then wait for one disk together. Each piece is written whole or not at all: what fails by an error
-        of ours leaves the others alone.
-
-        Args:
-            work: Called once, in some thread.
-
-        Raises:
-            MainspringError: As `work` does, or as `write`.
-        """
-        piece = _Piece(work)
-        self._pieces.append(piece)
-        with self._together:
-            while not piece.done:
-                self._write_pieces()
-        if piece.error is not None:
-            raise piece.error
-        return cast(Value, piece.result)
-
-    def _write_pieces(self) -> None:
-        pieces = [self._pieces.popleft() for _ in range(min(len(self._pieces), PIECES_MAX))]
-        try:
-            with self.write() as connection:
-                for piece in pieces:
-                    try:
-                        with connection.begin_nested():
-                            piece.result = piece.work(connection)
-                    except MainspringError as error:
-                        piece.error = error
-        except Exception as error:  # noqa: BLE001  Whatever it is, it is told to everybody who waits.
-            for piece in pieces:
-                piece.error = error
-        for piece in pieces:
-            piece.done = True
 
     def lead(self, holder: str, *, now_s: float, lease_s: float, stale: Lease | None = None) -> Lease:
         """Returns the lease, taken or renewed; or as it stands while another holds it.
@@ -195,6 +147,75 @@ class Store:
     def close(self) -> None:
         """Closes every connection."""
         self.engine.dispose()
+
+
+class _Piece(Generic[Item, Value]):
+    """Something small that waits to be written."""
+
+    def __init__(self, item: Item) -> None:
+        self.item = item
+        self.done = False
+        self.result: Value | None = None
+        self.error: Exception | None = None
+
+
+@final
+class Together(Generic[Item, Value]):
+    """Writes what many threads ask for at one time in one transaction, so that they wait for one disk together.
+
+    Each piece is written whole or not at all: one that fails by an error of ours leaves the others alone.
+
+    Args:
+        write: Called in some thread, with several pieces at once or, after an error of ours, with each by itself; it
+            returns as many results.
+    """
+
+    def __init__(self, store: Store, write: Callable[[sa.Connection, Sequence[Item]], Sequence[Value]]) -> None:
+        self._store = store
+        self._write = write
+        self._turn = Lock()
+        self._pieces: deque[_Piece[Item, Value]] = deque()
+
+    def ask(self, item: Item) -> Value:
+        """Returns what writing a piece returned.
+
+        Raises:
+            MainspringError: As `write` does, or as `Store.write`.
+        """
+        piece: _Piece[Item, Value] = _Piece(item)
+        self._pieces.append(piece)
+        with self._turn:
+            while not piece.done:
+                self._write_some()
+        if piece.error is not None:
+            raise piece.error
+        return cast(Value, piece.result)
+
+    def _write_some(self) -> None:
+        pieces = [self._pieces.popleft() for _ in range(min(len(self._pieces), PIECES_MAX))]
+        try:
+            with self._store.write() as connection:
+                if not self._written(connection, pieces):
+                    for piece in pieces:
+                        self._written(connection, [piece])
+        except Exception as error:  # noqa: BLE001  Whatever it is, it is told to everybody who waits.
+            for piece in pieces:
+                piece.error = error
+        for piece in pieces:
+            piece.done = True
+
+    def _written(self, connection: sa.Connection, pieces: Sequence[_Piece[Item, Value]]) -> bool:
+        """Returns whether pieces were written together; what failed alone bears its error."""
+        try:
+            with connection.begin_nested():
+                results = self._write(connection, [piece.item for piece in pieces])
+        except MainspringError as error:
+            if len(pieces) == 1:
+                pieces[0].error = error
+            return len(pieces) == 1
+        for piece, result in zip(pieces, results, strict=True):
+            piece.result = result
+        return True
 
 
 def open_store(url: str) -> Store:
