@@ -10,6 +10,7 @@ import pytest
 from mainspring.control import Caller
 from mainspring.control.service.people import REFUSED_S, People
 from mainspring.control.store.secrets import SecretKeys
+from mainspring.control.store.settings import Settings
 from mainspring.domain.answers import NewSecret, NewToken, Submit
 from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from mainspring.domain.ids import SecretName, TeamName
@@ -244,7 +245,9 @@ def walled(teams: World) -> People:
     control = teams.control
     dice = SeededDice(3)
     keys = SecretKeys(None, dice)
-    return People(control.store, control.pictures, teams.clock, dice, keys, lambda: None, one_line=True)
+    return People(
+        control.store, control.pictures, teams.clock, dice, keys, lambda: None, settings=Settings(one_line=True)
+    )
 
 
 def test_where_jobs_share_an_account_no_second_team_gets_people_who_submit(walled: People, teams: World) -> None:

@@ -20,6 +20,7 @@ from mainspring.domain.ids import (
 from mainspring.domain.job import LAB, Tier
 
 NODES_MAX = 200_000
+SHARED_DIR_BYTES_MAX = 90  # A Unix socket's path may have 107; the rest is for its name.
 CHIPS_MAX = 1_000_000  # Of one node; far more than any machine has, and a pool that is shown as one may.
 
 
@@ -295,6 +296,9 @@ class AgentOrder:
             act; the work folder when empty. Before the engine asks it to end, it writes there how long it has, in
             seconds: `grace`. When a log is turned over, the part before becomes `rank-<rank>.log.<end>`: the offset in
             all of the rank's output at which it ends and `rank-<rank>.log` begins.
+        run_as: The user of this machine that its ranks run as; "" for its own.
+        shared_dir: With such a user: absolute folder for it to make, which that user can reach; its engine removes it.
+            At most `SHARED_DIR_BYTES_MAX` long, as sockets lie in it.
     """
 
     allocation: AllocationId
@@ -307,6 +311,8 @@ class AgentOrder:
     token: str = field(repr=False)
     work_dir: str
     report_dir: str = ""
+    run_as: str = ""
+    shared_dir: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,11 +26,11 @@ from mainspring.control.store.secrets import SecretKeys, values_for
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import Caller, sight
 from mainspring.domain.answers import Submit
-from mainspring.domain.errors import Conflict, InvalidInput, NotFound, nearest
+from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, NotFound, nearest
 from mainspring.domain.ids import JobId, TeamName, checked_name, draw_id
 from mainspring.domain.job import LAB, JobSpec
 from mainspring.domain.ports import Clock, Dice
-from mainspring.domain.team import Right
+from mainspring.domain.team import Right, user_of, with_those_above
 
 SPEC_BYTES_MAX = 1 << 20
 _COUNT_S = 1.0  # Counting 100,000 jobs takes some milliseconds.
@@ -46,6 +46,7 @@ class Submits:
         dice: Draws ids.
         keys: What secrets are kept under: a job that names one that cannot be read is refused.
         wake: Told that there is something to plan.
+        run_as: The users that jobs run as, by team; none where all run under one account.
     """
 
     def __init__(
@@ -56,7 +57,10 @@ class Submits:
         dice: Dice,
         keys: SecretKeys,
         wake: Callable[[], None],
+        *,
+        run_as: Mapping[str, str],
     ) -> None:
+        self._run_as = run_as
         self._keys = keys
         self._store = store
         self._machines = machines
@@ -73,7 +77,7 @@ class Submits:
             caller: A member of every spec's team.
 
         Raises:
-            NotAllowed: The caller is not.
+            NotAllowed: The caller is not, or there is no user that a team's jobs run as.
             NotFound: There is no such team, a job one comes after is not known, or a secret that one names.
             ImpossibleJob: No cluster could ever run one.
             Unavailable: A secret that one names cannot be read.
@@ -86,6 +90,7 @@ class Submits:
             for team in dict.fromkeys(submit.spec.team for submit in submits):
                 _require_known(connection, team)
                 caller.require(connection, Right.SUBMIT_JOBS, team)
+                self._require_user(connection, team)
         impossible = {at: error for at, one in enumerate(submits) if (error := self._machines.impossible(one.spec))}
 
         def write(connection: sa.Connection) -> dict[int, JobId]:
@@ -135,6 +140,16 @@ class Submits:
             got = f"{self._live} jobs that have not ended"
             raise InvalidInput("submit a job", got=got, wanted=f"at most {ACTIVE_MAX}")
         self._live += more
+
+    def _require_user(self, connection: sa.Connection, team: TeamName) -> None:
+        if self._run_as and not user_of(self._run_as, with_those_above(tenants(connection), team)):
+            raise NotAllowed(
+                "submit a job",
+                on=f"team {team!r}",
+                got="no user of the machine to run its jobs as",
+                wanted="one for the team, for one above it, or for all",
+                next_step="name it under run_as in the server's config.yaml, and start the server again",
+            )
 
     def _draw(self, count: int) -> Sequence[JobId]:
         drawn, width = draw_id("job", self._dice), len(str(count - 1))
