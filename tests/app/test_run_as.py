@@ -1,4 +1,4 @@
-"""Ranks of a job run as their team's user: what they do then, and what they cannot reach. Real processes; needs root."""
+"""Ranks that run as their team's user: what they do then, and what they cannot reach. Real processes; needs root."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SECRET = "the password of team arms"
 LIBRARIES = os.pathsep.join([str(Path(mainspring.__file__).parents[1]), *filter(os.path.isabs, sys.path[1:])])
 COUNTER = (Path(__file__).parent / "counter.py").read_text()
 VICTIM = """
-import json, os, socket, sys, threading
+import json, os, subprocess, sys, threading
 from pathlib import Path
 import numpy as np
 import mainspring as ms
@@ -42,11 +42,14 @@ session = ms.join()
 session.report(1, {})
 session.snapshot(1, [Block.whole("number", np.ones(1000))], {})
 Path("mine").write_text("work of team arms")
+stray = subprocess.Popen(["sleep", "1000"], start_new_session=True)
 told = {
-    "pid": os.getpid(), "agent": os.getppid(), "work": os.getcwd(), "secret": os.environ["REGISTRY_FILE"],
+    "pid": os.getpid(), "stray": stray.pid, "agent": os.getppid(),
+    "work": os.getcwd(), "secret": os.environ["REGISTRY_FILE"],
     "socket": os.environ["MAINSPRING_SOCKET"], "arena": session._arena._path,
-    "is": [os.getresuid(), os.getresgid(), os.getgroups()], "home": [os.environ[n] for n in ("HOME", "USER", "LOGNAME")],
-    "reads": Path(os.environ["REGISTRY_FILE"]).read_text(), "umask": os.umask(0o022),
+    "is": [os.getresuid(), os.getresgid(), os.getgroups()],
+    "home": [os.environ[name] for name in ("HOME", "USER", "LOGNAME")],
+    "reads": Path(os.environ["REGISTRY_FILE"]).read_text(),
 }
 (Path(sys.argv[1]) / "told.part").write_text(json.dumps(told))
 (Path(sys.argv[1]) / "told.part").rename(Path(sys.argv[1]) / "told")
@@ -119,14 +122,14 @@ def python() -> str:
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """Gives a folder that everybody may go through and write in."""
-    with tempfile.TemporaryDirectory(prefix="run-as-", dir="/var/tmp") as name:
+    with tempfile.TemporaryDirectory(prefix="run-as-", dir="/tmp") as name:
         os.chmod(name, 0o1777)
         yield Path(name)
 
 
 @pytest.fixture
 def lab(python: str, tmp_path: Path) -> Iterator[Lab]:
-    with tempfile.TemporaryDirectory(prefix="runs-", dir="/var/tmp") as runs:
+    with tempfile.TemporaryDirectory(prefix="runs-", dir="/tmp") as runs:
         lab = Lab(tmp_path / "home")
         lab.home.write_config(Config(clusters=clusters(), run_as=USERS, run_folder=f"{runs}/made"))
         os.chmod(runs, 0o755)
@@ -157,6 +160,13 @@ def _well(lab: Lab, view: JobView) -> JobView:
     over = lab.wait(view.id, timeout_s=90)
     assert over.state is JobState.SUCCEEDED, (over.reason, b"".join(lab.logs(view.id)).decode())
     return over
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def _children(pid: int) -> list[int]:
@@ -252,6 +262,21 @@ def test_a_job_of_another_user_goes_on_from_its_snapshots_after_a_rank_is_killed
     resumed = [event.detail for event in lab.events(view.id) if event.kind == GenerationResumedEvent.kind]
     assert [(one["step"], one["source"]) for one in resumed][-1] == (14, "arena")
     assert over.result["generation"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_killed_agent_leaves_nothing_of_ranks_of_another_user(lab: Lab, python: str, open_folder: Path) -> None:
+    lab.set_secret("arms", "REGISTRY", NewSecret(value=SECRET))
+    view = lab.run(_job(python, VICTIM, str(open_folder), team="arms", secret_files=["REGISTRY"]))
+    until((open_folder / "told").exists, "the job to be under way")
+    told = json.loads((open_folder / "told").read_text())
+    (open_folder / "go").touch()
+    kill(told["agent"])
+    until(lambda: not any(_lives(told[name]) for name in ("pid", "stray")), "its processes to end")
+    until(lambda: not Path(told["secret"]).parent.exists(), "its secrets to go")
+    until(lambda: not Path(told["socket"]).parent.exists(), "its folder to go")
+    assert len(_well(lab, view).attempts) == 2
 
 
 @pytest.mark.slow

@@ -99,14 +99,16 @@ def _make(folder: Path) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(exist_ok=True)
-        seen = folder.lstat()
-        if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.geteuid() or seen.st_mode & _WRITABLE:
-            raise Unavailable(
-                _ATTEMPTED,
-                on=str(folder),
-                got=f"user {seen.st_uid}'s, mode {stat.S_IMODE(seen.st_mode):o}",
-                wanted="a folder that is the server's own and that nobody else can write",
-            )
+        for each in (folder, *folder.parents):
+            seen = each.lstat()
+            writable = seen.st_mode & _WRITABLE and (each == folder or not seen.st_mode & stat.S_ISVTX)
+            if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.geteuid() or writable:
+                raise Unavailable(
+                    _ATTEMPTED,
+                    on=str(folder),
+                    got=f"{each} of user {seen.st_uid}, mode {stat.S_IMODE(seen.st_mode):o}",
+                    wanted="folders that are the server's own and that nobody else can write, all the way to it",
+                )
         folder.chmod(_GO_THROUGH)
     except OSError as error:
         raise Unavailable(_ATTEMPTED, on=str(folder), got=str(error)) from error

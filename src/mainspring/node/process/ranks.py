@@ -253,6 +253,8 @@ class RankProcess:
                 os.kill(os.getpid(), signal.SIGKILL)
             if entry >= 0:
                 os.write(entry, b"0")  # Us.
+            if account is not None:
+                os.chdir(folder)  # By its own right: ranks before it may have put a link there.
 
         if self._limit is not None:
             self._guard.note_folder(self._limit.folder)
@@ -263,7 +265,7 @@ class RankProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=inlet,
                 stderr=inlet,
-                cwd=folder,
+                cwd=folder if account is None else "/",
                 env=dict(environment),
                 start_new_session=True,
                 preexec_fn=die_with_agent,
