@@ -291,7 +291,7 @@ def test_teams_whose_jobs_run_as_different_users_may_both_have_people(lab: Lab) 
     lab.home.write_config(
         Config(
             clusters=clusters(),
-            run_as={**USERS, "hands": "nobody"},
+            run_as={**USERS, "hands": "nobody", "thumbs": "nobody"},
             run_folder=str(_runs(lab)),
             public_url="http://a.example.org",
         )
@@ -302,6 +302,8 @@ def test_teams_whose_jobs_run_as_different_users_may_both_have_people(lab: Lab) 
         lab.new_token(NewToken(holder="di", team=TeamName("hands")))
     with pytest.raises(Conflict, match="run_as"):
         lab.set_team("hands", parent="arms")
+    with pytest.raises(Conflict, match="add a team"):
+        lab.set_team("thumbs", parent="arms")
 
 
 def _ms(lab: Lab, *words: str) -> str:
