@@ -20,7 +20,6 @@ from mainspring.domain.ids import (
 from mainspring.domain.job import LAB, Tier
 
 NODES_MAX = 200_000
-SHARED_DIR_BYTES_MAX = 90  # A Unix socket's path may have 107; the rest is for its name.
 CHIPS_MAX = 1_000_000  # Of one node; far more than any machine has, and a pool that is shown as one may.
 
 
@@ -298,7 +297,7 @@ class AgentOrder:
             all of the rank's output at which it ends and `rank-<rank>.log` begins.
         run_as: The user of this machine that its ranks run as; "" for its own.
         shared_dir: With such a user: absolute folder for it to make, which that user can reach; its engine removes it.
-            At most `SHARED_DIR_BYTES_MAX` long, as sockets lie in it.
+            Its path is short, as sockets lie in it.
     """
 
     allocation: AllocationId

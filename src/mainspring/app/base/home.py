@@ -30,7 +30,6 @@ from mainspring import planner
 from mainspring.app.base.specs import read_policy, read_yaml
 from mainspring.domain.codec import decode, encode, from_plain, to_plain
 from mainspring.domain.errors import InvalidMessage, InvalidSpec, NotFound
-from mainspring.domain.fleet import SHARED_DIR_BYTES_MAX
 from mainspring.domain.ports import Dice
 from mainspring.domain.team import EVERY_TEAM
 from mainspring.engines.common.kind import ClusterSettings
@@ -42,7 +41,7 @@ _KEY_BITS = 256
 PASSED_MAX = 64  # They travel in every agent's orders; a site that needs more has a prefix for them.
 _SECRET, _OWNERS = 0o600, 0o700
 RUN_FOLDERS = Path("/var/lib/mainspring")  # Where the hierarchy standard has a service's state; no home's parent is.
-RUN_FOLDER_BYTES_MAX = SHARED_DIR_BYTES_MAX - 17  # An agent's folder below it has a name of 16 letters.
+RUN_FOLDER_BYTES_MAX = 64  # A Unix socket's path may have 107; names of an agent's folder and of a socket take up to 40.
 TEAMS_RUN_AS_MAX = 1_000  # A person writes this list; a site that has more teams names those above them.
 _OWN_NAME_BYTES = 6  # Enough to tell the homes of one machine apart.
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")

@@ -18,7 +18,7 @@ from pathlib import Path
 from shutil import rmtree
 
 from mainspring.domain.codec import decode
-from mainspring.domain.errors import InvalidMessage, NotAllowed, NotFound, nearest
+from mainspring.domain.errors import DamagedData, InvalidMessage, NotAllowed, NotFound, nearest
 from mainspring.domain.fleet import (
     AgentExit,
     AgentOrder,
@@ -216,12 +216,12 @@ class LocalEngine:
             )
         return user
 
-    def _shared(self, allocation: AllocationId, index: int) -> Path | None:
+    def _shared_dir(self, allocation: AllocationId, index: int) -> str:
         """Returns the folder that an agent shares with ranks of another user: its name is short, as sockets ask."""
         if self._users is None:
-            return None
+            return ""
         words = f"{self._records.root} {allocation} {index}"
-        return self._users.folder / blake2s(words.encode(), digest_size=_SHARED_BYTES).hexdigest()
+        return str(self._users.folder / blake2s(words.encode(), digest_size=_SHARED_BYTES).hexdigest())
 
     def _spawn(self, order: LaunchOrder) -> None:
         folder = self._records.folder(order.allocation)
@@ -257,7 +257,7 @@ class LocalEngine:
             token=order.token,
             work_dir=str(work_dir),
             run_as=self._user(order),
-            shared_dir=str(self._shared(order.allocation, index) or ""),
+            shared_dir=self._shared_dir(order.allocation, index),
         )
         self._records.write(work_dir / "order.json", agent_order)
         gate_words = ("/bin/sh", "-c", _GATE, "agent", str(folder / "launched.json"))
@@ -328,13 +328,17 @@ class LocalEngine:
             )
             for index, agent in enumerate(launched.agents):
                 self._children.pop(agent.pid, None)
-                tidy(self._records.folder(allocation) / f"node-{index}")
-                shared = self._shared(allocation, index)
-                if shared is not None:
-                    rmtree(shared, ignore_errors=True)  # By descriptors: no link a rank left leads out of it.
+                self._tidy(self._records.folder(allocation) / f"node-{index}")
         self._records.write(self._records.folder(allocation) / "ended.json", ended)
         self._kill_at_s.pop(allocation, None)
         return ended
+
+    def _tidy(self, work: Path) -> None:
+        with suppress(DamagedData):
+            order = self._records.read(AgentOrder, work / "order.json")
+            if order is not None and order.shared_dir:
+                rmtree(order.shared_dir, ignore_errors=True)  # By descriptors: no link a rank left leads out of it.
+        tidy(work)
 
     def _press(self, allocation: AllocationId, launched: Launched, grace_s: float) -> None:
         """Sends SIGTERM the first time this instance is asked, SIGKILL once the shortest grace asked for is over."""
