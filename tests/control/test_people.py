@@ -10,6 +10,7 @@ import pytest
 from mainspring.control import Caller
 from mainspring.control.service.people import REFUSED_S, People
 from mainspring.control.store.secrets import SecretKeys
+from mainspring.control.store.settings import Settings
 from mainspring.domain.answers import NewSecret, NewToken, Submit
 from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from mainspring.domain.ids import SecretName, TeamName
@@ -244,7 +245,9 @@ def walled(teams: World) -> People:
     control = teams.control
     dice = SeededDice(3)
     keys = SecretKeys(None, dice)
-    return People(control.store, control.pictures, teams.clock, dice, keys, lambda: None, one_line=True)
+    return People(
+        control.store, control.pictures, teams.clock, dice, keys, lambda: None, settings=Settings(one_line=True)
+    )
 
 
 def test_where_jobs_share_an_account_no_second_team_gets_people_who_submit(walled: People, teams: World) -> None:
@@ -277,6 +280,24 @@ def test_where_jobs_share_an_account_a_team_with_people_is_not_moved_beside_anot
     assert {view.team.name: view.team.parent for view in walled.teams()}[GRASP] == ARMS
     walled.set_team(Team(name=GRASP, parent=ARMS, weight=3.0))
     walled.set_team(Team(name=VISION, parent=ARMS))
+
+
+def test_teams_whose_jobs_run_as_different_users_both_have_people_and_those_of_one_user_have_not(teams: World) -> None:
+    control, dice = teams.control, SeededDice(3)
+
+    def people(**run_as: str) -> People:
+        settings = Settings(one_line=True, run_as=run_as)
+        keys = SecretKeys(None, dice)
+        return People(control.store, control.pictures, teams.clock, dice, keys, lambda: None, settings=settings)
+
+    people(arms="ua").new_token(NewToken(holder="ada", team=ARMS))
+    with pytest.raises(Conflict, match="run_as"):
+        people(arms="ua", vision="ua").new_token(NewToken(holder="eve", team=VISION))
+    with pytest.raises(Conflict, match="run_as"):
+        people(arms="ua", grasp="uv", vision="uv").new_token(NewToken(holder="eve", team=VISION))
+    people(arms="ua", vision="uv").new_token(NewToken(holder="eve", team=VISION))
+    with pytest.raises(Conflict, match="add a team"):
+        people(arms="ua", vision="uv", hand="uv").set_team(Team(name=TeamName("hand"), parent=ARMS))
 
 
 # ---------------------------------------------------------------- the audit log

@@ -9,15 +9,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import mainspring
 from mainspring.domain.codec import decode, encode
-from mainspring.domain.errors import InvalidInput, MainspringError, Unavailable
+from mainspring.domain.errors import InvalidInput, MainspringError, NotAllowed, Unavailable
 from mainspring.domain.fleet import AgentOrder, AllocationPhase, AllocationSeen, LaunchOrder
-from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, NodeName, RoleName
+from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, NodeName, RoleName, TeamName
+from mainspring.domain.job import LAB
+from mainspring.engines.common.kind import JobUsers
 from mainspring.engines.local.config import LocalCluster
 from mainspring.engines.local.engine import LocalEngine
 from mainspring.node.process.ranks import RankLog
@@ -40,7 +43,9 @@ class Machine:
         self.starts = root / "starts"
         self.clock = FakeClock()
 
-    def engine(self, program: str = OBEDIENT, *, words: tuple[str, ...] | None = None) -> LocalEngine:
+    def engine(
+        self, program: str = OBEDIENT, *, words: tuple[str, ...] | None = None, users: JobUsers | None = None
+    ) -> LocalEngine:
         cluster = LocalCluster(
             name=ClusterName("alpha"), chip=ChipName("h100"), chips_per_node=8, nodes=NODES, dollars_per_chip_hour=2.0
         )
@@ -50,6 +55,7 @@ class Machine:
             agent_command=words or ("/bin/sh", "-c", program, "agent"),
             environment={"STARTS": str(self.starts), "PATH": os.environ["PATH"]},
             clock=self.clock,
+            users=users,
         )
 
     def started(self) -> list[int]:
@@ -108,6 +114,33 @@ def test_order_file_is_private_and_tells_the_agent_everything(machine: Machine) 
     assert (told.allocation, told.node, told.index, told.chip_milli) == (NAME, "alpha-01", 1, 1_001)
     assert (told.token, told.work_dir) == ("a-secret", str(path.parent))
     assert "a-secret" not in repr(told)
+    assert (told.run_as, told.shared_dir) == ("", "")
+
+
+def test_agents_are_told_the_user_of_the_nearest_team_and_a_folder_each_which_goes_when_they_end(
+    machine: Machine, tmp_path: Path
+) -> None:
+    users = JobUsers(run_as={"vla": "games", "lab": "nobody"}, folder=tmp_path / "runs")
+    engine = machine.engine(users=users)
+    team, above = TeamName("arms"), TeamName("vla")
+    engine.launch(replace(order(2), teams=(team, above, LAB)))
+    told = [decode(AgentOrder, path.read_bytes()) for path in sorted(machine.root.glob("*/node-*/order.json"))]
+    assert [one.run_as for one in told] == ["games"] * 2
+    shared = [Path(one.shared_dir) for one in told]
+    assert {path.parent for path in shared} == {users.folder}
+    assert len(set(shared)) == 2
+    for path in shared:
+        (path / "job").mkdir(parents=True)
+    engine.stop(NAME, grace_s=0.0)
+    machine.ended(engine)
+    assert list(users.folder.iterdir()) == []
+
+
+def test_an_allocation_of_a_team_without_a_user_is_refused_where_teams_have_some(machine: Machine) -> None:
+    users = JobUsers(run_as={"vla": "games"}, folder=machine.root / "runs")
+    with pytest.raises(NotAllowed, match="run_as"):
+        machine.engine(users=users).launch(order())
+    assert not machine.root.exists() or machine.engine().observe() == ()
 
 
 def test_token_shows_in_neither_arguments_nor_environment(machine: Machine) -> None:

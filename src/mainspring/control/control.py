@@ -106,8 +106,10 @@ class Control:
         self._listens_since_s = clock.now_s()
         self.questions = Questions(store, self.pictures, clock)
         keys = SecretKeys(access.secret_keys, dice)
-        self._submits = Submits(store, KnownMachines(self.fleet), clock, dice, keys, self.wake.set)
-        self.people = People(store, self.pictures, clock, dice, keys, self.wake.set, one_line=self.settings.one_line)
+        self._submits = Submits(
+            store, KnownMachines(self.fleet), clock, dice, keys, self.wake.set, run_as=self.settings.run_as
+        )
+        self.people = People(store, self.pictures, clock, dice, keys, self.wake.set, settings=self.settings)
         self.pulse = Pulse(clock, self.fleet, self._engines)
 
     def new_loop(self) -> Loop:

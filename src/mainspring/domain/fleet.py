@@ -295,6 +295,9 @@ class AgentOrder:
             act; the work folder when empty. Before the engine asks it to end, it writes there how long it has, in
             seconds: `grace`. When a log is turned over, the part before becomes `rank-<rank>.log.<end>`: the offset in
             all of the rank's output at which it ends and `rank-<rank>.log` begins.
+        run_as: The user of this machine that its ranks run as; "" for its own.
+        shared_dir: With such a user: absolute folder for it to make, which that user can reach; its engine removes it.
+            Its path is short, as sockets lie in it.
     """
 
     allocation: AllocationId
@@ -307,6 +310,8 @@ class AgentOrder:
     token: str = field(repr=False)
     work_dir: str
     report_dir: str = ""
+    run_as: str = ""
+    shared_dir: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

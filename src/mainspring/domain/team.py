@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from enum import Enum
 
@@ -11,6 +11,7 @@ from mainspring.domain.errors import InvalidInput
 from mainspring.domain.ids import ChipName, TeamName, checked_name
 
 CHIPS_MAX = 1e9
+EVERY_TEAM = "*"
 
 
 class TeamOrder(str, Enum):
@@ -71,6 +72,25 @@ class Team:
     def _check(self, what: str, number: float | None, least: float, most: float) -> None:
         if number is not None and not least <= number <= most:
             raise InvalidInput("accept a team", on=self.name, got=f"{what} {number:g}", wanted=f"{least:g} to {most:g}")
+
+
+def with_those_above(tree: Iterable[Team], team: TeamName) -> tuple[TeamName, ...]:
+    """Returns a team and the teams above it, nearest first."""
+    above = {known.name: known.parent for known in tree}
+    line = [team]
+    while (parent := above.get(line[-1])) is not None and parent not in line:
+        line.append(parent)
+    return tuple(line)
+
+
+def user_of(run_as: Mapping[str, str], line: Iterable[TeamName]) -> str:
+    """Returns the user that jobs of a team run as, "" where nobody is named.
+
+    Args:
+        run_as: Users by team; `EVERY_TEAM` stands for all teams that have none, nor any above them.
+        line: The team, and those above it, nearest first.
+    """
+    return next((run_as[team] for team in line if team in run_as), run_as.get(EVERY_TEAM, ""))
 
 
 class TeamRole(str, Enum):

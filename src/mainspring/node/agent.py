@@ -25,6 +25,7 @@ from mainspring.node.net.handshake import Credentials, Listener, call
 from mainspring.node.net.pipes import Pipe
 from mainspring.node.notice import StopNotice
 from mainspring.node.probe import probe
+from mainspring.node.process.account import SharedFolder
 from mainspring.node.process.environment import rank_environment
 from mainspring.node.process.limits import MemoryLimits, find_limits
 from mainspring.node.snapshots.arena import Arena
@@ -187,13 +188,15 @@ class Agent:
             work=snapshot_work,
             tell_lead=self._tell_lead,
         )
+        shared = SharedFolder.made(Path(self._order.shared_dir), self._order.run_as) if self._order.run_as else None
         processes = RankProcesses(
-            code=await self._bring(orders, mine, store, work),
+            code=await self._bring(orders, mine, store, work, shared),
             work=work,
             reports=Path(self._order.report_dir or work),
             environment=rank_environment(self._environment, orders.environment_passed),
             limits=find_limits() if any(role.memory_mib for role in orders.roles) else MemoryLimits(None),
             secrets=orders.secrets,
+            shared=shared,
         )
         crew = RankSupervisor(
             orders=orders,
@@ -205,13 +208,23 @@ class Agent:
         )
         return crew, keeper
 
-    async def _bring(self, orders: wire.Orders, mine: list[wire.RankPlace], store: ObjectStore, folder: Path) -> Path:
+    async def _bring(
+        self,
+        orders: wire.Orders,
+        mine: list[wire.RankPlace],
+        store: ObjectStore,
+        folder: Path,
+        shared: SharedFolder | None,
+    ) -> Path:
         """Returns the folder of the job's code, once the node has proved fit; a store that is away is waited for."""
 
         def work() -> Path:
             ahead_s = self._controller.clock_ahead_s
             probe(folder, store, roles=orders.roles, places=mine, clock_ahead_s=ahead_s)
-            return unpack_code(store, orders.code, folder)
+            code = unpack_code(store, orders.code, shared.job if shared is not None else folder)
+            if shared is not None:
+                shared.account.own_all(shared.job)
+            return code
 
         for tries in range(1, BRING_TRIES_MAX):
             try:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import final
 
 import numpy as np
@@ -18,6 +18,7 @@ from mainspring.session.copying import copy_all, touch
 
 PAGE_BYTES = 4_096  # What direct reads of a stored snapshot want, to need no copy.
 PAGED_BYTES_MIN = 512 << 10  # Blocks this large begin on a page: it costs less than a hundredth of them.
+Opened = Callable[[str, int], int]  # The path and flags of `os.open` to a descriptor.
 SLOTS_MAPPED_MAX = 3  # The arena has no more slots in use; one it outgrew is unmapped when a fourth shows up.
 
 
@@ -70,10 +71,12 @@ class ArenaMap:
 
     Args:
         path: The arena's path, from the agent's welcome.
+        opened: Opens a path, as `os.open` does.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, opened: Opened = os.open) -> None:
         self._path = path
+        self._opened = opened
         self._slots: dict[int, mmap.mmap] = {}  # By offset, the one used longest ago first.
 
     def write(self, blocks: Sequence[Block], layout: Layout, offset: int) -> None:
@@ -104,7 +107,7 @@ class ArenaMap:
 
     def _map(self, offset: int, size_bytes: int) -> mmap.mmap:
         try:
-            with open(self._path, "r+b") as file:
+            with open(self._opened(self._path, os.O_RDWR), "r+b") as file:
                 slot = mmap.mmap(file.fileno(), size_bytes, offset=offset)
         except (OSError, ValueError) as error:
             raise Unavailable("map the arena", on=self._path, got=str(error)) from error
@@ -112,19 +115,20 @@ class ArenaMap:
         return slot
 
 
-def map_bytes(path: str) -> NDArray[np.uint8]:
+def map_bytes(path: str, opened: Opened = os.open) -> NDArray[np.uint8]:
     """Returns a file's bytes as a read-only mapped array.
 
     Args:
         path: An absolute path from a restore plan.
+        opened: Opens a path, as `os.open` does.
 
     Raises:
         Unavailable: The file cannot be mapped.
     """
     try:
-        if Path(path).stat().st_size == 0:
-            return np.empty(0, dtype=np.uint8)
-        with open(path, "rb") as file:
+        with open(opened(path, os.O_RDONLY), "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return np.empty(0, dtype=np.uint8)
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8)
     except (OSError, ValueError) as error:
         raise Unavailable("map saved state", on=path, got=str(error)) from error

@@ -6,6 +6,7 @@ Reports go from a thread of their own, so that the program's only stores numbers
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import TypeVar, final
 
 from mainspring.domain import codec
 from mainspring.domain.errors import InvalidMessage, Unavailable
-from mainspring.domain.wire import Hello, NextGeneration, RankRequest, StepReply
+from mainspring.domain.wire import FILES_SUFFIX, Hello, NextGeneration, RankRequest, StepReply
 from mainspring.session.meter import Meter
 
 ANSWER_LIMIT_S = 60.0  # An agent answers in under a millisecond; past this it is stuck, and says so by silence.
@@ -83,6 +84,28 @@ class AgentConnection:
             while self._deferred:
                 message, kind = self._deferred.pop(0)
                 self._exchange(message, kind, ANSWER_LIMIT_S)
+
+    def open(self, path: str, flags: int) -> int:
+        """Returns a descriptor of one of the agent's files: from the agent, where only its own account may open it.
+
+        Args:
+            path: What the agent called it.
+            flags: Of `os.open`; what the agent hands over may be read and written.
+
+        Raises:
+            OSError: It cannot be had.
+        """
+        try:
+            return os.open(path, flags)
+        except PermissionError:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+                line.settimeout(ANSWER_LIMIT_S)
+                line.connect(self._path + FILES_SUFFIX)
+                line.sendall(f"{path}\n".encode())
+                files = socket.recv_fds(line, 1, 1, socket.MSG_CMSG_CLOEXEC)[1]
+            if not files:
+                raise
+            return files[0]
 
     def close(self) -> None:
         """Hangs up; a question under way in another thread fails."""

@@ -6,6 +6,7 @@ Nothing but the list of shards is read before an array is asked for, and then on
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from mainspring.domain import codec, wire
 from mainspring.domain.errors import DamagedData, InvalidInput, InvalidMessage, NotFound, Unavailable
 from mainspring.domain.shards import Numbered, Source, by_path, sources
-from mainspring.session.arena import map_bytes
+from mainspring.session.arena import Opened, map_bytes
 from mainspring.session.blocks import aligned_empty, dtype_named
 from mainspring.session.copying import Pair, copy_all
 
@@ -102,6 +103,7 @@ class Restored:
         plan: The agent's first answer.
         ask: Asks the agent for more.
         measure: Notes the time that passes inside it.
+        opened: Opens a file of the agent's, as `os.open` does.
         turn_bytes: How much to ask for at a time.
 
     Raises:
@@ -114,8 +116,10 @@ class Restored:
         ask: Ask,
         measure: Callable[[], AbstractContextManager[None]],
         *,
+        opened: Opened = os.open,
         turn_bytes: int = FETCH_BYTES,
     ) -> None:
+        self._opened = opened
         self._turn_bytes = turn_bytes
         self._ask = ask
         self._measure = measure
@@ -275,7 +279,7 @@ class Restored:
             for number, turn in enumerate(turns):
                 assert ahead is not None
                 answer = ahead.result()
-                data = map_bytes(answer.file)  # The agent keeps a file of this name for two turns only.
+                data = map_bytes(answer.file, self._opened)  # The agent keeps a file of this name for two turns only.
                 if number + 1 < len(turns):
                     ahead = pool.submit(self._fetched, turns[number + 1])
                 placed = zip(turn, answer.offsets, strict=True)
@@ -328,7 +332,7 @@ class Restored:
 
     def _mapped(self, file: str) -> NDArray[np.uint8]:
         if file not in self._files:
-            self._files[file] = map_bytes(file)
+            self._files[file] = map_bytes(file, self._opened)
         return self._files[file]
 
 

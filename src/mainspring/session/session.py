@@ -78,8 +78,11 @@ class Session:
             limit_s = None if standby else ANSWER_LIMIT_S  # A spare waits for as long as it takes.
             self._welcome = self._line.ask(hello, wire.Welcome, limit_s=limit_s)
             self._reporter = Reporter(self._line, self._meter, self._told)
-        self._arena = ArenaMap(self._welcome.arena_path)
+        self._map_arena()
         self._begin()
+
+    def _map_arena(self) -> None:
+        self._arena = ArenaMap(self._welcome.arena_path, self._line.open if self._line is not None else os.open)
 
     def _begin(self) -> None:
         """Forgets what belongs to one generation."""
@@ -299,7 +302,8 @@ class Session:
             plan = plan_from(self._line.ask, everywhere=False)
             if plan.step < 0:
                 return None
-            return Restored(plan, self._line.ask, partial(self._meter.measure, TimeUse.RESTORE))
+            measure = partial(self._meter.measure, TimeUse.RESTORE)
+            return Restored(plan, self._line.ask, measure, opened=self._line.open)
 
     def left(self) -> wire.Then:
         """Returns what to do once the loop ended early: exit with `EXIT_PREEMPTED`, or `next_generation`.
@@ -329,7 +333,7 @@ class Session:
             question = wire.NextGeneration(after=self.generation)
             before, self._welcome = self._welcome, self._line.ask(question, wire.Welcome, limit_s=None)
             if self._welcome.arena_path != before.arena_path:
-                self._arena = ArenaMap(self._welcome.arena_path)
+                self._map_arena()
             self._begin()
         return True
 

@@ -21,6 +21,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from hashlib import blake2s
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,14 +31,20 @@ from mainspring.app.base.specs import read_policy, read_yaml
 from mainspring.domain.codec import decode, encode, from_plain, to_plain
 from mainspring.domain.errors import InvalidMessage, InvalidSpec, NotFound
 from mainspring.domain.ports import Dice
+from mainspring.domain.team import EVERY_TEAM
 from mainspring.engines.common.kind import ClusterSettings
-from mainspring.engines.registry import KEYS_BEFORE, cluster_from, found_clusters, plain_from
+from mainspring.engines.registry import KEYS_BEFORE, cluster_from, found_clusters, kind_named, plain_from
 
 PORT = 7077
 PORT_MAX = 65_535
 _KEY_BITS = 256
 PASSED_MAX = 64  # They travel in every agent's orders; a site that needs more has a prefix for them.
 _SECRET, _OWNERS = 0o600, 0o700
+RUN_FOLDERS = Path("/var/lib/mainspring")  # Where the hierarchy standard has a service's state; no home's parent is.
+RUN_FOLDER_BYTES_MAX = 64  # A Unix socket's path may have 107; an agent's folder and a socket take up to 40.
+TEAMS_RUN_AS_MAX = 1_000  # A person writes this list; a site that has more teams names those above them.
+_OWN_NAME_BYTES = 6  # Enough to tell the homes of one machine apart.
+_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 _CERTIFICATES = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\*?")  # Never "*" alone: that would be no list.
 _CONFIG_HEAD = "# Mainspring's configuration; every field may be left out. `ms up` reads it when the server starts.\n"
@@ -59,6 +66,10 @@ class Config:
         environment_passed: Variables of agents that jobs get beside the usual: names, or prefixes such as "HF_*".
         shared_account: Whether teams that share nothing else may run jobs under one account, and the server may be
             reached from elsewhere though jobs can do whatever it can.
+        run_as: The users of this machine that jobs run as, by team: the nearest of a team and those above it counts,
+            "*" stands for all others. Empty where jobs run under the server's own account.
+        run_folder: Absolute folder for what such jobs are handed, which these users can reach; "" for one of the home's
+            own below `RUN_FOLDERS`.
         clusters: Every cluster; an entry names its kind.
     """
 
@@ -71,6 +82,8 @@ class Config:
     objects: str = ""
     environment_passed: tuple[str, ...] = ()
     shared_account: bool = False
+    run_as: Mapping[str, str] = field(default_factory=dict)
+    run_folder: str = ""
     clusters: tuple[ClusterSettings, ...] = field(default_factory=found_clusters)
 
     def __post_init__(self) -> None:
@@ -100,11 +113,31 @@ class Config:
                 ", ".join(map(repr, passed))[:200],
                 f"at most {PASSED_MAX} names, such as HF_HOME, or prefixes, such as HF_*",
             ),
+            **_wrong_users(self),
             "clusters": (len(set(names)) < len(names), ", ".join(names), "names that differ"),
         }
         for name, (bad, got, wanted) in wrong.items():
             if bad:
                 raise InvalidSpec("accept a configuration", on=f"field {name!r}", got=got, wanted=wanted)
+
+
+def _wrong_users(config: Config) -> dict[str, tuple[bool, str, str]]:
+    """Returns what may be wrong with who jobs run as, by field: whether it is, what came, what is wanted."""
+    named, folder = config.run_as, config.run_folder
+    sharing = [each.name for each in config.clusters if named and not kind_named(each.kind).runs_as]
+    words = [*named.values(), *(team for team in named if team != EVERY_TEAM)]
+    bad = [word for word in words if not _WORD.fullmatch(word)]
+    got = f"cluster {sharing[0]!r}" if sharing else ", ".join(map(repr, bad))[:200]
+    wanted = "users by team, on a server of clusters whose agents can run jobs as other users: those of this machine"
+    long = len(os.fsencode(folder)) > RUN_FOLDER_BYTES_MAX
+    return {
+        "run_as": (bool(sharing or bad) or len(named) > TEAMS_RUN_AS_MAX, got or f"{len(named)} teams", wanted),
+        "run_folder": (
+            bool(folder) and (not folder.startswith("/") or long or os.path.normpath(folder) != folder),
+            repr(folder),
+            f"an absolute path without '..' of at most {RUN_FOLDER_BYTES_MAX} bytes, as sockets lie below it",
+        ),
+    }
 
 
 def _config_from(plain: object) -> Config:
@@ -193,6 +226,15 @@ class Home:
     def cache(self) -> Path:
         """Returns the folder of files that can be made again."""
         return self.path / "cache"
+
+    def run_folder(self, config: Config) -> Path:
+        """Returns the folder for what jobs are handed that run as other users; homes of such users are closed to them.
+
+        Args:
+            config: May name another.
+        """
+        own = blake2s(os.fsencode(os.path.realpath(self.path)), digest_size=_OWN_NAME_BYTES).hexdigest()
+        return Path(config.run_folder or RUN_FOLDERS / own)
 
     @property
     def secret_keys(self) -> Path:

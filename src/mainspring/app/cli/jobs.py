@@ -45,8 +45,16 @@ def up(
 ) -> None:
     """Start the server of this home, if it is not running."""
     record = context.obj.up(port=port, policy=policy, shared_account=shared_account)
-    told = f"Mainspring is up at {record.url} (home {context.obj.home.path})\n{render.ACCOUNT}"
-    render.show(record, as_json=as_json, look=lambda: told)
+    config = context.obj.home.config()
+    told = [f"Mainspring is up at {record.url} (home {context.obj.home.path})"]
+    told.append(render.told_of_accounts(config.run_as))
+    if config.run_as:
+        from mainspring.app.server.users import without_python
+
+        barred = without_python(config)
+        if barred:
+            told.append(f"Of these {', '.join(barred)} cannot run the server's Python, {sys.executable}.")
+    render.show(record, as_json=as_json, look=lambda: "\n".join(told))
 
 
 def down(context: LabContext, as_json: Json = False) -> None:

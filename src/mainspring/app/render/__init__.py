@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from mainspring.app.render.progress import Bar, Lines, bytes_bar, progress_bar
     from mainspring.app.render.simulations import comparison_panel, replay_panel
     from mainspring.app.render.tables import (
-        ACCOUNT,
         ERRORS,
         ago,
         facts_grid,
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
         framed,
         jobs_table,
         show,
+        told_of_accounts,
     )
     from mainspring.app.render.terminal import write_output
 else:

@@ -43,8 +43,17 @@ COLOURS = {
 }
 
 
-# Shown wherever somebody sets a server or a cluster up; it holds on every engine there is.
+# Shown wherever somebody sets a server or a cluster up, unless `run_as` names users.
 ACCOUNT = "Jobs run under the server's account, with no wall between: whoever submits one can do what the server can."
+
+
+def told_of_accounts(run_as: Mapping[str, str]) -> str:
+    """Returns what whoever sets a server or a cluster up is told of the accounts that jobs run under.
+
+    Args:
+        run_as: Users by team.
+    """
+    return f"Jobs run as users of their teams: {', '.join(sorted(set(run_as.values())))}." if run_as else ACCOUNT
 
 
 def show(value: object, *, as_json: bool = False, look: Callable[[], RenderableType] | None = None) -> None:

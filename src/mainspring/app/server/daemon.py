@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from mainspring.app.base.client import Client
 from mainspring.app.base.home import Config, Home, ServerRecord, url_of
+from mainspring.app.server.users import require_users
 from mainspring.domain.errors import Conflict, NotAllowed, Unavailable
 from mainspring.domain.wire.trust import is_loopback
 from mainspring.objects import open_store
@@ -38,7 +39,8 @@ def up(
 
     Raises:
         Conflict: Another program holds the port, or the server is running and is given what it reads when it starts.
-        NotAllowed: It would listen beyond this machine, and nobody said that jobs may share its account.
+        NotAllowed: It would listen beyond this machine, and nobody said that jobs may share its account; or it cannot
+            run jobs as the users it is to.
         InvalidSpec: The configuration or the policy is wrong.
         Unavailable: The server did not start.
     """
@@ -68,13 +70,13 @@ def _require_near(config: Config) -> None:
     """Raises where people elsewhere would reach a server whose tokens any job could read."""
     hosts = [config.host, *filter(None, [urlsplit(config.public_url).hostname])]
     far = [host for host in hosts if not is_loopback(host)]
-    if far and not config.shared_account:
+    if far and not config.shared_account and not config.run_as:
         raise NotAllowed(
             "listen beyond this machine",
             on=far[0],
             got="jobs that run under the server's account: they can do whatever it can",
             wanted="a loopback address, or your word that whoever submits jobs may have all of that",
-            next_step="ms up --shared-account",
+            next_step="ms up --shared-account, or run_as in config.yaml",
         )
 
 
@@ -86,6 +88,8 @@ def _up(home: Home, config: Config, port: int | None) -> ServerRecord:
         port = int(record.url.rpartition(":")[2]) if record is not None else config.port
     certificate = home.certificate(config)
     _require_near(config)
+    if config.run_as:
+        require_users(home, config)
     with _listen(config, port) as listener, home.log.open("ab") as log:
         # The server inherits the open socket, so that nobody can take the port in between.
         url = url_of(listener, config)

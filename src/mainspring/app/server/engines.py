@@ -12,7 +12,7 @@ from mainspring.app.base.home import Config, Home
 from mainspring.app.base.system import SystemClock
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.ports import Clock, Engine
-from mainspring.engines.common.kind import ClusterSettings, EngineContext
+from mainspring.engines.common.kind import ClusterSettings, EngineContext, JobUsers
 from mainspring.engines.common.nonblocking import NonBlockingEngine
 from mainspring.engines.registry import kind_named
 from mainspring.engines.remote.connection import HostCommand
@@ -41,7 +41,11 @@ class Engines:
 
     def __init__(self, config: Config, home: Home, *, environment: Mapping[str, str], clock: Clock) -> None:
         self._context = EngineContext(
-            environment=environment, certificate=home.certificate(config), folder=home.engines, clock=clock
+            environment=environment,
+            certificate=home.certificate(config),
+            folder=home.engines,
+            users=JobUsers(run_as=config.run_as, folder=home.run_folder(config)) if config.run_as else None,
+            clock=clock,
         )
         self._closing = ExitStack()
         self.by_name: dict[ClusterName, Engine] = {cluster.name: self._opened(cluster) for cluster in config.clusters}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations
@@ -19,6 +19,7 @@ from mainspring.control.store.audit import Outcome, audit_since, note
 from mainspring.control.store.records import TEAMS_MAX, tenants, text_of
 from mainspring.control.store.schema import teams
 from mainspring.control.store.secrets import SecretKeys
+from mainspring.control.store.settings import Settings
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, TokenRecord, covered
 from mainspring.domain.answers import AuditLine, NewToken, Person, TeamView, TokenMade, TokenView
@@ -28,7 +29,7 @@ from mainspring.domain.ids import TeamName, draw_id
 from mainspring.domain.job import LAB
 from mainspring.domain.ports import Clock, Dice
 from mainspring.domain.routes import LIST_MAX
-from mainspring.domain.team import RIGHTS, Right, Team, TeamRole, Whose
+from mainspring.domain.team import RIGHTS, Right, Team, TeamRole, Whose, user_of, with_those_above
 from mainspring.planner import SnapshotBuilder
 
 TOKENS_MAX = 10_000
@@ -44,7 +45,8 @@ class People:
     Args:
         keys: What secrets are kept under.
         changed: Called when the teams have changed.
-        one_line: Whether those who may submit are to be in one line of the tenant tree; see `_require_one_line`.
+        settings: Whether those whose jobs run under one account are to be in one line of the tenant tree, and which
+            those are; see `_require_one_line`.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class People:
         keys: SecretKeys,
         changed: Callable[[], None],
         *,
-        one_line: bool = False,
+        settings: Settings,
     ) -> None:
         self.secrets = Secrets(store, keys, clock)
         self._store = store
@@ -64,7 +66,8 @@ class People:
         self._clock = clock
         self._dice = dice
         self._changed = changed
-        self._one_line = one_line
+        self._one_line = settings.one_line
+        self._run_as = settings.run_as
         self._tried_s: dict[tuple[str, str], float] = {}
 
     # ---------------------------------------------------------------- tokens
@@ -144,7 +147,7 @@ class People:
                 raise InvalidInput("make a token", got=f"{count} tokens", wanted="fewer", next_step="ms token rm")
             tokens.save_token(connection, secret, made)
             if self._one_line and made.role in _SUBMITTERS:
-                _require_one_line(connection, "make a token", made.team, now_s)
+                _require_one_line(connection, "make a token", made.team, now_s, self._run_as)
             told = f"{made.id}: {asked.role.value} {asked.holder}"
             note(connection, caller, "make a token", told, team=asked.team, now_s=now_s)
         return TokenMade(token=TokenView(**alike(TokenView, made)), secret=secret)
@@ -243,8 +246,9 @@ class People:
             SnapshotBuilder().set_teams([*others, team])
             connection.execute(sa.delete(teams).where(teams.c.name == team.name))
             connection.execute(sa.insert(teams).values(name=team.name, facts=text_of(team)))
-            if self._one_line and before.parent != team.parent:
-                _require_one_line(connection, "move a team", team.name, self._clock.now_s())
+            if self._one_line and (before.parent != team.parent or self._run_as):
+                attempted = "add a team" if team.name not in tree else "move a team"
+                _require_one_line(connection, attempted, team.name, self._clock.now_s(), self._run_as)
             note(connection, caller, "set a team", text_of(team), team=team.name, now_s=self._clock.now_s())
         self._changed()
         return team
@@ -258,27 +262,36 @@ class People:
         return tuple(TeamView(team=team, use=uses.get(team.name)) for team in tree)
 
 
-def _require_one_line(connection: sa.Connection, attempted: str, on: TeamName, now_s: float) -> None:
-    """Returns if of any two teams that people may submit for, one is above the other.
+def _require_one_line(
+    connection: sa.Connection, attempted: str, on: TeamName, now_s: float, run_as: Mapping[str, str]
+) -> None:
+    """Returns if of any two teams that people may submit for, one is above the other, or no account runs jobs of both.
 
     Jobs that run under one account can take what other jobs of that account have, so a second team's people would be
     let in to the first's.
 
     Args:
         on: The team it is about.
+        run_as: The users that jobs run as, by team.
     """
     living = [one for one in tokens.people_tokens(connection) if one.expires_s is None or one.expires_s > now_s]
     submitting = sorted({one.team for one in living if one.role in _SUBMITTERS})
     admins = {team: Caller(role=TeamRole.ADMIN, team=team) for team in submitting}
     below = {team: covered(connection, admins[team]) for team in submitting}
+    tree = tenants(connection)
+    users = {
+        team: {user_of(run_as, with_those_above(tree, each)) for each in seen or ()} - ({""} if run_as else set())
+        for team, seen in below.items()
+    }
     for one, other in combinations(submitting, 2):
-        if not any(seen is None or team in seen for seen, team in ((below[one], other), (below[other], one))):
+        in_line = any(seen is None or team in seen for seen, team in ((below[one], other), (below[other], one)))
+        if not in_line and users[one] & users[other]:
             raise Conflict(
                 attempted,
                 on=f"team {on!r}",
                 got=f"people of teams {one!r} and {other!r}, whose jobs would run under one account",
                 wanted="jobs of one team and those above and below it: they can read each other's files and tokens",
-                next_step="ms up --shared-account, if these teams trust each other so far",
+                next_step="ms up --shared-account, if these teams trust each other so far; else run_as in config.yaml",
             )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
@@ -28,12 +28,12 @@ from mainspring.control.store.secrets import SecretKeys, values_for
 from mainspring.control.store.store import Store, Together
 from mainspring.control.store.tokens import Caller, sight
 from mainspring.domain.answers import ArrayView, JobView, Submit
-from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotFound, nearest
+from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, NotFound, nearest
 from mainspring.domain.ids import JobId, TeamName, checked_name, draw_id
 from mainspring.domain.job import LAB, JobSpec
 from mainspring.domain.life import JobState
 from mainspring.domain.ports import Clock, Dice
-from mainspring.domain.team import Right
+from mainspring.domain.team import Right, user_of, with_those_above
 
 SPEC_BYTES_MAX = 1 << 20
 _COUNT_S = 1.0  # Counting 100,000 jobs takes some milliseconds.
@@ -75,6 +75,7 @@ class Submits:
         dice: Draws ids.
         keys: What secrets are kept under: a job that names one that cannot be read is refused.
         wake: Told that there is something to plan.
+        run_as: The users that jobs run as, by team; none where all run under one account.
     """
 
     def __init__(
@@ -85,7 +86,10 @@ class Submits:
         dice: Dice,
         keys: SecretKeys,
         wake: Callable[[], None],
+        *,
+        run_as: Mapping[str, str],
     ) -> None:
+        self._run_as = run_as
         self._keys = keys
         self._together = Together(store, self._write)
         self._machines = machines
@@ -102,7 +106,7 @@ class Submits:
             caller: A member of every spec's team.
 
         Raises:
-            NotAllowed: The caller is not.
+            NotAllowed: The caller is not, or there is no user that a team's jobs run as.
             NotFound: There is no such team, a job one comes after is not known, or a secret that one names.
             ImpossibleJob: No cluster could ever run one.
             Unavailable: A secret that one names cannot be read.
@@ -122,6 +126,7 @@ class Submits:
         for caller, team in dict.fromkeys((caller, submit.spec.team) for caller, submit in every):
             _require_known(connection, team)
             caller.require(connection, Right.SUBMIT_JOBS, team)
+            self._require_user(connection, team)
         made = {at: JobMade(id=job) for at, job in _made_before(connection, [one for _, one in every]).items()}
         fresh = [at for at in range(len(every)) if at not in made]
         impossible = [error for one in several for error in one.impossible]
@@ -171,6 +176,16 @@ class Submits:
             got = f"{self._live} jobs that have not ended"
             raise InvalidInput("submit a job", got=got, wanted=f"at most {ACTIVE_MAX}")
         self._live += more
+
+    def _require_user(self, connection: sa.Connection, team: TeamName) -> None:
+        if self._run_as and not user_of(self._run_as, with_those_above(tenants(connection), team)):
+            raise NotAllowed(
+                "submit a job",
+                on=f"team {team!r}",
+                got="no user of the machine to run its jobs as",
+                wanted="one for the team, for one above it, or for all",
+                next_step="name it under run_as in the server's config.yaml, and start the server again",
+            )
 
     def _draw(self, count: int) -> Sequence[JobId]:
         drawn, width = draw_id("job", self._dice), len(str(count - 1))

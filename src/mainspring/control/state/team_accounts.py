@@ -11,7 +11,7 @@ from mainspring.control.state.history import Charge, Spending
 from mainspring.control.store.records import read_text
 from mainspring.control.store.schema import teams
 from mainspring.domain.ids import TeamName
-from mainspring.domain.team import Team
+from mainspring.domain.team import Team, with_those_above
 
 
 @final
@@ -43,8 +43,4 @@ class TeamAccounts:
 
     def with_those_above(self, team: TeamName) -> tuple[TeamName, ...]:
         """Returns a team and the teams above it, nearest first."""
-        above = {known.name: known.parent for known in self.tree}
-        line = [team]
-        while (parent := above.get(line[-1])) is not None and parent not in line:
-            line.append(parent)
-        return tuple(line)
+        return with_those_above(self.tree, team)

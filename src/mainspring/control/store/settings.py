@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,7 +29,8 @@ class Settings:
         starts_max: Most jobs granted in one tick, so that the transaction stays short; the next plan has the others.
         whys_max: Most changed reasons for waiting written in one tick, first in the queue first.
         plan_s: The longest pause between plans while nothing changes.
-        one_line: Whether people may submit for one line of the tenant tree only, as jobs run under one account.
+        one_line: Whether people whose jobs run under one account may submit for one line of the tenant tree only.
+        run_as: The users that jobs run as, by team; see `domain.team.user_of`. empty where all run as the server.
     """
 
     interval_s: float = 0.5
@@ -47,6 +49,7 @@ class Settings:
     whys_max: int = 2_000
     plan_s: float = 10.0
     one_line: bool = False
+    run_as: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

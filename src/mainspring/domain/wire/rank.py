@@ -10,6 +10,9 @@ from mainspring.domain.codec import message
 from mainspring.domain.ids import AttemptId, JobId, RoleName
 from mainspring.domain.wire.facts import Detail
 
+# After a rank's socket: where its agent hands it files, if there. Asked by the path it was told and a line end.
+FILES_SUFFIX = ".files"
+
 
 @message("Hello")
 class Hello:

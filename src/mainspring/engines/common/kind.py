@@ -107,6 +107,19 @@ class AddOption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobUsers:
+    """Whose jobs run as whom, where they do not run under the server's own account.
+
+    Args:
+        run_as: Users by team; see `domain.team.user_of`.
+        folder: Where their folders are: each of those users can go through it, and none can write there.
+    """
+
+    run_as: Mapping[str, str]
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineContext:
     """What an engine, or a check, is given of the process it is in.
 
@@ -114,11 +127,13 @@ class EngineContext:
         environment: Variables of the process.
         certificate: What agents are to trust, as PEM text; "" for what their nodes trust.
         folder: Where a cluster may have a folder of its own, on the server; no engine on a host keeps anything.
+        users: Whose jobs run as whom, None where all run under the account of their agents.
     """
 
     environment: Mapping[str, str]
     certificate: str
     folder: Path | None = None
+    users: JobUsers | None = None
     clock: Clock
 
     def environment_but_ours(self) -> dict[str, str]:
@@ -176,6 +191,7 @@ class ClusterKind(Generic[Settings]):
         facts: How a cluster is set up, by label, for people; what is "" is left out. Durations are put in words by the
             function given.
         here: Whether its nodes are always this machine.
+        runs_as: Whether its agents run jobs as the users of their teams, where the server's configuration names some.
         found: Clusters that are there without being set up, for a new home.
     """
 
@@ -190,4 +206,5 @@ class ClusterKind(Generic[Settings]):
     check: Callable[[Settings, EngineContext, str], Iterator[Finding]] = lambda settings, context, controller: iter(())
     facts: Callable[[Settings, Callable[[float], str]], Mapping[str, str]] = lambda settings, in_words: {}
     here: bool = False
+    runs_as: bool = False
     found: Callable[[], tuple[Settings, ...]] = tuple

@@ -13,10 +13,12 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import blake2s
 from pathlib import Path
+from shutil import rmtree
 
 from mainspring.domain.codec import decode
-from mainspring.domain.errors import InvalidMessage, NotFound, nearest
+from mainspring.domain.errors import DamagedData, InvalidMessage, NotAllowed, NotFound, nearest
 from mainspring.domain.fleet import (
     AgentExit,
     AgentOrder,
@@ -30,12 +32,15 @@ from mainspring.domain.fleet import (
 )
 from mainspring.domain.ids import AllocationId, NodeName
 from mainspring.domain.ports import Clock
+from mainspring.domain.team import user_of
+from mainspring.engines.common.kind import JobUsers
 from mainspring.engines.common.processes import Process, alive, ask_to_end, identify, kill_all
 from mainspring.engines.common.records import Claim, Ended, Launched, Records, StopAsked
 from mainspring.engines.common.work_folder import read_rank, tidy
 from mainspring.engines.local.config import LocalCluster
 
 ENDED_VISIBLE_S = 3_600.0  # The port's promise: a controller that was away learns how an allocation ended.
+_SHARED_BYTES = 8  # Of a name in hexadecimal: among 100,000 folders no two are alike, but once in four billion labs.
 # Waits for the launcher to let go of the pipe, then goes on only if the launch was recorded.
 _GATE = 'read -r _; [ -e "$1" ] || exit 1; shift; exec "$@" </dev/null'
 
@@ -61,6 +66,7 @@ class LocalEngine:
         root: Folder of this cluster alone; what is in it outlives the engine.
         agent_command: Program and first words of an agent; `--order <path>` is added.
         environment: Every variable an agent gets.
+        users: Whose ranks run as whom, None where all run under the account of their agents.
     """
 
     def __init__(
@@ -71,7 +77,9 @@ class LocalEngine:
         agent_command: tuple[str, ...],
         environment: Mapping[str, str],
         clock: Clock,
+        users: JobUsers | None = None,
     ) -> None:
+        self._users = users
         self._cluster = cluster
         self._names = cluster.node_names
         self._records = Records(root)
@@ -127,10 +135,12 @@ class LocalEngine:
 
         Raises:
             NotFound: A node of the order does not exist here.
+            NotAllowed: Its team has no user for its ranks to run as.
             Unavailable: An agent could not be started; none was, and none will be for this allocation.
         """
         for node in order.nodes:
             self._check_node(node, "launch an allocation")
+        self._user(order)
         with self._records.locked(f"launch {order.allocation}"):
             if self._records.claim(order.allocation, order.nodes):
                 self._spawn(order)
@@ -194,6 +204,25 @@ class LocalEngine:
         if node not in self._names:
             raise NotFound(attempted, on=self._cluster.name, got=node, wanted=nearest(node, self._names))
 
+    def _user(self, order: LaunchOrder) -> str:
+        """Returns the user that ranks run as, "" for their agents' own."""
+        user = user_of(self._users.run_as, order.teams) if self._users is not None else ""
+        if self._users is not None and not user:
+            raise NotAllowed(
+                "launch an allocation",
+                on=f"team {order.teams[0]!r}",
+                got="no user to run its jobs as",
+                next_step="name one under run_as in config.yaml",
+            )
+        return user
+
+    def _shared_dir(self, allocation: AllocationId, index: int) -> str:
+        """Returns the folder that an agent shares with ranks of another user: its name is short, as sockets ask."""
+        if self._users is None:
+            return ""
+        words = f"{self._records.root} {allocation} {index}"
+        return str(self._users.folder / blake2s(words.encode(), digest_size=_SHARED_BYTES).hexdigest())
+
     def _spawn(self, order: LaunchOrder) -> None:
         folder = self._records.folder(order.allocation)
         gate, opener = os.pipe()
@@ -227,6 +256,8 @@ class LocalEngine:
             controller=order.controller,
             token=order.token,
             work_dir=str(work_dir),
+            run_as=self._user(order),
+            shared_dir=self._shared_dir(order.allocation, index),
         )
         self._records.write(work_dir / "order.json", agent_order)
         gate_words = ("/bin/sh", "-c", _GATE, "agent", str(folder / "launched.json"))
@@ -297,10 +328,17 @@ class LocalEngine:
             )
             for index, agent in enumerate(launched.agents):
                 self._children.pop(agent.pid, None)
-                tidy(self._records.folder(allocation) / f"node-{index}")
+                self._tidy(self._records.folder(allocation) / f"node-{index}")
         self._records.write(self._records.folder(allocation) / "ended.json", ended)
         self._kill_at_s.pop(allocation, None)
         return ended
+
+    def _tidy(self, work: Path) -> None:
+        with suppress(DamagedData):
+            order = self._records.read(AgentOrder, work / "order.json")
+            if order is not None and order.shared_dir:
+                rmtree(order.shared_dir, ignore_errors=True)  # By descriptors: no link a rank left leads out of it.
+        tidy(work)
 
     def _press(self, allocation: AllocationId, launched: Launched, grace_s: float) -> None:
         """Sends SIGTERM the first time this instance is asked, SIGKILL once the shortest grace asked for is over."""

@@ -32,6 +32,7 @@ def open_local(cluster: LocalCluster, context: EngineContext) -> Engine:
         agent_command=(sys.executable, *AGENT_WORDS),
         environment=kept,
         clock=context.clock,
+        users=context.users,
     )
 
 
@@ -80,5 +81,6 @@ KIND = ClusterKind(
     ),
     engine=open_local,
     here=True,
+    runs_as=True,
     found=this_machine,
 )

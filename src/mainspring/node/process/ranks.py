@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, final
 
+from mainspring.node.process.account import Account
 from mainspring.node.process.guard import kill_marked
 from mainspring.node.process.limits import MemoryLimit
 from mainspring.node.process.secrets import MaskedOutput, Masks
@@ -219,14 +220,18 @@ class RankProcess:
         log: Where output goes; closed when the process ends.
         socket: Its own socket's path, which is also the mark that all its descendants carry.
         limit: Its memory's bound, None for none; given back when the process ends.
+        account: What it runs under, None for ours.
     """
 
-    def __init__(self, guard: Guard, log: RankLog, socket: str, limit: MemoryLimit | None) -> None:
+    def __init__(
+        self, guard: Guard, log: RankLog, socket: str, limit: MemoryLimit | None, account: Account | None = None
+    ) -> None:
         self.log = log
         self.last_words = ""
         self._guard = guard
         self._socket = socket
         self._limit = limit
+        self._account = account
         self._process: asyncio.subprocess.Process | None = None
         self._pumped = asyncio.Event()
         self._hurry = threading.Event()
@@ -240,13 +245,16 @@ class RankProcess:
         """Starts the program."""
         agent = os.getpid()
         entry = self._limit.procs if self._limit is not None else -1
+        account = self._account
 
-        def die_with_agent() -> None:
+        def die_with_agent() -> None:  # Once it is the account's: a change of user would undo this.
             _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != agent:  # The agent died before the line above took hold.
                 os.kill(os.getpid(), signal.SIGKILL)
             if entry >= 0:
                 os.write(entry, b"0")  # Us.
+            if account is not None:
+                os.chdir(folder)  # By its own right: ranks before it may have put a link there.
 
         if self._limit is not None:
             self._guard.note_folder(self._limit.folder)
@@ -257,10 +265,13 @@ class RankProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=inlet,
                 stderr=inlet,
-                cwd=folder,
+                cwd=folder if account is None else "/",
                 env=dict(environment),
                 start_new_session=True,
                 preexec_fn=die_with_agent,
+                user=account.uid if account else None,
+                group=account.gid if account else None,
+                extra_groups=account.groups if account else None,
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             await asyncio.to_thread(self.log.write, f"could not start {command[0]!r}: {error}\n".encode())

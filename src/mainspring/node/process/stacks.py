@@ -46,8 +46,10 @@ async def dumped(process: RankProcess, program: int) -> Stacks:
     Args:
         program: The process that runs its program: the same, or a child of it.
     """
+    if not _is_of(process, program):
+        program = process.pid  # Whatever else it called its own is not for it to look into.
     state = process_state(program)
-    if state in STUCK or not _asks_safely(process, program):
+    if state in STUCK or not _asks_safely(program):
         return _seen_from_outside(program, state)
     process.log.listen()
     os.kill(program, signal.SIGUSR1)
@@ -65,13 +67,20 @@ async def dumped(process: RankProcess, program: int) -> Stacks:
     return Stacks(top=stacks.top, text=stacks.text, process_state=process_state(program))
 
 
-def _asks_safely(process: RankProcess, program: int) -> bool:
-    """Returns whether the program is the rank's, and handles the signal: its default would be the end of it."""
+def _asks_safely(program: int) -> bool:
+    """Returns whether the program handles the signal: its default would be the end of it."""
     try:
         status = Path(f"/proc/{program}/status").read_text()
         caught = int(re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)[1], 16)  # type: ignore[index]
-        return os.getsid(program) == process.pid and bool(caught >> (signal.SIGUSR1 - 1) & 1)
+        return bool(caught >> (signal.SIGUSR1 - 1) & 1)
     except (OSError, TypeError):
+        return False  # Gone meanwhile.
+
+
+def _is_of(process: RankProcess, program: int) -> bool:
+    try:
+        return os.getsid(program) == process.pid
+    except OSError:
         return False  # Gone meanwhile.
 
 

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import mmap
 import os
+import stat
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,22 @@ def memory_file(name: str) -> int:
 def path_of(file: int) -> str:
     """Returns the path under which other processes of this user open one of this process's files."""
     return f"/proc/{os.getpid()}/fd/{file}"
+
+
+def file_of(path: str) -> int | None:
+    """Returns which of this process's files a path of `path_of` leads to: one without a name, as all snapshots are.
+
+    Args:
+        path: Any text; None is returned for whatever else this process has open, and for nothing.
+    """
+    number = path.rpartition("/")[2]
+    if not (number.isdecimal() and number.isascii() and path == path_of(int(number))):
+        return None
+    try:
+        found = os.fstat(int(number))
+    except (OSError, OverflowError):
+        return None
+    return int(number) if stat.S_ISREG(found.st_mode) and found.st_nlink == 0 else None
 
 
 @dataclass(slots=True, eq=False)

@@ -12,6 +12,7 @@ from typing import final
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.ids import SecretName
 from mainspring.domain.wire import RoleOrders
+from mainspring.node.process.account import SharedFolder
 from mainspring.node.process.guard import SOCKET_VARIABLE
 from mainspring.node.process.limits import MemoryLimits
 from mainspring.node.process.ranks import LOG_BYTES_MAX, Guard, RankLog, RankProcess
@@ -30,6 +31,7 @@ class RankProcesses:
         reports: Where ranks' output goes.
         environment: The variables ranks start from.
         secrets: Values by name, given to the roles that name them; none when left out.
+        shared: Folder of what ranks of another account are handed, and that account; None where ranks run under ours.
     """
 
     def __init__(
@@ -41,14 +43,17 @@ class RankProcesses:
         environment: Mapping[str, str],
         limits: MemoryLimits,
         secrets: Mapping[SecretName, str] | None = None,
+        shared: SharedFolder | None = None,
     ) -> None:
         self._code = code
         self._reports = reports
         self._environment = environment
         self._limits = limits
+        self._shared = shared
+        self._account = shared.account if shared is not None else None
         self._folder = os.open(work, os.O_RDONLY | os.O_DIRECTORY)
         self._guard = Guard(self._socket(""))
-        self.secrets = RankSecrets(secrets or {}, self._guard, work)
+        self.secrets = RankSecrets(secrets or {}, self._guard, shared.path if shared else work, self._account)
         self._lives: list[RankConnection] = []
         self._count = 0
 
@@ -74,15 +79,15 @@ class RankProcesses:
         socket = self._socket(f"{self._count}.sock")
         limit = self._limits.limit(orders.memory_mib)
         path = self._reports / f"standby-{self._count}.log" if rank is None else self._log(rank)
-        process = RankProcess(
-            self._guard, RankLog(path, bytes_max=LOG_BYTES_MAX, masks=self.secrets.masks), socket, limit
-        )
+        log = RankLog(path, bytes_max=LOG_BYTES_MAX, masks=self.secrets.masks)
+        process = RankProcess(self._guard, log, socket, limit, self._account)
         life = RankConnection(orders.role, process, supervisor, snapshots)
         self._lives.append(life)
-        await life.listen(socket)
+        await life.listen(socket, self._account)
         environment = {
             "PYTHONUNBUFFERED": "1",  # So that a rank's last words are in its log when it is killed.
             **self._environment,
+            **(self._account.variables if self._account is not None else {}),
             **orders.environment,
             **self.secrets.given(orders, life),
             **variables,
@@ -149,5 +154,7 @@ class RankProcesses:
         return self._reports / f"rank-{rank}.log"
 
     def _socket(self, name: str) -> str:
+        if self._shared is not None:
+            return f"{self._shared.path}/{name}"
         # Through our descriptor the path stays short, however deep the folder: Unix sockets allow 107 bytes.
         return f"/proc/{os.getpid()}/fd/{self._folder}/{name}"

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol, final
 
 from mainspring.domain import wire
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.ids import RoleName
 from mainspring.node.net.connection import Connection
+from mainspring.node.process.account import Account
 from mainspring.node.process.ranks import RankProcess
 from mainspring.node.snapshots.arena import Arena
 from mainspring.node.snapshots.work import SnapshotWork
+from mainspring.node.supervise.rank_files import RankSockets
 
 HELLO_LIMIT_S = 10.0  # The session says hello as it connects.
 RESULTS_KEPT_MAX = 100  # To be told again when the lead's line was down.
@@ -119,8 +119,7 @@ class RankConnection:
         self._supervisor = supervisor
         self._snapshots = snapshots
         self._welcomed = asyncio.Event()
-        self._server: asyncio.Server | None = None
-        self._path = ""
+        self._sockets: RankSockets | None = None
 
     @property
     def idle(self) -> bool:
@@ -137,18 +136,19 @@ class RankConnection:
         """Returns whether its program can go on as a rank of another generation."""
         return self.hello is not None and self.hello.reconnects and self.reconnected < RECONNECTS_MAX
 
-    async def listen(self, path: str) -> None:
+    async def listen(self, path: str, account: Account | None = None) -> None:
         """Opens its socket.
 
         Args:
-            path: The Unix socket's path, at most 107 bytes.
+            path: The Unix socket's path; see `RankSockets`.
+            account: What its program runs under, None for the agent's own.
 
         Raises:
             Unavailable: Its folder cannot be written.
         """
-        self._path = path
+        self._sockets = RankSockets(path, account)
         try:
-            self._server = await asyncio.start_unix_server(self._serve, path)
+            await self._sockets.listen(self._serve)
         except OSError as error:
             raise Unavailable("open a rank's socket", on=path, got=str(error)) from error
 
@@ -171,10 +171,8 @@ class RankConnection:
         self.over = True
         self.idled.set()
         self._welcomed.set()
-        if self._server is not None:
-            self._server.close()
-        with contextlib.suppress(OSError):
-            Path(self._path).unlink()
+        if self._sockets is not None:
+            self._sockets.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = Connection(reader, writer, self._snapshots.work.read)

@@ -13,6 +13,7 @@ from mainspring.domain.errors import Unavailable
 from mainspring.domain.ids import SecretName
 from mainspring.domain.job import FILE_SUFFIX
 from mainspring.domain.wire import RoleOrders
+from mainspring.node.process.account import PASSED_THROUGH, Account
 from mainspring.node.process.ranks import Guard
 from mainspring.node.process.secrets import Masks
 
@@ -28,12 +29,16 @@ class RankSecrets:
         values: By name.
         guard: Told of folders, so that a killed agent leaves none.
         work: Where files go when the machine has no shared memory for them.
+        account: Whose the files are, None for ours. Their folder stays ours, so that nobody puts another there.
     """
 
-    def __init__(self, values: Mapping[SecretName, str], guard: Guard, work: Path) -> None:
+    def __init__(
+        self, values: Mapping[SecretName, str], guard: Guard, work: Path, account: Account | None = None
+    ) -> None:
         self.masks = Masks()
         self._values: dict[SecretName, str] = {}
         self._guard = guard
+        self._account = account
         self._root = _MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else work
         self._folders: dict[object, Path] = {}
         self.renew(values)
@@ -67,6 +72,10 @@ class RankSecrets:
             for name in orders.secret_files:
                 with open(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNERS), "wb") as file:
                     file.write(self._values[name].encode())
+                    if self._account is not None:
+                        self._account.own(file.fileno())
+            if self._account is not None:
+                folder.chmod(PASSED_THROUGH)
         except OSError as error:
             raise Unavailable("give a rank its secrets", on=str(self._root), got=str(error)) from error
         return variables | {f"{name}{FILE_SUFFIX}": str(folder / name) for name in orders.secret_files}

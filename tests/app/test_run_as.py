@@ -1,0 +1,362 @@
+"""Ranks that run as their team's user: what they do then, and what they cannot reach. Real processes; needs root."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import mainspring
+from mainspring.app.base.home import Config
+from mainspring.app.render.tables import ACCOUNT
+from mainspring.app.sdk.lab import Lab, job
+from mainspring.domain.answers import JobView, NewSecret, NewToken
+from mainspring.domain.errors import Conflict, InvalidSpec, NotAllowed, Unavailable
+from mainspring.domain.ids import TeamName
+from mainspring.domain.job import JobSpec
+from mainspring.domain.life import JobState, ended
+from mainspring.domain.wire.events.leads import CheckpointDurableEvent, GenerationResumedEvent
+from tests.app.conftest import clusters, halted, kill, kinds, until
+
+ROOT = "needs root: sudo python -m pytest tests/app/test_run_as.py"
+USERS = {"arms": "games", "vision": "nobody"}  # Of every Linux system; nothing else of theirs runs in a test.
+SECRET = "the password of team arms"
+LIBRARIES = os.pathsep.join([str(Path(mainspring.__file__).parents[1]), *filter(os.path.isabs, sys.path[1:])])
+COUNTER = (Path(__file__).parent / "counter.py").read_text()
+VICTIM = """
+import json, os, subprocess, sys, threading
+from pathlib import Path
+import numpy as np
+import mainspring as ms
+from mainspring.session import Block
+
+session = ms.join()
+session.report(1, {})
+session.snapshot(1, [Block.whole("number", np.ones(1000))], {})
+Path("mine").write_text("work of team arms")
+stray = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+told = {
+    "pid": os.getpid(), "stray": stray.pid, "agent": os.getppid(),
+    "work": os.getcwd(), "secret": os.environ["REGISTRY_FILE"],
+    "socket": os.environ["MAINSPRING_SOCKET"], "arena": session._arena._path,
+    "is": [os.getresuid(), os.getresgid(), os.getgroups()],
+    "home": [os.environ[name] for name in ("HOME", "USER", "LOGNAME")],
+    "reads": Path(os.environ["REGISTRY_FILE"]).read_text(),
+}
+(Path(sys.argv[1]) / "told.part").write_text(json.dumps(told))
+(Path(sys.argv[1]) / "told.part").rename(Path(sys.argv[1]) / "told")
+while not (Path(sys.argv[1]) / "go").exists():
+    threading.Event().wait(0.02)
+session.result({"still": Path("mine").read_text() + Path(os.environ["REGISTRY_FILE"]).read_text()})
+"""
+# Each line of its input is something to try; what came of it goes to its output.
+SPY = """
+import ctypes, glob, json, os, signal, socket, sys
+from pathlib import Path
+
+def read(path): return open(path, "rb").read(10)
+def look(path): return os.listdir(path)
+def write(path): return open(path, "ab").write(b"x")
+def make(path): return os.mkdir(path)
+def remove(path): return os.unlink(path)
+def end(pid): return os.kill(int(pid), signal.SIGKILL)
+def trace(pid):
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.ptrace(16, int(pid), None, None):
+        raise OSError(ctypes.get_errno(), "ptrace")
+def call(path):
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(path)
+def found(pattern):
+    if not glob.glob(pattern):
+        raise FileNotFoundError(pattern)
+
+came = {}
+for line in Path(sys.argv[1]).read_text().splitlines():
+    what, on = line.split(" ", 1)
+    try:
+        globals()[what](on)
+        came[line] = "done"
+    except OSError as error:
+        came[line] = type(error).__name__
+print(json.dumps({"uid": os.getuid(), "came": came}))
+"""
+
+
+def _python() -> str:
+    """Returns an interpreter with our libraries that users of the tests can run, "" where there is none."""
+    for program in (sys.executable, f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}"):
+        words = ["sh", "-c", f"exec {program} -c 'import mainspring, numpy'"]
+        tried = subprocess.run(
+            words,
+            cwd="/",
+            env={"PYTHONPATH": LIBRARIES},
+            user="nobody",
+            extra_groups=(),
+            capture_output=True,
+            check=False,
+        )
+        if not tried.returncode:
+            return program
+    return ""
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    if os.geteuid() != 0:
+        pytest.skip(ROOT)
+    found = _python()
+    if not found:
+        pytest.skip(f"needs an interpreter and this package where user nobody can read them: not {sys.executable}")
+    return found
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """Gives a folder that everybody may go through and write in."""
+    with tempfile.TemporaryDirectory(prefix="run-as-", dir="/tmp") as name:
+        os.chmod(name, 0o1777)
+        yield Path(name)
+
+
+@pytest.fixture
+def lab(python: str, tmp_path: Path) -> Iterator[Lab]:
+    with tempfile.TemporaryDirectory(prefix="runs-", dir="/tmp") as runs:
+        lab = Lab(tmp_path / "home")
+        lab.home.write_config(Config(clusters=clusters(), run_as=USERS, run_folder=f"{runs}/made"))
+        os.chmod(runs, 0o755)
+        lab.up(port=0)
+        try:
+            for team in (*USERS, "strays"):
+                lab.set_team(team)
+            lab.set_team("grasp", parent="arms")
+            yield lab
+        finally:
+            for view in lab.ps():
+                if not ended(view.state):
+                    lab.stop(view.id)
+            until(lambda: all(ended(view.state) for view in lab.ps()), "jobs to end", wait_s=40)
+            lab.down()
+
+
+def _runs(lab: Lab) -> Path:
+    return lab.home.run_folder(lab.home.config())
+
+
+def _job(python: str, program: str, *words: str, team: str, **fields: object) -> JobSpec:
+    command = [python, "-c", program, *words]
+    return job("job", command, on=["h100"], team=team, environment={"PYTHONPATH": LIBRARIES}, **fields)  # type: ignore[arg-type]
+
+
+def _well(lab: Lab, view: JobView) -> JobView:
+    over = lab.wait(view.id, timeout_s=90)
+    assert over.state is JobState.SUCCEEDED, (over.reason, b"".join(lab.logs(view.id)).decode())
+    return over
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_job_of_another_user_reaches_nothing_of_the_server_or_of_other_teams(
+    lab: Lab, python: str, open_folder: Path
+) -> None:
+    lab.set_secret("arms", "REGISTRY", NewSecret(value=SECRET))
+    gate = open_folder / "gate"
+    gate.mkdir()
+    gate.chmod(0o777)
+    victim = lab.run(_job(python, VICTIM, str(gate), team="grasp", secret_files=["REGISTRY"]))
+    until((gate / "told").exists, "the job of the one team to be under way")
+    told = json.loads((gate / "told").read_text())
+    games, server = pwd.getpwnam("games"), lab.home.server()
+    assert server is not None
+    assert told["is"] == [[games.pw_uid] * 3, [games.pw_gid] * 3, sorted(os.getgrouplist("games", games.pw_gid))]
+    assert told["home"] == [games.pw_dir, "games", "games"]
+    assert told["reads"] == SECRET
+
+    home, runs = lab.home.path, _runs(lab)
+    (order,) = home.glob("engines/*/*/node-0/order.json")
+    files = [home / name for name in ("token", "key", "secrets.key", "state.db", "config.yaml", "server.log")]
+    assert all(file.exists() for file in files)
+    mine = [Path(told["work"], "mine"), Path(told["secret"])]
+    tries = [
+        f"{what} {path}" for path in (*files, order, order.parent / "agent.log", *mine) for what in ("read", "write")
+    ]
+    tries += [
+        f"look {path}" for path in (home, runs, told["work"], Path(told["secret"]).parent, Path(told["socket"]).parent)
+    ]
+    tries += [f"remove {path}" for path in (told["socket"], *mine, home / "token")]
+    tries += [
+        f"make {path}" for path in (home / "x", runs / "x", Path(told["socket"]).parent / "x", Path(told["work"], "x"))
+    ]
+    tries += [
+        f"call {told['socket']}",
+        f"call {told['socket']}.files",
+        f"read {told['arena']}",
+        f"write {told['arena']}",
+    ]
+    tries += [f"found {runs}/*"]
+    processes = {"server": server.pid, "agent": told["agent"], "victim": told["pid"]}
+    guards = [child for child in _children(told["agent"]) if child != told["pid"]]
+    assert guards
+    for pid in (*processes.values(), *guards):
+        tries += [f"read /proc/{pid}/{name}" for name in ("environ", "mem", "maps")]
+        tries += [f"look /proc/{pid}/{name}" for name in ("fd", "cwd")]
+        tries += [f"end {pid}", f"trace {pid}"]
+    (open_folder / "tries").write_text("\n".join(tries))
+    spy = lab.run(_job(python, SPY, str(open_folder / "tries"), team="vision"))
+    _well(lab, spy)
+    said = json.loads(b"".join(lab.logs(spy.id)))
+    assert said["uid"] == pwd.getpwnam("nobody").pw_uid
+    assert {line: came for line, came in said["came"].items() if came == "done"} == {}
+    refusals = {"PermissionError", "FileNotFoundError"}  # The latter of what it cannot even see.
+    assert set(said["came"].values()) <= refusals
+    assert [line for line, came in said["came"].items() if came == "FileNotFoundError"] == [f"found {runs}/*"]
+    assert len(said["came"]) == len(set(tries))
+
+    (gate / "go").touch()
+    assert _well(lab, victim).result["still"] == "work of team arms[secret REGISTRY]"
+    until(lambda: not list(runs.iterdir()), "folders of jobs that have ended to go")
+    assert not Path(told["secret"]).parent.exists()
+    with pytest.raises(NotAllowed, match="run_as"):
+        lab.run(_job(python, SPY, team="strays"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_job_of_another_user_goes_on_from_its_snapshots_after_a_rank_is_killed(
+    lab: Lab, python: str, open_folder: Path
+) -> None:
+    def count(*halts: str) -> JobView:
+        words = ("60", "7", str(open_folder), *halts)
+        return lab.run(_job(python, COUNTER, *words, team="arms", replicas=2, each={"memory_gib": 2}))
+
+    undisturbed = _well(lab, count())
+    view = count("20")
+    pids = [rank.pid for rank in halted(lab, view.id, open_folder, 20).attempts[-1].ranks]
+    assert {os.stat(f"/proc/{pid}").st_uid for pid in pids} == {pwd.getpwnam("games").pw_uid}
+    until(lambda: CheckpointDurableEvent.kind in kinds(lab, view.id), "a durable checkpoint")
+    kill(pids[0])
+    (open_folder / "go-20").touch()
+    over = _well(lab, view)
+    assert [over.result[f"number_{rank}"] for rank in range(2)] == [
+        undisturbed.result[f"number_{rank}"] for rank in range(2)
+    ]
+    resumed = [event.detail for event in lab.events(view.id) if event.kind == GenerationResumedEvent.kind]
+    assert [(one["step"], one["source"]) for one in resumed][-1] == (14, "arena")
+    assert over.result["generation"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_killed_agent_leaves_nothing_of_ranks_of_another_user(lab: Lab, python: str, open_folder: Path) -> None:
+    lab.set_secret("arms", "REGISTRY", NewSecret(value=SECRET))
+    view = lab.run(_job(python, VICTIM, str(open_folder), team="arms", secret_files=["REGISTRY"]))
+    until((open_folder / "told").exists, "the job to be under way")
+    told = json.loads((open_folder / "told").read_text())
+    (open_folder / "go").touch()
+    kill(told["agent"])
+    until(lambda: not any(_lives(told[name]) for name in ("pid", "stray")), "its processes to end")
+    until(lambda: not Path(told["secret"]).parent.exists(), "its secrets to go")
+    until(lambda: not Path(told["socket"]).parent.exists(), "its folder to go")
+    assert len(_well(lab, view).attempts) == 2
+
+
+@pytest.mark.slow
+def test_teams_whose_jobs_run_as_different_users_may_both_have_people(lab: Lab) -> None:
+    lab.new_token(NewToken(holder="ada", team=TeamName("arms")))
+    lab.new_token(NewToken(holder="bo", team=TeamName("vision")))
+    lab.new_token(NewToken(holder="cy", team=TeamName("strays")))  # Who can submit nothing.
+    told = _ms(lab, "up") + _ms(lab, "cluster", "check", "alpha")
+    assert ACCOUNT not in told
+    assert told.count("Jobs run as users of their teams: games, nobody.") == 2
+    lab.down()
+    lab.home.write_config(
+        Config(
+            clusters=clusters(),
+            run_as={**USERS, "hands": "nobody", "thumbs": "nobody"},
+            run_folder=str(_runs(lab)),
+            public_url="http://a.example.org",
+        )
+    )
+    lab.up(port=0)  # Reached from elsewhere, without a word on sharing the account.
+    lab.set_team("hands")
+    with pytest.raises(Conflict, match="run_as"):
+        lab.new_token(NewToken(holder="di", team=TeamName("hands")))
+    with pytest.raises(Conflict, match="run_as"):
+        lab.set_team("hands", parent="arms")
+    with pytest.raises(Conflict, match="add a team"):
+        lab.set_team("thumbs", parent="arms")
+
+
+def _ms(lab: Lab, *words: str) -> str:
+    command = [sys.executable, "-c", "from mainspring.app.cli.main import main; main()", *words]
+    environment = {**os.environ, "MAINSPRING_HOME": str(lab.home.path), "COLUMNS": "200"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "matched", "kind"),
+    [
+        ({"run_as": {"arms": "nobody-of-that-name"}}, "users of this machine", InvalidSpec),
+        ({"run_as": {"*": "root"}}, "the server's own account", InvalidSpec),
+        ({"run_as": {"arms": "nobody"}, "run_folder": "/proc/version"}, "/proc/version", Unavailable),
+        ({"run_as": {"arms": "nobody"}, "run_folder": "/root/.made-for-a-test"}, "no way to", Unavailable),
+        ({"run_as": {"arms": "nobody"}, "run_folder": "/tmp"}, "nobody else can write", Unavailable),
+    ],
+)
+def test_a_server_that_cannot_run_jobs_as_its_configuration_says_does_not_start(
+    python: str, tmp_path: Path, given: dict[str, object], matched: str, kind: type[Exception]
+) -> None:
+    lab = Lab(tmp_path / "home")
+    lab.home.write_config(Config(clusters=clusters(), **given))  # type: ignore[arg-type]
+    try:
+        with pytest.raises(kind, match=matched):
+            lab.up(port=0)
+        assert lab.home.server() is None
+    finally:
+        lab.down()
+        with suppress(FileNotFoundError):
+            Path("/root/.made-for-a-test").rmdir()
+
+
+def test_a_home_that_others_can_look_into_is_no_home_for_jobs_of_other_users(python: str, tmp_path: Path) -> None:
+    lab = Lab(tmp_path / "home")
+    lab.home.write_config(Config(clusters=clusters(), run_as=USERS))
+    lab.home.path.chmod(0o755)
+    with pytest.raises(NotAllowed, match="chmod"):
+        lab.up(port=0)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"run_as": {"arms": ""}},
+        {"run_as": {"arms": "a b"}},
+        {"run_as": {"**": "nobody"}},
+        {"run_as": {f"team-{number}": "nobody" for number in range(1_001)}},
+        {"run_folder": "runs"},
+        {"run_folder": "/a/../b"},
+        {"run_folder": "/" + "a" * 100},
+    ],
+)
+def test_users_to_run_jobs_as_that_cannot_be_are_refused(given: dict[str, object]) -> None:
+    with pytest.raises(InvalidSpec, match=next(iter(given))):
+        Config(**given)  # type: ignore[arg-type]
