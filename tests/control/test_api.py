@@ -100,6 +100,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, world_type: type[World]) ->
 @pytest.fixture
 def api(world: World, served: Served) -> Iterator[Api]:
     served.app.state.control = world.control
+    served.app.state.followers = Followers()  # The last world's newest event is none of this one's.
     made = Api(world, served.url)
     yield made
     made.http.close()
