@@ -140,6 +140,23 @@ def test_a_team_sees_its_own_jobs_and_those_below_alone(teams: World) -> None:
     assert len(control.jobs(_caller(teams, TeamRole.AUDITOR))) == 4
 
 
+@pytest.mark.parametrize("step", ["", "@7"])
+def test_a_job_begins_from_no_checkpoint_of_a_job_that_its_submitter_may_not_read(teams: World, step: str) -> None:
+    hidden, own = (teams.submit(teams.spec("train", team=team)) for team in (VISION, GRASP))
+    member = _caller(teams, TeamRole.MEMBER)
+
+    def begin(source: str) -> object:
+        spec = teams.spec(team=GRASP, begins_from=f"{source}{step}")
+        return teams.control.submit(Submit(spec=spec), member).spec.begins_from
+
+    with pytest.raises(NotFound, match="no checkpoint of"):
+        begin(hidden)
+    assert begin(own) == f"{own}{step}"
+    assert begin("imported-by-somebody") == f"imported-by-somebody{step}"
+    teams.control.people.set_team(Team(name=VISION, parent=TeamName(LAB), open=True))
+    assert begin(hidden) == f"{hidden}{step}"
+
+
 def test_an_open_team_is_read_by_everybody_and_changed_by_nobody_else(teams: World) -> None:
     job = teams.submit(teams.spec(team=VISION))
     member = _caller(teams, TeamRole.MEMBER)

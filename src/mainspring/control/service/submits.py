@@ -30,7 +30,7 @@ from mainspring.control.store.tokens import Caller, sight
 from mainspring.domain.answers import ArrayView, JobView, Submit
 from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, NotFound, nearest
 from mainspring.domain.ids import JobId, TeamName, checked_name, draw_id
-from mainspring.domain.job import LAB, JobSpec
+from mainspring.domain.job import LAB, JobSpec, checkpoint_named
 from mainspring.domain.life import JobState
 from mainspring.domain.ports import Clock, Dice
 from mainspring.domain.team import Right, user_of, with_those_above
@@ -151,9 +151,9 @@ class Submits:
         return answers
 
     def _require_named(self, connection: sa.Connection, fresh: Sequence[Submit], caller: Caller) -> None:
-        """Refuses jobs to come after and secrets that are not there for the caller."""
-        if after := dict.fromkeys(job for submit in fresh for job in submit.spec.after):
-            _require_jobs(connection, list(after), sight(connection, caller))
+        """Refuses jobs to come after, checkpoints and secrets that are not there for the caller."""
+        if any(one.spec.after or one.spec.begins_from for one in fresh):
+            _require_jobs(connection, [one.spec for one in fresh], sight(connection, caller))
         for team, names in dict.fromkeys((one.spec.team, one.spec.secrets) for one in fresh):
             if names:
                 caller.require(connection, Right.USE_SECRETS, team)
@@ -272,19 +272,27 @@ def _require_same(made: Any, submit: Submit) -> None:
         )
 
 
-def _require_jobs(connection: sa.Connection, after: Sequence[JobId], seen: frozenset[TeamName] | None) -> None:
-    """Refuses jobs to come after that nobody submitted: the job would wait for ever.
+def _require_jobs(connection: sa.Connection, fresh: Sequence[JobSpec], seen: frozenset[TeamName] | None) -> None:
+    """Refuses jobs to come after that nobody submitted, for the job would wait for ever, and checkpoints of jobs that
+    the caller may not read. What no job made is an import: they are everybody's.
 
     Args:
         seen: The teams whose jobs the caller may read, None for all.
 
     Raises:
-        NotFound: One of them is not known.
+        NotFound: One of them is not there for the caller.
     """
-    known = jobs_by_id(connection, after)
-    unknown = [job for job in after if job not in known or (seen is not None and known[job].team not in seen)]
-    if unknown:
-        raise NotFound("submit a job", on="field 'after'", got=f"no job {unknown[0][:80]!r}", next_step="ms ps")
+    after = dict.fromkeys(job for spec in fresh for job in spec.after)
+    sources = dict.fromkeys(JobId(checkpoint_named(spec.begins_from)[0]) for spec in fresh if spec.begins_from)
+    known = jobs_by_id(connection, [*after, *sources])
+    hidden = {job for job, found in known.items() if seen is not None and found.team not in seen}
+    for job in after:
+        if job not in known or job in hidden:
+            raise NotFound("submit a job", on="field 'after'", got=f"no job {job[:80]!r}", next_step="ms ps")
+    for job in sources:
+        if job in hidden:
+            told = f"no checkpoint of {job[:80]!r}"
+            raise NotFound("submit a job", on="field 'begins_from'", got=told, next_step="ms checkpoint ls")
 
 
 def view_new(made: JobMade) -> JobView:
