@@ -1,10 +1,10 @@
 """From a submit to the first instruction of the job's program, on an idle lab of one machine.
 
 Run as `python -m benchmarks.control_latency [--quick]`. One client submits a job to the local engine of a server on
-this machine, waits until it has ended and the server is at rest, and submits the next. `median_s`, `p90_s`: from before the
-call until the program, `python -I`, reads the clock as the first thing it does. `ours_s`: the median less twice that of
-`python -I -c pass` in the same round, for the agent's interpreter and the program's own. Medians of 3 rounds. `loop_s`
-is the time of 6,000,000 turns of `total += i * i % 7`, by which bounds scale (0.20 s is the reference).
+this machine, waits until it has ended and the server is at rest, and submits the next. `median_s`, `p90_s`: from before
+the call until the program, `python -I`, reads the clock as the first thing it does. `ours_s`: the median less twice
+that of `python -I -c pass` in the same round, for the agent's interpreter and the program's own. Medians of 3 rounds.
+`loop_s` is the time of 6,000,000 turns of `total += i * i % 7`, by which bounds scale (0.20 s is the reference).
 """
 
 from __future__ import annotations
