@@ -21,6 +21,7 @@ from mainspring.domain.answers import (
     Shift,
     TeamUse,
     TeamView,
+    Waiting,
     WaitView,
     WhatIfAnswer,
     Why,
@@ -195,8 +196,20 @@ def test_teams_show_promises_limits_and_use() -> None:
         order=TeamOrder.ATTAINED,
     )
     use = TeamUse(chips={ChipName("h100"): 8.0, ChipName("v5e"): 0.5}, dollars=120.0)
-    shown = _drawn(teams_table((TeamView(team=team, use=use), TeamView(team=Team(name=TeamName("idle"))))))
-    for words in ("8 h100, 0.5 v5e", "64 chips", "32 h100", "16 h100", "$120 of 500 in 7 d", "least had first"):
+    waiting = Waiting(jobs=7, jobs_max=9, bytes=3 << 30, bytes_max=None)
+    shown = _drawn(
+        teams_table((TeamView(team=team, use=use, waiting=waiting), TeamView(team=Team(name=TeamName("idle")))))
+    )
+    for words in (
+        "8 h100, 0.5 v5e",
+        "64 chips",
+        "32 h100",
+        "16 h100",
+        "$120 of 500 in 7 d",
+        "least had first",
+        "7 of 9",
+        "3.0 GiB",
+    ):
         assert words in shown
 
 

@@ -15,13 +15,15 @@ import pytest
 from mainspring.app.base.client import Client
 from mainspring.app.base.system import SystemClock
 from mainspring.app.sdk.lab import Lab
-from mainspring.app.server.arrivals import REFUSED, Inboxes
+from mainspring.app.server.arrivals import RECORDING_BYTES_MIN, REFUSED, Inboxes
 from mainspring.app.server.daemon import running
-from mainspring.app.server.programs.take_in import take_in
+from mainspring.app.server.programs.take_in import ABANDONED_S, take_in
 from mainspring.control.api_arrivals import PIECE_BYTES
-from mainspring.domain.answers import Standing
-from mainspring.domain.errors import DamagedData, InvalidInput, MainspringError, NotAllowed
-from mainspring.objects import Blob, blob_of_file
+from mainspring.domain.answers import Claim, Standing
+from mainspring.domain.errors import DamagedData, InvalidInput, LimitReached, MainspringError, NotAllowed
+from mainspring.domain.job import LAB
+from mainspring.objects import Blob, blob_of_file, open_store
+from mainspring.testing import FakeClock
 from tests.app.conftest import until
 from tests.data.making import record
 
@@ -152,6 +154,41 @@ def test_recordings_refused_by_a_recipe_are_read_again_by_the_next(lab: Lab, tmp
     lab.data.send_recipe(recipe, "pick")
     assert lab.data.upload(path, "pick", wait_s=WAIT_S).standing is Standing.TAKEN
     assert lab.data.version("pick").features.names("action") != ()
+
+
+def test_recording_counts_as_its_senders_from_before_its_first_byte_until_it_is_in_a_dataset(tmp_path: Path) -> None:
+    inboxes, clock = Inboxes(tmp_path / "arrivals"), FakeClock()
+    clock.advance(SystemClock().now_s() - clock.now_s())
+    taken, refused, abandoned = (tmp_path / f"{name}.mcap" for name in ("taken", "refused", "abandoned"))
+    for path in (taken, abandoned):
+        record(path, seed=len(path.name))
+    refused.write_bytes(bytes(range(256)) * 40)
+    told: list[tuple[int, int]] = []
+
+    def claim(path: Path, size_bytes: int = 1) -> None:
+        one = Claim(holder="ada", team=LAB, size_bytes=size_bytes)
+        inboxes.claim("pick", path.name, blob_of_file(path), one, lambda all, more: told.append((len(all), more)))
+
+    def full(_: object, more: int) -> None:
+        raise LimitReached("send a recording", got=str(more))
+
+    for path in (taken, taken, refused, abandoned):
+        claim(path, RECORDING_BYTES_MIN + 1)
+    assert told == [(number, RECORDING_BYTES_MIN + 1) for number in range(3)]
+    one = Claim(holder="ada", team=LAB, size_bytes=1)
+    with pytest.raises(LimitReached, match=str(RECORDING_BYTES_MIN)):
+        inboxes.claim("pick", "other.mcap", Blob(id="0" * 64, size_bytes=1), one, full)
+    for path in (taken, refused):
+        inboxes.append("pick", path.name, blob_of_file(path), 0, path.read_bytes())
+    store = open_store(f"file://{tmp_path / 'objects'}")
+    list(take_in(inboxes.folder / "pick", store, clock))
+    assert len(inboxes.claimed()) == 2  # What was refused lies there, and the last may still come.
+    clock.advance(ABANDONED_S + 1.0)
+    list(take_in(inboxes.folder / "pick", store, clock))
+    assert len(inboxes.claimed()) == 1
+    claim(taken)
+    assert len(told) == 3  # Whole and taken: it is nobody's any more.
+    assert len(Inboxes(inboxes.folder).claimed()) == 1
 
 
 def test_reading_an_inbox_that_was_left_in_the_middle_has_the_same_effect(tmp_path: Path) -> None:

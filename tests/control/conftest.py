@@ -60,7 +60,7 @@ class World:
         self.starts = 0
         self.restart()
 
-    def restart(self, *, policy: Policy | None = None) -> None:
+    def restart(self, *, policy: Policy | None = None, settings: Settings | None = None) -> None:
         """A new controller process on the same store."""
         self.starts += 1
         self.control = Control(
@@ -71,7 +71,7 @@ class World:
             access=AgentAccess(
                 controller_url="http://127.0.0.1:1", objects_url="file:///objects", key="a key", secret_keys=self.keys
             ),
-            settings=Settings(),
+            settings=settings or Settings(),
             policy=policy,
         )
         self.loop: Loop = self.control.new_loop()

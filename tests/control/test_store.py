@@ -24,6 +24,7 @@ from mainspring.control.store.holdings import grants, parts
 from mainspring.control.store.records import jobs_by_id, specs, tenants, text_of
 from mainspring.control.store.schema import allocations, leases, metadata, teams
 from mainspring.control.store.store import Together
+from mainspring.control.store.tallies import Tally, tallies_of_teams, tally_of_person
 from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, NotFound, StorageFull, Unavailable
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, JobId, NodeName
 from mainspring.domain.job import LAB, MAIN, JobSpec, Option, Role
@@ -89,6 +90,19 @@ def test_store_of_the_first_shape_keeps_its_jobs_attempts_and_teams(tmp_path: Pa
         )
         assert specs(connection, [JobId("job-1")]) == {"job-1": spec}
         assert usage(connection, now_s=110.0)[LAB] == pytest.approx(200.0, rel=0.01)
+
+
+def test_store_of_before_tallies_counts_the_jobs_that_have_not_ended(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    job = {"name": "old", "team": "lab", "submitted_s": 1.0, "reason": "", "step": -1, "metrics": "{}", "result": "{}"}
+    live = [job | {"id": f"job-{at}", "state": state, "owner": owner} for at, (state, owner) in enumerate(_TALLIED)]
+    _at(url, "0010", [("jobs", each | {"spec": "spec"}) for each in live])
+    with open_store(url).read() as connection:
+        assert tally_of_person(connection, "ada") == Tally(jobs=2, letters=8)
+        assert tallies_of_teams(connection) == {LAB: Tally(jobs=3, letters=12)}
+
+
+_TALLIED = [("queued", "ada"), ("stopping", "ada"), ("running", ""), ("failed", "ada"), ("cancelled", "bo")]
 
 
 def _grant(*nodes: str, ranks: int = 1) -> Grant:

@@ -6,7 +6,7 @@ What there is to call is listed in `domain.routes`; here each becomes an endpoin
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from operator import attrgetter
@@ -219,14 +219,33 @@ def _arrival(*, request: Request, caller: Caller, dataset: str, name: str, id: s
 async def _receive(
     *, request: Request, caller: Caller, dataset: str, name: str, id: str, size: int, offset: int
 ) -> Response:
-    blob = Blob(id=id, size_bytes=size)
+    blob, arrivals, admit = (
+        Blob(id=id, size_bytes=size),
+        _arrivals(request),
+        partial(_control(request).people.admit, caller),
+    )
+    claim = answers.Claim(holder=caller.holder, team=caller.team, size_bytes=size)
+    await to_thread.run_sync(arrivals.claim, dataset, name, blob, claim, admit)
     parts = request.stream()
-    return _answer(await received(_arrivals(request), parts, dataset=dataset, name=name, blob=blob, offset=offset))
+    return _answer(await received(arrivals, parts, dataset=dataset, name=name, blob=blob, offset=offset))
 
 
 def _set_recipe(*, request: Request, caller: Caller, dataset: str, body: bytes) -> Response:
     _arrivals(request).set_recipe(dataset, body)
     return Response(status_code=204)
+
+
+def _teams(*, request: Request, caller: Caller) -> Response:
+    return _answer(_control(request).people.teams(caller, claimed=_claimed(request)))
+
+
+def _whoami(*, request: Request, caller: Caller) -> Response:
+    return _answer(_control(request).people.whoami(caller, claimed=_claimed(request)))
+
+
+def _claimed(request: Request) -> Sequence[answers.Claim]:
+    arrivals = cast("Arrivals | None", request.app.state.arrivals)
+    return () if arrivals is None else arrivals.claimed()
 
 
 _OWN: Mapping[Route[..., Any], Callable[..., Any]] = {
@@ -240,6 +259,8 @@ _OWN: Mapping[Route[..., Any], Callable[..., Any]] = {
     Calls.arrival: _arrival,
     Calls.send: _receive,
     Calls.set_recipe: _set_recipe,
+    Calls.teams: _teams,
+    Calls.whoami: _whoami,
 }  # Whatever is more than a message in and a message out.
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from anyio import to_thread
 from starlette.requests import ClientDisconnect
 
-from mainspring.domain.answers import ArrivalView
+from mainspring.domain.answers import ArrivalView, Claim
 from mainspring.objects import Blob, Data
 
 PIECE_BYTES = 1 << 20  # What is handed on at once: bounds the memory of a connection, and what a broken one loses.
@@ -24,6 +24,22 @@ class Arrivals(Protocol):
             InvalidInput: The dataset's or the recording's name cannot be one, or its size is out of bounds.
             Unavailable: This server takes no recordings.
         """
+
+    def claim(
+        self, dataset: str, name: str, blob: Blob, claim: Claim, admit: Callable[[Sequence[Claim], int], None]
+    ) -> None:
+        """Notes who sends a recording, before its first byte; one that was noted, or has arrived, changes nothing.
+
+        Args:
+            claim: Who; the recording counts as at least `RECORDING_BYTES_MIN`.
+            admit: Told what waits already, and the bytes to come; raises where those are too many.
+
+        Raises:
+            InvalidInput: As for `view`.
+        """
+
+    def claimed(self) -> Sequence[Claim]:
+        """Returns who has sent, or is sending, what is in no dataset yet."""
 
     def append(self, dataset: str, name: str, blob: Blob, offset: int, body: Data) -> ArrivalView:
         """Adds bytes to a recording; with the last of them it has arrived. Bytes that are here change nothing.

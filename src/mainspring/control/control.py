@@ -23,9 +23,9 @@ from mainspring.control.service.questions import Questions
 from mainspring.control.service.submits import Submits, array_of, view_new
 from mainspring.control.service.views import JobFilter, count_jobs, find_job, list_jobs, view_clusters, view_job
 from mainspring.control.state.active_state import ActiveState
+from mainspring.control.state.fleet import FleetView
 from mainspring.control.state.latest_plan import LatestPlans
 from mainspring.control.store.audit import note
-from mainspring.control.store.fleet import FleetView
 from mainspring.control.store.holdings import allocation_of_rank
 from mainspring.control.store.ledger import StateWriter, StopCause
 from mainspring.control.store.records import attempts_of, events_since, jobs_of_array, newest_event
@@ -107,7 +107,7 @@ class Control:
         self.questions = Questions(store, self.pictures, clock)
         keys = SecretKeys(access.secret_keys, dice)
         self._submits = Submits(
-            store, KnownMachines(self.fleet), clock, dice, keys, self.wake.set, run_as=self.settings.run_as
+            store, KnownMachines(self.fleet), clock, dice, keys, self.wake.set, settings=self.settings
         )
         self.people = People(store, self.pictures, clock, dice, keys, self.wake.set, settings=self.settings)
         self.pulse = Pulse(clock, self.fleet, self._engines)

@@ -8,7 +8,8 @@
     │   └── DamagedData             a recording, checkpoint or dataset whose bytes do not hold together
     ├── NotFound                    a name or id that nothing here answers to
     ├── Conflict                    the thing exists already, or has moved on since the caller looked
-    │   └── IllegalTransition       a life cycle step its table does not allow
+    │   ├── IllegalTransition       a life cycle step its table does not allow
+    │   └── LimitReached            more kept waiting than a person or a team may
     ├── NotAllowed                  a token that is missing, wrong, or too weak
     └── Unavailable                 a store, server or device that does not answer; trying again may help
         ├── StorageFull             no room left where bytes must go
@@ -110,6 +111,12 @@ class IllegalTransition(Conflict):
     """A life cycle step its table does not allow."""
 
     wire_name = "IllegalTransition"
+
+
+class LimitReached(Conflict):
+    """More kept waiting than a person, a team or the whole lab may: it helps that some of it ends."""
+
+    wire_name = "LimitReached"
 
 
 class NotAllowed(MainspringError):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 
 from mainspring.domain.codec import message
@@ -11,6 +12,7 @@ from mainspring.domain.errors import InvalidInput
 from mainspring.domain.ids import ChipName, TeamName, checked_name
 
 CHIPS_MAX = 1e9
+BYTES_MAX = 1 << 60
 EVERY_TEAM = "*"
 
 
@@ -37,6 +39,9 @@ class Team:
         budget_days: Length of the budget's sliding window.
         order: In which order its own jobs are taken.
         open: Whether whoever may read anything may read its jobs.
+        jobs_max: The most jobs that have not ended of the team and those below it, or None for the lab's default.
+        bytes_max: The most bytes of recordings that its people and those below have sent and that are in no dataset
+            yet, or None for the lab's default.
     """
 
     name: TeamName
@@ -50,6 +55,8 @@ class Team:
     budget_days: float = 30.0
     order: TeamOrder = TeamOrder.AGE
     open: bool = False
+    jobs_max: int | None = None
+    bytes_max: int | None = None
 
     def __post_init__(self) -> None:
         """Checks the name and the numbers.
@@ -63,6 +70,8 @@ class Team:
         self._check("chips_max", self.chips_max, 0.0, CHIPS_MAX)
         self._check("weight", self.weight, 1e-6, 1e6)
         self._check("dollars_max", self.dollars_max, 0.0, 1e12)
+        self._check("jobs_max", self.jobs_max, 0, CHIPS_MAX)
+        self._check("bytes_max", self.bytes_max, 0, BYTES_MAX)
         self._check("budget_days", self.budget_days, 1e-3, 3_660.0)
         for what in ("guarantee", "borrow_max", "lend_max"):
             for chip, chips in getattr(self, what).items():
@@ -72,6 +81,42 @@ class Team:
     def _check(self, what: str, number: float | None, least: float, most: float) -> None:
         if number is not None and not least <= number <= most:
             raise InvalidInput("accept a team", on=self.name, got=f"{what} {number:g}", wanted=f"{least:g} to {most:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What may wait here: jobs that have not ended, and bytes of recordings that are in no dataset yet.
+
+    Args:
+        person_jobs: Of one person, in all teams; two whole batches.
+        person_bytes: Of one person, or of one robot that has a token of its own; four of the longest recordings.
+        team_jobs: Of a team and those below it, where the team has no limit of its own; the top of the tree has only
+            such a limit.
+        team_bytes: The same, in bytes.
+    """
+
+    person_jobs: int = 20_000
+    person_bytes: int = 1 << 40
+    team_jobs: int = 100_000
+    team_bytes: int = 16 << 40
+
+    def __post_init__(self) -> None:
+        """Checks the numbers.
+
+        Raises:
+            InvalidInput: One is out of its range.
+        """
+        for name, number in dataclasses.asdict(self).items():
+            if not 0 <= number <= BYTES_MAX:
+                raise InvalidInput("accept limits", on=name, got=str(number), wanted=f"0 to {BYTES_MAX}")
+
+    def jobs_of(self, team: Team) -> int | None:
+        """Returns the most jobs of a team and those below it, None for no limit of theirs."""
+        return self.team_jobs if team.jobs_max is None and team.parent is not None else team.jobs_max
+
+    def bytes_of(self, team: Team) -> int | None:
+        """Returns the most bytes of a team and those below it, None for no limit of theirs."""
+        return self.team_bytes if team.bytes_max is None and team.parent is not None else team.bytes_max
 
 
 def with_those_above(tree: Iterable[Team], team: TeamName) -> tuple[TeamName, ...]:

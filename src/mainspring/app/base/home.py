@@ -31,7 +31,7 @@ from mainspring.app.base.specs import read_policy, read_yaml
 from mainspring.domain.codec import decode, encode, from_plain, to_plain
 from mainspring.domain.errors import InvalidMessage, InvalidSpec, NotFound
 from mainspring.domain.ports import Dice
-from mainspring.domain.team import EVERY_TEAM
+from mainspring.domain.team import EVERY_TEAM, Limits
 from mainspring.engines.common.kind import ClusterSettings
 from mainspring.engines.registry import KEYS_BEFORE, cluster_from, found_clusters, kind_named, plain_from
 
@@ -70,6 +70,7 @@ class Config:
             "*" stands for all others. Empty where jobs run under the server's own account.
         run_folder: Absolute folder for what such jobs are handed, which these users can reach; "" for one of the home's
             own below `RUN_FOLDERS`.
+        limits: What people, and teams without limits of their own, may have waiting.
         clusters: Every cluster; an entry names its kind.
     """
 
@@ -84,6 +85,7 @@ class Config:
     shared_account: bool = False
     run_as: Mapping[str, str] = field(default_factory=dict)
     run_folder: str = ""
+    limits: Limits = field(default_factory=Limits)
     clusters: tuple[ClusterSettings, ...] = field(default_factory=found_clusters)
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ import typer
 from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.render import checkpoints as look
 from mainspring.app.render.progress import bytes_bar
-from mainspring.app.render.tables import show
+from mainspring.app.render.tables import show, size_text
 from mainspring.app.sdk.checkpoints import CheckpointFinder
 from mainspring.checkpoint import (
     KEEP_STEPS,
@@ -146,7 +146,7 @@ def export_command(
     with _progress("export", size_bytes) as progress:
         write(source, path, progress=progress)
     facts = {"checkpoint": source.name, "path": str(path), "format": form.value, "arrays": len(source.arrays)}
-    told = f"Wrote {source.name} to {path}: {len(source.arrays)} arrays, {look.size_text(size_bytes)}, {form.value}."
+    told = f"Wrote {source.name} to {path}: {len(source.arrays)} arrays, {size_text(size_bytes)}, {form.value}."
     show({**facts, "size_bytes": size_bytes}, as_json=as_json, look=lambda: told)
 
 
@@ -172,7 +172,7 @@ def import_command(
     at = max(source.facts.step, 0) if step is None else step
     with _progress("import", sum(array.size_bytes for array in source.arrays)) as progress:
         manifest = import_source(shelf.store, source, job=job, step=at, now_s=time.time(), progress=progress)
-    told = f"Took in {path} as {job}@{at}: {len(source.arrays)} arrays, {look.size_text(manifest.size_bytes)}."
+    told = f"Took in {path} as {job}@{at}: {len(source.arrays)} arrays, {size_text(manifest.size_bytes)}."
     show(look.row_of(manifest), as_json=as_json, look=lambda: f"{told}\nLook: ms checkpoint show {job}@{at}")
 
 
@@ -193,5 +193,5 @@ def gc_command(
     show(
         found,
         as_json=as_json,
-        look=lambda: f"{told} {len(found.keys)} objects, {look.size_text(found.size_bytes)}; whole steps: {steps}.",
+        look=lambda: f"{told} {len(found.keys)} objects, {size_text(found.size_bytes)}; whole steps: {steps}.",
     )

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
-from mainspring.app.render.tables import Listing, ago, facts_grid, framed
+from mainspring.app.render.tables import Listing, ago, facts_grid, framed, size_text
 from mainspring.checkpoint import Manifest
 from mainspring.checkpoint.difference import Difference, Numbers
 from mainspring.checkpoint.interop import ArraySource, ArraySpec
@@ -19,7 +19,6 @@ from mainspring.domain.wire import Part
 TREE_LINES_MAX = 40  # A screen.
 _FACTS_SHOWN = 20
 _FACT_LENGTH_MAX = 200
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _WORDS = {Part.WEIGHTS: "weights", Part.OPTIMIZER: "optimizer", Part.OTHER: "other"}
 
 
@@ -67,14 +66,6 @@ class PartSize:
     arrays: int = 0
     elements: int = 0
     size_bytes: int = 0
-
-
-def size_text(size_bytes: float) -> str:
-    """Returns a size as people say it."""
-    unit = 0
-    while size_bytes >= 1_024 and unit + 1 < len(_UNITS):
-        size_bytes, unit = size_bytes / 1_024, unit + 1
-    return f"{size_bytes:.0f} {_UNITS[unit]}" if unit == 0 else f"{size_bytes:.1f} {_UNITS[unit]}"
 
 
 def row_of(manifest: Manifest) -> Row:

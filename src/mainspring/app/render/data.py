@@ -11,8 +11,7 @@ from rich.console import Group, RenderableType
 from rich.tree import Tree
 
 from mainspring import data  # Loads its names when they are used, so that other verbs start fast.
-from mainspring.app.render.checkpoints import size_text
-from mainspring.app.render.tables import Listing, ago, facts_grid, framed
+from mainspring.app.render.tables import Listing, ago, facts_grid, framed, size_text
 from mainspring.app.sdk.data import SplitReport
 from mainspring.domain.answers import ArrivalView
 

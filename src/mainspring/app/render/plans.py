@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mainspring.app.render.events import events_table, notable
-from mainspring.app.render.tables import Listing, ago, asked, clock_text, facts_grid, framed, start_text
+from mainspring.app.render.tables import Listing, ago, asked, clock_text, facts_grid, framed, size_text, start_text
 from mainspring.domain.answers import Event, JobView, PlanView, TeamView, WaitView, WhatIfAnswer, Why
 from mainspring.domain.ids import JobId
 from mainspring.domain.job import JobSpec
@@ -194,10 +194,12 @@ def teams_table(teams: Sequence[TeamView]) -> RenderableType:
         "?>WEIGHT",
         "?>SPENT",
         "?ORDER",
+        "?>JOBS",
+        "?>SENT",
         "?READ BY",
     )
     for view in teams:
-        team = view.team
+        team, waiting = view.team, view.waiting
         held = "-" if view.use is None else _chips(view.use.chips, none="nothing")
         spent = "-"
         if view.use is not None and (view.use.dollars or team.dollars_max is not None):
@@ -214,9 +216,15 @@ def teams_table(teams: Sequence[TeamView]) -> RenderableType:
             f"{team.weight:g}",
             spent,
             "oldest first" if team.order is TeamOrder.AGE else "least had first",
+            "-" if waiting is None else _of(str(waiting.jobs), waiting.jobs_max, str),
+            "-" if waiting is None else _of(size_text(waiting.bytes), waiting.bytes_max, size_text),
             "everybody" if team.open else "its own",
         )
     return made
+
+
+def _of(there: str, most: int | None, told: Callable[[int], str]) -> str:
+    return there if most is None else f"{there} of {told(most)}"
 
 
 def _chips(counts: object, *, none: str) -> str:

@@ -20,6 +20,7 @@ from mainspring.domain.life import JobState, ended
 
 if TYPE_CHECKING:
     from mainspring.domain.answers import AttemptView, ClusterView, JobView
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def _console(stream: TextIO, *, stderr: bool, piped_columns: int | None) -> Console:
@@ -172,6 +173,14 @@ def gist(reason: str) -> str:
     before, traceback, after = reason.partition(_TRACEBACK)
     raised = [line for line in after.splitlines() if line.strip() and not line.startswith(" ")]
     return f"{before}{raised[-1]}" if traceback and raised else reason
+
+
+def size_text(size_bytes: float) -> str:
+    """Returns a size as people say it."""
+    unit = 0
+    while size_bytes >= 1_024 and unit + 1 < len(_UNITS):
+        size_bytes, unit = size_bytes / 1_024, unit + 1
+    return f"{size_bytes:.0f} {_UNITS[unit]}" if unit == 0 else f"{size_bytes:.1f} {_UNITS[unit]}"
 
 
 def ago(seconds: float) -> str:

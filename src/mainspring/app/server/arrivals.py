@@ -1,9 +1,9 @@
 """Recordings that are sent to a server: where they lie until they are read, and what became of each.
 
 `arrivals/<dataset>/` in the home folder is a dataset's inbox. In it `.recipe.yaml` says how its recordings are read,
-`.outcomes/` what became of each, and `.refused/` holds those that were left out, for people. What was taken is deleted:
-its bytes lie in the object store. Reading is another program's work (`programs.take_in`), so that no recording can harm
-the controller.
+`.senders/` who sent those that are in no dataset yet, `.outcomes/` what became of each, and `.refused/` holds those
+that were left out, for people. What was taken is deleted: its bytes lie in the object store. Reading is another
+program's work (`programs.take_in`), so that no recording can harm the controller.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import final
 
 from mainspring import data  # Loads its names when they are used: a server that takes nothing in needs none.
-from mainspring.domain.answers import ArrivalView, Standing
+from mainspring.domain.answers import ArrivalView, Claim, Standing
 from mainspring.domain.codec import decode, encode
 from mainspring.domain.errors import InvalidInput, Unavailable
 from mainspring.domain.ids import checked_name
+from mainspring.domain.ports import Clock
 from mainspring.objects import Blob, Data
 from mainspring.objects.files import reported, whole_file
 
@@ -28,6 +32,8 @@ STOP_S_MAX = 10.0
 RECIPE = ".recipe.yaml"
 OUTCOMES = ".outcomes"
 REFUSED = ".refused"
+SENDERS = ".senders"
+RECORDING_BYTES_MIN = 16 << 20  # What the shortest one counts as: a limit in bytes bounds how many files there are.
 _log = logging.getLogger(__name__)
 
 
@@ -39,6 +45,8 @@ class Inboxes:
         self.folder = folder
         self.arrived = Event()  # Set whenever there may be something to read.
         self.arrived.set()
+        self._claiming = Lock()
+        self._claims: dict[Path, Claim] = {}
 
     def view(self, dataset: str, name: str, blob: Blob) -> ArrivalView:
         """See `control.api_arrivals.Arrivals`."""
@@ -53,6 +61,34 @@ class Inboxes:
             standing=Standing.ARRIVED if opened.path(arrival).exists() else Standing.ARRIVING,
             offset=opened.offset(arrival),
         )
+
+    def claim(
+        self, dataset: str, name: str, blob: Blob, claim: Claim, admit: Callable[[Sequence[Claim], int], None]
+    ) -> None:
+        """See `control.api_arrivals.Arrivals`."""
+        if self.view(dataset, name, blob).standing is not Standing.ARRIVING:
+            return
+        path = _claim_path(self.folder / dataset, _arrival(name, blob).file_name)
+        with self._claiming:
+            if path.exists():
+                return
+            counted = replace(claim, size_bytes=max(claim.size_bytes, RECORDING_BYTES_MIN))
+            admit(self._all_claims(), counted.size_bytes)
+            with reported("receive a recording", str(path)), whole_file(path) as file:
+                file.write(encode(counted))
+
+    def claimed(self) -> Sequence[Claim]:
+        """See `control.api_arrivals.Arrivals`."""
+        with self._claiming:
+            return self._all_claims()
+
+    def _all_claims(self) -> Sequence[Claim]:
+        """Returns every claim; a file that was read once is not read again."""
+        before, self._claims = self._claims, {}
+        for path in sorted(self.folder.glob(f"*/{SENDERS}/*.json")):
+            with suppress(FileNotFoundError):  # Taken in meanwhile.
+                self._claims[path] = before.get(path) or decode(Claim, path.read_bytes())
+        return tuple(self._claims.values())
 
     def append(self, dataset: str, name: str, blob: Blob, offset: int, body: Data) -> ArrivalView:
         """See `control.api_arrivals.Arrivals`."""
@@ -170,6 +206,8 @@ def settle(inbox: Path, name: str, reason: str) -> None:
         reason: Why some or all of it was left out; "" when nothing was.
     """
     path = inbox / name
+    if not reason:
+        _claim_path(inbox, name).unlink(missing_ok=True)
     try:
         size_bytes = path.stat().st_size
     except FileNotFoundError:
@@ -182,6 +220,24 @@ def settle(inbox: Path, name: str, reason: str) -> None:
         path.rename(inbox / REFUSED / name)
     else:
         path.unlink()
+
+
+def forget_claims(inbox: Path, clock: Clock, *, older_s: float) -> None:
+    """Forgets who was sending what never came.
+
+    Args:
+        inbox: A dataset's inbox, of which abandoned parts have been removed.
+        older_s: How long ago they began.
+    """
+    here = {path.name for folder in (inbox, inbox / REFUSED) for path in folder.glob("*")}
+    coming = data.Inbox(inbox).coming()
+    for path in (inbox / SENDERS).glob("*.json"):
+        if path.name.removesuffix(".json") not in here | coming and clock.now_s() - path.stat().st_mtime > older_s:
+            path.unlink()
+
+
+def _claim_path(inbox: Path, name: str) -> Path:
+    return inbox / SENDERS / f"{name}.json"
 
 
 def _arrival(name: str, blob: Blob) -> data.Arrival:

@@ -65,7 +65,7 @@ def serve(home: Home, listener: socket.socket) -> None:
             secret_keys=home.secret_keys,
         ),
         policy=home.policy(),
-        settings=Settings(one_line=not config.shared_account, run_as=config.run_as),
+        settings=Settings(one_line=not config.shared_account, run_as=config.run_as, limits=config.limits),
     )
     try:
         home.token()

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from mainspring.control.loop.granting import NewAllocation, NewAttempt, grant, resize
 from mainspring.control.state.active_state import ActiveState
-from mainspring.control.store.fleet import FleetView
+from mainspring.control.state.fleet import FleetView
 from mainspring.control.store.holdings import (
     KEPT,
     AllocationChange,

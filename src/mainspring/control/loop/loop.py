@@ -18,7 +18,7 @@ from mainspring.control.loop.leadership import Leadership
 from mainspring.control.loop.plan_cycle import PlanCycle
 from mainspring.control.loop.settling import Settling
 from mainspring.control.state.active_state import ActiveState
-from mainspring.control.store.fleet import FleetView
+from mainspring.control.state.fleet import FleetView
 from mainspring.domain.errors import Conflict, MainspringError, Unavailable
 from mainspring.domain.fleet import AllocationSeen
 from mainspring.domain.ids import AllocationId, ClusterName

@@ -12,8 +12,8 @@ from mainspring.control.loop.fold import Loss, judge, taken_words
 from mainspring.control.loop.losses import Lasting, drop_late, end_leaderless, lose
 from mainspring.control.loop.queues import follow_queue
 from mainspring.control.state.active_state import ActiveState
+from mainspring.control.state.fleet import FleetView
 from mainspring.control.store.evidence import culprit_of, evidence_by
-from mainspring.control.store.fleet import FleetView
 from mainspring.control.store.holdings import AllocationRecord, grants
 from mainspring.control.store.ledger import StateWriter, StopCause
 from mainspring.control.store.records import AttemptRecord, attempt_by_id, attempts_by_id, jobs_by_id

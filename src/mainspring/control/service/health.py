@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import final
 
 from mainspring.control.loop.loop import Step
-from mainspring.control.store.fleet import FleetView
+from mainspring.control.state.fleet import FleetView
 from mainspring.control.store.store import Lease
 from mainspring.domain.answers import Health, HealthCheck, HealthStatus
 from mainspring.domain.errors import MainspringError

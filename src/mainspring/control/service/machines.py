@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import Lock
 from typing import final
 
-from mainspring.control.store.fleet import FleetView
+from mainspring.control.state.fleet import FleetView
 from mainspring.domain.errors import ImpossibleJob
 from mainspring.domain.ids import RoleName
 from mainspring.domain.job import JobSpec, Option

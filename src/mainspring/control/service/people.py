@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations
@@ -11,6 +11,7 @@ from typing import final
 
 import sqlalchemy as sa
 
+from mainspring.control.service.limits import require_room_for_bytes, waiting_of_person, waiting_of_teams
 from mainspring.control.service.planning import team_uses
 from mainspring.control.service.secrets import Secrets
 from mainspring.control.state.latest_plan import LatestPlans
@@ -22,7 +23,7 @@ from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import Settings
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, TokenRecord, covered
-from mainspring.domain.answers import AuditLine, NewToken, Person, TeamView, TokenMade, TokenView
+from mainspring.domain.answers import AuditLine, Claim, NewToken, Person, TeamView, TokenMade, TokenView
 from mainspring.domain.codec import alike
 from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, NotFound
 from mainspring.domain.ids import TeamName, draw_id
@@ -68,6 +69,7 @@ class People:
         self._changed = changed
         self._one_line = settings.one_line
         self._run_as = settings.run_as
+        self._limits = settings.limits
         self._tried_s: dict[tuple[str, str], float] = {}
 
     # ---------------------------------------------------------------- tokens
@@ -114,9 +116,28 @@ class People:
         with suppress(MainspringError), self._store.write() as connection:
             tokens.note_use(connection, token, now_s)
 
-    def whoami(self, caller: Caller = LAB_ITSELF) -> Person:
-        """Returns whom the caller's token stands for."""
-        return Person(**alike(Person, caller))
+    def whoami(self, caller: Caller = LAB_ITSELF, *, claimed: Sequence[Claim] = ()) -> Person:
+        """Returns whom the caller's token stands for.
+
+        Args:
+            claimed: Recordings that are in no dataset yet.
+        """
+        with self._store.read() as connection:
+            waiting = waiting_of_person(connection, self._limits, caller.holder, claimed)
+        return Person(**alike(Person, caller), waiting=waiting)
+
+    def admit(self, caller: Caller, claimed: Sequence[Claim], size_bytes: int) -> None:
+        """Refuses a recording that would be too much.
+
+        Args:
+            claimed: Recordings that are in no dataset yet.
+            size_bytes: Of this one.
+
+        Raises:
+            LimitReached: The caller, or a team of theirs, would have too many bytes waiting.
+        """
+        with self._store.read() as connection:
+            require_room_for_bytes(connection, self._limits, caller, claimed, size_bytes)
 
     def new_token(self, asked: NewToken, caller: Caller = LAB_ITSELF) -> TokenMade:
         """Returns a new token with its secret, of which only a hash is kept.
@@ -253,13 +274,18 @@ class People:
         self._changed()
         return team
 
-    def teams(self, caller: Caller = LAB_ITSELF) -> tuple[TeamView, ...]:
-        """Returns the tenant tree with what each team holds, in order of name: all of it, for anybody."""
+    def teams(self, caller: Caller = LAB_ITSELF, *, claimed: Sequence[Claim] = ()) -> tuple[TeamView, ...]:
+        """Returns the tenant tree with what each team holds, in order of name: all of it, for anybody.
+
+        Args:
+            claimed: Recordings that are in no dataset yet.
+        """
         with self._store.read() as connection:
             tree = tenants(connection)
+            waiting = waiting_of_teams(connection, self._limits, tree, claimed)
         picture = self._pictures.newest
         uses = team_uses(picture.snapshot) if picture is not None else {}
-        return tuple(TeamView(team=team, use=uses.get(team.name)) for team in tree)
+        return tuple(TeamView(team=team, use=uses.get(team.name), waiting=waiting[team.name]) for team in tree)
 
 
 def _require_one_line(

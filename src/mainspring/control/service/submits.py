@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from math import inf
 from typing import Any, final
 
 import sqlalchemy as sa
 
+from mainspring.control.service.limits import require_room_for_jobs
 from mainspring.control.service.machines import KnownMachines
 from mainspring.control.store.audit import Deed, note_all
 from mainspring.control.store.ledger import StateWriter, member_name
 from mainspring.control.store.records import (
-    ACTIVE_MAX,
-    JOB_LIVE,
     JobRecord,
     chunks,
     jobs_by_id,
@@ -25,7 +23,9 @@ from mainspring.control.store.records import (
 )
 from mainspring.control.store.schema import KEY_LENGTH_MAX, jobs
 from mainspring.control.store.secrets import SecretKeys, values_for
+from mainspring.control.store.settings import Settings
 from mainspring.control.store.store import Store, Together
+from mainspring.control.store.tallies import Tally
 from mainspring.control.store.tokens import Caller, sight
 from mainspring.domain.answers import ArrayView, JobView, Submit
 from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, NotFound, nearest
@@ -36,7 +36,6 @@ from mainspring.domain.ports import Clock, Dice
 from mainspring.domain.team import Right, user_of, with_those_above
 
 SPEC_BYTES_MAX = 1 << 20
-_COUNT_S = 1.0  # Counting 100,000 jobs takes some milliseconds.
 _MADE = (jobs.c.id, jobs.c.submit_key, jobs.c.spec, jobs.c.array_count)
 
 
@@ -75,7 +74,7 @@ class Submits:
         dice: Draws ids.
         keys: What secrets are kept under: a job that names one that cannot be read is refused.
         wake: Told that there is something to plan.
-        run_as: The users that jobs run as, by team; none where all run under one account.
+        settings: The users that jobs run as, by team, and what may wait.
     """
 
     def __init__(
@@ -87,17 +86,16 @@ class Submits:
         keys: SecretKeys,
         wake: Callable[[], None],
         *,
-        run_as: Mapping[str, str],
+        settings: Settings,
     ) -> None:
-        self._run_as = run_as
+        self._run_as = settings.run_as
+        self._limits = settings.limits
         self._keys = keys
         self._together = Together(store, self._write)
         self._machines = machines
         self._clock = clock
         self._dice = dice
         self._wake = wake
-        self._live = 0
-        self._counted_s = -inf
 
     def submit(self, submits: Sequence[Submit], caller: Caller) -> Sequence[JobMade]:
         """Returns the job that each request made, now or when its key was first used; of an array, the first.
@@ -111,7 +109,8 @@ class Submits:
             ImpossibleJob: No cluster could ever run one.
             Unavailable: A secret that one names cannot be read.
             Conflict: A key made a job of another spec, or stands here twice.
-            InvalidInput: A key, a spec or an array's name is too long, or too many jobs wait.
+            InvalidInput: A key, a spec or an array's name is too long.
+            LimitReached: Too many jobs would wait: of the caller, of a team, or of all.
         """
         for submit in submits:
             _require_short(submit)
@@ -135,10 +134,10 @@ class Submits:
                 raise error
         if fresh:
             now_s = self._clock.now_s()
-            self._require_room(connection, sum(every[at][1].count for at in fresh))
             for caller in dict.fromkeys(every[at][0] for at in fresh):
                 own = {at: every[at][1] for at in fresh if every[at][0] == caller}
                 self._require_named(connection, list(own.values()), caller)
+                require_room_for_jobs(connection, self._limits, caller, _tallied(own.values()))
                 new = [(submit, self._draw(submit.count)) for submit in own.values()]
                 StateWriter(connection, now_s).submit(new, owner=caller.holder)
                 for at, (submit, ids) in zip(own, new, strict=True):
@@ -158,24 +157,6 @@ class Submits:
             if names:
                 caller.require(connection, Right.USE_SECRETS, team)
                 values_for(connection, self._keys, team, names)
-
-    def _require_room(self, connection: sa.Connection, more: int) -> None:
-        """Refuses jobs beyond what one loop looks at; they are counted now and then, and what came since is added.
-
-        Args:
-            more: How many are to come.
-
-        Raises:
-            InvalidInput: There would be too many.
-        """
-        now_s = self._clock.monotonic_s()
-        if now_s - self._counted_s >= _COUNT_S or self._live + more > ACTIVE_MAX:
-            live = sa.select(sa.func.count()).select_from(jobs).where(jobs.c.state.in_(JOB_LIVE))
-            self._live, self._counted_s = connection.execute(live).scalar_one(), now_s
-        if self._live + more > ACTIVE_MAX:
-            got = f"{self._live} jobs that have not ended"
-            raise InvalidInput("submit a job", got=got, wanted=f"at most {ACTIVE_MAX}")
-        self._live += more
 
     def _require_user(self, connection: sa.Connection, team: TeamName) -> None:
         if self._run_as and not user_of(self._run_as, with_those_above(tenants(connection), team)):
@@ -224,6 +205,15 @@ def _require_short(submit: Submit) -> None:
             wanted=f"at most {SPEC_BYTES_MAX}",
             next_step="put what is long into a file of the code or a dataset",
         )
+
+
+def _tallied(fresh: Iterable[Submit]) -> Mapping[TeamName, Tally]:
+    """Returns how much is to come, by team."""
+    found: dict[TeamName, Tally] = {}
+    for one in fresh:
+        team = one.spec.team
+        found[team] = found.get(team, Tally()) + Tally(jobs=one.count, letters=len(text_of(one.spec)))
+    return found
 
 
 def _deeds(caller: Caller, made: Sequence[JobMade]) -> list[Deed]:

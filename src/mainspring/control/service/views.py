@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from mainspring.control.service.goodput import goodput_of
 from mainspring.control.state.active_state import held
 from mainspring.control.state.avoidance import REMEMBERED_S, Avoidance
+from mainspring.control.state.fleet import FleetView
 from mainspring.control.store.evidence import evidence_by, evidence_since
-from mainspring.control.store.fleet import FleetView
 from mainspring.control.store.holdings import ALLOCATION_LIVE, grants
 from mainspring.control.store.records import (
     AttemptRecord,

@@ -14,12 +14,12 @@ import sqlalchemy as sa
 from mainspring.control.state.avoidance import REMEMBERED_S, Avoidance
 from mainspring.control.state.dependencies import Dependencies
 from mainspring.control.state.event_news import EventFollower
+from mainspring.control.state.fleet import FleetView
 from mainspring.control.state.history import RAN_S_MIN, Charge, Past, chip_seconds, pasts, successes, usage
 from mainspring.control.state.live_holdings import LiveHoldings
 from mainspring.control.state.planner_feed import PlannerFeed
 from mainspring.control.state.team_accounts import TeamAccounts
 from mainspring.control.store.evidence import evidence_since
-from mainspring.control.store.fleet import FleetView
 from mainspring.control.store.holdings import (
     KEPT,
     AllocationRecord,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import final
 
-from mainspring.control.store.fleet import FleetView
+from mainspring.control.state.fleet import FleetView
 from mainspring.domain.fleet import Inventory, NodeCondition
 from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName
 from mainspring.domain.plan import Grant

@@ -12,6 +12,7 @@ from enum import Enum
 
 import sqlalchemy as sa
 
+from mainspring.control.store import tallies
 from mainspring.control.store.evidence import LostAttempt, counted, first_error, losses_of
 from mainspring.control.store.holdings import KEPT, AllocationRecord, live_allocations_of
 from mainspring.control.store.records import AttemptRecord, JobRecord, chunks, text_of
@@ -187,6 +188,7 @@ class StateWriter:
                 other = {"id": job, "array_index": index, "name": member_name(submit.spec.name, index)}
                 rows.append(one | other | {"spec": "", "submit_key": None})
         self.connection.execute(sa.insert(jobs), rows)
+        tallies.begin(self.connection, owner, rows)
         told = [JobSubmittedEvent(name=str(row["name"]), team=TeamName(str(row["team"]))) for row in rows]
         self.tell_each([job for _, ids in made for job in ids], told)
 
@@ -203,6 +205,7 @@ class StateWriter:
             wanted = [job.id for job in some]
             columns = {"state": after.value, "reason": clipped(reason), "ended_s": self.now_s}
             self.connection.execute(sa.update(jobs).where(jobs.c.id.in_(wanted)).values(columns))
+            tallies.settle(self.connection, wanted)
             self.tell_each(wanted, [StopRequestedEvent(by=by)] * len(wanted))
             self.tell_each(wanted, [JobMovedEvent(before=JobState.QUEUED, after=after, reason=reason)] * len(wanted))
 
@@ -237,6 +240,7 @@ class StateWriter:
         columns: dict[str, object] = {"state": after.value, "reason": clipped(reason)}
         if ended(after):
             columns["ended_s"] = self.now_s
+            tallies.settle(self.connection, [job.id])
         self.connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(columns))
         self.event(JobMovedEvent(before=job.state, after=after, reason=reason), job=job.id)
 

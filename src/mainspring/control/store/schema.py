@@ -186,6 +186,15 @@ teams = Table(
     Column("facts", Text, nullable=False),
 )
 
+tallies = Table(
+    "tallies",  # Of the jobs that have not ended, and of the letters of their specs: what each person has in each team.
+    metadata,
+    _id("owner", primary_key=True),
+    _id("team", primary_key=True),
+    Column("jobs", BigInteger, nullable=False),
+    Column("letters", BigInteger, nullable=False),
+)
+
 tokens = Table(
     "tokens",
     metadata,

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mainspring.domain.team import Limits
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -31,6 +33,7 @@ class Settings:
         plan_s: The longest pause between plans while nothing changes.
         one_line: Whether people whose jobs run under one account may submit for one line of the tenant tree only.
         run_as: The users that jobs run as, by team; see `domain.team.user_of`. empty where all run as the server.
+        limits: What people, and teams without limits of their own, may have waiting.
     """
 
     interval_s: float = 0.5
@@ -50,6 +53,7 @@ class Settings:
     plan_s: float = 10.0
     one_line: bool = False
     run_as: Mapping[str, str] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

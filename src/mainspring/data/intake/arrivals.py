@@ -62,6 +62,11 @@ class Arrival:
                 wanted=f"1 to {ARRIVAL_BYTES_MAX}",
             )
 
+    @property
+    def file_name(self) -> str:
+        """Returns what its file is called once it is whole."""
+        return f"{self.blob.id[:_ID_LETTERS]}-{self.name}"
+
 
 class Inbox:
     """A folder that recordings arrive in. Calls may come from many threads and processes.
@@ -85,7 +90,7 @@ class Inbox:
         Args:
             arrival: The recording.
         """
-        return self._folder / f"{arrival.blob.id[:_ID_LETTERS]}-{arrival.name}"
+        return self._folder / arrival.file_name
 
     def offset(self, arrival: Arrival) -> int:
         """Returns how much of a recording is here: where to go on; all of its bytes when it is whole.
@@ -140,6 +145,11 @@ class Inbox:
             if offset + size_bytes == arrival.blob.size_bytes:
                 self._finish(arrival, file)
         return offset + size_bytes
+
+    def coming(self) -> frozenset[str]:
+        """Returns what those that are arriving will be called once they are whole."""
+        parts = (path.name.partition("-") for path in self._arriving.iterdir())
+        return frozenset(f"{blob[:_ID_LETTERS]}-{name}" for blob, _, name in parts)
 
     def sweep(self, clock: Clock, *, older_s: float) -> int:
         """Removes what arrived in part and was not gone on with, and returns how many there were.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from mainspring.lazy import names_of
 
 if TYPE_CHECKING:
-    from mainspring.domain.answers.arrivals import ArrivalView, Standing
-    from mainspring.domain.answers.clusters import ClusterView, TeamUse, TeamView
+    from mainspring.domain.answers.arrivals import ArrivalView, Claim, Standing
+    from mainspring.domain.answers.clusters import ClusterView, TeamUse, TeamView, Waiting
     from mainspring.domain.answers.health import Health, HealthCheck, HealthStatus
     from mainspring.domain.answers.jobs import (
         BATCH_MAX,

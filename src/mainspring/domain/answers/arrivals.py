@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from mainspring.domain.codec import message
+from mainspring.domain.ids import TeamName
 
 
 class Standing(str, Enum):
@@ -14,6 +15,15 @@ class Standing(str, Enum):
     ARRIVED = "arrived"  # Whole, and waits to be read.
     TAKEN = "taken"  # Its episodes are in the dataset, or about to be.
     REFUSED = "refused"  # Some or all of it is left out; the file is kept.
+
+
+@message("Claim")
+class Claim:
+    """Bytes of recordings that are in no dataset yet: who sends them, a person or a robot, and of which team."""
+
+    holder: str
+    team: TeamName
+    size_bytes: int
 
 
 @message("ArrivalView")

@@ -32,9 +32,22 @@ class TeamUse:
     dollars: float
 
 
+@message("Waiting")
+class Waiting:
+    """What waits here of a person, or of a team and those below it: jobs that have not ended, bytes of recordings that
+    are in no dataset yet, and the most that may, None for no limit of theirs.
+    """
+
+    jobs: int
+    jobs_max: int | None
+    bytes: int
+    bytes_max: int | None
+
+
 @message("TeamView")
 class TeamView:
     """One team, for people; `use` is None while no plan has been made here."""
 
     team: Team
     use: TeamUse | None = None
+    waiting: Waiting | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mainspring.domain.answers.clusters import Waiting
 from mainspring.domain.codec import message
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.ids import TeamName, checked_name
@@ -45,12 +46,13 @@ class NewToken:
 
 @message("Person")
 class Person:
-    """Whom a token stands for; `expires_s` is when it ends, None for never."""
+    """Whom a token stands for; `expires_s` is when it ends, None for never, `waiting` what its holder has waiting."""
 
     holder: str
     team: TeamName
     role: TeamRole
     expires_s: float | None
+    waiting: Waiting | None = None
 
 
 @message("TokenView")

@@ -13,8 +13,8 @@ from mainspring.control import Settings, Store
 from mainspring.control.service.views import view_job
 from mainspring.control.store.holdings import ALLOCATION_LIVE, grants, live_allocations_of, merged, parts
 from mainspring.control.store.ledger import DISPLACED, StopCause
-from mainspring.control.store.records import ATTEMPT_LIVE, events_since, jobs_by_id, tenants
-from mainspring.control.store.schema import allocations, attempts, events, jobs, whys
+from mainspring.control.store.records import ATTEMPT_LIVE, JOB_LIVE, events_since, jobs_by_id, tenants
+from mainspring.control.store.schema import allocations, attempts, events, jobs, tallies, whys
 from mainspring.domain.answers import Event
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName, TeamName
 from mainspring.domain.job import MILLI
@@ -30,6 +30,8 @@ _EVENTS_MAX = 1_000_000
 _Report = tuple[str, Mapping[str, object], float]  # Its kind, what it tells, and when.
 _GRANTED = sa.select(attempts.c.id, attempts.c.granted_s)
 _STATES = sa.select(jobs.c.id, jobs.c.state).order_by(jobs.c.ordinal)
+_TALLIED = sa.select(sa.func.coalesce(sa.func.sum(tallies.c.jobs), 0))
+_LIVE = sa.select(sa.func.count()).where(jobs.c.state.in_(JOB_LIVE))
 _LIVE_ATTEMPTS = sa.select(attempts.c.id, attempts.c.job_id, attempts.c.state, attempts.c.cluster).where(
     attempts.c.state.in_(ATTEMPT_LIVE)
 )
@@ -139,6 +141,7 @@ class Invariants:
         with self._store.read() as connection:
             states = _states(connection)
             self._check_jobs(states)
+            assert connection.execute(_TALLIED).scalar() == connection.execute(_LIVE).scalar(), "tallies are wrong"
             self._check_attempts(connection, states)
             self._check_engines(connection)
             self._check_holdings(connection)

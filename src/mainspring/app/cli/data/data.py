@@ -23,9 +23,8 @@ from mainspring.app.cli.data import catalog, export, layers
 from mainspring.app.cli.data import ingest as said
 from mainspring.app.cli.data.catalog import BRING_IN, LOOK, MAKE, Name
 from mainspring.app.render import data as look
-from mainspring.app.render.checkpoints import size_text
 from mainspring.app.render.progress import bytes_bar, progress_bar
-from mainspring.app.render.tables import ERRORS, show
+from mainspring.app.render.tables import ERRORS, show, size_text
 from mainspring.app.sdk.lab import Lab
 from mainspring.domain.answers import ArrivalView, Standing
 from mainspring.domain.codec import to_plain

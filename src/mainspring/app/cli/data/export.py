@@ -9,9 +9,8 @@ import typer
 from mainspring import data  # Loads its names when they are used, so that other verbs start fast.
 from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.cli.data.catalog import MAKE, Name
-from mainspring.app.render.checkpoints import size_text
 from mainspring.app.render.progress import progress_bar
-from mainspring.app.render.tables import ERRORS, facts_grid, show
+from mainspring.app.render.tables import ERRORS, facts_grid, show, size_text
 from mainspring.domain.errors import InvalidInput
 
 app = typer.Typer()

@@ -46,5 +46,8 @@ def whoami(context: LabContext, as_json: Json = False) -> None:
     """Say who you are to the server, and until when."""
     person = context.obj.whoami()
     ends = "" if person.expires_s is None else f", for {render.ago(max(0.0, person.expires_s - time.time()))} more"
-    told = f"{person.holder or 'Nobody knows who'}: {person.role.value} of team {person.team}{ends}."
+    waits = ""
+    if (waiting := person.waiting) is not None:
+        waits = f" Of {waiting.jobs_max} jobs that may be waiting or running {waiting.jobs} are."
+    told = f"{person.holder or 'Nobody knows who'}: {person.role.value} of team {person.team}{ends}.{waits}"
     render.show(person, as_json=as_json, look=lambda: told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import typer
@@ -53,6 +54,12 @@ def set_command(
     order: Annotated[
         TeamOrder | None, typer.Option(help="Order of its own jobs: oldest first, or least chip-time had first.")
     ] = None,
+    jobs_max: Annotated[
+        str | None, typer.Option(help="Most jobs that have not ended, teams below included.", metavar="COUNT|none")
+    ] = None,
+    bytes_max: Annotated[
+        str | None, typer.Option(help="Most bytes of recordings that are in no dataset yet.", metavar="BYTES|none")
+    ] = None,
     open_: Annotated[
         bool | None, typer.Option("--open/--closed", help="Whether people of other teams may read its jobs.")
     ] = None,
@@ -65,6 +72,10 @@ def set_command(
     for field, limit in (("chips_max", chips_max), ("dollars_max", dollars_max)):
         if limit is not None:
             fields[field] = limit_from(limit)
+    for field, limit in (("jobs_max", jobs_max), ("bytes_max", bytes_max)):
+        if limit is not None:
+            most = limit_from(limit)
+            fields[field] = None if most is None else math.floor(most)
     known = next((view.team for view in context.obj.teams() if view.team.name == name), None)
     for field, counts in (("guarantee", guarantee), ("borrow_max", borrow_max), ("lend_max", lend_max)):
         if counts:

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from mainspring.app.base.system import SystemClock
-from mainspring.app.server.arrivals import OUTCOMES, RECIPE, settle
+from mainspring.app.server.arrivals import OUTCOMES, RECIPE, forget_claims, settle
 from mainspring.data import (
     Inbox,
     IngestReport,
@@ -109,6 +109,7 @@ def _reasons(units: list[Unit], report: IngestReport) -> dict[str, str]:
 def _sweep(inbox: Path, clock: Clock) -> None:
     """Forgets what was sent in part and given up, and what became of recordings long ago."""
     Inbox(inbox).sweep(clock, older_s=ABANDONED_S)
+    forget_claims(inbox, clock, older_s=ABANDONED_S)
     old_s = clock.now_s() - OUTCOMES_S
     for path in (inbox / OUTCOMES).glob("*.json"):
         with contextlib.suppress(FileNotFoundError):
