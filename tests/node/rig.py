@@ -64,6 +64,7 @@ class Rig:
     host: str = "127.0.0.1"
     objects_url: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    credentials: Callable[[], wire.StoreCredentials] | None = None
     program: tuple[str, ...] = AGENT
     within: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # What runs an agent's command, by agent.
     away: bool = False
@@ -168,6 +169,9 @@ class Rig:
             self.addresses[agent] = register.address
             self.name(agent, register.lost_epoch)
             return self.orders(agent)
+        if path == "/v1/agents/store-credentials":
+            assert self.credentials is not None
+            return self.credentials()
         if self.deaf:
             return None
         heartbeat = codec.decode(wire.Heartbeat, body)
@@ -225,6 +229,7 @@ class Rig:
             hang_s=self.hang_s,
             number=self.number,
             peers_secret=self.peers_secret,
+            store_credentials=self.credentials is not None,
         )
 
     def name_lead(self, agent: int) -> None:

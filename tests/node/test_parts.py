@@ -35,10 +35,10 @@ from mainspring.node.process.ranks import (
     RankProcess,
 )
 from mainspring.node.process.stacks import dumped, process_state, stacks_in
-from mainspring.objects import ObjectStore, open_store
+from mainspring.objects import ObjectSeen, ObjectStore, open_store
 from mainspring.objects.folder import FolderStore
 
-from .rig import gone
+from .rig import JOB, gone
 
 LOOKS_MAX = 2_000
 LOOK_S = 0.01
@@ -363,7 +363,7 @@ def test_dump_of_a_program_that_would_die_of_the_signal_does_not_send_it(guard: 
 
 
 def test_probe_of_a_fit_node_writes_down_what_it_found(store: ObjectStore, tmp_path: Path) -> None:
-    found = probe(tmp_path, store, roles=(), places=(), clock_ahead_s=7.0)
+    found = probe(tmp_path, store, job=JOB, roles=(), places=(), clock_ahead_s=7.0)
     assert found.clock_off
     assert found.memory_free_bytes > 0
     assert b"clock_ahead_s" in (tmp_path / PROBE_FILE).read_bytes()
@@ -373,21 +373,21 @@ def test_probe_of_a_node_without_the_memory_its_ranks_may_use_fails(store: Objec
     role = RoleOrders(role=RoleName("main"), command=("true",), environment={}, memory_mib=1 << 30)
     place = RankPlace(rank=0, role=RoleName("main"), role_rank=0, role_size=1, agent=0)
     with pytest.raises(Unavailable, match="MiB for its ranks"):
-        probe(tmp_path, store, roles=(role,), places=(place,), clock_ahead_s=0.0)
+        probe(tmp_path, store, job=JOB, roles=(role,), places=(place,), clock_ahead_s=0.0)
 
 
 def test_probe_whose_store_does_not_answer_fails(tmp_path: Path) -> None:
     class Away(FolderStore):
-        def size(self, key: str) -> int | None:
-            raise Unavailable("look", on=key)
+        def list(self, prefix: str) -> tuple[ObjectSeen, ...]:
+            raise Unavailable("look", on=prefix)
 
     with pytest.raises(Unavailable):
-        probe(tmp_path, Away(tmp_path / "objects"), roles=(), places=(), clock_ahead_s=0.0)
+        probe(tmp_path, Away(tmp_path / "objects"), job=JOB, roles=(), places=(), clock_ahead_s=0.0)
 
 
 def test_probe_without_room_for_logs_fails(store: ObjectStore, tmp_path: Path) -> None:
     with pytest.raises(StorageFull):
-        probe(tmp_path, store, roles=(), places=(), clock_ahead_s=0.0, room_bytes=1 << 62)
+        probe(tmp_path, store, job=JOB, roles=(), places=(), clock_ahead_s=0.0, room_bytes=1 << 62)
 
 
 # ---------------------------------------------------------------- coordination services

@@ -13,6 +13,7 @@ Reading:  open_checkpoint(store, job, step) -> Checkpoint
           load(store, job, step=None, parts=None) -> Loaded (step, state, arrays, manifest, passed_over)
           verify(store, job, step) -> Manifest
 Listing:  durable_steps(store, job) -> newest first; read_manifest(store, job, step)
+          job_folder(job) -> where all of it lies
 Cleaning: prune(store, job, keep=) -> steps deleted
           collect(store, job, keep=, dry_run=) -> Collected(steps, keys, size_bytes)
 """
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         Manifest,
         ShareEntry,
         dtype_named,
+        job_folder,
         manifest_key,
         segment_key,
         share_file,

@@ -20,6 +20,7 @@ from mainspring.control.service.health import Pulse
 from mainspring.control.service.machines import KnownMachines
 from mainspring.control.service.people import People
 from mainspring.control.service.questions import Questions
+from mainspring.control.service.store_keys import StoreKeys
 from mainspring.control.service.submits import Submits, array_of, view_new
 from mainspring.control.service.views import JobFilter, count_jobs, find_job, list_jobs, view_clusters, view_job
 from mainspring.control.state.active_state import ActiveState
@@ -53,7 +54,7 @@ from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.ports import Clock, Dice, Engine
 from mainspring.domain.routes import LIST_MAX, LOG_BYTES_MAX
 from mainspring.domain.team import Right
-from mainspring.domain.wire import Heartbeat, HeartbeatReply, Orders, Register
+from mainspring.domain.wire import CredentialsWanted, Heartbeat, HeartbeatReply, Orders, Register, StoreCredentials
 from mainspring.planner import Policy
 
 
@@ -103,6 +104,7 @@ class Control:
         self._engines = dict(engines)
         self._dice = dice
         self._access = access
+        self._store_keys = StoreKeys(access.grants, clock) if access.grants is not None else None
         self._listens_since_s = clock.now_s()
         self.questions = Questions(store, self.pictures, clock)
         keys = SecretKeys(access.secret_keys, dice)
@@ -437,6 +439,7 @@ class Control:
             now_s=self.clock.now_s(),
             listens_since_s=self._listens_since_s,
             keys=self.people.secrets.keys,
+            store_credentials=self._store_keys is not None,
         )
         with self.store.read() as connection:
             attempt = agents.posting(connection, call.allocation).attempt
@@ -447,6 +450,26 @@ class Control:
                 orders = agents.register(connection, call, rules=rules)
         assert orders is not None
         return orders
+
+    def store_credentials(self, call: CredentialsWanted, caller: Caller) -> StoreCredentials:
+        """Returns credentials for an attempt's part of the object store.
+
+        Args:
+            call: What the agent says.
+            caller: The attempt's own token.
+
+        Raises:
+            NotFound: No such allocation, or the server gives none.
+            NotAllowed: The token is not the attempt's, or the store refuses.
+            Unavailable: The store does not give them now.
+        """
+        with self.store.read() as connection:
+            attempt = agents.posting(connection, call.allocation).attempt
+            caller.require_attempt(attempt.id, "get credentials of the object store")
+            if self._store_keys is None:
+                raise NotFound("get credentials of the object store", got="a server without objects_role")
+            access = agents.store_access(connection, attempt)
+        return self._store_keys.of(attempt.id, access)
 
     def heartbeat(self, beat: Heartbeat, caller: Caller) -> HeartbeatReply:
         """Takes a lead's report and returns what it need not repeat.

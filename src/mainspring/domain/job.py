@@ -18,6 +18,7 @@ COMMAND_BYTES_MAX = 65_536
 ENVIRONMENT_MAX = 256
 SECRETS_MAX = 16  # Of a job: at their longest, half of what Linux lets a program start with.
 FILE_SUFFIX = "_FILE"  # Of the variable that tells where a secret lies as a file.
+CODE_SCHEME = "blake3:"  # What content ids of code begin with.
 MAIN = RoleName("main")  # The role of a simple job.
 LAB = TeamName("lab")  # The root of the tenant tree until somebody names teams.
 ANY_CHIP = ChipName("any")  # An option that runs on whatever chip a node has, or on none.
@@ -225,6 +226,11 @@ class Code:
     dirty: bool = False
     python: str = ""
     packages: str = ""
+
+    @property
+    def key(self) -> str:
+        """Returns where an object store keeps the archived tree, "" for none."""
+        return f"code/{self.tree.removeprefix(CODE_SCHEME)}.tar.gz" if self.tree else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -408,6 +408,10 @@ class Calls(LabCalls):
     def register(self, body: wire.Register) -> wire.Orders:
         """Gives an agent its orders; `ready` once every agent of the attempt has come."""
 
+    @route("POST", "/agents/store-credentials", may=None)
+    def store_credentials(self, body: wire.CredentialsWanted) -> wire.StoreCredentials:
+        """Gives an agent credentials for its attempt's part of the object store, for a while."""
+
     @route("POST", "/agents/heartbeat", may=None)
     def heartbeat(self, body: wire.Heartbeat) -> wire.HeartbeatReply:
         """Takes a lead's report."""

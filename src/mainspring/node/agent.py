@@ -23,6 +23,7 @@ from mainspring.node.net.connection import QUIET_PARTS, Connection, own_address
 from mainspring.node.net.controller import ControllerClient
 from mainspring.node.net.handshake import Credentials, Listener, call
 from mainspring.node.net.pipes import Pipe
+from mainspring.node.net.store_access import StoreAccess
 from mainspring.node.notice import StopNotice
 from mainspring.node.probe import probe
 from mainspring.node.process.account import SharedFolder
@@ -79,6 +80,7 @@ class Agent:
         self._leading = asyncio.Event()
         self._lead: LeadHost | None = None
         self._peers: Peers | None = None
+        self._store_access: StoreAccess | None = None
         self._line: Connection | None = None
         self._ended: asyncio.Future[AgentExit] = asyncio.get_running_loop().create_future()
 
@@ -93,7 +95,7 @@ class Agent:
             loop.add_signal_handler(number, self._notice.given.set)
         await self._listener.listen(self._host)
         try:
-            registering = asyncio.create_task(self._register())
+            registering = asyncio.create_task(self._enlist())
             if not await self._first(registering):
                 return AgentExit(exit_code=0, reason="stopped before it had orders")
             return await self._serve(registering.result())
@@ -109,6 +111,14 @@ class Agent:
         if not task.done():
             task.cancel()
         return task.done()
+
+    async def _enlist(self) -> wire.Orders:
+        """Returns orders that are ready, once what they take to reach the object store is here too."""
+        orders = await self._register()
+        if orders.store_credentials:
+            self._store_access = StoreAccess(self._controller, self._order.allocation, self._dice)
+            await self._store_access.ask()
+        return orders
 
     async def _register(self, lost_epoch: int = 0) -> wire.Orders:
         message = wire.Register(
@@ -142,11 +152,14 @@ class Agent:
     # ------------------------------------------------------------ service
 
     async def _serve(self, orders: wire.Orders) -> AgentExit:
-        store = await asyncio.to_thread(open_store, orders.objects_url)
+        access = self._store_access
+        store = await asyncio.to_thread(access.open if access is not None else open_store, orders.objects_url)
         stores = Stores(store, orders.job)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = Tasks(group.create_task)
+                if access is not None:
+                    tasks.spawn(access.renew())
                 if orders.lead:
                     self._begin_to_lead(orders, stores, tasks)
                 crew, keeper = await self._muster(orders, store, stores)
@@ -220,7 +233,7 @@ class Agent:
 
         def work() -> Path:
             ahead_s = self._controller.clock_ahead_s
-            probe(folder, store, roles=orders.roles, places=mine, clock_ahead_s=ahead_s)
+            probe(folder, store, job=orders.job, roles=orders.roles, places=mine, clock_ahead_s=ahead_s)
             code = unpack_code(store, orders.code, shared.job if shared is not None else folder)
             if shared is not None:
                 shared.account.own_all(shared.job)

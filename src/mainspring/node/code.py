@@ -8,12 +8,11 @@ from pathlib import Path
 from blake3 import blake3
 
 from mainspring.domain.errors import DamagedData, InvalidInput, NotFound
-from mainspring.domain.job import Code
+from mainspring.domain.job import CODE_SCHEME, Code
 from mainspring.objects import ObjectStore
 
 MEMBERS_MAX = 200_000
 UNPACKED_BYTES_MAX = 8 << 30  # A working tree with its assets; data belongs in the catalog.
-_SCHEME = "blake3:"
 
 
 def unpack_code(store: ObjectStore, code: Code, folder: Path) -> Path:
@@ -34,15 +33,14 @@ def unpack_code(store: ObjectStore, code: Code, folder: Path) -> Path:
     if not code.tree:
         return root
     tree = code.tree
-    digest = tree.removeprefix(_SCHEME)
     archive = folder / "code.tar.gz"
     try:
-        store.fetch_file(f"code/{digest}.tar.gz", archive)
+        store.fetch_file(code.key, archive)
     except NotFound as error:
         raise NotFound("fetch the job's code", on=tree, next_step="submit the job again from its code") from error
-    got = blake3().update_mmap(archive).hexdigest()
-    if got != digest:
-        raise DamagedData("fetch the job's code", on=tree, got=_SCHEME + got)
+    got = CODE_SCHEME + blake3().update_mmap(archive).hexdigest()
+    if got != tree:
+        raise DamagedData("fetch the job's code", on=tree, got=got)
     try:
         with tarfile.open(archive, "r:gz") as tar:
             _unpack(tar, root)

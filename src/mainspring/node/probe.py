@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mainspring.checkpoint import newest_claim
 from mainspring.domain import codec, wire
 from mainspring.domain.errors import StorageFull, Unavailable
+from mainspring.domain.ids import JobId
 from mainspring.node.snapshots.arena import memory_available_bytes
 from mainspring.objects import ObjectStore
 
@@ -40,6 +42,7 @@ def probe(
     work: Path,
     store: ObjectStore,
     *,
+    job: JobId,
     roles: Sequence[wire.RoleOrders],
     places: Sequence[wire.RankPlace],
     clock_ahead_s: float,
@@ -50,6 +53,7 @@ def probe(
     Args:
         work: The agent's folder.
         store: The attempt's object store; it must answer.
+        job: Whose part of it is asked for.
         places: This node's.
         clock_ahead_s: What the controller's answers showed.
         room_bytes: What must be free on its disk.
@@ -81,5 +85,5 @@ def probe(
             got=f"{found.memory_free_bytes >> 20} MiB free",
             wanted=f"{found.memory_wanted_bytes >> 20} MiB for its ranks",
         )
-    store.size("checkpoints/probe")  # That it answers is all that counts.
+    newest_claim(store, job)  # That it answers is all that counts.
     return found

@@ -32,12 +32,13 @@ from mainspring.objects.port import (
 )
 
 _HIDDEN = ".writing"  # Starts with a dot, so no key can name it.
+_OWNERS = 0o700  # Of a store that is made here; whoever shares one opens it, to those it is for.
 _COPY_BYTES = 4 << 20
 _CREATE_TRIES_MAX = 8  # A try fails only when a sweep runs between two system calls of ours.
 
 
 class FolderStore:
-    """An `ObjectStore` in a folder, which is made when missing.
+    """An `ObjectStore` in a folder, which is made when missing, for its owner alone.
 
     Args:
         root: Absolute path.
@@ -53,6 +54,9 @@ class FolderStore:
         self._root = root
         self._hidden = root / _HIDDEN
         with reported("open an object store", str(root)):
+            if not root.exists():
+                _make_folder(root.parent)
+                root.mkdir(mode=_OWNERS, exist_ok=True)
             _make_folder(self._hidden)
             self._sweep()
 

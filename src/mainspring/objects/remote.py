@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,9 @@ from mainspring.objects.port import (
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Backend
+    from obstore.store import S3Credential
+
+    from mainspring.domain.wire import StoreCredentials
 
 REQUEST_TIMEOUT_S = 60
 RETRIES_MAX = 8
@@ -41,6 +46,9 @@ RETRY_FOR_S = 120
 _PART_BYTES_MIN = 16 << 20
 _PARTS_MAX = 9_000  # S3 allows 10,000 parts, so a fixed part size would cap the size of an object.
 _PARTS_AT_ONCE = 8  # Bounds memory to eight parts.
+_ASK_AGAIN = datetime.fromtimestamp(0, UTC)  # Gone by: so obstore keeps no credentials, and new ones count at once.
+_REFUSED = re.compile("status code: 40[13]")
+_LAST = "~"  # Comes after every letter that a key may have.
 
 
 class RemoteStore:
@@ -77,7 +85,7 @@ class RemoteStore:
 
     def get(self, key: str) -> bytes:
         """See `ObjectStore.get`."""
-        with told_by_store("read an object", checked_key(key)):
+        with self._reading("read an object", key):
             answer = obstore.get(self._backend, key)
             size_bytes = answer.meta["size"]
             if size_bytes > IN_MEMORY_BYTES_MAX:
@@ -87,7 +95,7 @@ class RemoteStore:
     def get_range(self, key: str, *, offset: int, size_bytes: int) -> bytes:
         """See `ObjectStore.get_range`."""
         checked_range(key, offset=offset, size_bytes=size_bytes)
-        with told_by_store("read a range", checked_key(key)):
+        with self._reading("read a range", key):
             failed: BaseError | None = None
             data = b""
             if size_bytes:
@@ -120,14 +128,14 @@ class RemoteStore:
 
     def fetch_file(self, key: str, path: Path) -> None:
         """See `ObjectStore.fetch_file`."""
-        with told_by_store("fetch an object", checked_key(key)), whole_file(path) as file:
+        with self._reading("fetch an object", key), whole_file(path) as file:
             for part in obstore.get(self._backend, key).stream(min_chunk_size=_PART_BYTES_MIN):
                 file.write(part)
 
     def size(self, key: str) -> int | None:
         """See `ObjectStore.size`."""
         try:
-            with told_by_store("look at an object", checked_key(key)):
+            with self._reading("look at an object", key):
                 return obstore.head(self._backend, key)["size"]
         except NotFound:
             return None
@@ -152,23 +160,58 @@ class RemoteStore:
         with contextlib.suppress(NotFound), told_by_store("delete an object", checked_key(key)):
             obstore.delete(self._backend, key)
 
+    @contextlib.contextmanager
+    def _reading(self, attempted: str, key: str) -> Iterator[None]:
+        """Turns what obstore raises while a key is read into the port's errors.
 
-def open_remote(url: str, options: Mapping[str, str]) -> RemoteStore:
+        S3 says "forbidden" of what is not there to who may list only a folder of the bucket: the folder's list knows.
+        """
+        try:
+            with told_by_store(attempted, checked_key(key)):
+                yield
+        except NotAllowed as error:
+            if self._is_absent(key):
+                raise NotFound(attempted, on=key, got="nothing there") from error
+            raise
+
+    def _is_absent(self, key: str) -> bool:
+        """Returns whether the list of a key's folder is open to us and does not name it."""
+        before = f"{key[:-1]}{chr(ord(key[-1]) - 1)}{_LAST}"
+        try:
+            first = next(iter(obstore.list(self._backend, key.rpartition("/")[0] or None, offset=before)), [])
+        except BaseError:
+            return False
+        return not first or first[0]["path"] != key
+
+
+def open_remote(
+    url: str, options: Mapping[str, str], credentials: Callable[[], StoreCredentials] | None = None
+) -> RemoteStore:
     """Returns the store at `url`.
 
     Args:
         url: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` or `memory://`.
         options: obstore's own configuration keys for that store (`endpoint`, `region`, `access_key_id`, ...).
+        credentials: See `open_store`.
 
     Raises:
         InvalidInput: obstore refuses the URL or an option.
     """
     if url.startswith("memory:"):
         return RemoteStore(from_url("memory:///"))
-    return RemoteStore(backend_of(url, options, retries_max=RETRIES_MAX, retry_for_s=RETRY_FOR_S))
+    return RemoteStore(
+        backend_of(url, options, retries_max=RETRIES_MAX, retry_for_s=RETRY_FOR_S, credentials=credentials)
+    )
 
 
-def backend_of(url: str, options: Mapping[str, str], *, retries_max: int, retry_for_s: int) -> Backend:
+def backend_of(
+    url: str,
+    options: Mapping[str, str],
+    *,
+    retries_max: int,
+    retry_for_s: int,
+    credentials: Callable[[], StoreCredentials] | None = None,
+) -> Backend:
     """Returns obstore's own store at `url`.
 
     Args:
@@ -176,21 +219,38 @@ def backend_of(url: str, options: Mapping[str, str], *, retries_max: int, retry_
         options: See `open_remote`.
         retries_max: How often it asks again.
         retry_for_s: For how long it does.
+        credentials: See `open_store`.
 
     Raises:
         InvalidInput: obstore refuses the URL or an option.
     """
     config: Any = dict(options)  # Each backend has its own typed dictionary; obstore checks the keys.
+    given: Any = {}
+    if credentials is not None:
+        # obstore deletes by a list, also of one object; Ceph's gateway takes lists from who may delete anything alone.
+        config["aws_disable_bulk_delete"] = "true"
+        given["credential_provider"] = partial(_signing, credentials)
     try:
         return from_url(
             url,
             config=config,
+            **given,
             # Plain HTTP is spoken only to an endpoint somebody names with http://, as stores inside a lab often are.
             client_options={"timeout": timedelta(seconds=REQUEST_TIMEOUT_S), "allow_http": True},
             retry_config={"max_retries": retries_max, "retry_timeout": timedelta(seconds=retry_for_s)},
         )
     except (BaseError, ValueError, TypeError) as error:
         raise InvalidInput("open an object store", on=url, got=first_line(error)) from error
+
+
+def _signing(credentials: Callable[[], StoreCredentials]) -> S3Credential:
+    held = credentials()
+    return {
+        "access_key_id": held.access_key_id,
+        "secret_access_key": held.secret_access_key,
+        "token": held.session_token,
+        "expires_at": _ASK_AGAIN,
+    }
 
 
 def _part_bytes(size_bytes: int) -> int:
@@ -211,5 +271,6 @@ def told_by_store(attempted: str, on: str) -> Iterator[None]:
         raise NotAllowed(attempted, on=on, got=first_line(error)) from error
     except OSError as error:  # A local file, or an object that is not there.
         raise os_error(attempted, on, error) from error
-    except BaseError as error:
-        raise Unavailable(attempted, on=on, got=first_line(error)) from error
+    except BaseError as error:  # A list that is refused has no error of its own.
+        kind = NotAllowed if _REFUSED.search(str(error)) else Unavailable
+        raise kind(attempted, on=on, got=first_line(error)) from error

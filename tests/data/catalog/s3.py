@@ -5,6 +5,7 @@ The gateway runs with one monitor and one storage daemon that keeps everything i
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -17,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import boto3  # type: ignore[import-untyped]
-from botocore.config import Config  # type: ignore[import-untyped]
-from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
 
 UP_LIMIT_S = 60.0
 TICK_S = 0.05
@@ -58,14 +59,20 @@ memstore device bytes = 268435456
 [client.rgw]
 rgw frontends = beast endpoint=127.0.0.1:{port}
 rgw data = {folder}/rgw
+rgw s3 auth use sts = true
+rgw sts key = sixteen-letters-
 """
+ROLE = "arn:aws:iam:::role/agents"  # Made by `Role`.
+TRUST = {"Effect": "Allow", "Principal": {"AWS": ["arn:aws:iam:::user/lab"]}, "Action": ["sts:AssumeRole"]}
+EVERYTHING = {"Effect": "Allow", "Action": ["s3:*"], "Resource": ["arn:aws:s3:::*"]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """An S3 server: where it listens, and the keys it takes."""
+    """An S3 server: where it listens, the keys it takes, and what it lies in."""
 
     port: int
+    folder: Path = Path()
 
     @property
     def options(self) -> Mapping[str, str]:
@@ -77,12 +84,52 @@ class Server:
             "secret_access_key": SECRET,
         }
 
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Returns the same, as whoever starts a lab's server has it in the shell."""
+        return {
+            "AWS_ENDPOINT_URL": self.options["endpoint"],
+            "AWS_REGION": self.options["region"],
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """A role of a gateway that may do everything with its buckets, and that the owner of "lab" may take on.
+
+    Args:
+        folder: The gateway's.
+    """
+
+    folder: Path
+
+    def make(self) -> None:
+        self._admin("role", "create", "--role-name", "agents", "--assume-role-policy-doc", _policy(TRUST))
+        said = ("--policy-name", "all", "--policy-doc", _policy(EVERYTHING))
+        self._admin("role-policy", "put", "--role-name", "agents", *said)
+
+    def remove(self) -> None:
+        """Ends all its sessions too; one that is made anew is another role."""
+        self._admin("role-policy", "delete", "--role-name", "agents", "--policy-name", "all")
+        self._admin("role", "delete", "--role-name", "agents")
+
+    def _admin(self, *words: str) -> None:
+        command = ["radosgw-admin", "-c", str(self.folder / "ceph.conf"), "-n", "client.rgw", *words]
+        subprocess.run(command, check=True, capture_output=True, timeout=UP_LIMIT_S, cwd=self.folder)
+
+
+def _policy(statement: Mapping[str, object]) -> str:
+    return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+
 
 @contextmanager
 def moto(folder: Path) -> Iterator[Server]:
     """Runs moto's server; it has one bucket, "lab"."""
     with _process([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port := _free_port())], folder):
-        yield _ready(Server(port=port))
+        yield _ready(Server(port=port, folder=folder))
 
 
 @contextmanager
@@ -117,7 +164,7 @@ def rados_gateway(folder: Path) -> Iterator[Server]:
         start("radosgw", "-n", "client.rgw")
         admin = ["radosgw-admin", "-c", str(conf), "-n", "client.rgw", "user", "create", "--uid", "lab"]
         run(*admin, "--display-name", "lab", "--access-key", KEY, "--secret-key", SECRET)
-        yield _ready(Server(port=port))
+        yield _ready(Server(port=port, folder=folder))
 
 
 def _ready(server: Server) -> Server:

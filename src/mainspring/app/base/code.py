@@ -23,7 +23,7 @@ from blake3 import blake3
 
 from mainspring.domain.codec import encode
 from mainspring.domain.errors import InvalidInput
-from mainspring.domain.job import Code
+from mainspring.domain.job import CODE_SCHEME, Code
 from mainspring.objects import ObjectStore
 
 TREE_BYTES_MAX = 256 << 20  # A checkout of a large research repository without its data.
@@ -87,17 +87,16 @@ def snapshot_code(folder: Path, store: ObjectStore) -> TakenCode:
     root = Path(top.strip()) if top else folder
     files, left_out = _files(root) if top is None else (_known(root), ())
     archive = _archive(root, files)
-    tree = blake3(archive).hexdigest()
-    store.put_if_absent(f"code/{tree}.tar.gz", archive)
     commit = _git(root, "rev-parse", "HEAD") if top else None
     status = _git(root, "status", "--porcelain") if commit else None
     code = replace(
         record_environment(store),
-        tree=f"blake3:{tree}",
+        tree=CODE_SCHEME + blake3(archive).hexdigest(),
         folder=str(folder.resolve().relative_to(root.resolve())),
         commit=(commit or "").strip(),
         dirty=bool(status and status.strip()),
     )
+    store.put_if_absent(code.key, archive)
     return TakenCode(code=code, root=root, files=len(files), size_bytes=len(archive), left_out=left_out)
 
 

@@ -45,6 +45,7 @@ RUN_FOLDER_BYTES_MAX = 64  # A Unix socket's path may have 107; an agent's folde
 TEAMS_RUN_AS_MAX = 1_000  # A person writes this list; a site that has more teams names those above them.
 _OWN_NAME_BYTES = 6  # Enough to tell the homes of one machine apart.
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
+_ROLE = re.compile(r"arn:[a-z-]+:iam::[\w-]*:role/[\w+=,.@/-]{1,512}")
 _CERTIFICATES = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\*?")  # Never "*" alone: that would be no list.
 _CONFIG_HEAD = "# Mainspring's configuration; every field may be left out. `ms up` reads it when the server starts.\n"
@@ -63,6 +64,8 @@ class Config:
             of it, or the name in its certificate; "" for where it listens.
         database: SQLAlchemy URL; "" for SQLite in the home folder.
         objects: Object store URL; "" for a folder in the home folder.
+        objects_role: ARN of the role in whose sessions agents use an S3 store, each for its own attempt's part of it;
+            "" where they use what their environment has.
         environment_passed: Variables of agents that jobs get beside the usual: names, or prefixes such as "HF_*".
         shared_account: Whether teams that share nothing else may run jobs under one account, and the server may be
             reached from elsewhere though jobs can do whatever it can.
@@ -81,6 +84,7 @@ class Config:
     public_url: str = ""
     database: str = ""
     objects: str = ""
+    objects_role: str = ""
     environment_passed: tuple[str, ...] = ()
     shared_account: bool = False
     run_as: Mapping[str, str] = field(default_factory=dict)
@@ -109,6 +113,12 @@ class Config:
                 not _is_base_url(self.public_url) if self.public_url else everywhere,
                 repr(self.public_url),
                 f"http(s)://host[:port]{', as the server listens on every address' if everywhere else ''}",
+            ),
+            "objects_role": (
+                bool(self.objects_role)
+                and not (_ROLE.fullmatch(self.objects_role) and self.objects.startswith("s3://")),
+                f"{self.objects_role[:200]!r} with objects {self.objects[:200]!r}",
+                "the ARN of a role (arn:aws:iam::ACCOUNT:role/NAME) for objects at s3://",
             ),
             "environment_passed": (
                 len(passed) > PASSED_MAX or not all(_VARIABLE.fullmatch(name) for name in passed),

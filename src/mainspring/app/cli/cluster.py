@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from mainspring.app.base.specs import DURATION_FORM, duration_from
 from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.render.clusters import cluster_panel, clusters_table, finding_lines
-from mainspring.app.render.tables import CONSOLE, ERRORS, show, told_of_accounts
+from mainspring.app.render.tables import CONSOLE, ERRORS, show, told_of_accounts, told_of_objects
 from mainspring.app.sdk.clusters import refused
 from mainspring.domain.errors import InvalidSpec, NotFound
 from mainspring.engines.common.kind import AddOption, ClusterKind, Finding, OptionForm
@@ -150,7 +150,9 @@ def check(context: LabContext, name: Name, as_json: Json = False) -> None:
         why = "pretended by this machine" if kind.here else "ready as it is"
         show(f"{name} is {why}: there is nothing to set up.")
     if not as_json:
-        show(told_of_accounts(context.obj.home.config().run_as))
+        config = context.obj.home.config()
+        told = told_of_accounts(config.run_as), told_of_objects(config.objects, config.objects_role)
+        show("\n".join(filter(None, told)))
     refused(found, attempted="use a cluster", on=name, next_step="put it right, and check again")
 
 

@@ -48,6 +48,7 @@ def up(
     config = context.obj.home.config()
     told = [f"Mainspring is up at {record.url} (home {context.obj.home.path})"]
     told.append(render.told_of_accounts(config.run_as))
+    told += filter(None, [render.told_of_objects(config.objects, config.objects_role)])
     if config.run_as:
         from mainspring.app.server.users import without_python
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         jobs_table,
         show,
         told_of_accounts,
+        told_of_objects,
     )
     from mainspring.app.render.terminal import write_output
 else:

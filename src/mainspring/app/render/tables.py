@@ -57,6 +57,22 @@ def told_of_accounts(run_as: Mapping[str, str]) -> str:
     return f"Jobs run as users of their teams: {', '.join(sorted(set(run_as.values())))}." if run_as else ACCOUNT
 
 
+def told_of_objects(url: str, role: str) -> str:
+    """Returns what the same people are told of the object store, "" of a folder: its accounts are its walls.
+
+    Args:
+        url: Where it is; "" for the home's own folder.
+        role: In whose sessions agents use it.
+    """
+    if role:
+        return f"Agents use {url} in sessions of {role}, each for its own job's part of it."
+    scheme = url.partition("://")[0]
+    if scheme in ("", "file") or url.startswith("/"):
+        return ""
+    remedy = "; with objects_role each would get its own job's part" if scheme == "s3" else ""
+    return f"Agents use {url} with credentials from their environment, good for all of it{remedy}."
+
+
 def show(value: object, *, as_json: bool = False, look: Callable[[], RenderableType] | None = None) -> None:
     """Prints a value: as JSON on standard output for machines, else as `look` draws it.
 

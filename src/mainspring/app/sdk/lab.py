@@ -284,10 +284,9 @@ class Lab(LabCalls):
         """
         with self.client() as client:
             spec = client.status(job).spec
-            tree = spec.code.tree.removeprefix("blake3:")
-            if tree and self.objects().size(f"code/{tree}.tar.gz") is None:
+            if spec.code.tree and self.objects().size(spec.code.key) is None:
                 raise NotFound(
-                    "repeat a job", on=job, got=f"no code tree {tree[:12]}", next_step="ms run from a checkout"
+                    "repeat a job", on=job, got=f"no code {spec.code.key[:17]}", next_step="ms run from a checkout"
                 )
             return client.submit(answers.Submit(spec=spec, key=key))
 

@@ -16,10 +16,11 @@ from urllib.parse import urlsplit
 
 from mainspring.app.base.client import Client
 from mainspring.app.base.home import Config, Home, ServerRecord, url_of
+from mainspring.app.server.store_grants import grants_of
 from mainspring.app.server.users import require_users
 from mainspring.domain.errors import Conflict, NotAllowed, Unavailable
 from mainspring.domain.wire.trust import is_loopback
-from mainspring.objects import open_store
+from mainspring.objects import check_grants, open_store
 
 START_S_MAX = 60.0
 STOP_S_MAX = 30.0
@@ -40,7 +41,7 @@ def up(
     Raises:
         Conflict: Another program holds the port, or the server is running and is given what it reads when it starts.
         NotAllowed: It would listen beyond this machine, and nobody said that jobs may share its account; or it cannot
-            run jobs as the users it is to.
+            run jobs as the users it is to, or the object store does not limit what agents may do.
         InvalidSpec: The configuration or the policy is wrong.
         Unavailable: The server did not start.
     """
@@ -90,6 +91,10 @@ def _up(home: Home, config: Config, port: int | None) -> ServerRecord:
     _require_near(config)
     if config.run_as:
         require_users(home, config)
+    grants = grants_of(config, os.environ)
+    if grants is not None:
+        with suppress(Unavailable):  # A store that is away is waited for by those who need it.
+            check_grants(home.objects_url(config), grants)
     with _listen(config, port) as listener, home.log.open("ab") as log:
         # The server inherits the open socket, so that nobody can take the port in between.
         url = url_of(listener, config)

@@ -17,6 +17,7 @@ from mainspring.app.base.home import Home, url_of
 from mainspring.app.base.system import SystemClock, SystemDice
 from mainspring.app.server.arrivals import Inboxes, Reader
 from mainspring.app.server.engines import Engines
+from mainspring.app.server.store_grants import agents_environment, grants_of
 from mainspring.control import AgentAccess, Control, Settings, open_store
 from mainspring.control.server import Server, Tls
 from mainspring.domain.answers import NewToken
@@ -51,7 +52,7 @@ def serve(home: Home, listener: socket.socket) -> None:
     """
     config = home.config()
     clock = SystemClock()
-    engines = Engines(config, home, environment=os.environ, clock=clock)
+    engines = Engines(config, home, environment=agents_environment(config, os.environ), clock=clock)
     control = Control(
         store=open_store(home.database_url(config)),
         engines=engines.by_name,
@@ -63,6 +64,7 @@ def serve(home: Home, listener: socket.socket) -> None:
             key=home.key(SystemDice()),
             environment_passed=config.environment_passed,
             secret_keys=home.secret_keys,
+            grants=grants_of(config, os.environ),
         ),
         policy=home.policy(),
         settings=Settings(one_line=not config.shared_account, run_as=config.run_as, limits=config.limits),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
 
+from mainspring.checkpoint import job_folder
 from mainspring.control.store.holdings import (
     KEPT,
     AllocationRecord,
@@ -33,8 +34,8 @@ from mainspring.control.store.settings import Settings
 from mainspring.control.store.tokens import peers_secret
 from mainspring.domain.errors import Conflict, InvalidMessage, NotFound, Unavailable, nearest
 from mainspring.domain.goodput import TimeUse
-from mainspring.domain.ids import AllocationId, RoleName
-from mainspring.domain.job import JobSpec
+from mainspring.domain.ids import AllocationId, JobId, RoleName
+from mainspring.domain.job import JobSpec, checkpoint_named
 from mainspring.domain.life import AttemptState, ended
 from mainspring.domain.plan import Grant
 from mainspring.domain.wire import (
@@ -48,6 +49,7 @@ from mainspring.domain.wire import (
 )
 from mainspring.domain.wire.events.attempts import LeadNamedEvent
 from mainspring.domain.wire.events.leads import ResultEvent
+from mainspring.objects import Access
 
 ADDRESS_LENGTH_MAX = 255
 LEDGER_S_MAX = 1e13  # Of one use: every node of the largest cluster, for a year and a half.
@@ -73,6 +75,7 @@ class Rules:
         environment_passed: Variables of agents that ranks get beside the usual.
         listens_since_s: Since when this controller hears leads: one that was not heard before may well live.
         keys: What secrets are kept under.
+        store_credentials: Whether agents are to ask for credentials of the object store.
     """
 
     settings: Settings
@@ -82,6 +85,7 @@ class Rules:
     now_s: float
     listens_since_s: float
     keys: SecretKeys
+    store_credentials: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +251,7 @@ def _orders(connection: sa.Connection, attempt: AttemptRecord, agent: int, gang:
         begins_from=spec.begins_from,
         environment_passed=rules.environment_passed,
         peers_secret=peers_secret(rules.key, attempt.id),
+        store_credentials=rules.store_credentials,
     )
 
 
@@ -273,6 +278,17 @@ def _with_secrets(
             raise Conflict("register an agent", on=call.allocation, got=str(error)) from error
         StateWriter(connection, rules.now_s).stop_attempt(attempt, StopCause.REFUSED, str(error))
         return replace(orders, ready=False, roles=(), ranks=())
+
+
+def store_access(connection: sa.Connection, attempt: AttemptRecord) -> Access:
+    """Returns what an attempt's agents do with the object store: keep its job's checkpoints, and read what it names."""
+    spec = specs(connection, [attempt.job])[attempt.job]
+    begins_from, _ = checkpoint_named(spec.begins_from)
+    return Access(
+        writes=(job_folder(attempt.job),),
+        reads=(job_folder(JobId(begins_from)),) if begins_from else (),
+        objects=(spec.code.key,) if spec.code.key else (),
+    )
 
 
 def _granted(connection: sa.Connection, attempt: AttemptRecord, gang: _Gang, roles: int) -> list[Grant]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mainspring.domain.team import Limits
+from mainspring.objects import Grants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,8 @@ class AgentAccess:
         environment_passed: Variables of agents that their ranks get beside the usual.
         secret_keys: The file of keys that teams' secrets are kept under, the same for every controller of one store;
             made when it is first needed. None for a controller that keeps none.
+        grants: Gives agents credentials for their attempt's part of the object store; None where they use those that
+            their environment has.
     """
 
     controller_url: str
@@ -74,3 +77,4 @@ class AgentAccess:
     key: str = field(repr=False)
     environment_passed: tuple[str, ...] = ()
     secret_keys: Path | None = None
+    grants: Grants | None = None

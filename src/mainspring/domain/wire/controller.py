@@ -70,6 +70,7 @@ class Orders:
     `environment_passed` names variables of the agent, such as "NAME" or "PREFIX_*", that ranks get beside the usual.
     `secrets` are the values, by name, of what this agent's own role is given: nowhere else do they travel.
     By `peers_secret` the attempt's agents know each other; it is told before the orders are ready, and nowhere else.
+    With `store_credentials` an agent asks for credentials of the object store, and uses no others.
     """
 
     ready: bool
@@ -95,6 +96,28 @@ class Orders:
     environment_passed: tuple[str, ...] = ()
     secrets: Mapping[SecretName, str] = field(default_factory=dict, repr=False)
     peers_secret: str = field(default="", repr=False)
+    store_credentials: bool = False
+
+
+@message("CredentialsWanted")
+class CredentialsWanted:
+    """An agent with orders asks for credentials of the object store: its first, or new ones before those end."""
+
+    allocation: AllocationId
+
+
+@message("StoreCredentials")
+class StoreCredentials:
+    """Credentials for what one attempt may do with the object store, good for `lasts_s` from now.
+
+    `options` say where the store is, as `objects.open_store` takes them.
+    """
+
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    session_token: str = field(repr=False)
+    lasts_s: float
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @message("LeadEvent")

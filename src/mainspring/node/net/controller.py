@@ -57,6 +57,15 @@ class ControllerClient:
         """
         return await self._call("/v1/agents/heartbeat", message, wire.HeartbeatReply)
 
+    async def store_credentials(self, message: wire.CredentialsWanted) -> wire.StoreCredentials:
+        """Returns credentials of the object store.
+
+        Raises:
+            NotAllowed: The attempt is over, or the store gives it none.
+            Unavailable: The controller does not answer, or has none to give now.
+        """
+        return await self._call("/v1/agents/store-credentials", message, wire.StoreCredentials)
+
     async def close(self) -> None:
         """Hangs up."""
         await self._client.aclose()

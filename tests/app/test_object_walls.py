@@ -1,0 +1,330 @@
+"""Walls in the object store: an agent's credentials open its own job's part, for a while. On a real S3 server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import obstore
+import pytest
+from obstore.exceptions import PermissionDeniedError
+from obstore.store import S3Store
+
+from mainspring.app.base.home import Config
+from mainspring.app.sdk.lab import Lab, job
+from mainspring.domain import codec, wire
+from mainspring.domain.answers import JobView
+from mainspring.domain.errors import InvalidSpec, NotAllowed, NotFound, Unavailable
+from mainspring.domain.fleet import AgentOrder
+from mainspring.domain.job import JobSpec
+from mainspring.domain.life import JobState, ended
+from mainspring.domain.wire.events.leads import CheckpointDurableEvent, GenerationResumedEvent
+from mainspring.objects import Access, ObjectStore, check_grants, open_store
+from mainspring.objects.sts import RoleSessions
+from tests.app.conftest import clusters, halted, kill, kinds, until
+from tests.app.test_run_as import COUNTER, LIBRARIES, USERS, python
+from tests.data.catalog.s3 import CEPH, CEPH_MISSING, ROLE, SECRET, Role, Server, moto, rados_gateway
+from tests.node.conftest import make_rig
+from tests.node.rig import JOB, Rig
+
+__all__ = ["make_rig", "python"]
+URL = "s3://lab/objects"
+# Looks for credentials wherever a job may look, and asks the store without any; tells what it found.
+SPY = """
+import glob, json, os, sys, urllib.error, urllib.request
+from pathlib import Path
+
+def read(path):
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+def status(url):
+    try:
+        return urllib.request.urlopen(url).status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+endpoint, *paths = sys.argv[1:]
+files = {*paths, *glob.glob("/proc/[0-9]*/environ"), *glob.glob(os.path.expanduser("~/.aws/*"))}
+files |= {str(path) for path in Path.cwd().parent.rglob("*") if path.is_file()}
+print(json.dumps({
+    "environ": sorted(name for name in os.environ if name.startswith("AWS_")),
+    "found": sorted(path for path in files if b"SECRET_ACCESS" in read(path) or b"secret_access" in read(path)),
+    "readable": sorted(path for path in paths if read(path)),
+    "without": [status(endpoint + "/lab/objects/" + key) for key in os.environ["KEYS"].split()],
+    "list": [status(endpoint + "/lab" + words) for words in ("", "?list-type=2&prefix=objects/")],
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[Server]:
+    """Gives a gateway that has the role; credentials of its owner are in this process's environment."""
+    if absent := [name for name in CEPH if shutil.which(name) is None]:
+        pytest.skip(f"{CEPH_MISSING} (absent: {', '.join(absent)})")
+    with tempfile.TemporaryDirectory(dir="/tmp") as name, rados_gateway(Path(name)) as server:
+        Role(folder=Path(name)).make()
+        yield server
+
+
+@pytest.fixture
+def owner(gateway: Server, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    """Gives the store as the lab sees it, with its credentials in the environment."""
+    for variable, value in gateway.environment.items():
+        monkeypatch.setenv(variable, value)
+    return open_store(URL)
+
+
+def _sessions(server: Server, role: str = ROLE) -> RoleSessions:
+    where = {name: server.options[name] for name in ("endpoint", "region")}
+    return RoleSessions(URL, role=role, region="us-east-1", options=where)
+
+
+def _as_far_as(credentials: wire.StoreCredentials) -> ObjectStore:
+    return open_store(URL, credentials.options, lambda: credentials)
+
+
+# ---------------------------------------------------------------- credentials
+
+
+@pytest.mark.slow
+def test_credentials_open_what_they_are_for_and_nothing_else(gateway: Server, owner: ObjectStore) -> None:
+    mine, read, others = "checkpoints/a", "checkpoints/before", ("checkpoints/b", "checkpoints/ab", "code", "datasets")
+    for folder in (mine, read, *others):
+        owner.put(f"{folder}/x", b"of " + folder.encode())
+    owner.put("code/mine", b"code")
+    access = Access(writes=(mine,), reads=(read,), objects=("code/mine",))
+    credentials = _sessions(gateway).grant(access, holder="job-1.1")
+    store = _as_far_as(credentials)
+    large = bytes(40 << 20)  # In parts.
+    store.put(f"{mine}/y", large)
+    assert store.get_range(f"{mine}/y", offset=0, size_bytes=9) == large[:9]
+    assert [store.put_if_absent(f"{mine}/once", b"1") for _ in range(2)] == [True, False]
+    store.delete(f"{mine}/y")
+    assert [seen.key for seen in store.list(mine)] == [f"{mine}/once", f"{mine}/x"]
+    assert [seen.key for seen in store.list(read)] == [f"{read}/x"]
+    assert (store.get(f"{read}/x"), store.get("code/mine")) == (b"of checkpoints/before", b"code")
+    assert (store.size(f"{mine}/nothing"), store.size(f"{mine}/x")) == (None, 16)
+    with pytest.raises(NotFound):
+        store.get(f"{mine}/nothing")
+
+    tries: list[Callable[[], object]] = [
+        *(lambda folder=folder: store.get(f"{folder}/x") for folder in others),
+        *(lambda folder=folder: store.size(f"{folder}/x") for folder in others),
+        *(lambda folder=folder: store.put(f"{folder}/new", b"") for folder in (read, *others)),
+        *(lambda folder=folder: store.delete(f"{folder}/x") for folder in (read, *others)),
+        *(lambda folder=folder: store.list(folder) for folder in ("", "checkpoints", *others)),
+        lambda: store.put("code/mine", b"other code"),
+    ]
+    for number, tried in enumerate(tries):
+        try:
+            came = tried()
+        except NotAllowed:
+            continue
+        raise AssertionError(f"try {number} came to {came!r}")
+    whole = S3Store(
+        "lab",
+        endpoint=gateway.options["endpoint"],
+        region="us-east-1",
+        access_key_id=credentials.access_key_id,
+        secret_access_key=credentials.secret_access_key,
+        session_token=credentials.session_token,
+        client_options={"allow_http": True},
+    )
+    for target in ("objects/checkpoints/a/copy", "objects/checkpoints/b/copy"):  # Neither to oneself, nor to others.
+        with pytest.raises(PermissionDeniedError):
+            obstore.copy(whole, "objects/checkpoints/b/x", target)
+    assert owner.get("code/mine") == b"code"
+    assert owner.get(f"{mine}/once") == b"1"
+
+
+@pytest.mark.slow
+def test_a_store_that_does_not_limit_sessions_is_found_out(
+    gateway: Server, owner: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_grants(URL, _sessions(gateway))
+    with pytest.raises(NotAllowed, match="role"):
+        check_grants(URL, _sessions(gateway, role="arn:aws:iam:::role/nobodys"))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(NotAllowed, match="role"):
+        check_grants(URL, _sessions(gateway))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(Unavailable, match="role"):
+        check_grants(URL, _sessions(gateway))
+    with moto(tmp_path) as open_to_all:  # It takes every credential for everything.
+        for variable, value in open_to_all.environment.items():
+            monkeypatch.setenv(variable, value)
+        lab = Lab(tmp_path / "home")
+        lab.home.write_config(Config(clusters=clusters(), objects=URL, objects_role="arn:aws:iam::123456789012:role/a"))
+        with pytest.raises(NotAllowed, match="objects_role"):
+            lab.up(port=0)
+        assert lab.home.server() is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"objects_role": ROLE},
+        {"objects_role": ROLE, "objects": "gs://lab/objects"},
+        {"objects_role": "agents", "objects": URL},
+        {"objects_role": f"{ROLE} ", "objects": URL},
+    ],
+)
+def test_a_role_without_a_store_that_knows_roles_is_refused(given: dict[str, str]) -> None:
+    with pytest.raises(InvalidSpec, match="objects_role"):
+        Config(**given)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- a lab
+
+
+@pytest.fixture
+def lab(gateway: Server, owner: ObjectStore, python: str, tmp_path: Path) -> Iterator[Lab]:
+    with tempfile.TemporaryDirectory(prefix="runs-", dir="/tmp") as runs:
+        lab = Lab(tmp_path / "home")
+        os.chmod(runs, 0o755)
+        config = Config(clusters=clusters(), objects=URL, objects_role=ROLE, run_as=USERS, run_folder=f"{runs}/made")
+        lab.home.write_config(config)
+        lab.up(port=0)
+        try:
+            for team in USERS:
+                lab.set_team(team)
+            yield lab
+        finally:
+            for view in lab.ps():
+                if not ended(view.state):
+                    lab.stop(view.id)
+            until(lambda: all(ended(view.state) for view in lab.ps()), "jobs to end", wait_s=40)
+            lab.down()
+
+
+def _program(python: str, program: str, *words: str, team: str, **fields: object) -> JobSpec:
+    environment = {"PYTHONPATH": LIBRARIES, **fields.pop("environment", {})}  # type: ignore[dict-item]
+    command = [python, "-c", program, *words]
+    return job("job", command, on=["h100", "v5e"], team=team, environment=environment, **fields)  # type: ignore[arg-type]
+
+
+def _well(lab: Lab, view: JobView) -> JobView:
+    over = lab.wait(view.id, timeout_s=90)
+    assert over.state is JobState.SUCCEEDED, (over.reason, b"".join(lab.logs(view.id)).decode())
+    return over
+
+
+def _sources(lab: Lab, job_id: str) -> list[object]:
+    return [event.detail["source"] for event in lab.events(job_id) if event.kind == GenerationResumedEvent.kind]
+
+
+def _of_agent(lab: Lab, job_id: str) -> tuple[AgentOrder, int]:
+    """Returns the order and the process of an agent of a job."""
+    attempt = lab.status(job_id).attempts[-1].id
+    (first, *_) = [path for path in lab.home.path.glob("engines/*/*/node-0/order.json") if attempt in path.read_text()]
+    (pid,) = [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if str(first).encode() in path.read_bytes().split(b"\0")
+    ]
+    return codec.decode(AgentOrder, first.read_bytes()), pid
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_job_reads_no_checkpoint_of_another_team_and_goes_on_from_its_own(
+    gateway: Server,
+    owner: ObjectStore,
+    lab: Lab,
+    python: str,
+    tmp_path: Path,
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="gate-", dir="/tmp") as gate:
+        os.chmod(gate, 0o1777)
+        theirs = _well(lab, lab.run(_program(python, COUNTER, "14", "7", gate, team="vision", replicas=2)))
+        manifest = f"checkpoints/{theirs.id}/manifests/{14:012d}"
+        assert owner.size(manifest)
+
+        # A job of another team saves, and has an agent that holds credentials.
+        mine = lab.run(_program(python, COUNTER, "30", "7", gate, "20", team="arms", replicas=2))
+        halted(lab, mine.id, Path(gate), 20)
+        until(lambda: CheckpointDurableEvent.kind in kinds(lab, mine.id), "a durable checkpoint")
+        order, agent = _of_agent(lab, mine.id)
+        assert b"AWS_" not in Path(f"/proc/{agent}/environ").read_bytes()
+
+        # What a program of that team finds by itself.
+        server = lab.home.server()
+        assert server is not None
+        paths = [f"/proc/{agent}/environ", f"/proc/{server.pid}/environ", f"{order.work_dir}/order.json"]
+        spying = _program(python, SPY, gateway.options["endpoint"], *paths, team="arms", environment={"KEYS": manifest})
+        told = json.loads(b"".join(lab.logs(_well(lab, lab.run(spying)).id)))
+        assert told == {"environ": [], "found": [], "readable": [], "without": [403], "list": [403, 403]}
+
+        # What it could do with all that its agent has.
+        asked = httpx.post(
+            f"{server.url}/v1/agents/store-credentials",
+            content=codec.encode(wire.CredentialsWanted(allocation=order.allocation)),
+            headers={"Authorization": f"Bearer {order.token}", "Content-Type": "application/json"},
+        )
+        credentials = codec.decode(wire.StoreCredentials, asked.content)
+        assert 0 < credentials.lasts_s <= 3_600
+        stolen = _as_far_as(credentials)
+        assert stolen.list(f"checkpoints/{mine.id}/manifests")
+        for tried in (
+            lambda: stolen.get(manifest),
+            lambda: stolen.list(f"checkpoints/{theirs.id}"),
+            lambda: stolen.list("checkpoints"),
+            lambda: stolen.list(""),
+            lambda: stolen.put(f"checkpoints/{theirs.id}/manifests/{15:012d}", b"forged"),
+        ):
+            with pytest.raises(NotAllowed):
+                tried()
+        for word in (credentials.secret_access_key, credentials.session_token, SECRET):
+            holding = [
+                path for path in lab.home.path.rglob("*") if path.is_file() and word.encode() in path.read_bytes()
+            ]
+            assert holding == []
+
+        # It lost its agents, and its memory with them: what is durable is there, and for its own team's next job too.
+        kill(agent)
+        (Path(gate) / "go-20").touch()
+        over = _well(lab, mine)
+        assert len(over.attempts) == 2
+        assert _sources(lab, mine.id)[-1] == "store"
+        following = _program(python, COUNTER, "44", "7", gate, team="arms", replicas=2)
+        begun = lab.run(following, begins_from=f"{mine.id}@28")
+        _well(lab, begun)
+        assert _sources(lab, begun.id) == [f"{mine.id}@28"]
+
+
+# ---------------------------------------------------------------- renewal
+
+
+@pytest.mark.slow
+def test_agents_go_on_saving_when_the_credentials_they_began_with_end(
+    gateway: Server,
+    owner: ObjectStore,
+    make_rig: Callable[..., Rig],
+) -> None:
+    sessions, access = _sessions(gateway), Access(writes=(f"checkpoints/{JOB}",))
+    rig = make_rig(
+        steps=4_000,
+        objects_url=URL,
+        environment={name: "" for name in os.environ if name.startswith("AWS_")},
+        credentials=lambda: replace(sessions.grant(access, holder="job-1.1"), lasts_s=1.0),
+    )
+
+    def durable() -> int:
+        return max((int(detail["step"]) for detail in rig.of_kind(CheckpointDurableEvent.kind)), default=-1)
+
+    rig.wait(lambda: durable() > 0, "a durable checkpoint")
+    role = Role(folder=gateway.folder)
+    role.remove()  # Every session of it ends at once, as if its time were over.
+    role.make()
+    ended_at = max(durable(), rig.heartbeats[-1].step)
+    rig.wait(lambda: durable() > ended_at, "a checkpoint saved with new credentials")
+    assert open_store(URL).list(f"checkpoints/{JOB}/manifests")
