@@ -212,6 +212,11 @@ def test_a_home_that_is_logged_in_elsewhere_works_there_until_it_is_logged_out(l
     assert _ms(other, "ps").returncode == Unavailable.exit_code
 
 
+def test_a_choice_that_is_the_default_may_be_named(lab: Lab) -> None:
+    done = _ms(lab, "token", "new", "ada", "--role", TeamRole.MEMBER.value)
+    assert (done.returncode, done.stdout[:3]) == (0, "ms_"), done.stderr
+
+
 def test_no_server_is_shown_a_token_that_was_meant_for_another(lab: Lab, tmp_path: Path) -> None:
     seen: list[str] = []
 

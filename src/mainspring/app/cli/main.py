@@ -123,6 +123,7 @@ def _spare(param: Any) -> Any:
 
 def _read(param: Any, context: Any, value: Any) -> Any:
     several, left_out = param.multiple or param.nargs == -1, value is None or value == param.default
+    value = param.default if left_out and value is not None else value  # A word may equal a default, which is an enum.
     text = not several and type(value) is str and param.type_descriptor.annotation is str
     if (left_out and not param.required) or text:
         value = () if several and value is None else value
