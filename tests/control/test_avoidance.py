@@ -111,7 +111,7 @@ def test_two_jobs_are_not_eaten_and_their_losses_keep_all_others_away(world: Wor
     assert _nodes(world, third) == ["west-1"], "two jobs were lost there and nowhere else"
     west = world.control.clusters()[-1]
     assert [one.at for one in west.avoided] == [BAD]
-    assert "2 jobs were lost there" in west.avoided[0].reason
+    assert west.avoided[0].reason == f"2 jobs were lost there and nowhere else; the last: {second}"  # No words of its.
     wide = world.submit(world.spec("wide", replicas=2))
     world.tick(2)
     why = world.control.questions.why(wide)

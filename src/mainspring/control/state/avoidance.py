@@ -42,7 +42,7 @@ class _Case:
     jobs: tuple[JobId, ...]
     weight: int
     last_s: float
-    reason: str
+    last: JobId | None
 
 
 @final
@@ -101,7 +101,8 @@ class Avoidance:
             most = max(min(1, count - 1), count // CLUSTER_PART)
             worst = sorted(cases, key=lambda pair: (-pair[0].weight, -pair[0].last_s, pair[1]))[:most]
             for case, at in worst:
-                words = f"{len(case.jobs)} jobs were lost there and nowhere else; the last: {case.reason}"
+                # Everybody reads it: what was lost is told by the job itself, to those who may read that.
+                words = f"{len(case.jobs)} jobs were lost there and nowhere else; the last: {case.last}"
                 avoided.append(AvoidedNode(at=at, until_s=_until_s(case), again_s=_until_s(case), reason=words))
         return tuple(sorted(avoided, key=lambda one: one.at))
 
@@ -134,7 +135,7 @@ class Avoidance:
             jobs=tuple(jobs),
             weight=max(0, len(jobs) - successes),
             last_s=last.time_s if last is not None else 0.0,
-            reason=last.reason if last is not None else "",
+            last=last.job if last is not None else None,
         )
 
     def _only_at(self, job: JobId, at: NodeRef) -> bool:
