@@ -367,18 +367,50 @@ def test_events_of_the_lab_followed_are_those_one_may_read(api: Api) -> None:
         assert [next(seen).job for _ in own] == own
 
 
+class Chatty(FakeEngine):
+    """Its ranks write all the time."""
+
+    def logs(self, allocation: AllocationId, *, rank: int, since: int, limit: int) -> LogChunk:
+        return LogChunk(data=b".", next_offset=since + 1)
+
+
 @pytest.mark.slow
-def test_stream_ends_once_the_token_is_removed(api: Api, served: Served) -> None:
-    served.app.state.followers = Followers(quiet_s=0.1)
-    with api.http.stream("GET", "/v1/events?follow=true", headers=api.viewer, timeout=20) as answer:
+@pytest.mark.parametrize("what", ["/v1/events", "/v1/jobs/busy/logs"])
+def test_stream_ends_once_the_token_is_removed_however_much_it_says(api: Api, served: Served, what: str) -> None:
+    world = api.world
+    world.west.inner = Chatty(world.west.inner.inventory(), world.clock)
+    world.run(api.submit(world.spec("busy")).id)
+    served.app.state.followers = Followers(quiet_s=0.05, asked_s=0.2)
+    with api.http.stream("GET", f"{what}?follow=true", headers=api.viewer, timeout=20) as answer:
         lines = answer.iter_lines()
-        while not next(lines).startswith(":"):
-            pass
-        for token in api.world.control.people.tokens():
+        next(lines)
+        for token in world.control.people.tokens():
             if token.role is TeamRole.VIEWER:
-                api.world.control.people.remove_token(token.id)
-        assert all(line.startswith(":") or not line for line in lines)
+                world.control.people.remove_token(token.id)
+        for count, _ in enumerate(lines):
+            assert count < 100_000, "it goes on"
     assert api.http.get("/v1/jobs", headers=api.viewer).status_code == 401
+
+
+@pytest.mark.slow
+def test_stream_of_a_job_ends_once_its_team_is_no_longer_open(api: Api, served: Served) -> None:
+    world = api.world
+    world.west.inner = Chatty(world.west.inner.inventory(), world.clock)
+    for team in (
+        Team(name=LAB),
+        Team(name=TeamName("legs"), parent=LAB),
+        Team(name=TeamName("arms"), parent=LAB, open=True),
+    ):
+        world.control.people.set_team(team)
+    world.run(api.submit(world.spec("busy", team=TeamName("arms"))).id)
+    served.app.state.followers = Followers(asked_s=0.2)
+    headers = {"Authorization": f"Bearer {world.token(TeamRole.VIEWER, team='legs')}"}
+    with api.http.stream("GET", "/v1/jobs/busy/logs?follow=true", headers=headers, timeout=20) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        world.control.people.set_team(Team(name=TeamName("arms"), parent=LAB))
+        for count, _ in enumerate(lines):
+            assert count < 100_000, "it goes on"
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ FOLLOWERS_MAX = 256  # Each holds a connection; one of output asks its engine tw
 _POLL_S = 0.5
 _LOOK_S = 0.2  # How soon an event is heard of.
 QUIET_S = 15.0  # A comment this often keeps proxies from closing a quiet stream, and finds readers that left.
+ASKED_S = 2.0  # How soon a stream ends whose reader may not read it any more.
 _QUIET = b": still here\n\n"
 
 
@@ -30,11 +31,13 @@ class Followers:
 
     Args:
         quiet_s: How long a stream may say nothing.
+        asked_s: How long its reader is taken for one who may read it.
     """
 
-    def __init__(self, *, quiet_s: float = QUIET_S) -> None:
+    def __init__(self, *, quiet_s: float = QUIET_S, asked_s: float = ASKED_S) -> None:
         self.count = 0
         self.quiet_s = quiet_s
+        self.asked_s = asked_s
         self._newest = 0
         self._looked_s = -inf
         self._looking = anyio.Lock()
@@ -60,6 +63,27 @@ class Followers:
         return self._newest
 
 
+@final
+class _Reader:
+    """Who reads a stream, and whether they still may, however much it says: a token is removed, an open team closed.
+
+    Args:
+        job: What they read of, None for all that they may.
+    """
+
+    def __init__(self, control: Control, followers: Followers, caller: Caller, job: str | None) -> None:
+        self._look = partial(control.may_follow, job, caller)
+        self._asked_s = followers.asked_s
+        self._until_s = anyio.current_time() + self._asked_s
+
+    async def may(self) -> bool:
+        """Returns whether they may go on."""
+        if anyio.current_time() >= self._until_s:
+            self._until_s = anyio.current_time() + self._asked_s
+            return await to_thread.run_sync(self._look)
+        return True
+
+
 def followed_output(
     control: Control, followers: Followers, job: str, caller: Caller, *, rank: int, since: int, attempt: int | None
 ) -> AsyncIterator[bytes]:
@@ -70,7 +94,7 @@ def followed_output(
     Args:
         followers: What is open beside it.
         job: The job's id or name.
-        caller: Who asks; the stream ends with their token.
+        caller: Who asks; the stream ends with their token, or when they may not read the job any more.
         since: Byte offset to start from, in the first attempt shown.
         attempt: Number of that attempt; the newest when None.
 
@@ -92,8 +116,8 @@ async def _output(
     followers.count += 1
     try:
         text = codecs.getincrementaldecoder("utf-8")("replace")
-        told_s = anyio.current_time()
-        while True:
+        told_s, reader = anyio.current_time(), _Reader(control, followers, caller, job)
+        while await reader.may():
             progress = await to_thread.run_sync(control.progress, job)
             data, next_offset, answered = b"", since, True
             if attempt <= len(progress.attempts):
@@ -118,8 +142,6 @@ async def _output(
                 yield _end(progress.state.value)
                 return
             if anyio.current_time() - told_s >= followers.quiet_s:
-                if not await to_thread.run_sync(control.people.is_known, caller):
-                    return
                 told_s = anyio.current_time()
                 yield _QUIET
             await anyio.sleep(_POLL_S)
@@ -153,9 +175,9 @@ async def _events(
 ) -> AsyncIterator[bytes]:
     followers.count += 1
     try:
-        told_s = anyio.current_time()
+        told_s, reader = anyio.current_time(), _Reader(control, followers, caller, job)
         seen = -1  # What has been looked through, this caller's events or not.
-        while True:
+        while await reader.may():
             newest = await followers.newest(control)
             if newest > seen:
                 ended = "" if job is None else await to_thread.run_sync(_ended, control, job)
@@ -170,8 +192,6 @@ async def _events(
                     yield _end(ended)
                     return
             if anyio.current_time() - told_s >= followers.quiet_s:
-                if not await to_thread.run_sync(control.people.is_known, caller):
-                    return
                 told_s = anyio.current_time()
                 yield _QUIET
             await anyio.sleep(_LOOK_S)

@@ -307,6 +307,14 @@ class Control:
             seen = sight(connection, caller) if job is None else None
             return events_since(connection, since=since, limit=limit, job=job, seen=seen, newest=newest)
 
+    def may_follow(self, reference: str | None, caller: Caller) -> bool:
+        """Returns whether somebody who has entered may still read a job, or anything where it is None."""
+        if not self.people.is_known(caller):
+            return False
+        with self.store.read() as connection:
+            seen = sight(connection, caller)
+            return reference is None or seen is None or find_job(connection, reference).team in seen
+
     def newest_event(self) -> int:
         """Returns the sequence of the newest event of all, 0 before the first."""
         with self.store.read() as connection:
