@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
+import uvicorn
+from tests.control.calling import Api, Served
 from tests.control.serving import Lab
 
-from mainspring.control import LAB_ITSELF, AgentAccess, Control, Loop, Settings, Step, open_store
+from mainspring.control import LAB_ITSELF, AgentAccess, Control, Loop, Settings, Step, create_app, listen, open_store
+from mainspring.control.api_streams import Followers
 from mainspring.domain.answers import JobView, NewToken, Submit
 from mainspring.domain.fleet import Inventory, LaunchOrder, Node
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, JobId, NodeName, RoleName, TeamName
@@ -210,3 +214,26 @@ def lab(world: World, tmp_path: Path) -> Iterator[Lab]:
     yield made
     for server in made.servers:
         server.stop()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    first = World(tmp_path_factory.mktemp("first"))
+    app = create_app(first.control)
+    listener = listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+    thread = Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    yield Served(app=app, url=f"http://127.0.0.1:{listener.getsockname()[1]}")
+    server.should_exit = True
+    thread.join(10)
+    first.control.store.close()
+
+
+@pytest.fixture
+def api(world: World, served: Served) -> Iterator[Api]:
+    served.app.state.control = world.control
+    served.app.state.followers = Followers()  # The last world's newest event is none of this one's.
+    made = Api(world, served.url)
+    yield made
+    made.http.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ class Lab:
 
     def server(self, name: str, connection: type[BoundedConnection] = BoundedConnection) -> tuple[Server, Control, str]:
         listener = listen("127.0.0.1", 0)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)  # Who does not read is soon noticed.
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         control = Control(
             store=open_store(self.url),

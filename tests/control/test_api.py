@@ -7,24 +7,18 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
-from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import httpx
 import jsonschema_rs
 import pytest
 import schemathesis
-import uvicorn
-from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
+from tests.control.calling import Api, Served
 
-from mainspring.control import create_app, listen
 from mainspring.control.api_load import REQUESTS_MAX
-from mainspring.control.api_streams import Followers
 from mainspring.control.loop.loop import Step
 from mainspring.domain import answers, codec, wire
 from mainspring.domain.codec import MESSAGE_BYTES_MAX, decode, encode
@@ -37,73 +31,6 @@ from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.team import Team, TeamRole
 from mainspring.domain.wire.events.jobs import JobSubmittedEvent
 from mainspring.testing import FakeEngine
-
-if TYPE_CHECKING:
-    from tests.control.conftest import World
-
-
-class Api:
-    """A client with a token of each role."""
-
-    def __init__(self, world: World, url: str) -> None:
-        self.world = world
-        self.http = httpx.Client(base_url=url, trust_env=False)
-        self.admin, self.member, self.viewer = (
-            {"Authorization": f"Bearer {world.token(role)}"}
-            for role in (TeamRole.ADMIN, TeamRole.MEMBER, TeamRole.VIEWER)
-        )
-
-    def get(self, path: str) -> Any:
-        answer = self.http.get(path, headers=self.viewer)
-        assert answer.status_code == 200, answer.text
-        return answer
-
-    def submit(self, spec: JobSpec, key: str = "") -> answers.JobView:
-        answer = self.http.post("/v1/jobs", content=encode(answers.Submit(spec=spec, key=key)), headers=self.member)
-        assert answer.status_code == 200, answer.text
-        return decode(answers.JobView, answer.content)
-
-    def problem(self, answer: Any, status: int) -> answers.Problem:
-        """What an error says; as RFC 9457 wants it, whatever it is."""
-        assert answer.status_code == status, answer.text
-        assert answer.headers["content-type"] == "application/problem+json"
-        told = answer.json()
-        assert told["status"] == status
-        assert told["type"] == f"urn:mainspring:error:{told['error']}"
-        assert told["title"]
-        assert told["attempted"] in told["detail"]
-        return decode(answers.Problem, answer.content)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """An application on a socket."""
-
-    app: FastAPI
-    url: str
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, world_type: type[World]) -> Iterator[Served]:
-    first = world_type(tmp_path_factory.mktemp("first"))
-    app = create_app(first.control)
-    listener = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
-    thread = Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    yield Served(app=app, url=f"http://127.0.0.1:{listener.getsockname()[1]}")
-    server.should_exit = True
-    thread.join(10)
-    first.control.store.close()
-
-
-@pytest.fixture
-def api(world: World, served: Served) -> Iterator[Api]:
-    served.app.state.control = world.control
-    served.app.state.followers = Followers()  # The last world's newest event is none of this one's.
-    made = Api(world, served.url)
-    yield made
-    made.http.close()
 
 
 @pytest.mark.slow
@@ -167,7 +94,7 @@ def test_submit_of_what_can_never_run_says_the_most_that_could(api: Api) -> None
         ("DELETE", "/v1/jobs", b"", 405, "InvalidInput"),
         ("POST", "/v1/jobs", b"not json", 400, "InvalidMessage"),
         ("POST", "/v1/jobs", b'{"spec": {"name": "x"}}', 400, "InvalidMessage"),
-        ("POST", "/v1/jobs", b" " * (MESSAGE_BYTES_MAX + 1), 400, "InvalidMessage"),
+        ("POST", "/v1/jobs", b" " * (MESSAGE_BYTES_MAX + 1), 413, "InvalidMessage"),
         ("PUT", "/v1/teams/a", b'{"name": "b"}', 400, "InvalidInput"),
         ("PUT", "/v1/teams/a", b'{"name": "a", "parent": "nobody"}', 400, "InvalidInput"),
     ],
@@ -365,52 +292,6 @@ def test_events_of_the_lab_followed_are_those_one_may_read(api: Api) -> None:
             job = api.submit(world.spec(team=TeamName(team)))
             own += [job.id] if team == "legs" else []
         assert [next(seen).job for _ in own] == own
-
-
-class Chatty(FakeEngine):
-    """Its ranks write all the time."""
-
-    def logs(self, allocation: AllocationId, *, rank: int, since: int, limit: int) -> LogChunk:
-        return LogChunk(data=b".", next_offset=since + 1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ["/v1/events", "/v1/jobs/busy/logs"])
-def test_stream_ends_once_the_token_is_removed_however_much_it_says(api: Api, served: Served, what: str) -> None:
-    world = api.world
-    world.west.inner = Chatty(world.west.inner.inventory(), world.clock)
-    world.run(api.submit(world.spec("busy")).id)
-    served.app.state.followers = Followers(quiet_s=0.05, asked_s=0.2)
-    with api.http.stream("GET", f"{what}?follow=true", headers=api.viewer, timeout=20) as answer:
-        lines = answer.iter_lines()
-        next(lines)
-        for token in world.control.people.tokens():
-            if token.role is TeamRole.VIEWER:
-                world.control.people.remove_token(token.id)
-        for count, _ in enumerate(lines):
-            assert count < 100_000, "it goes on"
-    assert api.http.get("/v1/jobs", headers=api.viewer).status_code == 401
-
-
-@pytest.mark.slow
-def test_stream_of_a_job_ends_once_its_team_is_no_longer_open(api: Api, served: Served) -> None:
-    world = api.world
-    world.west.inner = Chatty(world.west.inner.inventory(), world.clock)
-    for team in (
-        Team(name=LAB),
-        Team(name=TeamName("legs"), parent=LAB),
-        Team(name=TeamName("arms"), parent=LAB, open=True),
-    ):
-        world.control.people.set_team(team)
-    world.run(api.submit(world.spec("busy", team=TeamName("arms"))).id)
-    served.app.state.followers = Followers(asked_s=0.2)
-    headers = {"Authorization": f"Bearer {world.token(TeamRole.VIEWER, team='legs')}"}
-    with api.http.stream("GET", "/v1/jobs/busy/logs?follow=true", headers=headers, timeout=20) as answer:
-        lines = answer.iter_lines()
-        next(lines)
-        world.control.people.set_team(Team(name=TeamName("arms"), parent=LAB))
-        for count, _ in enumerate(lines):
-            assert count < 100_000, "it goes on"
 
 
 @pytest.mark.slow

@@ -21,9 +21,10 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 
 from mainspring.control.api_arrivals import Arrivals, received
-from mainspring.control.api_load import RETRY_AFTER_S, Familiar, InFlight, count
+from mainspring.control.api_load import RETRY_AFTER_S, Familiar, InFlight
 from mainspring.control.api_schema import STREAM_TYPE, documented, publish
 from mainspring.control.api_streams import Followers, followed_events, followed_output
 from mainspring.control.control import Control
@@ -91,6 +92,7 @@ def create_app(control: Control, arrivals: Arrivals | None = None) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _tell_invalid)
     app.add_exception_handler(StarletteHTTPException, _tell_http)
     app.add_exception_handler(ClientDisconnect, _tell_nobody)
+    app.add_exception_handler(Exception, _tell_fault)
     publish(app)
     return app
 
@@ -289,8 +291,8 @@ async def _secret(
     """Returns the secret that a request shows, of somebody known: nobody else's body is read."""
     secret = credentials.credentials if credentials else ""
     if secret not in _familiar(request):
-        await to_thread.run_sync(_known, request, secret)
-        _familiar(request).add(secret)
+        _familiar(request).add(secret, await to_thread.run_sync(_known, request, secret))
+    _familiar(request).count(secret, request.scope)
     return secret
 
 
@@ -304,7 +306,6 @@ def _known(request: Request, secret: str) -> Caller:
 
 def _caller(route: Route[..., Any], request: Request, secret: str) -> Caller:
     caller = request.state.caller = _known(request, secret)
-    count(request.scope, caller)
     if route.may is not None:
         caller.require_some(route.may)
     return caller
@@ -316,7 +317,8 @@ async def _body(request: Request) -> bytes:
     async for part in request.stream():
         size += len(part)
         if size > MESSAGE_BYTES_MAX:
-            raise InvalidMessage("read a request", got=f"over {size} bytes", wanted=f"at most {MESSAGE_BYTES_MAX}")
+            told = InvalidMessage("read a request", got=f"over {size} bytes", wanted=f"at most {MESSAGE_BYTES_MAX}")
+            raise HTTPException(413, detail=told)
         parts.append(part)
     return b"".join(parts)
 
@@ -353,6 +355,9 @@ async def _tell_http(request: Request, error: Exception) -> Response:
         told = kind("serve a request", on=f"{request.method} {request.url.path}"[:200], got=str(error.detail))
     answer = _refuse(told, error.status_code)
     answer.headers.update(error.headers or {})
+    if error.status_code == 405:  # Starlette names the methods of the first route alone.
+        own = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+        answer.headers["Allow"] = ", ".join(sorted({method for route in own for method in route.methods}))
     return answer
 
 
@@ -360,6 +365,17 @@ def _refuse(error: MainspringError, status: int) -> Response:
     headers = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, TooManyRequests) else None
     told = encode(answers.problem_of(error, status))
     return Response(told, status_code=status, media_type=answers.PROBLEM_TYPE, headers=headers)
+
+
+async def _tell_fault(request: Request, error: Exception) -> Response:
+    """Returns what is told of a fault of ours: no word of it, which whoever runs the server finds in its log."""
+    told = MainspringError(
+        "serve a request",
+        on=f"{request.method} {request.url.path}"[:200],
+        got=f"a fault of the server's own: {type(error).__name__}",
+        next_step="whoever runs the server finds it in server.log",
+    )
+    return _refuse(told, 500)
 
 
 async def _tell_nobody(_: Request, error: Exception) -> Response:

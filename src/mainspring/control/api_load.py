@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from threading import Lock
 from typing import final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -20,9 +19,10 @@ _KEY = "mainspring_caller"
 
 @final
 class InFlight:
-    """Counts the requests that each caller has open, from when its token is known until the answer has left.
+    """Counts the requests that each token has open, from its head, so with its body, until the answer has left.
 
-    Agents are not counted: those of one attempt share a token, and come all at once.
+    Agents are not counted: those of one attempt share a token, and come all at once. Used by the event loop's
+    thread alone.
 
     Args:
         app: What serves them.
@@ -30,8 +30,7 @@ class InFlight:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._open: Counter[str] = Counter()
-        self._lock = Lock()
+        self._open: Counter[bytes] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request, and counts it no longer once that is done."""
@@ -40,48 +39,60 @@ class InFlight:
             await self._app(scope, receive, send)
         finally:
             if entered.token:
-                with self._lock:
-                    self._open[entered.token] -= 1
-                    if not self._open[entered.token]:
-                        del self._open[entered.token]
+                self._open[entered.token] -= 1
+                if not self._open[entered.token]:
+                    del self._open[entered.token]
 
-    def enter(self, token: str) -> None:
+    def enter(self, token: bytes) -> None:
         """Counts one more request.
 
         Args:
-            token: What the caller's token is called.
+            token: The hash of the caller's.
 
         Raises:
             TooManyRequests: The caller has its share open already.
         """
-        with self._lock:
-            if self._open[token] >= REQUESTS_MAX:
-                raise TooManyRequests(
-                    "serve a request",
-                    got=f"{REQUESTS_MAX} others by the same token that are not answered yet",
-                    next_step="wait for some of them; many jobs at once go by POST /v1/jobs/batch",
-                )
-            self._open[token] += 1
+        if self._open[token] >= REQUESTS_MAX:
+            raise TooManyRequests(
+                "serve a request",
+                got=f"{REQUESTS_MAX} others by the same token that are not answered yet",
+                next_step="wait for some of them; many jobs at once go by POST /v1/jobs/batch",
+            )
+        self._open[token] += 1
 
 
 @final
 class Familiar:
-    """Remembers secrets that were good a while ago: whether they still are is asked with each call. Used by the event
-    loop's thread alone.
+    """Remembers secrets that were good a while ago, and whether they were people's. Whether they still are is asked
+    with each call. Used by the event loop's thread alone.
     """
 
     def __init__(self) -> None:
-        self._hashes: dict[bytes, None] = {}
+        self._people: dict[bytes, bool] = {}
 
     def __contains__(self, secret: str) -> bool:
         """Returns whether a secret was good."""
-        return _hash(secret) in self._hashes
+        return _hash(secret) in self._people
 
-    def add(self, secret: str) -> None:
+    def add(self, secret: str, caller: Caller) -> None:
         """Remembers one more, in place of the oldest where there are too many."""
-        if len(self._hashes) >= FAMILIAR_MAX:
-            del self._hashes[next(iter(self._hashes))]
-        self._hashes[_hash(secret)] = None
+        if len(self._people) >= FAMILIAR_MAX:
+            del self._people[next(iter(self._people))]
+        self._people[_hash(secret)] = caller.attempt is None
+
+    def count(self, secret: str, scope: Scope) -> None:
+        """Counts a request among those by its token; nothing of it beyond its head was read.
+
+        Args:
+            secret: One that was good.
+            scope: The request's.
+
+        Raises:
+            TooManyRequests: The token has its share open already.
+        """
+        token = _hash(secret)
+        if self._people[token] and _KEY in scope:
+            scope[_KEY].enter(token)
 
 
 def _hash(secret: str) -> bytes:
@@ -90,26 +101,12 @@ def _hash(secret: str) -> bytes:
 
 @final
 class _Entered:
-    """One request: by which token, "" while that is not known."""
+    """One request: by which token, b"" while that is not known."""
 
     def __init__(self, load: InFlight) -> None:
         self._load = load
-        self.token = ""
+        self.token = b""
 
-    def enter(self, token: str) -> None:
+    def enter(self, token: bytes) -> None:
         self._load.enter(token)
         self.token = token
-
-
-def count(scope: Scope, caller: Caller) -> None:
-    """Counts a request among its caller's.
-
-    Args:
-        scope: The request's.
-
-    Raises:
-        TooManyRequests: The caller has its share open already.
-    """
-    entered = scope.get(_KEY)
-    if entered is not None and caller.attempt is None and caller.token:
-        entered.enter(caller.token)

@@ -20,6 +20,7 @@ _PROBLEMS = {
     403: "The token is too weak",
     404: "Nothing answers to that name",
     409: "It exists already, or has moved on",
+    413: "The body is longer than any message may be",
     429: "More at once than one caller's share; a little later it may be",
     503: "Something behind the controller does not answer",
     507: "No room is left for the store",

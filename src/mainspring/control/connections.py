@@ -8,6 +8,10 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from mainspring.domain.answers import PROBLEM_TYPE, problem_of
+from mainspring.domain.codec import encode
+from mainspring.domain.errors import InvalidMessage
+
 HEAD_BYTES_MAX = 64 << 10  # As much as h11 and nginx take, near enough; the parser itself knows no bound.
 
 
@@ -23,7 +27,12 @@ class BoundedConnection(HttpToolsProtocol):
     """uvicorn's connection, with an end to its patience. Source: Slowloris (R. Hansen, 2009) is what it is against."""
 
     head_s_max = 10.0  # From a connection's first moment, or a request's first byte, until its head is there.
-    body_s_max = 30.0  # Between two pieces of a body, while somebody reads it.
+    body_s_max = (
+        30.0  # For each `body_bytes_least` of a body, or its end, while somebody reads it; once it is answered.
+    )
+    body_bytes_least = 16 << 10
+    answer_s_max = 60.0  # While the caller takes nothing of its answer.
+    heads_max = 4_096  # Connections that wait for a head: twice the backlog, which may all be accepted in one moment.
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -31,14 +40,21 @@ class BoundedConnection(HttpToolsProtocol):
         self._head_bytes = 0
         self._head: asyncio.TimerHandle | None = None
         self._body: asyncio.TimerHandle | None = None
+        self._body_bytes = 0
+        self._answer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begins to wait for a request."""
+        """Begins to wait for a request; where too many wait, the one that waited longest gives way."""
         super().connection_made(transport)
         self._head = self.loop.call_later(self.head_s_max, self._hang_up)
+        if len(self.connections) > self.heads_max:
+            every = [one for one in self.connections if isinstance(one, BoundedConnection)]
+            waiting = [(one._head.when(), number) for number, one in enumerate(every) if one._head is not None]
+            if len(waiting) > self.heads_max:
+                every[min(waiting)[1]]._hang_up()
 
     def data_received(self, data: bytes) -> None:
-        """Takes bytes; the time for a head does not begin anew with each of them, that for a body does."""
+        """Takes bytes; the time for a head does not begin anew with each of them, that for a body does with many."""
         super().data_received(data)
         serving = bool(self.cycle) and not self.cycle.response_complete
         if self._reading is _Reading.BODY or (self._reading is _Reading.NOTHING and serving):
@@ -48,8 +64,12 @@ class BoundedConnection(HttpToolsProtocol):
             self._head = self._head or self.loop.call_later(self.head_s_max, self._hang_up)
         if self._head_bytes > HEAD_BYTES_MAX:
             self._hang_up()
-        more = self._reading is _Reading.BODY
-        self._body = _instead_of(self._body, self.loop.call_later(self.body_s_max, self._body_late) if more else None)
+        self._body_bytes += len(data)
+        if self._reading is not _Reading.BODY:
+            self._body = _instead_of(self._body)
+        elif self._body is None or (self._body_bytes >= self.body_bytes_least and not self.cycle.response_complete):
+            self._body = _instead_of(self._body, self.loop.call_later(self.body_s_max, self._body_late))
+            self._body_bytes = 0
 
     def on_message_begin(self) -> None:
         """Waits for the rest of a head."""
@@ -66,10 +86,33 @@ class BoundedConnection(HttpToolsProtocol):
         self._reading = _Reading.NOTHING
         super().on_message_complete()
 
+    def pause_writing(self) -> None:
+        """Waits for the caller to take some of its answer."""
+        super().pause_writing()
+        self._answer = self.loop.call_later(self.answer_s_max, self._hang_up)
+
+    def resume_writing(self) -> None:
+        """Waits for that no more."""
+        self._answer = _instead_of(self._answer)
+        super().resume_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Waits for nothing more."""
         self._head, self._body = _instead_of(self._head), _instead_of(self._body)
+        self._answer = _instead_of(self._answer)
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers what is no request as any other error is, and hangs up.
+
+        Args:
+            msg: uvicorn's words.
+        """
+        error = InvalidMessage("read a request", got="bytes that are none", wanted="HTTP/1.1, RFC 9112")
+        head = "HTTP/1.1 400 Bad Request\r\ncontent-type: %s\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+        told = encode(problem_of(error, 400))
+        self.transport.write((head % (PROBLEM_TYPE, len(told))).encode() + told)
+        self.transport.close()
 
     def _body_late(self) -> None:
         if self.flow.read_paused:  # It is not the caller who is late.
@@ -78,7 +121,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._hang_up()
 
     def _hang_up(self) -> None:
-        self.transport.close()
+        self.transport.abort()  # What is still to be written nobody may ever take.
 
 
 def _instead_of(

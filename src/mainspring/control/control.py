@@ -32,7 +32,7 @@ from mainspring.control.store.ledger import StateWriter, StopCause
 from mainspring.control.store.records import attempts_of, events_since, jobs_of_array, newest_event
 from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import AgentAccess, Settings
-from mainspring.control.store.store import Store
+from mainspring.control.store.store import Lease, Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
 from mainspring.domain.answers import (
     ClusterView,
@@ -45,7 +45,7 @@ from mainspring.domain.answers import (
     SubmitBatch,
     SubmittedBatch,
 )
-from mainspring.domain.errors import NotFound
+from mainspring.domain.errors import MainspringError, NotFound
 from mainspring.domain.fleet import LogChunk
 from mainspring.domain.goodput import Goodput
 from mainspring.domain.ids import ClusterName, JobId, TeamName, draw_id
@@ -138,12 +138,12 @@ class Control:
         )
 
     def health(self) -> Health:
-        """Returns how this controller is.
-
-        Raises:
-            Unavailable: Its store does not answer.
-        """
-        return self.pulse.health(self.store.leader(), now_s=self.clock.now_s())
+        """Returns how this controller is, also while its store does not answer."""
+        try:
+            lease: Lease | MainspringError = self.store.leader()
+        except MainspringError as error:
+            lease = error
+        return self.pulse.health(lease, now_s=self.clock.now_s())
 
     # ---------------------------------------------------------------- jobs
 

@@ -99,6 +99,7 @@ class Server:
         listener: From `listen`; closed when the server stops.
         arrivals: Where recordings that are sent arrive; None for a server that takes none.
         connection: What serves each connection.
+        proxied: Whether a proxy on this machine is in front, which tells where calls come from.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Server:
         tls: Tls | None = None,
         arrivals: Arrivals | None = None,
         connection: type[BoundedConnection] = BoundedConnection,
+        proxied: bool = False,
     ) -> None:
         self._control = control
         self._listener = listener
@@ -117,8 +119,9 @@ class Server:
         self._ticked = Event()
         config = uvicorn.Config(
             create_app(control, arrivals),
-            log_level="warning",
+            log_level="error",  # Strangers could fill the log with warnings of bytes that are no HTTP.
             access_log=False,
+            proxy_headers=proxied,
             http=connection,
             ws="none",
             lifespan="off",

@@ -81,6 +81,7 @@ def serve(home: Home, listener: socket.socket) -> None:
         listener,
         tls=Tls(certificate=Path(config.certificate), key=Path(config.key)) if config.certificate else None,
         arrivals=inboxes,
+        proxied=bool(config.public_url) and not config.certificate,
     )
     server.start()
     reader.start()

@@ -44,18 +44,22 @@ class Pulse:
     def failed(self, error: BaseException) -> None:
         """Notes that a tick was cut short."""
         self._moved_s = self._clock.monotonic_s()
-        self._error = str(error) if isinstance(error, MainspringError) else repr(error)
+        # Anybody may ask: what else there is to say of a fault of ours stands in the server's log.
+        self._error = str(error) if isinstance(error, MainspringError) else f"a fault: {type(error).__name__}"
 
-    def health(self, lease: Lease, *, now_s: float) -> Health:
+    def health(self, lease: Lease | MainspringError, *, now_s: float) -> Health:
         """Returns how the controller is.
 
         Args:
-            lease: The leader's, as the store has it.
+            lease: The leader's, as the store has it, or why that cannot be read.
         """
-        late_s = now_s - lease.expires_s
-        checks = (self._loop(), self._lead(late_s), self._store(), *self._each_cluster(now_s))
+        if isinstance(lease, MainspringError):
+            epoch, lead, store = 0, _check("lead", "its lease cannot be read"), _check("store", str(lease))
+        else:
+            epoch, lead, store = lease.epoch, self._lead(now_s - lease.expires_s), _check("store", self._error)
+        checks = (self._loop(), lead, store, *self._each_cluster(now_s))
         worst = max((check.status for check in checks), key=list(HealthStatus).index)
-        return Health(status=worst, leader_epoch=lease.epoch, checks=checks)
+        return Health(status=worst, leader_epoch=epoch, checks=checks)
 
     @property
     def alive(self) -> bool:
@@ -72,9 +76,6 @@ class Pulse:
         if not self._leads:
             return _check("lead", "this controller does not lead")
         return _check("lead", f"its lease ran out {late_s:.0f} s ago" if late_s > LATE_S else "")
-
-    def _store(self) -> HealthCheck:
-        return _check("store", self._error)
 
     def _each_cluster(self, now_s: float) -> Iterable[HealthCheck]:
         seen = self._fleet.seen()

@@ -1,0 +1,108 @@
+"""The API where it ends: streams whose reader may no longer read, what cannot be served, and faults of our own."""
+
+from __future__ import annotations
+
+import pytest
+from tests.control.calling import Api, Served
+
+from mainspring.control.api_streams import Followers
+from mainspring.control.server import Server, listen
+from mainspring.domain.errors import Unavailable
+from mainspring.domain.fleet import LogChunk
+from mainspring.domain.ids import AllocationId, TeamName
+from mainspring.domain.job import LAB
+from mainspring.domain.team import Team, TeamRole
+from mainspring.testing import FakeEngine
+
+
+class Chatty(FakeEngine):
+    """Its ranks write all the time."""
+
+    def logs(self, allocation: AllocationId, *, rank: int, since: int, limit: int) -> LogChunk:
+        return LogChunk(data=b".", next_offset=since + 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["/v1/events", "/v1/jobs/busy/logs"])
+def test_stream_ends_once_the_token_is_removed_however_much_it_says(api: Api, served: Served, what: str) -> None:
+    world = api.world
+    world.west.inner = Chatty(world.west.inner.inventory(), world.clock)
+    world.run(api.submit(world.spec("busy")).id)
+    served.app.state.followers = Followers(quiet_s=0.05, asked_s=0.2)
+    with api.http.stream("GET", f"{what}?follow=true", headers=api.viewer, timeout=20) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        for token in world.control.people.tokens():
+            if token.role is TeamRole.VIEWER:
+                world.control.people.remove_token(token.id)
+        for count, _ in enumerate(lines):
+            assert count < 100_000, "it goes on"
+    assert api.http.get("/v1/jobs", headers=api.viewer).status_code == 401
+
+
+@pytest.mark.slow
+def test_stream_of_a_job_ends_once_its_team_is_no_longer_open(api: Api, served: Served) -> None:
+    world = api.world
+    world.west.inner = Chatty(world.west.inner.inventory(), world.clock)
+    for team in (
+        Team(name=LAB),
+        Team(name=TeamName("legs"), parent=LAB),
+        Team(name=TeamName("arms"), parent=LAB, open=True),
+    ):
+        world.control.people.set_team(team)
+    world.run(api.submit(world.spec("busy", team=TeamName("arms"))).id)
+    served.app.state.followers = Followers(asked_s=0.2)
+    headers = {"Authorization": f"Bearer {world.token(TeamRole.VIEWER, team='legs')}"}
+    with api.http.stream("GET", "/v1/jobs/busy/logs?follow=true", headers=headers, timeout=20) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        world.control.people.set_team(Team(name=TeamName("arms"), parent=LAB))
+        for count, _ in enumerate(lines):
+            assert count < 100_000, "it goes on"
+
+
+def test_a_wrong_method_is_told_every_right_one(api: Api) -> None:
+    answer = api.http.delete("/v1/jobs", headers=api.member)
+    api.problem(answer, 405)
+    assert answer.headers["Allow"] == "GET, POST"
+
+
+def test_a_fault_of_ours_is_a_problem_that_gives_nothing_away(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a password")
+
+    monkeypatch.setattr(api.world.control, "job_counts", broken)
+    answer = api.http.get("/v1/job-counts", headers=api.viewer)
+    assert "RuntimeError" in api.problem(answer, 500).got
+    assert "password" not in answer.text
+
+
+def test_a_store_that_does_not_answer_makes_the_server_unready_and_not_dead(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone() -> None:
+        raise Unavailable("read the store", got="no answer")
+
+    api.world.tick()
+    monkeypatch.setattr(api.world.control.store, "leader", gone)
+    assert api.http.get("/livez").status_code == 200
+    ready = api.http.get("/readyz")
+    assert (ready.status_code, ready.json()["status"]) == (503, "failing")
+    assert {"name": "store", "status": "failing", "words": "could not read the store; got no answer"} in ready.json()[
+        "checks"
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("proxied", [True, False])
+def test_only_where_a_proxy_is_declared_it_tells_where_a_call_came_from(api: Api, *, proxied: bool) -> None:
+    listener = listen("127.0.0.1", 0)
+    server = Server(api.world.control, listener, proxied=proxied)
+    server.start()
+    api.http.post(
+        f"http://127.0.0.1:{listener.getsockname()[1]}/v1/tokens",
+        content=b'{"holder": "bo"}',
+        headers=api.admin | {"X-Forwarded-For": "192.0.2.7"},
+    ).raise_for_status()
+    server.stop()
+    assert api.world.control.people.audit()[-1].address == ("192.0.2.7" if proxied else "127.0.0.1")
