@@ -109,6 +109,9 @@ def test_damaged_recording_is_refused_with_its_reason_and_kept_for_people(lab: L
     (kept,) = (lab.home.arrivals / "pick" / REFUSED).iterdir()
     assert kept.read_bytes() == path.read_bytes()
     assert lab.data.datasets() == ()
+    assert [(line.action, line.target) for line in lab.audit(newest=True, limit=1)] == [
+        ("send a recording", "noise.mcap to pick")
+    ]
 
 
 @pytest.mark.slow

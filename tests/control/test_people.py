@@ -72,11 +72,11 @@ def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
                 raise NotFound("see a team's secrets")
         case Right.MANAGE_SECRETS:
             control.people.secrets.remove(team, keep_secret(world, team), caller)
-        case Right.MANAGE_TOKENS if whose is Whose.OWN:
+        case Right.MANAGE_TOKENS:
             own = control.people.new_token(NewToken(holder=owner, team=team, role=TeamRole.VIEWER)).token
             control.people.remove_token(own.id, caller)
-        case Right.MANAGE_TOKENS:
-            control.people.new_token(NewToken(holder="eve", team=team), caller)
+        case Right.MAKE_TOKENS:
+            control.people.new_token(NewToken(holder=owner, team=team), caller)
         case Right.READ_AUDIT:
             seen = {line.team for line in control.people.audit(caller)}
             if not {team} <= seen:
@@ -355,13 +355,32 @@ def test_refusals_are_told_and_a_flood_of_them_once_in_a_while(teams: World) -> 
     people, caller = teams.control.people, _caller(teams, TeamRole.VIEWER)
     before = people.audit()[-1].sequence
     for _ in range(100):
-        people.refused(caller, "submit jobs", "/v1/jobs", "no")
-    people.refused(caller, "stop jobs", "/v1/jobs/x/stop", "no")
+        people.refused(caller, "no", action="submit jobs", target="/v1/jobs")
+    people.refused(caller, "no", action="stop jobs", target="/v1/jobs/x/stop")
     teams.clock.advance(REFUSED_S)
-    people.refused(caller, "submit jobs", "/v1/jobs", "no")
+    people.refused(caller, "no", action="submit jobs", target="/v1/jobs")
     told = people.audit(since=before)
     assert [(line.action, line.outcome) for line in told] == [
         ("submit jobs", "refused"),
         ("stop jobs", "refused"),
         ("submit jobs", "refused"),
+    ]
+
+
+def test_who_shows_a_token_that_is_not_good_is_told_of_with_its_address(world: World) -> None:
+    people, secret = world.control.people, world.token(TeamRole.VIEWER, holder="bo", days=1.0)
+    before = people.audit()[-1].sequence
+    world.clock.advance(2 * 86_400.0)
+    for shown, address in (
+        ("", "192.0.2.1"),
+        ("guessed", "192.0.2.2"),
+        ("guessed", "192.0.2.3"),
+        (secret, "192.0.2.4"),
+    ):
+        with pytest.raises(NotAllowed):
+            people.caller(shown, address=address)
+    told = people.audit(since=before)
+    assert [(line.holder, line.action, line.outcome, line.address) for line in told] == [
+        ("nobody", "enter", "refused", "192.0.2.2"),
+        ("bo", "enter", "refused", "192.0.2.4"),
     ]

@@ -229,11 +229,16 @@ async def _receive(
     claim = answers.Claim(holder=caller.holder, team=caller.team, size_bytes=size)
     await to_thread.run_sync(arrivals.claim, dataset, name, blob, claim, admit)
     parts = request.stream()
-    return _answer(await received(arrivals, parts, dataset=dataset, name=name, blob=blob, offset=offset))
+    view = await received(arrivals, parts, dataset=dataset, name=name, blob=blob, offset=offset)
+    if view.standing is not answers.Standing.ARRIVING:
+        told = partial(_control(request).people.did, caller, "send a recording", f"{name} to {dataset}")
+        await to_thread.run_sync(told)
+    return _answer(view)
 
 
 def _set_recipe(*, request: Request, caller: Caller, dataset: str, body: bytes) -> Response:
     _arrivals(request).set_recipe(dataset, body)
+    _control(request).people.did(caller, "set a recipe", dataset)
     return Response(status_code=204)
 
 
@@ -335,7 +340,8 @@ async def _tell_error(request: Request, error: Exception) -> Response:
     caller = getattr(request.state, "caller", None)
     if isinstance(error, NotAllowed) and caller is not None:
         refused = _control(request).people.refused
-        await to_thread.run_sync(refused, caller, error.attempted, request.url.path, str(error))
+        told = partial(refused, caller, str(error), action=error.attempted, target=request.url.path)
+        await to_thread.run_sync(told)
     return _refuse(error, next((status for kind, status in _STATUSES if isinstance(error, kind)), 500))
 
 

@@ -269,7 +269,7 @@ class LabCalls:
     def whoami(self) -> answers.Person:
         """Tells whom the caller's token stands for."""
 
-    @route("POST", "/tokens", may=Right.MANAGE_TOKENS, handler="people.new_token")
+    @route("POST", "/tokens", may=Right.MAKE_TOKENS, handler="people.new_token")
     def new_token(self, body: answers.NewToken) -> answers.TokenMade:
         """Makes a token for somebody, and tells its secret this once."""
 

@@ -162,7 +162,8 @@ class Right(str, Enum):
     USE_SECRETS = "give jobs secrets of their team, or of one above"
     LIST_SECRETS = "list names of secrets"
     MANAGE_SECRETS = "set, remove and rotate secrets"
-    MANAGE_TOKENS = "make, list and remove tokens"
+    MAKE_TOKENS = "make tokens"
+    MANAGE_TOKENS = "list and remove tokens"
     READ_AUDIT = "read the audit log"
 
 
@@ -189,6 +190,7 @@ RIGHTS: Mapping[tuple[Right, Whose], frozenset[TeamRole]] = {
     (Right.USE_SECRETS, Whose.TEAM): frozenset((TeamRole.MEMBER, TeamRole.ADMIN)),
     (Right.LIST_SECRETS, Whose.TEAM): frozenset((TeamRole.MEMBER, TeamRole.ADMIN, TeamRole.AUDITOR)),
     (Right.MANAGE_SECRETS, Whose.TEAM): frozenset((TeamRole.ADMIN,)),
+    (Right.MAKE_TOKENS, Whose.TEAM): frozenset((TeamRole.ADMIN,)),
     (Right.MANAGE_TOKENS, Whose.OWN): EVERYBODY,
     (Right.MANAGE_TOKENS, Whose.TEAM): frozenset((TeamRole.ADMIN,)),
     (Right.READ_AUDIT, Whose.TEAM): frozenset((TeamRole.ADMIN, TeamRole.AUDITOR)),

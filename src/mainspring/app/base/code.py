@@ -33,6 +33,7 @@ GIT_TIMEOUT_S = 30.0
 SECRETS = (
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.keystore", "*.kdbx", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*"),
     *("*.env", "*.token", "*_token", "*credentials*", "*secret*.y*ml", "*secret*.json", "*secret*.txt", "kubeconfig"),
+    *("token", "*service*account*.json", "*.jks", "*.p8"),
 )  # Names that files with secrets have, in any case of letters.
 
 

@@ -88,20 +88,25 @@ class People:
         with self._store.read() as connection:
             found = tokens.find_token(connection, secret)
         if found is None:
-            raise NotAllowed(
+            error = NotAllowed(
                 "enter",
                 got="a token nobody holds" if secret else "no token",
                 wanted="a bearer token",
                 next_step="ask an admin of your team for one: ms token new",
             )
+            if secret:  # Who shows none, as a browser or a probe may, tries nothing.
+                self.refused(Caller(role=TeamRole.ATTEMPT, team=LAB, holder="nobody", address=address), str(error))
+            raise error
         if found.expires_s is not None and found.expires_s <= now_s:
-            raise NotAllowed(
+            error = NotAllowed(
                 "enter",
                 on=found.id,
                 got=f"a token that ended {(now_s - found.expires_s) / _DAY_S:.1f} days ago",
                 wanted="one that is good",
                 next_step="ask an admin of your team for another: ms token new",
             )
+            self.refused(replace(tokens.caller_of(found), address=address), str(error))
+            raise error
         if tokens.stale_use(found, now_s):
             self._note_use(found, now_s)
         return replace(tokens.caller_of(found), address=address)
@@ -159,7 +164,7 @@ class People:
             expires_s=None if asked.days is None else now_s + asked.days * _DAY_S,
         )
         with self._store.write() as connection:
-            caller.require(connection, Right.MANAGE_TOKENS, asked.team)
+            caller.require(connection, Right.MAKE_TOKENS, asked.team)
             known = {LAB, *(team.name for team in tenants(connection))}
             if asked.team not in known:
                 raise NotFound("make a token", on=f"team {asked.team!r}", next_step=f"ms team set {asked.team}")
@@ -202,13 +207,23 @@ class People:
 
     # ---------------------------------------------------------------- the audit log
 
-    def refused(self, caller: Caller, action: str, target: str, reason: str) -> None:
+    def did(self, caller: Caller, action: str, target: str) -> None:
+        """Notes what somebody did that the store knows nothing else of.
+
+        Args:
+            action: What they did.
+            target: To what.
+        """
+        with self._store.write() as connection:
+            note(connection, caller, action, target, team=caller.team, now_s=self._clock.now_s())
+
+    def refused(self, caller: Caller, reason: str, *, action: str = "enter", target: str = "") -> None:
         """Notes that somebody was refused something; of one who keeps trying, once in a while.
 
         Args:
+            reason: Why it was refused.
             action: What they wanted to do.
             target: To what.
-            reason: Why it was refused.
         """
         now_s, tried = self._clock.monotonic_s(), (caller.token, action)
         if now_s - self._tried_s.get(tried, -inf) < REFUSED_S:
