@@ -91,13 +91,18 @@ def test_snapshot_outside_git_leaves_out_what_is_hidden_or_looks_like_a_secret_a
         "src/Server.PEM",
         "src/.cache/x",
         "id_ed25519",
+        "google-service-account.json",
+        "token",
     ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("x")
     taken = snapshot_code(folder, store)
     assert _names(store, taken.code.tree) == ["credentials.py", "run.py", "src/a.py"]
-    assert taken.left_out == (".env", ".ssh/", "id_ed25519", "prod.env", "src/.cache/", "src/Server.PEM")
-    assert str(taken).startswith(f"Code: 3 files of {folder}, 0.0 MB; left out: .env, .ssh/, id_ed25519")
+    assert taken.left_out == (
+        *(".env", ".ssh/", "google-service-account.json", "id_ed25519", "prod.env", "src/.cache/", "src/Server.PEM"),
+        "token",
+    )
+    assert str(taken).startswith(f"Code: 3 files of {folder}, 0.0 MB; left out: .env, .ssh/, google-")
 
 
 @pytest.mark.slow

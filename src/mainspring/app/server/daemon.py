@@ -18,7 +18,7 @@ from mainspring.app.base.client import Client
 from mainspring.app.base.home import Config, Home, ServerRecord, url_of
 from mainspring.app.server.store_grants import grants_of
 from mainspring.app.server.users import require_users
-from mainspring.domain.errors import Conflict, NotAllowed, Unavailable
+from mainspring.domain.errors import Conflict, MainspringError, NotAllowed, Unavailable
 from mainspring.domain.wire.trust import is_loopback
 from mainspring.objects import check_grants, open_store
 
@@ -112,11 +112,12 @@ def _up(home: Home, config: Config, port: int | None) -> ServerRecord:
     with Client(url, token="", certificate=certificate) as client:
         while not _ready(client, server):
             if server.poll() is not None or time.monotonic() > deadline:
+                got = _tail(home.log, begun) or _trouble(client) or f"no answer in {START_S_MAX:.0f} s"
                 server.kill()
                 raise Unavailable(
                     "start the Mainspring server",
                     on=url,
-                    got=_tail(home.log, begun) or f"no answer in {START_S_MAX:.0f} s",
+                    got=got,
                     next_step=f"read {home.log}",
                 )
             time.sleep(_POLL_S)
@@ -168,6 +169,13 @@ def _ready(client: Client, server: subprocess.Popen[bytes]) -> bool:
         server.kill()
         server.wait()
         raise
+
+
+def _trouble(client: Client) -> str:
+    """Returns what is the matter with a server that answers and cannot do its work, a disk that is full for one."""
+    with suppress(MainspringError):
+        return str(client.health())
+    return ""
 
 
 def _listen(config: Config, port: int) -> socket.socket:
