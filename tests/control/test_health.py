@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mainspring.control.loop.loop import Step
 from mainspring.control.service.health import HUNG_S, LATE_S
 from mainspring.domain.answers import HealthStatus
-from mainspring.domain.errors import StorageFull
+from mainspring.domain.errors import StorageFull, Unavailable
 
 if TYPE_CHECKING:
     from tests.control.conftest import World
@@ -81,3 +81,14 @@ def test_a_silent_cluster_degrades_the_controller_and_says_for_how_long(world: W
     _led(world)
     assert _bad(world)["cluster west"] == "has not answered for 40 s"
     assert world.control.health().status is HealthStatus.DEGRADED
+
+
+def test_a_store_that_does_not_answer_makes_the_controller_unready_and_not_dead(world: World) -> None:
+    _led(world)
+    health = world.control.pulse.health(Unavailable("read the store", got="no answer"), now_s=world.clock.now_s())
+    assert {check.name: check.words for check in health.checks if check.words} == {
+        "lead": "its lease cannot be read",
+        "store": "could not read the store; got no answer",
+    }
+    assert health.status is HealthStatus.FAILING
+    assert _alive(world)

@@ -112,7 +112,7 @@ def _up(home: Home, config: Config, port: int | None) -> ServerRecord:
     with Client(url, token="", certificate=certificate) as client:
         while not _ready(client, server):
             if server.poll() is not None or time.monotonic() > deadline:
-                got = _tail(home.log, begun) or _trouble(client) or f"no answer in {START_S_MAX:.0f} s"
+                got = _tail(home.log, begun) or _trouble(client, server)
                 server.kill()
                 raise Unavailable(
                     "start the Mainspring server",
@@ -171,11 +171,13 @@ def _ready(client: Client, server: subprocess.Popen[bytes]) -> bool:
         raise
 
 
-def _trouble(client: Client) -> str:
-    """Returns what is the matter with a server that answers and cannot do its work, a disk that is full for one."""
+def _trouble(client: Client, server: subprocess.Popen[bytes]) -> str:
+    """Returns what is the matter with a server that says nothing in its log, as where the disk is full."""
+    if server.returncode is not None:
+        return f"it ended with {server.returncode}, and no word in its log: is the disk full?"
     with suppress(MainspringError):
         return str(client.health())
-    return ""
+    return f"no answer in {START_S_MAX:.0f} s"
 
 
 def _listen(config: Config, port: int) -> socket.socket:
