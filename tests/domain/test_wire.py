@@ -24,7 +24,9 @@ NODE += (
 )
 NODE += " SnapshotPace DumpStacks StoreStep EndAgent AgentChallenge AgentProof AgentWelcome CopyBegin IndexRequest"
 NODE += " Index IndexEntry BytesRequest BytesFollow Holder Holding RankPlace"
-CONTROLLER = "Register Orders RoleOrders Heartbeat HeartbeatReply LeadEvent RankStatus AtRisk"
+CONTROLLER = (
+    "Register Orders RoleOrders CredentialsWanted StoreCredentials Heartbeat HeartbeatReply LeadEvent RankStatus AtRisk"
+)
 PEOPLE = (
     "AddNodes ArrayView ArrivalView AttemptView ClusterView Event GoodputReport JobView PlanView PlannedStart Problem"
 )

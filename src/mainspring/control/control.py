@@ -20,7 +20,6 @@ from mainspring.control.service.health import Pulse
 from mainspring.control.service.machines import KnownMachines
 from mainspring.control.service.people import People
 from mainspring.control.service.questions import Questions
-from mainspring.control.service.store_keys import StoreKeys
 from mainspring.control.service.submits import Submits, array_of, view_new
 from mainspring.control.service.views import JobFilter, count_jobs, find_job, list_jobs, view_clusters, view_job
 from mainspring.control.state.active_state import ActiveState
@@ -104,7 +103,6 @@ class Control:
         self._engines = dict(engines)
         self._dice = dice
         self._access = access
-        self._store_keys = StoreKeys(access.grants, clock) if access.grants is not None else None
         self._listens_since_s = clock.now_s()
         self.questions = Questions(store, self.pictures, clock)
         keys = SecretKeys(access.secret_keys, dice)
@@ -447,7 +445,7 @@ class Control:
             now_s=self.clock.now_s(),
             listens_since_s=self._listens_since_s,
             keys=self.people.secrets.keys,
-            store_credentials=self._store_keys is not None,
+            store_credentials=self._access.grants is not None,
         )
         with self.store.read() as connection:
             attempt = agents.posting(connection, call.allocation).attempt
@@ -474,10 +472,10 @@ class Control:
         with self.store.read() as connection:
             attempt = agents.posting(connection, call.allocation).attempt
             caller.require_attempt(attempt.id, "get credentials of the object store")
-            if self._store_keys is None:
+            if self._access.grants is None:
                 raise NotFound("get credentials of the object store", got="a server without objects_role")
             access = agents.store_access(connection, attempt)
-        return self._store_keys.of(attempt.id, access)
+        return self._access.grants.grant(access, holder=attempt.id)
 
     def heartbeat(self, beat: Heartbeat, caller: Caller) -> HeartbeatReply:
         """Takes a lead's report and returns what it need not repeat.

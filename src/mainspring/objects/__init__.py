@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         is_aligned,
     )
     from mainspring.objects.files import reported
-    from mainspring.objects.grants import Access, Grants, check_grants
+    from mainspring.objects.grants import Access, Grants, SharedGrants, check_grants
     from mainspring.objects.open import open_store
     from mainspring.objects.port import (
         IN_MEMORY_BYTES_MAX,

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Protocol, final
 
-from mainspring.domain.errors import NotAllowed
+from mainspring.domain.errors import NotAllowed, Unavailable
+from mainspring.domain.ports import Clock
 from mainspring.domain.wire import StoreCredentials
 from mainspring.objects.open import open_store
 from mainspring.objects.port import checked_key
 
+ASKED_AT_ONCE = 4  # Of what gives them. It answers in tens of milliseconds; a thousand attempts come within seconds.
+ANSWER_S = 2.0  # How long a caller waits, with one of a server's threads; it asks again, and others want theirs.
+HELD_MAX = 4_096  # Holders; of those that asked earlier, who comes now causes one more question.
+SHARED_PART = 0.5  # Of their time: whoever comes later than that gets new ones.
 _TRIED = "checkpoints/of-a-check"
 _OTHER = "checkpoints/of-another-check"
 
@@ -54,6 +61,68 @@ class Grants(Protocol):
             NotAllowed: They are refused.
             Unavailable: There is no answer.
         """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    asked_s: float
+    answer: Future[StoreCredentials]
+
+    def left_s(self, now_s: float) -> float:
+        """Returns for how long they are good, counted from the question."""
+        return self.answer.result().lasts_s - (now_s - self.asked_s)
+
+    def serves(self, now_s: float) -> bool:
+        """Returns whether another question would be one too many."""
+        if not self.answer.done():
+            return True
+        if self.answer.exception() is not None:
+            return False
+        return self.left_s(now_s) > self.answer.result().lasts_s * SHARED_PART
+
+
+@final
+class SharedGrants:
+    """`Grants` whose credentials are shared by all who ask as one holder, with the time that is left to them.
+
+    They are kept in memory. Nobody waits long: an answer that is late is for whoever asks again.
+
+    Args:
+        grants: Gives them.
+        answer_s: How long a caller waits.
+        held_max: Of how many holders credentials are kept.
+    """
+
+    def __init__(self, grants: Grants, clock: Clock, *, answer_s: float = ANSWER_S, held_max: int = HELD_MAX) -> None:
+        self._grants = grants
+        self._clock = clock
+        self._answer_s = answer_s
+        self._held_max = held_max
+        self._pool = ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="mainspring-grants")
+        self._lock = threading.Lock()
+        self._asked: dict[str, _Asked] = {}
+
+    def grant(self, access: Access, *, holder: str) -> StoreCredentials:
+        """See `Grants.grant`; what a holder asks for is always the same."""
+        asked = self._ask(access, holder)
+        try:
+            credentials = asked.answer.result(self._answer_s)
+        except TimeoutError as error:
+            got = f"no answer in {self._answer_s:.0f} s"
+            raise Unavailable("get credentials of the object store", on=holder, got=got) from error
+        return replace(credentials, lasts_s=asked.left_s(self._clock.monotonic_s()))
+
+    def _ask(self, access: Access, holder: str) -> _Asked:
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            asked = self._asked.pop(holder, None)
+            if asked is None or not asked.serves(now_s):
+                answer = self._pool.submit(self._grants.grant, access, holder=holder)
+                asked = _Asked(asked_s=now_s, answer=answer)
+            self._asked[holder] = asked  # In order of use.
+            if len(self._asked) > self._held_max:
+                del self._asked[next(iter(self._asked))]
+            return asked
 
 
 def check_grants(url: str, grants: Grants) -> None:

@@ -25,6 +25,7 @@ from mainspring.domain.errors import MainspringError, NotFound
 from mainspring.domain.ids import NAME_LENGTH_MAX
 from mainspring.domain.job import LAB
 from mainspring.domain.team import Team, TeamRole
+from mainspring.objects import SharedGrants
 
 
 def main() -> int:
@@ -53,6 +54,7 @@ def serve(home: Home, listener: socket.socket) -> None:
     config = home.config()
     clock = SystemClock()
     engines = Engines(config, home, environment=agents_environment(config, os.environ), clock=clock)
+    grants = grants_of(config, os.environ)
     control = Control(
         store=open_store(home.database_url(config)),
         engines=engines.by_name,
@@ -64,7 +66,7 @@ def serve(home: Home, listener: socket.socket) -> None:
             key=home.key(SystemDice()),
             environment_passed=config.environment_passed,
             secret_keys=home.secret_keys,
-            grants=grants_of(config, os.environ),
+            grants=SharedGrants(grants, clock) if grants is not None else None,
         ),
         policy=home.policy(),
         settings=Settings(one_line=not config.shared_account, run_as=config.run_as, limits=config.limits),

@@ -68,8 +68,8 @@ class AgentAccess:
         environment_passed: Variables of agents that their ranks get beside the usual.
         secret_keys: The file of keys that teams' secrets are kept under, the same for every controller of one store;
             made when it is first needed. None for a controller that keeps none.
-        grants: Gives agents credentials for their attempt's part of the object store; None where they use those that
-            their environment has.
+        grants: Gives agents credentials for their attempt's part of the object store, and keeps no caller waiting; None
+            where they use those that their environment has.
     """
 
     controller_url: str
