@@ -164,9 +164,12 @@ def test_a_store_that_does_not_limit_sessions_is_found_out(
             monkeypatch.setenv(variable, value)
         lab = Lab(tmp_path / "home")
         lab.home.write_config(Config(clusters=clusters(), objects=URL, objects_role="arn:aws:iam::123456789012:role/a"))
-        with pytest.raises(NotAllowed, match="objects_role"):
-            lab.up(port=0)
-        assert lab.home.server() is None
+        try:
+            with pytest.raises(NotAllowed, match="objects_role"):
+                lab.up(port=0)
+            assert lab.home.server() is None
+        finally:
+            lab.down()
 
 
 @pytest.mark.parametrize(
