@@ -32,9 +32,11 @@ PEOPLE = (
 )
 PEOPLE += " Goodput Remedy Shift Submit SubmitBatch SubmittedBatch Team TeamUse TeamView WaitView WhatIf WhatIfAnswer"
 PEOPLE += " Why JobCounts AuditLine Health HealthCheck NewSecret NewToken Person SecretView SecretsRotated TokenMade"
-PEOPLE += " TokenView"
+PEOPLE += " TokenView Claim Waiting"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenSlurm"
-ERRORS = "MainspringError InvalidInput InvalidSpec ImpossibleJob InvalidMessage DamagedData NotFound Conflict"
+ERRORS = (
+    "MainspringError LimitReached InvalidInput InvalidSpec ImpossibleJob InvalidMessage DamagedData NotFound Conflict"
+)
 ERRORS += " IllegalTransition NotAllowed Unavailable StorageFull TooManyRequests"
 
 

@@ -13,7 +13,7 @@ import re
 import reprlib
 import struct
 import types
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
@@ -30,17 +30,15 @@ WHOLE_MAX = (1 << 63) - 1  # What a column of a store holds.
 
 Value = TypeVar("Value")
 _SCALARS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+_PLAIN = frozenset((str, int, float, bool, type(None)))
+_FIELDS: dict[type, tuple[str, ...]] = {}  # Names of the fields of dataclasses that were written.
 _NAMES: dict[type, str] = {}  # What each message is called where it travels.
 _SHARED: dict[type, tuple[str, ...]] = {}  # Fields marked as "shared": many messages carry the same long tuple.
 _LENGTH = struct.Struct(">I")
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can spell half a character; UTF-8 cannot.
 FRAME_HEADER_BYTES = _LENGTH.size
 MESSAGE_VERSION = 1  # Of the whole vocabulary: peers of another version are refused by name.
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
 
 
 def to_plain(value: object) -> Any:
@@ -49,16 +47,22 @@ def to_plain(value: object) -> Any:
     Args:
         value: A dataclass, enum, tuple, mapping with string keys, or scalar.
     """
+    kind = value.__class__
+    if kind in _PLAIN:
+        return value
+    if (names := _FIELDS.get(kind)) is not None:
+        return {name: item if (item := getattr(value, name)).__class__ in _PLAIN else to_plain(item) for name in names}
     if isinstance(value, Enum):
         return value.value
-    if value is None or isinstance(value, (str, int, float, bool)):
+    if isinstance(value, (str, int, float)):
         return value
     if isinstance(value, (tuple, list)):
-        return [to_plain(item) for item in value]
+        return [item if item.__class__ in _PLAIN else to_plain(item) for item in value]
     if isinstance(value, Mapping):
         return {key: to_plain(item) for key, item in value.items()}
-    assert dataclasses.is_dataclass(value), f"no wire form for {type(value)}"
-    return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    assert dataclasses.is_dataclass(value), f"no wire form for {kind}"
+    _FIELDS[kind] = tuple(field.name for field in dataclasses.fields(value))
+    return to_plain(value)
 
 
 def from_plain(kind: type[Value], plain: object, *, strict: bool = False, where: str = "") -> Value:
@@ -101,7 +105,7 @@ def encode(value: object) -> bytes:
     Args:
         value: See `to_plain`.
     """
-    return json.dumps(to_plain(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return _ENCODER.encode(to_plain(value)).encode()
 
 
 def decode(kind: type[Value], data: bytes) -> Value:
@@ -273,19 +277,8 @@ class _Reader:
         self.items += 1
         if depth > DEPTH_MAX or self.items > ITEMS_MAX:
             raise self.error(where, f"depth {depth}, {self.items} items", f"at most {DEPTH_MAX} and {ITEMS_MAX}")
-        origin = get_origin(kind)
-        if origin in (Union, types.UnionType):
-            return self._union(get_args(kind), plain, where, depth)
-        if origin is tuple:
-            return self._tuple(get_args(kind)[0], plain, where, depth)
-        if origin in (Mapping, dict):
-            return self._mapping(get_args(kind)[1], plain, where, depth)
-        kind = getattr(kind, "__supertype__", kind)
-        if dataclasses.is_dataclass(kind):
-            return self._dataclass(kind, plain, where, depth)
-        if isinstance(kind, type) and issubclass(kind, Enum):
-            return self._enum(kind, plain, where)
-        return self._scalar(kind, plain, where)
+        read, what = _way(kind)
+        return read(self, what, plain, where, depth)
 
     def _union(self, arms: tuple[Any, ...], plain: object, where: str, depth: int) -> Any:
         if plain is None and type(None) in arms:
@@ -303,6 +296,9 @@ class _Reader:
     def _tuple(self, item: Any, plain: object, where: str, depth: int) -> Any:
         if not isinstance(plain, (list, tuple)):
             raise self.error(where, plain, "a list")
+        if item is str and self.items + len(plain) <= ITEMS_MAX and depth < DEPTH_MAX and _all_ascii(plain):
+            self.items += len(plain)
+            return tuple(plain)
         return tuple(self.read(item, entry, where=f"{where}[{i}]", depth=depth + 1) for i, entry in enumerate(plain))
 
     def _mapping(self, item: Any, plain: object, where: str, depth: int) -> Any:
@@ -318,19 +314,24 @@ class _Reader:
     def _dataclass(self, kind: Any, plain: object, where: str, depth: int) -> Any:
         if not isinstance(plain, Mapping):
             raise self.error(where, plain, f"the fields of {kind.__name__}")
-        hints = _hints(kind)
-        fields = {field.name: field for field in dataclasses.fields(kind)}
+        parts = _parts(kind)
         if self.strict:
             for key in plain:
-                if key not in fields:
+                if key not in parts:
                     path = f"{where}.{key}" if where else str(key)
-                    raise self.error(path, key, f"a field of {kind.__name__}; {nearest(str(key), fields)}")
+                    raise self.error(path, key, f"a field of {kind.__name__}; {nearest(str(key), parts)}")
         values = {}
-        for name, field in fields.items():
-            path = f"{where}.{name}" if where else name
+        for name, part in parts.items():
             if name in plain:
-                values[name] = self.read(hints[name], plain[name], where=path, depth=depth + 1)
-            elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+                entry = plain[name]
+                if entry.__class__ is part.plain and depth < DEPTH_MAX and (part.plain is bool or entry.isascii()):
+                    self.items += 1  # Most fields are such: nothing of them can be wrong.
+                    values[name] = entry
+                else:
+                    path = f"{where}.{name}" if where else name
+                    values[name] = self.read(part.kind, entry, where=path, depth=depth + 1)
+            elif part.required:
+                path = f"{where}.{name}" if where else name
                 raise self.error(path, "nothing", f"this field of {kind.__name__}")
         try:
             return kind(**values)
@@ -341,13 +342,13 @@ class _Reader:
         except AssertionError as error:
             raise self.error(where, plain, f"a consistent {kind.__name__}") from error
 
-    def _enum(self, kind: type[Enum], plain: object, where: str) -> Any:
-        values = {str(member.value): member for member in kind}
+    def _enum(self, kind: type[Enum], plain: object, where: str, _: int) -> Any:
+        values = _members(kind)
         if not isinstance(plain, str) or plain not in values:
             raise self.error(where, plain, nearest(str(plain), values))
         return values[plain]
 
-    def _scalar(self, kind: Any, plain: object, where: str) -> Any:
+    def _scalar(self, kind: Any, plain: object, where: str, _: int) -> Any:
         if kind in (Any, object):
             return plain
         if type(plain) is int and not -WHOLE_MAX <= plain <= WHOLE_MAX:
@@ -361,3 +362,50 @@ class _Reader:
         if isinstance(plain, str) and not plain.isascii() and _SURROGATE.search(plain):
             raise self.error(where, plain, "text that UTF-8 can hold")
         return plain
+
+
+def _all_ascii(items: Iterable[object]) -> bool:
+    return all(item.__class__ is str and item.isascii() for item in items)
+
+
+@cache
+def _way(kind: Any) -> tuple[Callable[[_Reader, Any, object, str, int], Any], Any]:
+    """Returns how values of a type hint are read, and what of it that needs to know."""
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        return _Reader._union, get_args(kind)
+    if origin is tuple:
+        return _Reader._tuple, get_args(kind)[0]
+    if origin in (Mapping, dict):
+        return _Reader._mapping, get_args(kind)[1]
+    kind = getattr(kind, "__supertype__", kind)
+    if dataclasses.is_dataclass(kind):
+        return _Reader._dataclass, kind
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _Reader._enum, kind
+    return _Reader._scalar, kind
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """A field: its type, whether it must be there, and the type itself where that is text, or true or false."""
+
+    kind: Any
+    required: bool
+    plain: Any
+
+
+@cache
+def _parts(kind: type) -> dict[str, _Part]:
+    hints, missing, found = get_type_hints(kind), dataclasses.MISSING, {}
+    for field in dataclasses.fields(kind):
+        hint = hints[field.name]
+        bare = getattr(hint, "__supertype__", hint)
+        required = field.default is missing and field.default_factory is missing
+        found[field.name] = _Part(kind=hint, required=required, plain=bare if bare in (str, bool) else None)
+    return found
+
+
+@cache
+def _members(kind: type[Enum]) -> dict[str, Enum]:
+    return {str(member.value): member for member in kind}

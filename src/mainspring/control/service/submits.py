@@ -58,9 +58,10 @@ class JobMade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What one caller asks for, and why no cluster could ever run it, None for each that one could."""
+    """What one caller asks for, the texts of its specs, and why no cluster could ever run it, None where one could."""
 
     submits: Sequence[Submit]
+    texts: Sequence[str]
     caller: Caller
     impossible: Sequence[MainspringError | None]
 
@@ -112,10 +113,11 @@ class Submits:
             InvalidInput: A key, a spec or an array's name is too long.
             LimitReached: Too many jobs would wait: of the caller, of a team, or of all.
         """
-        for submit in submits:
-            _require_short(submit)
+        texts = [text_of(submit.spec) for submit in submits]
+        for submit, text in zip(submits, texts, strict=True):
+            _require_short(submit, len(text.encode()))
         impossible = [self._machines.impossible(one.spec) for one in submits]
-        made = self._together.ask(_Asked(submits=submits, caller=caller, impossible=impossible))
+        made = self._together.ask(_Asked(submits=submits, texts=texts, caller=caller, impossible=impossible))
         self._wake()
         return made
 
@@ -128,6 +130,7 @@ class Submits:
             self._require_user(connection, team)
         made = {at: JobMade(id=job) for at, job in _made_before(connection, [one for _, one in every]).items()}
         fresh = [at for at in range(len(every)) if at not in made]
+        texts = [text for one in several for text in one.texts]
         impossible = [error for one in several for error in one.impossible]
         for at in fresh:
             if (error := impossible[at]) is not None:
@@ -137,10 +140,10 @@ class Submits:
             for caller in dict.fromkeys(every[at][0] for at in fresh):
                 own = {at: every[at][1] for at in fresh if every[at][0] == caller}
                 self._require_named(connection, list(own.values()), caller)
-                require_room_for_jobs(connection, self._limits, caller, _tallied(own.values()))
-                new = [(submit, self._draw(submit.count)) for submit in own.values()]
+                new = [(submit, texts[at], self._draw(submit.count)) for at, submit in own.items()]
+                require_room_for_jobs(connection, self._limits, caller, _tallied(new))
                 StateWriter(connection, now_s).submit(new, owner=caller.holder)
-                for at, (submit, ids) in zip(own, new, strict=True):
+                for at, (submit, _, ids) in zip(own, new, strict=True):
                     made[at] = JobMade(id=ids[0], submit=submit, submitted_s=now_s, owner=caller.holder)
         told = iter([made[at] for at in range(len(every))])
         answers = [tuple(islice(told, len(one.submits))) for one in several]
@@ -189,14 +192,13 @@ def _require_known(connection: sa.Connection, team: TeamName) -> None:
         )
 
 
-def _require_short(submit: Submit) -> None:
+def _require_short(submit: Submit, size: int) -> None:
     """Refuses names beyond their bounds, and a spec that nobody wrote by hand: every look at a job reads it."""
     spec = submit.spec
     if len(submit.key) > KEY_LENGTH_MAX:
         raise InvalidInput("submit a job", on="field 'key'", wanted=f"at most {KEY_LENGTH_MAX} letters")
     if submit.count > 1:
         checked_name(member_name(spec.name, submit.count - 1), "the last job of an array")
-    size = len(text_of(spec).encode())
     if size > SPEC_BYTES_MAX:
         raise InvalidInput(
             "submit a job",
@@ -207,12 +209,12 @@ def _require_short(submit: Submit) -> None:
         )
 
 
-def _tallied(fresh: Iterable[Submit]) -> Mapping[TeamName, Tally]:
+def _tallied(fresh: Iterable[tuple[Submit, str, Sequence[JobId]]]) -> Mapping[TeamName, Tally]:
     """Returns how much is to come, by team."""
     found: dict[TeamName, Tally] = {}
-    for one in fresh:
-        team = one.spec.team
-        found[team] = found.get(team, Tally()) + Tally(jobs=one.count, letters=len(text_of(one.spec)))
+    for submit, text, ids in fresh:
+        team = submit.spec.team
+        found[team] = found.get(team, Tally()) + Tally(jobs=len(ids), letters=len(text))
     return found
 
 

@@ -168,21 +168,21 @@ class StateWriter:
             )
         )
 
-    def submit(self, made: Sequence[tuple[Submit, Sequence[JobId]]], *, owner: str = "") -> None:
+    def submit(self, made: Sequence[tuple[Submit, str, Sequence[JobId]]], *, owner: str = "") -> None:
         """Writes new jobs, queued. The text of an array's spec is written once, with its first job.
 
         Args:
-            made: Each submit, and the ids of its jobs in order.
+            made: Each submit, its spec as text, and the ids of its jobs in order.
             owner: Who submits them.
         """
         known = {"state": JobState.QUEUED, "submitted_s": self.now_s, "owner": owner}
         rows: list[dict[str, object]] = []
-        for submit, ids in made:
+        for submit, spec, ids in made:
             many = len(ids) > 1
             place = (ids[0], 0, len(ids)) if many else (None, None, None)
             own = {"id": ids[0]} | dict(zip(("array", "array_index", "array_count"), place, strict=True))
             one = JOB_ROWS.row(alike(JobRecord, submit.spec, submit) | known | own)
-            one |= {"spec": text_of(submit.spec), "submit_key": submit.key or None}
+            one |= {"spec": spec, "submit_key": submit.key or None}
             rows.append(one | {"name": member_name(submit.spec.name, 0)} if many else one)
             for index, job in enumerate(ids[1:], 1):
                 other = {"id": job, "array_index": index, "name": member_name(submit.spec.name, index)}
@@ -190,7 +190,7 @@ class StateWriter:
         self.connection.execute(sa.insert(jobs), rows)
         tallies.begin(self.connection, owner, rows)
         told = [JobSubmittedEvent(name=str(row["name"]), team=TeamName(str(row["team"]))) for row in rows]
-        self.tell_each([job for _, ids in made for job in ids], told)
+        self.tell_each([job for _, _, ids in made for job in ids], told)
 
     def cancel_queued(self, queued: Sequence[JobRecord], by: str) -> None:
         """Cancels jobs that wait, as many as there are, in a few statements.
