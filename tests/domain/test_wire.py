@@ -37,7 +37,7 @@ ENGINES = "FarAlive FarAnswer FarCall FarPart OpenSlurm"
 ERRORS = (
     "MainspringError LimitReached InvalidInput InvalidSpec ImpossibleJob InvalidMessage DamagedData NotFound Conflict"
 )
-ERRORS += " IllegalTransition NotAllowed Unavailable StorageFull TooManyRequests"
+ERRORS += " IllegalTransition LimitReached NotAllowed Unavailable StorageFull TooManyRequests"
 
 
 def test_names_of_messages_are_those_that_peers_and_files_of_other_versions_know() -> None:
