@@ -32,12 +32,10 @@ PEOPLE = (
 )
 PEOPLE += " Goodput Remedy Shift Submit SubmitBatch SubmittedBatch Team TeamUse TeamView WaitView WhatIf WhatIfAnswer"
 PEOPLE += " Why JobCounts AuditLine Health HealthCheck NewSecret NewToken Person SecretView SecretsRotated TokenMade"
-PEOPLE += " TokenView Claim Waiting"
+PEOPLE += " TokenView"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenSlurm"
-ERRORS = (
-    "MainspringError LimitReached InvalidInput InvalidSpec ImpossibleJob InvalidMessage DamagedData NotFound Conflict"
-)
-ERRORS += " IllegalTransition LimitReached NotAllowed Unavailable StorageFull TooManyRequests"
+ERRORS = "MainspringError InvalidInput InvalidSpec ImpossibleJob InvalidMessage DamagedData NotFound Conflict"
+ERRORS += " IllegalTransition NotAllowed Unavailable StorageFull TooManyRequests"
 
 
 def test_names_of_messages_are_those_that_peers_and_files_of_other_versions_know() -> None:
