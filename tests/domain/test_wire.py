@@ -23,6 +23,7 @@ NODE += (
     " StacksDumped ShareStored StoreFailed RestoreFailed AgentLeaving AgentDrained PrepareGeneration StartRanks LeaveAt"
 )
 NODE += " SnapshotPace DumpStacks StoreStep EndAgent AgentChallenge AgentProof AgentWelcome CopyBegin IndexRequest"
+NODE += " CredentialsWanted StoreCredentials"
 NODE += " Index IndexEntry BytesRequest BytesFollow Holder Holding RankPlace"
 CONTROLLER = (
     "Register Orders RoleOrders CredentialsWanted StoreCredentials Heartbeat HeartbeatReply LeadEvent RankStatus AtRisk"
@@ -32,10 +33,10 @@ PEOPLE = (
 )
 PEOPLE += " Goodput Remedy Shift Submit SubmitBatch SubmittedBatch Team TeamUse TeamView WaitView WhatIf WhatIfAnswer"
 PEOPLE += " Why JobCounts AuditLine Health HealthCheck NewSecret NewToken Person SecretView SecretsRotated TokenMade"
-PEOPLE += " TokenView"
+PEOPLE += " TokenView Claim Waiting"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenSlurm"
 ERRORS = "MainspringError InvalidInput InvalidSpec ImpossibleJob InvalidMessage DamagedData NotFound Conflict"
-ERRORS += " IllegalTransition NotAllowed Unavailable StorageFull TooManyRequests"
+ERRORS += " IllegalTransition LimitReached NotAllowed Unavailable StorageFull TooManyRequests"
 
 
 def test_names_of_messages_are_those_that_peers_and_files_of_other_versions_know() -> None:
