@@ -94,7 +94,8 @@ class Connection:
         """Waits until everything queued has left, or the limit."""
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(limit_s):
-                self._writer.transport.set_write_buffer_limits(high=0)
+                # Not 0: with that asyncio's TLS waits for more than all to have left.
+                self._writer.transport.set_write_buffer_limits(high=1)
                 await self._writer.drain()
 
     def close(self) -> None:

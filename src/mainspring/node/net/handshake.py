@@ -5,24 +5,38 @@ is for, and what address was called. So the peers' secret crosses no wire; what 
 one end said is no proof of the other's, nor what was said to one agent a proof to another. The caller proves itself
 first: a stranger learns nothing but a nonce.
 
-Nothing else is protected: what is said afterwards is neither encrypted nor signed.
+What is said afterwards travels inside TLS 1.3, unless it stays on this machine. Both ends make one key and certificate
+for this connection alone, of the secret and of all that the proof was about, and trust no other: one in the middle has
+no key to end either side with, and can lead no connection into another. No authority, no name and no date plays a part,
+and no stranger gets so far that TLS costs anything.
 
-Source: ISO/IEC 9798-4, mutual authentication in three passes; HMAC, RFC 2104, with SHA-256.
+Source: ISO/IEC 9798-4, mutual authentication in three passes; HMAC, RFC 2104, with SHA-256; HKDF, RFC 5869; TLS 1.3,
+RFC 8446; Ed25519, RFC 8032; a date without end, RFC 5280, 4.1.2.5.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
+import os
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from mainspring.domain.errors import InvalidMessage, MainspringError, NotAllowed, Unavailable
 from mainspring.domain.ports import Dice
-from mainspring.domain.wire import AgentChallenge, AgentProof, AgentWelcome, LineUse
-from mainspring.node.net.connection import address_of
+from mainspring.domain.wire import AgentChallenge, AgentProof, AgentWelcome, Done, LineUse
+from mainspring.node.net.connection import address_of, host_port
 from mainspring.node.net.pipes import Pipe
 
 FRAME_BYTES_MAX = 512  # Of each of the three messages: the longest takes 236.
@@ -33,7 +47,9 @@ CALLS_WAITING_MAX = 4096  # In the kernel, which holds no more: a whole attempt'
 NONCE_BITS = 256
 _NONCE_DIGITS = NONCE_BITS // 4
 _LABEL = b"mainspring agents 1"
-_CALLER, _CALLED = b"caller", b"called"
+_SEED_BYTES = 32  # Of Ed25519.
+_FROM, _UNTIL = datetime(1970, 1, 1), datetime(9999, 12, 31, 23, 59, 59)  # In UTC, as X.509 has it.
+_CALLER, _CALLED, _CHANNEL = b"caller", b"called", b"channel"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +76,12 @@ class Credentials:
     Args:
         secret: The peers' secret of its attempt.
         dice: Draws nonces: nobody may foresee them.
+        open_here: Whether what stays on this machine goes in the clear: only its root could listen.
     """
 
     secret: str = field(repr=False)
     dice: Dice
+    open_here: bool = True
 
     def __post_init__(self) -> None:
         """Refuses a secret that everybody knows."""
@@ -83,10 +101,7 @@ class Credentials:
         Raises:
             InvalidMessage: A nonce is none.
         """
-        # Told apart whatever they hold: none before the nonces has a zero in it, and nonces have one length.
-        parts = (_LABEL, role, about.use.value.encode(), _nonce(about.called), _nonce(about.caller))
-        told = b"\0".join((*parts, about.address.encode()))
-        return hmac.new(self.secret.encode(), told, "sha256").hexdigest()
+        return hmac.new(self.secret.encode(), _told(role, about), "sha256").hexdigest()
 
     def check(self, proof: str, role: bytes, about: Exchange) -> None:
         """Returns if a proof is right; how wrong it is does not show in the time that takes.
@@ -98,6 +113,49 @@ class Credentials:
         wanted = self.proof(role, about)
         if not hmac.compare_digest(proof.encode(), wanted.encode()):
             raise NotAllowed("talk to an agent", got="a wrong proof", wanted="an agent of the same attempt")
+
+    def context(self, about: Exchange, *, called: bool) -> ssl.SSLContext | None:
+        """Returns how to speak TLS on a connection whose ends have proved themselves; None where it goes in the clear.
+
+        Args:
+            about: What they proved.
+            called: Whether the other end has opened the connection.
+        """
+        if self.open_here and _is_here(about.address):
+            return None
+        derived = HKDF(algorithm=hashes.SHA256(), length=_SEED_BYTES, salt=None, info=_told(_CHANNEL, about))
+        key = Ed25519PrivateKey.from_private_bytes(derived.derive(self.secret.encode()))
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, _LABEL.decode())])
+        builder = x509.CertificateBuilder(name, name, key.public_key(), 1, _FROM, _UNTIL)
+        certificate = builder.sign(key, None).public_bytes(Encoding.PEM)  # The same at both ends, as Ed25519 signs.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if called else ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False  # The key alone tells who it is.
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=certificate.decode())
+        if called:
+            context.num_tickets = 0  # A connection is never gone on with.
+        file = os.memfd_create("key", os.MFD_CLOEXEC)  # Python takes a key from a file only: this one is on no disk.
+        try:
+            os.write(file, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + certificate)
+            context.load_cert_chain(f"/proc/self/fd/{file}")
+        finally:
+            os.close(file)
+        return context
+
+
+def _told(role: bytes, about: Exchange) -> bytes:
+    # Told apart whatever they hold: none before the nonces has a zero in it, and nonces have one length.
+    parts = (_LABEL, role, about.use.value.encode(), _nonce(about.called), _nonce(about.caller))
+    return b"\0".join((*parts, about.address.encode()))
+
+
+def _is_here(address: str) -> bool:
+    host, _ = host_port(address)
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # A name may lead anywhere.
 
 
 def _nonce(digits: str) -> bytes:
@@ -132,6 +190,9 @@ async def call(address: str, use: LineUse, credentials: Credentials) -> Pipe:
             pipe.send(AgentProof(nonce=about.caller, proof=credentials.proof(_CALLER, about), use=use))
             answer = await pipe.receive(AgentWelcome, HANDSHAKE_LIMIT_S, FRAME_BYTES_MAX)
             credentials.check(answer.proof, _CALLED, about)
+            if (context := credentials.context(about, called=False)) is not None:
+                await pipe.secure(context, called=False)
+                await pipe.receive(Done, HANDSHAKE_LIMIT_S, FRAME_BYTES_MAX)
     except TimeoutError as error:
         pipe.close()
         raise Unavailable("talk to an agent", on=address, got="no proof in time") from error
@@ -158,11 +219,14 @@ async def admit(pipe: Pipe, address: str, credentials: Credentials) -> LineUse:
     try:
         async with asyncio.timeout(HANDSHAKE_LIMIT_S):
             shown = await pipe.receive(AgentProof, HANDSHAKE_LIMIT_S, FRAME_BYTES_MAX)
+            about = Exchange(use=shown.use, address=address, called=called, caller=shown.nonce)
+            credentials.check(shown.proof, _CALLER, about)
+            pipe.send(AgentWelcome(proof=credentials.proof(_CALLED, about)))
+            if (context := credentials.context(about, called=True)) is not None:
+                await pipe.secure(context, called=True)
+                pipe.send(Done())  # Before it the caller says nothing, so nothing comes that nobody asked for.
     except TimeoutError as error:
         raise Unavailable("hear from a caller", got="no proof in time") from error
-    about = Exchange(use=shown.use, address=address, called=called, caller=shown.nonce)
-    credentials.check(shown.proof, _CALLER, about)
-    pipe.send(AgentWelcome(proof=credentials.proof(_CALLED, about)))
     return shown.use
 
 

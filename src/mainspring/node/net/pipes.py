@@ -1,13 +1,14 @@
 """A connection between two agents: framed messages with checksums and raw bytes, each byte read only when asked for.
 
 Raw bytes go from a file to the socket without passing through this process, and from the socket straight to their
-place, so that terabytes move with no memory but where they come to lie.
+place, so that terabytes move with no memory but where they come to lie. Inside TLS they pass through it piece by piece.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 import struct
 from collections.abc import Callable
 from typing import BinaryIO, TypeVar, cast, final
@@ -15,10 +16,11 @@ from typing import BinaryIO, TypeVar, cast, final
 import google_crc32c
 
 from mainspring.domain import codec
-from mainspring.domain.errors import InvalidMessage, Unavailable
+from mainspring.domain.errors import InvalidMessage, NotAllowed, Unavailable
 from mainspring.node.net.connection import Unframe, host_port
 
 CONNECT_LIMIT_S = 4.0  # Two lost packets that open a connection (1 s, then 2 s more, by RFC 6298).
+HANG_UP_LIMIT_S = 5.0  # For what is queued to leave, and for the other end of TLS to hang up too.
 PART_BYTES = 16 << 20
 _CRC = struct.Struct(">I")
 PART_LIMIT_S = 4.0  # 4 MB/s: a line or a peer slower than that is as good as gone. Less than `arena.SLOT_WAIT_S`.
@@ -87,11 +89,14 @@ class Pipe(asyncio.BufferedProtocol):
             self._opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """See `asyncio.BufferedProtocol`."""
-        return self._room
+        """See `asyncio.BufferedProtocol`. TLS asks as soon as it is there, before it can be told to pause."""
+        return self._room or memoryview(bytearray(1))
 
     def buffer_updated(self, nbytes: int) -> None:
         """See `asyncio.BufferedProtocol`."""
+        if not self._room:
+            self.close()  # It spoke out of turn.
+            return
         self._room = self._room[nbytes:]
         if not self._room and self._transport is not None:
             self._transport.pause_reading()
@@ -103,6 +108,30 @@ class Pipe(asyncio.BufferedProtocol):
         self._transport = None
         if self._filled is not None and not self._filled.done():
             self._filled.set_exception(Unavailable("hear from an agent", got="a hang-up"))
+
+    async def secure(self, context: ssl.SSLContext, *, called: bool) -> None:
+        """Puts all that is said from now on inside TLS. The caller then speaks first only when it is told to.
+
+        Args:
+            called: Whether the other end has opened the connection.
+
+        Raises:
+            NotAllowed: The other end has another key.
+            Unavailable: It hung up.
+        """
+        plain = self.release()
+        try:
+            inside = await asyncio.get_running_loop().start_tls(
+                plain, self, context, server_side=called, ssl_shutdown_timeout=HANG_UP_LIMIT_S
+            )
+        except ssl.SSLError as error:
+            raise NotAllowed("talk to an agent", got=str(error), wanted="an agent of the same attempt") from error
+        except OSError as error:
+            raise Unavailable("talk to an agent", got=str(error) or "a hang-up") from error
+        if inside is None or plain.is_closing():
+            raise Unavailable("talk to an agent", got="a hang-up")
+        inside.pause_reading()
+        self._transport = inside
 
     # ------------------------------------------------------------ messages
 
@@ -164,7 +193,7 @@ class Pipe(asyncio.BufferedProtocol):
         try:
             async with asyncio.timeout(PART_LIMIT_S):
                 with os.fdopen(file, "rb", buffering=0, closefd=False) as source:
-                    await loop.sendfile(self._transport, cast(BinaryIO, source), offset, size_bytes, fallback=False)
+                    await loop.sendfile(self._transport, cast(BinaryIO, source), offset, size_bytes)
         except (OSError, RuntimeError, TimeoutError) as error:
             self.close()
             raise Unavailable("send to an agent", got=str(error) or "no progress") from error
