@@ -278,7 +278,7 @@ class People:
             target: To what.
             reason: Why it was refused.
         """
-        now_s, tried = self._clock.monotonic_s(), (caller.token, action)
+        now_s, tried = self._clock.monotonic_s(), (caller.token or caller.holder, action)
         if now_s - self._tried_s.get(tried, -inf) < REFUSED_S:
             return
         if len(self._tried_s) >= TOKENS_MAX:
