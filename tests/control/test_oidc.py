@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fastapi.testclient import TestClient
 
 from mainspring.control import create_app
-from mainspring.control.service.oidc import AGAIN_S, FRESH_S, KEYS_S, LEEWAY_S, Logins
+from mainspring.control.logins import AGAIN_S, FRESH_S, KEYS_S, LEEWAY_S, Logins
 from mainspring.control.service.people import LOGINS_MAX, People
 from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import Settings

@@ -18,8 +18,8 @@ from mainspring.control.api import create_app
 from mainspring.control.api_arrivals import Arrivals
 from mainspring.control.connections import BoundedConnection
 from mainspring.control.control import Control
+from mainspring.control.logins import Logins
 from mainspring.control.loop.loop import Step
-from mainspring.control.service.oidc import Logins
 from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, Unavailable
 from mainspring.domain.wire.trust import is_loopback
 

@@ -1,6 +1,6 @@
 """How a person comes by an ID token of their lab's provider of identities: in a browser, on another device, or again.
 
-Whether it is good and what it opens is the lab's server to say (`control.service.oidc`). Sources: OpenID Connect
+Whether it is good and what it opens is the lab's server to say (`control.logins`). Sources: OpenID Connect
 Core 1.0 and Discovery 1.0; RFC 8252 (programs on people's machines), 7636 (PKCE), 8628 (devices), 9207 (who answers).
 """
 

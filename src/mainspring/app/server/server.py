@@ -20,8 +20,8 @@ from mainspring.app.server.arrivals import Inboxes, Reader
 from mainspring.app.server.engines import Engines
 from mainspring.app.server.store_grants import agents_environment, grants_of
 from mainspring.control import AgentAccess, Control, Settings, open_store
+from mainspring.control.logins import Logins
 from mainspring.control.server import Server, Tls
-from mainspring.control.service.oidc import Logins
 from mainspring.domain.answers import NewToken
 from mainspring.domain.errors import MainspringError, NotFound
 from mainspring.domain.ids import NAME_LENGTH_MAX
