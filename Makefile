@@ -12,7 +12,7 @@ export PYTHONHASHSEED ?= 0
 demo: install
 	$(BIN)/ms demo $(DEMO)
 
-test: install
+test: install build/dex
 	$(BIN)/pytest -m "not soak" -n 2 --durations=10
 
 check: install
@@ -40,6 +40,10 @@ install: .venv/installed
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# The provider of identities that tests log in by, which is never installed with us. Where it cannot be built they skip.
+build/dex: tests/app/dex/main.go tests/app/dex/go.sum
+	@-CGO_ENABLED=0 go build -C tests/app/dex -buildvcs=false -o $(CURDIR)/build/dex .
+
 # The lock: every package that is installed, each file by its hash, for every platform; versions change with UPGRADE=--upgrade.
 lock: install
 	$(BIN)/python -m pip install --quiet uv
@@ -47,4 +51,4 @@ lock: install
 	$(LOCK) --extra ray --extra torch --constraints locked/all.txt --output-file locked/ray-torch.txt
 
 clean:
-	rm -rf .venv .mainspring
+	rm -rf .venv .mainspring build

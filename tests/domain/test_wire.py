@@ -33,7 +33,7 @@ PEOPLE = (
 )
 PEOPLE += " Goodput Remedy Shift Submit SubmitBatch SubmittedBatch Team TeamUse TeamView WaitView WhatIf WhatIfAnswer"
 PEOPLE += " Why JobCounts AuditLine Health HealthCheck NewSecret NewToken Person SecretView SecretsRotated TokenMade"
-PEOPLE += " TokenView Claim Waiting"
+PEOPLE += " TokenView Claim Waiting Blocked Login LoginOffer"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenSlurm"
 ERRORS = "MainspringError InvalidInput InvalidSpec ImpossibleJob InvalidMessage DamagedData NotFound Conflict"
 ERRORS += " IllegalTransition LimitReached NotAllowed Unavailable StorageFull TooManyRequests"

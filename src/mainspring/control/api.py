@@ -28,6 +28,7 @@ from mainspring.control.api_load import RETRY_AFTER_S, Familiar, InFlight
 from mainspring.control.api_schema import STREAM_TYPE, documented, publish
 from mainspring.control.api_streams import Followers, followed_events, followed_output
 from mainspring.control.control import Control
+from mainspring.control.logins import Logins
 from mainspring.control.store.tokens import Caller
 from mainspring.domain import answers
 from mainspring.domain.codec import MESSAGE_BYTES_MAX, decode, encode
@@ -56,15 +57,17 @@ _STATUSES: tuple[tuple[type[MainspringError], int], ...] = (
     (Unavailable, 503),
 )  # The first that fits.
 _bearer = HTTPBearer(auto_error=False)
+STRANGERS_BYTES_MAX = 2 * answers.ID_TOKEN_LENGTH_MAX  # What is read of a body whose sender shows no token.
 DOCS = "/docs"  # Where people try calls from a browser; what it shows comes from this server alone.
 _DIGITS_MAX = 19  # Of a sequence: what a database's whole numbers hold.
 
 
-def create_app(control: Control, arrivals: Arrivals | None = None) -> FastAPI:
+def create_app(control: Control, arrivals: Arrivals | None = None, logins: Logins | None = None) -> FastAPI:
     """Returns the application that serves one controller.
 
     Args:
         arrivals: Where recordings that are sent arrive; None for a server that takes none.
+        logins: How people log in by a provider of identities; None for a server that has none.
     """
     app = FastAPIOffline(
         docs_url=DOCS,
@@ -76,6 +79,7 @@ def create_app(control: Control, arrivals: Arrivals | None = None) -> FastAPI:
     )
     app.state.control = control
     app.state.arrivals = arrivals
+    app.state.logins = logins
     app.state.followers = Followers()
     app.state.familiar = Familiar()
     for route in ROUTES:
@@ -114,7 +118,7 @@ def _endpoint(route: Route[..., Any]) -> Callable[..., Any]:
         elif name == "body":
             if kind is Stream:  # Read by the endpoint itself.
                 continue
-            kind = Annotated[bytes, Depends(_body)]
+            kind = Annotated[bytes, Depends(_body if route.people else _small_body)]
         asked.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=kind))
     serve: Callable[..., Any] = _OWN.get(route) or partial(_serve, route)
     endpoint = partial(_enter, route, serve)
@@ -161,6 +165,14 @@ def _alive(*, request: Request) -> Response:
 def _ready(*, request: Request) -> Response:
     health = _control(request).health()
     return _answer(health, 503 if health.status is answers.HealthStatus.FAILING else 200)
+
+
+def _login_offer(*, request: Request) -> Response:
+    return _answer(_logins(request).offer())
+
+
+def _log_in(*, request: Request, body: bytes) -> Response:
+    return _answer(_logins(request).log_in(decode(answers.Login, body), address=_address(request)))
 
 
 def _set_team(*, request: Request, caller: Caller, name: str, body: bytes) -> Response:
@@ -259,6 +271,8 @@ _OWN: Mapping[Route[..., Any], Callable[..., Any]] = {
     Calls.health: _health,
     Calls.livez: _alive,
     Calls.readyz: _ready,
+    Calls.login_offer: _login_offer,
+    Calls.log_in: _log_in,
     Calls.put_team: _set_team,
     Calls.read_logs: _logs,
     Calls.job_events: _events,
@@ -290,6 +304,21 @@ def _arrivals(request: Request) -> Arrivals:
     return arrivals
 
 
+def _logins(request: Request) -> Logins:
+    logins = cast("Logins | None", request.app.state.logins)
+    if logins is None:
+        raise NotFound(
+            "log in by a provider of identities",
+            got="a server that has none",
+            next_step="ask an admin of your team for a token (ms token new); or oidc in the server's config.yaml",
+        )
+    return logins
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
 async def _secret(
     request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 ) -> str:
@@ -303,8 +332,7 @@ async def _secret(
 
 def _known(request: Request, secret: str) -> Caller:
     try:
-        address = request.client.host if request.client else ""
-        return _control(request).people.caller(secret, address=address)
+        return _control(request).people.caller(secret, address=_address(request))
     except NotAllowed as error:
         raise HTTPException(401, detail=error, headers={"WWW-Authenticate": "Bearer"}) from error
 
@@ -318,11 +346,20 @@ def _caller(route: Route[..., Any], request: Request, secret: str) -> Caller:
 
 async def _body(request: Request) -> bytes:
     """Returns the body, read no further than a message may be long."""
+    return await _read(request, MESSAGE_BYTES_MAX)
+
+
+async def _small_body(request: Request) -> bytes:
+    """Returns the body of whoever it may be, so no more than the little they may have to say."""
+    return await _read(request, STRANGERS_BYTES_MAX)
+
+
+async def _read(request: Request, most: int) -> bytes:
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
-        if size > MESSAGE_BYTES_MAX:
-            told = InvalidMessage("read a request", got=f"over {size} bytes", wanted=f"at most {MESSAGE_BYTES_MAX}")
+        if size > most:
+            told = InvalidMessage("read a request", got=f"over {size} bytes", wanted=f"at most {most}")
             raise HTTPException(413, detail=told)
         parts.append(part)
     return b"".join(parts)

@@ -39,7 +39,7 @@ _LOGS = {
 
 def documented(route: Route[..., Any]) -> dict[str, Any]:
     """Returns what a route publishes of itself, as keyword arguments of `add_api_route`."""
-    if not route.people:
+    if route.signature.return_annotation is answers.Health:
         health = {"content": _shown(answers.Health)}
         return {"responses": {200: {"description": "Done"} | health, 503: {"description": "It cannot"} | health}}
     failures = {"content": {answers.PROBLEM_TYPE: _shown(answers.Problem)["application/json"]}}

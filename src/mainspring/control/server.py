@@ -18,6 +18,7 @@ from mainspring.control.api import create_app
 from mainspring.control.api_arrivals import Arrivals
 from mainspring.control.connections import BoundedConnection
 from mainspring.control.control import Control
+from mainspring.control.logins import Logins
 from mainspring.control.loop.loop import Step
 from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, Unavailable
 from mainspring.domain.wire.trust import is_loopback
@@ -98,6 +99,7 @@ class Server:
     Args:
         listener: From `listen`; closed when the server stops.
         arrivals: Where recordings that are sent arrive; None for a server that takes none.
+        logins: How people log in by a provider of identities; None for a server that has none.
         connection: What serves each connection.
         proxied: Whether a proxy on this machine is in front, which tells where calls come from.
     """
@@ -109,6 +111,7 @@ class Server:
         *,
         tls: Tls | None = None,
         arrivals: Arrivals | None = None,
+        logins: Logins | None = None,
         connection: type[BoundedConnection] = BoundedConnection,
         proxied: bool = False,
     ) -> None:
@@ -118,7 +121,7 @@ class Server:
         self._leading = Event()
         self._ticked = Event()
         config = uvicorn.Config(
-            create_app(control, arrivals),
+            create_app(control, arrivals, logins),
             log_level="error",  # Strangers could fill the log with warnings of bytes that are no HTTP.
             access_log=False,
             proxy_headers=proxied,

@@ -25,6 +25,9 @@ VersionId = NewType("VersionId", str)
 NAME_LENGTH_MAX = 63  # A DNS label (RFC 1123), so that names survive Kubernetes and host names.
 SECRET_NAME_LENGTH_MAX = 64
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
+_HOLDER = re.compile(
+    r"[a-z0-9]([a-z0-9._+@-]*[a-z0-9])?"
+)  # An address of mail too, as providers of identities name people.
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # POSIX: what every shell can name.
 _OURS = "MAINSPRING_"  # What programs are told by us.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no letters that look like digits.
@@ -46,6 +49,24 @@ def checked_name(name: str, what: str) -> str:
             f"accept a name for {what}",
             got=repr(name[:80]),
             wanted=f"1 to {NAME_LENGTH_MAX} of a-z, 0-9, '.', '_', '-', starting and ending with a letter or digit",
+        )
+    return name
+
+
+def checked_holder(name: str) -> str:
+    """Returns the name of a person or a machine account.
+
+    Args:
+        name: As other names, or an address of mail in lower case; at most `NAME_LENGTH_MAX`.
+
+    Raises:
+        InvalidInput: The name is empty, too long, or holds other characters.
+    """
+    if len(name) > NAME_LENGTH_MAX or not _HOLDER.fullmatch(name):
+        raise InvalidInput(
+            "accept a name for a token's holder",
+            got=repr(name[:80]),
+            wanted=f"1 to {NAME_LENGTH_MAX} of a-z, 0-9 and '._-+@', starting and ending with a letter or digit",
         )
     return name
 

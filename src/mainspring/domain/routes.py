@@ -316,6 +316,20 @@ class LabCalls:
     def remove_token(self, token: str) -> answers.TokenView:
         """Removes a token, which lets nobody in from then on."""
 
+    @route("PUT", "/teams/{team}/blocked/{holder}", may=Right.MANAGE_TOKENS, handler="people.block")
+    def block(self, team: str, holder: str) -> answers.Blocked:
+        """Keeps somebody out of a team and those below it: removes their tokens there, and lets them log in to none
+        of them, until that is taken back.
+        """
+
+    @route("DELETE", "/teams/{team}/blocked/{holder}", may=Right.MANAGE_TOKENS, handler="people.unblock")
+    def unblock(self, team: str, holder: str) -> answers.Blocked:
+        """Lets somebody log in again who was kept out."""
+
+    @route("GET", "/blocked", may=Right.MANAGE_TOKENS, handler="people.blocked", operation="list_blocked")
+    def blocked(self) -> tuple[answers.Blocked, ...]:
+        """Lists who is kept out of the teams that the caller administers, in order of name."""
+
 
 class Calls(LabCalls):
     """Every call: those of people, those the SDK makes more of, and those of agents."""
@@ -333,6 +347,14 @@ class Calls(LabCalls):
         """Tells how the server is, with status 503 while it cannot do its work; needs no token. A cluster that does
         not answer makes it degraded, with status 200.
         """
+
+    @route("GET", "/login", anybody=True)
+    def login_offer(self) -> answers.LoginOffer:
+        """Tells how people log in by the lab's provider of identities; needs no token."""
+
+    @route("POST", "/login", anybody=True)
+    def log_in(self, body: answers.Login) -> answers.TokenMade:
+        """Makes a token for a few hours for whom an ID token of the lab's provider stands for; needs no other."""
 
     @route("POST", "/jobs", may=Right.SUBMIT_JOBS, patient=True, repeats=True)
     def submit(self, body: answers.Submit) -> answers.JobView:

@@ -1,4 +1,4 @@
-"""Teams: the tenant tree, what each of them is promised and allowed, and what its people may do."""
+"""Teams: the tenant tree, what each of them is promised and allowed, what its people may do, and who they are."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mainspring.domain.codec import message
-from mainspring.domain.errors import InvalidInput
+from mainspring.domain.errors import InvalidInput, InvalidSpec
 from mainspring.domain.ids import ChipName, TeamName, checked_name
+from mainspring.domain.job import LAB
+from mainspring.domain.wire.trust import is_private
 
 CHIPS_MAX = 1e9
 BYTES_MAX = 1 << 60
 EVERY_TEAM = "*"
+GROUPS_MAX = 1_000  # Of a lab's list; a person writes it.
+HOURS_MAX = 720.0  # A month: what is good for longer is a token, not a login.
 
 
 class TeamOrder(str, Enum):
@@ -195,3 +199,79 @@ RIGHTS: Mapping[tuple[Right, Whose], frozenset[TeamRole]] = {
     (Right.MANAGE_TOKENS, Whose.TEAM): frozenset((TeamRole.ADMIN,)),
     (Right.READ_AUDIT, Whose.TEAM): frozenset((TeamRole.ADMIN, TeamRole.AUDITOR)),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRole:
+    """What people of one of the provider's groups are in the lab.
+
+    Args:
+        group: As the provider calls it.
+        team: Where their role counts, there and below.
+    """
+
+    group: str
+    team: TeamName = LAB
+    role: TeamRole = TeamRole.MEMBER
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            InvalidInput: The team is no name, or the role none that people have there.
+        """
+        checked_name(self.team, "team")
+        attempted, on = "accept a role of a group", f"group {self.group!r}"
+        if self.role is TeamRole.ATTEMPT:
+            raise InvalidInput(attempted, on=on, got=f"role {self.role.value}", wanted="a role of people")
+        if self.role in LAB_WIDE and self.team != LAB:
+            raise InvalidInput(attempted, on=on, got=f"{self.role.value} of team {self.team}", wanted=f"team {LAB}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oidc:
+    """How people log in by the lab's provider of identities, and what they are then.
+
+    Source: OpenID Connect Core 1.0.
+
+    Args:
+        issuer: The provider, as its ID tokens name it.
+        client_id: What the lab is called there.
+        client_secret: Where the provider asks one of programs on people's machines; everybody is told it.
+        scopes: What to ask the provider for: `offline_access` has people stay logged in without a browser.
+        holder_claim: What of an ID token names a person here: what nobody may choose or change for themselves. Of
+            `email`, one that the provider has verified.
+        groups_claim: What of it lists the groups they are in; a single word counts as a group.
+        hours: How long one is in before the provider is asked again.
+        roles: What people of a group are here: of those that somebody is in, the first in this list counts.
+    """
+
+    issuer: str
+    client_id: str
+    client_secret: str = ""
+    scopes: tuple[str, ...] = ("openid", "profile", "email", "groups", "offline_access")
+    holder_claim: str = "email"
+    groups_claim: str = "groups"
+    hours: float = 8.0
+    roles: tuple[GroupRole, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            InvalidSpec: A field is out of its range.
+        """
+        wrong = {
+            "issuer": (not is_private(self.issuer), repr(self.issuer), "https://host/path; http on loopback alone"),
+            "client_id": (not self.client_id, "none", "what the lab is called at the provider"),
+            "scopes": ("openid" not in self.scopes, " ".join(self.scopes), "openid among them"),
+            "hours": (not 0 < self.hours <= HOURS_MAX, f"{self.hours:g}", f"over 0, to {HOURS_MAX:g}"),
+            "roles": (
+                not 0 < len(self.roles) <= GROUPS_MAX,
+                f"{len(self.roles)} groups",
+                f"1 to {GROUPS_MAX}: nobody of no group is let in",
+            ),
+        }
+        for name, (bad, got, wanted) in wrong.items():
+            if bad:
+                raise InvalidSpec("accept a provider of identities", on=f"field 'oidc.{name}'", got=got, wanted=wanted)

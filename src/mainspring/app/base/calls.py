@@ -36,7 +36,9 @@ BATCH_BYTES_MAX = 6 << 20  # Below what one message may hold, by its length and 
 _DISTRUST = "CERTIFICATE_VERIFY_FAILED"  # OpenSSL's own word for it.
 
 
-def connecting(url: str, token: str, *, certificate: str, insecure: bool) -> dict[str, Any]:
+def connecting(
+    url: str, token: str, *, certificate: str, insecure: bool, renewed: httpx.Auth | None = None
+) -> dict[str, Any]:
     """Returns what httpx's clients are made with.
 
     Args:
@@ -44,12 +46,34 @@ def connecting(url: str, token: str, *, certificate: str, insecure: bool) -> dic
         token: Secret of somebody it knows, "" for nobody.
         certificate: PEM text to trust besides the system's authorities.
         insecure: Whether the token may cross a network in the clear.
+        renewed: What shows the token, where that changes.
 
     Raises:
         NotAllowed: The token would, and may not.
         InvalidInput: The certificate is none.
     """
-    if token and not insecure and _in_the_clear(url):
+    if token:
+        require_private(url, insecure=insecure)
+    return {
+        "base_url": url,
+        "headers": {"Authorization": f"Bearer {token}"} if token and renewed is None else {},
+        "auth": renewed,
+        "timeout": TIMEOUT_S,
+        "trust_env": False,
+        "verify": trust(url, certificate),
+    }
+
+
+def require_private(url: str, *, insecure: bool) -> None:
+    """Returns if a token may be sent to a server.
+
+    Args:
+        insecure: Whether it may cross a network in the clear.
+
+    Raises:
+        NotAllowed: It would, and may not.
+    """
+    if not insecure and _in_the_clear(url):
         raise NotAllowed(
             "send a token",
             on=url,
@@ -57,13 +81,6 @@ def connecting(url: str, token: str, *, certificate: str, insecure: bool) -> dic
             wanted="https",
             next_step="serve TLS there (docs/operations.md), or ms --insecure where the network is yours alone",
         )
-    return {
-        "base_url": url,
-        "headers": {"Authorization": f"Bearer {token}"} if token else {},
-        "timeout": TIMEOUT_S,
-        "trust_env": False,
-        "verify": trust(url, certificate),
-    }
 
 
 def no_url(url: str, error: Exception) -> InvalidInput:

@@ -42,14 +42,23 @@ class Client(Calls):
         token: Secret of somebody it knows.
         certificate: PEM text to trust besides the system's authorities.
         insecure: Whether the token may cross a network in the clear.
+        renewed: What shows the token, where that changes.
 
     Raises:
         NotAllowed: The token would, and may not.
     """
 
-    def __init__(self, url: str, token: str, *, certificate: str = "", insecure: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        certificate: str = "",
+        insecure: bool = False,
+        renewed: httpx.Auth | None = None,
+    ) -> None:
         self.url = url
-        how = connecting(url, token, certificate=certificate, insecure=insecure)
+        how = connecting(url, token, certificate=certificate, insecure=insecure, renewed=renewed)
         try:
             self._http = httpx.Client(**how)
         except (httpx.InvalidURL, UnicodeError) as error:

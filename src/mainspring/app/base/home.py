@@ -3,11 +3,11 @@
 config.yaml    host, port, database, objects, clusters; written by the first `ms up`, edited by people
 policy.yaml    what the lab decides about planning, from `ms up --policy`; the defaults when there is none
 token          the administrator's secret, readable by its owner alone
-login.json     the lab elsewhere that `ms login` named, and the token there; readable by its owner alone
+login.json     the lab elsewhere that `ms login` named, the token there, and what renews it; readable by its owner alone
 secrets.key    the keys that teams' secrets are kept under, newest first; readable by its owner alone; made with the
                first secret, and worth a copy elsewhere: without it they are lost
 server.json    where the running server listens, and its process
-server.log     what it said          lock      held while it is being started
+server.log     what it said          lock, login.lock      held while it is being started; while a login is renewed
 state.db       the embedded store      objects/  the embedded object store      engines/  allocations
 arrivals/      recordings that were sent and not yet read
 """
@@ -28,10 +28,11 @@ from urllib.parse import urlsplit
 
 from mainspring import planner
 from mainspring.app.base.specs import read_policy, read_yaml
+from mainspring.domain.answers import LoginOffer
 from mainspring.domain.codec import decode, encode, from_plain, to_plain
 from mainspring.domain.errors import InvalidMessage, InvalidSpec, NotFound
 from mainspring.domain.ports import Dice
-from mainspring.domain.team import EVERY_TEAM, Limits
+from mainspring.domain.team import EVERY_TEAM, Limits, Oidc
 from mainspring.engines.common.kind import ClusterSettings
 from mainspring.engines.registry import KEYS_BEFORE, cluster_from, found_clusters, kind_named, plain_from
 
@@ -74,6 +75,7 @@ class Config:
         run_folder: Absolute folder for what such jobs are handed, which these users can reach; "" for one of the home's
             own below `RUN_FOLDERS`.
         limits: What people, and teams without limits of their own, may have waiting.
+        oidc: How people log in by a provider of identities; None where they have tokens alone.
         clusters: Every cluster; an entry names its kind.
     """
 
@@ -90,6 +92,7 @@ class Config:
     run_as: Mapping[str, str] = field(default_factory=dict)
     run_folder: str = ""
     limits: Limits = field(default_factory=Limits)
+    oidc: Oidc | None = None
     clusters: tuple[ClusterSettings, ...] = field(default_factory=found_clusters)
 
     def __post_init__(self) -> None:
@@ -189,15 +192,37 @@ class ServerRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoginRenewal:
+    """What a login is made anew with, when its token is about to end.
+
+    Args:
+        offer: The provider that knows the person, as the lab named it when they logged in: no other is shown what it
+            gave them.
+        refresh_token: What it gave them.
+        team: The team they chose, "" for none.
+        due_s: From when on; in time before the token ends.
+        ends_s: When it does, by this machine's clock.
+    """
+
+    offer: LoginOffer
+    refresh_token: str = field(repr=False)
+    team: str
+    due_s: float
+    ends_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoginRecord:
     """A lab elsewhere, and who one is there.
 
     Args:
         url: Where its server is.
+        renewal: None for a token that is good until it ends.
     """
 
     url: str
-    token: str
+    token: str = field(repr=False)
+    renewal: LoginRenewal | None = None
 
 
 def url_of(listener: socket.socket, config: Config) -> str:
@@ -312,10 +337,14 @@ class Home:
         self._put(self.config_file, _CONFIG_HEAD + yaml.safe_dump(plain, sort_keys=False))
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Holds the home against other processes that start its server or change its files; they wait in turn."""
+    def lock(self, name: str = "lock") -> Iterator[None]:
+        """Holds the home against other processes that start its server or change its files; they wait in turn.
+
+        Args:
+            name: Of the lock.
+        """
         self._make()
-        with (self.path / "lock").open("w") as file:
+        with (self.path / name).open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from mainspring.app.render.events import event_line
     from mainspring.app.render.goodput import goodput_table, report_panel
     from mainspring.app.render.jobs import job_panel
-    from mainspring.app.render.people import audit_table, secrets_table, tokens_table
+    from mainspring.app.render.people import audit_table, blocks_table, secrets_table, tokens_table
     from mainspring.app.render.plans import plan_panel, teams_table, what_if_panel, why_panel
     from mainspring.app.render.progress import Bar, Lines, bytes_bar, progress_bar
     from mainspring.app.render.simulations import comparison_panel, replay_panel

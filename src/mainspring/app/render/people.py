@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 
 from mainspring.app.render.tables import Listing, ago
-from mainspring.domain.answers import AuditLine, SecretView, TokenView
+from mainspring.domain.answers import AuditLine, Blocked, SecretView, TokenView
 
 
 def tokens_table(tokens: Sequence[TokenView], *, now_s: float) -> RenderableType:
@@ -26,6 +26,19 @@ def tokens_table(tokens: Sequence[TokenView], *, now_s: float) -> RenderableType
             ends = "has ended"
         age = ago(max(0.0, now_s - token.made_s))
         made.add_row(token.id, token.holder or "-", token.team, token.role.value, token.maker, age, used, ends)
+    return made
+
+
+def blocks_table(blocks: Sequence[Blocked], *, now_s: float) -> RenderableType:
+    """Returns one row for each who is kept out of a team.
+
+    Args:
+        blocks: In order.
+        now_s: For how long ago.
+    """
+    made = Listing("HOLDER", "OUT OF TEAM", "BY", ">AGE")
+    for block in blocks:
+        made.add_row(block.holder, block.team, block.maker, ago(max(0.0, now_s - block.made_s)))
     return made
 
 

@@ -163,7 +163,13 @@ class Lab(LabCalls):
     def _server(self) -> dict[str, Any]:
         """Returns what clients of this lab's server are made with."""
         if url := self.elsewhere:
-            return {"url": url, "token": self._token_for(url), "insecure": self.insecure}
+            token, login = self._token_for(url), self.home.login()
+            how: dict[str, Any] = {"url": url, "token": token, "insecure": self.insecure}
+            if login is not None and login.token == token and login.renewal is not None:
+                from mainspring.app.base.renewal import RenewedToken
+
+                how["renewed"] = RenewedToken(self.home, login, insecure=self.insecure)
+            return how
         record = self.home.server()
         if record is None:
             raise Unavailable("reach the Mainspring server", on=str(self.home.path), got="none", next_step="ms up")

@@ -14,11 +14,13 @@ import sys
 from pathlib import Path
 
 from mainspring.app.base.home import Home, url_of
+from mainspring.app.base.oidc import fetch
 from mainspring.app.base.system import SystemClock, SystemDice
 from mainspring.app.server.arrivals import Inboxes, Reader
 from mainspring.app.server.engines import Engines
 from mainspring.app.server.store_grants import agents_environment, grants_of
 from mainspring.control import AgentAccess, Control, Settings, open_store
+from mainspring.control.logins import Logins
 from mainspring.control.server import Server, Tls
 from mainspring.domain.answers import NewToken
 from mainspring.domain.errors import MainspringError, NotFound
@@ -84,6 +86,7 @@ def serve(home: Home, listener: socket.socket) -> None:
         tls=Tls(certificate=Path(config.certificate), key=Path(config.key)) if config.certificate else None,
         arrivals=inboxes,
         proxied=bool(config.public_url) and not config.certificate,
+        logins=Logins(control.people, config.oidc, fetch, clock) if config.oidc else None,
     )
     server.start()
     reader.start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations
@@ -22,11 +22,11 @@ from mainspring.control.store.schema import teams
 from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import Settings
 from mainspring.control.store.store import Store
-from mainspring.control.store.tokens import LAB_ITSELF, Caller, TokenRecord, covered
-from mainspring.domain.answers import AuditLine, Claim, NewToken, Person, TeamView, TokenMade, TokenView
+from mainspring.control.store.tokens import LAB_ITSELF, OIDC, Caller, TokenRecord, covered
+from mainspring.domain.answers import AuditLine, Blocked, Claim, NewToken, Person, TeamView, TokenMade, TokenView
 from mainspring.domain.codec import alike
 from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, NotFound
-from mainspring.domain.ids import TeamName, draw_id
+from mainspring.domain.ids import TeamName, checked_holder, checked_name, draw_id
 from mainspring.domain.job import LAB
 from mainspring.domain.ports import Clock, Dice
 from mainspring.domain.routes import LIST_MAX
@@ -34,6 +34,7 @@ from mainspring.domain.team import RIGHTS, Right, Team, TeamRole, Whose, user_of
 from mainspring.planner import SnapshotBuilder
 
 TOKENS_MAX = 10_000
+LOGINS_MAX = 32  # Of one person at once: more machines than anybody works on.
 REFUSED_S = 10.0  # How often the log tells that one token was refused one thing.
 _DAY_S = 86_400.0
 _SUBMITTERS = RIGHTS[Right.SUBMIT_JOBS, Whose.TEAM]
@@ -148,34 +149,55 @@ class People:
         """Returns a new token with its secret, of which only a hash is kept.
 
         Raises:
-            NotAllowed: The caller is no admin of its team, or of one above.
+            NotAllowed: The caller is no admin of its team, or of one above; or its holder is kept out of it.
             NotFound: There is no such team.
             InvalidInput: There are too many tokens.
             Conflict: Its team would be a second one that submits, where all jobs run under one account.
         """
+        with self._store.write() as connection:
+            caller.require(connection, Right.MAKE_TOKENS, asked.team)
+            return self._make(connection, asked, caller, "make a token", maker=str(caller))
+
+    def let_in(self, asked: NewToken, *, address: str) -> TokenMade:
+        """Returns a new token for somebody whom the lab's provider of identities vouches for.
+
+        Args:
+            address: Where they are.
+
+        Raises:
+            NotAllowed: They are kept out of the team.
+            MainspringError: See `new_token`.
+        """
+        caller = Caller(role=asked.role, team=asked.team, holder=asked.holder, address=address)
+        with self._store.write() as connection:
+            tokens.tidy_logins(connection, asked.holder, LOGINS_MAX - 1, self._clock.now_s())
+            return self._make(connection, asked, caller, "log in", maker=OIDC)
+
+    def _make(
+        self, connection: sa.Connection, asked: NewToken, caller: Caller, attempted: str, *, maker: str
+    ) -> TokenMade:
         now_s, secret = self._clock.now_s(), tokens.draw_secret(self._dice)
         made = TokenRecord(
             id=draw_id("token", self._dice),
             holder=asked.holder,
             team=asked.team,
             role=asked.role,
-            maker=str(caller),
+            maker=maker,
             made_s=now_s,
             expires_s=None if asked.days is None else now_s + asked.days * _DAY_S,
         )
-        with self._store.write() as connection:
-            caller.require(connection, Right.MAKE_TOKENS, asked.team)
-            known = {LAB, *(team.name for team in tenants(connection))}
-            if asked.team not in known:
-                raise NotFound("make a token", on=f"team {asked.team!r}", next_step=f"ms team set {asked.team}")
-            count = len(tokens.people_tokens(connection))
-            if count >= TOKENS_MAX:
-                raise InvalidInput("make a token", got=f"{count} tokens", wanted="fewer", next_step="ms token rm")
-            tokens.save_token(connection, secret, made)
-            if self._one_line and made.role in _SUBMITTERS:
-                _require_one_line(connection, "make a token", made.team, now_s, self._run_as)
-            told = f"{made.id}: {asked.role.value} {asked.holder}"
-            note(connection, caller, "make a token", told, team=asked.team, now_s=now_s)
+        tree = tenants(connection)
+        if asked.team not in {LAB, *(team.name for team in tree)}:
+            raise NotFound(attempted, on=f"team {asked.team!r}", next_step=f"ms team set {asked.team}")
+        _require_let_in(connection, attempted, asked.holder, {LAB, *with_those_above(tree, asked.team)})
+        count = len(tokens.people_tokens(connection))
+        if count >= TOKENS_MAX:
+            raise InvalidInput(attempted, got=f"{count} tokens", wanted="fewer", next_step="ms token rm")
+        tokens.save_token(connection, secret, made)
+        if self._one_line and made.role in _SUBMITTERS:
+            _require_one_line(connection, attempted, made.team, now_s, self._run_as)
+        told = f"{made.id}: {asked.role.value} {asked.holder}"
+        note(connection, caller, attempted, told, team=asked.team, now_s=now_s)
         return TokenMade(token=TokenView(**alike(TokenView, made)), secret=secret)
 
     def tokens(self, caller: Caller = LAB_ITSELF) -> tuple[TokenView, ...]:
@@ -205,6 +227,52 @@ class People:
             note(connection, caller, "remove a token", told, team=found.team, now_s=self._clock.now_s())
         return TokenView(**alike(TokenView, found))
 
+    def block(self, team: str, holder: str, caller: Caller = LAB_ITSELF) -> Blocked:
+        """Keeps somebody out of a team and those below it, and returns that: their tokens there are removed, and they
+        get no other, by logging in or from an admin.
+
+        Args:
+            team: LAB keeps them out of all.
+
+        Raises:
+            NotAllowed: The caller is no admin of the team, or of one above.
+            InvalidInput: Nobody can be called so, or too many are kept out.
+        """
+        attempted, now_s = "block somebody", self._clock.now_s()
+        name = TeamName(checked_name(team, "team"))
+        made = Blocked(holder=checked_holder(holder), team=name, maker=str(caller), made_s=now_s)
+        with self._store.write() as connection:
+            caller.require(connection, Right.MANAGE_TOKENS, name)
+            if len(tokens.blocks_of(connection)) >= TOKENS_MAX:
+                raise InvalidInput(attempted, on=holder, got=f"{TOKENS_MAX} blocked", next_step="ms token unblock")
+            tokens.save_block(connection, made)
+            seen = covered(connection, Caller(role=TeamRole.ADMIN, team=name))
+            for one in tokens.people_tokens(connection):
+                if one.holder == holder and (seen is None or one.team in seen):
+                    tokens.remove_token(connection, one.id)
+            note(connection, caller, attempted, holder, team=name, now_s=now_s)
+        return made
+
+    def unblock(self, team: str, holder: str, caller: Caller = LAB_ITSELF) -> Blocked:
+        """Keeps somebody out no longer, and returns what did; tokens that went stay gone.
+
+        Raises:
+            NotFound: They are not kept out of that team, or the caller is no admin of it.
+        """
+        with self._store.write() as connection:
+            blocked = tokens.blocks_of(connection, holder)
+            found = next((one for one in blocked if one.team == team and _manages(connection, caller, one)), None)
+            if found is None:
+                raise NotFound("unblock somebody", on=repr(holder[:80]), next_step="ms token blocked")
+            tokens.remove_block(connection, found)
+            note(connection, caller, "unblock somebody", holder, team=found.team, now_s=self._clock.now_s())
+        return found
+
+    def blocked(self, caller: Caller = LAB_ITSELF) -> tuple[Blocked, ...]:
+        """Returns who is kept out of the teams that somebody administers, in order of name."""
+        with self._store.read() as connection:
+            return tuple(one for one in tokens.blocks_of(connection) if _manages(connection, caller, one))
+
     # ---------------------------------------------------------------- the audit log
 
     def did(self, caller: Caller, action: str, target: str) -> None:
@@ -225,7 +293,7 @@ class People:
             action: What they wanted to do.
             target: To what.
         """
-        now_s, tried = self._clock.monotonic_s(), (caller.token, action)
+        now_s, tried = self._clock.monotonic_s(), (caller.token or caller.holder, action)
         if now_s - self._tried_s.get(tried, -inf) < REFUSED_S:
             return
         if len(self._tried_s) >= TOKENS_MAX:
@@ -336,9 +404,26 @@ def _require_one_line(
             )
 
 
-def _manages(connection: sa.Connection, caller: Caller, token: TokenRecord) -> bool:
+def _require_let_in(connection: sa.Connection, attempted: str, holder: str, teams_above: Collection[str]) -> None:
+    """Returns if nobody keeps somebody out of a team.
+
+    Args:
+        teams_above: The team, and those above it.
+    """
+    for block in tokens.blocks_of(connection, holder):
+        if block.team in teams_above:
+            raise NotAllowed(
+                attempted,
+                on=holder,
+                got=f"somebody blocked in team {block.team} by {block.maker}",
+                next_step=f"an admin of team {block.team}: ms token unblock {holder} --team {block.team}",
+            )
+
+
+def _manages(connection: sa.Connection, caller: Caller, of: TokenRecord | Blocked) -> bool:
+    own = of.holder if isinstance(of, TokenRecord) else None  # Nobody lifts what keeps them out.
     try:
-        caller.require(connection, Right.MANAGE_TOKENS, token.team, owner=token.holder)
+        caller.require(connection, Right.MANAGE_TOKENS, of.team, owner=own)
     except NotAllowed:
         return False
     return True

@@ -241,6 +241,15 @@ secrets = Table(
     Column("made_s", Double, nullable=False),
 )
 
+blocks = Table(
+    "blocks",
+    metadata,
+    _id("team", primary_key=True),
+    _id("holder", primary_key=True),
+    _id("maker"),
+    Column("made_s", Double, nullable=False),
+)
+
 leases = Table(
     "leases",
     metadata,

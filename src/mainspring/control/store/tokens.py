@@ -11,7 +11,8 @@ import sqlalchemy as sa
 
 from mainspring.control.store.records import tenants
 from mainspring.control.store.rows import RowMapping
-from mainspring.control.store.schema import tokens
+from mainspring.control.store.schema import blocks, tokens
+from mainspring.domain.answers import Blocked
 from mainspring.domain.codec import alike
 from mainspring.domain.errors import NotAllowed
 from mainspring.domain.ids import AttemptId, TeamName
@@ -175,7 +176,9 @@ class TokenRecord:
     used_s: float | None = None
 
 
+OIDC = "OIDC"  # Who made the tokens of those who log in: no holder's name, which has no capitals.
 _ROWS = RowMapping(TokenRecord, tokens)
+_BLOCKS = RowMapping(Blocked, blocks)
 _BY_HASH = _ROWS.select.where(tokens.c.sha256 == sa.bindparam("sha256"))  # Made once: every call asks it.
 
 
@@ -273,6 +276,52 @@ def remove_token(connection: sa.Connection, token: str) -> None:
         token: What it is called.
     """
     connection.execute(sa.delete(tokens).where(tokens.c.id == token))
+
+
+def tidy_logins(connection: sa.Connection, holder: str, most: int, now_s: float) -> None:
+    """Forgets everybody's logins that have ended, and of one person's the oldest, beyond so many.
+
+    Args:
+        connection: From `Store.write`.
+        most: How many of the holder's may stay.
+    """
+    logins = (tokens.c.maker == OIDC, tokens.c.attempt_id.is_(None))
+    connection.execute(sa.delete(tokens).where(*logins, tokens.c.expires_s <= now_s))
+    own = sa.select(tokens.c.id).where(*logins, tokens.c.holder == holder).order_by(tokens.c.made_s.desc(), tokens.c.id)
+    old = [row.id for row in connection.execute(own)][most:]
+    connection.execute(sa.delete(tokens).where(tokens.c.id.in_(old)))
+
+
+# ---------------------------------------------------------------- who is kept out
+
+
+def blocks_of(connection: sa.Connection, holder: str | None = None) -> tuple[Blocked, ...]:
+    """Returns what keeps somebody out, or everybody who is kept out, in order of name.
+
+    Args:
+        holder: Whom, None for all.
+    """
+    query = _BLOCKS.select.order_by(blocks.c.holder, blocks.c.team)
+    return _BLOCKS.read(connection, query if holder is None else query.where(blocks.c.holder == holder))
+
+
+def save_block(connection: sa.Connection, block: Blocked) -> None:
+    """Keeps somebody out of a team and those below it.
+
+    Args:
+        connection: From `Store.write`.
+    """
+    remove_block(connection, block)
+    connection.execute(sa.insert(blocks).values(**_BLOCKS.row(alike(Blocked, block))))
+
+
+def remove_block(connection: sa.Connection, block: Blocked) -> None:
+    """Keeps somebody out no longer.
+
+    Args:
+        connection: From `Store.write`.
+    """
+    connection.execute(sa.delete(blocks).where(blocks.c.team == block.team, blocks.c.holder == block.holder))
 
 
 def _hash(secret: str) -> str:

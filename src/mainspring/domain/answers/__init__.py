@@ -23,7 +23,17 @@ if TYPE_CHECKING:
         SubmitBatch,
         SubmittedBatch,
     )
-    from mainspring.domain.answers.people import AuditLine, NewToken, Person, TokenMade, TokenView
+    from mainspring.domain.answers.people import (
+        ID_TOKEN_LENGTH_MAX,
+        AuditLine,
+        Blocked,
+        Login,
+        LoginOffer,
+        NewToken,
+        Person,
+        TokenMade,
+        TokenView,
+    )
     from mainspring.domain.answers.plans import (
         CHANGES_MAX,
         SHOWN_MAX,

@@ -1,15 +1,19 @@
-"""Tokens as people make and see them."""
+"""Tokens as people make and see them, and how they log in."""
 
 from __future__ import annotations
+
+from dataclasses import field
 
 from mainspring.domain.answers.clusters import Waiting
 from mainspring.domain.codec import message
 from mainspring.domain.errors import InvalidInput
-from mainspring.domain.ids import TeamName, checked_name
+from mainspring.domain.ids import NAME_LENGTH_MAX, TeamName, checked_holder, checked_name
 from mainspring.domain.job import LAB
 from mainspring.domain.team import LAB_WIDE, TeamRole
 
 DAYS_MAX = 3_660.0
+ID_TOKEN_LENGTH_MAX = 16_384  # Four times what fits into a cookie: a person may be in hundreds of groups.
+NONCE_LENGTH_MAX = 128
 
 
 @message("NewToken")
@@ -34,7 +38,7 @@ class NewToken:
         Raises:
             InvalidInput: A field is out of its range.
         """
-        checked_name(self.holder, "a token's holder")
+        checked_holder(self.holder)
         checked_name(self.team, "team")
         if self.days is not None and not 0 < self.days <= DAYS_MAX:
             raise InvalidInput("make a token", on="field 'days'", got=f"{self.days:g}", wanted=f"0 to {DAYS_MAX:g}")
@@ -91,3 +95,57 @@ class TokenMade:
 
     token: TokenView
     secret: str
+
+
+@message("LoginOffer")
+class LoginOffer:
+    """How people log in to a lab by its provider of identities (OpenID Connect).
+
+    Args:
+        issuer: The provider.
+        client_id: What the lab is called there.
+        client_secret: Where the provider asks one of programs on people's machines, "" where not: no secret then, as
+            everybody is told it (RFC 8252, 8.5).
+        scopes: What to ask it for.
+    """
+
+    issuer: str
+    client_id: str
+    client_secret: str
+    scopes: tuple[str, ...]
+
+
+@message("Login")
+class Login:
+    """Somebody who logs in by what the lab's provider of identities said of them.
+
+    Args:
+        id_token: What it said, signed: fresh, and made out to the lab.
+        nonce: What it was to repeat, "" where nothing was.
+        team: Of those they have a role in, the one to have it in; "" for the first that the lab lists.
+    """
+
+    id_token: str = field(repr=False)
+    nonce: str = ""
+    team: str = ""
+
+    def __post_init__(self) -> None:
+        """Checks every length.
+
+        Raises:
+            InvalidInput: A field is too long.
+        """
+        for name, most in (("id_token", ID_TOKEN_LENGTH_MAX), ("nonce", NONCE_LENGTH_MAX), ("team", NAME_LENGTH_MAX)):
+            length = len(getattr(self, name))
+            if length > most:
+                raise InvalidInput("log in", on=f"field {name!r}", got=f"{length} characters", wanted=f"at most {most}")
+
+
+@message("Blocked")
+class Blocked:
+    """Somebody who may not enter as one of a team, or of one below it; who said so, and when."""
+
+    holder: str
+    team: TeamName
+    maker: str
+    made_s: float

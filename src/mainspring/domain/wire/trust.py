@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
+from urllib.parse import urlsplit
 
 from mainspring.domain.errors import InvalidInput
 
@@ -22,6 +23,20 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_private(url: str) -> bool:
+    """Returns whether nobody on the way to an address can read or change what is said: TLS, or this machine's own.
+
+    Args:
+        url: An address, if it is one.
+    """
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
 
 
 def trust(url: str, certificate: str) -> ssl.SSLContext | bool:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from typing import Annotated
+import webbrowser
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mainspring.app import render
 from mainspring.app.base.home import LoginRecord
 from mainspring.app.cli.arguments import Json, LabContext
-from mainspring.domain.errors import InvalidInput
+from mainspring.domain.answers import Login, LoginOffer
+from mainspring.domain.errors import InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from mainspring.app.base.client import Client
 
 _TOKEN_BYTES_MAX = 4_096
 
@@ -19,20 +25,81 @@ _TOKEN_BYTES_MAX = 4_096
 def login(
     context: LabContext,
     url: Annotated[str, typer.Argument(help="Where the lab's server is.", metavar="URL")],
+    by_token: Annotated[
+        bool, typer.Option("--token", help="By a token, though the lab has a provider of identities.")
+    ] = False,
+    device: Annotated[
+        bool | None,
+        typer.Option(
+            "--device/--browser",
+            help="Log in on any device that has a browser, or in this machine's.",
+            show_default="--browser where there is a display",
+        ),
+    ] = None,
+    team: Annotated[
+        str, typer.Option(help="The team to have a role in, of several that the provider's groups give.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
-    """Work with a lab elsewhere, by a token: asked for, or read from standard input. It is kept for you alone."""
+    """Work with a lab elsewhere: by its provider of identities, or by a token, which is asked for or read from standard
+    input. What is got is kept for you alone, and that of a provider is renewed by itself.
+    """
+    from mainspring.app.base.calls import require_private
     from mainspring.app.base.client import Client  # Help needs none.
 
-    asked = typer.prompt("Token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.read(_TOKEN_BYTES_MAX)
-    token, lab = asked.strip(), context.obj
-    if not token:
-        raise InvalidInput("log in", on=url, got="no token", next_step="ask an admin of your team: ms token new")
-    with Client(url.rstrip("/"), token, insecure=lab.insecure) as client:
+    lab, url = context.obj, url.rstrip("/")
+    require_private(url, insecure=lab.insecure)
+    token = "" if sys.stdin.isatty() else sys.stdin.read(_TOKEN_BYTES_MAX).strip()
+    with Client(url, "") as client:
+        try:
+            offer = None if token or by_token else client.login_offer()
+        except NotFound:  # As servers say that have no provider, or are older than this.
+            offer = None
+        record = None if offer is None else _by_provider(client, offer, device=device, team=team)
+    if record is None:
+        if not token and sys.stdin.isatty():
+            token = typer.prompt("Token", hide_input=True, err=True).strip()
+        if not token:
+            raise InvalidInput("log in", on=url, got="no token", next_step="ask an admin of your team: ms token new")
+        record = LoginRecord(url=url, token=token)
+    with Client(url, record.token, insecure=lab.insecure) as client:
         person = client.whoami()
-    lab.home.write_login(LoginRecord(url=url.rstrip("/"), token=token))
+    lab.home.write_login(record)
     told = f"{url} knows you as {person.holder or 'somebody'}, {person.role.value} of team {person.team}."
     render.show(person, as_json=as_json, look=lambda: told)
+
+
+def _by_provider(client: Client, offer: LoginOffer, *, device: bool | None, team: str) -> LoginRecord:
+    from mainspring.app.base import oidc, renewal
+
+    display = _has_display()
+    if device or (device is None and not display and oidc.has_device_flow(offer)):
+        granted = oidc.by_device(offer, _show_code)
+    else:
+        granted = oidc.by_browser(offer, _open if display else _show)
+    made = client.log_in(Login(id_token=granted.id_token, nonce=granted.nonce, team=team))
+    return renewal.record_of(client.url, made, offer, granted.refresh_token, team=team)
+
+
+def _has_display() -> bool:
+    """Returns whether a browser that is opened here is seen by whoever types."""
+    names = ("DISPLAY", "WAYLAND_DISPLAY")
+    return "SSH_CONNECTION" not in os.environ and (sys.platform == "darwin" or any(map(os.environ.get, names)))
+
+
+def _show(where: str) -> None:
+    render.ERRORS.print(f"Log in here:\n{where}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _show_code(where: str, code: str) -> None:
+    render.ERRORS.print(
+        f"Log in on any device, and see that it shows {code}:\n{where}", soft_wrap=True, markup=False, highlight=False
+    )
+
+
+def _open(where: str) -> None:
+    _show(where)
+    webbrowser.open(where)
 
 
 def logout(context: LabContext, as_json: Json = False) -> None:

@@ -15,6 +15,9 @@ from mainspring.domain.ids import TeamName
 from mainspring.domain.job import LAB
 from mainspring.domain.team import TeamRole
 
+Holder = Annotated[str, typer.Argument(help="Who.", metavar="HOLDER")]
+OutOf = Annotated[str, typer.Option(help="Of which team, and all below it.")]
+
 app = typer.Typer()
 
 
@@ -52,7 +55,10 @@ def remove_command(
     holder: Annotated[str, typer.Option(help="All of this one's that you may remove.", metavar="HOLDER")] = "",
     as_json: Json = False,
 ) -> None:
-    """Remove a token, or all of somebody who leaves; they let nobody in from then on. Jobs go on."""
+    """Remove a token, or all that somebody has; they let nobody in from then on. Jobs go on.
+
+    Who may log in by a provider of identities gets another: ms token block keeps them out.
+    """
     lab = context.obj
     if bool(token) is bool(holder):
         raise InvalidInput("remove a token", got="both" if token else "neither", wanted="a TOKEN, or --holder")
@@ -61,3 +67,25 @@ def remove_command(
         raise NotFound("remove tokens", on=f"holder {holder!r}", next_step="ms token ls")
     gone = tuple(lab.remove_token(each) for each in wanted)
     render.show(gone, as_json=as_json, look=lambda: "\n".join(f"{one.id} of {one.holder} is gone." for one in gone))
+
+
+@app.command("block")
+def block_command(context: LabContext, holder: Holder, team: OutOf = LAB, as_json: Json = False) -> None:
+    """Keep somebody out: their tokens end at once, and they can log in no more. Jobs go on."""
+    made = context.obj.block(team, holder)
+    render.show(made, as_json=as_json, look=lambda: f"{made.holder} is kept out of team {made.team}.")
+
+
+@app.command("unblock")
+def unblock_command(context: LabContext, holder: Holder, team: OutOf = LAB, as_json: Json = False) -> None:
+    """Let somebody log in again, or be given a token, who was kept out."""
+    gone = context.obj.unblock(team, holder)
+    render.show(gone, as_json=as_json, look=lambda: f"{gone.holder} is kept out of team {gone.team} no longer.")
+
+
+@app.command("blocked")
+def blocked_command(context: LabContext, as_json: Json = False) -> None:
+    """List who is kept out of the teams you administer."""
+    found = context.obj.blocked()
+    none = "Nobody is kept out."
+    render.show(found, as_json=as_json, look=lambda: render.blocks_table(found, now_s=time.time()) if found else none)
