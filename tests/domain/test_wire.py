@@ -30,10 +30,10 @@ PEOPLE = (
 )
 PEOPLE += " Goodput Remedy Shift Submit SubmitBatch SubmittedBatch Team TeamUse TeamView WaitView WhatIf WhatIfAnswer"
 PEOPLE += " Why JobCounts AuditLine Health HealthCheck NewSecret NewToken Person SecretView SecretsRotated TokenMade"
-PEOPLE += " TokenView"
+PEOPLE += " TokenView HoldView NewHold NewPriority NewSize NodeView PlanLine Verdict"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenSlurm"
 ERRORS = "MainspringError InvalidInput InvalidSpec ImpossibleJob InvalidMessage DamagedData NotFound Conflict"
-ERRORS += " IllegalTransition NotAllowed Unavailable StorageFull TooManyRequests"
+ERRORS += " IllegalTransition KeyReused NotAllowed Unavailable StorageFull TooManyRequests"
 
 
 def test_names_of_messages_are_those_that_peers_and_files_of_other_versions_know() -> None:

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from mainspring.control.service.limits import require_room_for_bytes, waiting_of_person, waiting_of_teams
 from mainspring.control.service.planning import team_uses
 from mainspring.control.service.secrets import Secrets
+from mainspring.control.state.fleet import read_holds
 from mainspring.control.state.latest_plan import LatestPlans
 from mainspring.control.store import tokens
 from mainspring.control.store.audit import Outcome, audit_since, note
@@ -281,11 +282,14 @@ class People:
             claimed: Recordings that are in no dataset yet.
         """
         with self._store.read() as connection:
-            tree = tenants(connection)
+            tree, held = tenants(connection), read_holds(connection).teams
             waiting = waiting_of_teams(connection, self._limits, tree, claimed)
         picture = self._pictures.newest
         uses = team_uses(picture.snapshot) if picture is not None else {}
-        return tuple(TeamView(team=team, use=uses.get(team.name), waiting=waiting[team.name]) for team in tree)
+        return tuple(
+            TeamView(team=team, use=uses.get(team.name), waiting=waiting[team.name], hold=held.get(team.name))
+            for team in tree
+        )
 
 
 def _require_one_line(

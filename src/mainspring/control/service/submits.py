@@ -92,7 +92,7 @@ class Submits:
         self._limits = settings.limits
         self._keys = keys
         self._together = Together(store, self._write)
-        self._machines = machines
+        self.machines = machines
         self._clock = clock
         self._dice = dice
         self._wake = wake
@@ -114,7 +114,7 @@ class Submits:
         """
         for submit in submits:
             _require_short(submit)
-        impossible = [self._machines.impossible(one.spec) for one in submits]
+        impossible = [self.machines.impossible(one.spec) for one in submits]
         made = self._together.ask(_Asked(submits=submits, caller=caller, impossible=impossible))
         self._wake()
         return made

@@ -9,7 +9,7 @@ from mainspring.lazy import names_of
 
 if TYPE_CHECKING:
     from mainspring.domain.answers.arrivals import ArrivalView, Claim, Standing
-    from mainspring.domain.answers.clusters import ClusterView, TeamUse, TeamView, Waiting
+    from mainspring.domain.answers.clusters import ClusterView, NodeView, TeamUse, TeamView, Waiting
     from mainspring.domain.answers.health import Health, HealthCheck, HealthStatus
     from mainspring.domain.answers.jobs import (
         BATCH_MAX,
@@ -28,10 +28,12 @@ if TYPE_CHECKING:
         CHANGES_MAX,
         SHOWN_MAX,
         AddNodes,
+        PlanLine,
         PlannedStart,
         PlanView,
         Remedy,
         Shift,
+        Verdict,
         WaitView,
         WhatIf,
         WhatIfAnswer,
@@ -39,5 +41,6 @@ if TYPE_CHECKING:
     )
     from mainspring.domain.answers.problems import PROBLEM_TYPE, Problem, error_of, problem_of
     from mainspring.domain.answers.secrets import NewSecret, SecretsRotated, SecretView
+    from mainspring.domain.answers.steering import REASON_MAX, HoldView, NewHold, NewPriority, NewSize, QueuePlace
 else:
     __getattr__, __dir__ = names_of(__name__)
