@@ -12,7 +12,6 @@ from mainspring.app.base.client import Client
 from mainspring.app.sdk.lab import Lab, job
 from mainspring.domain.answers import BATCH_MAX, NewToken, Submit, SubmitBatch
 from mainspring.domain.codec import encode
-from mainspring.domain.errors import Unavailable
 from tests.app.lossy_line import LossyLine
 
 
@@ -35,14 +34,18 @@ def test_a_submit_whose_answer_is_lost_makes_one_job(lab: Lab, line: LossyLine) 
     assert [view.spec.name for view in lab.ps()] == ["once", "once"]
 
 
-def test_a_call_that_would_do_something_twice_is_not_made_again(lab: Lab, line: LossyLine) -> None:
-    with Client(line.url, lab.home.token()) as client:
-        client.teams()
-        line.lose = 1
-        with pytest.raises(Unavailable):
-            client.new_token(NewToken(holder="ada"))
-        assert line.seen[-1:] == ["POST /v1/tokens"]
+def test_a_token_whose_answer_is_lost_is_made_once_and_its_secret_lets_in(lab: Lab, line: LossyLine) -> None:
+    with Client(line.url, lab.home.token()) as client:  # It has not been answered before, as that of a command.
+        line.lose = 2
+        made = client.new_token(NewToken(holder="ada"))
+        assert line.seen == ["POST /v1/tokens"] * 3
         assert [token.holder for token in client.tokens()].count("ada") == 1
+        with Client(line.url, made.secret) as ada:
+            assert ada.whoami().holder == "ada"
+        store = (lab.home.path / "state.db").read_bytes() + (lab.home.path / "state.db-wal").read_bytes()
+        assert made.secret.encode() not in store
+        line.lose = 1
+        assert client.remove_token(made.token.id).id == made.token.id
 
 
 def test_a_batch_whose_answer_is_lost_makes_each_job_once(lab: Lab, line: LossyLine) -> None:

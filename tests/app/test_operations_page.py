@@ -24,7 +24,7 @@ def test_commands_of_the_operations_page_run(tmp_path: Path) -> None:
     environment["MAINSPRING_HOME"] = str(tmp_path / "home")
     script = "\n".join(["set -eux -o pipefail", *blocks])
     done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stderr[-4_000:] + done.stdout[-2_000:]
     listings = [words.split() for words in done.stdout.splitlines() if " bo " in words]

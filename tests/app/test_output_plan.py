@@ -21,7 +21,7 @@ from mainspring.domain.answers import (
     Shift,
     TeamUse,
     TeamView,
-    Waiting,
+    WaitingUse,
     WaitView,
     WhatIfAnswer,
     Why,
@@ -196,7 +196,7 @@ def test_teams_show_promises_limits_and_use() -> None:
         order=TeamOrder.ATTAINED,
     )
     use = TeamUse(chips={ChipName("h100"): 8.0, ChipName("v5e"): 0.5}, dollars=120.0)
-    waiting = Waiting(jobs=7, jobs_max=9, bytes=3 << 30, bytes_max=None)
+    waiting = WaitingUse(jobs=7, jobs_max=9, bytes=3 << 30, bytes_max=None)
     shown = _drawn(
         teams_table((TeamView(team=team, use=use, waiting=waiting), TeamView(team=Team(name=TeamName("idle")))))
     )

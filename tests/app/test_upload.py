@@ -19,7 +19,7 @@ from mainspring.app.server.arrivals import RECORDING_BYTES_MIN, REFUSED, Inboxes
 from mainspring.app.server.daemon import running
 from mainspring.app.server.programs.take_in import ABANDONED_S, take_in
 from mainspring.control.api_arrivals import PIECE_BYTES
-from mainspring.domain.answers import Claim, Standing
+from mainspring.domain.answers import RecordingClaim, Standing
 from mainspring.domain.errors import DamagedData, InvalidInput, LimitReached, MainspringError, NotAllowed
 from mainspring.domain.job import LAB
 from mainspring.objects import Blob, blob_of_file, open_store
@@ -169,7 +169,7 @@ def test_recording_counts_as_its_senders_from_before_its_first_byte_until_it_is_
     told: list[tuple[int, int]] = []
 
     def claim(path: Path, size_bytes: int = 1) -> None:
-        one = Claim(holder="ada", team=LAB, size_bytes=size_bytes)
+        one = RecordingClaim(holder="ada", team=LAB, size_bytes=size_bytes)
         inboxes.claim("pick", path.name, blob_of_file(path), one, lambda all, more: told.append((len(all), more)))
 
     def full(_: object, more: int) -> None:
@@ -178,7 +178,7 @@ def test_recording_counts_as_its_senders_from_before_its_first_byte_until_it_is_
     for path in (taken, taken, refused, abandoned):
         claim(path, RECORDING_BYTES_MIN + 1)
     assert told == [(number, RECORDING_BYTES_MIN + 1) for number in range(3)]
-    one = Claim(holder="ada", team=LAB, size_bytes=1)
+    one = RecordingClaim(holder="ada", team=LAB, size_bytes=1)
     with pytest.raises(LimitReached, match=str(RECORDING_BYTES_MIN)):
         inboxes.claim("pick", "other.mcap", Blob(id="0" * 64, size_bytes=1), one, full)
     for path in (taken, refused):

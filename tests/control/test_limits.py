@@ -11,12 +11,12 @@ import sqlalchemy as sa
 from mainspring.control import Caller, Settings
 from mainspring.control.store.records import JOB_LIVE
 from mainspring.control.store.schema import jobs, tallies
-from mainspring.domain.answers import Claim, Submit, SubmitBatch
+from mainspring.domain.answers import RecordingClaim, Submit, SubmitBatch
 from mainspring.domain.errors import LimitReached, MainspringError, NotAllowed
 from mainspring.domain.ids import TeamName
 from mainspring.domain.job import LAB
 from mainspring.domain.life import AttemptState
-from mainspring.domain.team import Limits, Team, TeamRole
+from mainspring.domain.team import Team, TeamRole, WaitingLimits
 
 if TYPE_CHECKING:
     from tests.control.conftest import World
@@ -27,7 +27,7 @@ ARMS, GRASP, VISION = TeamName("arms"), TeamName("grasp"), TeamName("vision")
 @pytest.fixture
 def teams(world: World) -> World:
     """Arms with a team below it may have four jobs; anybody five; any other team seven."""
-    world.restart(settings=Settings(limits=Limits(person_jobs=5, person_bytes=100, team_jobs=7, team_bytes=150)))
+    world.restart(settings=Settings(limits=WaitingLimits(person_jobs=5, person_bytes=100, team_jobs=7, team_bytes=150)))
     world.control.people.set_team(Team(name=TeamName(LAB)))
     world.control.people.set_team(Team(name=ARMS, parent=TeamName(LAB), jobs_max=4, bytes_max=120))
     world.control.people.set_team(Team(name=GRASP, parent=ARMS))
@@ -139,7 +139,10 @@ def test_tallies_are_what_counting_finds_whatever_jobs_go_through(teams: World) 
 def test_teams_and_people_see_what_they_have_waiting(teams: World) -> None:
     ada = person("ada")
     send(teams, ada, GRASP, 2)
-    claimed = [Claim(holder="ada", team=GRASP, size_bytes=30), Claim(holder="bo", team=ARMS, size_bytes=5)]
+    claimed = [
+        RecordingClaim(holder="ada", team=GRASP, size_bytes=30),
+        RecordingClaim(holder="bo", team=ARMS, size_bytes=5),
+    ]
     seen = {view.team.name: view.waiting for view in teams.control.people.teams(claimed=claimed)}
     told = {name: (one.jobs, one.jobs_max, one.bytes, one.bytes_max) for name, one in seen.items() if one is not None}
     assert told == {
@@ -157,7 +160,10 @@ def test_recordings_beyond_the_bytes_of_a_person_or_a_team_are_refused(teams: Wo
     def admit(caller: Caller, size_bytes: int) -> None:
         teams.control.people.admit(caller, claimed, size_bytes)
 
-    claimed = [Claim(holder="ada", team=GRASP, size_bytes=90), Claim(holder="bo", team=VISION, size_bytes=60)]
+    claimed = [
+        RecordingClaim(holder="ada", team=GRASP, size_bytes=90),
+        RecordingClaim(holder="bo", team=VISION, size_bytes=60),
+    ]
     admit(person("ada", ARMS), 10)
     with pytest.raises(LimitReached, match="person 'ada'"):
         admit(person("ada", ARMS), 11)

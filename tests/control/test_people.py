@@ -11,9 +11,9 @@ from mainspring.control import Caller
 from mainspring.control.service.people import REFUSED_S, People
 from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import Settings
-from mainspring.domain.answers import NewSecret, NewToken, Submit
+from mainspring.domain.answers import NewHold, NewPriority, NewSecret, NewSize, NewToken, QueuePlace, Submit
 from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, NotFound
-from mainspring.domain.ids import SecretName, TeamName
+from mainspring.domain.ids import RoleName, SecretName, TeamName
 from mainspring.domain.job import LAB
 from mainspring.domain.team import LAB_WIDE, RIGHTS, Right, Team, TeamRole, Whose
 from mainspring.testing import SeededDice
@@ -60,6 +60,22 @@ def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
             control.submit(Submit(spec=world.spec(team=team)), caller)
         case Right.STOP_JOBS:
             control.stop(job, caller)
+        case Right.STEER_JOBS:
+            control.steering.pause(job, NewHold(), caller)
+            control.steering.resume(job, caller)
+            control.steering.resize(job, NewSize(role=RoleName("role-0"), least=1, most=1), caller)
+            control.steering.requeue(job, caller)
+        case Right.RANK_JOBS:
+            control.steering.rank(job, NewPriority(place=QueuePlace.FIRST), caller)
+        case Right.HOLD_TEAMS:
+            control.pauses.pause_team(team, NewHold(), caller)
+            control.pauses.resume_team(team, caller)
+        case Right.HOLD_FLEET:
+            world.tick()  # Until a cluster has answered there is none.
+            control.pauses.pause_cluster("east", NewHold(), caller)
+            control.pauses.drain("east", "east-0", NewHold(), caller)
+            control.pauses.undrain("east", "east-0", caller)
+            control.pauses.resume_cluster("east", caller)
         case Right.SET_TEAMS:
             control.people.set_team(Team(name=TeamName("new"), parent=team), caller)
         case Right.USE_SECRETS:
@@ -90,7 +106,7 @@ def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
 def test_every_role_may_do_what_the_table_of_rights_says(
     teams: World, role: TeamRole, right: Right, whose: Whose
 ) -> None:
-    caller = _caller(teams, role)
+    caller = _caller(teams, role, team=LAB if whose is Whose.LAB else ARMS)
     wider = whose is Whose.OWN and role in RIGHTS.get((right, Whose.TEAM), ())
     if role in RIGHTS[right, whose] or wider:
         _try(teams, caller, right, whose)

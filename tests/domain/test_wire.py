@@ -23,20 +23,18 @@ NODE += (
     " StacksDumped ShareStored StoreFailed RestoreFailed AgentLeaving AgentDrained PrepareGeneration StartRanks LeaveAt"
 )
 NODE += " SnapshotPace DumpStacks StoreStep EndAgent AgentChallenge AgentProof AgentWelcome CopyBegin IndexRequest"
-NODE += " CredentialsWanted StoreCredentials"
 NODE += " Index IndexEntry BytesRequest BytesFollow Holder Holding RankPlace"
-CONTROLLER = (
-    "Register Orders RoleOrders CredentialsWanted StoreCredentials Heartbeat HeartbeatReply LeadEvent RankStatus AtRisk"
-)
+CONTROLLER = "Register Orders RoleOrders Heartbeat HeartbeatReply LeadEvent RankStatus AtRisk"
+CONTROLLER += " CredentialsWanted StoreCredentials"
 PEOPLE = (
     "AddNodes ArrayView ArrivalView AttemptView ClusterView Event GoodputReport JobView PlanView PlannedStart Problem"
 )
 PEOPLE += " Goodput Remedy Shift Submit SubmitBatch SubmittedBatch Team TeamUse TeamView WaitView WhatIf WhatIfAnswer"
 PEOPLE += " Why JobCounts AuditLine Health HealthCheck NewSecret NewToken Person SecretView SecretsRotated TokenMade"
-PEOPLE += " TokenView Claim Waiting Blocked Login LoginOffer"
+PEOPLE += " TokenView RecordingClaim WaitingUse Blocked Login LoginOffer HoldView NewHold NewPriority NewSize NodeView PlanLine Verdict"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenSlurm"
 ERRORS = "MainspringError InvalidInput InvalidSpec ImpossibleJob InvalidMessage DamagedData NotFound Conflict"
-ERRORS += " IllegalTransition LimitReached NotAllowed Unavailable StorageFull TooManyRequests"
+ERRORS += " IllegalTransition KeyReused LimitReached NotAllowed Unavailable StorageFull TooManyRequests"
 
 
 def test_names_of_messages_are_those_that_peers_and_files_of_other_versions_know() -> None:

@@ -36,6 +36,7 @@ from mainspring.domain.errors import (
     Conflict,
     InvalidInput,
     InvalidMessage,
+    KeyReused,
     MainspringError,
     NotAllowed,
     NotFound,
@@ -43,19 +44,21 @@ from mainspring.domain.errors import (
     TooManyRequests,
     Unavailable,
 )
-from mainspring.domain.routes import ROUTES, Calls, Route, Stream, bounds_of
+from mainspring.domain.routes import KEY_HEADER, ROUTES, Calls, Route, Stream, bounds_of
 from mainspring.domain.team import Team
 from mainspring.objects import Blob
 
 _STATUSES: tuple[tuple[type[MainspringError], int], ...] = (
     (InvalidInput, 400),
     (NotFound, 404),
+    (KeyReused, 422),
     (Conflict, 409),
     (NotAllowed, 403),
     (StorageFull, 507),
     (TooManyRequests, 429),
     (Unavailable, 503),
 )  # The first that fits.
+_KEY = Annotated[str | None, fastapi.Header(alias=KEY_HEADER, description="Under one key a call is done once.")]
 _bearer = HTTPBearer(auto_error=False)
 STRANGERS_BYTES_MAX = 2 * answers.ID_TOKEN_LENGTH_MAX  # What is read of a body whose sender shows no token.
 DOCS = "/docs"  # Where people try calls from a browser; what it shows comes from this server alone.
@@ -120,6 +123,8 @@ def _endpoint(route: Route[..., Any]) -> Callable[..., Any]:
                 continue
             kind = Annotated[bytes, Depends(_body if route.people else _small_body)]
         asked.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=kind))
+    if route.keyed:
+        asked.append(inspect.Parameter("key", inspect.Parameter.KEYWORD_ONLY, annotation=_KEY, default=None))
     serve: Callable[..., Any] = _OWN.get(route) or partial(_serve, route)
     endpoint = partial(_enter, route, serve)
     endpoint.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
@@ -142,8 +147,10 @@ async def _enter(
     return await to_thread.run_sync(entered)
 
 
-def _serve(route: Route[..., Any], *, request: Request, caller: Caller, **given: Any) -> Response:
-    """Answers with what the route's handler returns."""
+def _serve(
+    route: Route[..., Any], *, request: Request, caller: Caller, key: str | None = None, **given: Any
+) -> Response:
+    """Answers with what the route's handler returns, or returned when it was called under the same key before."""
     first, query = [], {}
     for name, parameter in route.signature.parameters.items():
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
@@ -151,7 +158,13 @@ def _serve(route: Route[..., Any], *, request: Request, caller: Caller, **given:
         else:
             first.append(decode(parameter.annotation, given[name]) if name == "body" else given[name])
     first.append(caller)
-    return _answer(attrgetter(route.handler)(_control(request))(*first, **query))
+    control = _control(request)
+    act = partial(attrgetter(route.handler)(control), *first, **query)
+    if key is None:
+        return _answer(act())
+    said = f"{route.method} {request.url.path}?{request.url.query}\n".encode() + given.get("body", b"")
+    answer = control.repeats.once(caller, key, said, lambda: encode(act()))
+    return Response(answer, media_type="application/json")
 
 
 def _health(*, request: Request) -> Response:
@@ -238,7 +251,7 @@ async def _receive(
         _arrivals(request),
         partial(_control(request).people.admit, caller),
     )
-    claim = answers.Claim(holder=caller.holder, team=caller.team, size_bytes=size)
+    claim = answers.RecordingClaim(holder=caller.holder, team=caller.team, size_bytes=size)
     await to_thread.run_sync(arrivals.claim, dataset, name, blob, claim, admit)
     parts = request.stream()
     view = await received(arrivals, parts, dataset=dataset, name=name, blob=blob, offset=offset)
@@ -262,7 +275,7 @@ def _whoami(*, request: Request, caller: Caller) -> Response:
     return _answer(_control(request).people.whoami(caller, claimed=_claimed(request)))
 
 
-def _claimed(request: Request) -> Sequence[answers.Claim]:
+def _claimed(request: Request) -> Sequence[answers.RecordingClaim]:
     arrivals = cast("Arrivals | None", request.app.state.arrivals)
     return () if arrivals is None else arrivals.claimed()
 

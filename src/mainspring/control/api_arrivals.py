@@ -8,7 +8,7 @@ from typing import Protocol
 from anyio import to_thread
 from starlette.requests import ClientDisconnect
 
-from mainspring.domain.answers import ArrivalView, Claim
+from mainspring.domain.answers import ArrivalView, RecordingClaim
 from mainspring.objects import Blob, Data
 
 PIECE_BYTES = 1 << 20  # What is handed on at once: bounds the memory of a connection, and what a broken one loses.
@@ -26,7 +26,12 @@ class Arrivals(Protocol):
         """
 
     def claim(
-        self, dataset: str, name: str, blob: Blob, claim: Claim, admit: Callable[[Sequence[Claim], int], None]
+        self,
+        dataset: str,
+        name: str,
+        blob: Blob,
+        claim: RecordingClaim,
+        admit: Callable[[Sequence[RecordingClaim], int], None],
     ) -> None:
         """Notes who sends a recording, before its first byte; one that was noted, or has arrived, changes nothing.
 
@@ -38,7 +43,7 @@ class Arrivals(Protocol):
             InvalidInput: As for `view`.
         """
 
-    def claimed(self) -> Sequence[Claim]:
+    def claimed(self) -> Sequence[RecordingClaim]:
         """Returns who has sent, or is sending, what is in no dataset yet."""
 
     def append(self, dataset: str, name: str, blob: Blob, offset: int, body: Data) -> ArrivalView:

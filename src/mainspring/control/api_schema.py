@@ -44,6 +44,8 @@ def documented(route: Route[..., Any]) -> dict[str, Any]:
         return {"responses": {200: {"description": "Done"} | health, 503: {"description": "It cannot"} | health}}
     failures = {"content": {answers.PROBLEM_TYPE: _shown(answers.Problem)["application/json"]}}
     responses: dict[int, Any] = {status: {"description": words} | failures for status, words in _PROBLEMS.items()}
+    if route.keyed:
+        responses[422] = {"description": "The key was used for another call"} | failures
     said: dict[str, Any] = {"responses": responses}
     answer, body = route.signature.return_annotation, route.signature.parameters.get("body")
     if answer is bytes:

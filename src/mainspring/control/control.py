@@ -20,6 +20,9 @@ from mainspring.control.service.health import Pulse
 from mainspring.control.service.machines import KnownMachines
 from mainspring.control.service.people import People
 from mainspring.control.service.questions import Questions
+from mainspring.control.service.steering.jobs import Steering
+from mainspring.control.service.steering.pausing import Pauses
+from mainspring.control.service.steering.repeats import Repeats
 from mainspring.control.service.submits import Submits, array_of, view_new
 from mainspring.control.service.views import JobFilter, count_jobs, find_job, list_jobs, view_clusters, view_job
 from mainspring.control.state.active_state import ActiveState
@@ -104,7 +107,7 @@ class Control:
         self._dice = dice
         self._access = access
         self._listens_since_s = clock.now_s()
-        self.questions = Questions(store, self.pictures, clock)
+        self.questions = Questions(store, self.pictures, self.fleet, clock)
         keys = SecretKeys(access.secret_keys, dice)
         self._submits = Submits(
             store, KnownMachines(self.fleet), clock, dice, keys, self.wake.set, settings=self.settings
@@ -134,6 +137,21 @@ class Control:
             plans=PlanCycle(self.policy, self.pictures, self.settings.plan_s),
             writers=writers,
         )
+
+    @property
+    def steering(self) -> Steering:
+        """Returns what may be said of jobs that are there."""
+        return Steering(self.store, self.clock, self.job, self.wake.set, impossible=self._submits.machines.impossible)
+
+    @property
+    def pauses(self) -> Pauses:
+        """Returns what may be said of teams, clusters and nodes."""
+        return Pauses(self.store, self.fleet, self.clock, self.wake.set)
+
+    @property
+    def repeats(self) -> Repeats:
+        """Returns what was answered to calls under keys."""
+        return Repeats(self.store, self.clock, self._access.key, self.wake.set)
 
     def health(self) -> Health:
         """Returns how this controller is, also while its store does not answer."""

@@ -9,6 +9,7 @@
     ├── NotFound                    a name or id that nothing here answers to
     ├── Conflict                    the thing exists already, or has moved on since the caller looked
     │   ├── IllegalTransition       a life cycle step its table does not allow
+    │   ├── KeyReused               a call under a key that was drawn for another
     │   └── LimitReached            more kept waiting than a person or a team may
     ├── NotAllowed                  a token that is missing, wrong, or too weak
     └── Unavailable                 a store, server or device that does not answer; trying again may help
@@ -111,6 +112,12 @@ class IllegalTransition(Conflict):
     """A life cycle step its table does not allow."""
 
     wire_name = "IllegalTransition"
+
+
+class KeyReused(Conflict):
+    """A call under an idempotency key that was used for another call."""
+
+    wire_name = "KeyReused"
 
 
 class LimitReached(Conflict):

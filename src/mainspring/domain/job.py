@@ -1,13 +1,23 @@
-"""Jobs as their owners write them: immutable specs that name chips and replicas, never a cluster."""
+"""Jobs as their owners write them: immutable specs that name chips, never a cluster; and what is said of them later."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from mainspring.domain.errors import InvalidSpec
-from mainspring.domain.ids import ChipName, JobId, RoleName, SecretName, TeamName, checked_name, checked_secret_name
+from mainspring.domain.ids import (
+    ChipName,
+    ClusterName,
+    JobId,
+    NodeName,
+    RoleName,
+    SecretName,
+    TeamName,
+    checked_name,
+    checked_secret_name,
+)
 
 ROLES_MAX = 16
 OPTIONS_MAX = 16
@@ -21,6 +31,7 @@ FILE_SUFFIX = "_FILE"  # Of the variable that tells where a secret lies as a fil
 CODE_SCHEME = "blake3:"  # What content ids of code begin with.
 MAIN = RoleName("main")  # The role of a simple job.
 LAB = TeamName("lab")  # The root of the tenant tree until somebody names teams.
+NO_TEAM, NO_CLUSTER, NO_NODE = TeamName(""), ClusterName(""), NodeName("")
 ANY_CHIP = ChipName("any")  # An option that runs on whatever chip a node has, or on none.
 AFTER_MAX = 1_000
 TOLERATIONS_MAX = 64
@@ -206,6 +217,15 @@ class Role:
         twice = sorted({name for name in variables if variables.count(name) > 1})
         _require(not twice, "secrets", twice[:3], "variables that differ from each other and from the environment")
 
+    def sized(self, size: Size) -> Role:
+        """Returns the role with other numbers of replicas, in each of its options.
+
+        Raises:
+            InvalidSpec: They are out of their range.
+        """
+        options = tuple(replace(option, replicas=size.most, replicas_min=size.least) for option in self.options)
+        return replace(self, options=options)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
@@ -291,3 +311,105 @@ class JobSpec:
     def secrets(self) -> tuple[SecretName, ...]:
         """Returns the names of all secrets that its roles are given, each once."""
         return tuple(dict.fromkeys(name for role in self.roles for name in (*role.secrets, *role.secret_files)))
+
+    def with_overrides(self, overrides: Overrides | None) -> JobSpec:
+        """Returns what is to run now: the spec, but for what was said since.
+
+        Args:
+            overrides: That; None for nothing.
+
+        Raises:
+            InvalidSpec: A role cannot have the size that was said.
+        """
+        if overrides is None or not (overrides.tier or overrides.sizes):
+            return self
+        return replace(self.sized(overrides.sizes), tier=overrides.tier or self.tier)
+
+    def sized(self, sizes: Iterable[Size]) -> JobSpec:
+        """Returns the spec with other numbers of replicas, in each option of some roles.
+
+        Raises:
+            InvalidSpec: They are out of their range.
+        """
+        by_role = {size.role: size for size in sizes}
+        if not by_role:
+            return self
+        roles = tuple(role.sized(by_role[role.name]) if role.name in by_role else role for role in self.roles)
+        return replace(self, roles=roles)
+
+
+# ---------------------------------------------------------------- what is said later
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Somebody keeps a job, or whatever is of a team, a cluster or a node, from starting, until they release it.
+
+    Args:
+        by: Who.
+        since_s: Since when.
+        reason: Why, for people.
+        drain: Whether what runs there ends too, saved, and waits.
+        team: The team that is held, with those below it; "" for another thing.
+        cluster: The cluster that is held, or the node's.
+        node: The node that is held.
+    """
+
+    by: str
+    since_s: float
+    reason: str = ""
+    drain: bool = False
+    team: TeamName = NO_TEAM
+    cluster: ClusterName = NO_CLUSTER
+    node: NodeName = NO_NODE
+
+    @property
+    def target(self) -> str:
+        """Returns what is held, in words; "" for a job."""
+        if self.node:
+            return f"node {self.node} of {self.cluster}"
+        return f"team {self.team}" if self.team else f"cluster {self.cluster}" if self.cluster else ""
+
+    def __str__(self) -> str:
+        held = "drained" if self.node else "paused"
+        words = f"{self.target} is {held}" if self.target else held
+        return f"{words} by {self.by}" + (f": {self.reason}" if self.reason else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How many replicas a role is to have, at least and at most, in place of what its spec says.
+
+    Args:
+        fewest: The least that was ever said of it: an attempt may have started with so few.
+        spec_least: What its spec says.
+        spec_most: The same; where both are one number its attempts cannot change their size.
+    """
+
+    role: RoleName
+    least: int
+    most: int
+    fewest: int
+    spec_least: int
+    spec_most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """What was said of a job since it was submitted. Its spec stays what it was.
+
+    Args:
+        paused: Who keeps it from running, None for nobody.
+        tier: How urgent it is, None for what the spec says.
+        since_s: Its time in line, None for when it was submitted.
+        sizes: Of some of its roles, at most one each.
+    """
+
+    paused: Hold | None = None
+    tier: Tier | None = None
+    since_s: float | None = None
+    sizes: tuple[Size, ...] = ()
+
+    def fewest(self) -> tuple[Size, ...]:
+        """Returns the sizes that attempts can go on with, however they were started."""
+        return tuple(replace(size, least=size.fewest, most=max(size.most, size.fewest)) for size in self.sizes)

@@ -19,6 +19,7 @@ class Limit(str, Enum):
     DATA = "data"  # What it reads is being moved there.
     HEALTH = "health"  # Nodes that are not ready, leave soon, or a cluster that does not answer.
     DEPENDENCY = "dependency"  # A job it comes after has not succeeded yet.
+    PAUSED = "paused"  # Somebody keeps it from starting, or its team.
     IMPOSSIBLE = "impossible"  # No machine known could ever run it.
     SEARCH = "search"  # The plan's own work budget ran out before this job's turn.
 

@@ -88,7 +88,7 @@ class Team:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class WaitingLimits:
     """What may wait here: jobs that have not ended, and bytes of recordings that are in no dataset yet.
 
     Args:
@@ -160,6 +160,10 @@ class Right(str, Enum):
     READ_JOBS = "read jobs, their events and output"
     SUBMIT_JOBS = "submit jobs"
     STOP_JOBS = "stop jobs"
+    STEER_JOBS = "pause, resume, requeue and resize jobs"
+    RANK_JOBS = "change the priority of jobs"
+    HOLD_TEAMS = "pause and resume teams"
+    HOLD_FLEET = "pause and resume clusters, drain nodes"
     READ_RECORDINGS = "see what recordings arrived"
     SEND_RECORDINGS = "send recordings"
     SET_TEAMS = "place a team, or change it"
@@ -176,6 +180,7 @@ class Whose(str, Enum):
 
     OWN = "one's own"
     TEAM = "the team's, or of one below"
+    LAB = "the lab's"
     ANY = "anybody's"
 
 
@@ -188,6 +193,11 @@ RIGHTS: Mapping[tuple[Right, Whose], frozenset[TeamRole]] = {
     (Right.SUBMIT_JOBS, Whose.TEAM): frozenset((TeamRole.MEMBER, TeamRole.ADMIN)),
     (Right.STOP_JOBS, Whose.OWN): frozenset((TeamRole.MEMBER, TeamRole.ADMIN, TeamRole.OPERATOR)),
     (Right.STOP_JOBS, Whose.TEAM): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),
+    (Right.STEER_JOBS, Whose.OWN): frozenset((TeamRole.MEMBER, TeamRole.ADMIN, TeamRole.OPERATOR)),
+    (Right.STEER_JOBS, Whose.TEAM): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),
+    (Right.RANK_JOBS, Whose.TEAM): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),
+    (Right.HOLD_TEAMS, Whose.TEAM): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),
+    (Right.HOLD_FLEET, Whose.LAB): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),
     (Right.READ_RECORDINGS, Whose.ANY): EVERYBODY,
     (Right.SEND_RECORDINGS, Whose.ANY): frozenset((TeamRole.MEMBER, TeamRole.ADMIN)),
     (Right.SET_TEAMS, Whose.TEAM): frozenset((TeamRole.ADMIN,)),

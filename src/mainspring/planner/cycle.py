@@ -16,7 +16,7 @@ import numpy as np
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.job import MILLI
 from mainspring.domain.plan import Evict, Grant, Limit, Move, Plan, Reservation, Resize, Start
-from mainspring.planner.displace.elastic import grow
+from mainspring.planner.displace.elastic import grow, shrink
 from mainspring.planner.displace.moves import consolidate, forced
 from mainspring.planner.displace.preemption import Victims, victims
 from mainspring.planner.facts.policy import Budget, Policy
@@ -116,6 +116,8 @@ class _Cycle:
     def run(self) -> Plan:
         for evict in forced(self.snapshot, self.policy, self.now_s):
             self._evict(self.snapshot.live.attempts.index(evict.attempt), evict)
+        for resize in shrink(self.snapshot, np.flatnonzero(self.reclaimable.evictable)):
+            self._spare(resize)
         while not self.draft.spent and (turn := self.queue.pop()) is not None:
             self._turn(turn)
         crowded = {site.cluster for shape in self.waiting.closed for site in self.menus[shape].sites}
@@ -469,9 +471,13 @@ class _Cycle:
                 ),
             )
         for resize in found.resizes:
-            self.reclaimable.evictable[live.attempts.index(resize.attempt)] = False
-            self.draft.resizes.append(replace(resize, for_job=job))
+            self._spare(replace(resize, for_job=job))
         return self._reserve(turn, menu, site, Reserved(start_s=self.now_s + DRAIN_S, picked=found.picked))
+
+    def _spare(self, resize: Resize) -> None:
+        """Takes in a resize: whoever changes in this plan is not ended by it."""
+        self.reclaimable.evictable[self.snapshot.live.attempts.index(resize.attempt)] = False
+        self.draft.resizes.append(resize)
 
     def _evict(self, row: int, evict: Evict) -> None:
         self.reclaimable.evictable[row] = False

@@ -87,6 +87,8 @@ def explain(snapshot: Snapshot, job: JobId, policy: Policy, now_s: float, budget
     if job not in snapshot.pending.jobs:
         raise NotFound("explain why a job waits", on=job, got="a job that is not waiting", wanted="a pending job")
     row = snapshot.pending.jobs.index(job)
+    if snapshot.pending.paused[row]:
+        return ()  # What it asks for is not the matter.
     now = plan(_up_to(snapshot, row, policy, now_s), policy, now_s, budget)
     if any(start.job == job for start in now.starts):
         return ()
@@ -158,6 +160,7 @@ def _up_to(snapshot: Snapshot, row: int, policy: Policy, now_s: float) -> Snapsh
             duration_s=sealed(pending.duration_s[rows]),
             duration_safe_s=sealed(pending.duration_safe_s[rows]),
             blocked=sealed(pending.blocked[rows]),
+            paused=sealed(pending.paused[rows]),
         ),
     )
 

@@ -80,7 +80,7 @@ class AsyncClient(Calls):
             Unavailable: It does not answer.
         """
         call = asked(route, *args, **kwargs)
-        patience = Patience(self.url, again=self._answered and call.repeats)
+        patience = Patience(self.url, again=call.repeats, known=self._answered)
         while True:
             try:
                 response = await self._http.request(**call.request)

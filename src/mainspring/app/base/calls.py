@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, is_dataclass, replace
@@ -22,7 +23,7 @@ from mainspring.domain.errors import (
     TooManyRequests,
     Unavailable,
 )
-from mainspring.domain.routes import Answer, Calls, P, Route
+from mainspring.domain.routes import KEY_HEADER, Answer, Calls, P, Route
 from mainspring.domain.wire.trust import is_loopback, trust
 
 TIMEOUT_S = 30.0
@@ -31,6 +32,8 @@ RECONNECT_S_MAX = 30.0  # A server that is started anew takes a few seconds.
 QUIET_S_MAX = 60.0  # A stream says something four times as often.
 POLL_S = 0.2
 KEY_BYTES = 16
+TRIES_MAX = 5  # Of a call to a server that has not answered yet.
+_LOST = (httpx.ReadError, httpx.RemoteProtocolError)  # It was reached, and may have done what it was asked.
 KEY_ROOM = 2 * KEY_BYTES
 BATCH_BYTES_MAX = 6 << 20  # Below what one message may hold, by its length and by its parts.
 _DISTRUST = "CERTIFICATE_VERIFY_FAILED"  # OpenSSL's own word for it.
@@ -124,8 +127,9 @@ def asked(route: Route[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Asked:
             "content": encode(body) if is_dataclass(body) else cast("bytes | Iterator[bytes] | None", body),
             "params": {name: value for name, value in query.items() if value not in (None, "")},
             "timeout": ASK_S if route.patient else TIMEOUT_S,
+            "headers": {KEY_HEADER: f'"{token_hex(KEY_BYTES)}"'} if route.keyed else {},
         },
-        repeats=route.repeats and not isinstance(body, Iterator),
+        repeats=(route.repeats or route.keyed) and not isinstance(body, Iterator),
     )
 
 
@@ -158,13 +162,16 @@ class Patience:
 
     Args:
         url: The server's.
-        again: Whether to make it again when its answer was lost.
+        again: Whether it may be made again when its answer was lost.
+        known: Whether a server has answered there: one that has is given time to start again. Of one that has not,
+            only an answer that was on its way is worth another try.
     """
 
-    def __init__(self, url: str, *, again: bool) -> None:
+    def __init__(self, url: str, *, again: bool, known: bool = True) -> None:
         self._url = url
         self._deadline = time.monotonic() + RECONNECT_S_MAX
         self._again = again
+        self._tries = math.inf if known else TRIES_MAX
 
     def spend(self, error: httpx.HTTPError | TooManyRequests) -> None:
         """Returns if the call is to be made again after this error.
@@ -179,7 +186,8 @@ class Patience:
             return
         if is_distrust(error):
             raise distrusted(self._url, error) from error
-        if late or not self._again:
+        self._tries = self._tries - 1 if self._tries == math.inf or isinstance(error, _LOST) else 0
+        if late or not self._again or self._tries <= 0:
             told = str(error) or type(error).__name__
             raise Unavailable("reach the Mainspring server", on=self._url, got=told, next_step="ms up") from error
 

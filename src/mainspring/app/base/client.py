@@ -180,7 +180,7 @@ class Client(Calls):
 
     def _response(self, route: Route[P, Any], *args: P.args, **kwargs: P.kwargs) -> httpx.Response:
         call = asked(route, *args, **kwargs)
-        patience = Patience(self.url, again=self._answered and call.repeats)
+        patience = Patience(self.url, again=call.repeats, known=self._answered)
         while True:
             try:
                 return self._checked(self._http.request(**call.request))

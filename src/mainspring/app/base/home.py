@@ -32,7 +32,7 @@ from mainspring.domain.answers import LoginOffer
 from mainspring.domain.codec import decode, encode, from_plain, to_plain
 from mainspring.domain.errors import InvalidMessage, InvalidSpec, NotFound
 from mainspring.domain.ports import Dice
-from mainspring.domain.team import EVERY_TEAM, Limits, Oidc
+from mainspring.domain.team import EVERY_TEAM, Oidc, WaitingLimits
 from mainspring.engines.common.kind import ClusterSettings
 from mainspring.engines.registry import KEYS_BEFORE, cluster_from, found_clusters, kind_named, plain_from
 
@@ -91,7 +91,7 @@ class Config:
     shared_account: bool = False
     run_as: Mapping[str, str] = field(default_factory=dict)
     run_folder: str = ""
-    limits: Limits = field(default_factory=Limits)
+    limits: WaitingLimits = field(default_factory=WaitingLimits)
     oidc: Oidc | None = None
     clusters: tuple[ClusterSettings, ...] = field(default_factory=found_clusters)
 

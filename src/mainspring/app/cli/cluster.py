@@ -13,10 +13,11 @@ from typer.core import TyperGroup
 
 from mainspring.app.base.specs import DURATION_FORM, duration_from
 from mainspring.app.cli.arguments import Json, LabContext
-from mainspring.app.render.clusters import cluster_panel, clusters_table, finding_lines
+from mainspring.app.render.clusters import cluster_panel, clusters_table, finding_lines, node_list
 from mainspring.app.render.tables import CONSOLE, ERRORS, show, told_of_accounts, told_of_objects
 from mainspring.app.sdk.clusters import refused
 from mainspring.domain.errors import InvalidSpec, NotFound
+from mainspring.domain.routes import LIST_MAX
 from mainspring.engines.common.kind import AddOption, ClusterKind, Finding, OptionForm
 from mainspring.engines.registry import ENGINES, kind_named, kinds
 
@@ -131,6 +132,21 @@ def show_command(context: LabContext, name: Name, as_json: Json = False) -> None
     """Show one cluster: how it is set up, and its nodes or slots with chips, what is free, state and reason."""
     shown = context.obj.clusters.show(name)
     show(shown, as_json=as_json, look=lambda: cluster_panel(shown, now_s=time.time()))
+
+
+@app.command()
+def nodes(
+    context: LabContext,
+    name: Name,
+    after: Annotated[str, typer.Option(help="Go on after this node of the list.", metavar="NODE")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=LIST_MAX, help="At most so many, in order of name.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """List a cluster's nodes or slots one by one; `show` has those that are alike on one line."""
+    found = context.obj.nodes(name, after=after, limit=limit)
+    show(found, as_json=as_json, look=lambda: node_list(found, now_s=time.time()) if found else "No more nodes.")
+    if len(found) == limit and not as_json:
+        ERRORS.print(f"There may be more: ms cluster nodes {name} --after {found[-1].node.name}", style="dim")
 
 
 @app.command()

@@ -260,9 +260,20 @@ def status(
     render.show(facts, as_json=as_json, look=lambda: render.framed(render.facts_grid(told), "Mainspring"))
 
 
-def why(context: LabContext, name: JobName, as_json: Json = False) -> None:
+def why(
+    context: LabContext,
+    name: Annotated[
+        str, typer.Argument(help="Id or name of a job; what all jobs wait for when left out.", metavar="[JOB]")
+    ] = "",
+    as_json: Json = False,
+) -> None:
     """Say why a job runs where it runs; or why it waits, until when, and what would start it now."""
     lab = context.obj
+    if not name:
+        verdicts = lab.verdicts()
+        look = render.verdicts_table(verdicts, now_s=time.time()) if verdicts else "No job waits."
+        render.show(verdicts, as_json=as_json, look=lambda: look)
+        return
     answer = lab.why(name, remedies=True)
     view = lab.status(answer.job)
     events = () if as_json else lab.events(answer.job)

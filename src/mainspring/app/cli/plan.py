@@ -16,6 +16,7 @@ from mainspring.domain import answers
 from mainspring.domain.errors import InvalidSpec, NotFound, nearest
 from mainspring.domain.ids import ClusterName, TeamName
 from mainspring.domain.job import LAB
+from mainspring.domain.routes import LIST_MAX
 from mainspring.domain.team import Team
 
 FORMS = {
@@ -38,10 +39,15 @@ def plan(
             + "; ".join(f"{name}={form}" for name, form in FORMS.items()),
         ),
     ] = None,
+    last: Annotated[int, typer.Option(min=0, max=LIST_MAX, help="List so many plans that changed something.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Show the last plan: what starts, ends and waits, and until when. With --if: what changes would make of it."""
     lab = context.obj
+    if last:
+        lines = lab.plans(limit=last)
+        render.show(lines, as_json=as_json, look=lambda: render.plans_table(lines, now_s=time.time()))
+        return
     if not changes:
         view = lab.plan()
         render.show(view, as_json=as_json, look=lambda: render.plan_panel(view, now_s=time.time()))

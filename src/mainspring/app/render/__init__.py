@@ -9,7 +9,14 @@ if TYPE_CHECKING:
     from mainspring.app.render.goodput import goodput_table, report_panel
     from mainspring.app.render.jobs import job_panel
     from mainspring.app.render.people import audit_table, blocks_table, secrets_table, tokens_table
-    from mainspring.app.render.plans import plan_panel, teams_table, what_if_panel, why_panel
+    from mainspring.app.render.plans import (
+        plan_panel,
+        plans_table,
+        teams_table,
+        verdicts_table,
+        what_if_panel,
+        why_panel,
+    )
     from mainspring.app.render.progress import Bar, Lines, bytes_bar, progress_bar
     from mainspring.app.render.simulations import comparison_panel, replay_panel
     from mainspring.app.render.tables import (
@@ -18,6 +25,7 @@ if TYPE_CHECKING:
         facts_grid,
         fleet_table,
         framed,
+        hold_text,
         jobs_table,
         show,
         told_of_accounts,

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mainspring.app.render.tables import Listing, ago, clock_text, facts_grid, framed
+from mainspring.app.render.tables import Listing, ago, clock_text, facts_grid, framed, hold_text
 from mainspring.app.sdk.clusters import ClusterShown
-from mainspring.domain.answers import ClusterView
-from mainspring.domain.fleet import AvoidedNode, Inventory, Node, NodeCondition
+from mainspring.domain.answers import ClusterView, NodeView
+from mainspring.domain.fleet import Inventory, Node, NodeCondition
 from mainspring.engines.common.hostlist import compress_hosts
 from mainspring.engines.common.kind import CheckResult, Finding
 from mainspring.engines.registry import ENGINES, kind_named
@@ -29,6 +29,16 @@ CONDITIONS = {
     NodeCondition.COMING: "cyan",
 }
 _MARK_COLUMNS, _NAME_COLUMNS = 9, 22
+_HEADINGS = (
+    "EACH",
+    ">FREE",
+    "STATE",
+    "?>CPUS",
+    "?>GIB",
+    "?PLACE",
+    "?FEATURES",
+    "~NOTE",
+)  # Of nodes, beside their names.
 
 
 def finding_lines(finding: Finding) -> Text:
@@ -78,6 +88,8 @@ def cluster_panel(shown: ClusterShown, *, now_s: float) -> RenderableType:
     if shown.view is not None:
         facts["prices"] = f"{_prices(shown.view.inventory) or 'none'} a chip-hour"
         facts["answers"] = _answers(shown.view, now_s)
+        if shown.view.hold is not None:
+            facts["held"] = hold_text(shown.view.hold, now_s=now_s)
     else:
         facts["answers"] = _silence(shown) + (f"; ms cluster check {shown.name} tells why" if shown.asked else "")
     panel = framed(facts_grid(facts), _name(shown))
@@ -95,26 +107,49 @@ def nodes_table(view: ClusterView, *, now_s: float) -> RenderableType:
     alike: dict[tuple[str, ...], list[Node]] = defaultdict(list)
     avoided = {one.at.node: one for one in view.avoided}
     for node in view.inventory.nodes:
-        alike[_row(view, node, avoided.get(node.name), now_s)].append(node)
-    name = "SLOTS" if view.inventory.delegated else "NODES"
-    headings = (name, ">COUNT", "EACH", ">FREE", "STATE", "?>CPUS", "?>GIB", "?PLACE", "?FEATURES", "~NOTE")
+        used_milli = view.used_chip_milli.get(node.name, 0)
+        seen = NodeView(node=node, used_chip_milli=used_milli, avoided=avoided.get(node.name))
+        alike[_row(seen, now_s)].append(node)
+    headings = ("SLOTS" if view.inventory.delegated else "NODES", ">COUNT", *_HEADINGS)
     rows: list[tuple[str | Text, ...]] = []
     for (chips, state, *rest), nodes in alike.items():
         free = sum(_free_milli(view, node) for node in nodes) / 1_000
         counts = (str(len(nodes)), chips, f"{free:g} of {sum(node.chips for node in nodes)}")
         drawn = Text(state, style=CONDITIONS[nodes[0].condition])
         rows.append((compress_hosts(node.name for node in nodes), *counts, drawn, *rest))
+    return _told(headings, rows)
+
+
+def node_list(nodes: Sequence[NodeView], *, now_s: float) -> RenderableType:
+    """Returns one row a node.
+
+    Args:
+        nodes: In order of name.
+    """
+    rows: list[tuple[str | Text, ...]] = []
+    for seen in nodes:
+        chips, state, *rest = _row(seen, now_s)
+        ready = seen.node.condition is NodeCondition.READY
+        used = seen.node.foreign_chip_milli + seen.used_chip_milli
+        free = max(0, seen.node.chips * 1_000 - used) / 1_000 if ready else 0
+        rows.append((seen.node.name, chips, f"{free:g}", Text(state, style=CONDITIONS[seen.node.condition]), *rest))
+    return _told(("NODE", *_HEADINGS), rows)
+
+
+def _told(headings: Sequence[str], rows: Sequence[tuple[str | Text, ...]]) -> RenderableType:
+    """Returns rows without the columns in which nothing is told."""
     told = [column for column in range(len(headings)) if any(str(row[column]) for row in rows)]
     return Listing(*(headings[column] for column in told)).add_rows([row[column] for column in told] for row in rows)
 
 
-def _row(view: ClusterView, node: Node, avoided: AvoidedNode | None, now_s: float) -> tuple[str, ...]:
+def _row(seen: NodeView, now_s: float) -> tuple[str, ...]:
     """Returns what is told of a node beside its name and what is free."""
+    node, avoided = seen.node, seen.avoided
     state = node.condition.value
     if node.condition_owner:
         state += f" by {node.condition_owner}"
     why = [node.condition_reason] if node.condition_reason else []
-    ours, others = view.used_chip_milli.get(node.name, 0), node.foreign_chip_milli
+    ours, others = seen.used_chip_milli, node.foreign_chip_milli
     if ours:
         why.append(f"{ours / 1_000:g} ours")
     if others:
@@ -160,7 +195,8 @@ def _silence(shown: ClusterShown) -> str:
 
 
 def _answers(view: ClusterView, now_s: float) -> str:
-    return "yes" if view.answering else f"no, for {ago(now_s - view.seen_s)}"
+    held = "" if view.hold is None else f"; {'draining' if view.hold.drain else 'paused'} by {view.hold.by}"
+    return ("yes" if view.answering else f"no, for {ago(now_s - view.seen_s)}") + held
 
 
 def _free_milli(view: ClusterView, node: Node) -> int:

@@ -17,6 +17,7 @@ from mainspring.app.render.tables import (
     facts_grid,
     framed,
     gist,
+    hold_text,
     start_text,
     states_text,
     where,
@@ -38,9 +39,11 @@ def job_panel(job: JobView, events: Sequence[Event], *, now_s: float) -> Rendera
     code = job.spec.code
     facts: dict[str, str | Text] = {
         "state": Text(f"{job.state.value}: {job.reason}" if job.reason else job.state.value, style=COLOURS[job.state]),
-        "asks": f"{asks(job.spec)} ({job.spec.tier.value}, team {job.spec.team})",
+        "asks": _asks(job),
         "owner": job.owner or "nobody knows",
     }
+    if job.hold is not None:
+        facts["paused"] = hold_text(job.hold, now_s=now_s)
     if job.state is JobState.QUEUED and job.start_s is not None:
         facts["starts"] = start_text(job.start_s, exact=job.exact, now_s=now_s)
     if job.array is not None:
@@ -62,6 +65,13 @@ def job_panel(job: JobView, events: Sequence[Event], *, now_s: float) -> Rendera
         facts["goodput"] = goodput_text(job.goodput)
     attempts = [attempts_table(job.attempts, now_s=now_s), ""] if job.attempts else []
     return Group(framed(facts_grid(facts), f"{job.spec.name}  {job.id}"), *attempts, events_table(events))
+
+
+def _asks(job: JobView) -> str:
+    """Returns what a job asks for now, and what it was submitted with where that is another."""
+    now = job.spec.with_overrides(job.overrides)
+    asked = f"{asks(now)} ({now.tier.value}, team {now.team})"
+    return asked if now is job.spec else f"{asked}; submitted as {asks(job.spec)} ({job.spec.tier.value})"
 
 
 def ranks_text(attempt: AttemptView, *, spares: int = 0) -> str:

@@ -8,10 +8,20 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mainspring.app.render.events import events_table, notable
-from mainspring.app.render.tables import Listing, ago, asked, clock_text, facts_grid, framed, size_text, start_text
-from mainspring.domain.answers import Event, JobView, PlanView, TeamView, WaitView, WhatIfAnswer, Why
+from mainspring.app.render.tables import (
+    Listing,
+    ago,
+    asked,
+    clock_text,
+    facts_grid,
+    framed,
+    hold_text,
+    size_text,
+    start_text,
+)
+from mainspring.domain.answers import Event, JobView, PlanLine, PlanView, TeamView, Verdict, WaitView, WhatIfAnswer, Why
 from mainspring.domain.ids import JobId
-from mainspring.domain.job import JobSpec
+from mainspring.domain.job import Hold, JobSpec
 from mainspring.domain.life import ended
 from mainspring.domain.plan import Candidate, Limit
 from mainspring.domain.team import TeamOrder
@@ -39,6 +49,8 @@ def why_panel(why: Why, job: JobView, events: Sequence[Event] = (), *, now_s: fl
             facts["after"] = ", ".join(spec.after)
         if why.short_by > 0:
             facts["short by"] = f"{why.short_by:g} chips"
+        if why.limit is Limit.PAUSED:
+            facts["now, if"] = " and ".join(f"ms resume {_released(hold, why)}" for hold in why.holds)
         starts = start_text(why.start_s, exact=why.exact, now_s=now_s)
         facts["starts"] = "nobody can know yet" if starts == "-" else starts
         for number, remedy in enumerate(why.remedies):
@@ -46,6 +58,8 @@ def why_panel(why: Why, job: JobView, events: Sequence[Event] = (), *, now_s: fl
                 f"{remedy.text} (on {remedy.cluster}, ${remedy.dollars_per_hour:.2f} an hour)"
             )
         said += ["", facts_grid(facts)]
+    if why.holds:
+        said += ["", *(Text(hold_text(hold, now_s=now_s)) for hold in why.holds)]
     if why.avoided:
         kept = Listing("AVOIDS", "CLUSTER", "UNTIL", "~SINCE").add_rows(
             (one.at.node, one.at.cluster, clock_text(one.until_s, now_s=now_s), one.reason) for one in why.avoided
@@ -55,6 +69,10 @@ def why_panel(why: Why, job: JobView, events: Sequence[Event] = (), *, now_s: fl
     if noted:
         said += ["", events_table(noted)]
     return Group(*said, "", _candidates(why.candidates, spec, now_s)) if why.candidates else Group(*said)
+
+
+def _released(hold: Hold, why: Why) -> str:
+    return f"--team {hold.team}" if hold.team else why.job
 
 
 def _candidates(candidates: Sequence[Candidate], spec: JobSpec, now_s: float) -> RenderableType:
@@ -177,6 +195,34 @@ def _named(jobs: Sequence[JobId]) -> str:
     return ", ".join(jobs[:5]) + (f" and {len(jobs) - 5} more" if len(jobs) > 5 else "")
 
 
+def plans_table(lines: Sequence[PlanLine], *, now_s: float) -> RenderableType:
+    """Returns one row a plan.
+
+    Args:
+        lines: Newest first.
+        now_s: For times of day.
+    """
+    made = Listing(">PLAN", "MADE", ">STARTED", ">ENDED", ">WAITED")
+    for line in lines:
+        counts = (str(line.starts), str(line.evicts), str(line.waits))
+        made.add_row(str(line.number), clock_text(line.made_s, now_s=now_s), *counts)
+    return made
+
+
+def verdicts_table(verdicts: Sequence[Verdict], *, now_s: float) -> RenderableType:
+    """Returns one row for whatever jobs wait for.
+
+    Args:
+        verdicts: What most wait for first.
+        now_s: For when the first is expected to start.
+    """
+    made = Listing(">JOBS", "LIMIT", "?WHERE", "FIRST", "?STARTS", "~BECAUSE")
+    for one in verdicts:
+        starts = start_text(one.start_s, exact=False, now_s=now_s)
+        made.add_row(str(one.count), one.limit.value, one.where or "-", one.first, starts, one.reason)
+    return made
+
+
 def teams_table(teams: Sequence[TeamView]) -> RenderableType:
     """Returns one row a team: what it is promised and allowed, and what it holds.
 
@@ -197,6 +243,7 @@ def teams_table(teams: Sequence[TeamView]) -> RenderableType:
         "?>JOBS",
         "?>SENT",
         "?READ BY",
+        "?~PAUSED",
     )
     for view in teams:
         team, waiting = view.team, view.waiting
@@ -219,6 +266,7 @@ def teams_table(teams: Sequence[TeamView]) -> RenderableType:
             "-" if waiting is None else _of(str(waiting.jobs), waiting.jobs_max, str),
             "-" if waiting is None else _of(size_text(waiting.bytes), waiting.bytes_max, size_text),
             "everybody" if team.open else "its own",
+            "-" if view.hold is None else f"by {view.hold.by}" + (f": {view.hold.reason}" if view.hold.reason else ""),
         )
     return made
 

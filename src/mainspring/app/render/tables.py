@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mainspring.app.render.terminal import SafeConsole, json_text
-from mainspring.domain.job import JobSpec, Option
+from mainspring.domain.job import Hold, JobSpec, Option
 from mainspring.domain.life import JobState, ended
 
 if TYPE_CHECKING:
@@ -227,6 +227,12 @@ def start_text(start_s: float | None, *, exact: bool, now_s: float) -> str:
     return f"{when}, reserved" if exact else f"about {when}, estimate"
 
 
+def hold_text(hold: Hold, *, now_s: float) -> str:
+    """Returns who keeps something from starting, since when and why, and whether what ran ended."""
+    drained = ", and what ran there ends" if hold.drain and hold.target and not hold.node else ""
+    return f"{hold}, {ago(max(0.0, now_s - hold.since_s))} ago{drained}"
+
+
 def asks(spec: JobSpec) -> str:
     """Returns what a job asks for, one clause a role.
 
@@ -289,8 +295,11 @@ def jobs_table(jobs: Sequence[JobView], *, now_s: float, members: bool = False) 
         place = where(job.attempts[-1]) if job.attempts else "-"
         step = str(job.step) if job.step >= 0 else "-"
         starts = start_text(job.start_s, exact=job.exact, now_s=now_s) if job.state is JobState.QUEUED else "-"
-        facts = (asks(job.spec), place, _size(job), step, ago(now_s - job.submitted_s), starts, gist(job.reason))
-        made.add_row(job_id, name, job.spec.team, job.spec.tier.value, states, *facts)
+        asked = job.spec.with_overrides(job.overrides)
+        if job.hold is not None and job.state is JobState.QUEUED:
+            states.append(" paused", style="yellow")
+        facts = (asks(asked), place, _size(job), step, ago(now_s - job.submitted_s), starts, gist(job.reason))
+        made.add_row(job_id, name, job.spec.team, asked.tier.value, states, *facts)
     return made
 
 
@@ -314,6 +323,8 @@ def fleet_table(clusters: Sequence[ClusterView], *, now_s: float) -> RenderableT
         inventory = view.inventory
         name = f"{inventory.cluster} (simulated)" if inventory.simulated else inventory.cluster
         answers = "yes" if view.answering else f"no, for {ago(now_s - view.seen_s)}"
+        if view.hold is not None:
+            answers += f"; {'draining' if view.hold.drain else 'paused'} by {view.hold.by}"
         for chip in sorted({node.chip for node in inventory.nodes}):
             nodes = [node for node in inventory.nodes if node.chip == chip]
             ready = sum(node.condition.value == "ready" for node in nodes)

@@ -19,7 +19,7 @@ from threading import Event, Lock, Thread
 from typing import final
 
 from mainspring import data  # Loads its names when they are used: a server that takes nothing in needs none.
-from mainspring.domain.answers import ArrivalView, Claim, Standing
+from mainspring.domain.answers import ArrivalView, RecordingClaim, Standing
 from mainspring.domain.codec import decode, encode
 from mainspring.domain.errors import InvalidInput, Unavailable
 from mainspring.domain.ids import checked_name
@@ -46,7 +46,7 @@ class Inboxes:
         self.arrived = Event()  # Set whenever there may be something to read.
         self.arrived.set()
         self._claiming = Lock()
-        self._claims: dict[Path, Claim] = {}
+        self._claims: dict[Path, RecordingClaim] = {}
 
     def view(self, dataset: str, name: str, blob: Blob) -> ArrivalView:
         """See `control.api_arrivals.Arrivals`."""
@@ -63,7 +63,12 @@ class Inboxes:
         )
 
     def claim(
-        self, dataset: str, name: str, blob: Blob, claim: Claim, admit: Callable[[Sequence[Claim], int], None]
+        self,
+        dataset: str,
+        name: str,
+        blob: Blob,
+        claim: RecordingClaim,
+        admit: Callable[[Sequence[RecordingClaim], int], None],
     ) -> None:
         """See `control.api_arrivals.Arrivals`."""
         if self.view(dataset, name, blob).standing is not Standing.ARRIVING:
@@ -77,17 +82,17 @@ class Inboxes:
             with reported("receive a recording", str(path)), whole_file(path) as file:
                 file.write(encode(counted))
 
-    def claimed(self) -> Sequence[Claim]:
+    def claimed(self) -> Sequence[RecordingClaim]:
         """See `control.api_arrivals.Arrivals`."""
         with self._claiming:
             return self._all_claims()
 
-    def _all_claims(self) -> Sequence[Claim]:
+    def _all_claims(self) -> Sequence[RecordingClaim]:
         """Returns every claim; a file that was read once is not read again."""
         before, self._claims = self._claims, {}
         for path in sorted(self.folder.glob(f"*/{SENDERS}/*.json")):
             with suppress(FileNotFoundError):  # Taken in meanwhile.
-                self._claims[path] = before.get(path) or decode(Claim, path.read_bytes())
+                self._claims[path] = before.get(path) or decode(RecordingClaim, path.read_bytes())
         return tuple(self._claims.values())
 
     def append(self, dataset: str, name: str, blob: Blob, offset: int, body: Data) -> ArrivalView:

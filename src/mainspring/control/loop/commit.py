@@ -126,7 +126,7 @@ class Committer:
         told = dict(changed)
         granted: list[NewAttempt] = []
         for start in starts:
-            if jobs[start.job].state is JobState.QUEUED:
+            if jobs[start.job].state is JobState.QUEUED and not _is_paused(jobs[start.job]):
                 new = self._new_attempt(jobs[start.job], start, decided.number)
                 granted.append(new)
                 told[start.job] = _Why(words=_placed(start, new))
@@ -217,6 +217,11 @@ class Committer:
             chips=chips,
             dollars_per_hour=sum(prices.get(chip, 0.0) * milli / MILLI for chip, milli in chips.items()),
         )
+
+
+def _is_paused(job: JobRecord) -> bool:
+    """Returns whether somebody paused a job, maybe since the plan was made."""
+    return job.overrides is not None and job.overrides.paused is not None
 
 
 def _leads(allocation: AllocationRecord, attempt: AttemptRecord) -> bool:

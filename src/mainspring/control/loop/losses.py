@@ -63,7 +63,9 @@ def lose(ledger: StateWriter, mirror: ActiveState, attempt_id: AttemptId, losses
         return
     held = {one: mirror.parts[one.id] for one in mirror.allocations_of(attempt_id)}
     taken = {one: losses[one.id].reason for one in held if one.id in losses and losses[one.id].taken}
-    reason = fatal(held, losses, mirror.specs[attempt.job], led=attempt.epoch > 0)
+    spec, overrides = mirror.specs[attempt.job], mirror.jobs[attempt.job].overrides
+    spec = spec.sized(overrides.fewest()) if overrides is not None else spec
+    reason = fatal(held, losses, spec, led=attempt.epoch > 0)
     for one, words in taken.items():
         ledger.take_back(one, words)
     if reason:

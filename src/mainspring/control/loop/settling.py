@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from mainspring.control.loop.engine_commands import Seen
 from mainspring.control.loop.failover import Silence, given_up
 from mainspring.control.loop.fold import Loss, judge, taken_words
-from mainspring.control.loop.losses import Lasting, drop_late, end_leaderless, lose
+from mainspring.control.loop.losses import LIVE, Lasting, drop_late, end_leaderless, lose
 from mainspring.control.loop.queues import follow_queue
 from mainspring.control.state.active_state import ActiveState
 from mainspring.control.state.fleet import FleetView
@@ -90,6 +90,7 @@ class Settling:
         for attempt_id in dropped:
             if attempt_id in mirror.attempts and mirror.attempts[attempt_id].state is not AttemptState.STOPPING:
                 ledger.release_gone(attempt_id)
+        self._stop_held(ledger)
         mirror.refresh(connection, now_s)  # What is in a queue by now is not late.
         self._stop_late_starts(connection, ledger, led_since_s)
         settings, lasting = self._settings, self._lasting
@@ -106,6 +107,13 @@ class Settling:
                 assert job.state is JobState.QUEUED
                 ledger.move_job(job, JobState.FAILED, mirror.doomed[job.id])
             mirror.refresh(connection, now_s)
+
+    def _stop_held(self, ledger: StateWriter) -> None:
+        """Asks attempts to end, saved, whose jobs somebody paused, or whose teams or places somebody drains."""
+        for attempt_id, hold in self._mirror.held_back():
+            attempt = attempt_by_id(ledger.connection, attempt_id)
+            if attempt is not None and attempt.state in LIVE:
+                ledger.stop_attempt(attempt, StopCause.HOLD, str(hold))
 
     def _end(self, connection: sa.Connection, ledger: StateWriter, attempt_id: AttemptId) -> None:
         attempt = attempt_by_id(connection, attempt_id)

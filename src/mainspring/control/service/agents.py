@@ -228,7 +228,9 @@ def _orders(connection: sa.Connection, attempt: AttemptRecord, agent: int, gang:
     held = [(one, gang.parts[one.id]) for one in gang.allocations]
     ready, lead = attempt.epoch > 0, agent == attempt.lead
     earlier = attempt.number if attempt.epoch > 1 else attempt.number - 1  # A lead before may have told of steps too.
-    environment = _array_place(jobs_by_id(connection, [attempt.job])[attempt.job])
+    job = jobs_by_id(connection, [attempt.job])[attempt.job]
+    spec = spec.sized(job.overrides.fewest()) if job.overrides is not None else spec
+    environment = _array_place(job)
     return Orders(
         ready=ready,
         attempt=attempt.id,

@@ -13,10 +13,10 @@ import sqlalchemy as sa
 from mainspring.control.store.records import ACTIVE_MAX, tenants
 from mainspring.control.store.tallies import Tally, tallies_of_teams, tally_of_person
 from mainspring.control.store.tokens import Caller
-from mainspring.domain.answers import Claim, Waiting
+from mainspring.domain.answers import RecordingClaim, WaitingUse
 from mainspring.domain.errors import LimitReached
 from mainspring.domain.ids import TeamName
-from mainspring.domain.team import Limits, Team
+from mainspring.domain.team import Team, WaitingLimits
 
 SPEC_LETTERS = 16_384  # For each job of a limit: a spec that somebody wrote by hand has 1,000.
 _JOBS, _SPECS, _BYTES = "jobs that have not ended", "letters of their specs", "bytes of recordings in no dataset yet"
@@ -30,7 +30,7 @@ Counted = TypeVar("Counted", int, Tally)
 
 
 def require_room_for_jobs(
-    connection: sa.Connection, limits: Limits, caller: Caller, more: Mapping[TeamName, Tally]
+    connection: sa.Connection, limits: WaitingLimits, caller: Caller, more: Mapping[TeamName, Tally]
 ) -> None:
     """Refuses jobs beyond what the caller, a team or the lab may have waiting.
 
@@ -56,7 +56,7 @@ def require_room_for_jobs(
 
 
 def require_room_for_bytes(
-    connection: sa.Connection, limits: Limits, caller: Caller, claimed: Iterable[Claim], more: int
+    connection: sa.Connection, limits: WaitingLimits, caller: Caller, claimed: Iterable[RecordingClaim], more: int
 ) -> None:
     """Refuses a recording beyond what the caller or a team of theirs may have waiting.
 
@@ -81,8 +81,8 @@ def require_room_for_bytes(
 
 
 def waiting_of_person(
-    connection: sa.Connection, limits: Limits, holder: str, claimed: Iterable[Claim]
-) -> Waiting | None:
+    connection: sa.Connection, limits: WaitingLimits, holder: str, claimed: Iterable[RecordingClaim]
+) -> WaitingUse | None:
     """Returns what somebody has waiting, None for nobody known.
 
     Args:
@@ -91,7 +91,7 @@ def waiting_of_person(
     """
     if not holder:
         return None
-    return Waiting(
+    return WaitingUse(
         jobs=tally_of_person(connection, holder).jobs,
         jobs_max=limits.person_jobs,
         bytes=sum(claim.size_bytes for claim in claimed if claim.holder == holder),
@@ -100,8 +100,8 @@ def waiting_of_person(
 
 
 def waiting_of_teams(
-    connection: sa.Connection, limits: Limits, teams: Sequence[Team], claimed: Iterable[Claim]
-) -> Mapping[TeamName, Waiting]:
+    connection: sa.Connection, limits: WaitingLimits, teams: Sequence[Team], claimed: Iterable[RecordingClaim]
+) -> Mapping[TeamName, WaitingUse]:
     """Returns what each team and those below it have waiting.
 
     Args:
@@ -112,7 +112,7 @@ def waiting_of_teams(
     jobs = _with_those_below(tree, tallies_of_teams(connection))
     sent = _with_those_below(tree, _bytes_by_team(claimed))
     return {
-        team.name: Waiting(
+        team.name: WaitingUse(
             jobs=jobs.get(team.name, Tally()).jobs,
             jobs_max=limits.jobs_of(team),
             bytes=sent.get(team.name, 0),
@@ -138,7 +138,7 @@ def _require(whose: str, what: str, held: int, more: int, most: int | None, ask:
         )
 
 
-def _bytes_by_team(claimed: Iterable[Claim]) -> Mapping[TeamName, int]:
+def _bytes_by_team(claimed: Iterable[RecordingClaim]) -> Mapping[TeamName, int]:
     found: dict[TeamName, int] = {}
     for claim in claimed:
         found[claim.team] = found.get(claim.team, 0) + claim.size_bytes

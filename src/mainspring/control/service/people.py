@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from mainspring.control.service.limits import require_room_for_bytes, waiting_of_person, waiting_of_teams
 from mainspring.control.service.planning import team_uses
 from mainspring.control.service.secrets import Secrets
+from mainspring.control.state.fleet import read_holds
 from mainspring.control.state.latest_plan import LatestPlans
 from mainspring.control.store import tokens
 from mainspring.control.store.audit import Outcome, audit_since, note
@@ -23,7 +24,16 @@ from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import Settings
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, OIDC, Caller, TokenRecord, covered
-from mainspring.domain.answers import AuditLine, Blocked, Claim, NewToken, Person, TeamView, TokenMade, TokenView
+from mainspring.domain.answers import (
+    AuditLine,
+    Blocked,
+    NewToken,
+    Person,
+    RecordingClaim,
+    TeamView,
+    TokenMade,
+    TokenView,
+)
 from mainspring.domain.codec import alike
 from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, NotFound
 from mainspring.domain.ids import TeamName, checked_holder, checked_name, draw_id
@@ -122,7 +132,7 @@ class People:
         with suppress(MainspringError), self._store.write() as connection:
             tokens.note_use(connection, token, now_s)
 
-    def whoami(self, caller: Caller = LAB_ITSELF, *, claimed: Sequence[Claim] = ()) -> Person:
+    def whoami(self, caller: Caller = LAB_ITSELF, *, claimed: Sequence[RecordingClaim] = ()) -> Person:
         """Returns whom the caller's token stands for.
 
         Args:
@@ -132,7 +142,7 @@ class People:
             waiting = waiting_of_person(connection, self._limits, caller.holder, claimed)
         return Person(**alike(Person, caller), waiting=waiting)
 
-    def admit(self, caller: Caller, claimed: Sequence[Claim], size_bytes: int) -> None:
+    def admit(self, caller: Caller, claimed: Sequence[RecordingClaim], size_bytes: int) -> None:
         """Refuses a recording that would be too much.
 
         Args:
@@ -357,18 +367,21 @@ class People:
         self._changed()
         return team
 
-    def teams(self, caller: Caller = LAB_ITSELF, *, claimed: Sequence[Claim] = ()) -> tuple[TeamView, ...]:
+    def teams(self, caller: Caller = LAB_ITSELF, *, claimed: Sequence[RecordingClaim] = ()) -> tuple[TeamView, ...]:
         """Returns the tenant tree with what each team holds, in order of name: all of it, for anybody.
 
         Args:
             claimed: Recordings that are in no dataset yet.
         """
         with self._store.read() as connection:
-            tree = tenants(connection)
+            tree, held = tenants(connection), read_holds(connection).teams
             waiting = waiting_of_teams(connection, self._limits, tree, claimed)
         picture = self._pictures.newest
         uses = team_uses(picture.snapshot) if picture is not None else {}
-        return tuple(TeamView(team=team, use=uses.get(team.name), waiting=waiting[team.name]) for team in tree)
+        return tuple(
+            TeamView(team=team, use=uses.get(team.name), waiting=waiting[team.name], hold=held.get(team.name))
+            for team in tree
+        )
 
 
 def _require_one_line(

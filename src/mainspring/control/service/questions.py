@@ -1,4 +1,4 @@
-"""Questions about jobs and plans: why a job is where it is, what some changes would make of it."""
+"""Questions about jobs, plans and nodes: why a job is where it is, what some changes would make of it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,24 @@ from typing import final
 
 from mainspring.control.service.planning import remedies as remedies_of
 from mainspring.control.service.planning import view_plan, waiting_why, what_if
-from mainspring.control.service.views import find_job, view_why
+from mainspring.control.service.views import JobFilter, find_job, list_nodes, list_verdicts, view_clusters, view_why
+from mainspring.control.state.fleet import FleetView, read_holds
 from mainspring.control.state.latest_plan import LatestPlan, LatestPlans
 from mainspring.control.store.records import ACTIVE_MAX
+from mainspring.control.store.rows import RowMapping
+from mainspring.control.store.schema import plans
 from mainspring.control.store.store import Store
-from mainspring.control.store.tokens import LAB_ITSELF, Caller
-from mainspring.domain.answers import PlanView, WhatIf, WhatIfAnswer, Why
-from mainspring.domain.errors import InvalidInput, Unavailable
+from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
+from mainspring.domain.answers import NodeView, PlanLine, PlanView, Verdict, WhatIf, WhatIfAnswer, Why
+from mainspring.domain.errors import InvalidInput, NotFound, Unavailable, nearest
+from mainspring.domain.ids import ClusterName, TeamName
 from mainspring.domain.life import JobState
+from mainspring.domain.plan import Limit
 from mainspring.domain.ports import Clock
+from mainspring.domain.routes import LIST_MAX
 
+HOLDS_SHOWN_MAX = 100
+_PLANS = RowMapping(PlanLine, plans)
 ASK_S = 60.0  # The longest wait for others who try changes: one thread tries at a time, for each makes whole plans.
 
 
@@ -29,10 +37,12 @@ class Questions:
 
     Args:
         pictures: The last plan.
+        fleet: What the engines said.
     """
 
-    def __init__(self, store: Store, pictures: LatestPlans, clock: Clock) -> None:
+    def __init__(self, store: Store, pictures: LatestPlans, fleet: FleetView, clock: Clock) -> None:
         self._store = store
+        self._fleet = fleet
         self._clock = clock
         self._pictures = pictures
         self._asking = Lock()
@@ -51,10 +61,17 @@ class Questions:
         """
         with self._store.read() as connection:
             answer = view_why(connection, find_job(connection, reference, caller), self._clock.now_s())
+            holds = read_holds(connection)
         picture = self._pictures.newest
-        if picture is None or answer.state is not JobState.QUEUED:
+        if answer.limit is Limit.PAUSED or answer.state is not JobState.QUEUED:
             return answer
-        answer = waiting_why(picture, answer)
+        if picture is not None:
+            answer = waiting_why(picture, answer)
+        places = {one.cluster for one in answer.candidates}
+        kept = (*holds.clusters.values(), *holds.nodes.values())
+        answer = replace(answer, holds=tuple(hold for hold in kept if hold.cluster in places)[:HOLDS_SHOWN_MAX])
+        if picture is None:
+            return answer
         if not remedies:
             return answer
         with self._asked("find what would start a job"):
@@ -68,6 +85,50 @@ class Questions:
         """
         picture = self._picture("show the last plan")
         return view_plan(picture.plan, picture.now_s)
+
+    def plans(self, caller: Caller = LAB_ITSELF, *, before: int | None = None, limit: int = 50) -> tuple[PlanLine, ...]:
+        """Returns the plans that changed something, newest first, which anybody may read.
+
+        Args:
+            before: Only those with a lower number, unless None.
+            limit: The most to return.
+        """
+        query = _PLANS.select.order_by(plans.c.number.desc()).limit(limit)
+        with self._store.read() as connection:
+            return _PLANS.read(connection, query if before is None else query.where(plans.c.number < before))
+
+    def verdicts(
+        self, caller: Caller = LAB_ITSELF, *, team: TeamName | None = None, limit: int = 50
+    ) -> tuple[Verdict, ...]:
+        """Returns what jobs wait for, what most wait for first.
+
+        Args:
+            team: Only this team's, unless None.
+            limit: The most to return.
+        """
+        with self._store.read() as connection:
+            wanted = JobFilter(state=JobState.QUEUED, team=team, seen=sight(connection, caller))
+            return list_verdicts(connection, wanted, limit=limit)
+
+    def nodes(
+        self, cluster: str, caller: Caller = LAB_ITSELF, *, after: str | None = None, limit: int = LIST_MAX
+    ) -> tuple[NodeView, ...]:
+        """Returns the nodes of a cluster, or its slots, in order of name, which anybody may read.
+
+        Args:
+            after: The last one seen, None to begin.
+            limit: The most to return, up to `LIST_MAX`.
+
+        Raises:
+            NotFound: No such cluster.
+        """
+        with self._store.read() as connection:
+            views = view_clusters(connection, self._fleet, self._clock.now_s())
+        known = {view.inventory.cluster: view for view in views}
+        view = known.get(ClusterName(cluster))
+        if view is None:
+            raise NotFound("list nodes", on=f"cluster {cluster[:80]!r}", wanted=nearest(cluster[:80], known))
+        return list_nodes(view, after=after, limit=limit)
 
     def what_if(self, changes: WhatIf, caller: Caller = LAB_ITSELF) -> WhatIfAnswer:
         """Returns what some changes would make of the last plan; nothing of it happens.

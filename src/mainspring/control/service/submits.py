@@ -93,7 +93,7 @@ class Submits:
         self._limits = settings.limits
         self._keys = keys
         self._together = Together(store, self._write)
-        self._machines = machines
+        self.machines = machines
         self._clock = clock
         self._dice = dice
         self._wake = wake
@@ -116,7 +116,7 @@ class Submits:
         texts = [text_of(submit.spec) for submit in submits]
         for submit, text in zip(submits, texts, strict=True):
             _require_short(submit, len(text.encode()))
-        impossible = [self._machines.impossible(one.spec) for one in submits]
+        impossible = [self.machines.impossible(one.spec) for one in submits]
         made = self._together.ask(_Asked(submits=submits, texts=texts, caller=caller, impossible=impossible))
         self._wake()
         return made

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import sqlalchemy as sa
 
 from mainspring.control.service.goodput import goodput_of
+from mainspring.control.service.steering.pausing import hold_of
 from mainspring.control.state.active_state import held
 from mainspring.control.state.avoidance import REMEMBERED_S, Avoidance
-from mainspring.control.state.fleet import FleetView
+from mainspring.control.state.fleet import FleetView, read_holds
 from mainspring.control.store.evidence import evidence_by, evidence_since
 from mainspring.control.store.holdings import ALLOCATION_LIVE, grants
 from mainspring.control.store.records import (
@@ -27,11 +29,11 @@ from mainspring.control.store.records import (
 )
 from mainspring.control.store.schema import allocations, jobs, whys
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
-from mainspring.domain.answers import ArrayView, AttemptView, ClusterView, JobCounts, JobView, Why
+from mainspring.domain.answers import ArrayView, AttemptView, ClusterView, JobCounts, JobView, NodeView, Verdict, Why
 from mainspring.domain.codec import alike
 from mainspring.domain.errors import NotFound, nearest
 from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName, TeamName
-from mainspring.domain.job import JobSpec
+from mainspring.domain.job import Hold, JobSpec
 from mainspring.domain.life import JobState, ended
 from mainspring.domain.plan import Candidate, Grant, Limit
 
@@ -84,6 +86,7 @@ def view_job(
     granted = grants(connection, [attempt.id for attempt in own])
     told = _told(connection, own, now_s)
     view = _job_view(
+        _holds(connection, [job]),
         job,
         spec or specs(connection, [job.id])[job.id],
         tuple(_view_attempt(attempt, granted, told, reported(connection, attempt.id)) for attempt in own),
@@ -172,8 +175,10 @@ def _list_views(connection: sa.Connection, wanted: Sequence[JobId], now_s: float
     every = [attempt for some in own.values() for attempt in some]
     granted, told = grants(connection, [attempt.id for attempt in every]), _told(connection, every, now_s)
     waits, arrays = _waits(connection, found.values()), _arrays(connection, found.values())
+    holds = _holds(connection, found.values())
     return tuple(
         _job_view(
+            holds,
             found[job],
             _asked(written[job]),
             tuple(_view_attempt(attempt, granted, told, Reported()) for attempt in own.get(job, [])),
@@ -190,7 +195,15 @@ def _asked(spec: JobSpec) -> JobSpec:
     return replace(spec, roles=roles, inputs=(), after=())
 
 
+def _holds(connection: sa.Connection, of: Iterable[JobRecord]) -> dict[JobId, Hold]:
+    """Returns what keeps some jobs that have not ended from starting, as far as something does."""
+    held = read_holds(connection)
+    found = {job.id: hold_of(job, held, connection) for job in of if not ended(job.state)}
+    return {job: hold for job, hold in found.items() if hold is not None}
+
+
 def _job_view(
+    holds: Mapping[JobId, Hold],
     job: JobRecord,
     spec: JobSpec,
     own: tuple[AttemptView, ...],
@@ -206,6 +219,8 @@ def _job_view(
         )
     reason = own[-1].reason if job.state is JobState.STARTING and own and own[-1].reason else job.reason
     known = alike(JobView, job) | {"reason": reason, "array": place} | (alike(JobView, wait) if wait else {})
+    if hold := holds.get(job.id):
+        known |= {"hold": hold} | ({"reason": str(hold)} if job.state is JobState.QUEUED else {})
     named = spec if job.name == spec.name else replace(spec, name=job.name)
     return JobView(**known, spec=named, attempts=own, goodput=None)
 
@@ -256,6 +271,18 @@ def view_why(connection: sa.Connection, job: JobRecord, now_s: float) -> Why:
     if ended(job.state):
         return told
     avoided = Avoidance(evidence_by(connection, job.id)).of_job(job.id)
+    hold = _holds(connection, [job]).get(job.id)
+    if hold is not None and job.state is JobState.QUEUED:
+        told = Why(
+            job=job.id,
+            state=job.state,
+            plan=told.plan,
+            summary=str(hold),
+            limit=Limit.PAUSED,
+            candidates=(),
+            where=hold.team,
+            holds=(hold,),
+        )
     return replace(told, avoided=tuple(one for one in avoided if one.until_s > now_s))
 
 
@@ -282,6 +309,52 @@ def _view_why(connection: sa.Connection, job: JobRecord) -> Why:
     )
 
 
+def list_verdicts(connection: sa.Connection, wanted: JobFilter, *, limit: int) -> tuple[Verdict, ...]:
+    """Returns what waiting jobs wait for, those of the same words together, what most wait for first.
+
+    Args:
+        limit: The most to return.
+    """
+    same = (whys.c.limit_name, whys.c.whose, whys.c.summary)
+    count, first = sa.func.count().label("size"), sa.func.min(jobs.c.ordinal).label("first")
+    groups = (
+        sa.select(*same, count, first, sa.func.min(whys.c.start_s).label("start_s"))
+        .join(jobs, whys.c.job_id == jobs.c.id)
+        .where(whys.c.limit_name.is_not(None), *wanted.conditions())
+        .group_by(*same)
+        .order_by(sa.desc("size"), "first")
+        .limit(limit)
+        .subquery()
+    )
+    query = sa.select(groups, jobs.c.id).join(jobs, jobs.c.ordinal == groups.c.first)
+    return tuple(
+        Verdict(
+            limit=Limit(row.limit_name),
+            where=row.whose,
+            reason=row.summary,
+            count=row.size,
+            first=JobId(row.id),
+            start_s=row.start_s,
+        )
+        for row in connection.execute(query.order_by(groups.c.size.desc(), groups.c.first))
+    )
+
+
+def list_nodes(view: ClusterView, *, after: str | None, limit: int) -> tuple[NodeView, ...]:
+    """Returns nodes of a cluster, in order of name.
+
+    Args:
+        after: The last one seen, None to begin.
+        limit: The most to return.
+    """
+    avoided = {one.at.node: one for one in view.avoided}
+    left = (node for node in view.inventory.nodes if after is None or node.name > after)
+    return tuple(
+        NodeView(node=node, used_chip_milli=view.used_chip_milli.get(node.name, 0), avoided=avoided.get(node.name))
+        for node in islice(left, limit)
+    )
+
+
 def view_clusters(connection: sa.Connection, fleet: FleetView, now_s: float) -> tuple[ClusterView, ...]:
     """Returns every cluster that ever answered, in order of name.
 
@@ -290,7 +363,7 @@ def view_clusters(connection: sa.Connection, fleet: FleetView, now_s: float) -> 
         fleet: What the engines said.
         now_s: For which nodes are avoided still.
     """
-    seen = fleet.seen()
+    seen, holds = fleet.seen(), read_holds(connection)
     counts = {name: len(one.inventory.nodes) for name, one in seen.items() if not one.inventory.delegated}
     avoided = Avoidance(evidence_since(connection, now_s - REMEMBERED_S)).of_all(now_s, counts)
     used: dict[ClusterName, dict[NodeName, int]] = {}
@@ -302,11 +375,12 @@ def view_clusters(connection: sa.Connection, fleet: FleetView, now_s: float) -> 
             of_cluster[node] = of_cluster.get(node, 0) + milli
     return tuple(
         ClusterView(
-            inventory=one.inventory,
+            inventory=holds.applied(one.inventory),
             used_chip_milli=dict(sorted(used.get(name, {}).items())),
             answering=one.answering,
             seen_s=one.seen_s,
             avoided=tuple(node for node in avoided if node.at.cluster == name),
+            hold=holds.clusters.get(name),
         )
         for name, one in seen.items()
     )

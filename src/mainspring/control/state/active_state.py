@@ -6,7 +6,7 @@ allocations, it tells the mirror of with `touch`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import final
 
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from mainspring.control.state.avoidance import REMEMBERED_S, Avoidance
 from mainspring.control.state.dependencies import Dependencies
 from mainspring.control.state.event_news import EventFollower
-from mainspring.control.state.fleet import FleetView
+from mainspring.control.state.fleet import FleetView, Holds, read_holds
 from mainspring.control.state.history import RAN_S_MIN, Charge, Past, chip_seconds, pasts, successes, usage
 from mainspring.control.state.live_holdings import LiveHoldings
 from mainspring.control.state.planner_feed import PlannerFeed
@@ -27,6 +27,7 @@ from mainspring.control.store.holdings import (
     live_allocations,
     live_allocations_of,
     merged,
+    running,
 )
 from mainspring.control.store.ledger import DISPLACED, StopCause
 from mainspring.control.store.records import (
@@ -41,7 +42,7 @@ from mainspring.control.store.records import (
 from mainspring.control.store.schema import events, plans
 from mainspring.domain.codec import alike
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName, TeamName
-from mainspring.domain.job import JobSpec
+from mainspring.domain.job import Hold, JobSpec
 from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.plan import Grant
 from mainspring.planner import LiveAttempt, PendingJob, Snapshot
@@ -61,6 +62,7 @@ class ActiveState:
         self.doomed: dict[JobId, str] = {}
         self.plan_number = 0
         self.avoidance = Avoidance()
+        self.holds = Holds()
         self._feed = PlannerFeed()
         self._holdings = LiveHoldings()
         self._follower = EventFollower()
@@ -107,6 +109,7 @@ class ActiveState:
         newest = connection.execute(sa.select(sa.func.max(events.c.sequence))).scalar() or 0
         if self._teams.changed(connection, now_s):
             self._feed.set_teams(self._teams.tree)
+            self._tell_pending_anew()
         if self._follower.started:
             self._follow(connection, newest)
         else:
@@ -132,7 +135,22 @@ class ActiveState:
         Args:
             silent_s: For how long each of those that do not answer has not.
         """
-        self._feed.set_fleet(fleet, silent_s, self._holdings.strays(self.attempts))
+        self._feed.set_fleet(fleet, silent_s, self._holdings.strays(self.attempts), self.holds)
+
+    def held_back(self) -> Iterator[tuple[AttemptId, Hold]]:
+        """Yields the attempts that go on although somebody paused their jobs, or drains their teams or places."""
+        drains = any(hold.drain for hold in self.holds.all())
+        for attempt in self.attempts.values():
+            if attempt.state is AttemptState.STOPPING:
+                continue
+            overrides = self.jobs[attempt.job].overrides
+            hold = overrides.paused if overrides is not None else None
+            if hold is None and drains:
+                line = self.with_those_above(self.jobs[attempt.job].team)
+                nodes = [node for one in self.allocations_of(attempt.id) for node in self.parts[one.id].nodes]
+                hold = self.holds.draining(line, attempt.cluster, nodes)
+            if hold is not None:
+                yield attempt.id, hold
 
     # ---------------------------------------------------------------- reading
 
@@ -144,6 +162,7 @@ class ActiveState:
         builder.set_usage(usage(connection, now_s), at_s=now_s)
         self._pasts = pasts(connection, DISPLACED, taken=StopCause.TAKEN)
         self.avoidance = Avoidance(evidence_since(connection, now_s - REMEMBERED_S))
+        self.holds = read_holds(connection)
         live = live_attempts(connection)
         self._follower.start(connection, [attempt.job for attempt in live], newest)
         self._take_jobs(connection, {job.id: job for job in live_jobs(connection)})
@@ -157,6 +176,9 @@ class ActiveState:
         for told in news.evidence:
             self._feed.touch()
             self.avoidance.add(told)
+        if news.holds:
+            self.holds = read_holds(connection)
+            self._feed.touch()
         of_jobs = [self._attempt_of[job] for job in news.jobs if job in self._attempt_of]
         touched = dict.fromkeys([*self._touched, *news.attempts, *of_jobs])
         self._touched = {}
@@ -170,6 +192,8 @@ class ActiveState:
         for attempt in over:
             self._drop_live(attempt, had.get(attempt.id, 0.0))
         self._take_jobs(connection, jobs_by_id(connection, news.jobs))
+        if news.holds:
+            self._tell_pending_anew()
         for attempt in changed:
             if not ended(attempt.state):
                 self._take_live(attempt)
@@ -177,8 +201,9 @@ class ActiveState:
     # ---------------------------------------------------------------- jobs
 
     def _take_jobs(self, connection: sa.Connection, changed: Mapping[JobId, JobRecord]) -> None:
-        unknown = [job.id for job in changed.values() if not ended(job.state) and job.id not in self.specs]
-        self.specs.update(specs(connection, unknown))
+        anew = {job.id: job for job in changed.values() if not ended(job.state) and self._asks_anew(job)}
+        written = specs(connection, anew)
+        self.specs.update({name: spec.with_overrides(anew[name].overrides) for name, spec in written.items()})
         self.jobs.update({job.id: job for job in changed.values() if not ended(job.state)})
         self._learn_states(connection, changed)
         if changed:
@@ -189,11 +214,22 @@ class ActiveState:
                 self._drop_pending(job.id)
             if ended(job.state):
                 waiting |= self._drop_job(job)
-            elif job.state is JobState.QUEUED and not self._feed.pends(job.id):
+            elif job.state is JobState.QUEUED and (job.id in anew or not self._feed.pends(job.id)):
                 self._add_pending(job)
         for dependent in waiting:
             if self._feed.pends(dependent):
                 self._add_pending(self.jobs[dependent])
+
+    def _asks_anew(self, job: JobRecord) -> bool:
+        """Returns whether what a job asks for is not known, or was changed since."""
+        known = self.jobs.get(job.id)
+        return job.id not in self.specs or known is None or known.overrides != job.overrides
+
+    def _tell_pending_anew(self) -> None:
+        """Tells the planner of every job in the queue again: of other teams than before nothing may start."""
+        for job in self.jobs.values():
+            if self._feed.pends(job.id):
+                self._add_pending(job)
 
     def _learn_states(self, connection: sa.Connection, changed: Mapping[JobId, JobRecord]) -> None:
         """Keeps the states of jobs that others come after."""
@@ -213,9 +249,14 @@ class ActiveState:
         says = self._dependencies.verdict(spec)
         if says.doomed:
             self.doomed[job.id] = says.doomed
-        past = self._pasts.get(job.id, Past())
-        known = {"avoid": past.avoid, "avoid_nodes": self.avoidance.of_job(job.id)} | alike(PendingJob, job, past, says)
+        past, since_s = self._pasts.get(job.id, Past()), in_line_since_s(job)
+        own = {"avoid": past.avoid, "avoid_nodes": self.avoidance.of_job(job.id), "submitted_s": since_s}
+        known = alike(PendingJob, job, past, says) | own | {"paused": self._is_paused(job)}
         self._feed.add_pending(PendingJob(job=job.id, spec=spec, **known))
+
+    def _is_paused(self, job: JobRecord) -> bool:
+        own = job.overrides is not None and job.overrides.paused is not None
+        return own or (bool(self.holds.teams) and self.holds.of_team(self.with_those_above(job.team)) is not None)
 
     def _drop_pending(self, job: JobId) -> None:
         self.doomed.pop(job, None)
@@ -248,18 +289,20 @@ class ActiveState:
 
     def _live(self, attempt: AttemptRecord, held: tuple[Grant, ...], *, stopping: bool) -> LiveAttempt:
         past, times = self._pasts.get(attempt.job, Past()), self._follower.times(attempt.id)
+        overrides = self.jobs[attempt.job].overrides
         return LiveAttempt(
             attempt=attempt.id,
             job=attempt.job,
-            spec=self.specs[attempt.job],
+            spec=running(self.specs[attempt.job], overrides, held),
             grants=held,
-            submitted_s=self.jobs[attempt.job].submitted_s,
+            submitted_s=in_line_since_s(self.jobs[attempt.job]),
             granted_s=attempt.granted_s,
             resized_s=times.resized_s,
             attained_chip_s=past.attained_chip_s,
             durable_s=times.durable_s,
             evicted_s=max(past.evicted_s, times.shrunk_s),
             stopping=stopping,
+            sized=overrides is not None and bool(overrides.sizes),
             queued=all(one.queued for one in self.allocations_of(attempt.id)),
         )
 
@@ -283,6 +326,12 @@ class ActiveState:
     def _charge(self, allocation: AllocationRecord) -> Charge:
         team = self.specs[self.attempts[allocation.attempt].job].team
         return Charge(team=team, dollars_per_hour=allocation.dollars_per_hour, granted_s=allocation.granted_s)
+
+
+def in_line_since_s(job: JobRecord) -> float:
+    """Returns from when on a job counts as waiting among its team's."""
+    since_s = job.overrides.since_s if job.overrides is not None else None
+    return job.submitted_s if since_s is None else since_s
 
 
 def held(granted: tuple[Grant, ...]) -> dict[NodeName, int]:

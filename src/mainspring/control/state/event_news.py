@@ -32,11 +32,15 @@ class EventTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventNews:
-    """The jobs and the attempts that events since the last look speak of, and what they say of nodes."""
+    """The jobs and the attempts that events since the last look speak of, and what they say of nodes.
+
+    `holds` tells that what people hold of teams, clusters and nodes is another.
+    """
 
     jobs: dict[JobId, None]
     attempts: dict[AttemptId, None]
     evidence: list[Evidence]
+    holds: bool = False
 
 
 _NEVER = EventTimes()
@@ -104,6 +108,8 @@ class EventFollower:
                     self._times[AttemptId(attempt)] = replace(self.times(AttemptId(attempt)), durable_s=time_s)
                 case Renews.NODE:
                     judged = True
+                case Renews.HOLDS:
+                    news = replace(news, holds=True)
         if resized:
             self._take_resizes(connection, since)
         if judged:

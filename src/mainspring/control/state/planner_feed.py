@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import final
 
-from mainspring.control.state.fleet import FleetView
+from mainspring.control.state.fleet import FleetView, Holds
 from mainspring.domain.fleet import Inventory, NodeCondition
 from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName
 from mainspring.domain.plan import Grant
@@ -25,7 +25,7 @@ class PlannerFeed:
         self.version = 0
         self._pending: dict[JobId, None] = {}
         self._shown: dict[AttemptId, tuple[Grant, ...]] = {}
-        self._fleet_shown: tuple[int, object] = (-1, None)
+        self._fleet_shown: tuple[int, object, object] = (-1, None, None)
         self._inventories: dict[ClusterName, Inventory] = {}
 
     @property
@@ -47,19 +47,22 @@ class PlannerFeed:
         fleet: FleetView,
         silent_s: Mapping[ClusterName, float],
         strays: Mapping[ClusterName, frozenset[NodeName]],
+        holds: Holds,
     ) -> None:
         """Tells what the engines said.
 
         Args:
             silent_s: For how long each of those that do not answer has not.
             strays: Nodes on which nothing new is placed.
+            holds: What people hold: neither is anything there.
         """
         seen = fleet.seen()
-        if (fleet.version, strays) != self._fleet_shown:
-            self._fleet_shown = (fleet.version, strays)
+        if (fleet.version, strays, holds) != self._fleet_shown:
+            self._fleet_shown = (fleet.version, strays, holds)
             self.version += 1
             self._inventories = {
-                name: _without(one.inventory, strays.get(name, frozenset())) for name, one in seen.items()
+                name: _without(holds.applied(one.inventory), strays.get(name, frozenset()))
+                for name, one in seen.items()
             }
         for name, inventory in self._inventories.items():
             self.builder.set_inventory(inventory, answering=seen[name].answering, silent_s=silent_s.get(name, 0.0))

@@ -22,13 +22,14 @@ class TeamAccounts:
         self.tree: tuple[Team, ...] = ()
         self._rows: list[tuple[str, str]] | None = None
         self._spending = Spending()
+        self._lines: dict[TeamName, tuple[TeamName, ...]] = {}
 
     def changed(self, connection: sa.Connection, now_s: float) -> bool:
         """Reads the tree again; returns whether it is another."""
         rows = [(row.name, row.facts) for row in connection.execute(sa.select(teams).order_by(teams.c.name))]
         if rows == self._rows:
             return False
-        self._rows = rows
+        self._rows, self._lines = rows, {}
         self.tree = tuple(read_text(Team, facts) for _, facts in rows)
         self._spending.reach(connection, self.tree, now_s)
         return True
@@ -43,4 +44,6 @@ class TeamAccounts:
 
     def with_those_above(self, team: TeamName) -> tuple[TeamName, ...]:
         """Returns a team and the teams above it, nearest first."""
-        return with_those_above(self.tree, team)
+        if team not in self._lines:
+            self._lines[team] = with_those_above(self.tree, team)
+        return self._lines[team]

@@ -7,7 +7,7 @@ attempt grows by one more, and shrinks by ending one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import sqlalchemy as sa
@@ -17,7 +17,7 @@ from mainspring.control.store.schema import ALLOCATION_ROWS, allocations
 from mainspring.control.store.schema import AllocationRecord as AllocationRecord
 from mainspring.domain.errors import NotFound
 from mainspring.domain.ids import AllocationId, AttemptId, NodeName, RoleName
-from mainspring.domain.job import Option, Role
+from mainspring.domain.job import JobSpec, Option, Overrides, Role
 from mainspring.domain.life import AllocationState, ended
 from mainspring.domain.plan import Grant
 
@@ -203,6 +203,30 @@ def ranks_min(role: Role, grant: Grant) -> int:
     """
     option = role.options[grant.option]
     return (option.replicas_min - role.spares) * ranks_per_replica(grant, option)
+
+
+def running(spec: JobSpec, overrides: Overrides | None, held: Sequence[Grant]) -> JobSpec:
+    """Returns what plans may make of an attempt that runs: of an elastic role what was said since, as far as it goes.
+
+    Its lead was told the fewest replicas that it can run with, and would end with fewer: what is below that counts from
+    the next attempt on. So does all that is said of a role that cannot change its size.
+
+    Args:
+        spec: What is to run now.
+        overrides: What was said since it was submitted.
+        held: What the attempt holds.
+    """
+    sizes = []
+    options = {role.name: role.options for role in spec.roles}
+    for size in overrides.sizes if overrides is not None else ():
+        for grant in (each for each in held if each.role == size.role):
+            replicas = sum(grant.ranks) // ranks_per_replica(grant, options[grant.role][grant.option])
+            if size.spec_least == size.spec_most:
+                sizes.append(replace(size, least=replicas, most=replicas))
+            else:
+                floor = min(size.spec_least, replicas)
+                sizes.append(replace(size, least=max(size.least, floor), most=max(size.most, floor)))
+    return spec.sized(sizes)
 
 
 def split(grant: Grant, option: Option) -> tuple[Grant, ...]:

@@ -52,14 +52,16 @@ class StopCause(str, Enum):
     CANCEL = "cancel"
     EVICT = "evict"
     RESIZE = "resize"  # To run again with more or fewer replicas.
+    HOLD = "hold"  # Somebody paused it, or drains where it is.
+    REQUEUE = "requeue"  # Somebody wants it to start anew.
     LOST = "lost"
     TAKEN = "taken"  # Its cluster took it back.
     REFUSED = "refused"  # What it is to be given is gone: a secret.
     FENCED = "fenced"  # Its cluster was given up; what may still run there no longer counts.
 
 
-# By a plan, or by the cluster: the job is queued again, and nothing is held against it.
-DISPLACED = (StopCause.EVICT, StopCause.RESIZE, StopCause.TAKEN)
+# By a plan, by people, or by the cluster: the job is queued again, and nothing is held against it.
+DISPLACED = (StopCause.EVICT, StopCause.RESIZE, StopCause.HOLD, StopCause.REQUEUE, StopCause.TAKEN)
 _OWN_END = (AttemptState.LOST, AttemptState.CANCELLED)  # Outcomes by which a lead may tell of a cluster's doing.
 _ASKED = (StopCause.CANCEL, *DISPLACED)
 
@@ -146,7 +148,7 @@ class StateWriter:
         self,
         told: AnyEvent | LeadEvent,
         *,
-        job: JobId,
+        job: JobId | None,
         attempt: AttemptId | None = None,
         time_s: float | None = None,
     ) -> None:
@@ -154,6 +156,7 @@ class StateWriter:
 
         Args:
             told: What happened; what a lead tells is kept as it told it.
+            job: To which job, None for none.
             attempt: To which attempt, if to one.
             time_s: When it happened, if not now.
         """

@@ -27,6 +27,7 @@ from sqlalchemy import (
 
 from mainspring.control.store.rows import RowMapping
 from mainspring.domain.ids import SECRET_NAME_LENGTH_MAX, AllocationId, AttemptId, ClusterName, JobId, TeamName
+from mainspring.domain.job import Overrides
 from mainspring.domain.life import AllocationState, AttemptState, JobState
 from mainspring.domain.wire import Detail
 
@@ -62,6 +63,7 @@ jobs = Table(
     Column("array_index", Integer, nullable=True),
     Column("array_count", Integer, nullable=True),
     Column("owner", String(ID_LENGTH_MAX), nullable=False, default=""),  # Who submitted it.
+    Column("overrides", Text, nullable=True),  # What was said of it since; NULL for nothing.
     UniqueConstraint("team", "submit_key", name="jobs_team_submit_key"),
     Index("jobs_array", "array_id", "array_index"),
     Index("jobs_state", "state", "ordinal"),
@@ -250,6 +252,29 @@ blocks = Table(
     Column("made_s", Double, nullable=False),
 )
 
+holds = Table(
+    "holds",
+    metadata,
+    _id("team", primary_key=True),  # "" for a cluster, or a node of one.
+    _id("cluster", primary_key=True),
+    Column("node", String(255), primary_key=True),
+    Column("drain", Boolean, nullable=False),
+    Column("by", String(255), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("since_s", Double, nullable=False),
+)
+
+repeats = Table(
+    "repeats",
+    metadata,
+    _id("token", primary_key=True),
+    Column("key_sha256", String(64), primary_key=True),
+    Column("fingerprint", String(64), nullable=False),  # Of the request that the key was drawn for.
+    Column("answer", Text, nullable=False),  # Encrypted under the key, which is not kept.
+    Column("made_s", Double, nullable=False),
+    Index("repeats_made", "made_s"),
+)
+
 leases = Table(
     "leases",
     metadata,
@@ -268,6 +293,7 @@ class JobRecord:
     """One job, but for its spec, which is read apart because it never changes; its newest metrics and its result.
 
     A job of an array knows the array by its first job, and its own place in it; any other job has None there.
+    `overrides` are what was said of it since it was submitted.
     """
 
     ordinal: int
@@ -285,6 +311,7 @@ class JobRecord:
     array_index: int | None
     array_count: int | None
     owner: str
+    overrides: Overrides | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

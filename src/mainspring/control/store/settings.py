@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mainspring.domain.team import Limits
+from mainspring.domain.team import WaitingLimits
 from mainspring.objects import Grants
 
 
@@ -54,7 +54,7 @@ class Settings:
     plan_s: float = 10.0
     one_line: bool = False
     run_as: Mapping[str, str] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
+    limits: WaitingLimits = field(default_factory=WaitingLimits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

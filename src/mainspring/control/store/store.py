@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Lock
+from threading import Lock, local
 from typing import Any, Generic, TypeVar, cast, final
 
 import sqlalchemy as sa
@@ -60,6 +60,7 @@ class Store:
         self._turn = Lock()
         isolated = engine if self._sqlite else engine.execution_options(isolation_level="REPEATABLE READ")
         self._reader = isolated
+        self._own = local()
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
@@ -68,6 +69,9 @@ class Store:
         Raises:
             Unavailable: The database does not answer.
         """
+        if self._joined is not None:
+            yield self._joined
+            return
         with _told("read the store"), self._reader.connect() as connection:
             yield connection
 
@@ -83,6 +87,10 @@ class Store:
             StorageFull: No room on the database's disk.
             Unavailable: The database does not answer.
         """
+        if self._joined is not None:
+            assert lease is None
+            yield self._joined
+            return
         with self._turn, _told("write the store"), self.engine.connect() as connection:
             connection = connection.execution_options(writes=True)
             with connection.begin():
@@ -92,6 +100,25 @@ class Store:
                 if lease is not None:
                     _check_lease(connection, lease)
                 yield connection
+
+    @contextmanager
+    def joined(self) -> Iterator[sa.Connection]:
+        """Yields a connection as `write` does; what this thread reads and writes meanwhile is part of it.
+
+        Raises:
+            StorageFull: No room on the database's disk.
+            Unavailable: The database does not answer.
+        """
+        with self.write() as connection:
+            self._own.connection = connection
+            try:
+                yield connection
+            finally:
+                self._own.connection = None
+
+    @property
+    def _joined(self) -> sa.Connection | None:
+        return getattr(self._own, "connection", None)
 
     def lead(self, holder: str, *, now_s: float, lease_s: float, stale: Lease | None = None) -> Lease:
         """Returns the lease, taken or renewed; or as it stands while another holds it.

@@ -83,9 +83,10 @@ class Caller:
         whose = [Whose.ANY]
         if self.covers(connection, team):
             whose += [Whose.TEAM, *([Whose.OWN] if owner and owner == self.holder else ())]
+            whose += [Whose.LAB] if team == LAB else []
         roles = {role for each in whose for role in RIGHTS.get((right, each), ())}
         if self.role not in roles:
-            wanted = {role for each in (Whose.ANY, Whose.TEAM) for role in RIGHTS.get((right, each), ())}
+            wanted = {role for each in (Whose.ANY, Whose.LAB, Whose.TEAM) for role in RIGHTS.get((right, each), ())}
             raise _refused(right, self, wanted, team)
 
     def covers(self, connection: sa.Connection, team: TeamName) -> bool:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from mainspring.lazy import names_of
 
 if TYPE_CHECKING:
-    from mainspring.domain.answers.arrivals import ArrivalView, Claim, Standing
-    from mainspring.domain.answers.clusters import ClusterView, TeamUse, TeamView, Waiting
+    from mainspring.domain.answers.arrivals import ArrivalView, RecordingClaim, Standing
+    from mainspring.domain.answers.clusters import ClusterView, NodeView, TeamUse, TeamView, WaitingUse
     from mainspring.domain.answers.health import Health, HealthCheck, HealthStatus
     from mainspring.domain.answers.jobs import (
         BATCH_MAX,
@@ -38,10 +38,12 @@ if TYPE_CHECKING:
         CHANGES_MAX,
         SHOWN_MAX,
         AddNodes,
+        PlanLine,
         PlannedStart,
         PlanView,
         Remedy,
         Shift,
+        Verdict,
         WaitView,
         WhatIf,
         WhatIfAnswer,
@@ -49,5 +51,6 @@ if TYPE_CHECKING:
     )
     from mainspring.domain.answers.problems import PROBLEM_TYPE, Problem, error_of, problem_of
     from mainspring.domain.answers.secrets import NewSecret, SecretsRotated, SecretView
+    from mainspring.domain.answers.steering import REASON_MAX, HoldView, NewHold, NewPriority, NewSize, QueuePlace
 else:
     __getattr__, __dir__ = names_of(__name__)

@@ -17,8 +17,8 @@ class Standing(str, Enum):
     REFUSED = "refused"  # Some or all of it is left out; the file is kept.
 
 
-@message("Claim")
-class Claim:
+@message("RecordingClaim")
+class RecordingClaim:
     """Bytes of recordings that are in no dataset yet: who sends them, a person or a robot, and of which team."""
 
     holder: str

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mainspring.domain.codec import message
-from mainspring.domain.fleet import AvoidedNode, Inventory
+from mainspring.domain.fleet import AvoidedNode, Inventory, Node
 from mainspring.domain.ids import ChipName
+from mainspring.domain.job import Hold
 from mainspring.domain.team import Team
 
 
@@ -14,7 +15,8 @@ from mainspring.domain.team import Team
 class ClusterView:
     """One cluster, for people: its inventory, and thousandths of chips of ours in use by node name.
 
-    `avoided` are the nodes that all jobs keep away from for a while, since several were lost there.
+    `avoided` are the nodes that all jobs keep away from for a while, since several were lost there. `hold` keeps
+    everything from starting there; nodes that are drained are cordoned by whoever drains them.
     """
 
     inventory: Inventory
@@ -22,6 +24,7 @@ class ClusterView:
     answering: bool
     seen_s: float
     avoided: tuple[AvoidedNode, ...] = ()
+    hold: Hold | None = None
 
 
 @message("TeamUse")
@@ -32,8 +35,8 @@ class TeamUse:
     dollars: float
 
 
-@message("Waiting")
-class Waiting:
+@message("WaitingUse")
+class WaitingUse:
     """What waits here of a person, or of a team and those below it: jobs that have not ended, bytes of recordings that
     are in no dataset yet, and the most that may, None for no limit of theirs.
     """
@@ -46,8 +49,21 @@ class Waiting:
 
 @message("TeamView")
 class TeamView:
-    """One team, for people; `use` is None while no plan has been made here."""
+    """One team, for people; `use` is None while no plan has been made here. `hold` keeps its jobs from starting."""
 
     team: Team
     use: TeamUse | None = None
-    waiting: Waiting | None = None
+    waiting: WaitingUse | None = None
+    hold: Hold | None = None
+
+
+@message("NodeView")
+class NodeView:
+    """One node of a cluster, or one slot, as its engine sees it, or held; thousandths of its chips in use by us.
+
+    `avoided` tells until when all jobs keep away from it.
+    """
+
+    node: Node
+    used_chip_milli: int
+    avoided: AvoidedNode | None = None

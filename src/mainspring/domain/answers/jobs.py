@@ -10,7 +10,7 @@ from mainspring.domain.codec import message
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.goodput import Goodput
 from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName
-from mainspring.domain.job import ARRAY_MAX, JobSpec
+from mainspring.domain.job import ARRAY_MAX, Hold, JobSpec, Overrides
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.wire.facts import AtRisk, Detail, RankStatus
 
@@ -148,7 +148,8 @@ class JobCounts:
 class JobView:
     """One job, for people. `owner` submitted it, "" where nobody knows.
 
-    While it waits, `start_s` is when it is expected to start: `exact` when room is kept.
+    While it waits, `start_s` is when it is expected to start: `exact` when room is kept. `overrides` is what was said
+    of it since; `hold` is what keeps it from starting, its own or its team's, until it has ended.
     """
 
     id: JobId
@@ -166,3 +167,5 @@ class JobView:
     exact: bool = False
     array: ArrayView | None = None
     owner: str = ""
+    overrides: Overrides | None = None
+    hold: Hold | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from mainspring.domain.answers.clusters import Waiting
+from mainspring.domain.answers.clusters import WaitingUse
 from mainspring.domain.codec import message
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.ids import NAME_LENGTH_MAX, TeamName, checked_holder, checked_name
@@ -56,7 +56,7 @@ class Person:
     team: TeamName
     role: TeamRole
     expires_s: float | None
-    waiting: Waiting | None = None
+    waiting: WaitingUse | None = None
 
 
 @message("TokenView")

@@ -9,6 +9,7 @@ from mainspring.domain.codec import message
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.fleet import AvoidedNode
 from mainspring.domain.ids import ClusterName, JobId, NodeName
+from mainspring.domain.job import Hold
 from mainspring.domain.life import JobState
 from mainspring.domain.plan import Candidate, Evict, Limit, Move, Provision, Reservation, Resize
 from mainspring.domain.team import Team
@@ -32,7 +33,8 @@ class Why:
 
     For a job that waits: the binding limit, whose it is, how many chips short, when the job is expected to start
     (`exact` when room is kept from then on), and what would start it now. `avoided` are the nodes where its attempts
-    were lost and that it keeps away from.
+    were lost and that it keeps away from. `holds` are what people keep it from: itself, its team, or clusters and nodes
+    that could run it.
     """
 
     job: JobId
@@ -47,6 +49,7 @@ class Why:
     exact: bool = False
     remedies: tuple[Remedy, ...] = ()
     avoided: tuple[AvoidedNode, ...] = ()
+    holds: tuple[Hold, ...] = ()
 
 
 @message("PlannedStart")
@@ -92,6 +95,29 @@ class PlanView:
     provisions: tuple[Provision, ...]
     reservations: tuple[Reservation, ...]
     waits: tuple[WaitView, ...]
+
+
+@message("PlanLine")
+class PlanLine:
+    """One plan that changed something: how many jobs it started, and ended for others, and how many waited."""
+
+    number: int
+    made_s: float
+    starts: int
+    evicts: int
+    waits: int
+
+
+@message("Verdict")
+class Verdict:
+    """What jobs wait for: how many of them, the first one, and when the first start is expected, if one can know."""
+
+    limit: Limit
+    where: str
+    reason: str
+    count: int
+    first: JobId
+    start_s: float | None
 
 
 @message("AddNodes")

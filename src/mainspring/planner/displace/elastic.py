@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -43,20 +44,31 @@ class _Elastic:
         """Returns how many it has."""
         return sum(self.grant.ranks) // self.nodes_per_replica
 
+    @property
+    def is_short(self) -> bool:
+        """Returns whether it has fewer than it is to have at least."""
+        return self.replicas < self.option.replicas_min
 
-def _elastic(snapshot: Snapshot, rows: Integers) -> Iterator[_Elastic]:
-    """Yields the elastic roles of some live attempts that hold whole chips, or cores alone."""
+
+def _elastic(snapshot: Snapshot, rows: Integers, *, sized: bool = False) -> Iterator[_Elastic]:
+    """Yields the elastic roles of some live attempts that hold whole chips, or cores alone.
+
+    Args:
+        sized: Whether people have said other sizes of them: then one that has not the size it is to have is elastic.
+    """
     live = snapshot.live
     shapes = live.shape[rows]
-    able = [shape for shape in np.unique(shapes).tolist() if _can_change(snapshot, shape)]
+    able = [shape for shape in np.unique(shapes).tolist() if sized or _can_change(snapshot, shape)]
     for row in rows[np.isin(shapes, able)].tolist() if able else ():
         options = {role.name: role.options for role in snapshot.shapes[int(live.shape[row])].roles}
         first = int(np.searchsorted(live.held_by, row))
         for number, grant in enumerate(live.grants[row]):
             option = options[grant.role][grant.option]
             shares = 0 < option.chip_milli < MILLI
-            if option.replicas_min < option.replicas and not shares:
-                yield _Elastic(row=row, role=number, grant=grant, option=option, first=first)
+            found = _Elastic(row=row, role=number, grant=grant, option=option, first=first)
+            misfits = sized and not option.replicas_min <= found.replicas <= option.replicas
+            if (option.replicas_min < option.replicas or misfits) and not shares:
+                yield found
             first += sum(grant.ranks) if shares else len(grant.nodes)
 
 
@@ -190,15 +202,7 @@ def resizes(ground: ReclaimableCapacity, parts: Parts, shrunk: Integers) -> tupl
             lost = int(things.whole[mine].sum()) * MILLI if grant.chip_milli[place] else int(things.cpu[mine].sum())
             held = grant.chip_milli[place] or int(live.held_cpu_milli[elastic.first + place])
             ranks[place] -= round(lost * grant.ranks[place] / held)
-        kept = [place for place in range(len(ranks)) if ranks[place]]
-        left = Grant(
-            role=grant.role,
-            option=grant.option,
-            cluster=grant.cluster,
-            nodes=tuple(grant.nodes[place] for place in kept),
-            chip_milli=tuple(grant.chip_milli[place] // grant.ranks[place] * ranks[place] for place in kept),
-            ranks=tuple(ranks[place] for place in kept),
-        )
+        left = _kept(grant, ranks)
         replicas = sum(left.ranks) // elastic.nodes_per_replica
         made.append(
             Resize(
@@ -213,6 +217,47 @@ def resizes(ground: ReclaimableCapacity, parts: Parts, shrunk: Integers) -> tupl
     return tuple(made)
 
 
+def shrink(snapshot: Snapshot, rows: Integers) -> tuple[Resize, ...]:
+    """Returns which elastic roles give up what they have beyond the size that people said of them.
+
+    Their last nodes go, which came last: the lead and what the role cannot do without are on the first.
+
+    Args:
+        rows: Live attempts that may be touched.
+    """
+    live = snapshot.live
+    made: list[Resize] = []
+    for elastic in _elastic(snapshot, rows[live.sized[rows]], sized=True):
+        if elastic.replicas <= elastic.option.replicas:
+            continue
+        left, grant = elastic.option.replicas * elastic.nodes_per_replica, elastic.grant
+        ranks = [min(own, max(0, left - sum(grant.ranks[:place]))) for place, own in enumerate(grant.ranks)]
+        made.append(
+            Resize(
+                attempt=live.attempts[elastic.row],
+                job=live.jobs[elastic.row],
+                role=grant.role,
+                replicas=elastic.option.replicas,
+                grant=_kept(grant, ranks),
+                reason=f"shrinks from {elastic.replicas} to {elastic.option.replicas} replicas, as was asked",
+            )
+        )
+    return tuple(made)
+
+
+def _kept(grant: Grant, ranks: Sequence[int]) -> Grant:
+    """Returns what a role holds with fewer ranks on its nodes; nodes left with none go."""
+    kept = [place for place in range(len(ranks)) if ranks[place]]
+    return Grant(
+        role=grant.role,
+        option=grant.option,
+        cluster=grant.cluster,
+        nodes=tuple(grant.nodes[place] for place in kept),
+        chip_milli=tuple(grant.chip_milli[place] // grant.ranks[place] * ranks[place] for place in kept),
+        ranks=tuple(ranks[place] for place in kept),
+    )
+
+
 def grow(
     room: FreeCapacity,
     policy: Policy,
@@ -224,6 +269,8 @@ def grow(
 ) -> tuple[Resize, ...]:
     """Returns which elastic roles grow into idle room, where the replicas won soon make up for the restart.
 
+    One that has fewer than people said of it grows whatever that costs, and however lately it changed.
+
     Args:
         room: What is free; what they grow into is taken.
         policy: Says what a restart costs, and how long an attempt is left alone.
@@ -233,19 +280,20 @@ def grow(
     """
     snapshot = room.snapshot
     live, clusters = snapshot.live, snapshot.clusters
-    open_ = clusters.answering & ~clusters.delegated
+    open_ = np.append(clusters.answering & ~clusters.delegated, False)  # The last: unknown.
     for cluster in crowded:
         open_[cluster] = False
     left_alone = now_s - np.maximum(live.granted_s, live.resized_s) >= policy.runtime_min_s
-    calm = left_alone & ~live.stopping & (live.cluster != NONE)
-    if not calm.any():
-        return ()
-    rows = np.flatnonzero(calm & open_[live.cluster])
+    free = ~live.stopping & open_[live.cluster]
+    rows = np.flatnonzero(free & left_alone & ~live.sized)
+    said = np.flatnonzero(free & live.sized)
     made: list[Resize] = []
     grown: set[int] = set()
-    for elastic in _elastic(snapshot, rows):
+    for elastic in chain(_elastic(snapshot, said, sized=True), _elastic(snapshot, rows)):
         if len(made) == GROWTHS_MAX:
             break
+        if not (left_alone[elastic.row] or elastic.is_short):
+            continue
         if elastic.row in grown or live.attempts[elastic.row] in ending:
             continue
         resize = _grown(room, policy, now_s, elastic, entitlement)
@@ -267,7 +315,8 @@ def _grown(
     fits = min(wanted, most(caps, pool.tree, _ask(pool, 0)) // pool.units_per_replica)
     more = fits - fits % pool.together
     pays_s = min(GROWTH_PAYS_S, max(0.0, float(live.ends_s[row]) - now_s))
-    if more <= 0 or more * pays_s < (elastic.replicas + more) * policy.restart_s:
+    pays = elastic.is_short or more * pays_s >= (elastic.replicas + more) * policy.restart_s
+    if more <= 0 or not pays:
         return None
     team = int(live.team[row])
     charge = _charge(room, pool, more)

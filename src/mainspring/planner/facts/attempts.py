@@ -50,7 +50,12 @@ class Attempts:
             if known.granted_s != attempt.granted_s:
                 self._table.set(name, "predicted_s", -inf)
             changes = {"granted_s": attempt.granted_s, "durable_s": durable_s, "stopping": attempt.stopping}
-            for column, value in {**changes, "queued": attempt.queued}.items():
+            asked = {
+                "shape": shape,
+                "tier": attempt.spec.tier.rank,
+                "sized": attempt.sized,
+            }  # People may change what a job asks for.
+            for column, value in {**changes, **asked, "queued": attempt.queued}.items():
                 self._table.set(name, column, value)
             return
         if known is not None:

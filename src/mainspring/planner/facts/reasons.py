@@ -28,7 +28,7 @@ class BindingLimit:
     @property
     def reason(self) -> str:
         """Returns it as one sentence that says where."""
-        if self.limit in (Limit.QUOTA, Limit.BUDGET, Limit.SEARCH, Limit.DEPENDENCY) or not self.where:
+        if self.limit in (Limit.QUOTA, Limit.BUDGET, Limit.SEARCH, Limit.DEPENDENCY, Limit.PAUSED) or not self.where:
             return self.text
         return f"{self.where}: {self.text}"
 

@@ -207,6 +207,7 @@ class LiveAttempt:
         durable_s: When its newest durable checkpoint was taken; None before the first.
         evicted_s: When an attempt of its job was last evicted.
         stopping: Whether it was asked to end already.
+        sized: Whether people have said another size of it since it was submitted: then it is brought to that.
         queued: Whether it waits in its cluster's own queue: it has had nothing yet.
     """
 
@@ -221,6 +222,7 @@ class LiveAttempt:
     durable_s: float | None = None
     evicted_s: float = -inf
     stopping: bool = False
+    sized: bool = False
     queued: bool = False
 
 
@@ -244,6 +246,7 @@ class Live:
         ends_s: When it is expected to end, infinity when nobody can know.
         ends_safe_s: When it will very likely have ended, infinity when nobody can know.
         stopping: Whether it was asked to end already: what it holds comes free soon.
+        sized: Whether people have said another size of it since it was submitted.
         chip_milli: What it holds in all.
         held_by: For each thing held: row of the attempt.
         held_node: For each thing held: row of the node, or `NONE` when its cluster no longer lists it.
@@ -270,6 +273,7 @@ class Live:
     ends_s: Annotated[Floats, UNKNOWN]
     ends_safe_s: Annotated[Floats, UNKNOWN]
     stopping: Flags
+    sized: Flags
     chip_milli: Integers
     held_by: Annotated[Integers, Column(of="held")]
     held_node: Annotated[Integers, Column(of="held")]
@@ -290,6 +294,7 @@ class PendingJob:
         attained_chip_s: Chip-seconds its earlier attempts had.
         evicted_s: When an attempt of it was last evicted.
         blocked: Whether a job it comes after has not succeeded yet.
+        paused: Whether somebody keeps it from starting.
         avoid: Clusters that took it back: until when it is not to be placed there.
         avoid_nodes: Nodes where its attempts were lost, each once.
     """
@@ -300,6 +305,7 @@ class PendingJob:
     attained_chip_s: float = 0.0
     evicted_s: float = -inf
     blocked: bool = False
+    paused: bool = False
     avoid: Mapping[ClusterName, float] = field(default_factory=dict)
     avoid_nodes: tuple[AvoidedNode, ...] = ()
 
@@ -319,6 +325,7 @@ class Pending:
         duration_s: How long it is expected to run, infinity when nobody can know.
         duration_safe_s: How long it will very likely run at most, infinity when nobody can know.
         blocked: Whether a job it comes after has not succeeded yet.
+        paused: Whether somebody keeps it from starting.
     """
 
     jobs: tuple[JobId, ...]
@@ -331,6 +338,7 @@ class Pending:
     duration_s: Annotated[Floats, UNKNOWN]
     duration_safe_s: Annotated[Floats, UNKNOWN]
     blocked: Flags
+    paused: Flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

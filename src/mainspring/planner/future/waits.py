@@ -165,11 +165,14 @@ class Waiting:
             place = np.minimum(np.searchsorted(codes, asked), len(codes) - 1)
             cause = np.where(codes[place] == asked, numbers[place], cause)
         cause = np.where(self._of_row[rows] != NONE, self._of_row[rows], cause)
-        blocked = pending.blocked[rows] & (cause == NONE)
-        if blocked.any():
-            text = "a job it comes after has not succeeded yet"
-            bar = BindingLimit(limit=Limit.DEPENDENCY, where="", short_by=0.0, text=text)
-            cause = np.where(blocked, self._cause(_Cause(bar=bar, menu=None, code=0, team=NONE)), cause)
+        # Out of the queue, whatever became of others of their shape.
+        for out, limit, text in (
+            (pending.blocked[rows], Limit.DEPENDENCY, "a job it comes after has not succeeded yet"),
+            (pending.paused[rows], Limit.PAUSED, "somebody has paused it, or its team"),
+        ):
+            if out.any():
+                bar = BindingLimit(limit=limit, where="", short_by=0.0, text=text)
+                cause = np.where(out, self._cause(_Cause(bar=bar, menu=None, code=0, team=NONE)), cause)
         if (cause == NONE).any():
             assert spent, "every job popped has a cause"
             text = "the plan's work budget ran out before this job's turn"

@@ -49,7 +49,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Buckets:
-    """Jobs that are not blocked, bucket by bucket: first what each job is, then what each bucket is.
+    """Jobs that are neither blocked nor paused, bucket by bucket: first what each job is, then what each bucket is.
 
     `next` and `end` bound the jobs of a bucket that are left. Columns that are looked at one by one are lists.
     """
@@ -112,7 +112,7 @@ class _Closed:
 
 
 class Queue:
-    """Pending jobs in order; blocked ones are left out.
+    """Pending jobs in order; blocked and paused ones are left out.
 
     Args:
         entitlement: What teams hold, kept up to date by others while the queue is emptied.
@@ -133,7 +133,7 @@ class Queue:
         size = self._sized(snapshot)
         self._kind = (pending.team * self._ranks + rank) * len(self._sizes) + size  # Of a job: its team, rank and size.
         rows = np.argsort(self._age)
-        rows = rows[~pending.blocked[rows]]
+        rows = rows[~(pending.blocked | pending.paused)[rows]]
         rows = rows[np.argsort(self._kind[rows], kind="stable")]
         own = self._kind[rows]
         first = np.flatnonzero(np.append(True, own[1:] != own[:-1])) if len(rows) else rows
@@ -200,7 +200,7 @@ class Queue:
         self._closed.close_for_team(shape, team)
 
     def order(self, rows: Integers) -> Integers:
-        """Returns pending rows in the order of the queue, blocked and closed ones too, by what teams hold now.
+        """Returns pending rows in the order of the queue, blocked, paused and closed ones too, by what teams hold now.
 
         Args:
             rows: Of the pending table.

@@ -40,6 +40,7 @@ class Rates:
         starts: A cluster with a queue of its own lets something start.
         submit: Somebody submits a job, or a few.
         cancel: Somebody cancels a job.
+        steer: Somebody pauses, resumes, requeues, ranks or resizes a job, or holds or releases a team, cluster or node.
         clock_jump: The machine's clock is set back or forward.
         clock_leap: The same, past every bound there is.
         pace: How much longer than most a step lasts: some worlds are seen over a longer time.
@@ -60,6 +61,7 @@ class Rates:
     starts: float = 1.0
     submit: float = 0.0
     cancel: float = 0.0
+    steer: float = 0.0
     clock_jump: float = 0.0
     clock_leap: float = 0.0
     pace: float = 1.0
@@ -112,6 +114,7 @@ def draw_rates(dice: SeededDice) -> Rates:
         clock_jump=rate(0.02),
         clock_leap=rate(0.005),
         pace=4.0 if chance(dice, 0.3) else 1.0,
+        steer=rate(0.1),
     )
 
 

@@ -13,11 +13,11 @@ from mainspring.control import Settings, Store
 from mainspring.control.service.views import view_job
 from mainspring.control.store.holdings import ALLOCATION_LIVE, grants, live_allocations_of, merged, parts
 from mainspring.control.store.ledger import DISPLACED, StopCause
-from mainspring.control.store.records import ATTEMPT_LIVE, JOB_LIVE, events_since, jobs_by_id, tenants
+from mainspring.control.store.records import ATTEMPT_LIVE, JOB_LIVE, events_since, jobs_by_id, read_text, tenants
 from mainspring.control.store.schema import allocations, attempts, events, jobs, tallies, whys
 from mainspring.domain.answers import Event
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName, TeamName
-from mainspring.domain.job import MILLI
+from mainspring.domain.job import MILLI, Overrides
 from mainspring.domain.life import AllocationState, AttemptState, JobState, ended
 from mainspring.domain.wire.events import TOLD_BY_CONTROLLER
 from mainspring.domain.wire.events.attempts import AttemptEndedEvent, AttemptGrantedEvent, AttemptStoppingEvent
@@ -56,6 +56,7 @@ _PROMISES_TOLD = (  # A job that starts has had what it was promised.
 )
 _WAITING = sa.select(jobs.c.id).where(jobs.c.state == JobState.QUEUED.value)
 _JOBS = sa.select(jobs.c.id, jobs.c.state)
+_OVERRIDDEN = sa.select(jobs.c.id, jobs.c.overrides).where(jobs.c.overrides.is_not(None))
 _ENDED = sa.select(attempts.c.id, attempts.c.state).where(attempts.c.state.not_in(ATTEMPT_LIVE))
 _LIVE_ALLOCATIONS = (
     sa.select(
@@ -104,6 +105,7 @@ class Invariants:
         self._heard_s: dict[AttemptId, float] = {}
         self._jumped_s = -1.0
         self._epochs: dict[str, int] = {}
+        self._paused: dict[str, str] = {}
 
     def close(self) -> None:
         """Lets go of the store."""
@@ -143,6 +145,7 @@ class Invariants:
             self._check_jobs(states)
             assert connection.execute(_TALLIED).scalar() == connection.execute(_LIVE).scalar(), "tallies are wrong"
             self._check_attempts(connection, states)
+            self._check_paused(connection, states)
             self._check_engines(connection)
             self._check_holdings(connection)
             self._check_given_up(connection)
@@ -262,6 +265,17 @@ class Invariants:
             assert len(live.get(job, [])) == wanted, f"{job} is {state.value} with live attempts {live.get(job, [])}"
             early = [other for other in self._after[job] if states[other] is not JobState.SUCCEEDED]
             assert not (wanted and early), f"{job} is {state.value} before {early}, which it comes after"
+
+    def _check_paused(self, connection: sa.Connection, states: Mapping[JobId, JobState]) -> None:
+        """Checks that no job starts while somebody keeps it from running."""
+        paused: dict[str, str] = {}
+        for row in connection.execute(_OVERRIDDEN):
+            hold = read_text(Overrides, row.overrides).paused
+            started = states[row.id] in (JobState.STARTING, JobState.RUNNING)
+            if hold is not None and not started:
+                paused[row.id] = str(hold)
+            assert not started or str(hold) != self._paused.get(row.id), f"{row.id} is paused, and has started"
+        self._paused = paused
 
     def _check_engines(self, connection: sa.Connection) -> None:
         known = {row.id: row for row in connection.execute(_LIVE_ALLOCATIONS)}

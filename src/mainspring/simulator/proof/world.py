@@ -22,6 +22,7 @@ from mainspring.simulator.proof.cluster import SimulatedCluster
 from mainspring.simulator.proof.draws import CHIP, Rates, draw_inventories, draw_limits, draw_rates, draw_submit
 from mainspring.simulator.proof.gangs import Gangs
 from mainspring.simulator.proof.invariants import Invariants
+from mainspring.simulator.proof.steering import let_go, steer
 from mainspring.simulator.proof.store_faults import StoreFaults
 from mainspring.testing import FakeClock, FakeEngine, SeededDice
 
@@ -184,6 +185,7 @@ class World:
         self._rates, self._gangs.faults, self._faults.rates = quiet, quiet.gangs, quiet.store
         self._stale.clear()
         self._now.tick = self._now.loop.steps()
+        let_go(self._now.control, self._live())
         self._outages = _Outages()
         self._gangs.heal()
         for cluster in self._clusters.values():
@@ -292,6 +294,8 @@ class World:
             self._submit()
         if chance(luck, rates.cancel):
             self._cancel()
+        if chance(luck, rates.steer):
+            self._say(steer(self._reached(), luck, self._live(), list(self._limits)))
         if chance(luck, rates.crash):
             self._crash()
         if self._stale and chance(luck, 0.3):
@@ -340,8 +344,11 @@ class World:
             cluster.inner.take_back(allocation, "others come first", grace_s=float(pick(luck, 30)))
             self._say(f"{name} takes back {allocation}")
 
+    def _live(self) -> list[JobId]:
+        return [job for job, state in self._laws.states().items() if not ended(state)]
+
     def _cancel(self) -> None:
-        live = [job for job, state in self._laws.states().items() if not ended(state)]
+        live = self._live()
         if not live:
             return
         job = live[pick(self._luck, len(live))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias, final
 
-from mainspring.domain.ids import ClusterName, JobId, TeamName
+from mainspring.domain.ids import ClusterName, JobId, NodeName, RoleName, TeamName
 from mainspring.domain.job import Tier
 from mainspring.domain.life import JobState
 from mainspring.domain.wire.events.marks import EventFacts, Renews, clause, event
@@ -104,6 +104,115 @@ class StartPromisedEvent(EventFacts):
         return f"room is held for it {abs(moved_s):.0f} s {'later' if moved_s > 0 else 'earlier'} than before"
 
 
+@final
+@event("job_paused", renews=Renews.JOB)
+class JobPausedEvent(EventFacts):
+    """Somebody keeps the job from running: an attempt that runs ends, saved, and none starts."""
+
+    by: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"paused by {self.by}{clause(': ', self.reason)}"
+
+
+@final
+@event("job_resumed", renews=Renews.JOB)
+class JobResumedEvent(EventFacts):
+    """The job may run again; its time in line is what it was."""
+
+    by: str
+
+    def __str__(self) -> str:
+        return f"resumed by {self.by}"
+
+
+@final
+@event("job_ranked", renews=Renews.JOB)
+class JobRankedEvent(EventFacts):
+    """The job's tier, or its place among its team's, is another.
+
+    Args:
+        tier: What it is now, None for what its spec says.
+        since_s: From when on it counts as waiting; None for when it was submitted.
+    """
+
+    by: str
+    tier: Tier | None = None
+    since_s: float | None = None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        tier = "the tier it was submitted with" if self.tier is None else f"tier {self.tier.value}"
+        place = "its own place in line" if self.since_s is None else "another place in line"
+        return f"{tier} and {place}, says {self.by}{clause(': ', self.reason)}"
+
+
+@final
+@event("job_resized", renews=Renews.JOB)
+class JobResizedEvent(EventFacts):
+    """A role of the job is to have another number of replicas."""
+
+    by: str
+    role: RoleName
+    least: int
+    most: int
+    reason: str
+
+    def __str__(self) -> str:
+        size = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
+        return f"{self.role} is to have {size} replicas, says {self.by}{clause(': ', self.reason)}"
+
+
+@final
+@event("hold_placed", renews=Renews.HOLDS)
+class HoldPlacedEvent(EventFacts):
+    """Somebody keeps what is of a team, a cluster or a node from starting; with `drain` what runs there ends too."""
+
+    by: str
+    reason: str
+    drain: bool
+    team: TeamName | None = None
+    cluster: ClusterName | None = None
+    node: NodeName | None = None
+
+    def __str__(self) -> str:
+        drained = " and drained" if self.drain and not self.node else ""
+        done = "drained" if self.node else f"paused{drained}"
+        return f"{_held(self.team, self.cluster, self.node)} {done} by {self.by}{clause(': ', self.reason)}"
+
+
+@final
+@event("hold_released", renews=Renews.HOLDS)
+class HoldReleasedEvent(EventFacts):
+    """What is of a team, a cluster or a node may start again."""
+
+    by: str
+    team: TeamName | None = None
+    cluster: ClusterName | None = None
+    node: NodeName | None = None
+
+    def __str__(self) -> str:
+        return f"{_held(self.team, self.cluster, self.node)} resumed by {self.by}"
+
+
+def _held(team: TeamName | None, cluster: ClusterName | None, node: NodeName | None) -> str:
+    if node:
+        return f"node {node} of {cluster}"
+    return f"team {team}" if team else f"cluster {cluster}"
+
+
 OfJobs: TypeAlias = (
-    JobSubmittedEvent | JobMovedEvent | StopRequestedEvent | MoveWantedEvent | ProvisionWantedEvent | StartPromisedEvent
+    JobSubmittedEvent
+    | JobMovedEvent
+    | StopRequestedEvent
+    | MoveWantedEvent
+    | ProvisionWantedEvent
+    | StartPromisedEvent
+    | JobPausedEvent
+    | JobResumedEvent
+    | JobRankedEvent
+    | JobResizedEvent
+    | HoldPlacedEvent
+    | HoldReleasedEvent
 )

@@ -18,6 +18,7 @@ class Renews(Enum):
     ATTEMPT = "attempt"
     CHECKPOINT = "checkpoint"
     NODE = "node"
+    HOLDS = "holds"
 
 
 @dataclass(frozen=True, slots=True)

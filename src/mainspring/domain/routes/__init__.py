@@ -9,164 +9,24 @@ name alone, those in the query. The server makes its endpoints of them (`control
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
-from functools import cache, partial
-from typing import Annotated, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 from mainspring.domain import answers, wire
 from mainspring.domain.codec import WHOLE_MAX
 from mainspring.domain.goodput import Goodput
 from mainspring.domain.ids import ClusterName, TeamName
 from mainspring.domain.life import JobState
+from mainspring.domain.routes.routing import KEY_HEADER as KEY_HEADER
+from mainspring.domain.routes.routing import Answer as Answer
+from mainspring.domain.routes.routing import P as P
+from mainspring.domain.routes.routing import Query, route
+from mainspring.domain.routes.routing import Route as Route
+from mainspring.domain.routes.routing import bounds_of as bounds_of
 from mainspring.domain.team import Right, Team
 
 LIST_MAX = 1_000  # Entries of one answer.
 LOG_BYTES_MAX = 1 << 20
-P = ParamSpec("P")
-Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """Bounds of a parameter in the query, and its name there where that is another."""
-
-    alias: str | None = None
-    ge: float | None = None
-    le: float | None = None
-    max_length: int | None = None
-    pattern: str | None = None
-    allow_inf_nan: bool | None = None
-
-
-class Calling(Protocol):
-    """Makes calls: a client, or a lab that has one."""
-
-    def call(self, route: Route[P, Answer], /, *args: P.args, **kwargs: P.kwargs) -> Answer:
-        """Returns the server's answer."""
-
-
-class AsyncCalling(Protocol):
-    """Makes calls that are awaited."""
-
-    async def call(self, route: Route[P, Answer], /, *args: P.args, **kwargs: P.kwargs) -> Answer:
-        """Returns the server's answer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Route(Generic[P, Answer]):
-    """One call. As an attribute of what makes calls it is a method that makes this one.
-
-    Args:
-        method: HTTP's.
-        path: Below the server's address, with its parameters in braces.
-        stub: Its parameters, answer and words.
-        may: The right it takes, to the things it is about; None where the handler looks for itself.
-        people: Whether it wants a token.
-        handler: The method of `Control` that serves it: path and body first, then the caller, the query by name.
-        operation: Its name in the published document.
-        patient: Whether its answer may take minutes, on a large fleet.
-        repeats: Whether it may be made again when its answer was lost: then it does nothing more.
-    """
-
-    method: str
-    path: str
-    stub: Callable[..., Answer]
-    may: Right | None
-    people: bool
-    handler: str
-    operation: str
-    patient: bool
-    repeats: bool
-
-    @overload
-    def __get__(self, owner: None, kind: type) -> Route[P, Answer]: ...
-    @overload
-    def __get__(self, owner: AsyncCalling, kind: type) -> Callable[P, Awaitable[Answer]]: ...
-    @overload
-    def __get__(self, owner: Calling, kind: type) -> Callable[P, Answer]: ...
-    def __get__(self, owner: AsyncCalling | Calling | None, kind: type) -> object:
-        """Returns itself, or the call bound to what makes it."""
-        return self if owner is None else partial(owner.call, self)
-
-    @property
-    def signature(self) -> inspect.Signature:
-        """Returns its parameters and answer, annotations evaluated."""
-        return _signature(self.stub)
-
-    @property
-    def query(self) -> dict[str, inspect.Parameter]:
-        """Returns the parameters in the query, which are given by name alone, by their names there."""
-        every = self.signature.parameters.values()
-        query = [parameter for parameter in every if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
-        return {bounds_of(parameter).alias or parameter.name: parameter for parameter in query}
-
-    @property
-    def words(self) -> str:
-        """Returns what it does, in a sentence."""
-        return " ".join((inspect.getdoc(self.stub) or "").partition("\n\n")[0].split())
-
-
-def bounds_of(parameter: inspect.Parameter) -> Query:
-    """Returns the bounds of a parameter in the query.
-
-    Args:
-        parameter: Of a route.
-    """
-    said = getattr(parameter.annotation, "__metadata__", ())
-    return said[0] if said else Query()
-
-
-@cache
-def _signature(stub: Callable[..., Any]) -> inspect.Signature:
-    whole = inspect.signature(stub, eval_str=True)
-    return whole.replace(parameters=tuple(whole.parameters.values())[1:])
-
-
-def route(
-    method: str,
-    path: str,
-    *,
-    may: Right | None = Right.READ_LAB,
-    anybody: bool = False,
-    handler: str = "",
-    operation: str = "",
-    patient: bool = False,
-    repeats: bool | None = None,
-    below: str = "/v1",
-) -> Callable[[Callable[Concatenate[Any, P], Answer]], Route[P, Answer]]:
-    """Returns a decorator that makes a route of a method without a body; see `Route`.
-
-    Args:
-        method: HTTP's.
-        path: With its parameters in braces.
-        may: The right it takes, None for none that people have.
-        anybody: Whether it wants no token.
-        handler: The method of `Control`; that of the same name, when left out.
-        operation: Its published name; the method's name, when left out.
-        patient: Whether its answer may take minutes.
-        repeats: Whether it may be made again when its answer was lost; where not said, what only reads or puts may.
-        below: What the path is below.
-    """
-
-    def made(stub: Callable[Concatenate[Any, P], Answer]) -> Route[P, Answer]:
-        name = stub.__name__
-        return Route(
-            method=method,
-            path=f"{below}{path}",
-            stub=stub,
-            may=None if anybody else may,
-            people=not anybody,
-            handler=handler or name,
-            operation=operation or name,
-            patient=patient,
-            repeats=method in ("GET", "PUT") if repeats is None else repeats,
-        )
-
-    return made
-
-
 Since = Annotated[int, Query(ge=0, le=WHOLE_MAX)]
 Limit = Annotated[int, Query(ge=1, le=LIST_MAX)]
 Named = Annotated[str | None, Query(max_length=63)]
@@ -220,6 +80,48 @@ class LabCalls:
     def stop(self, job: str, *, array: bool = False) -> answers.JobView:
         """Asks a job to end, or all jobs of its array; one that has ended stays as it is."""
 
+    @route("PUT", "/jobs/{job}/hold", may=Right.STEER_JOBS, handler="steering.pause", operation="pause_job")
+    def pause(self, job: str, body: answers.NewHold, *, array: bool = False) -> answers.JobView:
+        """Keeps a job, or all jobs of its array, from running: an attempt ends, saved, and none starts."""
+
+    @route(
+        "DELETE",
+        "/jobs/{job}/hold",
+        may=Right.STEER_JOBS,
+        handler="steering.resume",
+        operation="resume_job",
+        repeats=True,
+    )
+    def resume(self, job: str, *, array: bool = False) -> answers.JobView:
+        """Lets a paused job, or all jobs of its array, run again; its time in line is what it was."""
+
+    @route(
+        "POST",
+        "/jobs/{job}/requeue",
+        may=Right.STEER_JOBS,
+        handler="steering.requeue",
+        operation="requeue_job",
+        patient=True,
+    )
+    def requeue(
+        self, job: str, *, array: bool = False, reason: Annotated[str, Query(max_length=answers.REASON_MAX)] = ""
+    ) -> answers.JobView:
+        """Ends the attempt of a job, or of all jobs of its array, saved, and queues it again; one that waits goes on
+        waiting.
+        """
+
+    @route("PUT", "/jobs/{job}/priority", may=Right.RANK_JOBS, handler="steering.rank", operation="rank_job")
+    def priority(self, job: str, body: answers.NewPriority, *, array: bool = False) -> answers.JobView:
+        """Gives a job, or all jobs of its array, another tier, another place among those of its team that wait, or
+        both.
+        """
+
+    @route("PUT", "/jobs/{job}/size", may=Right.STEER_JOBS, handler="steering.resize", operation="resize_job")
+    def resize(self, job: str, body: answers.NewSize, *, array: bool = False) -> answers.JobView:
+        """Gives a role of a job, or of all jobs of its array, another number of replicas, from its next start on; an
+        elastic one that runs, at once.
+        """
+
     @route("GET", "/jobs/{job}/why", may=_JOBS, handler="questions.why", patient=True)
     def why(self, job: str, *, remedies: bool = False) -> answers.Why:
         """Tells why a job is where it is, or waits; with `remedies`, also what would start it now.
@@ -232,6 +134,28 @@ class LabCalls:
     @route("GET", "/plan", handler="questions.plan", operation="show_plan")
     def plan(self) -> answers.PlanView:
         """Shows the last plan."""
+
+    @route("GET", "/plans", handler="questions.plans", operation="list_plans")
+    def plans(
+        self, *, before: Annotated[int | None, Query(ge=1, le=WHOLE_MAX)] = None, limit: Limit = 50
+    ) -> tuple[answers.PlanLine, ...]:
+        """Lists the plans that changed something, newest first.
+
+        Args:
+            before: Number of the last one seen: the list goes on after it, to the first plan ever.
+            limit: At most so many.
+        """
+
+    @route("GET", "/verdicts", may=_JOBS, handler="questions.verdicts", operation="list_verdicts")
+    def verdicts(
+        self, *, team: Annotated[TeamName | None, Query(max_length=63)] = None, limit: Limit = 50
+    ) -> tuple[answers.Verdict, ...]:
+        """Lists why jobs wait, those that wait for the same together, what most wait for first.
+
+        Args:
+            team: Only this team's.
+            limit: At most so many.
+        """
 
     @route("POST", "/plan/what-if", handler="questions.what_if", patient=True, repeats=True)
     def what_if(self, body: answers.WhatIf) -> answers.WhatIfAnswer:
@@ -261,9 +185,49 @@ class LabCalls:
     def fleet(self) -> tuple[answers.ClusterView, ...]:
         """Lists every cluster that ever answered."""
 
+    @route("GET", "/clusters/{cluster}/nodes", handler="questions.nodes", operation="list_nodes")
+    def nodes(self, cluster: str, *, after: Named = None, limit: Limit = LIST_MAX) -> tuple[answers.NodeView, ...]:
+        """Lists the nodes of a cluster, or its slots, in order of name.
+
+        Args:
+            cluster: The cluster.
+            after: Name of the last one seen: the list goes on after it.
+            limit: At most so many.
+        """
+
     @route("GET", "/teams", handler="people.teams", operation="teams")
     def teams(self) -> tuple[answers.TeamView, ...]:
         """Lists the tenant tree with what each team holds, in order of name."""
+
+    @route("GET", "/holds", handler="pauses.holds")
+    def holds(self) -> tuple[answers.HoldView, ...]:
+        """Lists what is paused and drained: teams, clusters, nodes, each in order of name."""
+
+    @route("PUT", "/teams/{team}/hold", may=Right.HOLD_TEAMS, handler="pauses.pause_team")
+    def pause_team(self, team: str, body: answers.NewHold) -> answers.HoldView:
+        """Keeps jobs of a team, and of those below it, from starting."""
+
+    @route("DELETE", "/teams/{team}/hold", may=Right.HOLD_TEAMS, handler="pauses.resume_team", repeats=True)
+    def resume_team(self, team: str) -> answers.HoldView:
+        """Lets jobs of a team start again."""
+
+    @route("PUT", "/clusters/{cluster}/hold", may=Right.HOLD_FLEET, handler="pauses.pause_cluster")
+    def pause_cluster(self, cluster: str, body: answers.NewHold) -> answers.HoldView:
+        """Keeps jobs from starting on a cluster."""
+
+    @route("DELETE", "/clusters/{cluster}/hold", may=Right.HOLD_FLEET, handler="pauses.resume_cluster", repeats=True)
+    def resume_cluster(self, cluster: str) -> answers.HoldView:
+        """Lets jobs start on a cluster again."""
+
+    @route("PUT", "/clusters/{cluster}/nodes/{node}/hold", may=Right.HOLD_FLEET, handler="pauses.drain")
+    def drain(self, cluster: str, node: str, body: answers.NewHold) -> answers.HoldView:
+        """Keeps jobs from starting on a node; what runs on it ends, saved, and is placed elsewhere."""
+
+    @route(
+        "DELETE", "/clusters/{cluster}/nodes/{node}/hold", may=Right.HOLD_FLEET, handler="pauses.undrain", repeats=True
+    )
+    def undrain(self, cluster: str, node: str) -> answers.HoldView:
+        """Lets jobs start on a node again, unless others keep them off."""
 
     @route("GET", "/whoami", handler="people.whoami")
     def whoami(self) -> answers.Person:
@@ -308,7 +272,9 @@ class LabCalls:
     def remove_secret(self, team: str, name: str) -> answers.SecretView:
         """Removes a team's secret; a job that names it fails when it would start."""
 
-    @route("POST", "/secrets/rotate", may=Right.MANAGE_SECRETS, handler="people.secrets.rotate", patient=True)
+    @route(
+        "POST", "/secrets/rotate", may=Right.MANAGE_SECRETS, handler="people.secrets.rotate", patient=True, repeats=True
+    )
     def rotate_secrets(self) -> answers.SecretsRotated:
         """Encrypts every secret of the lab under a new key, and forgets the older keys."""
 

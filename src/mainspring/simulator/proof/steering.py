@@ -1,0 +1,95 @@
+"""What people say of jobs, teams, clusters and nodes while everything fails; and that they let go of it all at last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from mainspring.control import Control
+from mainspring.control.service.steering.pausing import Pauses
+from mainspring.domain.answers import HoldView, JobView, NewHold, NewPriority, NewSize, QueuePlace
+from mainspring.domain.errors import Conflict, MainspringError
+from mainspring.domain.ids import JobId, RoleName, TeamName
+from mainspring.domain.job import MAIN, Tier
+from mainspring.simulator.nodes.agenda import chance, pick
+from mainspring.testing import SeededDice
+
+_REPLICAS_MAX = 4  # As a job is drawn with.
+
+
+def steer(control: Control, dice: SeededDice, jobs: Sequence[JobId], teams: Sequence[TeamName]) -> str:
+    """Says something of a job, or holds or releases something of the fleet; returns what, in words.
+
+    Args:
+        control: Any that lives.
+        jobs: Those that have not ended.
+        teams: All there are.
+    """
+    try:
+        if jobs and chance(dice, 0.7):
+            return _steer_job(control, dice, jobs[pick(dice, len(jobs))])
+        return _hold(control.pauses, control, dice, teams)
+    except MainspringError as error:
+        return f"steering is refused: {type(error).__name__}"
+
+
+def _steer_job(control: Control, dice: SeededDice, job: JobId) -> str:
+    verbs = control.steering
+    match pick(dice, 5):
+        case 0:
+            return _said("pause", verbs.pause(job, NewHold()))
+        case 1:
+            return _said("resume", verbs.resume(job))
+        case 2:
+            return _said("requeue", verbs.requeue(job))
+        case 3:
+            place, tier = list(QueuePlace)[pick(dice, len(QueuePlace))], list(Tier)[pick(dice, len(Tier))]
+            return _said(f"rank {place.value} {tier.value}", verbs.rank(job, NewPriority(place=place, tier=tier)))
+        case _:
+            most = 1 + pick(dice, _REPLICAS_MAX)
+            size = NewSize(role=RoleName(MAIN), least=1 + pick(dice, most), most=most)
+            return _said(f"resize to {size.least}..{size.most}", verbs.resize(job, size))
+
+
+def _said(verb: str, view: JobView) -> str:
+    return f"{verb} {view.id}: {view.state.value}"
+
+
+def _hold(pauses: Pauses, control: Control, dice: SeededDice, teams: Sequence[TeamName]) -> str:
+    held, asked = pauses.holds(), NewHold(drain=chance(dice, 0.5))
+    if held and chance(dice, 0.6):
+        return _release(pauses, held[pick(dice, len(held))])
+    clusters = control.clusters()
+    if not clusters or chance(dice, 0.4):
+        return f"hold {pauses.pause_team(teams[pick(dice, len(teams))], asked).hold}"
+    seen = clusters[pick(dice, len(clusters))].inventory
+    if chance(dice, 0.5):
+        return f"hold {pauses.pause_cluster(seen.cluster, asked).hold}"
+    return f"hold {pauses.drain(seen.cluster, seen.nodes[pick(dice, len(seen.nodes))].name, asked).hold}"
+
+
+def _release(pauses: Pauses, held: HoldView) -> str:
+    hold = held.hold
+    assert hold is not None
+    if hold.team:
+        pauses.resume_team(hold.team)
+    elif hold.node:
+        pauses.undrain(hold.cluster, hold.node)
+    else:
+        pauses.resume_cluster(hold.cluster)
+    return f"release {hold.target}"
+
+
+def let_go(control: Control, jobs: Sequence[JobId]) -> None:
+    """Releases and resumes everything, at last.
+
+    Args:
+        control: The one that leads.
+        jobs: Those that have not ended.
+    """
+    for held in control.pauses.holds():
+        _release(control.pauses, held)
+    for job in jobs:
+        if control.job(job).overrides is not None:
+            with suppress(Conflict):  # One that stops has no need of it.
+                control.steering.resume(job)
