@@ -32,9 +32,9 @@ TAKEN = "preempted by job 17 of somebody else"
 
 
 @pytest.fixture
-def shared(tmp_path: Path, world_type: type[World]) -> Iterator[World]:
+def shared(tmp_path: Path, url: str, world_type: type[World]) -> Iterator[World]:
     """A world whose cheap cluster has a queue of its own, in which everything waits."""
-    made = world_type(tmp_path, delegated=True)
+    made = world_type(tmp_path, delegated=True, url=url)
     yield made
     made.control.store.close()
 
