@@ -37,7 +37,7 @@ from mainspring.control.store.records import ACTIVE_MAX
 from mainspring.domain.answers import BATCH_MAX, Submit, SubmitBatch, SubmittedBatch
 from mainspring.domain.codec import encode
 from mainspring.domain.ids import TeamName
-from mainspring.domain.team import Limits
+from mainspring.domain.team import WaitingLimits
 from mainspring.testing.slurm import SlurmNodes, SlurmServer
 
 CLIENTS = 16
@@ -106,7 +106,9 @@ def submit_of(name: str) -> bytes:
 
 def ours(folder: Path, seconds: float) -> dict[str, float]:
     lab = Lab(folder / "home")
-    lab.home.write_config(replace(lab.home.config(), limits=Limits(person_jobs=ACTIVE_MAX, team_jobs=ACTIVE_MAX)))
+    lab.home.write_config(
+        replace(lab.home.config(), limits=WaitingLimits(person_jobs=ACTIVE_MAX, team_jobs=ACTIVE_MAX))
+    )
     record = lab.up(port=0)
     try:
         lab.set_team(TEAM, chips_max=0.0)

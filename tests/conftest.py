@@ -5,8 +5,47 @@ They draw the same cases each time in `make test`, so that what passed passes ag
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
+
+from mainspring.control import open_store
+from mainspring.testing.postgres import PostgresServer, postgres_missing
 
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, derandomize=False)
 settings.load_profile("house")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One server for all tests of a process."""
+    if missing := postgres_missing():
+        pytest.skip(missing)
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _empty_store(postgres: PostgresServer) -> str:
+    """The name of a database in which all tables are made: to copy it takes a tenth of what they take."""
+    url = postgres.new_database()
+    open_store(url).close()
+    return url.partition("?")[0].rpartition("/")[2]
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer, _empty_store: str) -> Iterator[str]:
+    """A database of a test's own with the store's tables."""
+    url = postgres.new_database(_empty_store)
+    yield url
+    postgres.drop_database(url)
+
+
+@pytest.fixture
+def unmade_postgres_url(postgres: PostgresServer) -> Iterator[str]:
+    """A database of a test's own without any table."""
+    url = postgres.new_database()
+    yield url
+    postgres.drop_database(url)

@@ -19,7 +19,7 @@ import pytest
 from mainspring.app.base.home import Config
 from mainspring.app.sdk.lab import Lab
 from mainspring.domain.answers import NewToken
-from mainspring.domain.errors import InvalidInput, NotAllowed, Unavailable
+from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, NotFound, Unavailable
 from mainspring.domain.ids import TeamName
 from mainspring.domain.plan import Limit
 from mainspring.domain.team import TeamRole
@@ -184,14 +184,27 @@ def test_down_ends_no_server_of_another_home_that_got_the_old_ones_number(lab: L
     lab.up()
 
 
-def test_up_does_not_say_that_a_server_is_up_which_cannot_lead(lab: Lab, tmp_path: Path) -> None:
+def test_second_server_on_one_file_names_the_owner_and_ends_at_once(lab: Lab, tmp_path: Path) -> None:
     other = Lab(tmp_path / "other")
     other.home.write_config(Config(database=lab.home.database_url(lab.home.config()), clusters=()))
     done = _ms(other, "up", "--port", "0")
     assert done.returncode == Unavailable.exit_code
-    assert "which keeps its lease alive" in done.stderr + other.home.log.read_text()
+    record = lab.home.server()
+    assert record is not None
+    assert f"process {record.pid} on {socket.gethostname()}, which has it since 20" in done.stderr
+    assert "one server at a time" in other.home.log.read_text()
     assert "is up" not in done.stdout
     assert "ok" in _ms(lab, "status").stdout
+
+
+def test_store_is_shown_and_goes_back_only_without_a_server(lab: Lab, tmp_path: Path) -> None:
+    seen = _json(lab, "store", "show")
+    assert seen["kind"] == "sqlite"
+    assert seen["revision"] == seen["newest"]
+    done = _ms(lab, "store", "down", "0010")
+    assert done.returncode == Conflict.exit_code
+    assert f"on {socket.gethostname()}, which has it since" in done.stderr
+    assert _ms(Lab(tmp_path / "none"), "store", "show", cwd=tmp_path).returncode == NotFound.exit_code
 
 
 def test_a_home_that_is_logged_in_elsewhere_works_there_until_it_is_logged_out(lab: Lab, tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ class World:
 
     admin = ADMIN
 
-    def __init__(self, folder: Path, *, delegated: bool = False) -> None:
-        self.url = f"sqlite:///{folder / 'store.db'}"
+    def __init__(self, folder: Path, *, delegated: bool = False, url: str = "") -> None:
+        self.url = url or f"sqlite:///{folder / 'store.db'}"
         self.keys = folder / "secrets.key"
         self.clock = FakeClock()
         inventories = [
@@ -196,14 +196,34 @@ class World:
                 cluster.inner.end_agent(name, index, exit_code=exit_code, reason=reason)
 
 
+# Whose tests run on PostgreSQL in `make test` too, as they ask the most of SQL; those of the others do in `make soak`.
+ON_BOTH = {"databases", "migrations", "store", "loop", "queues", "people", "views", "batches", "rows"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        name = item.path.stem.removeprefix("test_")
+        if "[postgresql" in item.name and item.path.parent == Path(__file__).parent and name not in ON_BOTH:
+            item.add_marker(pytest.mark.soak)
+
+
 @pytest.fixture(scope="session")
 def world_type() -> type[World]:
     return World
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a test's store is: the same test runs on each kind of database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'store.db'}"
+    made: str = request.getfixturevalue("postgres_url")
+    return made
+
+
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
+def world(tmp_path: Path, url: str) -> Iterator[World]:
+    made = World(tmp_path, url=url)
     yield made
     made.control.store.close()
 

@@ -166,7 +166,7 @@ def test_orders_of_a_later_attempt_say_how_far_the_earlier_ones_came(world: Worl
 def test_agent_of_a_stopping_attempt_is_refused(world: World) -> None:
     job = world.submit()
     world.tick()
-    world.control.stop(job, world.admin)
+    world.control.steering.stop(job, world.admin)
     with pytest.raises(Conflict, match="stopping"):
         world.register(job)
 
@@ -240,7 +240,7 @@ def test_heartbeat_with_an_outcome_that_is_no_end_is_refused(world: World) -> No
 def test_success_told_while_being_stopped_is_kept(world: World) -> None:
     job = world.submit()
     world.run(job)
-    world.control.stop(job, world.admin)
+    world.control.steering.stop(job, world.admin)
     world.beat(job, outcome=AttemptState.SUCCEEDED)
     world.tick(3)
     assert world.job(job).state is JobState.SUCCEEDED

@@ -172,7 +172,7 @@ def _happen(world: World, job: JobId, what: str, how: object) -> None:
         case "crowd", int():
             world.submit(world.spec("crowd", replicas=how, tier=Tier.CRITICAL))
         case "stop", None:
-            world.control.stop(job, world.admin)
+            world.control.steering.stop(job, world.admin)
         case _ if world.job(job).attempts and (alive := live(world, job)):
             with suppress(Conflict):
                 _happen_to_agents(world, job, alive, what, how)

@@ -56,10 +56,14 @@ def test_an_error_of_a_tick_is_told_until_one_ends_well(world: World) -> None:
     assert _bad(world) == {}
 
 
-def test_a_controller_that_follows_does_not_lead(world: World) -> None:
+def test_a_controller_that_follows_is_as_well_as_the_lease_that_it_follows(world: World) -> None:
     _led(world)
     world.control.pulse.stepped(Step.FOLLOWING)
-    assert set(_bad(world)) == {"lead"}
+    assert _bad(world) == {}
+    world.clock.advance(world.control.settings.leader_lease_s + LATE_S)
+    assert "which this controller follows, ran out" in _bad(world)["lead"]
+    world.loop.resign()
+    assert _bad(world) == {"lead": "nobody leads"}
 
 
 def test_a_controller_whose_lease_ran_out_long_ago_says_so(world: World) -> None:

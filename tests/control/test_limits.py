@@ -62,7 +62,7 @@ def test_person_at_the_limit_is_told_whose_it_is_and_may_go_on_once_a_job_has_en
     assert "limits in the server's config.yaml" in error.next_step
     assert send(teams, ada, VISION, key="last")  # Made before: it is no more.
     send(teams, person("bo"), VISION)
-    teams.control.stop(first)
+    teams.control.steering.stop(first)
     send(teams, ada, VISION)
     refused(teams, ada, VISION)
 
@@ -130,8 +130,8 @@ def test_tallies_are_what_counting_finds_whatever_jobs_go_through(teams: World) 
     teams.tick(4)
     assert teams.job(ends).ended_s is not None
     agrees()
-    teams.control.stop(array, array=True)
-    teams.control.stop(other)
+    teams.control.steering.stop(array, array=True)
+    teams.control.steering.stop(other)
     teams.tick(4, seconds=60)
     agrees()
 

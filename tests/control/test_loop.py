@@ -213,7 +213,7 @@ def test_attempt_that_is_asked_to_end_here_was_not_taken_back_when_its_lead_obey
     cancelled, lost = world.submit(), world.submit(world.spec(replicas=2))
     for job in (cancelled, lost):
         world.run(job)
-    world.control.stop(cancelled, world.admin)
+    world.control.steering.stop(cancelled, world.admin)
     (name,) = world.orders_of(lost)
     world.clusters[world.job(lost).attempts[0].cluster].inner.end_agent(name, 1, exit_code=-9)
     world.tick()
@@ -252,16 +252,16 @@ def test_launch_of_a_node_that_is_gone_loses_the_attempt_with_the_engines_words(
 
 def test_cancel_of_a_queued_job_is_done_at_once(world: World) -> None:
     job = world.submit()
-    assert world.control.stop(job, world.admin).state is JobState.CANCELLED
+    assert world.control.steering.stop(job, world.admin).state is JobState.CANCELLED
     world.tick(2)
     assert not world.job(job).attempts
-    assert world.control.stop(job, world.admin).state is JobState.CANCELLED
+    assert world.control.steering.stop(job, world.admin).state is JobState.CANCELLED
 
 
 def test_cancel_of_a_running_job_stops_its_agents_before_it_has_ended(world: World) -> None:
     job = world.submit()
     world.run(job)
-    assert world.control.stop(job, world.admin).state is JobState.STOPPING
+    assert world.control.steering.stop(job, world.admin).state is JobState.STOPPING
     assert world.west.running()
     world.tick()
     world.beat(job, outcome=AttemptState.CANCELLED)
@@ -276,7 +276,7 @@ def test_cancel_between_commit_and_launch_leaves_nothing_running(world: World) -
     steps = world.loop.steps()
     while next(steps) is not Step.COMMITTED:
         pass
-    world.control.stop(job, world.admin)
+    world.control.steering.stop(job, world.admin)
     list(steps)
     world.tick(3)
     assert world.job(job).state is JobState.CANCELLED

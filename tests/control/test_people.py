@@ -59,7 +59,7 @@ def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
         case Right.SUBMIT_JOBS:
             control.submit(Submit(spec=world.spec(team=team)), caller)
         case Right.STOP_JOBS:
-            control.stop(job, caller)
+            control.steering.stop(job, caller)
         case Right.STEER_JOBS:
             control.steering.pause(job, NewHold(), caller)
             control.steering.resume(job, caller)
@@ -180,7 +180,7 @@ def test_an_open_team_is_read_by_everybody_and_changed_by_nobody_else(teams: Wor
     assert teams.control.job(job, member).id == job
     assert [view.id for view in teams.control.jobs(member)] == [job]
     with pytest.raises(NotAllowed):
-        teams.control.stop(job, member)
+        teams.control.steering.stop(job, member)
     with pytest.raises(NotAllowed):
         teams.control.submit(Submit(spec=teams.spec(team=VISION)), member)
 
@@ -189,8 +189,8 @@ def test_a_job_tells_who_submitted_it_and_who_ended_it(teams: World) -> None:
     job = teams.control.submit(Submit(spec=teams.spec(team=ARMS)), _caller(teams, TeamRole.MEMBER)).id
     assert teams.control.job(job).owner == "ada"
     with pytest.raises(NotAllowed, match="role admin or operator in team arms"):
-        teams.control.stop(job, _caller(teams, TeamRole.MEMBER, holder="bob"))
-    assert "cancelled by ada" in teams.control.stop(job, _caller(teams, TeamRole.MEMBER)).reason
+        teams.control.steering.stop(job, _caller(teams, TeamRole.MEMBER, holder="bob"))
+    assert "cancelled by ada" in teams.control.steering.stop(job, _caller(teams, TeamRole.MEMBER)).reason
 
 
 # ---------------------------------------------------------------- tokens
@@ -342,7 +342,7 @@ def test_what_people_do_is_told_with_who_by_which_token_and_from_where(teams: Wo
     ada = people.caller(made.secret, address="10.0.0.7")
     before = people.audit()[-1].sequence
     job = control.submit(Submit(spec=teams.spec(team=ARMS)), ada).id
-    control.stop(job, ada)
+    control.steering.stop(job, ada)
     other = people.new_token(NewToken(holder="bo", team=GRASP), ada).token
     people.remove_token(other.id, ada)
     people.set_team(Team(name=GRASP, parent=ARMS, weight=2.0), ada)

@@ -151,7 +151,7 @@ def test_job_being_cancelled_on_a_cluster_that_is_given_up_ends(world: World) ->
     job = world.submit()
     world.run(job)
     world.west.answering = False
-    world.control.stop(job, world.admin)
+    world.control.steering.stop(job, world.admin)
     world.tick(40)
     assert world.job(job).state is JobState.CANCELLED
     world.west.answering = True
@@ -198,7 +198,7 @@ def test_job_after_one_that_was_cancelled_fails_and_so_do_those_after_it(world: 
     middle = world.submit(world.spec("middle", after=(first,)))
     last = world.submit(world.spec("last", after=(middle,)))
     world.tick()
-    world.control.stop(first, world.admin)
+    world.control.steering.stop(first, world.admin)
     world.tick(4)
     assert [world.job(job).state for job in (middle, last)] == [JobState.FAILED] * 2
     assert f"{first}, which it comes after, was cancelled" in world.job(middle).reason
@@ -245,12 +245,12 @@ def test_array_larger_than_the_room_goes_on_as_room_comes_and_is_stopped_whole(w
     assert [view.id for view in world.control.jobs(array=first, state=JobState.QUEUED)] == [
         view.id for view in members[8:]
     ]
-    world.control.stop(first, world.admin, array=True)
+    world.control.steering.stop(first, world.admin, array=True)
     world.tick(3)
     assert {view.state for view in world.control.jobs(array=first)} == {JobState.CANCELLED}
     lone = world.submit()
     with pytest.raises(NotFound, match="none"):
-        world.control.stop(lone, world.admin, array=True)
+        world.control.steering.stop(lone, world.admin, array=True)
 
 
 @pytest.mark.parametrize("count", [0, 100_001])

@@ -32,9 +32,9 @@ TAKEN = "preempted by job 17 of somebody else"
 
 
 @pytest.fixture
-def shared(tmp_path: Path, world_type: type[World]) -> Iterator[World]:
+def shared(tmp_path: Path, url: str, world_type: type[World]) -> Iterator[World]:
     """A world whose cheap cluster has a queue of its own, in which everything waits."""
-    made = world_type(tmp_path, delegated=True)
+    made = world_type(tmp_path, delegated=True, url=url)
     yield made
     made.control.store.close()
 
@@ -121,7 +121,7 @@ def test_job_taken_back_is_not_placed_there_again_at_once_and_says_so(world: Wor
     other = world.submit(world.spec("other", replicas=4))
     world.tick(3)
     assert _states(world, other) == [("granted", "east")], "jobs alike may go where it may not"
-    world.control.stop(other, world.admin)
+    world.control.steering.stop(other, world.admin)
     world.tick(int(AVOIDED.first_s) + 15)
     assert _states(world, job)[-1] == ("granted", "east")
 
@@ -210,7 +210,7 @@ def test_elastic_attempt_goes_on_without_what_its_cluster_takes_back(world: Worl
 def test_job_cancelled_while_its_cluster_takes_it_back_is_cancelled(world: World) -> None:
     job = world.submit()
     world.run(job)
-    world.control.stop(job, world.admin)
+    world.control.steering.stop(job, world.admin)
     world.west.inner.take_back(_only(world, job), TAKEN)
     world.tick(3)
     assert world.job(job).state is JobState.CANCELLED
@@ -315,7 +315,7 @@ def test_attempt_refused_in_its_clusters_queue_was_never_anywhere_and_goes_elsew
 def test_job_cancelled_in_its_clusters_queue_costs_nothing(shared: World) -> None:
     job = shared.submit()
     shared.tick(3, seconds=1_000.0)
-    shared.control.stop(job, shared.admin)
+    shared.control.steering.stop(job, shared.admin)
     shared.tick(2, seconds=1_000.0)
     view = shared.job(job)
     assert (view.state, view.attempts[0].dollars) == (JobState.CANCELLED, 0.0)

@@ -86,7 +86,7 @@ def test_job_paused_while_it_waits_does_not_start_and_keeps_its_place_in_line(wo
     third = world.submit(world.spec(replicas=4))
     world.tick()
     world.control.steering.resume(first)
-    world.control.stop(second)
+    world.control.steering.stop(second)
     world.tick(4)
     assert [len(world.job(one).attempts) for one in (first, third)] == [1, 0]
 
@@ -98,7 +98,7 @@ def test_pause_said_again_changes_nothing_and_ended_jobs_are_refused(world: Worl
     for _ in range(2):
         world.control.steering.resume(job, OPS)
     assert _kinds(world, job) == ["job_submitted", "job_paused", "job_resumed"]
-    world.control.stop(job)
+    world.control.steering.stop(job)
     with pytest.raises(Conflict, match="ms run --again"):
         world.control.steering.pause(job, WHY, OPS)
 
@@ -235,7 +235,7 @@ def test_job_requeued_ends_saved_and_starts_anew_and_one_that_waits_goes_on_wait
 
 def _starts_after_room(world: World, jobs: list[JobId], running: JobId) -> JobId:
     """Which of some jobs starts when another makes room for one."""
-    world.control.stop(running)
+    world.control.steering.stop(running)
     world.tick(4)
     (started,) = [job for job in jobs if world.job(job).attempts]
     return started

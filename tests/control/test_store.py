@@ -2,160 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier, Event
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
-from alembic.autogenerate import compare_metadata
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.schema import CreateTable
 
-from mainspring import control
 from mainspring.control import Store, open_store
-from mainspring.control.service.views import view_job
-from mainspring.control.state.history import usage
-from mainspring.control.store.holdings import grants, parts
-from mainspring.control.store.records import jobs_by_id, specs, tenants, text_of
-from mainspring.control.store.schema import allocations, leases, metadata, teams
+from mainspring.control.store.schema import leases, teams
 from mainspring.control.store.store import Together
-from mainspring.control.store.tallies import Tally, tallies_of_teams, tally_of_person
 from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, NotFound, StorageFull, Unavailable
-from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, JobId, NodeName
-from mainspring.domain.job import LAB, MAIN, JobSpec, Option, Role
-from mainspring.domain.plan import Grant
-from mainspring.domain.team import Team
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(f"sqlite:///{tmp_path / 'store.db'}")
-
-
-def test_migrations_build_the_tables_that_the_schema_names(store: Store) -> None:
-    with store.read() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
-
-
-def _at(url: str, revision: str, rows: list[tuple[str, dict[str, object]]]) -> None:
-    """Makes a store of an older shape."""
-    engine = sa.create_engine(url)
-    config = Config()
-    config.set_main_option("script_location", str(Path(control.__file__).parent / "store" / "migrations"))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
-        for table, row in rows:
-            connection.execute(sa.insert(sa.table(table, *map(sa.column, row))).values(row))
-    engine.dispose()
-
-
-def test_store_of_the_first_shape_keeps_its_jobs_attempts_and_teams(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    spec = JobSpec(name="old", roles=(Role(command=("x",), options=(Option(chip=ChipName("h100"), chips=2.0),)),))
-    grant = Grant(
-        role=MAIN,
-        option=0,
-        cluster=ClusterName("east"),
-        nodes=(NodeName("n0"),),
-        chip_milli=(2_000,),
-        ranks=(1,),
-    )
-    job = {"id": "job-1", "name": "old", "team": "lab", "state": "succeeded", "submitted_s": 1.0, "reason": ""}
-    told = {"step": -1, "metrics": "{}", "result": "{}", "spec": text_of(spec)}
-    attempt = {"id": "attempt-1", "job_id": "job-1", "number": 1, "state": "succeeded", "cluster": "east"}
-    facts = {"simulated": True, "plan": 1, "dollars_per_hour": 6.0, "granted_s": 10.0, "ended_s": 110.0}
-    rest = {"stop_cause": "outcome", "reason": "", "generation": 1, "step": 3, "ranks": "[]", "events_seen": 0}
-    gone = {"state": "gone", "launched_s": 11.0}
-    rows: list[tuple[str, dict[str, object]]] = [
-        ("jobs", job | told),
-        ("attempts", attempt | facts | rest | {"grants": text_of((grant,))}),
-        ("allocations", {"id": "allocation-1", "attempt_id": "attempt-1", "place": 0, "cluster": "east"} | gone),
-        ("teams", {"name": "lab", "parent": None, "chip_milli_max": 1_500}),
-    ]
-    _at(url, "0001", rows)
-    with open_store(url).read() as connection:
-        assert tenants(connection) == (Team(name=LAB, chips_max=1.5),)
-        assert parts(connection, [AllocationId("allocation-1")]) == {"allocation-1": grant}
-        assert grants(connection, [AttemptId("attempt-1")]) == {"attempt-1": (grant,)}
-        assert connection.execute(sa.select(allocations.c.chips)).scalars().all() == ['{"h100": 2000}']
-        (job_,) = jobs_by_id(connection, [JobId("job-1")]).values()
-        assert view_job(connection, job_, now_s=1e9, lease_s=15.0).attempts[0].dollars == pytest.approx(
-            6.0 * 100 / 3600
-        )
-        assert specs(connection, [JobId("job-1")]) == {"job-1": spec}
-        assert usage(connection, now_s=110.0)[LAB] == pytest.approx(200.0, rel=0.01)
-
-
-def test_store_of_before_tallies_counts_the_jobs_that_have_not_ended(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    job = {"name": "old", "team": "lab", "submitted_s": 1.0, "reason": "", "step": -1, "metrics": "{}", "result": "{}"}
-    live = [job | {"id": f"job-{at}", "state": state, "owner": owner} for at, (state, owner) in enumerate(_TALLIED)]
-    _at(url, "0010", [("jobs", each | {"spec": "spec"}) for each in live])
-    with open_store(url).read() as connection:
-        assert tally_of_person(connection, "ada") == Tally(jobs=2, letters=8)
-        assert tallies_of_teams(connection) == {LAB: Tally(jobs=3, letters=12)}
-
-
-_TALLIED = [("queued", "ada"), ("stopping", "ada"), ("running", ""), ("failed", "ada"), ("cancelled", "bo")]
-
-
-def _grant(*nodes: str, ranks: int = 1) -> Grant:
-    count = len(nodes)
-    return Grant(
-        role=MAIN,
-        option=0,
-        cluster=ClusterName("east"),
-        nodes=tuple(map(NodeName, nodes)),
-        chip_milli=(1_000 * ranks,) * count,
-        ranks=(ranks,) * count,
-    )
-
-
-def test_store_with_grants_of_attempts_is_read_as_having_the_same(tmp_path: Path) -> None:
-    """Live ones, one that shrank, one that came back to a node it gave up, one that ended with all it held."""
-    held = {
-        "live": _grant("a", "b"),
-        "shrunk": _grant("a"),
-        "again": _grant("a", "b"),
-        "over": _grant("a", "b"),
-        "twice": _grant("a", ranks=2),
-    }
-    parts_of: dict[str, list[tuple[Grant, str]]] = {
-        "live": [(_grant("a"), "launched"), (_grant("b"), "granted")],
-        "shrunk": [(_grant("a"), "launched"), (_grant("b"), "gone")],
-        "again": [(_grant("a"), "launched"), (_grant("b"), "gone"), (_grant("b"), "launched")],
-        "over": [(_grant("a"), "gone"), (_grant("c"), "gone"), (_grant("b"), "gone")],
-        "twice": [(_grant("a"), "gone"), (_grant("a"), "gone")],
-    }
-    job = {"id": "job-1", "name": "old", "team": "lab", "state": "running", "submitted_s": 1.0, "reason": ""}
-    rows: list[tuple[str, dict[str, object]]] = [
-        ("jobs", {**job, "step": -1, "metrics": "{}", "result": "{}", "spec": "{}"})
-    ]
-    facts = {"state": "running", "cluster": "east", "simulated": True, "plan": 1, "granted_s": 1.0, "stop_cause": ""}
-    rest = {"reason": "", "generation": 1, "step": 3, "ranks": "[]", "events_seen": 0}
-    for number, (name, grant) in enumerate(held.items()):
-        own = {"id": name, "job_id": "job-1", "number": number, "grants": text_of((grant,))}
-        rows.append(("attempts", {**facts, **rest, **own}))
-        for place, (part, state) in enumerate(parts_of[name]):
-            which = {"id": f"{name}-{place}", "attempt_id": name, "place": place, "cluster": "east", "state": state}
-            rows.append(("allocations", {**which, "part": text_of(part), "nodes": 1}))
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    _at(url, "0005", rows)
-    with open_store(url).read() as connection:
-        assert grants(connection, map(AttemptId, held)) == {name: (grant,) for name, grant in held.items()}
-        released = sa.select(allocations.c.id).where(allocations.c.released).order_by(allocations.c.id)
-        assert list(connection.execute(released).scalars()) == ["again-1", "over-1", "shrunk-1"]
-
-
-def test_schema_says_nothing_particular_to_one_database() -> None:
-    for table in metadata.sorted_tables:
-        assert "CREATE TABLE" in str(CreateTable(table).compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
+def store(url: str) -> Iterator[Store]:
+    opened = open_store(url)
+    yield opened
+    opened.close()
 
 
 def test_store_opened_again_keeps_what_was_written(tmp_path: Path) -> None:
@@ -247,7 +112,8 @@ def test_file_that_is_no_database_is_told_as_damaged(tmp_path: Path) -> None:
         open_store(f"sqlite:///{tmp_path / 'store.db'}")
 
 
-def test_full_disk_is_told_as_such_and_writes_nothing(store: Store) -> None:
+def test_full_disk_is_told_as_such_and_writes_nothing(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path / 'store.db'}")
     with store.read() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
 

@@ -31,7 +31,8 @@ PEOPLE = (
 )
 PEOPLE += " Goodput Remedy Shift Submit SubmitBatch SubmittedBatch Team TeamUse TeamView WaitView WhatIf WhatIfAnswer"
 PEOPLE += " Why JobCounts AuditLine Health HealthCheck NewSecret NewToken Person SecretView SecretsRotated TokenMade"
-PEOPLE += " TokenView RecordingClaim WaitingUse Blocked Login LoginOffer HoldView NewHold NewPriority NewSize NodeView PlanLine Verdict"
+PEOPLE += " TokenView RecordingClaim WaitingUse Blocked Login LoginOffer"
+PEOPLE += " HoldView NewHold NewPriority NewSize NodeView PlanLine Verdict"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenSlurm"
 ERRORS = "MainspringError InvalidInput InvalidSpec ImpossibleJob InvalidMessage DamagedData NotFound Conflict"
 ERRORS += " IllegalTransition KeyReused LimitReached NotAllowed Unavailable StorageFull TooManyRequests"

@@ -28,10 +28,8 @@ from mainspring.control.service.views import JobFilter, count_jobs, find_job, li
 from mainspring.control.state.active_state import ActiveState
 from mainspring.control.state.fleet import FleetView
 from mainspring.control.state.latest_plan import LatestPlans
-from mainspring.control.store.audit import note
 from mainspring.control.store.holdings import allocation_of_rank
-from mainspring.control.store.ledger import StateWriter, StopCause
-from mainspring.control.store.records import attempts_of, events_since, jobs_of_array, newest_event
+from mainspring.control.store.records import attempts_of, events_since, newest_event
 from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import AgentAccess, Settings
 from mainspring.control.store.store import Lease, Store
@@ -55,7 +53,6 @@ from mainspring.domain.job import JobSpec
 from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.ports import Clock, Dice, Engine
 from mainspring.domain.routes import LIST_MAX, LOG_BYTES_MAX
-from mainspring.domain.team import Right
 from mainspring.domain.wire import CredentialsWanted, Heartbeat, HeartbeatReply, Orders, Register, StoreCredentials
 from mainspring.planner import Policy
 
@@ -258,41 +255,6 @@ class Control:
         with self.store.read() as connection:
             wanted = JobFilter(team=team, owner=owner, seen=sight(connection, caller))
             return count_jobs(connection, wanted)
-
-    def stop(self, reference: str, caller: Caller = LAB_ITSELF, *, array: bool = False) -> JobView:
-        """Asks a job to end, and returns it as it is then; one that ends or has ended stays as it is.
-
-        Args:
-            reference: Its id or name.
-            caller: A member of the job's team.
-            array: Whether all jobs of its array shall end.
-
-        Raises:
-            NotFound: No such job, or it belongs to no array.
-            NotAllowed: The caller is not a member.
-        """
-        by = str(caller)
-        with self.store.write() as connection:
-            job = find_job(connection, reference, caller)
-            caller.require(connection, Right.STOP_JOBS, job.team, owner=job.owner)
-            ledger = StateWriter(connection, self.clock.now_s())
-            note(
-                connection,
-                caller,
-                "stop an array" if array else "stop a job",
-                job.id,
-                team=job.team,
-                now_s=ledger.now_s,
-            )
-            wanted = jobs_of_array(connection, array_of(job)) if array else (job,)
-            ledger.cancel_queued([one for one in wanted if one.state is JobState.QUEUED], by)
-            running = [one for one in wanted if one.state in (JobState.STARTING, JobState.RUNNING)]
-            own = attempts_of(connection, [one.id for one in running])
-            for one in running:
-                ledger.move_job(one, JobState.STOPPING, f"cancelled by {by}")
-                ledger.stop_attempt(own[one.id][-1], StopCause.CANCEL, f"cancelled by {by}")
-        self.wake.set()
-        return self.job(job.id)
 
     # ---------------------------------------------------------------- events, logs, progress
 

@@ -141,8 +141,10 @@ class Server:
     def start(self) -> None:
         """Starts serving, and returns once this controller leads and has asked every cluster once.
 
+        With a store that controllers share, it also returns once this one follows another.
+
         Raises:
-            Conflict: Another controller leads this store and goes on doing so.
+            Conflict: Another controller leads this store, which cannot be shared, and goes on doing so.
             Unavailable: The store does not answer.
         """
         for thread in self._threads:
@@ -188,6 +190,9 @@ class Server:
                     control.pulse.stepped(step)
                     if step is Step.LEADING:
                         self._leading.set()
+                    elif step is Step.FOLLOWING and control.store.shared:
+                        self._leading.set()
+                        self._ticked.set()
                     elif step is Step.RECORDED:
                         self._ticked.set()
             except (Conflict, Unavailable) as error:

@@ -8,7 +8,8 @@ secrets.key    the keys that teams' secrets are kept under, newest first; readab
                first secret, and worth a copy elsewhere: without it they are lost
 server.json    where the running server listens, and its process
 server.log     what it said          lock, login.lock      held while it is being started; while a login is renewed
-state.db       the embedded store      objects/  the embedded object store      engines/  allocations
+state.db       the embedded store      backups/  copies of the store from before its tables changed
+objects/       the embedded object store      engines/  allocations
 arrivals/      recordings that were sent and not yet read
 """
 
@@ -24,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2s
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from mainspring import planner
 from mainspring.app.base.specs import read_policy, read_yaml
@@ -63,7 +64,8 @@ class Config:
         key: Absolute path of the PEM file with the certificate's private key.
         public_url: Where agents on other machines reach the server, when that is not where it listens: a proxy in front
             of it, or the name in its certificate; "" for where it listens.
-        database: SQLAlchemy URL; "" for SQLite in the home folder.
+        database: URL of the store, such as "postgresql://host/name", without a password, which the server finds where
+            all of PostgreSQL's programs do; "" for SQLite in the home folder.
         objects: Object store URL; "" for a folder in the home folder.
         objects_role: ARN of the role in whose sessions agents use an S3 store, each for its own attempt's part of it;
             "" where they use what their environment has.
@@ -123,6 +125,11 @@ class Config:
                 f"{self.objects_role[:200]!r} with objects {self.objects[:200]!r}",
                 "the ARN of a role (arn:aws:iam::ACCOUNT:role/NAME) for objects at s3://",
             ),
+            "database": (
+                _has_password(self.database),
+                "a password, which whoever reads this file would have",
+                "a URL without it: the server finds it in PGPASSFILE, ~/.pgpass or PGPASSWORD",
+            ),
             "environment_passed": (
                 len(passed) > PASSED_MAX or not all(_VARIABLE.fullmatch(name) for name in passed),
                 ", ".join(map(repr, passed))[:200],
@@ -167,6 +174,14 @@ def _config_from(plain: object) -> Config:
             for number, entry in enumerate(entries)
         ]
     return replace(from_plain(Config, {**plain, "clusters": ()}, strict=True), clusters=tuple(clusters))
+
+
+def _has_password(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False  # To be told as no URL, by whoever opens it.
+    return bool(parts.password) or "password" in parse_qs(parts.query)
 
 
 def _is_base_url(url: str) -> bool:
@@ -279,6 +294,11 @@ class Home:
         return self.path / "secrets.key"
 
     @property
+    def backups(self) -> Path:
+        """Returns the folder of copies of the store."""
+        return self.path / "backups"
+
+    @property
     def arrivals(self) -> Path:
         """Returns the folder of recordings that were sent and not yet read."""
         return self.path / "arrivals"
@@ -349,7 +369,7 @@ class Home:
             yield
 
     def database_url(self, config: Config) -> str:
-        """Returns the SQLAlchemy URL of the store.
+        """Returns the URL of the store.
 
         Args:
             config: May name another.

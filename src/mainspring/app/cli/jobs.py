@@ -41,10 +41,13 @@ def up(
             "--shared-account", help="Let several teams, and people elsewhere, run jobs under the server's account."
         ),
     ] = False,
+    no_backup: Annotated[
+        bool, typer.Option("--no-backup", help="Let a new release change the store's tables without a copy of it.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Start the server of this home, if it is not running."""
-    record = context.obj.up(port=port, policy=policy, shared_account=shared_account)
+    record = context.obj.up(port=port, policy=policy, shared_account=shared_account, backup=not no_backup)
     config = context.obj.home.config()
     told = [f"Mainspring is up at {record.url} (home {context.obj.home.path})"]
     told.append(render.told_of_accounts(config.run_as))

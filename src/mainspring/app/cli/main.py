@@ -45,6 +45,7 @@ GROUPS = {
     "team": ("people.team", "List teams, and set what they are promised and allowed."),
     "token": ("people.token", "Let people in: make tokens, list and remove them."),
     "secret": ("people.secret", "Give jobs tokens and passwords: set secrets of teams, list and remove them."),
+    "store": ("store", "Look at the store's tables, and bring them back for an older release."),
     "cluster": ("cluster", "Add clusters, look at them, check and remove them."),
 }
 

@@ -117,7 +117,12 @@ class Lab(LabCalls):
         return ClusterVerbs(self)
 
     def up(
-        self, *, port: int | None = None, policy: Path | str | None = None, shared_account: bool = False
+        self,
+        *,
+        port: int | None = None,
+        policy: Path | str | None = None,
+        shared_account: bool = False,
+        backup: bool = True,
     ) -> ServerRecord:
         """Starts the server when it is not running, and returns where it listens.
 
@@ -125,6 +130,7 @@ class Lab(LabCalls):
             port: 0 picks a free one; None takes the last one used, else the configured one.
             policy: A YAML file of the fields of `Policy`, kept for later starts too; None leaves it as it was.
             shared_account: Whether to write to the configuration that jobs of all teams may share the server's account.
+            backup: Whether to copy the store before a new release changes its tables.
 
         Raises:
             Conflict: The server is running, and reads what is given when it starts.
@@ -133,7 +139,11 @@ class Lab(LabCalls):
         from mainspring.app.server import daemon
 
         return daemon.up(
-            self.home, port=port, policy=None if policy is None else Path(policy), shared_account=shared_account
+            self.home,
+            port=port,
+            policy=None if policy is None else Path(policy),
+            shared_account=shared_account,
+            backup=backup,
         )
 
     def down(self) -> bool:

@@ -29,7 +29,12 @@ _POLL_S = 0.05
 
 
 def up(
-    home: Home, *, port: int | None = None, policy: Path | None = None, shared_account: bool = False
+    home: Home,
+    *,
+    port: int | None = None,
+    policy: Path | None = None,
+    shared_account: bool = False,
+    backup: bool = True,
 ) -> ServerRecord:
     """Returns where the home's server listens, starting it when it is not running.
 
@@ -37,6 +42,7 @@ def up(
         port: Port to listen on; 0 picks a free one; None takes the last one used, else the configured one.
         policy: A planning policy to keep and start with; None leaves it as it was.
         shared_account: Whether to write to the configuration that jobs of all teams may share the server's account.
+        backup: Whether the server copies its store before it changes the tables.
 
     Raises:
         Conflict: Another program holds the port, or the server is running and is given what it reads when it starts.
@@ -58,7 +64,7 @@ def up(
             config = replace(config, shared_account=True)
             home.write_config(config)
         home.policy()
-        return _up(home, config, port)
+        return _up(home, config, port, [] if backup else ["--no-backup"])
 
 
 def _require_down(home: Home, attempted: str, on: str) -> None:
@@ -81,7 +87,7 @@ def _require_near(config: Config) -> None:
         )
 
 
-def _up(home: Home, config: Config, port: int | None) -> ServerRecord:
+def _up(home: Home, config: Config, port: int | None, words: list[str]) -> ServerRecord:
     record = home.server()
     if record is not None and running(record, home):
         return record
@@ -99,8 +105,9 @@ def _up(home: Home, config: Config, port: int | None) -> ServerRecord:
         # The server inherits the open socket, so that nobody can take the port in between.
         url = url_of(listener, config)
         begun = log.tell()
+        command = [sys.executable, "-m", "mainspring", "server"]
         server = subprocess.Popen(
-            [sys.executable, "-m", "mainspring", "server", "--home", home.path, "--socket", str(listener.fileno())],
+            [*command, "--home", home.path, "--socket", str(listener.fileno()), *words],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -22,6 +22,7 @@ from mainspring.app.server.store_grants import agents_environment, grants_of
 from mainspring.control import AgentAccess, Control, Settings, open_store
 from mainspring.control.logins import Logins
 from mainspring.control.server import Server, Tls
+from mainspring.control.store.databases.backups import Backups
 from mainspring.domain.answers import NewToken
 from mainspring.domain.errors import MainspringError, NotFound
 from mainspring.domain.ids import NAME_LENGTH_MAX
@@ -35,37 +36,43 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Runs the Mainspring server of one home folder.")
     parser.add_argument("--home", type=Path, required=True, help="home folder")
     parser.add_argument("--socket", type=int, required=True, help="number of the open socket to serve on")
+    parser.add_argument("--no-backup", action="store_true", help="change the store's tables without copying it before")
     words = parser.parse_args()
     try:
-        serve(Home(words.home), socket.socket(fileno=words.socket))
+        serve(Home(words.home), socket.socket(fileno=words.socket), backup=not words.no_backup)
     except MainspringError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     return 0
 
 
-def serve(home: Home, listener: socket.socket) -> None:
+def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
     """Serves until SIGTERM or SIGINT.
 
     Args:
         listener: A socket that listens.
+        backup: Whether to copy the store before its tables change.
 
     Raises:
-        Conflict: Another controller leads the same store.
+        Conflict: Another server works with the same store, which cannot be shared.
     """
     config = home.config()
     clock = SystemClock()
+    back_up = Backups(folder=home.backups, now_s=clock.now_s()) if backup else None
+    store = open_store(home.database_url(config), back_up, owned_s=clock.now_s())
     engines = Engines(config, home, environment=agents_environment(config, os.environ), clock=clock)
     grants = grants_of(config, os.environ)
+    key = home.key(SystemDice())
+    store.agree("key", key)
     control = Control(
-        store=open_store(home.database_url(config)),
+        store=store,
         engines=engines.by_name,
         clock=clock,
         dice=SystemDice(),
         access=AgentAccess(
             controller_url=config.public_url or url_of(listener, config),
             objects_url=home.objects_url(config),
-            key=home.key(SystemDice()),
+            key=key,
             environment_passed=config.environment_passed,
             secret_keys=home.secret_keys,
             grants=SharedGrants(grants, clock) if grants is not None else None,

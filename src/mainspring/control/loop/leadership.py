@@ -70,6 +70,15 @@ class Leadership:
         assert self._lease is not None
         return self._store.write(self._lease)
 
+    @property
+    def shared(self) -> bool:
+        """Returns whether there may be controllers that follow this one, or that it follows."""
+        return self._store.shared
+
+    def read(self) -> AbstractContextManager[sa.Connection]:
+        """Returns a transaction that only reads."""
+        return self._store.read()
+
     def renew(self, connection: sa.Connection) -> None:
         """Renews the lease when it has come of age: the first look at a large store takes seconds.
 

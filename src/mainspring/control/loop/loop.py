@@ -102,8 +102,9 @@ class Loop:
         try:
             yield from self._steps()
         except BaseException as error:
-            # The mirror may hold what a lost transaction showed it.
+            # The mirror may hold what a lost transaction showed it, and the fleet count as kept what was not.
             self._forget()
+            self._fleet.lead(self._engines)
             if isinstance(error, Conflict):
                 self._leadership.lost()
             raise
@@ -122,10 +123,15 @@ class Loop:
         check = leadership.check(now_s)
         if check.anew:
             self._forget()
+            if check.leads:
+                self._fleet.lead(self._engines)
         if check.away:
             self._silence.forget()  # It was this controller that was away.
         if not check.leads:
             self._plans.hide()
+            if leadership.shared:
+                with leadership.read() as connection:
+                    self._fleet.follow(connection)
             yield Step.FOLLOWING
             return
         yield Step.LEADING
@@ -137,6 +143,8 @@ class Loop:
             yield Step.OBSERVED
         with leadership.write() as connection:
             self._writers.settling.settle(connection, seen, now_s, led_since_s=leadership.since_s)
+            if leadership.shared:
+                self._fleet.keep(connection, now_s)
             leadership.renew(connection)
         yield Step.FOLDED
         decided = self._plan(now_s)

@@ -56,7 +56,7 @@ class Pulse:
         if isinstance(lease, MainspringError):
             epoch, lead, store = 0, _check("lead", "its lease cannot be read"), _check("store", str(lease))
         else:
-            epoch, lead, store = lease.epoch, self._lead(now_s - lease.expires_s), _check("store", self._error)
+            epoch, lead, store = lease.epoch, self._lead(lease, now_s - lease.expires_s), _check("store", self._error)
         checks = (self._loop(), lead, store, *self._each_cluster(now_s))
         worst = max((check.status for check in checks), key=list(HealthStatus).index)
         return Health(status=worst, leader_epoch=epoch, checks=checks)
@@ -72,10 +72,11 @@ class Pulse:
         silent_s = self._clock.monotonic_s() - self._moved_s
         return _check("loop", "" if self.alive else f"has not moved for {silent_s:.0f} s")
 
-    def _lead(self, late_s: float) -> HealthCheck:
-        if not self._leads:
-            return _check("lead", "this controller does not lead")
-        return _check("lead", f"its lease ran out {late_s:.0f} s ago" if late_s > LATE_S else "")
+    def _lead(self, lease: Lease, late_s: float) -> HealthCheck:
+        if not lease.holder:
+            return _check("lead", "nobody leads")
+        whose = "its lease" if self._leads else f"the lease of {lease.holder}, which this controller follows,"
+        return _check("lead", f"{whose} ran out {late_s:.0f} s ago" if late_s > LATE_S else "")
 
     def _each_cluster(self, now_s: float) -> Iterable[HealthCheck]:
         seen = self._fleet.seen()

@@ -1,21 +1,26 @@
 """The fleet view: what engines last said of their clusters, shared by the loop that asks and the API that shows; and
 what people hold: teams, clusters and nodes of which nothing is to start.
+
+Where controllers share a store, the one that leads keeps its view there, and the others follow it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import final
 
 import sqlalchemy as sa
 
-from mainspring.control.store.rows import RowMapping
-from mainspring.control.store.schema import holds
+from mainspring.control.store.rows import RowMapping, read_text, text_of
+from mainspring.control.store.schema import fleet, holds
 from mainspring.domain.fleet import Inventory, Node, NodeCondition, NodeRef
 from mainspring.domain.ids import ClusterName, NodeName, TeamName
 from mainspring.domain.job import Hold
+
+KEPT_S = 5.0  # How old the time may be at which followers see that a cluster answered.
+_MARKS = sa.select(fleet.c.cluster, fleet.c.told_s, fleet.c.answering, fleet.c.seen_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,8 @@ class FleetView:
         self._lock = Lock()
         self._seen: dict[ClusterName, ClusterSeen] = {}
         self._version = 0
+        self._kept: dict[ClusterName, ClusterSeen] = {}  # As the store has it, by the thread of the loop alone.
+        self._told_s: dict[ClusterName, float] = {}
 
     def answered(self, inventory: Inventory, *, now_s: float) -> None:
         """Keeps an answer.
@@ -47,12 +54,13 @@ class FleetView:
         Args:
             inventory: What the engine said.
         """
-        seen = ClusterSeen(inventory=inventory, answering=True, seen_s=now_s)
         with self._lock:
             known = self._seen.get(inventory.cluster)
-            if known is None or not known.answering or known.inventory != inventory:
+            same = known is not None and known.inventory == inventory
+            if known is None or not known.answering or not same:
                 self._version += 1
-            self._seen[inventory.cluster] = seen
+            told = known.inventory if known is not None and same else inventory  # To be known again by itself.
+            self._seen[inventory.cluster] = ClusterSeen(inventory=told, answering=True, seen_s=now_s)
 
     def silent(self, cluster: ClusterName) -> None:
         """Notes that a cluster did not answer; what it said before is kept, marked so."""
@@ -71,6 +79,66 @@ class FleetView:
         """Returns every cluster that ever answered, in order of name."""
         with self._lock:
             return {name: self._seen[name] for name in sorted(self._seen)}
+
+    # ---------------------------------------------------------------- in the store, by the thread of the loop
+
+    def lead(self, clusters: Collection[ClusterName]) -> None:
+        """Forgets what another leader said of clusters that this one does not know, and that it kept any of it.
+
+        Args:
+            clusters: Those that it asks.
+        """
+        with self._lock:
+            known = {name: seen for name, seen in self._seen.items() if name in clusters}
+            self._version += len(known) < len(self._seen)
+            self._seen = known
+        self._kept, self._told_s = {}, {}
+
+    def keep(self, connection: sa.Connection, now_s: float) -> None:
+        """Writes what has changed: inventories as they do, and every few seconds that a cluster answered.
+
+        Args:
+            connection: From `Store.write`, of the leader; where that fails, `lead` is to be called again.
+        """
+        if not self._kept:
+            connection.execute(sa.delete(fleet))
+        for name, seen in self.seen().items():
+            kept = self._kept.get(name)
+            marks = {"answering": seen.answering, "seen_s": seen.seen_s}
+            if kept is None or kept.inventory is not seen.inventory:
+                told = {"cluster": name, "inventory": text_of(seen.inventory), "told_s": now_s}
+                connection.execute(sa.delete(fleet).where(fleet.c.cluster == name))
+                connection.execute(sa.insert(fleet).values(**told, **marks))
+            elif kept.answering != seen.answering or abs(seen.seen_s - kept.seen_s) >= KEPT_S:
+                connection.execute(sa.update(fleet).where(fleet.c.cluster == name).values(marks))
+            else:
+                continue
+            self._kept[name] = seen
+
+    def follow(self, connection: sa.Connection) -> None:
+        """Reads what the leader keeps, and no inventory that is known already.
+
+        Args:
+            connection: From `Store.read`.
+        """
+        before, seen = self.seen(), {}
+        marks = connection.execute(_MARKS.order_by(fleet.c.cluster)).all()
+        for row in marks:
+            name = ClusterName(row.cluster)
+            if name in before and self._told_s.get(name) == row.told_s:
+                inventory = before[name].inventory
+            else:
+                text = connection.execute(sa.select(fleet.c.inventory).where(fleet.c.cluster == name)).scalar_one()
+                inventory = read_text(Inventory, text)
+            seen[name] = ClusterSeen(inventory=inventory, answering=row.answering, seen_s=row.seen_s)
+        self._told_s = {ClusterName(row.cluster): row.told_s for row in marks}
+        with self._lock:
+            same = all(
+                name in before and before[name].inventory is one.inventory and before[name].answering == one.answering
+                for name, one in seen.items()
+            )
+            self._version += not (same and len(seen) == len(before))
+            self._seen = seen
 
 
 # ---------------------------------------------------------------- holds

@@ -13,6 +13,7 @@ from math import inf, log
 import sqlalchemy as sa
 
 from mainspring.control.state.accounting import dollars
+from mainspring.control.store.databases.functions import whole
 from mainspring.control.store.records import (
     ATTEMPT_LIVE,
     JOB_LIVE,
@@ -41,7 +42,7 @@ _HOUR_S = 3_600.0
 _DAY_HOURS = 24
 
 _hour = {
-    name: sa.cast(column / _HOUR_S, sa.Integer).label(name)
+    name: whole(column / _HOUR_S).label(name)
     for name, column in (("began", allocations.c.granted_s), ("ended", allocations.c.ended_s))
 }
 _lasted_s = allocations.c.ended_s - allocations.c.granted_s

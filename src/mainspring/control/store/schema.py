@@ -39,20 +39,28 @@ metadata = MetaData()
 _COUNTER = BigInteger().with_variant(Integer, "sqlite")  # Only INTEGER counts by itself in SQLite.
 
 
+def _word(length_max: int) -> String:
+    """Returns text that is ordered by its bytes, as in SQLite, whatever language a database is set up for.
+
+    So lists go on where they ended; and no index is out of order once the database's machine sorts words otherwise.
+    """
+    return String(length_max).with_variant(String(length_max, collation="C"), "postgresql")
+
+
 def _id(name: str = "id", *, primary_key: bool = False, nullable: bool = False) -> Column[str]:
-    return Column(name, String(ID_LENGTH_MAX), primary_key=primary_key, nullable=nullable)
+    return Column(name, _word(ID_LENGTH_MAX), primary_key=primary_key, nullable=nullable)
 
 
 jobs = Table(
     "jobs",
     metadata,
     Column("ordinal", _COUNTER, primary_key=True, autoincrement=True),
-    Column("id", String(ID_LENGTH_MAX), nullable=False, unique=True),
+    Column("id", _word(ID_LENGTH_MAX), nullable=False, unique=True),
     _id("name"),
     _id("team"),
-    Column("state", String(16), nullable=False),
+    Column("state", _word(16), nullable=False),
     Column("spec", Text, nullable=False),
-    Column("submit_key", String(KEY_LENGTH_MAX), nullable=True),
+    Column("submit_key", _word(KEY_LENGTH_MAX), nullable=True),
     Column("submitted_s", Double, nullable=False),
     Column("ended_s", Double, nullable=True),
     Column("reason", Text, nullable=False, default=""),
@@ -62,7 +70,7 @@ jobs = Table(
     _id("array_id", nullable=True),  # The array's first job; its row alone holds the spec, the others' hold "".
     Column("array_index", Integer, nullable=True),
     Column("array_count", Integer, nullable=True),
-    Column("owner", String(ID_LENGTH_MAX), nullable=False, default=""),  # Who submitted it.
+    Column("owner", _word(ID_LENGTH_MAX), nullable=False, default=""),  # Who submitted it.
     Column("overrides", Text, nullable=True),  # What was said of it since; NULL for nothing.
     UniqueConstraint("team", "submit_key", name="jobs_team_submit_key"),
     Index("jobs_array", "array_id", "array_index"),
@@ -75,18 +83,18 @@ attempts = Table(
     "attempts",
     metadata,
     _id(primary_key=True),
-    Column("job_id", String(ID_LENGTH_MAX), ForeignKey("jobs.id"), nullable=False),
+    Column("job_id", _word(ID_LENGTH_MAX), ForeignKey("jobs.id"), nullable=False),
     Column("number", Integer, nullable=False),
-    Column("state", String(16), nullable=False),
+    Column("state", _word(16), nullable=False),
     _id("cluster"),
     Column("simulated", Boolean, nullable=False),
     Column("plan", BigInteger, nullable=False),
     Column("granted_s", Double, nullable=False),
     Column("ended_s", Double, nullable=True),
-    Column("stop_cause", String(16), nullable=False, default=""),
-    Column("outcome", String(16), nullable=True),
+    Column("stop_cause", _word(16), nullable=False, default=""),
+    Column("outcome", _word(16), nullable=True),
     Column("reason", Text, nullable=False, default=""),
-    Column("generation", Integer, nullable=False, default=0),
+    Column("generation", _COUNTER, nullable=False, default=0),
     Column("step", BigInteger, nullable=False, default=-1),
     Column("ranks", Text, nullable=False, default="[]"),
     Column("at_risk", Text, nullable=True),  # The work that would be lost, as its lead last reported.
@@ -106,10 +114,10 @@ allocations = Table(
     "allocations",
     metadata,
     _id(primary_key=True),
-    Column("attempt_id", String(ID_LENGTH_MAX), ForeignKey("attempts.id"), nullable=False),
+    Column("attempt_id", _word(ID_LENGTH_MAX), ForeignKey("attempts.id"), nullable=False),
     Column("place", Integer, nullable=False),  # Counts the attempt's allocations, those added later last.
     _id("cluster"),
-    Column("state", String(16), nullable=False),
+    Column("state", _word(16), nullable=False),
     Column("launched_s", Double, nullable=True),
     Column("stopped_s", Double, nullable=True),  # When its engine last took a stop for it.
     Column("part", Text, nullable=False),  # What it holds of one role's grant.
@@ -134,9 +142,9 @@ allocations = Table(
 agents = Table(
     "agents",
     metadata,
-    Column("attempt_id", String(ID_LENGTH_MAX), ForeignKey("attempts.id"), primary_key=True),
+    Column("attempt_id", _word(ID_LENGTH_MAX), ForeignKey("attempts.id"), primary_key=True),
     Column("agent", Integer, primary_key=True, autoincrement=False),
-    Column("address", String(255), nullable=False),
+    Column("address", _word(255), nullable=False),
     Column("gone", Boolean, nullable=False, default=False),  # Whether its engine has seen it end.
 )
 
@@ -148,7 +156,7 @@ events = Table(
     metadata,
     Column("sequence", _COUNTER, primary_key=True, autoincrement=True),
     Column("time_s", Double, nullable=False),
-    Column("kind", String(32), nullable=False),
+    Column("kind", _word(32), nullable=False),
     _id("job_id", nullable=True),
     _id("attempt_id", nullable=True),
     Column("detail", Text, nullable=False),
@@ -170,12 +178,12 @@ plans = Table(
 whys = Table(
     "whys",
     metadata,
-    Column("job_id", String(ID_LENGTH_MAX), ForeignKey("jobs.id"), primary_key=True),
+    Column("job_id", _word(ID_LENGTH_MAX), ForeignKey("jobs.id"), primary_key=True),
     Column("plan", BigInteger, nullable=False),
     Column("summary", Text, nullable=False),
-    Column("limit_name", String(16), nullable=True),
+    Column("limit_name", _word(16), nullable=True),
     Column("candidates", Text, nullable=False),
-    Column("whose", String(ID_LENGTH_MAX), nullable=False, default=""),  # The cluster or team that sets the limit.
+    Column("whose", _word(ID_LENGTH_MAX), nullable=False, default=""),  # The cluster or team that sets the limit.
     Column("short_by", Double, nullable=False, default=0.0),
     Column("start_s", Double, nullable=True),
     Column("exact", Boolean, nullable=False, default=False),
@@ -200,14 +208,14 @@ tallies = Table(
 tokens = Table(
     "tokens",
     metadata,
-    Column("sha256", String(64), primary_key=True),
-    Column("role", String(16), nullable=False),
+    Column("sha256", _word(64), primary_key=True),
+    Column("role", _word(16), nullable=False),
     _id("team"),
     _id("attempt_id", nullable=True),
     Column("made_s", Double, nullable=False),
-    Column("id", String(ID_LENGTH_MAX), nullable=False, default=""),  # What it is called, where it must not be shown.
-    Column("holder", String(ID_LENGTH_MAX), nullable=False, default=""),
-    Column("maker", String(ID_LENGTH_MAX), nullable=False, default=""),
+    Column("id", _word(ID_LENGTH_MAX), nullable=False, default=""),  # What it is called, where it must not be shown.
+    Column("holder", _word(ID_LENGTH_MAX), nullable=False, default=""),
+    Column("maker", _word(ID_LENGTH_MAX), nullable=False, default=""),
     Column("expires_s", Double, nullable=True),
     Column("used_s", Double, nullable=True),
     Index("tokens_id", "id"),
@@ -219,14 +227,14 @@ audit = Table(
     metadata,
     Column("sequence", _COUNTER, primary_key=True, autoincrement=True),
     Column("time_s", Double, nullable=False),
-    Column("holder", String(255), nullable=False),
+    Column("holder", _word(255), nullable=False),
     _id("token"),
-    Column("address", String(255), nullable=False),
-    Column("action", String(32), nullable=False),
-    Column("target", String(255), nullable=False),
+    Column("address", _word(255), nullable=False),
+    Column("action", _word(32), nullable=False),
+    Column("target", _word(255), nullable=False),
     _id("team"),
-    Column("outcome", String(16), nullable=False),
-    Column("reason", String(255), nullable=False),
+    Column("outcome", _word(16), nullable=False),
+    Column("reason", _word(255), nullable=False),
     Index("audit_team", "team", "sequence"),
     sqlite_autoincrement=True,
 )
@@ -235,11 +243,11 @@ secrets = Table(
     "secrets",
     metadata,
     _id("team", primary_key=True),
-    Column("name", String(SECRET_NAME_LENGTH_MAX), primary_key=True),
+    Column("name", _word(SECRET_NAME_LENGTH_MAX), primary_key=True),
     Column("ciphertext", Text, nullable=False),
-    Column("key_id", String(12), nullable=False),
+    Column("key_id", _word(12), nullable=False),
     Column("version", BigInteger, nullable=False),
-    Column("maker", String(ID_LENGTH_MAX), nullable=False),
+    Column("maker", _word(ID_LENGTH_MAX), nullable=False),
     Column("made_s", Double, nullable=False),
 )
 
@@ -257,9 +265,9 @@ holds = Table(
     metadata,
     _id("team", primary_key=True),  # "" for a cluster, or a node of one.
     _id("cluster", primary_key=True),
-    Column("node", String(255), primary_key=True),
+    Column("node", _word(255), primary_key=True),
     Column("drain", Boolean, nullable=False),
-    Column("by", String(255), nullable=False),
+    Column("by", _word(255), nullable=False),
     Column("reason", Text, nullable=False),
     Column("since_s", Double, nullable=False),
 )
@@ -268,18 +276,28 @@ repeats = Table(
     "repeats",
     metadata,
     _id("token", primary_key=True),
-    Column("key_sha256", String(64), primary_key=True),
-    Column("fingerprint", String(64), nullable=False),  # Of the request that the key was drawn for.
+    Column("key_sha256", _word(64), primary_key=True),
+    Column("fingerprint", _word(64), nullable=False),  # Of the request that the key was drawn for.
     Column("answer", Text, nullable=False),  # Encrypted under the key, which is not kept.
     Column("made_s", Double, nullable=False),
     Index("repeats_made", "made_s"),
 )
 
+fleet = Table(
+    "fleet",
+    metadata,
+    _id("cluster", primary_key=True),
+    Column("inventory", Text, nullable=False),
+    Column("told_s", Double, nullable=False),  # When the inventory last changed.
+    Column("answering", Boolean, nullable=False),
+    Column("seen_s", Double, nullable=False),
+)
+
 leases = Table(
     "leases",
     metadata,
-    Column("name", String(32), primary_key=True),
-    Column("holder", String(ID_LENGTH_MAX), nullable=False),
+    Column("name", _word(32), primary_key=True),
+    Column("holder", _word(ID_LENGTH_MAX), nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("expires_s", Double, nullable=False),
 )

@@ -1,33 +1,34 @@
 """The store: one database, one writer at a time, and the leader's lease that guards what the loop writes.
 
-Decides how transactions begin and end and how a database's errors are told; what is written in them is left to
-`ledger`, what is read to `records`.
+Decides how transactions begin and end; what is written in them is left to `ledger`, what is read to `records`, and what
+differs between databases to `databases`.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock, local
-from typing import Any, Generic, TypeVar, cast, final
+from typing import Generic, TypeVar, cast, final
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 
+from mainspring.control.store.databases.backups import BackUp
+from mainspring.control.store.databases.errors import told
+from mainspring.control.store.databases.migrating import migrate, migrate_down, newest_revision, revision_of
+from mainspring.control.store.databases.opening import is_sqlite, new_engine, parsed_url, reading, require_safe
+from mainspring.control.store.databases.owners import OwnedFile
 from mainspring.control.store.schema import leases
-from mainspring.domain.errors import Conflict, DamagedData, InvalidInput, MainspringError, StorageFull, Unavailable
+from mainspring.domain.errors import Conflict, MainspringError, NotFound
 
-BUSY_S = 10.0  # Longer than any transaction here; a database busy for this long has a stuck writer.
-CONNECTIONS_MAX = 40  # As many as the API's threads.
 PIECES_MAX = 64  # More than the API has threads.
 _WRITER = "writer"
 _LEADER = "leader"
+_MARK_LETTERS = 12  # Of a hash: enough to tell two apart, and nothing to guess the rest by.
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
@@ -55,12 +56,26 @@ class Store:
 
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
-        self._sqlite = engine.dialect.name == "sqlite"
-        # SQLite lets waiting writers poll; a lock lets the writers of this process queue instead.
+        # SQLite lets waiting writers poll, and of PostgreSQL each would hold a connection: a lock lets the writers of
+        # this process queue instead.
         self._turn = Lock()
-        isolated = engine if self._sqlite else engine.execution_options(isolation_level="REPEATABLE READ")
-        self._reader = isolated
+        self._reader = reading(engine)
         self._own = local()
+        self._owned: OwnedFile | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Returns whether several servers may work with it at once: one leads, the others follow."""
+        return not is_sqlite(self.engine.url)
+
+    def own(self, now_s: float) -> None:
+        """Sees to it that no other server works with a store that cannot be shared; nothing, with one that can.
+
+        Raises:
+            Conflict: Another server does; it is named.
+        """
+        if not self.shared and self._owned is None:
+            self._owned = OwnedFile(Path(str(self.engine.url.database)), now_s=now_s)
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
@@ -72,7 +87,7 @@ class Store:
         if self._joined is not None:
             yield self._joined
             return
-        with _told("read the store"), self._reader.connect() as connection:
+        with told("read the store"), self._reader.connect() as connection:
             yield connection
 
     @contextmanager
@@ -91,11 +106,10 @@ class Store:
             assert lease is None
             yield self._joined
             return
-        with self._turn, _told("write the store"), self.engine.connect() as connection:
+        with self._turn, told("write the store"), self.engine.connect() as connection:
             connection = connection.execution_options(writes=True)
             with connection.begin():
-                # One row locked by every writer gives databases with many writers the order SQLite has by nature;
-                # event sequences then appear in the order they count.
+                # One row locked by every writer, first, gives PostgreSQL the order that SQLite has by nature.
                 connection.execute(sa.select(leases.c.epoch).where(leases.c.name == _WRITER).with_for_update())
                 if lease is not None:
                     _check_lease(connection, lease)
@@ -171,9 +185,38 @@ class Store:
                 .values(holder="", expires_s=0.0)
             )
 
+    def agree(self, name: str, secret: str) -> None:
+        """Returns if every server that shares this store has the same secret in a file of its home; the first one says.
+
+        Args:
+            name: Of the file.
+            secret: What it holds; a part of its hash is kept.
+
+        Raises:
+            Conflict: It is not what the others have.
+        """
+        if not self.shared:
+            return
+        mark = hashlib.sha256(secret.encode()).hexdigest()[:_MARK_LETTERS]
+        with self.write() as connection:
+            found = sa.select(leases.c.holder).where(leases.c.name == name)
+            known = connection.execute(found).scalar()
+            if known is None:
+                connection.execute(sa.insert(leases).values(name=name, holder=mark, epoch=0, expires_s=0.0))
+        if known not in (None, mark):
+            raise Conflict(
+                "share the store",
+                on=f"the file {name!r} of this home",
+                got="another one than the servers have that use this store",
+                next_step="copy the file from the home of one of them",
+            )
+
     def close(self) -> None:
-        """Closes every connection."""
+        """Closes every connection, and lets another server have it."""
         self.engine.dispose()
+        if self._owned is not None:
+            self._owned.close()
+            self._owned = None
 
 
 class _Piece(Generic[Item, Value]):
@@ -245,64 +288,99 @@ class Together(Generic[Item, Value]):
         return True
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, back_up: BackUp | None = None, *, owned_s: float | None = None) -> Store:
     """Returns the store at a database URL, its tables brought up to date.
 
     Args:
-        url: A SQLAlchemy URL: "sqlite:////absolute/path.db", or "postgresql+psycopg://...".
+        url: "sqlite:////absolute/path.db", or "postgresql://...", as libpq has it.
+        back_up: Copies the store before its tables change; None to make no copy.
+        owned_s: The time, for a server: no other may then work with a store that cannot be shared. None for others.
 
     Raises:
-        InvalidInput: Not a URL, or a database that lives in memory only.
+        InvalidInput: Not a URL, a database that lives in memory only, or one that is set up to lose what it was given.
+        NotFound: The database's driver is not installed.
+        NotAllowed: The database lets this user make no tables.
+        Conflict: A newer release has changed the tables, or another server works with a store that cannot be shared.
         DamagedData: The file is no database.
-        Unavailable: The database does not answer.
+        Unavailable: The database does not answer, or no copy could be made.
     """
+    store = Store(new_engine(parsed_url(url)))
     try:
-        parsed = sa.make_url(url)
-    except (sa.exc.ArgumentError, ValueError):
-        raise InvalidInput(
-            "open the store", got="no database URL", wanted="a database URL such as sqlite:////path.db"
-        ) from None
-    sqlite = parsed.get_backend_name() == "sqlite"
-    if sqlite and parsed.database in (None, "", ":memory:"):
-        raise InvalidInput("open the store", got=url, wanted="a database in a file, which a restart can find again")
-    arguments: dict[str, Any] = {"timeout": BUSY_S} if sqlite else {}
-    # A statement's values are people's specs, with the variables of their jobs: errors must not quote them.
-    engine = sa.create_engine(
-        parsed, connect_args=arguments, pool_size=5, max_overflow=CONNECTIONS_MAX - 5, hide_parameters=True
-    )
-    if sqlite:
-        path = Path(str(parsed.database))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600)  # For its owner alone; SQLite gives the files beside it the same mode.
-        sa.event.listen(engine, "connect", _prepare_sqlite)
-        sa.event.listen(engine, "begin", _begin_sqlite)
-    with _told("open the store"):
-        _migrate(engine)
-    return Store(engine)
+        with told("open the store"):
+            if owned_s is not None:
+                store.own(owned_s)
+            with store.engine.connect() as connection:
+                require_safe(connection)
+            migrate(store.engine, back_up)
+            if owned_s is not None and not store.shared:
+                store.resign(store.leader())  # Whoever led it before is gone.
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
-def _prepare_sqlite(connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # Transactions begin where `_begin_sqlite` says, not where the driver guesses.
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")  # A grant the disk forgot would be started and unknown.
-    connection.execute("PRAGMA foreign_keys=ON")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSeen:
+    """What a store is.
+
+    Args:
+        kind: Of database.
+        revision: Of its tables, "" where there are none.
+        newest: The revision that this release reads.
+    """
+
+    kind: str
+    revision: str
+    newest: str
 
 
-def _begin_sqlite(connection: sa.Connection) -> None:
-    writes = connection.get_execution_options().get("writes", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+def look_at(url: str) -> StoreSeen:
+    """Returns what the store at a database URL is, and leaves it as it is.
+
+    Args:
+        url: As of `open_store`.
+
+    Raises:
+        NotFound: There is none.
+        MainspringError: As `open_store`.
+    """
+    parsed = parsed_url(url)
+    if is_sqlite(parsed) and not Path(str(parsed.database)).exists():
+        raise NotFound("look at the store", on=str(parsed.database), next_step="ms up makes it")
+    engine = new_engine(parsed)
+    try:
+        with told("look at the store"):
+            found = revision_of(engine)
+    finally:
+        engine.dispose()
+    return StoreSeen(kind=parsed.get_backend_name(), revision=found or "", newest=newest_revision())
 
 
-def _migrate(engine: sa.Engine) -> None:
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-    with engine.connect() as connection:
-        current = MigrationContext.configure(connection).get_current_revision()
-    if current == ScriptDirectory.from_config(config).get_current_head():
-        return
-    with engine.connect().execution_options(writes=True) as connection, connection.begin():
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+def bring_back(url: str, revision: str, back_up: BackUp | None, *, now_s: float) -> None:
+    """Brings a store's tables back to what an older release reads.
+
+    Args:
+        url: As of `open_store`.
+        revision: Of the tables that it reads.
+        back_up: Copies the store before; None to make no copy.
+
+    Raises:
+        Conflict: A server works with it.
+        NotFound: There is no such revision, or the store is older than that.
+        MainspringError: As `open_store`.
+    """
+    store = Store(new_engine(parsed_url(url)))
+    try:
+        with told("bring the store back"):
+            store.own(now_s)
+            leader = store.leader()
+            if store.shared and leader.expires_s > now_s:
+                got = f"{leader.holder}, which leads"
+                raise Conflict("bring the store back", got=got, wanted="no server that runs", next_step="ms down")
+            migrate_down(store.engine, revision, back_up)
+    finally:
+        store.close()
 
 
 def _check_lease(connection: sa.Connection, lease: Lease) -> None:
@@ -314,19 +392,3 @@ def _check_lease(connection: sa.Connection, lease: Lease) -> None:
             wanted=f"epoch {row.epoch} of {row.holder or 'nobody'}",
             next_step="look again as a follower",
         )
-
-
-@contextmanager
-def _told(attempted: str) -> Iterator[None]:
-    """Tells a database's own errors in our words."""
-    try:
-        yield
-    except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as error:
-        words = str(getattr(error, "orig", None) or error)
-        if "full" in words or "No space left" in words:
-            raise StorageFull(attempted, got=words, next_step="free room on the disk that holds the store") from error
-        raise Unavailable(attempted, got=words, next_step="see that the database runs and can be written") from error
-    except sa.exc.DatabaseError as error:
-        if type(error) is not sa.exc.DatabaseError:
-            raise  # Its kinds are our own fault: a wrong statement, a broken constraint.
-        raise DamagedData(attempted, got=str(error.orig), next_step="put back a copy of the store") from error

@@ -76,7 +76,15 @@ class LabCalls:
     def status(self, job: str) -> answers.JobView:
         """Shows one job, by id or by the newest of its name."""
 
-    @route("POST", "/jobs/{job}/stop", may=Right.STOP_JOBS, operation="stop_job", patient=True, repeats=True)
+    @route(
+        "POST",
+        "/jobs/{job}/stop",
+        may=Right.STOP_JOBS,
+        handler="steering.stop",
+        operation="stop_job",
+        patient=True,
+        repeats=True,
+    )
     def stop(self, job: str, *, array: bool = False) -> answers.JobView:
         """Asks a job to end, or all jobs of its array; one that has ended stays as it is."""
 

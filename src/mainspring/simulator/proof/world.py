@@ -353,7 +353,7 @@ class World:
             return
         job = live[pick(self._luck, len(live))]
         try:
-            self._say(f"cancel {job}: {self._reached().stop(job).state.value}")
+            self._say(f"cancel {job}: {self._reached().steering.stop(job).state.value}")
         except MainspringError as error:
             self._say(f"cancel {job}: {type(error).__name__}")
 

@@ -23,6 +23,12 @@ def upgrade() -> None:
     op.bulk_insert(leases, [{"name": name, "holder": "", "epoch": 0, "expires_s": 0.0} for name in names])
 
 
+def downgrade() -> None:
+    """Removes every table."""
+    for table in ("leases", "tokens", "teams", "plans", "events", "agents", "allocations", "attempts", "whys", "jobs"):
+        op.drop_table(table)
+
+
 def _make_jobs() -> None:
     op.create_table(
         "jobs",

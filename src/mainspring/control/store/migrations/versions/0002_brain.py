@@ -31,6 +31,48 @@ def upgrade() -> None:
     _keep_teams_as_text()
 
 
+def downgrade() -> None:
+    """Makes jobs of arrays stand by themselves, and takes teams apart again, of which little is kept."""
+    _spread_specs()
+    _take_teams_apart()
+    for name in ("exact", "start_s", "short_by", "whose"):
+        op.drop_column("whys", name)
+    op.drop_index("attempts_ended", "attempts")
+    for name in ("heard_s", "chips"):
+        op.drop_column("attempts", name)
+    op.drop_index("jobs_array", "jobs")
+    for name in ("array_count", "array_index", "array_id"):
+        op.drop_column("jobs", name)
+
+
+def _spread_specs() -> None:
+    jobs = sa.table("jobs", sa.column("id"), sa.column("spec"), sa.column("array_id"))
+    first = sa.table("jobs", sa.column("id"), sa.column("spec")).alias("first")
+    spec = sa.select(first.c.spec).where(first.c.id == jobs.c.array_id).scalar_subquery()
+    op.get_bind().execute(sa.update(jobs).where(jobs.c.spec == "").values(spec=spec))
+
+
+def _take_teams_apart() -> None:
+    connection = op.get_bind()
+    new = sa.table("teams", sa.column("name"), sa.column("facts"))
+    known = connection.execute(sa.select(new)).all()
+    op.drop_table("teams")
+    op.create_table(
+        "teams",
+        sa.Column("name", sa.String(length=63), nullable=False),
+        sa.Column("parent", sa.String(length=63), nullable=True),
+        sa.Column("chip_milli_max", sa.BigInteger(), nullable=True),
+        sa.PrimaryKeyConstraint("name"),
+    )
+    teams = sa.table("teams", sa.column("name"), sa.column("parent"), sa.column("chip_milli_max"))
+    for row in known:
+        facts = json.loads(row.facts)
+        limit = facts.get("chips_max")
+        milli = None if limit is None else round(limit * 1_000)
+        values = {"name": row.name, "parent": facts.get("parent"), "chip_milli_max": milli}
+        connection.execute(sa.insert(teams).values(values))
+
+
 def _count_chips() -> None:
     connection = op.get_bind()
     jobs = sa.table("jobs", sa.column("id"), sa.column("spec"))

@@ -46,6 +46,38 @@ def upgrade() -> None:
     op.drop_column("attempts", "dollars_per_hour")
 
 
+def downgrade() -> None:
+    """Gives every attempt what its allocations hold, one grant each; ledgers and leads are forgotten."""
+    op.add_column("attempts", sa.Column("chips", sa.Text(), nullable=False, server_default="{}"))
+    op.add_column("attempts", sa.Column("dollars_per_hour", sa.Double(), nullable=False, server_default="0"))
+    connection = op.get_bind()
+    for attempt in _attempts(connection):
+        _gather(connection, attempt.id)
+    for name in ("seconds_before", "seconds", "led_s", "lead", "epoch"):
+        op.drop_column("attempts", name)
+    op.drop_index("allocations_ended", "allocations")
+    for name in (*(name for name, _, _ in _OF_ALLOCATIONS), *_TIMES):
+        op.drop_column("allocations", name)
+
+
+def _gather(connection: sa.Connection, attempt: str) -> None:
+    names = ("attempt_id", "place", "part", "chips", "dollars_per_hour")
+    allocations = sa.table("allocations", *map(sa.column, names))
+    own = sa.select(allocations).where(allocations.c.attempt_id == attempt).order_by(allocations.c.place)
+    rows = connection.execute(own).all()
+    chips: dict[str, int] = {}
+    for row in rows:
+        for chip, milli in json.loads(row.chips).items():
+            chips[chip] = chips.get(chip, 0) + milli
+    values = {
+        "grants": json.dumps([json.loads(row.part) for row in rows]),
+        "chips": json.dumps(chips),
+        "dollars_per_hour": sum(row.dollars_per_hour for row in rows),
+    }
+    attempts = sa.table("attempts", sa.column("id"), *map(sa.column, values))
+    connection.execute(sa.update(attempts).where(attempts.c.id == attempt).values(values))
+
+
 def _share_out(connection: sa.Connection, attempt: sa.Row[Any]) -> None:
     options = {role["name"]: role["options"] for role in json.loads(attempt.spec)["roles"]}
     grants = json.loads(attempt.grants)

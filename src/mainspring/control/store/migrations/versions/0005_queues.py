@@ -14,3 +14,9 @@ def upgrade() -> None:
     """Lets every allocation be noted as waiting, and its machines be named."""
     op.add_column("allocations", sa.Column("queued", sa.Text(), nullable=True))
     op.add_column("allocations", sa.Column("hosts", sa.Text(), nullable=False, server_default="[]"))
+
+
+def downgrade() -> None:
+    """Forgets both."""
+    for name in ("hosts", "queued"):
+        op.drop_column("allocations", name)

@@ -15,3 +15,8 @@ _KINDS = sa.text("kind IN ('node_blamed', 'node_cleared')")
 def upgrade() -> None:
     """Adds an index of those events alone, which are few."""
     op.create_index("events_evidence", "events", ["time_s"], sqlite_where=_KINDS, postgresql_where=_KINDS)
+
+
+def downgrade() -> None:
+    """Removes it."""
+    op.drop_index("events_evidence", "events")

@@ -22,3 +22,8 @@ def upgrade() -> None:
         sa.Column("maker", sa.String(63), nullable=False),
         sa.Column("made_s", sa.Double(), nullable=False),
     )
+
+
+def downgrade() -> None:
+    """Forgets them."""
+    op.drop_table("secrets")

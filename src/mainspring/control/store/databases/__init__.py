@@ -1,0 +1,1 @@
+"""What differs between databases, so that nothing else has to: opening, errors, owners, backups, migrating."""

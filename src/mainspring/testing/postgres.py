@@ -1,0 +1,208 @@
+"""A real PostgreSQL on one machine: Debian's server, on a Unix socket, private to a folder, as durable as in life.
+
+For tests and benchmarks. Words are ordered as in English unless a column says otherwise, so that a query which leaves
+the order to the database shows. Source: initdb(1), postgres(1) of PostgreSQL 15.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+from mainspring.domain.errors import Unavailable
+from mainspring.testing import keeper
+
+START_S = 30.0
+LOOK_S = 0.02
+LOG_LINES_MAX = 12
+USER = "mainspring"
+PACKAGES = Path("/usr/lib/postgresql")  # Source: Debian's postgresql-common: a folder each version.
+ACCOUNTS = ("postgres", "nobody")  # Whom it runs as where we are root, as which it refuses to run.
+PORT = 5432  # Of the socket's name.
+SETTINGS = {
+    "listen_addresses": "",
+    "max_connections": "200",
+    "shared_buffers": "32MB",
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "autovacuum": "off",
+}
+
+
+def postgres_missing() -> str:
+    """Returns why no PostgreSQL can be started here and what to do, or nothing when one can."""
+    try:
+        import psycopg  # noqa: F401
+    except ImportError:
+        return "psycopg is needed: pip install 'mainspring[postgres]'"
+    return "" if _programs() else f"PostgreSQL is needed, none in {PACKAGES}: apt-get install postgresql"
+
+
+class PostgresServer:
+    """A server; nothing of it outlives `stop`, the `with` block, or this process.
+
+    Args:
+        settings: Lines of postgresql.conf that win over the ones made here.
+    """
+
+    def __init__(self, **settings: str) -> None:
+        self._settings = {**SETTINGS, **settings}
+        self._folder = Path()
+        self._keeper: subprocess.Popen[str] | None = None
+        self._as_user: list[str] = []
+        self._made = 0
+
+    def url(self, database: str) -> str:
+        """Returns where one of its databases is."""
+        return f"postgresql://{USER}@/{database}?host={self._folder}"
+
+    def __enter__(self) -> PostgresServer:
+        """Starts it."""
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Stops it."""
+        self.stop()
+
+    def start(self) -> None:
+        """Makes a cluster of databases and serves it; returns once it answers.
+
+        Raises:
+            Unavailable: It is not installed, or did not come up; quotes its last words.
+        """
+        programs = _programs()
+        if programs is None:
+            raise Unavailable("start PostgreSQL", got=postgres_missing())
+        self._folder = Path(tempfile.mkdtemp(prefix="postgres-"))
+        if os.getuid() == 0:
+            account = next(one for one in ACCOUNTS if one in {each.pw_name for each in pwd.getpwall()})
+            self._as_user = ["setpriv", f"--reuid={account}", f"--regid={_group(account)}", "--clear-groups", "--"]
+            shutil.chown(self._folder, account)
+        words = ["--auth=trust", f"--username={USER}", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        words += ["--locale-provider=icu", "--icu-locale=en-US"]
+        made = subprocess.run(
+            [*self._as_user, programs / "initdb", "-D", self._folder / "data", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd="/",
+        )
+        if made.returncode:
+            raise Unavailable("start PostgreSQL", got=made.stderr[-1_000:])
+        self._keeper = subprocess.Popen(
+            [sys.executable, "-I", "-S", keeper.__file__, str(self._folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd="/",
+            start_new_session=True,
+        )
+        self.serve()
+
+    def serve(self) -> None:
+        """Starts it again after `kill`, and returns once it answers.
+
+        Raises:
+            Unavailable: It did not come up; quotes its last words.
+        """
+        programs, log = _programs(), self._folder / "log"
+        assert programs is not None
+        settings = {**self._settings, "unix_socket_directories": str(self._folder)}
+        words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        data = str(self._folder / "data")
+        error = self._ask("start", "postgres", str(log), *self._as_user, str(programs / "postgres"), "-D", data, *words)
+        for _ in range(round(START_S / LOOK_S)):
+            if error is not None or not self._alive():
+                break
+            if self._answers():
+                return
+            select.select([], [], [], LOOK_S)
+        said = log.read_text().splitlines()[-LOG_LINES_MAX:] if log.exists() else []
+        raise Unavailable("start PostgreSQL", got=str(error or "\n".join(said)))
+
+    def kill(self) -> None:
+        """Ends it by SIGKILL, all its processes at once; `serve` starts it again."""
+        pids = keeper.descendants(self._keeper.pid) if self._keeper else []
+        self._ask("kill", "postgres", 9)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 9)
+        (self._folder / f".s.PGSQL.{PORT}").unlink(missing_ok=True)
+        (self._folder / f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        """Ends it and removes all that it kept; harmless when nothing runs."""
+        if self._keeper is not None:
+            assert self._keeper.stdin is not None
+            assert self._keeper.stdout is not None
+            with contextlib.suppress(BrokenPipeError):
+                self._keeper.stdin.close()
+            self._keeper.wait()  # Bounded: it sweeps a fixed number of times.
+            self._keeper.stdout.close()
+            self._keeper = None
+        if self._folder != Path():
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = Path()
+
+    def new_database(self, template: str = "template0") -> str:
+        """Returns the URL of a fresh database.
+
+        Args:
+            template: The database that it is a copy of, with which nobody may be connected.
+        """
+        self._made += 1
+        name = f"made_{self._made}"
+        self.say(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        return self.url(name)
+
+    def drop_database(self, url: str) -> None:
+        """Forgets a database, whoever is still connected with it."""
+        self.say(f'DROP DATABASE "{url.partition("?")[0].rpartition("/")[2]}" WITH (FORCE)')
+
+    def say(self, statement: str) -> list[tuple[object, ...]]:
+        """Runs one statement outside of any transaction; returns the rows it gives, if it gives any."""
+        import psycopg
+
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            done = connection.execute(statement.encode())
+            return done.fetchall() if done.description else []
+
+    def _answers(self) -> bool:
+        import psycopg
+
+        try:
+            self.say("SELECT 1")
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _alive(self) -> bool:
+        return self._ask("status", "postgres") is None
+
+    def _ask(self, *words: object) -> object:
+        assert self._keeper is not None
+        assert self._keeper.stdin is not None
+        assert self._keeper.stdout is not None
+        self._keeper.stdin.write(json.dumps(words) + "\n")
+        self._keeper.stdin.flush()
+        return json.loads(self._keeper.stdout.readline())
+
+
+def _programs() -> Path | None:
+    """Returns the folder of the newest server's programs."""
+    found = sorted(PACKAGES.glob("[0-9]*/bin/postgres"), key=lambda path: float(path.parents[1].name))
+    return found[-1].parent if found else None
+
+
+def _group(account: str) -> int:
+    return pwd.getpwnam(account).pw_gid
