@@ -41,13 +41,13 @@ def demo(
 
     Makes its own home folder, .mainspring/demo below this one, unless --home names another.
     """
-    from mainspring.app.cli.demo_job import (  # The simulated arm takes long to import.
+    from mainspring.app.cli.demos.job import (  # The simulated arm takes long to import.
         Demo,
         DemoOptions,
         pretended,
         summary,
     )
-    from mainspring.app.cli.demo_slurm import check_slurm, on_slurm
+    from mainspring.app.cli.demos.slurm import check_slurm, on_slurm
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # Whoever ends the demo, it leaves nothing behind.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mainspring.app.base.home import Config
-from mainspring.app.cli.demo_job import v5e_beside
+from mainspring.app.cli.demos.job import v5e_beside
 from mainspring.app.render.tables import ERRORS
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.ids import ChipName, ClusterName

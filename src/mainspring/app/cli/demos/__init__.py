@@ -1,0 +1,1 @@
+"""The main job, end to end: on this machine, and on a Slurm cluster."""
