@@ -65,8 +65,8 @@ MUTANTS = (
     Mutant(
         "a plan applied out of order",
         "control/loop/commit.py",
-        "            if jobs[start.job].state is JobState.QUEUED:\n",
-        "            if jobs[start.job].state is not JobState.RUNNING:\n",
+        "            if jobs[start.job].state is JobState.QUEUED and not _is_paused(jobs[start.job]):\n",
+        "            if jobs[start.job].state is not JobState.RUNNING and not _is_paused(jobs[start.job]):\n",
     ),
     Mutant(
         "an old plan's evictions end attempts that ended",

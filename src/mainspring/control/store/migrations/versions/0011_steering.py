@@ -38,5 +38,4 @@ def downgrade() -> None:
     """Takes them back."""
     op.drop_table("repeats")
     op.drop_table("holds")
-    with op.batch_alter_table("jobs") as jobs:
-        jobs.drop_column("overrides")
+    op.drop_column("jobs", "overrides")
