@@ -17,7 +17,7 @@ from mainspring.domain.errors import Conflict, NotAllowed
 from mainspring.domain.ids import TeamName
 from tests.app.conftest import clusters
 
-FAR = "http://lab.example.org"
+FAR = "https://lab.example.org"
 
 
 def _ms(lab: Lab, *words: str) -> str:

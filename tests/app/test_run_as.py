@@ -293,7 +293,7 @@ def test_teams_whose_jobs_run_as_different_users_may_both_have_people(lab: Lab) 
             clusters=clusters(),
             run_as={**USERS, "hands": "nobody", "thumbs": "nobody"},
             run_folder=str(_runs(lab)),
-            public_url="http://a.example.org",
+            public_url="https://a.example.org",
         )
     )
     lab.up(port=0)  # Reached from elsewhere, without a word on sharing the account.

@@ -180,6 +180,7 @@ def test_a_certificate_that_cannot_be_read_is_told_by_its_path(tmp_path: Path, t
         ({"public_url": "https://ada:secret@lab"}, "public_url"),
         ({"public_url": "https://lab:x"}, "public_url"),
         ({"public_url": "ftp://lab"}, "public_url"),
+        ({"public_url": "http://lab"}, "public_url"),  # Agents would send their tokens in the clear.
         ({"host": "0.0.0.0"}, "public_url"),
     ],
 )

@@ -34,6 +34,7 @@ from mainspring.domain.codec import decode, encode, from_plain, to_plain
 from mainspring.domain.errors import InvalidMessage, InvalidSpec, NotFound
 from mainspring.domain.ports import Dice
 from mainspring.domain.team import EVERY_TEAM, Oidc, WaitingLimits
+from mainspring.domain.wire.trust import is_loopback
 from mainspring.engines.common.kind import ClusterSettings
 from mainspring.engines.registry import KEYS_BEFORE, cluster_from, found_clusters, kind_named, plain_from
 
@@ -117,7 +118,7 @@ class Config:
             "public_url": (
                 not _is_base_url(self.public_url) if self.public_url else everywhere,
                 repr(self.public_url),
-                f"http(s)://host[:port]{', as the server listens on every address' if everywhere else ''}",
+                f"https://host[:port], as agents send tokens there{', it listens everywhere' if everywhere else ''}",
             ),
             "objects_role": (
                 bool(self.objects_role)
@@ -191,7 +192,8 @@ def _is_base_url(url: str) -> bool:
     except ValueError:
         return False
     bare = f"{parts.scheme}://{parts.netloc}" == url and "@" not in parts.netloc
-    return bare and parts.scheme in ("http", "https") and bool(parts.hostname) and port != 0
+    private = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
+    return bare and private and bool(parts.hostname) and port != 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
