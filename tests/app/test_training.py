@@ -18,7 +18,7 @@ from tests.app.conftest import kill
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-STEPS = 1_000
+STEPS = 4_000  # Long enough that a kill comes in time on any machine.
 CHANGES = {"batch_size": 32, "policy": {"width": 32}}
 
 

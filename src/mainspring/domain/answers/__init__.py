@@ -9,7 +9,7 @@ from mainspring.lazy import names_of
 
 if TYPE_CHECKING:
     from mainspring.domain.answers.arrivals import ArrivalView, RecordingClaim, Standing
-    from mainspring.domain.answers.clusters import ClusterView, NodeView, TeamUse, TeamView, WaitingUse
+    from mainspring.domain.answers.clusters import ClusterView, NodeView, TeamUse, TeamView
     from mainspring.domain.answers.health import Health, HealthCheck, HealthStatus
     from mainspring.domain.answers.jobs import (
         BATCH_MAX,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Person,
         TokenMade,
         TokenView,
+        WaitingUse,
     )
     from mainspring.domain.answers.plans import (
         CHANGES_MAX,

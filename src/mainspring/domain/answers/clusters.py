@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mainspring.domain.answers.people import WaitingUse
 from mainspring.domain.codec import message
 from mainspring.domain.fleet import AvoidedNode, Inventory, Node
 from mainspring.domain.ids import ChipName
@@ -33,18 +34,6 @@ class TeamUse:
 
     chips: Mapping[ChipName, float]
     dollars: float
-
-
-@message("WaitingUse")
-class WaitingUse:
-    """What waits here of a person, or of a team and those below it: jobs that have not ended, bytes of recordings that
-    are in no dataset yet, and the most that may, None for no limit of theirs.
-    """
-
-    jobs: int
-    jobs_max: int | None
-    bytes: int
-    bytes_max: int | None
 
 
 @message("TeamView")

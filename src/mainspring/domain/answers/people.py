@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from mainspring.domain.answers.clusters import WaitingUse
 from mainspring.domain.codec import message
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.ids import NAME_LENGTH_MAX, TeamName, checked_holder, checked_name
@@ -14,6 +13,18 @@ from mainspring.domain.team import LAB_WIDE, TeamRole
 DAYS_MAX = 3_660.0
 ID_TOKEN_LENGTH_MAX = 16_384  # Four times what fits into a cookie: a person may be in hundreds of groups.
 NONCE_LENGTH_MAX = 128
+
+
+@message("WaitingUse")
+class WaitingUse:
+    """What waits here of a person, or of a team and those below it: jobs that have not ended, bytes of recordings that
+    are in no dataset yet, and the most that may, None for no limit of theirs.
+    """
+
+    jobs: int
+    jobs_max: int | None
+    bytes: int
+    bytes_max: int | None
 
 
 @message("NewToken")
