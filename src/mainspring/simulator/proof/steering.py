@@ -81,7 +81,7 @@ def _release(pauses: Pauses, held: HoldView) -> str:
 
 
 def let_go(control: Control, jobs: Sequence[JobId]) -> None:
-    """Releases and resumes everything, at last.
+    """Releases and resumes everything, at last, and takes back sizes over what specs say: they may fit nowhere.
 
     Args:
         control: The one that leads.
@@ -90,6 +90,11 @@ def let_go(control: Control, jobs: Sequence[JobId]) -> None:
     for held in control.pauses.holds():
         _release(control.pauses, held)
     for job in jobs:
-        if control.job(job).overrides is not None:
-            with suppress(Conflict):  # One that stops has no need of it.
-                control.steering.resume(job)
+        overrides = control.job(job).overrides
+        if overrides is None:
+            continue
+        with suppress(Conflict):  # One that stops has no need of it.
+            control.steering.resume(job)
+            for size in overrides.sizes:
+                if size.least > size.spec_least:
+                    control.steering.resize(job, NewSize(role=size.role, least=size.spec_least, most=size.spec_most))
