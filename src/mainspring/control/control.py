@@ -32,7 +32,7 @@ from mainspring.control.store.holdings import allocation_of_rank
 from mainspring.control.store.records import attempts_of, events_since, newest_event
 from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import AgentAccess, Settings
-from mainspring.control.store.store import Lease, Store
+from mainspring.control.store.store import Lease, Store, Together
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
 from mainspring.domain.answers import (
     ClusterView,
@@ -103,7 +103,6 @@ class Control:
         self._engines = dict(engines)
         self._dice = dice
         self._access = access
-        self._listens_since_s = clock.now_s()
         self.questions = Questions(store, self.pictures, self.fleet, clock)
         keys = SecretKeys(access.secret_keys, dice)
         self._submits = Submits(
@@ -111,6 +110,9 @@ class Control:
         )
         self.people = People(store, self.pictures, clock, dice, keys, self.wake.set, settings=self.settings)
         self.pulse = Pulse(clock, self.fleet, self._engines)
+        self._heartbeats: Together[Heartbeat, HeartbeatReply] = Together(
+            store, lambda connection, beats: [agents.heartbeat(connection, beat, clock.now_s()) for beat in beats]
+        )
 
     def new_loop(self) -> Loop:
         """Returns a loop over this controller's store and engines; one thread runs it."""
@@ -423,7 +425,7 @@ class Control:
             environment_passed=self._access.environment_passed,
             key=self._access.key,
             now_s=self.clock.now_s(),
-            listens_since_s=self._listens_since_s,
+            listens_since_s=self.pulse.began_s,
             keys=self.people.secrets.keys,
             store_credentials=self._access.grants is not None,
         )
@@ -467,8 +469,7 @@ class Control:
             NotAllowed: The token is not the attempt's.
         """
         caller.require_attempt(beat.attempt, "report on an attempt")
-        with self.store.write() as connection:
-            reply = agents.heartbeat(connection, beat, self.clock.now_s())
+        reply = self._heartbeats.ask(beat)
         if beat.outcome is not None:
             self.wake.set()
         return reply

@@ -27,6 +27,8 @@ class Pulse:
     """
 
     def __init__(self, clock: Clock, fleet: FleetView, clusters: Iterable[ClusterName]) -> None:
+        self.began_s = clock.now_s()
+        """Since when this controller hears anybody."""
         self._clock = clock
         self._fleet = fleet
         self._clusters = sorted(clusters)
