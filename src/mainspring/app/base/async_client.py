@@ -18,6 +18,7 @@ from mainspring.app.base.calls import (
     connecting,
     error_of,
     no_url,
+    require_spoken,
 )
 from mainspring.domain import answers
 from mainspring.domain.errors import TooManyRequests
@@ -54,7 +55,7 @@ class AsyncClient(Calls):
         self.url = url
         how = connecting(url, token, certificate=certificate, insecure=insecure, renewed=renewed)
         try:
-            self._http = httpx.AsyncClient(**how)
+            self._http = httpx.AsyncClient(**how, event_hooks={"response": [_require_spoken]})
         except (httpx.InvalidURL, UnicodeError) as error:
             raise no_url(url, error) from error
         self._answered = False
@@ -141,3 +142,7 @@ class AsyncClient(Calls):
         if response.status_code >= 400:
             raise error_of(response)
         return response
+
+
+async def _require_spoken(response: httpx.Response) -> None:
+    require_spoken(response)

@@ -23,6 +23,7 @@ from mainspring.domain.errors import (
     TooManyRequests,
     Unavailable,
 )
+from mainspring.domain.release import RELEASE, RELEASE_HEADER, is_newer
 from mainspring.domain.routes import KEY_HEADER, Answer, Calls, P, Route
 from mainspring.domain.wire.trust import is_loopback, trust
 
@@ -59,7 +60,8 @@ def connecting(
         require_private(url, insecure=insecure)
     return {
         "base_url": url,
-        "headers": {"Authorization": f"Bearer {token}"} if token and renewed is None else {},
+        "headers": {RELEASE_HEADER: RELEASE}
+        | ({"Authorization": f"Bearer {token}"} if token and renewed is None else {}),
         "auth": renewed,
         "timeout": TIMEOUT_S,
         "trust_env": False,
@@ -146,6 +148,17 @@ def answer_of(route: Route[P, Answer], content: bytes) -> Answer:
     if not isinstance(plain, list):
         raise InvalidMessage("read the server's answer", on=route.path, wanted="a list")
     return cast(Answer, tuple(from_plain(get_args(kind)[0], item) for item in plain))
+
+
+def require_spoken(response: httpx.Response) -> None:
+    """Returns if whoever answers is of a release that this one speaks with.
+
+    Raises:
+        OtherRelease: It is not, and what it answers may mean something else.
+    """
+    stated = response.headers.get(RELEASE_HEADER)
+    if stated is not None or response.is_success:  # Else it may be the answer of a proxy.
+        is_newer(stated, f"the server at {response.url.netloc.decode()}")
 
 
 def error_of(response: httpx.Response) -> MainspringError:

@@ -21,6 +21,7 @@ from mainspring.app.base.calls import (
     error_of,
     is_distrust,
     no_url,
+    require_spoken,
 )
 from mainspring.domain import answers
 from mainspring.domain.errors import TooManyRequests
@@ -60,7 +61,7 @@ class Client(Calls):
         self.url = url
         how = connecting(url, token, certificate=certificate, insecure=insecure, renewed=renewed)
         try:
-            self._http = httpx.Client(**how)
+            self._http = httpx.Client(**how, event_hooks={"response": [require_spoken]})
         except (httpx.InvalidURL, UnicodeError) as error:
             raise no_url(url, error) from error
         self._answered = False

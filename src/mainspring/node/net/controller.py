@@ -8,8 +8,9 @@ from typing import TypeVar, final
 import httpx
 
 from mainspring.domain import codec, wire
-from mainspring.domain.errors import InvalidMessage, NotAllowed, Unavailable
+from mainspring.domain.errors import InvalidMessage, NotAllowed, OtherRelease, Unavailable
 from mainspring.domain.ports import Clock
+from mainspring.domain.release import RELEASE, RELEASE_HEADER, is_newer
 from mainspring.domain.wire.trust import trust
 
 CALL_LIMIT_S = 10.0  # A heartbeat of the largest attempt is megabytes; a controller slower than this is away.
@@ -33,7 +34,7 @@ class ControllerClient:
         self._clock = clock
         self._client = httpx.AsyncClient(
             base_url=url,
-            headers={"Authorization": f"Bearer {token}"},
+            headers={"Authorization": f"Bearer {token}", RELEASE_HEADER: RELEASE},
             timeout=CALL_LIMIT_S,
             trust_env=False,
             verify=trust(url, certificate),
@@ -44,6 +45,7 @@ class ControllerClient:
 
         Raises:
             NotAllowed: The attempt is over, or never was.
+            OtherRelease: The controller's release is too far from this one.
             Unavailable: The controller does not answer.
         """
         return await self._call("/v1/agents/register", message, wire.Orders)
@@ -53,6 +55,7 @@ class ControllerClient:
 
         Raises:
             NotAllowed: The attempt is over, or never was.
+            OtherRelease: The controller's release is too far from this one.
             Unavailable: The controller does not answer.
         """
         return await self._call("/v1/agents/heartbeat", message, wire.HeartbeatReply)
@@ -76,12 +79,17 @@ class ControllerClient:
             answer = await self._client.post(
                 path, content=codec.encode(message), headers={"Content-Type": "application/json"}
             )
+            stated = answer.headers.get(RELEASE_HEADER)
+            if stated is not None or answer.is_success:  # Else it may be that of a proxy.
+                is_newer(stated, "the controller")
             self._compare(answer.headers.get("Date", ""))
             if answer.status_code in REFUSALS:
                 raise NotAllowed(attempted, got=f"{answer.status_code} {answer.text[:500]}")
             if answer.status_code != httpx.codes.OK:
                 raise Unavailable(attempted, got=f"{answer.status_code} {answer.text[:500]}")
             return codec.decode(kind, answer.content)
+        except OtherRelease:
+            raise
         except (httpx.HTTPError, InvalidMessage) as error:
             raise Unavailable(attempted, got=f"{type(error).__name__}: {error}") from error
 
