@@ -62,7 +62,7 @@ class AgentAccess:
     """How agents reach a controller, and by which keys.
 
     Args:
-        controller_url: Where it listens, as agents see it.
+        controller_urls: Where it listens, as agents see it, and after that where other servers of its store do.
         objects_url: Where code snapshots and checkpoints are, as agents see it.
         key: What the secrets of attempts are made from, and nothing else: the same for every controller of one store.
         environment_passed: Variables of agents that their ranks get beside the usual.
@@ -72,7 +72,7 @@ class AgentAccess:
             where they use those that their environment has.
     """
 
-    controller_url: str
+    controller_urls: tuple[str, ...]
     objects_url: str
     key: str = field(repr=False)
     environment_passed: tuple[str, ...] = ()
