@@ -100,8 +100,8 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
     try:
         server.wait()
     finally:
-        reader.stop()
         server.stop()
+        reader.stop()
         engines.close()
         control.store.close()
 

@@ -9,6 +9,7 @@ from typing import final
 import sqlalchemy as sa
 
 from mainspring.control.store.store import Lease, Store
+from mainspring.domain.errors import Conflict
 from mainspring.domain.ports import Clock
 
 
@@ -26,7 +27,7 @@ class Leadership:
     """Whether one controller leads; a write as the leader fails once another does.
 
     A lease ends when its time has come, or when it was seen unchanged for as long as a lease lasts: a clock that is set
-    back leaves one that would otherwise last for as much longer.
+    back leaves one that would otherwise last for as much longer. Used by the loop's thread; any may give up the lead.
 
     Args:
         store: Where the lease is.
@@ -65,10 +66,16 @@ class Leadership:
         """Returns a transaction of the leader's.
 
         Raises:
-            Conflict: Another controller leads.
+            Conflict: Another controller leads, or may.
         """
-        assert self._lease is not None
-        return self._store.write(self._lease)
+        return self._store.write(self._held)
+
+    @property
+    def _held(self) -> Lease:
+        lease = self._lease
+        if lease is None:
+            raise Conflict("write as the leader", got="a lead that was given up", next_step="look again as a follower")
+        return lease
 
     @property
     def shared(self) -> bool:
@@ -85,10 +92,9 @@ class Leadership:
         Args:
             connection: From `write`.
         """
-        now_s = self._clock.now_s()
-        assert self._lease is not None
-        if self._lease.expires_s - now_s <= 0.5 * self._lease_s:
-            self._lease = self._store.renew(connection, self._lease, now_s=now_s, lease_s=self._lease_s)
+        now_s, held = self._clock.now_s(), self._held
+        if held.expires_s - now_s <= 0.5 * self._lease_s:
+            self._lease = self._store.renew(connection, held, now_s=now_s, lease_s=self._lease_s)
 
     def lost(self) -> None:
         """Notes that another controller leads."""
@@ -96,6 +102,6 @@ class Leadership:
 
     def resign(self) -> None:
         """Gives up the lead, if held, so that the next controller need not wait."""
-        if self._lease is not None:
-            self._store.resign(self._lease)
-            self._lease = None
+        held, self._lease = self._lease, None
+        if held is not None:
+            self._store.resign(held)

@@ -46,6 +46,10 @@ class Lease:
     epoch: int
     expires_s: float
 
+    def over(self, now_s: float) -> bool:
+        """Returns whether another may take it: it was given back, or not renewed in time."""
+        return not self.holder or self.expires_s <= now_s
+
 
 class Store:
     """Transactions on one database.
@@ -145,7 +149,7 @@ class Store:
         with self.write() as connection:
             row = connection.execute(sa.select(leases).where(leases.c.name == _LEADER)).one()
             held = Lease(holder=row.holder, epoch=row.epoch, expires_s=row.expires_s)
-            if held.holder != holder and held.expires_s > now_s and held != stale:
+            if held.holder != holder and not held.over(now_s) and held != stale:
                 return held
             lease = Lease(holder=holder, epoch=row.epoch + (row.holder != holder), expires_s=now_s + lease_s)
             connection.execute(
@@ -175,6 +179,8 @@ class Store:
     def resign(self, lease: Lease) -> None:
         """Gives the lease back, so that the next leader need not wait for it to expire; forgets a lost one.
 
+        When it would have expired stays, so that others see for how long nobody has led.
+
         Args:
             lease: As `lead` gave it.
         """
@@ -182,7 +188,7 @@ class Store:
             connection.execute(
                 sa.update(leases)
                 .where(leases.c.name == _LEADER, leases.c.holder == lease.holder, leases.c.epoch == lease.epoch)
-                .values(holder="", expires_s=0.0)
+                .values(holder="")
             )
 
     def agree(self, name: str, secret: str) -> None:
@@ -375,7 +381,7 @@ def bring_back(url: str, revision: str, back_up: BackUp | None, *, now_s: float)
         with told("bring the store back"):
             store.own(now_s)
             leader = store.leader()
-            if store.shared and leader.expires_s > now_s:
+            if store.shared and not leader.over(now_s):
                 got = f"{leader.holder}, which leads"
                 raise Conflict("bring the store back", got=got, wanted="no server that runs", next_step="ms down")
             migrate_down(store.engine, revision, back_up)
