@@ -7,7 +7,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event
 
@@ -20,6 +20,7 @@ from mainspring.control import open_store
 from mainspring.domain.answers import Submit
 from mainspring.domain.errors import InvalidSpec
 from mainspring.domain.life import JobState
+from mainspring.testing.postgres import PostgresServer, postgres_missing
 from tests.app.conftest import clusters, until
 
 
@@ -113,6 +114,29 @@ def test_servers_restarted_in_turn_are_missed_by_nobody(tmp_path: Path, postgres
             every = [event.sequence for event in one.past_events("", since=0, limit=1)]
         assert [each.result() for each in watching] == [every[: len(each.result())] for each in watching]
         store.close()
+
+
+@pytest.mark.slow
+def test_database_that_fails_over_costs_no_call_and_forgets_nothing(tmp_path: Path) -> None:
+    if missing := postgres_missing():
+        pytest.skip(missing)
+    with ExitStack() as running:
+        primary, standby = PostgresServer(), PostgresServer()
+        for server in (primary, standby):
+            running.callback(server.stop)
+        primary.start()
+        name = primary.new_database().partition("?")[0].rpartition("/")[2]
+        standby.follow(primary)
+        labs = running.enter_context(_two_labs(tmp_path, primary.url(name, standby)))
+        before = [lab.run(job(f"before-{number}", "true", on=["h100"])).id for number, lab in enumerate(labs)]
+        with ThreadPoolExecutor(2) as threads:
+            primary.kill()
+            during = [threads.submit(lab.run, job("during", "true", on=["h100"])) for lab in labs]
+            standby.promote()
+            made = before + [each.result().id for each in during]
+        for one in made:
+            assert labs[0].wait(one, timeout_s=60).state is JobState.SUCCEEDED
+        assert sorted(view.id for view in labs[1].ps()) == sorted(made)
 
 
 def test_password_in_the_configuration_is_refused_and_not_shown(tmp_path: Path) -> None:

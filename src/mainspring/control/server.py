@@ -7,6 +7,7 @@ import logging
 import signal
 import socket
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -19,6 +20,7 @@ from mainspring.control.api_arrivals import Arrivals
 from mainspring.control.connections import BoundedConnection
 from mainspring.control.control import Control
 from mainspring.control.logins import Logins
+from mainspring.control.loop.leadership import KEEP
 from mainspring.control.loop.loop import Step
 from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, Unavailable
 from mainspring.domain.wire.trust import is_loopback
@@ -138,6 +140,7 @@ class Server:
             target=self._http.run, kwargs={"sockets": [listener]}, name="mainspring-api", daemon=True
         )
         self._ticking = Thread(target=self._run_loop, name="mainspring-loop", daemon=True)
+        self._keeping = Thread(target=self._keep_lead, name="mainspring-lead", daemon=True)
 
     def start(self) -> None:
         """Starts serving, and returns once this controller leads and has asked every cluster once.
@@ -150,9 +153,11 @@ class Server:
         """
         self._serving.start()
         self._ticking.start()
+        if self._control.store.shared:
+            self._keeping.start()
         settings = self._control.settings
         # A controller that died without a word still holds its lease for a while.
-        if self._leading.wait(2 * settings.leader_lease_s + settings.interval_s):
+        if self._leading.wait(4 * settings.leader_lease_s + settings.interval_s):
             self._ticked.wait(_FIRST_TICK_S)
             return
         self.stop()
@@ -217,6 +222,14 @@ class Server:
             control.wake.wait(control.settings.interval_s)
             control.wake.clear()
         self._resign()
+
+    def _keep_lead(self) -> None:
+        """Keeps the lead while the loop plans, or waits for an engine; not that of a loop which moves no more."""
+        control = self._control
+        while not self._stopping.wait(0.5 * KEEP * control.settings.leader_lease_s):
+            with suppress(MainspringError):  # The loop tells of a store that does not answer.
+                if control.pulse.alive:
+                    self._loop.keep_lead()
 
     def _resign(self) -> None:
         try:

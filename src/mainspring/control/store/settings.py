@@ -16,7 +16,8 @@ class Settings:
 
     Args:
         interval_s: The longest pause between ticks; submits and heartbeats wake the loop earlier.
-        leader_lease_s: How long a controller that fell silent keeps others from leading.
+        leader_lease_s: How long a controller that fell silent keeps others from leading: long enough for two renewals
+            to fail, and short enough for the next plan to come within 5 s.
         heartbeat_s: How often leads report.
         lease_s: How long an agent lives without its lead; several heartbeats, so that one lost message kills nothing.
         leaderless_s: How long an attempt that has lost an agent may be without word of a lead: a lease until its agents
@@ -38,7 +39,7 @@ class Settings:
     """
 
     interval_s: float = 0.5
-    leader_lease_s: float = 6.0
+    leader_lease_s: float = 3.0
     heartbeat_s: float = 1.0
     lease_s: float = 15.0
     leaderless_s: float = 45.0
