@@ -68,7 +68,7 @@ def test_server_too_far_from_its_clients_is_refused_by_each_of_them(later: str) 
                 await client.teams()
             with pytest.raises(OtherRelease, match=TOO_FAR):
                 await anext(client.watch())
-        agent = ControllerClient(later, "a-token", SystemClock())
+        agent = ControllerClient((later,), "a-token", SystemClock())
         with pytest.raises(OtherRelease, match=TOO_FAR):
             await agent.register(Register(allocation=AllocationId("a"), node=NodeName("n"), address="n:7"))
         await agent.close()

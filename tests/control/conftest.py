@@ -73,7 +73,10 @@ class World:
             clock=self.clock,
             dice=SeededDice(self.starts, "control"),
             access=AgentAccess(
-                controller_url="http://127.0.0.1:1", objects_url="file:///objects", key="a key", secret_keys=self.keys
+                controller_urls=("http://127.0.0.1:1",),
+                objects_url="file:///objects",
+                key="a key",
+                secret_keys=self.keys,
             ),
             settings=settings or Settings(),
             policy=policy,

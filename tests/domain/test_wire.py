@@ -36,7 +36,9 @@ PEOPLE += " TokenView RecordingClaim WaitingUse Blocked Login LoginOffer"
 PEOPLE += " HoldView NewHold NewPriority NewSize NodeView PlanLine Verdict"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenSlurm"
 ERRORS = "MainspringError InvalidInput InvalidSpec ImpossibleJob InvalidMessage DamagedData NotFound Conflict"
-ERRORS += " IllegalTransition KeyReused LimitReached NotAllowed Unavailable StorageFull TooManyRequests OtherRelease"
+ERRORS += (
+    " IllegalTransition KeyReused LimitReached NotAllowed Unavailable StorageFull Busy TooManyRequests OtherRelease"
+)
 
 
 def test_names_of_messages_are_those_that_peers_and_files_of_other_versions_know() -> None:

@@ -34,6 +34,7 @@ from mainspring.control.store.tokens import Caller
 from mainspring.domain import answers
 from mainspring.domain.codec import MESSAGE_BYTES_MAX, decode, encode
 from mainspring.domain.errors import (
+    Busy,
     Conflict,
     InvalidInput,
     InvalidMessage,
@@ -427,7 +428,7 @@ async def _tell_http(request: Request, error: Exception) -> Response:
 
 
 def _refuse(error: MainspringError, status: int) -> Response:
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, TooManyRequests) else None
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, TooManyRequests | Busy) else None
     told = encode(answers.problem_of(error, status))
     return Response(told, status_code=status, media_type=answers.PROBLEM_TYPE, headers=headers)
 

@@ -123,7 +123,7 @@ class Control:
             return LoopWriters(
                 settling=Settling(mirror, self.fleet, silence, lasting, clock, settings, self.policy.failover_s),
                 committer=Committer(mirror, self.fleet, settings, self._dice),
-                commands=EngineCommands(mirror, lasting, settings, self._access.key, self._access.controller_url),
+                commands=EngineCommands(mirror, lasting, settings, self._access.key, self._access.controller_urls),
             )
 
         holder, lease_s = draw_id("controller", self._dice), self.settings.leader_lease_s

@@ -15,6 +15,7 @@
     ├── NotAllowed                  a token that is missing, wrong, or too weak
     └── Unavailable                 a store, server or device that does not answer; trying again may help
         ├── StorageFull             no room left where bytes must go
+        ├── Busy                    a server or store that restarts, fails over, or is asked too much: soon again
         └── TooManyRequests         more at once than one caller's share
 
 Our own fault is an `assert`, never one of these.
@@ -151,6 +152,12 @@ class StorageFull(Unavailable):
     """No room left where bytes must go."""
 
     wire_name = "StorageFull"
+
+
+class Busy(Unavailable):
+    """A server or store that restarts, fails over or is asked too much; the same call may succeed within seconds."""
+
+    wire_name = "Busy"
 
 
 class TooManyRequests(Unavailable):

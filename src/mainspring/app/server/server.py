@@ -70,7 +70,7 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
         clock=clock,
         dice=SystemDice(),
         access=AgentAccess(
-            controller_url=config.public_url or url_of(listener, config),
+            controller_urls=config.public_urls or (url_of(listener, config),),
             objects_url=home.objects_url(config),
             key=key,
             environment_passed=config.environment_passed,
@@ -100,8 +100,8 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
     try:
         server.wait()
     finally:
-        reader.stop()
         server.stop()
+        reader.stop()
         engines.close()
         control.store.close()
 

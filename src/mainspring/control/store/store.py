@@ -46,6 +46,10 @@ class Lease:
     epoch: int
     expires_s: float
 
+    def over(self, now_s: float) -> bool:
+        """Returns whether another may take it: it was given back, or not renewed in time."""
+        return not self.holder or self.expires_s <= now_s
+
 
 class Store:
     """Transactions on one database.
@@ -62,6 +66,8 @@ class Store:
         self._reader = reading(engine)
         self._own = local()
         self._owned: OwnedFile | None = None
+        # What keeps the lead waits for no other work of this process.
+        self._keeping = new_engine(engine.url, kept=1, most=1) if self.shared else engine
 
     @property
     def shared(self) -> bool:
@@ -143,9 +149,9 @@ class Store:
             stale: A lease that is over whatever time it tells, for it was not renewed while a lease lasts.
         """
         with self.write() as connection:
-            row = connection.execute(sa.select(leases).where(leases.c.name == _LEADER)).one()
+            row = connection.execute(sa.select(leases).where(leases.c.name == _LEADER).with_for_update()).one()
             held = Lease(holder=row.holder, epoch=row.epoch, expires_s=row.expires_s)
-            if held.holder != holder and held.expires_s > now_s and held != stale:
+            if held.holder != holder and not held.over(now_s) and held != stale:
                 return held
             lease = Lease(holder=holder, epoch=row.epoch + (row.holder != holder), expires_s=now_s + lease_s)
             connection.execute(
@@ -166,6 +172,24 @@ class Store:
         connection.execute(sa.update(leases).where(leases.c.name == _LEADER).values(expires_s=now_s + lease_s))
         return replace(lease, expires_s=now_s + lease_s)
 
+    def keep(self, lease: Lease, *, now_s: float, lease_s: float) -> Lease | None:
+        """Returns a held lease, renewed while others write; None where it is not held any more.
+
+        Of a store that is shared: it takes no turn among the writers, and no connection that others use.
+
+        Args:
+            lease: As `lead` gave it.
+            lease_s: For how long it is asked.
+
+        Raises:
+            Unavailable: The database does not answer.
+        """
+        assert self.shared
+        own = (leases.c.name == _LEADER, leases.c.holder == lease.holder, leases.c.epoch == lease.epoch)
+        with told("keep the lead"), self._keeping.begin() as connection:
+            done = connection.execute(sa.update(leases).where(*own).values(expires_s=now_s + lease_s))
+        return replace(lease, expires_s=now_s + lease_s) if done.rowcount else None
+
     def leader(self) -> Lease:
         """Returns the lease as it stands; its holder is "" when nobody leads."""
         with self.read() as connection:
@@ -175,6 +199,8 @@ class Store:
     def resign(self, lease: Lease) -> None:
         """Gives the lease back, so that the next leader need not wait for it to expire; forgets a lost one.
 
+        When it would have expired stays, so that others see for how long nobody has led.
+
         Args:
             lease: As `lead` gave it.
         """
@@ -182,7 +208,7 @@ class Store:
             connection.execute(
                 sa.update(leases)
                 .where(leases.c.name == _LEADER, leases.c.holder == lease.holder, leases.c.epoch == lease.epoch)
-                .values(holder="", expires_s=0.0)
+                .values(holder="")
             )
 
     def agree(self, name: str, secret: str) -> None:
@@ -214,6 +240,7 @@ class Store:
     def close(self) -> None:
         """Closes every connection, and lets another server have it."""
         self.engine.dispose()
+        self._keeping.dispose()
         if self._owned is not None:
             self._owned.close()
             self._owned = None
@@ -375,7 +402,7 @@ def bring_back(url: str, revision: str, back_up: BackUp | None, *, now_s: float)
         with told("bring the store back"):
             store.own(now_s)
             leader = store.leader()
-            if store.shared and leader.expires_s > now_s:
+            if store.shared and not leader.over(now_s):
                 got = f"{leader.holder}, which leads"
                 raise Conflict("bring the store back", got=got, wanted="no server that runs", next_step="ms down")
             migrate_down(store.engine, revision, back_up)

@@ -80,6 +80,9 @@ def _move(engine: sa.Engine, revision: str, back_up: BackUp | None) -> None:
     config = _config()
     with engine.connect().execution_options(writes=True) as connection, connection.begin():
         if engine.dialect.name == "postgresql":
+            from mainspring.control.store.databases.silence import be_patient  # It needs the driver.
+
+            be_patient(connection)
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_TURN)))
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # Tables of years are long.
             connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")  # Nor is a copy quick.
