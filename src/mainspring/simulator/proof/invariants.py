@@ -103,7 +103,7 @@ class Invariants:
         self._stopping: dict[JobId, None] = {}
         self._given_up: set[str] = set()
         self._heard_s: dict[AttemptId, float] = {}
-        self._jumped_s = -1.0
+        self._jumped_s = self._latest_s = -1.0
         self._epochs: dict[str, int] = {}
         self._paused: dict[str, str] = {}
 
@@ -122,6 +122,8 @@ class Invariants:
 
     def jumped(self, seconds: float) -> None:
         """Notes that the clock was set: to the controller, leads have been silent for as much longer."""
+        now_s = self._clock.now_s()
+        self._latest_s = max(self._latest_s, now_s, now_s - seconds)
         if seconds > 0:
             self._jumped_s = self._clock.monotonic_s()
 
@@ -184,6 +186,7 @@ class Invariants:
         Raises:
             AssertionError: Something does not.
         """
+        latest_s = max(self._latest_s, self._clock.now_s())
         for name, cluster in self._clusters.items():
             assert not cluster.running(), f"{name} runs {sorted(cluster.running())} for nobody"
         with self._store.read() as connection:
@@ -197,6 +200,8 @@ class Invariants:
                     for one in everything
                     if one.attempt == attempt and one.kind not in TOLD_BY_CONTROLLER
                 ]
+                for kind, _, time_s in kept:  # Whatever the clock of its node says.
+                    assert granted_s[attempt] <= time_s <= latest_s, f"{attempt} told at {time_s} of {kind}"
                 for lead in gang.leads:  # In order of epoch.
                     told = [(one.kind, dict(one.detail), one.time_s) for one in lead.told]
                     own = 0
