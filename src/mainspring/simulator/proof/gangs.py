@@ -154,7 +154,6 @@ class Gangs:
         self._luck = SeededDice(seed, "object stores")
         self._agents: dict[tuple[AllocationId, NodeName], Agent] = {}
         self._calls: dict[AttemptId, _Calls] = {}
-        self._clocks: dict[tuple[ClusterName, NodeName], NodeClock] = {}
 
     def beat_again(self, beat: wire.Heartbeat, token: str) -> None:
         """Delivers an old report once more, perhaps long after its attempt has gone."""
@@ -212,12 +211,10 @@ class Gangs:
 
     def _clock(self, name: ClusterName, node: NodeName) -> NodeClock:
         """Returns a node's clocks: machines have been up for as long as they have, and who sets their time may err."""
-        if (name, node) not in self._clocks:
-            luck = SeededDice(self._seed, f"clocks of {node} of {name}")
-            most_s = _SKEW_S_MAX if chance(luck, 0.7) else _SKEW_LEAP_S_MAX
-            ahead_s = within(luck, -most_s, most_s) if chance(luck, self.faults.skewed) else 0.0
-            self._clocks[name, node] = NodeClock(ahead_s=ahead_s, up_s=within(luck, 0.0, _UP_S_MAX))
-        return self._clocks[name, node]
+        luck = SeededDice(self._seed, f"clocks of {node} of {name}")
+        most_s = _SKEW_S_MAX if chance(luck, 0.7) else _SKEW_LEAP_S_MAX
+        ahead_s = within(luck, -most_s, most_s) if chance(luck, self.faults.skewed) else 0.0
+        return NodeClock(ahead_s=ahead_s, up_s=within(luck, 0.0, _UP_S_MAX))
 
     def _new(self, name: ClusterName, cluster: SimulatedCluster, order: LaunchOrder) -> SimulatedAttempt:
         luck, of_job = SeededDice(self._seed, f"gang {order.attempt}"), SeededDice(self._seed, f"job {order.job}")
