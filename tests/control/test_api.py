@@ -175,19 +175,20 @@ def test_unknown_words_of_a_lead_are_kept_and_never_acted_on_if_it_is_newer_and_
     order = next(iter(api.world.orders_of(job.id).values()))
     headers = {"Authorization": f"Bearer {order.token}", RELEASE_HEADER: release}
     events = [{"sequence": n, "time_s": 1.0, "kind": "job_danced", "detail": {"to": "a waltz"}} for n in range(1, 300)]
-    said = json.dumps(to_plain(api.world.last_beat) | {"events": events, "outcome": "hibernated"})
-    answer = api.http.post("/v1/agents/heartbeat", content=said, headers=headers)
-    assert answer.headers[RELEASE_HEADER] == RELEASE
+    said = [to_plain(api.world.last_beat) | new for new in ({"outcome": "hibernated"}, {"events": events})]
+    first, answer = (api.http.post("/v1/agents/heartbeat", content=json.dumps(beat), headers=headers) for beat in said)
     told = [event for event in api.world.control.events(job.id) if event.kind == "unknown"]
     if release == NEWER:
+        assert "'hibernated'" in str(told.pop(0).told)
         assert decode(wire.HeartbeatReply, answer.content).acknowledged == 299
-        assert len(told) == UNKNOWN_KEPT_MAX
+        assert len(told) == UNKNOWN_KEPT_MAX - 1
         assert "'job_danced', which this one does not know: to a waltz" in str(told[0].told)
         assert api.world.control.job(job.id).state is JobState.RUNNING
     else:
-        problem = api.problem(answer, 400)
-        assert problem.error == ("OtherRelease" if release == BEYOND else "InvalidMessage")
-        assert (f"Mainspring {BEYOND}" if release == BEYOND else "hibernated") in problem.detail
+        problems = api.problem(first, 400), api.problem(answer, 400)
+        assert {problem.error for problem in problems} == {"OtherRelease" if release == BEYOND else "InvalidMessage"}
+        for problem, word in zip(problems, ("hibernated", "job_danced"), strict=True):
+            assert (f"Mainspring {BEYOND}" if release == BEYOND else word) in problem.detail
         assert not told
 
 
@@ -196,6 +197,13 @@ def test_a_caller_too_far_from_this_release_is_refused_whatever_it_asks(api: Api
     for release, status in ((BEYOND, 400), ("three", 400), (NEWER, 200)):
         answer = api.http.get(path, headers=api.member | {RELEASE_HEADER: release})
         assert (answer.status_code, answer.headers[RELEASE_HEADER]) == (status, RELEASE)
+
+
+def test_a_newer_caller_of_what_is_not_there_yet_is_told_which_end_to_upgrade(api: Api) -> None:
+    problems = [
+        api.problem(api.http.get("/v1/dances", headers={RELEASE_HEADER: release}), 404) for release in (NEWER, RELEASE)
+    ]
+    assert [problem.next_step for problem in problems] == [f"upgrade the server, which is of release {RELEASE}", ""]
 
 
 def test_goodput_over_http_adds_up_for_a_job_a_team_a_cluster_and_everything(api: Api) -> None:

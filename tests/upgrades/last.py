@@ -73,10 +73,13 @@ class Commands:
         """Returns how far a job is."""
         return int(self.json("status", job)["step"])
 
-    def wait_step(self, job: str, step: int) -> int:
-        """Returns how far a job is, once it is past a step."""
+    def wait_step(self, job: str, step: int) -> None:
+        """Returns once a job is past a step."""
         until(lambda: self.step(job) > step, f"step {step} of {job} to be passed, by {self.tree}")
-        return self.step(job)
+
+    def wait_on(self, job: str) -> None:
+        """Returns once a job's lead has told this server, which has only begun, of another step."""
+        self.wait_step(job, self.step(job))
 
     def wait_end(self, job: str) -> Any:
         """Returns a job that has succeeded."""

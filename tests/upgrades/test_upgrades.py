@@ -179,11 +179,11 @@ def test_running_jobs_move_through_an_upgrade_and_a_downgrade_bitwise(
     old.told("up")
     tables = old.json("store", "show")["newest"]
     moved = submitted(old, "moved", STEPS, PAUSE_S, end)
-    step = new.wait_step(moved, 3)  # This release's commands at the last one's server.
+    new.wait_step(moved, 3)  # This release's commands at the last one's server.
 
     old.told("down")
     new.told("up")
-    new.wait_step(moved, step)
+    new.wait_on(moved)
     later = submitted(new, "later", STEPS, PAUSE_S, end)
     old.wait_step(later, 3)  # The reverse.
 
@@ -192,7 +192,7 @@ def test_running_jobs_move_through_an_upgrade_and_a_downgrade_bitwise(
         new.told("store", "down", tables)
     old.told("up")
     for job in (moved, later):
-        old.wait_step(job, old.step(job))
+        old.wait_on(job)
     end.touch()
     calm = submitted(old, "calm", CALM_STEPS, 0.0, tmp_path / "never")
     for job in (moved, later, calm):

@@ -46,6 +46,7 @@ from mainspring.domain.errors import (
     TooManyRequests,
     Unavailable,
 )
+from mainspring.domain.release import RELEASE
 from mainspring.domain.routes import KEY_HEADER, ROUTES, Calls, Route, Stream, bounds_of
 from mainspring.domain.team import Team
 from mainspring.domain.wire import Heartbeat
@@ -418,7 +419,9 @@ async def _tell_http(request: Request, error: Exception) -> Response:
     told: object = error.detail
     if not isinstance(told, MainspringError):
         kind = NotFound if error.status_code == 404 else InvalidInput
-        told = kind("serve a request", on=f"{request.method} {request.url.path}"[:200], got=str(error.detail))
+        later = f"upgrade the server, which is of release {RELEASE}" if calls_newer(request) else ""
+        on = f"{request.method} {request.url.path}"[:200]
+        told = kind("serve a request", on=on, got=str(error.detail), next_step=later)
     answer = _refuse(told, error.status_code)
     answer.headers.update(error.headers or {})
     if error.status_code == 405:  # Starlette names the methods of the first route alone.
