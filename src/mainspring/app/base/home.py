@@ -7,7 +7,8 @@ login.json     the lab elsewhere that `ms login` named, the token there, and wha
 secrets.key    the keys that teams' secrets are kept under, newest first; readable by its owner alone; made with the
                first secret, and worth a copy elsewhere: without it they are lost
 server.json    where the running server listens, and its process
-server.log     what it said          lock, login.lock      held while it is being started; while a login is renewed
+server.log     what it said; server.log.1 to .4 before that
+lock, login.lock      held while it is being started; while a login is renewed
 state.db       the embedded store      backups/  back-ups of the store from before its tables changed
 objects/       the embedded object store      engines/  allocations
 arrivals/      recordings that were sent and not yet read

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from mainspring.app.base.client import Client
 from mainspring.app.base.home import Config, Home, ServerRecord, url_of
+from mainspring.app.server.output import turn_over
 from mainspring.app.server.store_grants import grants_of
 from mainspring.app.server.users import require_users
 from mainspring.domain.errors import Conflict, MainspringError, NotAllowed, Unavailable
@@ -101,6 +102,7 @@ def _up(home: Home, config: Config, port: int | None, words: list[str]) -> Serve
     if grants is not None:
         with suppress(Unavailable):  # A store that is away is waited for by those who need it.
             check_grants(home.objects_url(config), grants)
+    turn_over(home.log)
     with _listen(config, port) as listener, home.log.open("ab") as log:
         # The server inherits the open socket, so that nobody can take the port in between.
         url = url_of(listener, config)

@@ -17,6 +17,7 @@ from threading import Event, Lock, Thread
 from typing import BinaryIO, Generic, TypeVar, final
 
 from mainspring.app.server.engines import open_engine
+from mainspring.app.server.output import OutputFile
 from mainspring.domain import codec
 from mainspring.domain.answers import problem_of
 from mainspring.domain.errors import MainspringError, Unavailable
@@ -171,6 +172,7 @@ def main(make: Callable[[Opening], Engine], opening: codec.TypeForm[Opening]) ->
         opening: What that may be: a message's class, or a union of several.
     """
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    OutputFile().start()  # It writes to the same file as the server.
     sink = os.dup(1)
     os.dup2(2, 1)
     try:

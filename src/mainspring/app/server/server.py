@@ -19,6 +19,7 @@ from mainspring.app.base.oidc import fetch
 from mainspring.app.base.system import SystemClock, SystemDice
 from mainspring.app.server.arrivals import Inboxes, Reader
 from mainspring.app.server.engines import Engines
+from mainspring.app.server.output import OutputFile
 from mainspring.app.server.store_grants import agents_environment, grants_of
 from mainspring.control import AgentAccess, Control, Settings, open_store
 from mainspring.control.logins import Logins
@@ -38,6 +39,7 @@ def main() -> int:
     parser.add_argument("--socket", type=int, required=True, help="number of the open socket to serve on")
     parser.add_argument("--no-backup", action="store_true", help="change the store's tables without copying it before")
     words = parser.parse_args()
+    OutputFile().start()
     try:
         serve(Home(words.home), socket.socket(fileno=words.socket), backup=not words.no_backup)
     except MainspringError as error:
