@@ -35,6 +35,9 @@ PEOPLE += " Why JobCounts AuditLine Health HealthCheck NewSecret NewToken Person
 PEOPLE += " TokenView RecordingClaim WaitingUse Blocked Login LoginOffer"
 PEOPLE += " HoldView NewHold NewPriority NewSize NodeView PlanLine Verdict"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenSlurm"
+STARTER = """
+BeginStarter BindSocket Exited Made NotDone RemovePath SignalProcess StartProcess Started UnpackCode WriteFiles
+"""
 ERRORS = "MainspringError InvalidInput InvalidSpec ImpossibleJob InvalidMessage DamagedData NotFound Conflict"
 ERRORS += (
     " IllegalTransition KeyReused LimitReached NotAllowed Unavailable StorageFull Busy TooManyRequests OtherRelease"
@@ -45,7 +48,7 @@ def test_names_of_messages_are_those_that_peers_and_files_of_other_versions_know
     written = [
         name for path in sorted(SRC.rglob("*.py")) for name in re.findall(r'(?m)^@message\("(.+)"\)$', path.read_text())
     ]
-    assert sorted(written) == sorted(f"{RANK} {NODE} {CONTROLLER} {PEOPLE} {ENGINES}".split())
+    assert sorted(written) == sorted(f"{RANK} {NODE} {CONTROLLER} {PEOPLE} {ENGINES} {STARTER}".split())
 
 
 def test_names_of_errors_are_those_that_peers_of_other_versions_know() -> None:
