@@ -45,9 +45,17 @@ def up(
     no_backup: Annotated[
         bool, typer.Option("--no-backup", help="Let a new release change the store's tables without a copy of it.")
     ] = False,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Be the server, for systemd and the like, until told to end.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Start the server of this home, if it is not running."""
+    if foreground:
+        from mainspring.app.server import daemon
+
+        home = context.obj.home
+        daemon.become(home, port=port, policy=policy, shared_account=shared_account, backup=not no_backup)
     record = context.obj.up(port=port, policy=policy, shared_account=shared_account, backup=not no_backup)
     config = context.obj.home.config()
     told = [f"Mainspring is up at {record.url} (home {context.obj.home.path})"]

@@ -1,4 +1,4 @@
-"""Starting and stopping the server that belongs to a home folder."""
+"""Starting and stopping the server that belongs to a home folder, or becoming it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 from mainspring.app.base.client import Client
@@ -53,19 +54,60 @@ def up(
         Unavailable: The server did not start.
     """
     with home.lock():
-        config = home.config()
-        open_store(home.objects_url(config))  # A wrong URL is told now, and not by the first job.
-        if not home.config_file.exists():
-            home.write_config(config)
-        if policy is not None:
-            _require_down(home, "take a planning policy", str(policy))
-            home.keep_policy(policy)
-        if shared_account and not config.shared_account:
-            _require_down(home, "let jobs of all teams share an account", "--shared-account")
-            config = replace(config, shared_account=True)
-            home.write_config(config)
-        home.policy()
-        return _up(home, config, port, [] if backup else ["--no-backup"])
+        config = _prepared(home, policy, shared_account=shared_account)
+        record = home.server()
+        if record is not None and running(record, home):
+            return record
+        return _up(home, config, port, _words(backup=backup))
+
+
+def become(
+    home: Home,
+    *,
+    port: int | None = None,
+    policy: Path | None = None,
+    shared_account: bool = False,
+    backup: bool = True,
+) -> NoReturn:
+    """Makes this process the home's server, for what starts and watches programs; as `up` otherwise.
+
+    Raises:
+        Conflict: The server is running already.
+    """
+    with home.lock():
+        config = _prepared(home, policy, shared_account=shared_account)
+        _require_down(home, "become the server", str(home.path))
+        with _opened(home, config, port) as listener:
+            listener.set_inheritable(True)
+            home.write_server(ServerRecord(url=url_of(listener, config), pid=os.getpid()))
+            command = [*_command(home, listener), *_words(backup=backup)]
+            os.execv(command[0], command)  # What is locked here is free from then on.
+
+
+def _prepared(home: Home, policy: Path | None, *, shared_account: bool) -> Config:
+    """Returns the configuration, with what a start is to write to the home."""
+    config = home.config()
+    open_store(home.objects_url(config))  # A wrong URL is told now, and not by the first job.
+    if not home.config_file.exists():
+        home.write_config(config)
+    if policy is not None:
+        _require_down(home, "take a planning policy", str(policy))
+        home.keep_policy(policy)
+    if shared_account and not config.shared_account:
+        _require_down(home, "let jobs of all teams share an account", "--shared-account")
+        config = replace(config, shared_account=True)
+        home.write_config(config)
+    home.policy()
+    return config
+
+
+def _words(*, backup: bool) -> list[str]:
+    return [] if backup else ["--no-backup"]
+
+
+def _command(home: Home, listener: socket.socket) -> list[str]:
+    fd = str(listener.fileno())
+    return [sys.executable, "-m", "mainspring", "server", "--home", str(home.path), "--socket", fd]
 
 
 def _require_down(home: Home, attempted: str, on: str) -> None:
@@ -88,13 +130,12 @@ def _require_near(config: Config) -> None:
         )
 
 
-def _up(home: Home, config: Config, port: int | None, words: list[str]) -> ServerRecord:
+def _opened(home: Home, config: Config, port: int | None) -> socket.socket:
+    """Returns the socket that the server is to listen on, once all is there that it needs."""
     record = home.server()
-    if record is not None and running(record, home):
-        return record
     if port is None:
         port = int(record.url.rpartition(":")[2]) if record is not None else config.port
-    certificate = home.certificate(config)
+    home.certificate(config)
     _require_near(config)
     if config.run_as:
         require_users(home, config)
@@ -102,14 +143,18 @@ def _up(home: Home, config: Config, port: int | None, words: list[str]) -> Serve
     if grants is not None:
         with suppress(Unavailable):  # A store that is away is waited for by those who need it.
             check_grants(home.objects_url(config), grants)
+    return _listen(config, port)
+
+
+def _up(home: Home, config: Config, port: int | None, words: list[str]) -> ServerRecord:
+    certificate = home.certificate(config)
     turn_over(home.log)
-    with _listen(config, port) as listener, home.log.open("ab") as log:
+    with _opened(home, config, port) as listener, home.log.open("ab") as log:
         # The server inherits the open socket, so that nobody can take the port in between.
         url = url_of(listener, config)
         begun = log.tell()
-        command = [sys.executable, "-m", "mainspring", "server"]
         server = subprocess.Popen(
-            [*command, "--home", home.path, "--socket", str(listener.fileno()), *words],
+            [*_command(home, listener), *words],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
