@@ -80,6 +80,7 @@ class Loop:
         self._silence = silence
         self._plans = plans
         self._new_writers = writers
+        self._followed = False
         self._forget()
 
     def tick(self) -> Step:
@@ -124,6 +125,7 @@ class Loop:
         self._leadership.resign()
 
     def _forget(self) -> None:
+        self._followed = False
         self._mirror = ActiveState()
         self._writers = self._new_writers(self._mirror)
         self._plans.forget()
@@ -132,9 +134,11 @@ class Loop:
         now_s, leadership = self._clock.now_s(), self._leadership
         check = leadership.check(now_s)
         if check.anew:
-            self._forget()
+            if not self._followed:
+                self._forget()
             if check.leads:
                 self._fleet.lead(self._engines)
+                self._take_over()
         if check.away:
             self._silence.forget()  # It was this controller that was away.
         if not check.leads:
@@ -142,6 +146,8 @@ class Loop:
             if leadership.shared:
                 with leadership.read() as connection:
                     self._fleet.follow(connection)
+                    self._mirror.refresh(connection, now_s)  # Who takes the lead need not read all that waits.
+                self._followed = True
             yield Step.FOLLOWING
             return
         yield Step.LEADING
@@ -177,6 +183,13 @@ class Loop:
             with leadership.write() as connection:
                 self._writers.commands.record(connection, told, self._clock.now_s())
         yield Step.RECORDED
+
+    def _take_over(self) -> None:
+        """Goes on from what was seen while another led, where it was."""
+        if self._followed:
+            self._followed = False
+            with self._leadership.read() as connection:
+                self._mirror.take_over(connection)
 
     def _observe(self, cluster: ClusterName, engine: Engine) -> Mapping[AllocationId, AllocationSeen] | None:
         try:

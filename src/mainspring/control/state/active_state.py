@@ -47,6 +47,8 @@ from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.plan import Grant
 from mainspring.planner import LiveAttempt, PendingJob, Snapshot
 
+_NEWEST_PLAN = sa.select(sa.func.max(plans.c.number))
+
 
 @final
 class ActiveState:
@@ -115,6 +117,15 @@ class ActiveState:
         else:
             self._load(connection, now_s, newest)
 
+    def take_over(self, connection: sa.Connection) -> None:
+        """Sees to it that the next `refresh` finds also what another leader wrote of attempts without telling it.
+
+        Called once that leader can write nothing more. So whoever followed it reads anew what lives, and not all that
+        waits.
+        """
+        self.plan_number = connection.execute(_NEWEST_PLAN).scalar() or 0
+        self._touched |= dict.fromkeys([*self.attempts, *(one.attempt for one in self.allocations)])
+
     def snapshot(self, now_s: float) -> Snapshot:
         """Returns all this, with the fleet and what teams have spent until now, as the planner sees it."""
         counted = [
@@ -156,7 +167,7 @@ class ActiveState:
 
     def _load(self, connection: sa.Connection, now_s: float, newest: int) -> None:
         builder = self._feed.builder
-        self.plan_number = connection.execute(sa.select(sa.func.max(plans.c.number))).scalar() or 0
+        self.plan_number = connection.execute(_NEWEST_PLAN).scalar() or 0
         for success in successes(connection):
             builder.durations.observe(success.spec, success.ran_s)
         builder.set_usage(usage(connection, now_s), at_s=now_s)
