@@ -27,6 +27,8 @@ _BACKLOG = 2_048  # A thousand agents register within one second of a start.
 _FIRST_TICK_S = 10.0  # A cluster that takes longer is not worth waiting for: it is shown once it answers.
 _DRAIN_S = 5.0  # Requests still open when stopping; streams are cut, everything else takes milliseconds.
 _REST_S_MAX = 0.5  # After a long tick: what waits for the next one shall not wait for much more than that one takes.
+_SWEEP_S = 30.0  # Between two sweeps, of 500 jobs each: more than ten times what any lab ends in that time.
+_SWEEP_PAUSE_S = 0.1  # Between two transactions of a sweep, each of which takes some milliseconds.
 _JOIN_S = 60.0  # The longest engine call within one tick.
 _log = logging.getLogger(__name__)
 
@@ -120,6 +122,7 @@ class Server:
         self._stopping = Event()
         self._leading = Event()
         self._ticked = Event()
+        self._leads = False
         config = uvicorn.Config(
             create_app(control, arrivals, logins),
             log_level="error",  # Strangers could fill the log with warnings of bytes that are no HTTP.
@@ -136,6 +139,7 @@ class Server:
         self._threads = [
             Thread(target=self._http.run, kwargs={"sockets": [listener]}, name="mainspring-api", daemon=True),
             Thread(target=self._run_loop, name="mainspring-loop", daemon=True),
+            Thread(target=self._run_sweeps, name="mainspring-sweep", daemon=True),
         ]
 
     def start(self) -> None:
@@ -188,6 +192,7 @@ class Server:
             try:
                 for step in loop.steps():
                     control.pulse.stepped(step)
+                    self._leads = step is not Step.FOLLOWING
                     if step is Step.LEADING:
                         self._leading.set()
                     elif step is Step.FOLLOWING and control.store.shared:
@@ -210,6 +215,18 @@ class Server:
             loop.resign()
         except MainspringError as error:
             _log.warning("could not give up the lead: %s", error)
+
+    def _run_sweeps(self) -> None:
+        """Archives and removes what is over, little by little, while this controller leads."""
+        retention = self._control.retention
+        while not self._stopping.wait(_SWEEP_S):
+            if self._leads:
+                try:
+                    retention.sweep(pause=lambda: self._stopping.wait(_SWEEP_PAUSE_S))
+                except MainspringError as error:
+                    _log.warning("a sweep was cut short: %s", error)
+                except Exception:  # noqa: BLE001  As of a tick: the next sweep begins from the store.
+                    _log.exception("a sweep failed")
 
 
 def _check(tls: Tls) -> None:
