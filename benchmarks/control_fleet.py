@@ -157,7 +157,9 @@ def serve(folder: Path, url: str, nodes: int) -> None:
         clock=clock,
         dice=SystemDice(),
         access=AgentAccess(
-            controller_url=f"http://127.0.0.1:{listener.getsockname()[1]}", objects_url="file:///nowhere", key="k" * 32
+            controller_urls=(f"http://127.0.0.1:{listener.getsockname()[1]}",),
+            objects_url="file:///nowhere",
+            key="k" * 32,
         ),
         settings=Settings(
             heartbeat_s=HEARTBEAT_S,

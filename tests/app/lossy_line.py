@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from mainspring.domain.answers import problem_of
 from mainspring.domain.codec import encode
-from mainspring.domain.errors import TooManyRequests
+from mainspring.domain.errors import MainspringError, TooManyRequests
 
 
 class LossyLine:
@@ -22,6 +22,7 @@ class LossyLine:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.lose = 0
         self.refuse = 0
+        self.refusal: tuple[int, MainspringError | None] = (429, TooManyRequests("serve a request"))  # None: a proxy's.
         self.stop_after = 0  # Events of a stream; then it stops as if it were whole, without its end.
         self.seen: list[str] = []
         Thread(target=self._run, daemon=True).start()
@@ -43,10 +44,10 @@ class LossyLine:
         self.seen.append(request.partition(b" HTTP")[0].decode())
         if self.refuse:
             self.refuse -= 1
-            told = encode(problem_of(TooManyRequests("serve a request"), 429))
-            caller.sendall(
-                b"HTTP/1.1 429 Later\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(told), told)
-            )
+            status, error = self.refusal
+            told = b"<html>" if error is None else encode(problem_of(error, status))
+            head = b"HTTP/1.1 %d Later\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+            caller.sendall(head % (status, len(told)) + told)
             return
         with socket.create_connection(self._server) as server:
             server.sendall(request)

@@ -215,11 +215,12 @@ def test_a_home_that_is_logged_in_elsewhere_works_there_until_it_is_logged_out(l
     done = _ms(other, "login", record.url, stdin="ms_guess\n")
     assert (done.returncode, other.home.login()) == (NotAllowed.exit_code, None)
     assert _ms(other, "login", record.url, stdin="").returncode == InvalidInput.exit_code
-    done = _ms(other, "login", record.url + "/", stdin=made.secret + "\n")
+    assert _ms(other, "login", f"{record.url},lab:7077", stdin="").returncode == InvalidInput.exit_code
+    done = _ms(other, "login", f"http://127.0.0.1:1,{record.url}/", stdin=made.secret + "\n")
     assert "knows you as ada, viewer of team lab" in done.stdout, done.stderr
     assert made.secret not in done.stdout
     assert (other.home.path / "login.json").stat().st_mode & 0o777 == 0o600
-    assert _ms(other, "ps").returncode == 0
+    assert _ms(other, "ps").returncode == _ms(other, "ps", MAINSPRING_URL=record.url).returncode == 0
     assert _ms(other, "cluster", "add", "local", "pod", "--chip", "h100").returncode == InvalidInput.exit_code
     assert _ms(other, "logout").returncode == 0
     assert _ms(other, "ps").returncode == Unavailable.exit_code

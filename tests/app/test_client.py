@@ -12,7 +12,10 @@ from mainspring.app.base.client import Client
 from mainspring.app.sdk.lab import Lab, job
 from mainspring.domain.answers import BATCH_MAX, NewToken, Submit, SubmitBatch
 from mainspring.domain.codec import encode
+from mainspring.domain.errors import Busy, InvalidInput, MainspringError, Unavailable
 from tests.app.lossy_line import LossyLine
+
+GONE = "http://127.0.0.1:1"  # Nobody listens there.
 
 
 @pytest.fixture
@@ -105,3 +108,52 @@ def test_events_are_watched_across_streams_that_stop_before_their_end(lab: Lab, 
     with Client(line.url, lab.home.token()) as client:
         assert list(client.watch(made.id)) == list(lab.events(made.id))
     assert len(line.seen) > 1
+
+
+def test_calls_go_to_the_next_server_when_one_is_gone_and_stay_there(lab: Lab, line: LossyLine) -> None:
+    with Client(f"{GONE},{line.url}/", lab.home.token()) as client:
+        made = client.submit(Submit(spec=job("once", [sys.executable, "-c", "pass"], on=["h100"])))
+        assert client.servers.url == line.url
+        assert client.status(made.id).spec.name == "once"
+        assert list(client.watch(made.id)) == list(lab.events(made.id))
+    assert line.seen[:2] == ["POST /v1/jobs", f"GET /v1/jobs/{made.id}"]
+    with Client(f"{GONE},http://127.0.0.1:2", "") as client, pytest.raises(Unavailable, match=f"{GONE}, http.*ms up"):
+        client.teams()
+
+
+@pytest.mark.parametrize("refusal", [(503, Busy("write the store")), (502, None), (504, None)])
+def test_server_that_is_away_for_a_moment_is_asked_again(
+    lab: Lab, line: LossyLine, refusal: tuple[int, MainspringError | None]
+) -> None:
+    line.refusal, line.refuse = refusal, 2
+    with Client(line.url, lab.home.token()) as client:
+        assert client.new_token(NewToken(holder="bo")).token.holder == "bo"
+    assert line.seen == ["POST /v1/tokens"] * 3
+
+
+def test_what_one_server_has_not_is_asked_of_each_of_the_others_once(lab: Lab, line: LossyLine) -> None:
+    line.refusal, line.refuse = (503, Unavailable("read a log", got="no answer")), 3
+    with LossyLine(lab.client().servers.url) as other, Client(f"{line.url},{other.url}", lab.home.token()) as client:
+        assert client.teams()
+        assert (line.seen, other.seen) == (["GET /v1/teams"], ["GET /v1/teams"])
+        other.refusal, other.refuse = line.refusal, 1
+        with pytest.raises(Unavailable, match="read a log"):
+            client.teams()
+        assert (len(line.seen), len(other.seen)) == (2, 2)
+
+
+def test_events_are_watched_from_one_server_to_the_next(lab: Lab, line: LossyLine) -> None:
+    made = lab.run(job("handed", [sys.executable, "-c", "pass"], on=["h100"]))
+    lab.wait(made.id)
+    with LossyLine(lab.client().servers.url) as other, Client(f"{line.url},{other.url}", lab.home.token()) as client:
+        line.stop_after = other.stop_after = 1
+        assert list(client.watch(made.id)) == list(lab.events(made.id))
+        assert min(len(line.seen), len(other.seen)) > 1
+
+
+def test_addresses_that_are_none_are_told() -> None:
+    for text in ("", "lab:7077", "http://a,", "http://a b", "http://ada:secret@lab", "http://a/,http://a"):
+        with pytest.raises(InvalidInput, match="commas"):
+            Client(text, "")
+    with pytest.raises(InvalidInput, match="17 addresses"):
+        Client(",".join(f"http://host-{number}" for number in range(17)), "")

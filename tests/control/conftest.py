@@ -74,7 +74,7 @@ class World:
             clock=self.clock,
             dice=SeededDice(self.starts, "control"),
             access=AgentAccess(
-                controller_url="http://127.0.0.1:1",
+                controller_urls=("http://127.0.0.1:1",),
                 objects_url=f"file://{self.objects}",
                 key="a key",
                 secret_keys=self.keys,

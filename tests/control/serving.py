@@ -34,7 +34,7 @@ class Lab:
             engines=dict(self.world.clusters),
             clock=SystemClock(),
             dice=SeededDice(len(self.servers), name),
-            access=AgentAccess(controller_url=url, objects_url="file:///objects", key="a key"),
+            access=AgentAccess(controller_urls=(url,), objects_url="file:///objects", key="a key"),
             settings=SETTINGS,
         )
         made = Server(control, listener, connection=connection)

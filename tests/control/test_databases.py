@@ -19,7 +19,7 @@ from mainspring.control.store.databases.owners import OwnedFile
 from mainspring.control.store.records import tenants, text_of
 from mainspring.control.store.schema import events, jobs, leases, teams
 from mainspring.domain.answers import HealthStatus, Submit
-from mainspring.domain.errors import Conflict, ImpossibleJob, InvalidInput, NotAllowed, Unavailable
+from mainspring.domain.errors import Busy, Conflict, ImpossibleJob, InvalidInput, NotAllowed, Unavailable
 from mainspring.domain.ids import ChipName, TeamName
 from mainspring.domain.job import JobSpec, Option, Role
 from mainspring.domain.life import JobState
@@ -231,6 +231,8 @@ def test_database_that_cannot_serve_is_told_in_our_words(postgres: PostgresServe
         open_store(postgres.url("nowhere"))
     with pytest.raises(Unavailable):
         open_store("postgresql:///any?host=/nonexistent")
+    with pytest.raises(InvalidInput, match="hosts and ports"):
+        open_store("postgresql:///any?host=a,b,c&port=1,2")
     postgres.say("CREATE ROLE stranger LOGIN")
     with pytest.raises(NotAllowed, match="permission denied"):
         open_store(postgres.url("postgres").replace("mainspring@", "stranger@"))
@@ -271,6 +273,62 @@ def test_controller_that_follows_knows_the_fleet_and_takes_over_when_the_leader_
         list(stopped)
     for one in (leader, follower):
         one.control.store.close()
+
+
+@pytest.mark.slow
+def test_lead_is_kept_through_a_step_of_any_length_and_is_not_taken_back(
+    postgres_url: str, tmp_path: Path, world_type: type[World]
+) -> None:
+    leader, follower = (world_type(tmp_path, url=postgres_url) for _ in range(2))
+    follower.clock, follower.clusters = leader.clock, leader.clusters
+    follower.starts = 5
+    follower.restart()
+    step = leader.loop.steps()
+    assert next(step) is Step.LEADING
+    lease_s = leader.control.settings.leader_lease_s
+    with leader.control.store.write():  # Nor does it wait for those who write.
+        for _ in range(8):
+            leader.clock.advance(0.3 * lease_s)
+            leader.loop.keep_lead()
+    assert follower.loop.tick() is Step.FOLLOWING
+    leader.clock.advance(1.1 * lease_s)
+    leader.loop.keep_lead()
+    assert follower.loop.tick() is Step.RECORDED
+    taken = follower.control.store.leader()
+    leader.loop.keep_lead()
+    assert follower.control.store.leader() == taken
+    with pytest.raises(Conflict, match="write as the leader"):
+        list(step)
+    for one in (leader, follower):
+        one.control.store.close()
+
+
+@pytest.mark.slow
+def test_server_that_keeps_a_connection_and_says_nothing_is_given_up(postgres_url: str) -> None:
+    store = open_store(postgres_url)
+
+    def wait() -> None:
+        with store.read() as connection:
+            connection.connection.driver_connection.silence_s = 0.2  # type: ignore[union-attr]
+            connection.execute(sa.text("SELECT pg_sleep(60)"))
+
+    with pytest.raises(Busy, match="says nothing"):
+        wait()
+    with store.write() as connection:
+        connection.execute(sa.insert(teams).values(name="kept", facts="{}"))
+    store.close()
+
+
+@pytest.mark.slow
+def test_server_that_takes_no_writes_any_more_is_left(postgres_url: str) -> None:
+    store = open_store(postgres_url)
+    with store.engine.begin() as connection:
+        connection.execute(sa.text("SET default_transaction_read_only = on"))  # As one that was made a standby.
+    with pytest.raises(Busy, match="read-only"), store.write():
+        pass
+    with store.write() as connection:
+        connection.execute(sa.insert(teams).values(name="kept", facts="{}"))
+    store.close()
 
 
 @pytest.mark.slow

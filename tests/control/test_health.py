@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from mainspring.control.loop.loop import Step
 from mainspring.control.service.health import HUNG_S, LATE_S
 from mainspring.domain.answers import HealthStatus
-from mainspring.domain.errors import StorageFull, Unavailable
+from mainspring.domain.errors import Busy, StorageFull, Unavailable
 
 if TYPE_CHECKING:
     from tests.control.conftest import World
@@ -64,6 +66,16 @@ def test_a_controller_that_follows_is_as_well_as_the_lease_that_it_follows(world
     assert "which this controller follows, ran out" in _bad(world)["lead"]
     world.loop.resign()
     assert _bad(world) == {"lead": "nobody leads"}
+
+
+def test_a_leader_that_ends_is_not_ready_and_those_that_follow_it_are(world: World) -> None:
+    _led(world)
+    world.loop.resign()
+    assert _bad(world) == {}
+    world.control.pulse.ending = True
+    assert _bad(world) == {"server": "it ends, and gives up the lead"}
+    with pytest.raises(Busy, match="ends"):
+        world.control.pulse.require_staying("follow events")
 
 
 def test_a_controller_whose_lease_ran_out_long_ago_says_so(world: World) -> None:

@@ -117,7 +117,7 @@ def test_team_has_so_many_secrets_and_no_more(teams: World) -> None:
 
 
 def test_controller_without_a_file_of_keys_keeps_no_secrets(world: World) -> None:
-    access = AgentAccess(controller_url="http://127.0.0.1:1", objects_url="file:///objects", key="a key")
+    access = AgentAccess(controller_urls=("http://127.0.0.1:1",), objects_url="file:///objects", key="a key")
     control = Control(
         store=world.control.store, engines={}, clock=world.clock, dice=SeededDice(9, "control"), access=access
     )

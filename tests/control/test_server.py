@@ -70,6 +70,29 @@ def test_a_server_is_ready_once_it_leads(lab: Lab) -> None:
     assert (status, health.status) == (200, HealthStatus.OK)
 
 
+@pytest.mark.slow
+def test_a_server_that_ends_says_so_and_ends_streams_before_it_hangs_up(lab: Lab) -> None:
+    server, control, url = lab.server("only")
+    server.start()
+    secret = control.people.new_token(NewToken(holder="ada", role=TeamRole.ADMIN)).secret
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {secret}"}, trust_env=False) as client:
+        follow = {"follow": "true"}
+        with client.stream("GET", "/v1/events", params=follow) as stream:
+            with control.store.write():  # The loop waits for its turn, and so does the lead that is given back.
+                stopping = Thread(target=server.stop)
+                stopping.start()
+                wait_for(lambda: _probe(url, "readyz")[0] == 503)
+                assert _probe(url, "livez")[0] == 200
+                assert "event: end" not in stream.read().decode()
+                refused = client.get("/v1/events", params=follow)
+                assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+                assert client.get("/v1/jobs").status_code == 200
+            stopping.join()
+    assert control.store.leader().holder == ""
+    with pytest.raises(httpx.ConnectError):
+        _probe(url, "livez")
+
+
 def _probe(url: str, name: str) -> tuple[int, Health]:
     answer = httpx.get(f"{url}/{name}", trust_env=False)
     return answer.status_code, decode(Health, answer.content)

@@ -88,7 +88,7 @@ def test_job_that_loses_a_whole_machine_goes_on_elsewhere(slurm: SlurmLab) -> No
         kill(pid)
     slurm.open("machine", 30)
     try:
-        view = slurm.check("machine")
+        view = slurm.check("machine", wait_s=200.0)
     finally:
         slurm.server.start_node(rank.node)
     assert rank.node not in view.attempts[-1].nodes, slurm.story("machine")

@@ -25,6 +25,7 @@ from starlette.routing import Match
 
 from mainspring.control.api_arrivals import Arrivals, received
 from mainspring.control.api_load import RETRY_AFTER_S, Familiar, InFlight
+from mainspring.control.api_releases import Releases, calls_newer
 from mainspring.control.api_schema import STREAM_TYPE, documented, publish
 from mainspring.control.api_streams import Followers, followed_events, followed_output
 from mainspring.control.control import Control
@@ -33,6 +34,7 @@ from mainspring.control.store.tokens import Caller
 from mainspring.domain import answers
 from mainspring.domain.codec import MESSAGE_BYTES_MAX, decode, encode
 from mainspring.domain.errors import (
+    Busy,
     Conflict,
     InvalidInput,
     InvalidMessage,
@@ -46,6 +48,7 @@ from mainspring.domain.errors import (
 )
 from mainspring.domain.routes import KEY_HEADER, ROUTES, Calls, Route, Stream, bounds_of
 from mainspring.domain.team import Team
+from mainspring.domain.wire import Heartbeat
 from mainspring.objects import Blob
 
 _STATUSES: tuple[tuple[type[MainspringError], int], ...] = (
@@ -95,6 +98,7 @@ def create_app(control: Control, arrivals: Arrivals | None = None, logins: Login
             **documented(route),
         )
     app.add_middleware(InFlight)
+    app.add_middleware(Releases)
     app.add_exception_handler(MainspringError, _tell_error)
     app.add_exception_handler(RequestValidationError, _tell_invalid)
     app.add_exception_handler(StarletteHTTPException, _tell_http)
@@ -267,6 +271,11 @@ def _set_recipe(*, request: Request, caller: Caller, dataset: str, body: bytes) 
     return Response(status_code=204)
 
 
+def _heartbeat(*, request: Request, caller: Caller, body: bytes) -> Response:
+    newer = calls_newer(request)
+    return _answer(_control(request).heartbeat(decode(Heartbeat, body, newer=newer), caller, newer=newer))
+
+
 def _teams(*, request: Request, caller: Caller) -> Response:
     return _answer(_control(request).people.teams(caller, claimed=_claimed(request)))
 
@@ -293,6 +302,7 @@ _OWN: Mapping[Route[..., Any], Callable[..., Any]] = {
     Calls.arrival: _arrival,
     Calls.send: _receive,
     Calls.set_recipe: _set_recipe,
+    Calls.heartbeat: _heartbeat,
     Calls.teams: _teams,
     Calls.whoami: _whoami,
 }  # Whatever is more than a message in and a message out.
@@ -418,7 +428,7 @@ async def _tell_http(request: Request, error: Exception) -> Response:
 
 
 def _refuse(error: MainspringError, status: int) -> Response:
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, TooManyRequests) else None
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, TooManyRequests | Busy) else None
     told = encode(answers.problem_of(error, status))
     return Response(told, status_code=status, media_type=answers.PROBLEM_TYPE, headers=headers)
 

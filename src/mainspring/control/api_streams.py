@@ -42,7 +42,7 @@ class Followers:
         self._looked_s = -inf
         self._looking = anyio.Lock()
 
-    def check(self, attempted: str) -> None:
+    def check(self, control: Control, attempted: str) -> None:
         """Returns if there is room for one more.
 
         Args:
@@ -50,7 +50,9 @@ class Followers:
 
         Raises:
             TooManyRequests: There is not.
+            Busy: This server ends.
         """
+        control.pulse.require_staying(attempted)
         if self.count >= FOLLOWERS_MAX:
             raise TooManyRequests(attempted, got=f"{self.count} open streams", next_step="ask now and then instead")
 
@@ -65,7 +67,8 @@ class Followers:
 
 @final
 class _Reader:
-    """Who reads a stream, and whether they still may, however much it says: a token is removed, an open team closed.
+    """Who reads a stream, and whether they still may, however much it says: a token is removed, an open team closed, or
+    the server ends, so that they go on elsewhere.
 
     Args:
         job: What they read of, None for all that they may.
@@ -73,11 +76,14 @@ class _Reader:
 
     def __init__(self, control: Control, followers: Followers, caller: Caller, job: str | None) -> None:
         self._look = partial(control.may_follow, job, caller)
+        self._pulse = control.pulse
         self._asked_s = followers.asked_s
         self._until_s = anyio.current_time() + self._asked_s
 
     async def may(self) -> bool:
         """Returns whether they may go on."""
+        if self._pulse.ending:
+            return False
         if anyio.current_time() >= self._until_s:
             self._until_s = anyio.current_time() + self._asked_s
             return await to_thread.run_sync(self._look)
@@ -102,7 +108,7 @@ def followed_output(
         NotFound: No such job, attempt or rank.
         TooManyRequests: Too many streams are open.
     """
-    followers.check("follow a job's output")
+    followers.check(control, "follow a job's output")
     # Asked once here, so that a wrong name is an error and not a stream that ends at once.
     control.logs(job, caller, rank=rank, since=since, attempt=attempt, limit=1)
     progress = control.progress(control.job(job, caller).id)
@@ -166,7 +172,7 @@ def followed_events(
         NotFound: No such job.
         TooManyRequests: Too many streams are open.
     """
-    followers.check("follow events")
+    followers.check(control, "follow events")
     return _events(control, followers, None if job is None else control.job(job, caller).id, caller, since=since)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event as Signal
 
 from mainspring.control.loop.commit import Committer
@@ -125,7 +125,7 @@ class Control:
             return LoopWriters(
                 settling=Settling(mirror, self.fleet, silence, lasting, clock, settings, self.policy.failover_s),
                 committer=Committer(mirror, self.fleet, settings, self._dice),
-                commands=EngineCommands(mirror, lasting, settings, self._access.key, self._access.controller_url),
+                commands=EngineCommands(mirror, lasting, settings, self._access.key, self._access.controller_urls),
             )
 
         holder, lease_s = draw_id("controller", self._dice), self.settings.leader_lease_s
@@ -466,17 +466,19 @@ class Control:
             access = agents.store_access(connection, attempt)
         return self._access.grants.grant(access, holder=attempt.id)
 
-    def heartbeat(self, beat: Heartbeat, caller: Caller) -> HeartbeatReply:
+    def heartbeat(self, beat: Heartbeat, caller: Caller, *, newer: bool = False) -> HeartbeatReply:
         """Takes a lead's report and returns what it need not repeat.
 
         Args:
             caller: The attempt's own token.
+            newer: Whether the lead is of a newer release, and may tell what is not known here.
 
         Raises:
             NotAllowed: The token is not the attempt's.
+            InvalidMessage: It tells what is not known here, and is not newer.
         """
         caller.require_attempt(beat.attempt, "report on an attempt")
-        reply = self._heartbeats.ask(beat)
+        reply = self._heartbeats.ask(replace(beat, events=tuple(each.known(newer=newer) for each in beat.events)))
         if beat.outcome is not None:
             self.wake.set()
         return reply

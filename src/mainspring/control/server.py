@@ -7,6 +7,7 @@ import logging
 import signal
 import socket
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -19,6 +20,7 @@ from mainspring.control.api_arrivals import Arrivals
 from mainspring.control.connections import BoundedConnection
 from mainspring.control.control import Control
 from mainspring.control.logins import Logins
+from mainspring.control.loop.leadership import KEEP
 from mainspring.control.loop.loop import Step
 from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, Unavailable
 from mainspring.domain.wire.trust import is_loopback
@@ -29,7 +31,7 @@ _DRAIN_S = 5.0  # Requests still open when stopping; streams are cut, everything
 _REST_S_MAX = 0.5  # After a long tick: what waits for the next one shall not wait for much more than that one takes.
 _SWEEP_S = 30.0  # Between two sweeps, of 500 jobs each: more than ten times what any lab ends in that time.
 _SWEEP_PAUSE_S = 0.1  # Between two transactions of a sweep, each of which takes some milliseconds.
-_JOIN_S = 60.0  # The longest engine call within one tick.
+_STEP_S = 5.0  # What a tick is in the middle of may take, when stopping, before the lead is given up over its head.
 _log = logging.getLogger(__name__)
 
 
@@ -136,11 +138,13 @@ class Server:
             ssl_keyfile=str(tls.key) if tls else None,
         )
         self._http = uvicorn.Server(config)
-        self._threads = [
-            Thread(target=self._http.run, kwargs={"sockets": [listener]}, name="mainspring-api", daemon=True),
-            Thread(target=self._run_loop, name="mainspring-loop", daemon=True),
-            Thread(target=self._run_sweeps, name="mainspring-sweep", daemon=True),
-        ]
+        self._loop = control.new_loop()
+        self._serving = Thread(
+            target=self._http.run, kwargs={"sockets": [listener]}, name="mainspring-api", daemon=True
+        )
+        self._ticking = Thread(target=self._run_loop, name="mainspring-loop", daemon=True)
+        self._keeping = Thread(target=self._keep_lead, name="mainspring-lead", daemon=True)
+        self._sweeping = Thread(target=self._run_sweeps, name="mainspring-sweep", daemon=True)
 
     def start(self) -> None:
         """Starts serving, and returns once this controller leads and has asked every cluster once.
@@ -151,11 +155,14 @@ class Server:
             Conflict: Another controller leads this store, which cannot be shared, and goes on doing so.
             Unavailable: The store does not answer.
         """
-        for thread in self._threads:
-            thread.start()
+        self._serving.start()
+        self._ticking.start()
+        self._sweeping.start()
+        if self._control.store.shared:
+            self._keeping.start()
         settings = self._control.settings
         # A controller that died without a word still holds its lease for a while.
-        if self._leading.wait(2 * settings.leader_lease_s + settings.interval_s):
+        if self._leading.wait(4 * settings.leader_lease_s + settings.interval_s):
             self._ticked.wait(_FIRST_TICK_S)
             return
         self.stop()
@@ -172,25 +179,36 @@ class Server:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: self._stopping.set())
         while not self._stopping.wait(1.0):
-            assert all(thread.is_alive() for thread in self._threads), "a thread of the server has died"
+            assert self._serving.is_alive(), "the thread that serves has died"
+            assert self._ticking.is_alive(), "the thread of the loop has died"
 
     def stop(self) -> None:
-        """Stops serving and gives up the lead; runs go on without a controller. Harmless when repeated."""
+        """Ends within seconds, so that nobody misses it where others share its store. Harmless when repeated.
+
+        It says that it is not ready, ends streams and gives up the lead while it serves; then it takes no more
+        connections, and ends requests under way. Runs go on without a controller.
+        """
         self._stopping.set()
+        self._control.pulse.ending = True
         self._control.wake.set()
+        if self._ticking.is_alive():
+            self._ticking.join(_STEP_S)
+            self._resign()
+        if self._sweeping.is_alive():
+            self._sweeping.join(_STEP_S)
         self._http.should_exit = True
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join(_JOIN_S)
+        if self._serving.is_alive():
+            self._serving.join(2 * _DRAIN_S)
         self._listener.close()
 
     def _run_loop(self) -> None:
         control = self._control
-        loop = control.new_loop()
         while not self._stopping.is_set():
             begun_s = control.clock.monotonic_s()
             try:
-                for step in loop.steps():
+                for step in self._loop.steps():
+                    if self._stopping.is_set():  # A controller may die after any of its steps.
+                        break
                     control.pulse.stepped(step)
                     self._leads = step is not Step.FOLLOWING
                     if step is Step.LEADING:
@@ -211,18 +229,34 @@ class Server:
             self._stopping.wait(min(control.clock.monotonic_s() - begun_s, _REST_S_MAX))
             control.wake.wait(control.settings.interval_s)
             control.wake.clear()
+        self._resign()
+
+    def _keep_lead(self) -> None:
+        """Keeps the lead while the loop plans, or waits for an engine; not that of a loop which moves no more."""
+        control = self._control
+        while not self._stopping.wait(0.5 * KEEP * control.settings.leader_lease_s):
+            with suppress(MainspringError):  # The loop tells of a store that does not answer.
+                if control.pulse.alive:
+                    self._loop.keep_lead()
+
+    def _resign(self) -> None:
         try:
-            loop.resign()
+            self._loop.resign()
         except MainspringError as error:
             _log.warning("could not give up the lead: %s", error)
 
     def _run_sweeps(self) -> None:
         """Archives and removes what is over, little by little, while this controller leads."""
+
+        def pause() -> None:
+            if self._stopping.wait(_SWEEP_PAUSE_S):
+                raise Unavailable("sweep the store", got="a server that stops")
+
         retention = self._control.retention
         while not self._stopping.wait(_SWEEP_S):
             if self._leads:
                 try:
-                    retention.sweep(pause=lambda: self._stopping.wait(_SWEEP_PAUSE_S))
+                    retention.sweep(pause=pause)
                 except MainspringError as error:
                     _log.warning("a sweep was cut short: %s", error)
                 except Exception:  # noqa: BLE001  As of a tick: the next sweep begins from the store.

@@ -5,6 +5,7 @@
     │   ├── InvalidSpec             a job spec, or a field of one
     │   ├── ImpossibleJob           a spec that no cluster known here could ever run
     │   ├── InvalidMessage          bytes on a wire that are not a known, bounded message
+    │   │   └── OtherRelease        a peer whose release is more than one from this one
     │   └── DamagedData             a recording, checkpoint or dataset whose bytes do not hold together
     ├── NotFound                    a name or id that nothing here answers to
     ├── Conflict                    the thing exists already, or has moved on since the caller looked
@@ -14,6 +15,7 @@
     ├── NotAllowed                  a token that is missing, wrong, or too weak
     └── Unavailable                 a store, server or device that does not answer; trying again may help
         ├── StorageFull             no room left where bytes must go
+        ├── Busy                    a server or store that restarts, fails over, or is asked too much: soon again
         └── TooManyRequests         more at once than one caller's share
 
 Our own fault is an `assert`, never one of these.
@@ -88,6 +90,12 @@ class InvalidMessage(InvalidInput):
     wire_name = "InvalidMessage"
 
 
+class OtherRelease(InvalidMessage):
+    """A peer whose release of Mainspring is more than one from this one: the two may mean different things."""
+
+    wire_name = "OtherRelease"
+
+
 class DamagedData(InvalidInput):
     """A recording, checkpoint or dataset whose bytes do not hold together."""
 
@@ -144,6 +152,12 @@ class StorageFull(Unavailable):
     """No room left where bytes must go."""
 
     wire_name = "StorageFull"
+
+
+class Busy(Unavailable):
+    """A server or store that restarts, fails over or is asked too much; the same call may succeed within seconds."""
+
+    wire_name = "Busy"
 
 
 class TooManyRequests(Unavailable):

@@ -243,6 +243,7 @@ class LaunchOrder:
         cpu_milli: Thousandths of CPU cores asked for on each node; 0 where nothing particular was.
         memory_mib: Host memory asked for on each node; 0 where nothing particular was.
         controller: URL the agents register at.
+        controllers_beside: URLs of other servers, which they call when that one does not answer.
         token: Secret scoped to this attempt. Passed to agents by file or pipe, never in arguments or logs.
         job: Its job's name, for people who look at the cluster's own tools.
         teams: The team that is charged, and those above it, nearest first.
@@ -263,6 +264,7 @@ class LaunchOrder:
     teams: tuple[TeamName, ...] = (LAB,)
     tier: Tier = Tier.STANDARD
     duration_s: float | None = None
+    controllers_beside: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Checks that every node has its grant, and completes what was not asked for."""
@@ -289,6 +291,7 @@ class AgentOrder:
         index: Its place among the allocation's nodes, in rank order.
         chip_milli: Thousandths of chips granted on the node.
         controller: URL it registers at.
+        controllers_beside: URLs of other servers, which it calls when that one does not answer.
         token: Secret scoped to the attempt.
         work_dir: Absolute folder of its own on its node, for code, sockets and state.
         report_dir: Absolute folder its engine reads: `rank-<rank>.log`, and `exit.json`, an `AgentExit`, as its last
@@ -312,6 +315,7 @@ class AgentOrder:
     report_dir: str = ""
     run_as: str = ""
     shared_dir: str = ""
+    controllers_beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

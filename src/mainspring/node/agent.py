@@ -13,7 +13,7 @@ from typing import final
 from urllib.parse import urlsplit
 
 from mainspring.domain import wire
-from mainspring.domain.errors import InvalidMessage, MainspringError, StorageFull, Unavailable
+from mainspring.domain.errors import InvalidMessage, MainspringError, OtherRelease, StorageFull, Unavailable
 from mainspring.domain.fleet import AgentExit, AgentOrder
 from mainspring.domain.life import AttemptState
 from mainspring.domain.ports import Backoff, Clock, Dice
@@ -75,7 +75,8 @@ class Agent:
         self._dice = dice
         self._notice = StopNotice(Path(order.report_dir or order.work_dir), clock)
         self._host = own_address(urlsplit(order.controller).hostname or "127.0.0.1")
-        self._controller = ControllerClient(order.controller, order.token, clock, certificate=certificate)
+        servers = (order.controller, *order.controllers_beside)
+        self._controller = ControllerClient(servers, order.token, clock, certificate=certificate)
         self._listener = Listener(self._serve_caller)
         self._leading = asyncio.Event()
         self._lead: LeadHost | None = None
@@ -335,6 +336,8 @@ class Agent:
             try:
                 pipe = await call(orders.lead_address, wire.LineUse.JOIN, self._credentials(orders))
                 line = Connection.over(pipe.release())
+            except OtherRelease:
+                raise  # It will not get nearer.
             except MainspringError:
                 line = None  # Not there, or not itself: it may be before long.
             if line is not None:
@@ -398,8 +401,8 @@ class Agent:
                 if self._lead is None:  # Else this agent ends when the attempt's outcome is known.
                     self._end(0, message.reason)
                     return True
-            case wire.Done():
-                pass  # The lead lives.
+            case wire.Done() | wire.Unknown():
+                pass  # The lead lives, or is newer and says what the agent before it did not need.
         return False
 
     # ------------------------------------------------------------ ends

@@ -1,7 +1,7 @@
 """A real PostgreSQL on one machine: Debian's server, on a Unix socket, private to a folder, as durable as in life.
 
 For tests and benchmarks. Words are ordered as in English unless a column says otherwise, so that a query which leaves
-the order to the database shows. Source: initdb(1), postgres(1) of PostgreSQL 15.
+the order to the database shows. Source: initdb(1), pg_basebackup(1), postgres(1) of PostgreSQL 15.
 """
 
 from __future__ import annotations
@@ -61,9 +61,14 @@ class PostgresServer:
         self._as_user: list[str] = []
         self._made = 0
 
-    def url(self, database: str) -> str:
-        """Returns where one of its databases is."""
-        return f"postgresql://{USER}@/{database}?host={self._folder}"
+    def url(self, database: str, *others: PostgresServer) -> str:
+        """Returns where one of its databases is.
+
+        Args:
+            others: Servers that may have it instead; connections are made to the one that takes writes.
+        """
+        hosts = ",".join(str(each._folder) for each in (self, *others))
+        return f"postgresql://{USER}@/{database}?host={hosts}{'&target_session_attrs=read-write' if others else ''}"
 
     def __enter__(self) -> PostgresServer:
         """Starts it."""
@@ -80,25 +85,49 @@ class PostgresServer:
         Raises:
             Unavailable: It is not installed, or did not come up; quotes its last words.
         """
-        programs = _programs()
-        if programs is None:
+        self._make_room()
+        words = ["--auth=trust", f"--username={USER}", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        self._run("initdb", *words, "--locale-provider=icu", "--icu-locale=en-US")
+        self.serve()
+
+    def follow(self, primary: PostgresServer) -> None:
+        """Makes its data anew as a copy of another server's, which it follows from now on as its one standby.
+
+        What the primary commits from then on is on both disks.
+
+        Args:
+            primary: A server that takes writes. Its commits wait for this one until it is killed, or follows another.
+
+        Raises:
+            Unavailable: As `start`.
+        """
+        if self._keeper is None:
+            self._make_room()
+        shutil.rmtree(self._folder / "data", ignore_errors=True)
+        copying = ["--host", str(primary._folder), f"--username={USER}", "--checkpoint=fast", "--no-sync"]
+        self._run("pg_basebackup", *copying, "--write-recovery-conf")
+        self.serve()
+        primary.say("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        primary.say("SELECT pg_reload_conf()")
+        synchronous = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
+        for _ in range(round(START_S / LOOK_S)):
+            if primary.say(synchronous):
+                return
+            select.select([], [], [], LOOK_S)
+        raise Unavailable("follow a PostgreSQL", got=f"no standby in step within {START_S:.0f} s")
+
+    def promote(self) -> None:
+        """Has a standby take writes, as whoever watches over both does once the primary is gone."""
+        self.say("SELECT pg_promote()")
+
+    def _make_room(self) -> None:
+        if _programs() is None:
             raise Unavailable("start PostgreSQL", got=postgres_missing())
         self._folder = Path(tempfile.mkdtemp(prefix="postgres-"))
         if os.getuid() == 0:
             account = next(one for one in ACCOUNTS if one in {each.pw_name for each in pwd.getpwall()})
             self._as_user = ["setpriv", f"--reuid={account}", f"--regid={_group(account)}", "--clear-groups", "--"]
             shutil.chown(self._folder, account)
-        words = ["--auth=trust", f"--username={USER}", "--encoding=UTF8", "--locale=C", "--no-sync"]
-        words += ["--locale-provider=icu", "--icu-locale=en-US"]
-        made = subprocess.run(
-            [*self._as_user, programs / "initdb", "-D", self._folder / "data", *words],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd="/",
-        )
-        if made.returncode:
-            raise Unavailable("start PostgreSQL", got=made.stderr[-1_000:])
         self._keeper = subprocess.Popen(
             [sys.executable, "-I", "-S", keeper.__file__, str(self._folder)],
             stdin=subprocess.PIPE,
@@ -107,7 +136,14 @@ class PostgresServer:
             cwd="/",
             start_new_session=True,
         )
-        self.serve()
+
+    def _run(self, program: str, *words: str) -> None:
+        folder = _programs()
+        assert folder is not None
+        command = [*self._as_user, str(folder / program), "-D", str(self._folder / "data"), *words]
+        made = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+        if made.returncode:
+            raise Unavailable("start PostgreSQL", got=made.stderr[-1_000:])
 
     def serve(self) -> None:
         """Starts it again after `kill`, and returns once it answers.

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, final
 import httpx
 
 from mainspring.app.base.calls import (
-    POLL_S,
     Following,
-    Patience,
     answer_of,
     asked,
     connecting,
     error_of,
-    no_url,
+    require_spoken,
 )
+from mainspring.app.base.servers import Patience, Servers
 from mainspring.domain import answers
-from mainspring.domain.errors import TooManyRequests
+from mainspring.domain.errors import Unavailable
 from mainspring.domain.routes import LIST_MAX, Answer, Calls, P, Route
 
 if TYPE_CHECKING:
@@ -30,16 +29,18 @@ if TYPE_CHECKING:
 
 @final
 class AsyncClient(Calls):
-    """Calls one Mainspring server from an event loop; as `Client` otherwise, every call to be awaited.
+    """Calls a Mainspring server from an event loop; as `Client` otherwise, every call to be awaited.
 
     Args:
-        token: Secret of somebody it knows.
+        url: Where it is; of several, "URL,URL".
+        token: Secret of somebody they know.
         certificate: PEM text to trust besides the system's authorities.
         insecure: Whether the token may cross a network in the clear.
         renewed: What shows the token, where that changes.
 
     Raises:
         NotAllowed: The token would, and may not.
+        InvalidInput: That is no list of addresses.
     """
 
     def __init__(
@@ -51,13 +52,9 @@ class AsyncClient(Calls):
         insecure: bool = False,
         renewed: httpx.Auth | None = None,
     ) -> None:
-        self.url = url
-        how = connecting(url, token, certificate=certificate, insecure=insecure, renewed=renewed)
-        try:
-            self._http = httpx.AsyncClient(**how)
-        except (httpx.InvalidURL, UnicodeError) as error:
-            raise no_url(url, error) from error
-        self._answered = False
+        self.servers = Servers(url)
+        how = connecting(self.servers, token, certificate=certificate, insecure=insecure, renewed=renewed)
+        self._http = httpx.AsyncClient(**how, event_hooks={"response": [_require_spoken]})
 
     async def __aenter__(self) -> AsyncClient:
         """Returns itself."""
@@ -77,17 +74,17 @@ class AsyncClient(Calls):
 
         Raises:
             MainspringError: The server's own error, of the same class.
-            Unavailable: It does not answer.
+            Unavailable: None answers.
         """
         call = asked(route, *args, **kwargs)
-        patience = Patience(self.url, again=call.repeats, known=self._answered)
+        patience = Patience(self.servers, again=call.repeats)
         while True:
             try:
-                response = await self._http.request(**call.request)
+                response = await self._http.request(url=patience.url + call.path, **call.words)
                 return answer_of(route, self._checked(response).content)
-            except (httpx.HTTPError, TooManyRequests) as error:
-                patience.spend(error)
-            await asyncio.sleep(POLL_S)
+            except (httpx.HTTPError, Unavailable) as error:
+                wait_s = patience.spend(error)
+            await asyncio.sleep(wait_s)
 
     async def every_job(
         self,
@@ -117,9 +114,9 @@ class AsyncClient(Calls):
             since: The last sequence that was seen.
 
         Raises:
-            Unavailable: The server does not come back within `RECONNECT_S_MAX`.
+            Unavailable: No server comes back within `RECONNECT_S_MAX`.
         """
-        following = Following(self.url, job, since=since)
+        following = Following(self.servers, job, since=since)
         while True:
             try:
                 async with self._http.stream(**following.request) as response:
@@ -131,13 +128,17 @@ class AsyncClient(Calls):
                             yield event
                         if following.ended:
                             return
-                following.broke()
-            except httpx.HTTPError as error:
-                following.broke(error)
-            await asyncio.sleep(POLL_S)
+                wait_s = following.broke()
+            except (httpx.HTTPError, Unavailable) as error:
+                wait_s = following.broke(error)
+            await asyncio.sleep(wait_s)
 
     def _checked(self, response: httpx.Response) -> httpx.Response:
-        self._answered = True
+        self.servers.answered = True
         if response.status_code >= 400:
             raise error_of(response)
         return response
+
+
+async def _require_spoken(response: httpx.Response) -> None:
+    require_spoken(response)

@@ -1,9 +1,7 @@
-"""What both clients share: requests made of routes, answers and errors read, patience, and followed events."""
+"""What both clients share: requests made of routes, answers and errors read, and followed events."""
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, is_dataclass, replace
 from secrets import token_hex
@@ -12,40 +10,30 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
+from mainspring.app.base.servers import Patience, Servers
 from mainspring.domain import answers
 from mainspring.domain.codec import decode, encode, from_plain, loads, to_plain
-from mainspring.domain.errors import (
-    InvalidInput,
-    InvalidMessage,
-    MainspringError,
-    NotAllowed,
-    NotFound,
-    TooManyRequests,
-    Unavailable,
-)
+from mainspring.domain.errors import Busy, InvalidMessage, MainspringError, NotAllowed, NotFound, Unavailable
+from mainspring.domain.release import RELEASE, RELEASE_HEADER, is_newer
 from mainspring.domain.routes import KEY_HEADER, Answer, Calls, P, Route
 from mainspring.domain.wire.trust import is_loopback, trust
 
 TIMEOUT_S = 30.0
 ASK_S = 300.0  # What makes whole plans, or a hundred thousand jobs, takes a while on a large fleet.
-RECONNECT_S_MAX = 30.0  # A server that is started anew takes a few seconds.
+CONNECT_S = 5.0  # A server that lives accepts within milliseconds; the next of several is tried after that.
 QUIET_S_MAX = 60.0  # A stream says something four times as often.
-POLL_S = 0.2
 KEY_BYTES = 16
-TRIES_MAX = 5  # Of a call to a server that has not answered yet.
-_LOST = (httpx.ReadError, httpx.RemoteProtocolError)  # It was reached, and may have done what it was asked.
 KEY_ROOM = 2 * KEY_BYTES
 BATCH_BYTES_MAX = 6 << 20  # Below what one message may hold, by its length and by its parts.
-_DISTRUST = "CERTIFICATE_VERIFY_FAILED"  # OpenSSL's own word for it.
+_AWAY = (502, 503, 504)  # Said by a proxy whose server is not there.
 
 
 def connecting(
-    url: str, token: str, *, certificate: str, insecure: bool, renewed: httpx.Auth | None = None
+    servers: Servers, token: str, *, certificate: str, insecure: bool, renewed: httpx.Auth | None = None
 ) -> dict[str, Any]:
     """Returns what httpx's clients are made with.
 
     Args:
-        url: The server's.
         token: Secret of somebody it knows, "" for nobody.
         certificate: PEM text to trust besides the system's authorities.
         insecure: Whether the token may cross a network in the clear.
@@ -55,15 +43,15 @@ def connecting(
         NotAllowed: The token would, and may not.
         InvalidInput: The certificate is none.
     """
-    if token:
+    for url in servers.urls if token else ():
         require_private(url, insecure=insecure)
+    encrypted = [url for url in servers.urls if url.startswith("https:")]
     return {
-        "base_url": url,
-        "headers": {"Authorization": f"Bearer {token}"} if token and renewed is None else {},
+        "headers": {RELEASE_HEADER: RELEASE}
+        | ({"Authorization": f"Bearer {token}"} if token and renewed is None else {}),
         "auth": renewed,
-        "timeout": TIMEOUT_S,
         "trust_env": False,
-        "verify": trust(url, certificate),
+        "verify": trust(encrypted[0], certificate) if encrypted else False,
     }
 
 
@@ -86,11 +74,6 @@ def require_private(url: str, *, insecure: bool) -> None:
         )
 
 
-def no_url(url: str, error: Exception) -> InvalidInput:
-    """Returns the error of what cannot be a server's address."""
-    return InvalidInput("reach the Mainspring server", on=url, got=str(error), wanted="a URL and a token")
-
-
 # ---------------------------------------------------------------- one call
 
 
@@ -99,11 +82,13 @@ class Asked:
     """One call of a route, as a request.
 
     Args:
-        request: What httpx's `request` takes by name.
+        path: Below a server's address.
+        words: What else httpx's `request` takes by name.
         repeats: Whether it may be made again when its answer was lost.
     """
 
-    request: dict[str, Any]
+    path: str
+    words: dict[str, Any]
     repeats: bool
 
 
@@ -121,12 +106,12 @@ def asked(route: Route[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Asked:
         body = replace(body, submits=tuple(map(_with_key, body.submits)))
     query = {name: to_plain(given.pop(each.name, None)) for name, each in route.query.items()}
     return Asked(
-        request={
+        path=route.path.format(**{name: _segment(name, value) for name, value in given.items()}),
+        words={
             "method": route.method,
-            "url": route.path.format(**{name: _segment(name, value) for name, value in given.items()}),
             "content": encode(body) if is_dataclass(body) else cast("bytes | Iterator[bytes] | None", body),
             "params": {name: value for name, value in query.items() if value not in (None, "")},
-            "timeout": ASK_S if route.patient else TIMEOUT_S,
+            "timeout": httpx.Timeout(ASK_S if route.patient else TIMEOUT_S, connect=CONNECT_S),
             "headers": {KEY_HEADER: f'"{token_hex(KEY_BYTES)}"'} if route.keyed else {},
         },
         repeats=(route.repeats or route.keyed) and not isinstance(body, Iterator),
@@ -148,63 +133,24 @@ def answer_of(route: Route[P, Answer], content: bytes) -> Answer:
     return cast(Answer, tuple(from_plain(get_args(kind)[0], item) for item in plain))
 
 
+def require_spoken(response: httpx.Response) -> None:
+    """Returns if whoever answers is of a release that this one speaks with.
+
+    Raises:
+        OtherRelease: It is not, and what it answers may mean something else.
+    """
+    stated = response.headers.get(RELEASE_HEADER)
+    if stated is not None or response.is_success:  # Else it may be the answer of a proxy.
+        is_newer(stated, f"the server at {response.url.netloc.decode()}")
+
+
 def error_of(response: httpx.Response) -> MainspringError:
-    """Returns the server's error as the same class it was raised as."""
+    """Returns the server's error as the same class it was raised as; of a proxy that cannot reach one, `Busy`."""
     try:
         return answers.error_of(decode(answers.Problem, response.content))
     except InvalidMessage:
-        return Unavailable("use the Mainspring server", got=f"HTTP {response.status_code}: {response.text[:200]}")
-
-
-@final
-class Patience:
-    """How long one call is made again.
-
-    Args:
-        url: The server's.
-        again: Whether it may be made again when its answer was lost.
-        known: Whether a server has answered there: one that has is given time to start again. Of one that has not,
-            only an answer that was on its way is worth another try.
-    """
-
-    def __init__(self, url: str, *, again: bool, known: bool = True) -> None:
-        self._url = url
-        self._deadline = time.monotonic() + RECONNECT_S_MAX
-        self._again = again
-        self._tries = math.inf if known else TRIES_MAX
-
-    def spend(self, error: httpx.HTTPError | TooManyRequests) -> None:
-        """Returns if the call is to be made again after this error.
-
-        Raises:
-            MainspringError: It is not; says why.
-        """
-        late = time.monotonic() >= self._deadline
-        if isinstance(error, TooManyRequests):
-            if late:
-                raise error
-            return
-        if is_distrust(error):
-            raise distrusted(self._url, error) from error
-        self._tries = self._tries - 1 if self._tries == math.inf or isinstance(error, _LOST) else 0
-        if late or not self._again or self._tries <= 0:
-            told = str(error) or type(error).__name__
-            raise Unavailable("reach the Mainspring server", on=self._url, got=told, next_step="ms up") from error
-
-
-def is_distrust(error: httpx.HTTPError) -> bool:
-    """Returns whether a server was reached whose certificate is not trusted."""
-    return _DISTRUST in str(error)
-
-
-def distrusted(url: str, error: httpx.HTTPError) -> NotAllowed:
-    """Returns the error of a server whose certificate is not trusted."""
-    return NotAllowed(
-        "trust the Mainspring server",
-        on=url,
-        got=str(error),
-        next_step="the URL must have a name that the certificate holds; SSL_CERT_FILE names one to trust (PEM)",
-    )
+        kind = Busy if response.status_code in _AWAY else Unavailable
+        return kind("use the Mainspring server", got=f"HTTP {response.status_code}: {response.text[:200]}")
 
 
 # ---------------------------------------------------------------- what takes more than one
@@ -219,9 +165,9 @@ class Following:
         since: The last sequence that was seen.
     """
 
-    def __init__(self, url: str, job: str | None, *, since: int) -> None:
+    def __init__(self, servers: Servers, job: str | None, *, since: int) -> None:
         self._path = Calls.all_events.path if job is None else Calls.job_events.path.format(job=_segment("job", job))
-        self._url = url
+        self._servers = servers
         self._since = since
         self._broken: Patience | None = None
         self.ended = False  # Said by the stream: one that only stops is a connection that broke.
@@ -231,9 +177,9 @@ class Following:
         """Returns what httpx's `stream` takes by name, to go on after the last event."""
         return {
             "method": "GET",
-            "url": self._path,
+            "url": self._servers.url + self._path,
             "params": {"follow": "true", "since": str(self._since)},
-            "timeout": httpx.Timeout(TIMEOUT_S, read=QUIET_S_MAX),
+            "timeout": httpx.Timeout(TIMEOUT_S, connect=CONNECT_S, read=QUIET_S_MAX),
         }
 
     def read(self, line: str) -> answers.Event | None:
@@ -251,17 +197,17 @@ class Following:
         self._since = event.sequence
         return event
 
-    def broke(self, error: httpx.HTTPError | None = None) -> None:
-        """Returns if the stream is to be asked for again.
+    def broke(self, error: httpx.HTTPError | Unavailable | None = None) -> float:
+        """Returns how long to wait before the stream is asked for again, perhaps of another server.
 
         Args:
             error: What broke it; None where it only stopped, without its end.
 
         Raises:
-            MainspringError: The server did not come back in time.
+            MainspringError: No server came back in time.
         """
-        self._broken = self._broken or Patience(self._url, again=True)
-        self._broken.spend(error or httpx.RemoteProtocolError("a stream that stops before its end"))
+        self._broken = self._broken or Patience(self._servers, again=True, known=True)
+        return self._broken.spend(error or httpx.RemoteProtocolError("a stream that stops before its end"))
 
 
 def batches(submits: Iterable[answers.Submit]) -> Iterator[answers.SubmitBatch]:

@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING, Any, final
 import httpx
 
 from mainspring.app.base.calls import (
-    POLL_S,
     Following,
-    Patience,
     answer_of,
     asked,
     connecting,
-    distrusted,
     error_of,
-    is_distrust,
-    no_url,
+    require_spoken,
 )
+from mainspring.app.base.servers import Patience, Servers, distrusted, is_distrust
 from mainspring.domain import answers
-from mainspring.domain.errors import TooManyRequests
+from mainspring.domain.errors import Unavailable
 from mainspring.domain.routes import LIST_MAX, Answer, Calls, P, Route
 
 if TYPE_CHECKING:
@@ -36,16 +33,18 @@ EVENTS_MAX = 20_000  # Newest ones of a job that are worth holding: a month of a
 
 @final
 class Client(Calls):
-    """Calls one Mainspring server; one that has answered before is given time to start again.
+    """Calls a Mainspring server, and another of the same lab when it does not answer; see `servers.Patience`.
 
     Args:
-        token: Secret of somebody it knows.
+        url: Where it is; of several, "URL,URL".
+        token: Secret of somebody they know.
         certificate: PEM text to trust besides the system's authorities.
         insecure: Whether the token may cross a network in the clear.
         renewed: What shows the token, where that changes.
 
     Raises:
         NotAllowed: The token would, and may not.
+        InvalidInput: That is no list of addresses.
     """
 
     def __init__(
@@ -57,13 +56,9 @@ class Client(Calls):
         insecure: bool = False,
         renewed: httpx.Auth | None = None,
     ) -> None:
-        self.url = url
-        how = connecting(url, token, certificate=certificate, insecure=insecure, renewed=renewed)
-        try:
-            self._http = httpx.Client(**how)
-        except (httpx.InvalidURL, UnicodeError) as error:
-            raise no_url(url, error) from error
-        self._answered = False
+        self.servers = Servers(url)
+        how = connecting(self.servers, token, certificate=certificate, insecure=insecure, renewed=renewed)
+        self._http = httpx.Client(**how, event_hooks={"response": [require_spoken]})
 
     def __enter__(self) -> Client:
         """Returns itself."""
@@ -82,10 +77,10 @@ class Client(Calls):
             NotAllowed: What answers shows a certificate that is not trusted.
         """
         try:
-            return self._http.get("/readyz", timeout=2.0).status_code == 200
+            return self._http.get(f"{self.servers.url}/readyz", timeout=2.0).status_code == 200
         except httpx.HTTPError as error:
             if is_distrust(error):
-                raise distrusted(self.url, error) from error
+                raise distrusted(self.servers.url, error) from error
             return False
 
     def call(self, route: Route[P, Answer], /, *args: P.args, **kwargs: P.kwargs) -> Answer:
@@ -96,7 +91,7 @@ class Client(Calls):
 
         Raises:
             MainspringError: The server's own error, of the same class.
-            Unavailable: It does not answer.
+            Unavailable: None answers.
         """
         return answer_of(route, self._response(route, *args, **kwargs).content)
 
@@ -152,9 +147,9 @@ class Client(Calls):
             since: The last sequence that was seen.
 
         Raises:
-            Unavailable: The server does not come back within `RECONNECT_S_MAX`.
+            Unavailable: No server comes back within `RECONNECT_S_MAX`.
         """
-        following = Following(self.url, job, since=since)
+        following = Following(self.servers, job, since=since)
         while True:
             try:
                 with self._http.stream(**following.request) as response:
@@ -166,10 +161,10 @@ class Client(Calls):
                             yield event
                         if following.ended:
                             return
-                following.broke()
-            except httpx.HTTPError as error:
-                following.broke(error)
-            time.sleep(POLL_S)
+                wait_s = following.broke()
+            except (httpx.HTTPError, Unavailable) as error:
+                wait_s = following.broke(error)
+            time.sleep(wait_s)
 
     def logs(self, job: str, *, attempt: int, rank: int = 0, since: int = 0) -> LogChunk:
         """Returns a piece of one rank's output."""
@@ -180,16 +175,16 @@ class Client(Calls):
 
     def _response(self, route: Route[P, Any], *args: P.args, **kwargs: P.kwargs) -> httpx.Response:
         call = asked(route, *args, **kwargs)
-        patience = Patience(self.url, again=call.repeats, known=self._answered)
+        patience = Patience(self.servers, again=call.repeats)
         while True:
             try:
-                return self._checked(self._http.request(**call.request))
-            except (httpx.HTTPError, TooManyRequests) as error:
-                patience.spend(error)
-            time.sleep(POLL_S)
+                return self._checked(self._http.request(url=patience.url + call.path, **call.words))
+            except (httpx.HTTPError, Unavailable) as error:
+                wait_s = patience.spend(error)
+            time.sleep(wait_s)
 
     def _checked(self, response: httpx.Response) -> httpx.Response:
-        self._answered = True
+        self.servers.answered = True
         if response.status_code >= 400:
             raise error_of(response)
         return response

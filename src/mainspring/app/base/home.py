@@ -9,7 +9,7 @@ secrets.key    the keys that teams' secrets are kept under, newest first; readab
 server.json    where the running server listens, and its process
 server.log     what it said; server.log.1 to .4 before that
 lock, login.lock      held while it is being started; while a login is renewed
-state.db       the embedded store      backups/  copies of the store from before its tables changed
+state.db       the embedded store      backups/  back-ups of the store from before its tables changed
 objects/       the embedded object store      engines/  allocations
 arrivals/      recordings that were sent and not yet read
 """
@@ -32,11 +32,12 @@ from mainspring import planner
 from mainspring.app.base.specs import read_policy, read_yaml
 from mainspring.domain.answers import LoginOffer
 from mainspring.domain.codec import decode, encode, from_plain, to_plain
-from mainspring.domain.errors import InvalidMessage, InvalidSpec, NotFound
+from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, NotFound
 from mainspring.domain.ports import Dice
 from mainspring.domain.retention import Retention
 from mainspring.domain.team import EVERY_TEAM, Oidc, WaitingLimits
-from mainspring.domain.wire.trust import is_loopback
+from mainspring.domain.wire.addresses import addresses_of
+from mainspring.domain.wire.trust import is_private
 from mainspring.engines.common.kind import ClusterSettings
 from mainspring.engines.registry import KEYS_BEFORE, cluster_from, found_clusters, kind_named, plain_from
 
@@ -66,7 +67,8 @@ class Config:
         certificate: Absolute path of a PEM file: the server's certificate, then the chain above it; "" for no TLS.
         key: Absolute path of the PEM file with the certificate's private key.
         public_url: Where agents on other machines reach the server, when that is not where it listens: a proxy in front
-            of it, or the name in its certificate; "" for where it listens.
+            of it, or the name in its certificate; "" for where it listens. Of several servers on one store "URL,URL":
+            its own first, then those of the others, which agents call when it does not answer.
         database: URL of the store, such as "postgresql://host/name", without a password, which the server finds where
             all of PostgreSQL's programs do; "" for SQLite in the home folder.
         objects: Object store URL; "" for a folder in the home folder.
@@ -112,6 +114,7 @@ class Config:
         files = (self.certificate, self.key)
         passed = self.environment_passed
         everywhere = self.host in ("", "0.0.0.0", "::")
+        also = ", it listens everywhere" if everywhere else ""
         wrong = {
             "port": (not 0 <= self.port <= PORT_MAX, str(self.port), f"0 to {PORT_MAX}"),
             "certificate": (
@@ -120,9 +123,9 @@ class Config:
                 "the absolute paths of a certificate and of its key, or neither",
             ),
             "public_url": (
-                not _is_base_url(self.public_url) if self.public_url else everywhere,
+                not _are_base_urls(self.public_url) if self.public_url else everywhere,
                 repr(self.public_url),
-                f"https://host[:port], as agents send tokens there{', it listens everywhere' if everywhere else ''}",
+                f"https://host[:port], or several with commas, as agents send tokens there{also}",
             ),
             "objects_role": (
                 bool(self.objects_role)
@@ -146,6 +149,11 @@ class Config:
         for name, (bad, got, wanted) in wrong.items():
             if bad:
                 raise InvalidSpec("accept a configuration", on=f"field {name!r}", got=got, wanted=wanted)
+
+    @property
+    def public_urls(self) -> tuple[str, ...]:
+        """Returns where agents on other machines reach the server and those beside it; none for where it listens."""
+        return addresses_of(self.public_url) if self.public_url else ()
 
 
 def _wrong_users(config: Config) -> dict[str, tuple[bool, str, str]]:
@@ -189,15 +197,12 @@ def _has_password(url: str) -> bool:
     return bool(parts.password) or "password" in parse_qs(parts.query)
 
 
-def _is_base_url(url: str) -> bool:
+def _are_base_urls(text: str) -> bool:
     try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
+        every = [(url, urlsplit(url)) for url in addresses_of(text)]
+    except InvalidInput:
         return False
-    bare = f"{parts.scheme}://{parts.netloc}" == url and "@" not in parts.netloc
-    private = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
-    return bare and private and bool(parts.hostname) and port != 0
+    return all(f"{parts.scheme}://{parts.netloc}" == url and is_private(url) for url, parts in every)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +242,7 @@ class LoginRecord:
     """A lab elsewhere, and who one is there.
 
     Args:
-        url: Where its server is.
+        url: Where its servers are, "URL[,URL...]".
         renewal: None for a token that is good until it ends.
     """
 
@@ -250,11 +255,11 @@ def url_of(listener: socket.socket, config: Config) -> str:
     """Returns the URL at which whoever shares the home reaches what listens on a socket.
 
     Args:
-        config: With TLS the name must be one that the certificate holds: that of the public URL, else the host's.
+        config: With TLS the name must be one that the certificate holds: that of its public URL, else the host's.
     """
     host, port = listener.getsockname()[:2]
     if config.certificate:
-        host = urlsplit(config.public_url).hostname or config.host
+        host = urlsplit("".join(config.public_urls[:1])).hostname or config.host
     scheme = "https" if config.certificate else "http"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
@@ -433,6 +438,11 @@ class Home:
         except FileNotFoundError:
             self._put(self.path / "key", f"{dice.bits(_KEY_BITS):x}", mode=_SECRET)
             return (self.path / "key").read_text()
+
+    def known_key(self) -> str:
+        """Returns the same, "" where it was not drawn yet."""
+        path = self.path / "key"
+        return path.read_text() if path.exists() else ""
 
     def _make(self) -> None:
         """Makes the folder for its owner alone; one that is there stays as open as it is."""

@@ -23,7 +23,7 @@ def record_of(url: str, made: TokenMade, offer: LoginOffer, refresh_token: str, 
     """Returns what to keep of a login.
 
     Args:
-        url: The lab's server.
+        url: Where the lab's servers are.
         made: What it gave.
         refresh_token: What the provider gave, "" where it gave nothing to renew the login with.
         team: The team that was chosen, "" for none.

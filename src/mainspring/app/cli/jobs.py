@@ -252,7 +252,7 @@ def status(
     counts = lab.job_counts().states
     clusters = lab.fleet()
     with lab.client() as client:
-        url, health = client.url, client.health()
+        health, url = client.health(), client.servers.url
     avoided = [f"{one.at.node} of {one.at.cluster}" for each in clusters for one in each.avoided]
     facts = {"health": str(health), "url": url, "home": str(lab.home.path), "jobs": counts, "clusters": len(clusters)}
     if avoided:

@@ -150,7 +150,7 @@ class ClusterVerbs:
         if not kind_named(cluster.kind).steps:
             return
         config, server = self._lab.home.config(), self._server()
-        url = (config.public_url or server.url) if server else ""
+        url = (*config.public_urls, server.url)[0] if server else ""
         certificate = self._lab.home.certificate(config)
         from mainspring.app.server import checking  # No other verb looks at a set-up.
 

@@ -31,6 +31,7 @@ from mainspring.domain.job import LAB, Code, JobSpec
 from mainspring.domain.life import ended
 from mainspring.domain.routes import Answer, LabCalls, P, Route
 from mainspring.domain.team import Team
+from mainspring.domain.wire.addresses import addresses_of
 
 if TYPE_CHECKING:
     from mainspring.app.base.async_client import AsyncClient
@@ -188,18 +189,18 @@ class Lab(LabCalls):
 
     @property
     def elsewhere(self) -> str:
-        """Returns where the server is when it is not this home's own, or ""."""
+        """Returns where the lab's servers are, "URL[,URL...]", when none is this home's own, or ""."""
         login = self.home.login()
         return os.environ.get("MAINSPRING_URL") or (login.url if login else "")
 
-    def _token_for(self, url: str) -> str:
-        """Returns the token for a server elsewhere: none is shown one that was meant for another."""
+    def _token_for(self, text: str) -> str:
+        """Returns the token for servers elsewhere: none is shown one that was meant for another."""
         if given := os.environ.get("MAINSPRING_TOKEN"):
             return given
-        login, record = self.home.login(), self.home.server()
-        if login is not None and login.url == url:
+        urls, login, record = set(addresses_of(text)), self.home.login(), self.home.server()
+        if login is not None and urls <= set(addresses_of(login.url)):
             return login.token
-        return self.home.token() if record is not None and record.url == url else ""
+        return self.home.token() if record is not None and urls == {record.url} else ""
 
     def call(self, route: Route[P, Answer], /, *args: P.args, **kwargs: P.kwargs) -> Answer:
         """Returns the server's answer to a call; see `Client.call`.

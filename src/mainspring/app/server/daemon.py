@@ -76,7 +76,7 @@ def _require_down(home: Home, attempted: str, on: str) -> None:
 
 def _require_near(config: Config) -> None:
     """Raises where people elsewhere would reach a server whose tokens any job could read."""
-    hosts = [config.host, *filter(None, [urlsplit(config.public_url).hostname])]
+    hosts = [config.host, *filter(None, [urlsplit(url).hostname for url in config.public_urls])]
     far = [host for host in hosts if not is_loopback(host)]
     if far and not config.shared_account and not config.run_as:
         raise NotAllowed(

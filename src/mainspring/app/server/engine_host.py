@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from importlib.metadata import version
 from threading import Event, Lock, Thread
 from typing import BinaryIO, Generic, TypeVar, final
 
@@ -74,7 +73,7 @@ class Host(Generic[Opening]):
         Raises:
             InvalidMessage: What came may not come here; nothing after it could be understood.
         """
-        self._write(greeting(version("mainspring")))
+        self._write(greeting())
         gone = Event()
         Thread(target=self._keep_alive, args=(gone,), name="mainspring-alive", daemon=True).start()
         try:

@@ -13,6 +13,7 @@ import socket
 import sys
 from pathlib import Path
 
+from mainspring.app.base.backups import backups_in
 from mainspring.app.base.home import Home, url_of
 from mainspring.app.base.oidc import fetch
 from mainspring.app.base.system import SystemClock, SystemDice
@@ -23,7 +24,6 @@ from mainspring.app.server.store_grants import agents_environment, grants_of
 from mainspring.control import AgentAccess, Control, Settings, open_store
 from mainspring.control.logins import Logins
 from mainspring.control.server import Server, Tls
-from mainspring.control.store.databases.backups import Backups
 from mainspring.domain.answers import NewToken
 from mainspring.domain.errors import MainspringError, NotFound
 from mainspring.domain.ids import NAME_LENGTH_MAX
@@ -60,7 +60,7 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
     """
     config = home.config()
     clock = SystemClock()
-    back_up = Backups(folder=home.backups, now_s=clock.now_s()) if backup else None
+    back_up = backups_in(home, clock.now_s()) if backup else None
     store = open_store(home.database_url(config), back_up, owned_s=clock.now_s())
     engines = Engines(config, home, environment=agents_environment(config, os.environ), clock=clock)
     grants = grants_of(config, os.environ)
@@ -72,7 +72,7 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
         clock=clock,
         dice=SystemDice(),
         access=AgentAccess(
-            controller_url=config.public_url or url_of(listener, config),
+            controller_urls=config.public_urls or (url_of(listener, config),),
             objects_url=home.objects_url(config),
             key=key,
             environment_passed=config.environment_passed,
@@ -104,8 +104,8 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
     try:
         server.wait()
     finally:
-        reader.stop()
         server.stop()
+        reader.stop()
         engines.close()
         control.store.close()
 

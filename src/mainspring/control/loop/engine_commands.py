@@ -73,13 +73,13 @@ class EngineCommands:
     """
 
     def __init__(
-        self, mirror: ActiveState, lasting: Lasting, settings: Settings, key: str, controller_url: str
+        self, mirror: ActiveState, lasting: Lasting, settings: Settings, key: str, controller_urls: tuple[str, ...]
     ) -> None:
         self._mirror = mirror
         self._lasting = lasting
         self._settings = settings
         self._key = key
-        self._controller_url = controller_url
+        self._controller_urls = controller_urls
         self._secrets: dict[AttemptId, str] = {}
 
     def acts(self, connection: sa.Connection, seen: Seen, now_s: float) -> Sequence[Act]:
@@ -168,7 +168,8 @@ class EngineCommands:
             chip_milli=part.chip_milli,
             cpu_milli=tuple(round(option.cpu_milli * ranks / each) for ranks in part.ranks),
             memory_mib=tuple(round(option.memory_mib * ranks / each) for ranks in part.ranks),
-            controller=self._controller_url,
+            controller=self._controller_urls[0],
+            controllers_beside=self._controller_urls[1:],
             token=self._secrets[attempt.id],
             job=self._mirror.jobs[attempt.job].name,
             teams=self._mirror.with_those_above(spec.team),

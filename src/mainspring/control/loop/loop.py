@@ -111,6 +111,14 @@ class Loop:
                 self._leadership.lost()
             raise
 
+    def keep_lead(self) -> None:
+        """Keeps the lead, if held, through a step of any length; called by another thread.
+
+        Raises:
+            Unavailable: The store does not answer.
+        """
+        self._leadership.keep()
+
     def resign(self) -> None:
         """Gives up the lead, if held, so that the next controller need not wait."""
         self._leadership.resign()

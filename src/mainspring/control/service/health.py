@@ -9,7 +9,7 @@ from mainspring.control.loop.loop import Step
 from mainspring.control.state.fleet import FleetView
 from mainspring.control.store.store import Lease
 from mainspring.domain.answers import Health, HealthCheck, HealthStatus
-from mainspring.domain.errors import MainspringError
+from mainspring.domain.errors import Busy, MainspringError
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.ports import Clock
 
@@ -35,6 +35,8 @@ class Pulse:
         self._moved_s: float | None = None
         self._leads = False
         self._error = ""
+        self.ending = False
+        """Whether this controller ends: it answers what it is asked, and is not to be asked any more."""
 
     def stepped(self, step: Step) -> None:
         """Notes that a tick got past one of its steps."""
@@ -59,9 +61,22 @@ class Pulse:
             epoch, lead, store = 0, _check("lead", "its lease cannot be read"), _check("store", str(lease))
         else:
             epoch, lead, store = lease.epoch, self._lead(lease, now_s - lease.expires_s), _check("store", self._error)
-        checks = (self._loop(), lead, store, *self._each_cluster(now_s))
+        ends = [_check("server", "it ends, and gives up the lead")] if self.ending else []
+        checks = (*ends, self._loop(), lead, store, *self._each_cluster(now_s))
         worst = max((check.status for check in checks), key=list(HealthStatus).index)
         return Health(status=worst, leader_epoch=epoch, checks=checks)
+
+    def require_staying(self, attempted: str) -> None:
+        """Returns if this controller goes on for as long as it is asked to.
+
+        Args:
+            attempted: What it is to do until somebody leaves, as a clause.
+
+        Raises:
+            Busy: It ends.
+        """
+        if self.ending:
+            raise Busy(attempted, got="a server that ends", next_step="ask again, or another of this lab")
 
     @property
     def alive(self) -> bool:
@@ -75,8 +90,8 @@ class Pulse:
         return _check("loop", "" if self.alive else f"has not moved for {silent_s:.0f} s")
 
     def _lead(self, lease: Lease, late_s: float) -> HealthCheck:
-        if not lease.holder:
-            return _check("lead", "nobody leads")
+        if not lease.holder:  # When a leader ends another leads within moments, and is not missed.
+            return _check("lead", "nobody leads" if late_s > LATE_S else "")
         whose = "its lease" if self._leads else f"the lease of {lease.holder}, which this controller follows,"
         return _check("lead", f"{whose} ran out {late_s:.0f} s ago" if late_s > LATE_S else "")
 

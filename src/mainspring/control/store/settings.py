@@ -17,7 +17,8 @@ class Settings:
 
     Args:
         interval_s: The longest pause between ticks; submits and heartbeats wake the loop earlier.
-        leader_lease_s: How long a controller that fell silent keeps others from leading.
+        leader_lease_s: How long a controller that fell silent keeps others from leading: long enough for two renewals
+            to fail, and short enough for the next plan to come within 5 s.
         heartbeat_s: How often leads report.
         lease_s: How long an agent lives without its lead; several heartbeats, so that one lost message kills nothing.
         leaderless_s: How long an attempt that has lost an agent may be without word of a lead: a lease until its agents
@@ -40,7 +41,7 @@ class Settings:
     """
 
     interval_s: float = 0.5
-    leader_lease_s: float = 6.0
+    leader_lease_s: float = 3.0
     heartbeat_s: float = 1.0
     lease_s: float = 15.0
     leaderless_s: float = 45.0
@@ -65,7 +66,7 @@ class AgentAccess:
     """How agents reach a controller, and by which keys.
 
     Args:
-        controller_url: Where it listens, as agents see it.
+        controller_urls: Where it listens, as agents see it, and after that where other servers of its store do.
         objects_url: Where code snapshots and checkpoints are, as agents see it.
         key: What the secrets of attempts are made from, and nothing else: the same for every controller of one store.
         environment_passed: Variables of agents that their ranks get beside the usual.
@@ -75,7 +76,7 @@ class AgentAccess:
             where they use those that their environment has.
     """
 
-    controller_url: str
+    controller_urls: tuple[str, ...]
     objects_url: str
     key: str = field(repr=False)
     environment_passed: tuple[str, ...] = ()

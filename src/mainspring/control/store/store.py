@@ -6,7 +6,6 @@ differs between databases to `databases`.
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,9 +16,9 @@ from typing import Generic, TypeVar, cast, final
 
 import sqlalchemy as sa
 
-from mainspring.control.store.databases.backups import BackUp
+from mainspring.control.store.databases.backups import mark_of
 from mainspring.control.store.databases.errors import told
-from mainspring.control.store.databases.migrating import migrate, migrate_down, newest_revision, revision_of
+from mainspring.control.store.databases.migrating import BackUp, migrate, migrate_down, newest_revision, revision_of
 from mainspring.control.store.databases.opening import is_sqlite, new_engine, parsed_url, reading, require_safe
 from mainspring.control.store.databases.owners import OwnedFile
 from mainspring.control.store.schema import leases
@@ -28,7 +27,6 @@ from mainspring.domain.errors import Conflict, MainspringError, NotFound
 PIECES_MAX = 64  # More than the API has threads.
 _WRITER = "writer"
 _LEADER = "leader"
-_MARK_LETTERS = 12  # Of a hash: enough to tell two apart, and nothing to guess the rest by.
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
@@ -46,6 +44,10 @@ class Lease:
     epoch: int
     expires_s: float
 
+    def over(self, now_s: float) -> bool:
+        """Returns whether another may take it: it was given back, or not renewed in time."""
+        return not self.holder or self.expires_s <= now_s
+
 
 class Store:
     """Transactions on one database.
@@ -62,6 +64,8 @@ class Store:
         self._reader = reading(engine)
         self._own = local()
         self._owned: OwnedFile | None = None
+        # What keeps the lead waits for no other work of this process.
+        self._keeping = new_engine(engine.url, kept=1, most=1) if self.shared else engine
 
     @property
     def shared(self) -> bool:
@@ -143,9 +147,9 @@ class Store:
             stale: A lease that is over whatever time it tells, for it was not renewed while a lease lasts.
         """
         with self.write() as connection:
-            row = connection.execute(sa.select(leases).where(leases.c.name == _LEADER)).one()
+            row = connection.execute(sa.select(leases).where(leases.c.name == _LEADER).with_for_update()).one()
             held = Lease(holder=row.holder, epoch=row.epoch, expires_s=row.expires_s)
-            if held.holder != holder and held.expires_s > now_s and held != stale:
+            if held.holder != holder and not held.over(now_s) and held != stale:
                 return held
             lease = Lease(holder=holder, epoch=row.epoch + (row.holder != holder), expires_s=now_s + lease_s)
             connection.execute(
@@ -166,6 +170,24 @@ class Store:
         connection.execute(sa.update(leases).where(leases.c.name == _LEADER).values(expires_s=now_s + lease_s))
         return replace(lease, expires_s=now_s + lease_s)
 
+    def keep(self, lease: Lease, *, now_s: float, lease_s: float) -> Lease | None:
+        """Returns a held lease, renewed while others write; None where it is not held any more.
+
+        Of a store that is shared: it takes no turn among the writers, and no connection that others use.
+
+        Args:
+            lease: As `lead` gave it.
+            lease_s: For how long it is asked.
+
+        Raises:
+            Unavailable: The database does not answer.
+        """
+        assert self.shared
+        own = (leases.c.name == _LEADER, leases.c.holder == lease.holder, leases.c.epoch == lease.epoch)
+        with told("keep the lead"), self._keeping.begin() as connection:
+            done = connection.execute(sa.update(leases).where(*own).values(expires_s=now_s + lease_s))
+        return replace(lease, expires_s=now_s + lease_s) if done.rowcount else None
+
     def leader(self) -> Lease:
         """Returns the lease as it stands; its holder is "" when nobody leads."""
         with self.read() as connection:
@@ -175,6 +197,8 @@ class Store:
     def resign(self, lease: Lease) -> None:
         """Gives the lease back, so that the next leader need not wait for it to expire; forgets a lost one.
 
+        When it would have expired stays, so that others see for how long nobody has led.
+
         Args:
             lease: As `lead` gave it.
         """
@@ -182,7 +206,7 @@ class Store:
             connection.execute(
                 sa.update(leases)
                 .where(leases.c.name == _LEADER, leases.c.holder == lease.holder, leases.c.epoch == lease.epoch)
-                .values(holder="", expires_s=0.0)
+                .values(holder="")
             )
 
     def agree(self, name: str, secret: str) -> None:
@@ -197,7 +221,7 @@ class Store:
         """
         if not self.shared:
             return
-        mark = hashlib.sha256(secret.encode()).hexdigest()[:_MARK_LETTERS]
+        mark = mark_of(secret)
         with self.write() as connection:
             found = sa.select(leases.c.holder).where(leases.c.name == name)
             known = connection.execute(found).scalar()
@@ -214,6 +238,7 @@ class Store:
     def close(self) -> None:
         """Closes every connection, and lets another server have it."""
         self.engine.dispose()
+        self._keeping.dispose()
         if self._owned is not None:
             self._owned.close()
             self._owned = None
@@ -375,7 +400,7 @@ def bring_back(url: str, revision: str, back_up: BackUp | None, *, now_s: float)
         with told("bring the store back"):
             store.own(now_s)
             leader = store.leader()
-            if store.shared and leader.expires_s > now_s:
+            if store.shared and not leader.over(now_s):
                 got = f"{leader.holder}, which leads"
                 raise Conflict("bring the store back", got=got, wanted="no server that runs", next_step="ms down")
             migrate_down(store.engine, revision, back_up)

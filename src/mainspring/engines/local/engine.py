@@ -254,6 +254,7 @@ class LocalEngine:
             index=index,
             chip_milli=order.chip_milli[index],
             controller=order.controller,
+            controllers_beside=order.controllers_beside,
             token=order.token,
             work_dir=str(work_dir),
             run_as=self._user(order),

@@ -8,10 +8,13 @@ from typing import TypeVar, final
 import httpx
 
 from mainspring.domain import codec, wire
-from mainspring.domain.errors import InvalidMessage, NotAllowed, Unavailable
+from mainspring.domain.errors import InvalidMessage, NotAllowed, OtherRelease, Unavailable
 from mainspring.domain.ports import Clock
+from mainspring.domain.release import RELEASE, RELEASE_HEADER, is_newer
+from mainspring.domain.wire.addresses import passed_over
 from mainspring.domain.wire.trust import trust
 
+CONNECT_S = 3.0  # The next of several servers is called after that.
 CALL_LIMIT_S = 10.0  # A heartbeat of the largest attempt is megabytes; a controller slower than this is away.
 REFUSALS = (400, 401, 403, 404, 409, 410, 422)  # Asking again the same way would be answered the same way.
 
@@ -20,23 +23,25 @@ Reply = TypeVar("Reply")
 
 @final
 class ControllerClient:
-    """The controller as an agent sees it.
+    """The controller as an agent sees it: the server that answered last, and the next when it does not.
 
     Args:
+        urls: Its servers, of which each serves any call.
         clock: Time, to compare with the controller's.
         certificate: PEM text to trust besides the system's authorities.
     """
 
-    def __init__(self, url: str, token: str, clock: Clock, *, certificate: str = "") -> None:
+    def __init__(self, urls: tuple[str, ...], token: str, clock: Clock, *, certificate: str = "") -> None:
         self.clock_ahead_s = 0.0
         """How far our clock is ahead of the controller's, to the second, as its newest answer's date shows."""
         self._clock = clock
+        self._urls = urls
+        encrypted = [url for url in urls if url.startswith("https:")]
         self._client = httpx.AsyncClient(
-            base_url=url,
-            headers={"Authorization": f"Bearer {token}"},
-            timeout=CALL_LIMIT_S,
+            headers={"Authorization": f"Bearer {token}", RELEASE_HEADER: RELEASE},
+            timeout=httpx.Timeout(CALL_LIMIT_S, connect=CONNECT_S),
             trust_env=False,
-            verify=trust(url, certificate),
+            verify=trust(encrypted[0], certificate) if encrypted else False,
         )
 
     async def register(self, message: wire.Register) -> wire.Orders:
@@ -44,6 +49,7 @@ class ControllerClient:
 
         Raises:
             NotAllowed: The attempt is over, or never was.
+            OtherRelease: The controller's release is too far from this one.
             Unavailable: The controller does not answer.
         """
         return await self._call("/v1/agents/register", message, wire.Orders)
@@ -53,6 +59,7 @@ class ControllerClient:
 
         Raises:
             NotAllowed: The attempt is over, or never was.
+            OtherRelease: The controller's release is too far from this one.
             Unavailable: The controller does not answer.
         """
         return await self._call("/v1/agents/heartbeat", message, wire.HeartbeatReply)
@@ -71,17 +78,31 @@ class ControllerClient:
         await self._client.aclose()
 
     async def _call(self, path: str, message: object, kind: type[Reply]) -> Reply:
+        for _ in self._urls[1:]:
+            url = self._urls[0]
+            try:
+                return await self._ask(url, path, message, kind)
+            except Unavailable:
+                self._urls = passed_over(self._urls, url)
+        return await self._ask(self._urls[0], path, message, kind)
+
+    async def _ask(self, url: str, path: str, message: object, kind: type[Reply]) -> Reply:
         attempted = f"call the controller at {path}"
         try:
             answer = await self._client.post(
-                path, content=codec.encode(message), headers={"Content-Type": "application/json"}
+                url + path, content=codec.encode(message), headers={"Content-Type": "application/json"}
             )
+            stated = answer.headers.get(RELEASE_HEADER)
+            if stated is not None or answer.is_success:  # Else it may be that of a proxy.
+                is_newer(stated, "the controller")
             self._compare(answer.headers.get("Date", ""))
             if answer.status_code in REFUSALS:
                 raise NotAllowed(attempted, got=f"{answer.status_code} {answer.text[:500]}")
             if answer.status_code != httpx.codes.OK:
                 raise Unavailable(attempted, got=f"{answer.status_code} {answer.text[:500]}")
             return codec.decode(kind, answer.content)
+        except OtherRelease:
+            raise
         except (httpx.HTTPError, InvalidMessage) as error:
             raise Unavailable(attempted, got=f"{type(error).__name__}: {error}") from error
 

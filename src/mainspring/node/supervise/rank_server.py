@@ -231,6 +231,8 @@ class RankConnection:
             case wire.ResultReport():
                 self._supervisor.tell_lead(desk.keep_result(self.process.log.masks.facts(message.values)))
                 return wire.Done()
+            case wire.Unknown():
+                return wire.Done()  # A newer session asks what this agent cannot do; it learns so by an answer.
 
     def _holding(self, desk: RankSlot, step: int) -> wire.Holding | None:
         place = desk.place
@@ -253,7 +255,7 @@ class RankConnection:
                 return self._supervisor.step_reply(self)
             case wire.SnapshotBegin():
                 return wire.SnapshotSlot(offset=-1, reason=over)
-            case wire.SnapshotCommit() | wire.ResultReport():
+            case wire.SnapshotCommit() | wire.ResultReport() | wire.Unknown():
                 return wire.Done()
             case wire.RestoreRequest() | wire.FetchPieces():
                 return wire.FetchFailed(reason=over, corrupt=False)

@@ -133,7 +133,7 @@ class World:
             engines=dict(self._clusters),
             clock=self._agenda.clock,
             dice=SeededDice(self._luck.bits(60), "control"),
-            access=AgentAccess(controller_url="http://127.0.0.1:1", objects_url="file:///objects", key="key"),
+            access=AgentAccess(controller_urls=("http://127.0.0.1:1",), objects_url="file:///objects", key="key"),
             settings=Settings(),
             policy=_POLICY,
         )

@@ -15,6 +15,7 @@ from mainspring.app.base.home import LoginRecord
 from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.domain.answers import Login, LoginOffer
 from mainspring.domain.errors import InvalidInput, NotFound
+from mainspring.domain.wire.addresses import addresses_of
 
 if TYPE_CHECKING:
     from mainspring.app.base.client import Client
@@ -24,7 +25,10 @@ _TOKEN_BYTES_MAX = 4_096
 
 def login(
     context: LabContext,
-    url: Annotated[str, typer.Argument(help="Where the lab's server is.", metavar="URL")],
+    urls: Annotated[
+        str,
+        typer.Argument(help="Where the lab's server is; of several, URL,URL: any of them is called.", metavar="URL"),
+    ],
     by_token: Annotated[
         bool, typer.Option("--token", help="By a token, though the lab has a provider of identities.")
     ] = False,
@@ -47,15 +51,17 @@ def login(
     from mainspring.app.base.calls import require_private
     from mainspring.app.base.client import Client  # Help needs none.
 
-    lab, url = context.obj, url.rstrip("/")
-    require_private(url, insecure=lab.insecure)
+    lab, addresses = context.obj, addresses_of(urls)
+    for address in addresses:
+        require_private(address, insecure=lab.insecure)
+    url = ",".join(addresses)
     token = "" if sys.stdin.isatty() else sys.stdin.read(_TOKEN_BYTES_MAX).strip()
     with Client(url, "") as client:
         try:
             offer = None if token or by_token else client.login_offer()
         except NotFound:  # As servers say that have no provider, or are older than this.
             offer = None
-        record = None if offer is None else _by_provider(client, offer, device=device, team=team)
+        record = None if offer is None else _by_provider(client, url, offer, device=device, team=team)
     if record is None:
         if not token and sys.stdin.isatty():
             token = typer.prompt("Token", hide_input=True, err=True).strip()
@@ -69,7 +75,7 @@ def login(
     render.show(person, as_json=as_json, look=lambda: told)
 
 
-def _by_provider(client: Client, offer: LoginOffer, *, device: bool | None, team: str) -> LoginRecord:
+def _by_provider(client: Client, url: str, offer: LoginOffer, *, device: bool | None, team: str) -> LoginRecord:
     from mainspring.app.base import oidc, renewal
 
     display = _has_display()
@@ -78,7 +84,7 @@ def _by_provider(client: Client, offer: LoginOffer, *, device: bool | None, team
     else:
         granted = oidc.by_browser(offer, _open if display else _show)
     made = client.log_in(Login(id_token=granted.id_token, nonce=granted.nonce, team=team))
-    return renewal.record_of(client.url, made, offer, granted.refresh_token, team=team)
+    return renewal.record_of(url, made, offer, granted.refresh_token, team=team)
 
 
 def _has_display() -> bool:

@@ -31,7 +31,7 @@ from mainspring.control.store.settings import Settings
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
 from mainspring.domain.answers import JobHistory, Sweep
-from mainspring.domain.errors import NotFound
+from mainspring.domain.errors import Conflict, NotFound
 from mainspring.domain.ids import JobId
 from mainspring.domain.job import LAB
 from mainspring.domain.ports import Clock
@@ -164,6 +164,8 @@ class Keeping:
         if lives:
             file = self._archive.write([replace(life, archived=True) for life in lives], number=newest + 1)
             with self._store.write() as connection:
+                if not_archived(connection, fresh) != fresh:
+                    raise Conflict("archive jobs", got="another sweep, which has some of them", next_step="try again")
                 note_archived(connection, lives, file, now_s)
 
     def _told(self, connection: sa.Connection) -> Sweep:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import sqlalchemy as sa
 
-from mainspring.domain.errors import DamagedData, InvalidInput, MainspringError, NotAllowed, StorageFull, Unavailable
+from mainspring.domain.errors import Busy, DamagedData, InvalidInput, MainspringError, NotAllowed, StorageFull
 
 # Source: PostgreSQL 15, appendix A: codes or, two letters, their classes; the first that fits counts.
 _FULL = ("53100",)
@@ -29,7 +29,7 @@ def told(attempted: str) -> Iterator[None]:
 
     Raises:
         StorageFull: No room on the database's disk.
-        Unavailable: It does not answer, or did not end what it was asked.
+        Busy: It does not answer, or did not end what it was asked.
         NotAllowed: It does not let this user do so.
         DamagedData: What it holds is no database.
         InvalidInput: It cannot hold a value.
@@ -37,7 +37,7 @@ def told(attempted: str) -> Iterator[None]:
     try:
         yield
     except sa.exc.TimeoutError as error:
-        raise Unavailable(attempted, got="no free connection to the database", next_step="try again") from error
+        raise Busy(attempted, got="no free connection to the database", next_step="try again") from error
     except sa.exc.DBAPIError as error:
         mapped = _mapped(attempted, error)
         if mapped is None:
@@ -60,5 +60,5 @@ def _mapped(attempted: str, error: sa.exc.DBAPIError) -> MainspringError | None:
     if isinstance(error, sa.exc.ProgrammingError) and not code and error.statement is None:
         return InvalidInput(attempted, got=words, wanted="a URL as libpq has it")  # It was not even sent.
     if code.startswith(_BUSY) or answers:
-        return Unavailable(attempted, got=words, next_step="see that the database runs and can be written")
+        return Busy(attempted, got=words, next_step="see that the database runs and can be written")
     return None

@@ -14,11 +14,13 @@ nothing, though numbers of transactions that failed are left out. Readers run at
 instant, no locks, and no failures to retry. Deadlocks need two locks in two orders; there is one.
 
 Bounded is what holds others up: a wait for a lock, a statement, and a transaction whose client has fallen silent, which
-would keep the writers' row. A client whose machine is gone is found by probes of its connection.
+would keep the writers' row. Machines that are gone are found by probes of connections, on both sides; a server that
+keeps them and says nothing is given up (`silence`); one that takes no writes any more is left for one that does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ CONNECTIONS_MAX = 40  # As many as the API's threads.
 _CONNECTIONS_KEPT = 5
 _PROBES = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}  # Lost machines: about 11 s.
 _PSYCOPG = "postgresql+psycopg"
+_READ_ONLY = "25006"  # Source: PostgreSQL 15, appendix A.
 _SAFE = {"fsync": "on", "full_page_writes": "on", "server_encoding": "UTF8"}
 
 
@@ -65,16 +68,20 @@ def parsed_url(url: str) -> sa.URL:
     return parsed
 
 
-def new_engine(url: sa.URL) -> sa.Engine:
+def new_engine(url: sa.URL, *, kept: int = _CONNECTIONS_KEPT, most: int = CONNECTIONS_MAX) -> sa.Engine:
     """Returns connections to a database; a SQLite file is made when it is absent.
 
     Args:
         url: From `parsed_url`.
+        kept: How many stay open.
+        most: How many there are at one time.
 
     Raises:
         NotFound: The driver is not installed.
+        InvalidInput: Its hosts and ports do not match.
     """
-    return _sqlite(url) if is_sqlite(url) else _postgresql(url)
+    pool = {"pool_size": kept, "max_overflow": most - kept}
+    return _sqlite(url, pool) if is_sqlite(url) else _postgresql(url, pool)
 
 
 def require_safe(connection: sa.Connection) -> None:
@@ -106,16 +113,15 @@ def reading(engine: sa.Engine) -> sa.Engine:
     return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
 
-def _sqlite(url: sa.URL) -> sa.Engine:
+def _sqlite(url: sa.URL, pool: Mapping[str, int]) -> sa.Engine:
     path = Path(str(url.database))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(mode=0o600)  # For its owner alone; SQLite gives the files beside it the same mode.
     engine = sa.create_engine(
         url,
         connect_args={"timeout": BUSY_S},
-        pool_size=_CONNECTIONS_KEPT,
-        max_overflow=CONNECTIONS_MAX - _CONNECTIONS_KEPT,
         hide_parameters=True,  # Values are people's specs, with their jobs' variables: errors must not quote them.
+        **pool,
     )
     sa.event.listen(engine, "connect", _prepare_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)
@@ -134,7 +140,7 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _postgresql(url: sa.URL) -> sa.Engine:
+def _postgresql(url: sa.URL, pool: Mapping[str, int]) -> sa.Engine:
     milliseconds = {
         "lock_timeout": BUSY_S,
         "statement_timeout": STATEMENT_S,
@@ -160,23 +166,29 @@ def _postgresql(url: sa.URL) -> sa.Engine:
             url,
             isolation_level="READ COMMITTED",  # Whatever the database's own default is.
             connect_args=arguments,
-            pool_size=_CONNECTIONS_KEPT,
-            max_overflow=CONNECTIONS_MAX - _CONNECTIONS_KEPT,
             pool_timeout=BUSY_S,
             pool_pre_ping=True,  # A server that was started anew, or another that took over, costs nobody a failure.
             hide_parameters=True,
+            **pool,
         )
+    except sa.exc.ArgumentError as error:  # Such as of three hosts with two ports.
+        raise InvalidInput("open the store", got=str(error), wanted="a URL as libpq has it") from error
     except ImportError as error:
         raise NotFound(
             "open the store", got="no driver for PostgreSQL", next_step="pip install 'mainspring[postgres]'"
         ) from error
+    from mainspring.control.store.databases.silence import hear  # It needs the driver.
+
+    hear(engine)
     sa.event.listen(engine, "connect", _prepare_postgresql)
-    sa.event.listen(engine, "handle_error", _quote_nothing)
+    sa.event.listen(engine, "handle_error", _on_error)
     return engine
 
 
-def _quote_nothing(context: sa.engine.ExceptionContext) -> None:
-    """Leaves out of an error the details, which quote whole rows."""
+def _on_error(context: sa.engine.ExceptionContext) -> None:
+    """Leaves out of an error the details, which quote whole rows; and a server that takes no writes."""
+    if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
+        context.is_disconnect = True
     error, told = context.original_exception, context.sqlalchemy_exception
     primary = getattr(getattr(error, "diag", None), "message_primary", None)
     if primary:

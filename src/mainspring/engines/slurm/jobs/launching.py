@@ -149,6 +149,7 @@ class Launching:
             index=index,
             chip_milli=order.chip_milli[index],
             controller=order.controller,
+            controllers_beside=order.controllers_beside,
             token=order.token,
             work_dir=f"{self._base}/{order.allocation}-{index}",
             report_dir=f"{folder}/node-{index}",
