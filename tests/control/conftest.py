@@ -48,6 +48,7 @@ class World:
     def __init__(self, folder: Path, *, delegated: bool = False, url: str = "") -> None:
         self.url = url or f"sqlite:///{folder / 'store.db'}"
         self.keys = folder / "secrets.key"
+        self.objects = folder / "objects"
         self.clock = FakeClock()
         inventories = [
             inventory("east", nodes=2, chips=2, dollars=3.0),
@@ -74,7 +75,7 @@ class World:
             dice=SeededDice(self.starts, "control"),
             access=AgentAccess(
                 controller_urls=("http://127.0.0.1:1",),
-                objects_url="file:///objects",
+                objects_url=f"file://{self.objects}",
                 key="a key",
                 secret_keys=self.keys,
             ),

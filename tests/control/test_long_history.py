@@ -172,6 +172,7 @@ def _live(world: World) -> None:
     control.steering.stop(after)
     control.steering.stop(wide, array=True)
     world.tick(3)
+    assert control.retention.sweep(at_once=True).jobs == 0
 
 
 def _look(world: World, caller: Caller) -> None:
@@ -212,6 +213,7 @@ def _look_at(world: World, job: str) -> None:
     control.events(job, limit=PAGE)
     control.events(job, limit=PAGE, newest=True)
     control.goodput(job)
+    control.retention.history(job)
     control.progress(job)
     control.questions.why(job)
     with suppress(NotFound):

@@ -93,6 +93,8 @@ def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
             control.people.remove_token(own.id, caller)
         case Right.MAKE_TOKENS:
             control.people.new_token(NewToken(holder=owner, team=team), caller)
+        case Right.KEEP_STORE:
+            control.retention.collect(caller, dry_run=True)
         case Right.READ_AUDIT:
             seen = {line.team for line in control.people.audit(caller)}
             if not {team} <= seen:

@@ -21,6 +21,7 @@ from mainspring.control.service.lists import JobFilter, count_jobs
 from mainspring.control.service.machines import KnownMachines
 from mainspring.control.service.people import People
 from mainspring.control.service.questions import Questions
+from mainspring.control.service.retention.sweeping import Keeping
 from mainspring.control.service.steering.jobs import Steering
 from mainspring.control.service.steering.pausing import Pauses
 from mainspring.control.service.steering.repeats import Repeats
@@ -142,6 +143,11 @@ class Control:
     def steering(self) -> Steering:
         """Returns what may be said of jobs that are there."""
         return Steering(self.store, self.clock, self.job, self.wake.set, impossible=self._submits.machines.impossible)
+
+    @property
+    def retention(self) -> Keeping:
+        """Returns what is kept of what is over, and where the rest went."""
+        return Keeping(self.store, self.clock, self._access.objects_url, self.settings)
 
     @property
     def pauses(self) -> Pauses:

@@ -29,6 +29,8 @@ _BACKLOG = 2_048  # A thousand agents register within one second of a start.
 _FIRST_TICK_S = 10.0  # A cluster that takes longer is not worth waiting for: it is shown once it answers.
 _DRAIN_S = 5.0  # Requests still open when stopping; streams are cut, everything else takes milliseconds.
 _REST_S_MAX = 0.5  # After a long tick: what waits for the next one shall not wait for much more than that one takes.
+_SWEEP_S = 30.0  # Between two sweeps, of 500 jobs each: more than ten times what any lab ends in that time.
+_SWEEP_PAUSE_S = 0.1  # Between two transactions of a sweep, each of which takes some milliseconds.
 _STEP_S = 5.0  # What a tick is in the middle of may take, when stopping, before the lead is given up over its head.
 _log = logging.getLogger(__name__)
 
@@ -122,6 +124,7 @@ class Server:
         self._stopping = Event()
         self._leading = Event()
         self._ticked = Event()
+        self._leads = False
         config = uvicorn.Config(
             create_app(control, arrivals, logins),
             log_level="error",  # Strangers could fill the log with warnings of bytes that are no HTTP.
@@ -141,6 +144,7 @@ class Server:
         )
         self._ticking = Thread(target=self._run_loop, name="mainspring-loop", daemon=True)
         self._keeping = Thread(target=self._keep_lead, name="mainspring-lead", daemon=True)
+        self._sweeping = Thread(target=self._run_sweeps, name="mainspring-sweep", daemon=True)
 
     def start(self) -> None:
         """Starts serving, and returns once this controller leads and has asked every cluster once.
@@ -153,6 +157,7 @@ class Server:
         """
         self._serving.start()
         self._ticking.start()
+        self._sweeping.start()
         if self._control.store.shared:
             self._keeping.start()
         settings = self._control.settings
@@ -189,6 +194,8 @@ class Server:
         if self._ticking.is_alive():
             self._ticking.join(_STEP_S)
             self._resign()
+        if self._sweeping.is_alive():
+            self._sweeping.join(_STEP_S)
         self._http.should_exit = True
         if self._serving.is_alive():
             self._serving.join(2 * _DRAIN_S)
@@ -203,6 +210,7 @@ class Server:
                     if self._stopping.is_set():  # A controller may die after any of its steps.
                         break
                     control.pulse.stepped(step)
+                    self._leads = step is not Step.FOLLOWING
                     if step is Step.LEADING:
                         self._leading.set()
                     elif step is Step.FOLLOWING and control.store.shared:
@@ -236,6 +244,23 @@ class Server:
             self._loop.resign()
         except MainspringError as error:
             _log.warning("could not give up the lead: %s", error)
+
+    def _run_sweeps(self) -> None:
+        """Archives and removes what is over, little by little, while this controller leads."""
+
+        def pause() -> None:
+            if self._stopping.wait(_SWEEP_PAUSE_S):
+                raise Unavailable("sweep the store", got="a server that stops")
+
+        retention = self._control.retention
+        while not self._stopping.wait(_SWEEP_S):
+            if self._leads:
+                try:
+                    retention.sweep(pause=pause)
+                except MainspringError as error:
+                    _log.warning("a sweep was cut short: %s", error)
+                except Exception:  # noqa: BLE001  As of a tick: the next sweep begins from the store.
+                    _log.exception("a sweep failed")
 
 
 def _check(tls: Tls) -> None:

@@ -34,6 +34,7 @@ from mainspring.domain.answers import LoginOffer
 from mainspring.domain.codec import decode, encode, from_plain, to_plain
 from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, NotFound
 from mainspring.domain.ports import Dice
+from mainspring.domain.retention import Retention
 from mainspring.domain.team import EVERY_TEAM, Oidc, WaitingLimits
 from mainspring.domain.wire.addresses import addresses_of
 from mainspring.domain.wire.trust import is_private
@@ -81,6 +82,7 @@ class Config:
         run_folder: Absolute folder for what such jobs are handed, which these users can reach; "" for one of the home's
             own below `RUN_FOLDERS`.
         limits: What people, and teams without limits of their own, may have waiting.
+        keep: What is kept at hand of what is over; what is older is archived, or removed.
         oidc: How people log in by a provider of identities; None where they have tokens alone.
         clusters: Every cluster; an entry names its kind.
     """
@@ -98,6 +100,7 @@ class Config:
     run_as: Mapping[str, str] = field(default_factory=dict)
     run_folder: str = ""
     limits: WaitingLimits = field(default_factory=WaitingLimits)
+    keep: Retention = field(default_factory=Retention)
     oidc: Oidc | None = None
     clusters: tuple[ClusterSettings, ...] = field(default_factory=found_clusters)
 

@@ -80,7 +80,9 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
             grants=SharedGrants(grants, clock) if grants is not None else None,
         ),
         policy=home.policy(),
-        settings=Settings(one_line=not config.shared_account, run_as=config.run_as, limits=config.limits),
+        settings=Settings(
+            one_line=not config.shared_account, run_as=config.run_as, limits=config.limits, keep=config.keep
+        ),
     )
     try:
         home.token()

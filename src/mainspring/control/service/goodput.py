@@ -22,6 +22,9 @@ from mainspring.domain.life import JobState
 REPORTED_MAX = 100_000  # Attempts of one report that are not counted yet, newest first; about ten seconds of work.
 
 
+_DAY_MAX = 1_000_000  # Counted from 1970; nothing is granted after that.
+
+
 def goodput_of(connection: sa.Connection, job: JobRecord, *, now_s: float, lease_s: float) -> Goodput:
     """Returns the ledger of one job: all its attempts together, and how long it has been in the queue.
 
@@ -73,7 +76,7 @@ def goodput_report(
         teams = sorted(seen) if teams is None else [one for one in teams if one in seen]
     if cluster is not None:
         _require_cluster(connection, cluster)
-    whole_day = ceil(since_s / DAY_S)
+    whole_day = ceil(min(since_s / DAY_S, _DAY_MAX))
     which = [] if cluster is None else [attempts.c.cluster == cluster]
     which += [] if teams is None else [TEAM.in_(teams)]
     rows: list[sa.Row[Any]] = []
@@ -90,7 +93,7 @@ def goodput_report(
     count = len(rows)
     for row in connection.execute(_counted(whole_day, teams, cluster)):
         parts.append((row.team, row.cluster, _goodput(row)))
-        count += row.attempts
+        count += int(row.attempts)
     by_team: dict[str, list[Goodput]] = {}
     by_cluster: dict[str, list[Goodput]] = {}
     for of, on, part in parts:

@@ -15,9 +15,11 @@ from mainspring.control.store.audit import Deed, note_all
 from mainspring.control.store.ledger import StateWriter, member_name
 from mainspring.control.store.records import (
     JobRecord,
+    RemovedJob,
     chunks,
     jobs_by_id,
     read_text,
+    removed_jobs,
     tenants,
     text_of,
 )
@@ -276,7 +278,8 @@ def _require_jobs(connection: sa.Connection, fresh: Sequence[JobSpec], seen: fro
     """
     after = dict.fromkeys(job for spec in fresh for job in spec.after)
     sources = dict.fromkeys(JobId(checkpoint_named(spec.begins_from)[0]) for spec in fresh if spec.begins_from)
-    known = jobs_by_id(connection, [*after, *sources])
+    known: dict[JobId, JobRecord | RemovedJob] = {**removed_jobs(connection, [*after, *sources])}
+    known |= jobs_by_id(connection, [*after, *sources])
     hidden = {job for job, found in known.items() if seen is not None and found.team not in seen}
     for job in after:
         if job not in known or job in hidden:

@@ -37,6 +37,7 @@ from mainspring.control.store.records import (
     jobs_by_id,
     live_attempts,
     live_jobs,
+    removed_jobs,
     specs,
 )
 from mainspring.control.store.schema import events, plans
@@ -250,8 +251,9 @@ class ActiveState:
             self._dependencies.add(job, after)
             wanted |= dict.fromkeys(after)
         known = {**jobs_by_id(connection, [job for job in wanted if job not in self.jobs]), **changed}
+        removed = removed_jobs(connection, [job for job in wanted if job not in known and job not in self.jobs])
         for job in wanted:
-            record = known.get(job) or self.jobs.get(job)
+            record = known.get(job) or self.jobs.get(job) or removed.get(job)
             if record is not None:
                 self._dependencies.told(job, record.state)
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from mainspring.control.store.rows import read_text as read_text
 from mainspring.control.store.rows import text_of as text_of
-from mainspring.control.store.schema import ATTEMPT_ROWS, JOB_ROWS, attempts, events, jobs, teams
+from mainspring.control.store.schema import ATTEMPT_ROWS, JOB_ROWS, archived, attempts, events, jobs, teams
 from mainspring.control.store.schema import AttemptRecord as AttemptRecord
 from mainspring.control.store.schema import JobRecord as JobRecord
 from mainspring.domain.answers import Event
@@ -105,6 +105,16 @@ def jobs_by_id(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[Jo
     return found
 
 
+def removed_jobs(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[JobId, RemovedJob]:
+    """Returns those of some jobs that were archived and removed, or are about to be."""
+    found: dict[JobId, RemovedJob] = {}
+    for some in chunks(wanted):
+        query = sa.select(archived.c.job_id, archived.c.team, archived.c.state).where(archived.c.job_id.in_(some))
+        for row in connection.execute(query):
+            found[JobId(row.job_id)] = RemovedJob(team=TeamName(row.team), state=JobState(row.state))
+    return found
+
+
 def jobs_of_array(connection: sa.Connection, array: JobId) -> tuple[JobRecord, ...]:
     """Returns every job of an array, in order.
 
@@ -128,6 +138,14 @@ def attempts_of(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[J
         for attempt in ATTEMPT_ROWS.read(connection, query):
             found.setdefault(attempt.job, []).append(attempt)
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovedJob:
+    """What is known at once of a job that is in the archive: whose it is, and how it ended."""
+
+    team: TeamName
+    state: JobState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mainspring.domain.retention import Retention
 from mainspring.domain.team import WaitingLimits
 from mainspring.objects import Grants
 
@@ -36,6 +37,7 @@ class Settings:
         one_line: Whether people whose jobs run under one account may submit for one line of the tenant tree only.
         run_as: The users that jobs run as, by team; see `domain.team.user_of`. empty where all run as the server.
         limits: What people, and teams without limits of their own, may have waiting.
+        keep: What is kept at hand of what is over.
     """
 
     interval_s: float = 0.5
@@ -56,6 +58,7 @@ class Settings:
     one_line: bool = False
     run_as: Mapping[str, str] = field(default_factory=dict)
     limits: WaitingLimits = field(default_factory=WaitingLimits)
+    keep: Retention = field(default_factory=Retention)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,19 +16,19 @@ from mainspring.control.store.schema import LIVE, WAITS, array_ends, jobs, talli
 from mainspring.domain.ids import JobId, TeamName
 from mainspring.domain.life import JobState, ended
 
-_ENDS = tuple(state for state in JobState if ended(state))
+ENDS = tuple(state for state in JobState if ended(state))
 _OWN = (tallies.c.owner == sa.bindparam("whose"), tallies.c.team == sa.bindparam("of"))
 _ADD = (
     sa.update(tallies)
     .where(*_OWN)
     .values(jobs=tallies.c.jobs + sa.bindparam("jobs_more"), letters=tallies.c.letters + sa.bindparam("letters_more"))
 )
-_ADD_ENDS = {end: _ADD.values({end.value: tallies.c[end.value] + sa.bindparam("ends_more")}) for end in _ENDS}
+_ADD_ENDS = {end: _ADD.values({end.value: tallies.c[end.value] + sa.bindparam("ends_more")}) for end in ENDS}
 _ADD_OF_ARRAY = {
     end: sa.update(array_ends)
     .where(array_ends.c.array_id == sa.bindparam("whose"))
     .values({end.value: array_ends.c[end.value] + sa.bindparam("ends_more")})
-    for end in _ENDS
+    for end in ENDS
 }
 _SUMS = (sa.func.coalesce(sa.func.sum(tallies.c.jobs), 0), sa.func.coalesce(sa.func.sum(tallies.c.letters), 0))
 _OF_TEAMS = sa.select(tallies.c.team, *_SUMS).group_by(tallies.c.team)
@@ -96,9 +96,9 @@ def counts_by_state(
         known = teams_of_person(connection, owner)  # With them, an index has the jobs of one state.
         teams = known if teams is None else [team for team in teams if team in known]
     which = {"owner": None if owner is None else [owner], "team": teams}
-    sums = [sa.func.coalesce(sa.func.sum(tallies.c[end.value]), 0) for end in _ENDS]
+    sums = [sa.func.coalesce(sa.func.sum(tallies.c[end.value]), 0) for end in ENDS]
     of_ended = sa.select(*sums).where(*(tallies.c[name].in_(some) for name, some in which.items() if some is not None))
-    found = dict(zip(_ENDS, map(int, connection.execute(of_ended).one()), strict=True))
+    found = dict(zip(ENDS, map(int, connection.execute(of_ended).one()), strict=True))
     own = (jobs.c[name].in_(some) for name, some in which.items() if some is not None)
     query = sa.select(jobs.c.state, sa.func.count()).where(LIVE, *own).group_by(jobs.c.state)
     return found | {JobState(state): count for state, count in connection.execute(query)}
@@ -115,7 +115,7 @@ def counts_of_arrays(connection: sa.Connection, of: Sequence[JobId]) -> Mapping[
     for array, state, count in connection.execute(live.group_by(jobs.c.array_id, jobs.c.state)):
         counts[JobId(array)][JobState(state)] = count
     for row in connection.execute(sa.select(array_ends).where(array_ends.c.array_id.in_(of))).mappings():
-        counts[JobId(row["array_id"])] |= {end: row[end.value] for end in _ENDS if row[end.value]}
+        counts[JobId(row["array_id"])] |= {end: row[end.value] for end in ENDS if row[end.value]}
     return counts
 
 

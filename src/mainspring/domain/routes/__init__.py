@@ -173,6 +173,26 @@ class LabCalls:
     def goodput(self, job: str) -> Goodput:
         """Tells what the time allocated to a job went into; the parts add up to the whole."""
 
+    @route("GET", "/jobs/{job}/history", may=_JOBS, handler="retention.history", operation="job_history", patient=True)
+    def history(self, job: str) -> answers.JobHistory:
+        """Shows a job's whole life, also once it was removed and is in the archive."""
+
+    @route(
+        "POST",
+        "/sweep",
+        may=Right.KEEP_STORE,
+        handler="retention.collect",
+        operation="sweep",
+        patient=True,
+        repeats=True,
+    )
+    def sweep(self, *, dry_run: bool = False) -> answers.Sweep:
+        """Archives and removes what is older than it is kept, in small steps, for as long as a call may take.
+
+        Args:
+            dry_run: Only tell what that would be.
+        """
+
     @route("GET", "/goodput", may=_JOBS, operation="goodput", patient=True)
     def goodput_report(
         self,

@@ -1,0 +1,51 @@
+"""`ms history` and `ms gc`: what was, and what leaves the store for the archive."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields, replace
+from typing import Annotated, Any
+
+import typer
+
+from mainspring.app import render
+from mainspring.app.cli.arguments import Json, LabContext
+from mainspring.app.cli.jobs import JobName
+from mainspring.domain.answers import Sweep
+
+
+def history(context: LabContext, name: JobName, as_json: Json = False) -> None:
+    """Show a job's whole life, also long after: every attempt, where it ran, what it cost, and all that happened."""
+    told = context.obj.history(name)
+    render.show(told, as_json=as_json, look=lambda: render.job_panel(told.job, told.events, now_s=time.time()))
+    if told.archived and not as_json:
+        render.ERRORS.print("It is in the archive alone: its logs are gone.", style="dim")
+
+
+def gc(
+    context: LabContext,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Archive and remove now what is older than it is kept (`keep` in config.yaml); the server does so by itself."""
+    done = context.obj.sweep(dry_run=dry_run)
+    more = done
+    while not dry_run and any(_counts(more).values()):
+        more = context.obj.sweep()
+        done = replace(done, **{name: count + _counts(more)[name] for name, count in _counts(done).items()})
+    counts = ", ".join(f"{count} {_WORDS[name]}" for name, count in _counts(done).items() if count)
+    told = f"{'Would go' if dry_run else 'Gone'}: {counts}." if counts else "Nothing is older than it is kept."
+    render.show(done, as_json=as_json, look=lambda: told)
+
+
+_WORDS = {
+    "archived": "jobs into the archive",
+    "jobs": "jobs out of the store",
+    "events": "events of no job",
+    "plans": "plans",
+    "tokens": "tokens that had ended",
+}
+
+
+def _counts(sweep: Sweep) -> dict[str, Any]:
+    return {field.name: getattr(sweep, field.name) for field in fields(sweep) if field.name != "dry_run"}

@@ -1,0 +1,1 @@
+"""What is kept of what is over, and where the rest went."""

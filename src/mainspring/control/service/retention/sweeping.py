@@ -1,0 +1,202 @@
+"""Sweeps: what is older than it is kept is archived, then removed, in transactions of a few rows each.
+
+A job is removed only once a file of the archive has it and the store says which; whoever dies in between leaves a job
+in both, which the next sweep removes, or a file that nothing speaks of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, final
+
+import sqlalchemy as sa
+
+from mainspring.control.service.retention.archive import Archive
+from mainspring.control.service.retention.past_jobs import (
+    beyond,
+    life_of,
+    not_archived,
+    note_archived,
+    over_jobs,
+    place_of,
+    remove_jobs,
+)
+from mainspring.control.service.views import find_job
+from mainspring.control.store.audit import note
+from mainspring.control.store.records import chunks, jobs_by_id
+from mainspring.control.store.schema import archives, events, plans, tokens
+from mainspring.control.store.settings import Settings
+from mainspring.control.store.store import Store
+from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
+from mainspring.domain.answers import JobHistory, Sweep
+from mainspring.domain.errors import Conflict, NotFound
+from mainspring.domain.ids import JobId
+from mainspring.domain.job import LAB
+from mainspring.domain.ports import Clock
+from mainspring.domain.retention import DAYS_MIN
+from mainspring.domain.team import Right
+from mainspring.objects import open_store
+
+FILE_JOBS = 500  # Of one file: a megabyte or so; 10,000 files hold five million jobs.
+TOLD_MAX = 100_000  # Jobs that a dry run counts.
+_DAY_S = 86_400.0
+_READ_AT_ONCE = 25  # Jobs whose lives are read at one instant, or removed in one transaction: some milliseconds.
+_ROWS_AT_ONCE = 500
+_open = lru_cache(maxsize=4)(open_store)
+
+
+def _go_on() -> None:
+    """Waits for nothing."""
+
+
+@final
+class Keeping:
+    """What one controller keeps of what is over. Used by many threads.
+
+    Args:
+        objects_url: Where the archive is.
+    """
+
+    def __init__(self, store: Store, clock: Clock, objects_url: str, settings: Settings) -> None:
+        self._store = store
+        self._clock = clock
+        self._objects_url = objects_url
+        self._keep = settings.keep
+        self._lease_s = settings.lease_s
+
+    def history(self, reference: str, caller: Caller = LAB_ITSELF) -> JobHistory:
+        """Returns a job's whole life, from the store or from the archive.
+
+        Args:
+            reference: Its id, or a name; of several with one name, the newest.
+            caller: Who asks: somebody else's job is not found.
+
+        Raises:
+            NotFound: No such job.
+            DamagedData: What the archive has of it is damaged.
+            Unavailable: The archive does not answer.
+        """
+        with self._store.read() as connection:
+            try:
+                job = find_job(connection, reference, caller)
+                return life_of(connection, job, now_s=self._clock.now_s(), lease_s=self._lease_s)
+            except NotFound:
+                place = place_of(connection, reference, sight(connection, caller))
+                if place is None:
+                    raise
+        return self._archive.read(place.number, place.frame)
+
+    def collect(self, caller: Caller = LAB_ITSELF, *, dry_run: bool = False) -> Sweep:
+        """Archives and removes a part of what is older than it is kept; returns what, nothing once all is done.
+
+        Args:
+            dry_run: Only tell how much there is, at most `TOLD_MAX` jobs.
+
+        Raises:
+            NotAllowed: The caller does not operate the lab.
+            MainspringError: The archive cannot be written; what was to go stays.
+        """
+        with self._store.read() as connection:
+            caller.require(connection, Right.KEEP_STORE, LAB)
+            if dry_run:
+                return self._told(connection)
+        done = self.sweep(at_once=True)
+        if done != Sweep():
+            with self._store.write() as connection:
+                note(connection, caller, "sweep", f"{done.jobs} jobs", team=LAB, now_s=self._clock.now_s())
+        return done
+
+    def sweep(self, *, at_once: bool = False, pause: Callable[[], object] = _go_on) -> Sweep:
+        """Archives and removes some of what is older than it is kept: up to `FILE_JOBS` jobs, and a few of all else.
+
+        Args:
+            at_once: Whether to write a file of few jobs too, and not to wait until a day's are there.
+            pause: Called between two transactions.
+
+        Raises:
+            MainspringError: As `collect`.
+        """
+        now_s = self._clock.now_s()
+        with self._store.read() as connection:
+            over = self._over(connection, now_s, FILE_JOBS)
+            fresh = not_archived(connection, over)
+            first_s = min((job.ended_s or 0.0 for job in jobs_by_id(connection, fresh).values()), default=now_s)
+        if len(fresh) < FILE_JOBS and not at_once and first_s > now_s - (self._keep.days + 1) * _DAY_S:
+            over = [job for job in over if job not in set(fresh)]
+            fresh = []
+        self._put_away(fresh, now_s, pause)
+        for some in chunks(over, _READ_AT_ONCE):
+            gone = False
+            while not gone:
+                pause()
+                with self._store.write() as connection:
+                    gone = remove_jobs(connection, some)
+        rows: dict[str, Any] = {}
+        for name, old in _old_rows(now_s - self._keep.days * _DAY_S).items():
+            pause()
+            with self._store.write() as connection:
+                rows[name] = connection.execute(sa.delete(old.column.table).where(old.column.in_(old.query))).rowcount
+        return Sweep(**rows, archived=len(fresh), jobs=len(over))
+
+    @property
+    def _archive(self) -> Archive:
+        return Archive(_open(self._objects_url))
+
+    def _over(self, connection: sa.Connection, now_s: float, limit: int) -> Sequence[JobId]:
+        """Returns jobs that are to leave: for their age, or because there are too many."""
+        aged = over_jobs(connection, before_s=now_s - self._keep.days * _DAY_S, limit=limit)
+        many = min(limit, beyond(connection, self._keep.jobs))
+        if len(aged) >= many:
+            return aged
+        return over_jobs(connection, before_s=now_s - DAYS_MIN * _DAY_S, limit=many)
+
+    def _put_away(self, fresh: Sequence[JobId], now_s: float, pause: Callable[[], object]) -> None:
+        """Writes a file of jobs to the archive, and where they are in it to the store."""
+        lives, newest = list[JobHistory](), 0
+        for some in chunks(fresh, _READ_AT_ONCE):
+            pause()
+            with self._store.read() as connection:
+                found = jobs_by_id(connection, some)
+                lives += [life_of(connection, found[job], now_s=now_s, lease_s=self._lease_s) for job in some]
+                newest = connection.execute(sa.select(sa.func.max(archives.c.number))).scalar_one() or 0
+        if lives:
+            file = self._archive.write([replace(life, archived=True) for life in lives], number=newest + 1)
+            with self._store.write() as connection:
+                if not_archived(connection, fresh) != fresh:
+                    raise Conflict("archive jobs", got="another sweep, which has some of them", next_step="try again")
+                note_archived(connection, lives, file, now_s)
+
+    def _told(self, connection: sa.Connection) -> Sweep:
+        """Returns what is to go."""
+        now_s = self._clock.now_s()
+        over = self._over(connection, now_s, TOLD_MAX)
+        rows: dict[str, Any] = {
+            name: len(connection.execute(old.query).all())
+            for name, old in _old_rows(now_s - self._keep.days * _DAY_S).items()
+        }
+        return Sweep(**rows, dry_run=True, archived=len(not_archived(connection, over)), jobs=len(over))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OldRows:
+    """A query of some rows of a table that are to go, by a column that names each."""
+
+    column: sa.Column[Any]
+    query: sa.Select[Any]
+
+
+def _old_rows(before_s: float) -> dict[str, _OldRows]:
+    """Returns rows that belong to no job and are from before a time: of each table, of its oldest few."""
+    told = sa.select(events.c.sequence, events.c.time_s).where(events.c.job_id.is_(None)).order_by(events.c.sequence)
+    made = sa.select(plans.c.number, plans.c.made_s).order_by(plans.c.number)
+    oldest, first = told.limit(_ROWS_AT_ONCE).subquery(), made.limit(_ROWS_AT_ONCE).subquery()
+    newest = sa.select(sa.func.max(plans.c.number)).scalar_subquery()  # Plans go on being numbered from there.
+    of_people = (tokens.c.attempt_id.is_(None), tokens.c.expires_s < before_s)
+    queries = {
+        "events": (events.c.sequence, sa.select(oldest.c.sequence).where(oldest.c.time_s < before_s)),
+        "plans": (plans.c.number, sa.select(first.c.number).where(first.c.made_s < before_s, first.c.number < newest)),
+        "tokens": (tokens.c.sha256, sa.select(tokens.c.sha256).where(*of_people).limit(_ROWS_AT_ONCE)),
+    }
+    return {name: _OldRows(column=column, query=query) for name, (column, query) in queries.items()}

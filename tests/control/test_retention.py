@@ -1,0 +1,177 @@
+"""What is over leaves the store for the archive, little by little, and nothing that counts is lost by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+
+from mainspring.control import LAB_ITSELF, Settings
+from mainspring.control.state.history import usage
+from mainspring.control.store.schema import allocations, array_ends, attempts, events, jobs, plans, tokens, whys
+from mainspring.domain.answers import JobHistory, NewHold, Submit, Sweep
+from mainspring.domain.errors import MainspringError, NotFound
+from mainspring.domain.ids import JobId, TeamName
+from mainspring.domain.job import LAB
+from mainspring.domain.life import JobState
+from mainspring.domain.retention import Retention
+from mainspring.domain.team import Team, TeamRole
+
+if TYPE_CHECKING:
+    from tests.control.conftest import World
+
+DAY_S = 86_400.0
+WEEK = Settings(keep=Retention(days=7))
+
+
+@pytest.fixture
+def lab(world: World) -> World:
+    world.restart(settings=WEEK)
+    world.control.people.set_team(Team(name=LAB))
+    return world
+
+
+def _finish(world: World, *wanted: JobId) -> None:
+    for job in wanted:
+        world.run(job)
+        world.succeed(job)
+
+
+def _rows(world: World) -> Mapping[str, int]:
+    tables = (jobs, attempts, allocations, array_ends, whys)
+    with world.control.store.read() as connection:
+        count = {
+            one.name: connection.execute(sa.select(sa.func.count()).select_from(one)).scalar_one() for one in tables
+        }
+        of_jobs = sa.select(sa.func.count()).select_from(events).where(events.c.job_id.is_not(None))
+        of_attempts = sa.select(sa.func.count()).select_from(tokens).where(tokens.c.attempt_id.is_not(None))
+        more = {"events": connection.execute(of_jobs), "tokens": connection.execute(of_attempts)}
+    return count | {name: found.scalar_one() for name, found in more.items()}
+
+
+def _accounts(world: World) -> tuple[Mapping[Any, float], ...]:
+    report = world.control.goodput_report()
+    with world.control.store.read() as connection:
+        used = usage(connection, world.clock.now_s())
+    return world.control.job_counts().states, {"attempts": report.attempts}, report.whole.seconds, used
+
+
+def _sweep(world: World) -> Sweep:
+    world.tick(2)
+    return replace(world.control.retention.sweep(at_once=True), plans=0, events=0, tokens=0)
+
+
+def test_job_that_left_the_store_has_the_same_history_and_counts_as_before(lab: World) -> None:
+    job, array = lab.submit(lab.spec("old")), lab.submit(lab.spec("many"), count=3)
+    members = [JobId(f"{array[:-1]}{index}") for index in range(3)]
+    _finish(lab, job, *members)
+    lives = {one: lab.control.retention.history(one) for one in (job, *members)}
+    assert [event.kind for event in lives[job].events][-2:] == ["attempt_ended", "job_moved"]
+    lab.clock.advance(8 * DAY_S)
+    told = _accounts(lab)
+    assert _sweep(lab) == Sweep(archived=3, jobs=3), "all but the first of the array, which has its spec"
+    assert _sweep(lab) == Sweep(archived=1, jobs=1)
+    assert _sweep(lab) == Sweep()
+    assert set(_rows(lab).values()) == {0}
+    for before, after in zip(told, _accounts(lab), strict=True):
+        assert after == pytest.approx(before, rel=1e-4)
+    for one, life in lives.items():
+        assert _times(lab.control.retention.history(one)) == _times(replace(life, archived=True))
+    assert lab.control.retention.history("old").job.id == job
+    with pytest.raises(NotFound, match="old"):
+        lab.control.job("old")
+    lab.submit()
+    assert lab.control.jobs()[0].spec.name == "job"
+
+
+def _times(life: JobHistory) -> tuple[Any, ...]:
+    return life.archived, life.events, life.job.state, life.job.spec, life.job.attempts, life.job.goodput
+
+
+def test_job_goes_on_after_one_that_left_the_store_and_strangers_do_not_see_it(lab: World) -> None:
+    for name in ("arms", "legs"):
+        lab.control.people.set_team(Team(name=TeamName(name), parent=LAB))
+    first = lab.submit(lab.spec("first", team=TeamName("arms")))
+    then = lab.submit(lab.spec("then", after=(first,)))
+    lab.control.steering.pause(then, NewHold())
+    _finish(lab, first)
+    lab.clock.advance(8 * DAY_S)
+    assert _sweep(lab).jobs == 1
+    lab.loop.resign()
+    lab.restart(settings=WEEK)
+    lab.control.steering.resume(then)
+    _finish(lab, then, lab.submit(lab.spec("later", after=(first,))))
+    assert lab.job(then).state is JobState.SUCCEEDED
+    people = {team: lab.control.people.caller(lab.token(TeamRole.MEMBER, team=team)) for team in ("arms", "legs")}
+    assert lab.control.retention.history("first", people["arms"]).job.id == first
+    with pytest.raises(NotFound, match="first"):
+        lab.control.retention.history("first", people["legs"])
+    with pytest.raises(NotFound, match="begins_from"):
+        lab.control.submit(Submit(spec=lab.spec("thief", team=TeamName("legs"), begins_from=first)), people["legs"])
+
+
+def test_what_goes_on_or_is_young_stays(lab: World) -> None:
+    array = lab.submit(lab.spec("many"), count=2)
+    lab.tick(2)
+    lab.control.steering.pause(JobId(f"{array[:-1]}1"), NewHold())
+    lab.tick(3)
+    _finish(lab, array)
+    lab.clock.advance(8 * DAY_S)
+    young = lab.submit(lab.spec("young"))
+    _finish(lab, young)
+    before = _rows(lab)
+    assert _sweep(lab) == Sweep()
+    assert _rows(lab) == before
+
+
+def test_more_jobs_than_are_kept_leave_in_the_order_they_ended(lab: World) -> None:
+    first, second = lab.submit(lab.spec("first")), lab.submit(lab.spec("second"))
+    _finish(lab, second, first)
+    lab.clock.advance(8 * DAY_S)
+    lab.restart(settings=Settings(keep=Retention(days=100, jobs=1)))
+    assert lab.control.retention.collect(dry_run=True) == Sweep(dry_run=True, archived=1, jobs=1)
+    assert _sweep(lab) == Sweep(archived=1, jobs=1)
+    assert _sweep(lab) == Sweep()
+    assert lab.control.retention.history("second").archived
+    assert not lab.control.retention.history("first").archived
+
+
+def test_archive_that_cannot_be_written_keeps_jobs_and_one_with_other_files_goes_on_behind_them(lab: World) -> None:
+    job = lab.submit()
+    _finish(lab, job)
+    lab.clock.advance(8 * DAY_S)
+    lab.objects.write_text("no folder")
+    before = _rows(lab)
+    with pytest.raises(MainspringError):
+        _sweep(lab)
+    assert _rows(lab) == before
+    lab.objects.unlink()
+    other = lab.objects / "history" / "000000000001.jsonl.zst"
+    other.parent.mkdir(parents=True)
+    other.write_bytes(b"of a store that went back")
+    assert _sweep(lab).archived == 1
+    assert lab.control.retention.history(job).archived
+    assert other.read_bytes() == b"of a store that went back"
+
+
+def test_plans_and_events_of_no_job_and_tokens_go_when_they_are_old(lab: World) -> None:
+    lab.token(TeamRole.MEMBER, days=1.0)
+    lab.control.pauses.pause_team(LAB, NewHold())
+    lab.control.pauses.resume_team(LAB)
+    _finish(lab, lab.submit(), lab.submit())
+    lab.clock.advance(10 * DAY_S)
+    told = lab.control.retention.collect(LAB_ITSELF, dry_run=True)
+    done = lab.control.retention.collect(LAB_ITSELF)
+    assert replace(told, dry_run=False) == done
+    assert (done.jobs, done.events, done.tokens) == (2, 2, 1)
+    with lab.control.store.read() as connection:
+        (number,) = connection.execute(sa.select(plans.c.number)).scalars()
+    lab.loop.resign()
+    lab.restart(settings=WEEK)
+    _finish(lab, lab.submit())
+    with lab.control.store.read() as connection:
+        assert connection.execute(sa.select(sa.func.max(plans.c.number))).scalar_one() > number
+    assert lab.control.people.audit(newest=True)[-1].action == "submit a job"
