@@ -17,6 +17,7 @@ PROGRAMS = {
     "server": "mainspring.app.server.server",
     "take-in": "mainspring.app.server.programs.take_in",
     "train": "mainspring.app.server.programs.train",
+    "try-users": "mainspring.app.server.programs.try_users",
 }
 
 

@@ -41,7 +41,7 @@ def sshd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
 def _found(tmp_path: Path, *, python: str = "") -> list[Finding]:
     shared = str(tmp_path / "shared")
     cluster = SlurmCluster(name=ClusterName("hall"), partitions=("main",), shared=shared, ssh="login", python=python)
-    return list(findings(cluster, controller="", certificate=""))
+    return list(findings(cluster, controller="", certificate="", run_as={}))
 
 
 def test_a_check_over_ssh_looks_at_everything_from_the_login_node(sshd: Sshd, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from mainspring.app.base.system import SystemClock
 from mainspring.app.sdk.lab import Lab, job
 from mainspring.app.server.engines import Engines, open_engine
 from mainspring.domain.codec import frame, unframe
-from mainspring.domain.errors import InvalidMessage, InvalidSpec, Unavailable
+from mainspring.domain.errors import InvalidMessage, Unavailable
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.life import JobState, ended
 from mainspring.domain.wire.trust import CERTIFICATE_VARIABLE
@@ -42,12 +42,6 @@ def slurm(folder: Path, **fields: str) -> SlurmCluster:
         refresh_s=1.0,
         **fields,  # type: ignore[arg-type]
     )
-
-
-def test_users_to_run_jobs_as_are_refused_beside_a_cluster_that_runs_all_under_one_account(tmp_path: Path) -> None:
-    Config(clusters=clusters(), run_as={"*": "nobody"})
-    with pytest.raises(InvalidSpec, match=r"run_as.*'slurm'"):
-        Config(clusters=(*clusters(), slurm(tmp_path)), run_as={"*": "nobody"})
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def lab(request: pytest.FixtureRequest, python: str) -> Iterator[Lab]:
         for path in (root, *root.rglob("*")):
             os.chown(path, pwd.getpwnam(user).pw_uid, -1)
         root.chmod(0o755)
-        _ms(lab, "up", "--port", "0", user=user)
+        ms(lab, "up", "--port", "0", user=user)
         try:
             for team in (*USERS, "strays"):
                 lab.set_team(team)
@@ -145,14 +145,14 @@ def _well(lab: Lab, view: JobView) -> JobView:
     return over
 
 
-def _lives(pid: int) -> bool:
+def lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-def _agent(starter: int) -> int:
+def agent_of(starter: int) -> int:
     """Returns the agent above a starter: its parent, or that of its sudo."""
     pid = starter
     while "agent" not in Path(f"/proc/{pid}/cmdline").read_text().split("\0"):
@@ -202,7 +202,7 @@ def test_a_job_of_another_user_reaches_nothing_of_the_server_or_of_other_teams(
         f"write {told['arena']}",
     ]
     tries += [f"found {runs}/*"]
-    agent = _agent(told["starter"])
+    agent = agent_of(told["starter"])
     guards = _children(agent)
     assert len(guards) > 1
     for pid in (server.pid, agent, told["starter"], told["pid"], *guards):
@@ -261,8 +261,8 @@ def test_a_killed_agent_leaves_nothing_of_ranks_of_another_user(lab: Lab, python
     until((open_folder / "told").exists, "the job to be under way")
     told = json.loads((open_folder / "told").read_text())
     (open_folder / "go").touch()
-    kill(_agent(told["starter"]))
-    until(lambda: not any(_lives(told[name]) for name in ("pid", "stray")), "its processes to end")
+    kill(agent_of(told["starter"]))
+    until(lambda: not any(lives(told[name]) for name in ("pid", "stray")), "its processes to end")
     until(lambda: not Path(told["secret"]).parent.exists(), "its secrets to go")
     until(lambda: not Path(told["socket"]).parent.exists(), "its folder to go")
     assert len(_well(lab, view).attempts) == 2
@@ -274,7 +274,7 @@ def test_teams_whose_jobs_run_as_different_users_may_both_have_people(lab: Lab) 
     lab.new_token(NewToken(holder="ada", team=TeamName("arms")))
     lab.new_token(NewToken(holder="bo", team=TeamName("vision")))
     lab.new_token(NewToken(holder="cy", team=TeamName("strays")))  # Who can submit nothing.
-    told = _ms(lab, "up") + _ms(lab, "cluster", "check", "alpha")
+    told = ms(lab, "up") + ms(lab, "cluster", "check", "alpha")
     assert ACCOUNT not in told
     assert told.count("Jobs run as users of their teams: games, nobody.") == 2
     lab.down()
@@ -296,16 +296,18 @@ def test_teams_whose_jobs_run_as_different_users_may_both_have_people(lab: Lab) 
         lab.set_team("thumbs", parent="arms")
 
 
-def _ms(lab: Lab, *words: str, user: str = "root") -> str:
+def ms(lab: Lab, *words: str, user: str = "root", variables: Mapping[str, str] | None = None) -> str:
+    """Returns what a command of ours says, as it is run by a user of this machine."""
     python = sys.executable if user == "root" else python_of_everybody()
+    home = {"MAINSPRING_HOME": str(lab.home.path)}
     done = subprocess.run(
         [python, "-c", "from mainspring.app.cli.main import main; main()", *words],
-        env={**os.environ, "MAINSPRING_HOME": str(lab.home.path), "COLUMNS": "200", "PYTHONPATH": LIBRARIES},
+        env={**os.environ, **home, "COLUMNS": "200", "PYTHONPATH": LIBRARIES, **(variables or {})},
         user=user,
         cwd="/",
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -318,7 +320,7 @@ def _ms(lab: Lab, *words: str, user: str = "root") -> str:
         ({"run_as": {"arms": "nobody-of-that-name"}}, "users of this machine", InvalidSpec),
         ({"run_as": {"*": "root"}}, "the server's own account", InvalidSpec),
         ({"run_as": {"arms": "nobody"}, "run_folder": "/proc/version"}, "/proc/version", Unavailable),
-        ({"run_as": {"arms": "nobody"}, "run_folder": "/root/.made-for-a-test"}, "no way to", Unavailable),
+        ({"run_as": {"arms": "nobody"}, "run_folder": "/root/.made-for-a-test"}, "Permission denied", Unavailable),
     ],
 )
 def test_a_server_that_cannot_run_jobs_as_its_configuration_says_does_not_start(
@@ -355,7 +357,7 @@ def test_a_server_without_a_rule_of_sudo_for_its_users_does_not_start_and_says_w
         for path in open_folder.rglob("*"):
             os.chown(path, pwd.getpwnam(SERVER).pw_uid, -1)
         with pytest.raises(AssertionError, match=rf"{SERVER} ALL=\(uucp\) NOPASSWD: ALL"):
-            _ms(lab, "up", "--port", "0", user=SERVER)
+            ms(lab, "up", "--port", "0", user=SERVER)
         assert lab.home.server() is None
 
 

@@ -120,20 +120,21 @@ def test_order_file_is_private_and_tells_the_agent_everything(machine: Machine) 
 def test_agents_are_told_the_user_of_the_nearest_team_and_a_folder_each_which_goes_when_they_end(
     machine: Machine, tmp_path: Path
 ) -> None:
-    users = JobUsers(run_as={"vla": "games", "lab": "nobody"}, folder=tmp_path / "runs")
+    folder = tmp_path / "runs"
+    users = JobUsers(run_as={"vla": "games", "lab": "nobody"}, folder=folder)
     engine = machine.engine(users=users)
     team, above = TeamName("arms"), TeamName("vla")
     engine.launch(replace(order(2), teams=(team, above, LAB)))
     told = [decode(AgentOrder, path.read_bytes()) for path in sorted(machine.root.glob("*/node-*/order.json"))]
     assert [one.run_as for one in told] == ["games"] * 2
     shared = [Path(one.shared_dir) for one in told]
-    assert {path.parent for path in shared} == {users.folder}
+    assert {path.parent for path in shared} == {folder}
     assert len(set(shared)) == 2
     for path in shared:
         (path / "job").mkdir(parents=True)
     engine.stop(NAME, grace_s=0.0)
     machine.ended(engine)
-    assert list(users.folder.iterdir()) == []
+    assert list(folder.iterdir()) == []
 
 
 def test_an_allocation_of_a_team_without_a_user_is_refused_where_teams_have_some(machine: Machine) -> None:

@@ -137,7 +137,15 @@ def test_a_kind_in_the_registry_is_checked_before_it_is_added(lab: Lab) -> None:
         _ms(lab, "add", "scratch", "paper", "--nodes", "1")
     assert lab.home.config().clusters == ()
     _ms(lab, "add", "scratch", "paper", "--nodes", "1", "--no-check")
-    assert [finding.name for finding in findings(PAPER, controller="", certificate="")] == ["paper", "pencil"]
+    assert [finding.name for finding in findings(PAPER, controller="", certificate="", run_as={})] == [
+        "paper",
+        "pencil",
+    ]
+
+
+def test_users_to_run_jobs_as_are_refused_beside_a_kind_that_runs_all_under_one_account(lab: Lab) -> None:
+    with pytest.raises(InvalidSpec, match=r"run_as.*'paper'"):
+        Config(clusters=(PAPER,), run_as={"*": "nobody"})
 
 
 @pytest.mark.slow

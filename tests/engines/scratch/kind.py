@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from mainspring.domain.codec import message
@@ -45,6 +45,7 @@ class ScratchCluster:
 class OpenScratch:
     cluster: ScratchCluster
     certificate: str
+    run_as: Mapping[str, str] = field(default_factory=dict)
 
 
 def open_scratch(cluster: ScratchCluster, context: EngineContext) -> Engine:

@@ -23,7 +23,7 @@ from mainspring.engines.slurm.cluster.config import SlurmCluster
 from mainspring.engines.slurm.setup import check_node
 from mainspring.engines.slurm.setup.check import SetUp
 from mainspring.engines.slurm.setup.check_node import Trial
-from mainspring.engines.slurm.setup.findings import STEPS, NodeAnswer
+from mainspring.engines.slurm.setup.findings import STEPS, NodeAnswer, NodeAsk
 from mainspring.testing.slurm import SlurmNodes, SlurmPartition, SlurmServer, slurm_missing
 
 real = pytest.mark.skipif(bool(slurm_missing()), reason=slurm_missing())
@@ -50,10 +50,10 @@ def _found(
     set_up = SetUp(
         cluster,
         Commands(cluster, {**os.environ, **server.environment, **(environment or {})}),
-        python=sys.executable,
+        ask=NodeAsk(
+            python=cluster.python or sys.executable, scratch=cluster.scratch, controller=controller, certificate=""
+        ),
         version=version("mainspring"),
-        controller=controller,
-        certificate="",
         clock=SystemClock(),
     )
     found = list(set_up.findings())

@@ -77,10 +77,10 @@ class Config:
         environment_passed: Variables of agents that jobs get beside the usual: names, or prefixes such as "HF_*".
         shared_account: Whether teams that share nothing else may run jobs under one account, and the server may be
             reached from elsewhere though jobs can do whatever it can.
-        run_as: The users of this machine that jobs run as, by team: the nearest of a team and those above it counts,
-            "*" stands for all others. Empty where jobs run under the server's own account.
-        run_folder: Absolute folder for what such jobs are handed, which these users can reach; "" for one of the home's
-            own below `RUN_FOLDERS`.
+        run_as: The users that jobs run as, by team: the nearest of a team and those above it counts, "*" stands for
+            all others. Empty where jobs run under the account of their agents.
+        run_folder: Absolute folder in which these users have theirs, on this machine; "" for one of the home's own
+            below `RUN_FOLDERS`.
         limits: What people, and teams without limits of their own, may have waiting.
         keep: What is kept at hand of what is over; what is older is archived, or removed.
         oidc: How people log in by a provider of identities; None where they have tokens alone.
@@ -163,7 +163,7 @@ def _wrong_users(config: Config) -> dict[str, tuple[bool, str, str]]:
     words = [*named.values(), *(team for team in named if team != EVERY_TEAM)]
     bad = [word for word in words if not _WORD.fullmatch(word)]
     got = f"cluster {sharing[0]!r}" if sharing else ", ".join(map(repr, bad))[:200]
-    wanted = "users by team, on a server of clusters whose agents can run jobs as other users: those of this machine"
+    wanted = "users by team, on a server of clusters whose agents can run jobs as other users"
     long = len(os.fsencode(folder)) > RUN_FOLDER_BYTES_MAX
     return {
         "run_as": (bool(sharing or bad) or len(named) > TEAMS_RUN_AS_MAX, got or f"{len(named)} teams", wanted),

@@ -154,7 +154,7 @@ class ClusterVerbs:
         certificate = self._lab.home.certificate(config)
         from mainspring.app.server import checking  # No other verb looks at a set-up.
 
-        yield from checking.findings(cluster, controller=url, certificate=certificate)
+        yield from checking.findings(cluster, controller=url, certificate=certificate, run_as=config.run_as)
 
     def add(
         self,

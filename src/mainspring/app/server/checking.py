@@ -15,14 +15,14 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mainspring.app.base.system import SystemClock
 from mainspring.domain.codec import decode, encode, from_plain, to_plain
 from mainspring.domain.errors import InvalidMessage
 from mainspring.domain.release import RELEASE, Skew, skew
-from mainspring.engines.common.kind import CheckResult, ClusterSettings, EngineContext, Finding
+from mainspring.engines.common.kind import CheckResult, ClusterSettings, EngineContext, Finding, JobUsers
 from mainspring.engines.registry import kind_named
 from mainspring.engines.remote.engine import ssh_words
 
@@ -39,6 +39,7 @@ class Ask:
         controller: Where its agents will call; "" while no server runs.
         certificate: What they are to trust there, as PEM text; "" for what the nodes trust.
         version: Of the Mainspring that asks.
+        run_as: The users that jobs run as, by team; empty where they run under the account of their agents.
     """
 
     kind: str = ""  # One that asks from another version may not say it, and is told that first.
@@ -46,33 +47,42 @@ class Ask:
     controller: str
     certificate: str
     version: str
+    run_as: Mapping[str, str] = field(default_factory=dict)
 
 
-def findings(cluster: ClusterSettings, *, controller: str, certificate: str) -> Iterator[Finding]:
+def findings(
+    cluster: ClusterSettings, *, controller: str, certificate: str, run_as: Mapping[str, str]
+) -> Iterator[Finding]:
     """Yields what a check finds, step by step.
 
     Args:
         controller: Where its agents will call; "" while no server runs.
         certificate: What they are to trust there, as PEM text.
+        run_as: The users that jobs run as, by team.
     """
     kind = kind_named(cluster.kind)
     hosting = kind.hosting(cluster) if kind.hosting else None
     if hosting is None or not hosting.ssh:
-        return _here(cluster, controller, certificate)
+        return _here(cluster, controller, certificate, run_as)
     ask = Ask(
         kind=cluster.kind,
         cluster=to_plain(cluster),
         controller=controller,
         certificate=certificate,
         version=RELEASE,
+        run_as=run_as,
     )
     return _far(ask, hosting.ssh, hosting.python or sys.executable)
 
 
-def _here(cluster: ClusterSettings, controller: str, certificate: str) -> Iterator[Finding]:
-    return kind_named(cluster.kind).check(
-        cluster, EngineContext(environment=os.environ, certificate=certificate, clock=SystemClock()), controller
+def _here(cluster: ClusterSettings, controller: str, certificate: str, run_as: Mapping[str, str]) -> Iterator[Finding]:
+    context = EngineContext(
+        environment=os.environ,
+        certificate=certificate,
+        users=JobUsers(run_as=run_as) if run_as else None,
+        clock=SystemClock(),
     )
+    return kind_named(cluster.kind).check(cluster, context, controller)
 
 
 def _far(ask: Ask, target: str, python: str) -> Iterator[Finding]:
@@ -115,7 +125,7 @@ def main() -> None:
     if skew(RELEASE, ask.version) is not Skew.BEYOND:
         _write(Finding(name=LOGIN, standing=CheckResult.OK, found=found))
         cluster: ClusterSettings = from_plain(kind_named(ask.kind).settings, ask.cluster)
-        for finding in _here(cluster, ask.controller, ask.certificate):
+        for finding in _here(cluster, ask.controller, ask.certificate, ask.run_as):
             _write(finding)
     else:
         fix = f"install mainspring=={ask.version} there"

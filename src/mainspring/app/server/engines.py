@@ -25,9 +25,13 @@ def open_engine(opening: Any) -> Engine:
     Args:
         opening: The first message from there, one of `openings`.
     """
-    return kind_named(opening.cluster.kind).engine(
-        opening.cluster, EngineContext(environment=os.environ, certificate=opening.certificate, clock=SystemClock())
+    context = EngineContext(
+        environment=os.environ,
+        certificate=opening.certificate,
+        users=JobUsers(run_as=opening.run_as) if opening.run_as else None,
+        clock=SystemClock(),
     )
+    return kind_named(opening.cluster.kind).engine(opening.cluster, context)
 
 
 @final
@@ -68,7 +72,11 @@ class Engines:
                 on=f"{cluster.name} over {hosting.ssh}" if hosting.ssh else cluster.name,
                 environment=context.environment_but_ours(),
             ),
-            kind.opening(cluster=cluster, certificate=context.certificate),
+            kind.opening(
+                cluster=cluster,
+                certificate=context.certificate,
+                run_as=context.users.run_as if context.users is not None else {},
+            ),
             clock=context.clock,
             call_s=hosting.call_s,
         )

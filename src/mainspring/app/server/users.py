@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pwd
 import stat
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from mainspring.app.base.home import Config, Home
 from mainspring.domain.errors import InvalidSpec, NotAllowed, Unavailable
-from mainspring.node.process.users import User, UserAccount
+from mainspring.engines.registry import kind_named
+from mainspring.node.process.users import troubles
 
 LOOK_S_MAX = 10.0  # A look at one path; a disk of others that hangs is told of then.
-TRIALS_AT_ONCE_MAX = 8  # Processes of users, a few tenths of a second each.
 # Bits of capabilities(7) that root needs to become other users, to see to their processes, and to end them.
 _CAPABILITIES = {1: "CAP_DAC_OVERRIDE", 5: "CAP_KILL", 6: "CAP_SETGID", 7: "CAP_SETUID", 19: "CAP_SYS_PTRACE"}
 _OTHERS, _WRITABLE, _SHARED = 0o077, 0o022, 0o1003
@@ -26,18 +24,13 @@ _ATTEMPTED = "start a server whose jobs run as other users"
 
 
 def require_users(home: Home, config: Config) -> None:
-    """Raises unless jobs can run as every user that `run_as` names; makes the folder that theirs lie in.
+    """Raises unless jobs can run as every user that `run_as` names, where this machine runs any; makes their folder.
 
     Raises:
         NotAllowed: The server may not run programs as a user; or others can look into its home.
         InvalidSpec: There is no such user, or it is root.
         Unavailable: A user cannot have a folder there, or somebody else could remove it.
     """
-    names = sorted(set(config.run_as.values()))
-    for name in names:
-        _require_user(name)
-    if os.geteuid() == 0:
-        _require_rights()
     mode = stat.S_IMODE(home.path.stat().st_mode)
     if mode & _OTHERS:
         raise NotAllowed(
@@ -47,11 +40,18 @@ def require_users(home: Home, config: Config) -> None:
             wanted="one that is its owner's alone",
             next_step=f"chmod -R go= {home.path}",
         )
-    folder = home.run_folder(config)
+    if any(kind_named(cluster.kind).here for cluster in config.clusters):
+        _require_users_here(home.run_folder(config), sorted(set(config.run_as.values())))
+
+
+def _require_users_here(folder: Path, names: Sequence[str]) -> None:
+    for name in names:
+        _require_user(name)
+    if os.geteuid() == 0:
+        _require_rights()
     _make(folder)
-    with ThreadPoolExecutor(TRIALS_AT_ONCE_MAX) as trials:
-        for _ in trials.map(lambda name: asyncio.run(_try(User.named(name), folder)), names):
-            pass
+    for error in troubles(names, folder).values():
+        raise error
 
 
 def without_python(config: Config) -> Sequence[str]:
@@ -59,21 +59,6 @@ def without_python(config: Config) -> Sequence[str]:
     if os.geteuid() != 0:
         return ()
     return [name for name in sorted(set(config.run_as.values())) if not _may(name, "-x", Path(sys.executable))]
-
-
-async def _try(user: User, folder: Path) -> None:
-    """Raises unless an agent could run ranks as a user."""
-    try:
-        account = await UserAccount.begun(user, folder / f"trial-{os.getpid()}-{user.name}")
-    except Unavailable as error:
-        raise Unavailable(
-            _ATTEMPTED,
-            on=f"user {user.name!r}",
-            got=f"no way to {folder}: {error.got}",
-            wanted="a folder that the user can go through, and all those above it",
-            next_step="name another under run_folder in config.yaml",
-        ) from error
-    await account.close()
 
 
 def _require_rights() -> None:

@@ -10,14 +10,19 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from hashlib import blake2s
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from mainspring.domain.errors import NotAllowed
+from mainspring.domain.fleet import LaunchOrder
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.ports import Clock, Engine
+from mainspring.domain.team import user_of
 from mainspring.domain.wire.trust import CERTIFICATE_VARIABLE
 
 AGENT_WORDS = ("-m", "mainspring", "agent")
+_NAME_BYTES = 8  # Half as many letters are needed to tell folders apart; sockets below them want short paths.
 
 
 class ClusterSettings(Protocol):
@@ -108,15 +113,42 @@ class AddOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobUsers:
-    """Whose jobs run as whom, where they do not run under the server's own account.
+    """Whose jobs run as whom, where they do not run under the account of their agents.
 
     Args:
         run_as: Users by team; see `domain.team.user_of`.
-        folder: Where their folders are: each of those users can go through it, and none can write there.
+        folder: Where theirs are on the server's machine: each of those users makes its own, and sees no other.
     """
 
     run_as: Mapping[str, str]
-    folder: Path
+    folder: Path | None = None
+
+    def of(self, order: LaunchOrder) -> str:
+        """Returns the user that an order's ranks run as.
+
+        Raises:
+            NotAllowed: Its team has none, nor has any above it.
+        """
+        user = user_of(self.run_as, order.teams)
+        if not user:
+            raise NotAllowed(
+                "launch an allocation",
+                on=f"team {order.teams[0]!r}",
+                got="no user to run its jobs as",
+                next_step="name one under run_as in config.yaml",
+            )
+        return user
+
+    @staticmethod
+    def folder_name(order: LaunchOrder, index: int, *, where: str) -> str:
+        """Returns a short name for the folder of a node's ranks, which nobody can guess who has not the token.
+
+        Args:
+            index: The node's place in the order.
+            where: What tells one cluster's from another's.
+        """
+        words, key = f"{where} {order.allocation} {index}", blake2s(order.token.encode()).digest()
+        return blake2s(words.encode(), digest_size=_NAME_BYTES, key=key).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +216,8 @@ class ClusterKind(Generic[Settings]):
         options: Of that command; every other field is set in the configuration.
         engine: Opens the engine where its commands are: in the server, or in a host.
         hosting: How a host of it is reached; None where it opens in the server, as one none of whose calls wait.
-        opening: The message that makes a host serve it: a codec's `message` with the fields `cluster` (the settings)
-            and `certificate`.
+        opening: The message that makes a host serve it: a codec's `message` with the fields `cluster` (the settings),
+            `certificate` and `run_as` (see `JobUsers`).
         steps: Names of what a check looks at, in their order; none where there is nothing to set up.
         check: Yields one finding a step, as soon as it is there; the text is the URL at which agents call the server.
         facts: How a cluster is set up, by label, for people; what is "" is left out. Durations are put in words by the

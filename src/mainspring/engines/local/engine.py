@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mainspring.domain.codec import decode
-from mainspring.domain.errors import DamagedData, InvalidMessage, NotAllowed, NotFound, nearest
+from mainspring.domain.errors import DamagedData, InvalidMessage, NotFound, nearest
 from mainspring.domain.fleet import (
     AgentExit,
     AgentOrder,
@@ -30,11 +30,10 @@ from mainspring.domain.fleet import (
 )
 from mainspring.domain.ids import AllocationId, NodeName
 from mainspring.domain.ports import Clock
-from mainspring.domain.team import user_of
 from mainspring.engines.common.kind import JobUsers
 from mainspring.engines.common.processes import Process, alive, ask_to_end, identify, kill_all
 from mainspring.engines.common.records import Claim, Ended, Launched, Records, StopAsked
-from mainspring.engines.common.users import remove_of, unguessable
+from mainspring.engines.common.users import remove_of
 from mainspring.engines.common.work_folder import read_rank, tidy
 from mainspring.engines.local.config import LocalCluster
 
@@ -204,21 +203,13 @@ class LocalEngine:
 
     def _user(self, order: LaunchOrder) -> str:
         """Returns the user that ranks run as, "" for their agents' own."""
-        user = user_of(self._users.run_as, order.teams) if self._users is not None else ""
-        if self._users is not None and not user:
-            raise NotAllowed(
-                "launch an allocation",
-                on=f"team {order.teams[0]!r}",
-                got="no user to run its jobs as",
-                next_step="name one under run_as in config.yaml",
-            )
-        return user
+        return self._users.of(order) if self._users is not None else ""
 
     def _shared_dir(self, order: LaunchOrder, index: int) -> str:
-        """Returns the folder of ranks of another user, of a name that nobody can guess who has not the token."""
         if self._users is None:
             return ""
-        return str(self._users.folder / unguessable(f"{self._records.root} {order.allocation} {index}", order.token))
+        assert self._users.folder is not None
+        return str(self._users.folder / self._users.folder_name(order, index, where=str(self._records.root)))
 
     def _spawn(self, order: LaunchOrder) -> None:
         folder = self._records.folder(order.allocation)

@@ -17,6 +17,7 @@ from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder, LogC
 from mainspring.domain.ids import AllocationId, NodeName
 from mainspring.domain.ports import Clock
 from mainspring.engines.common.hostlist import compress_hosts
+from mainspring.engines.common.kind import JobUsers
 from mainspring.engines.common.records import Claim
 from mainspring.engines.common.work_folder import read_rank
 from mainspring.engines.slurm.cluster.commands import Commands, Refused
@@ -50,17 +51,26 @@ class SlurmEngine:
         cluster: What the operator says of it.
         agent_command: Program and first words of an agent on its nodes; `--order <path>` is added.
         environment: Every variable an agent gets beside those of its node; Slurm's own commands get a few of them.
+        users: Whose ranks run as whom, None where all run under the account that submits them.
     """
 
     def __init__(
-        self, cluster: SlurmCluster, *, agent_command: tuple[str, ...], environment: Mapping[str, str], clock: Clock
+        self,
+        cluster: SlurmCluster,
+        *,
+        agent_command: tuple[str, ...],
+        environment: Mapping[str, str],
+        clock: Clock,
+        users: JobUsers | None = None,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
         self._folder = Folder(Path(cluster.shared))
         self._commands = Commands(cluster, environment)
         self._stock = Stock(cluster, self._commands, clock)
-        self._launching = Launching(cluster, self._stock, agent_command=agent_command, environment=environment)
+        self._launching = Launching(
+            cluster, self._stock, agent_command=agent_command, environment=environment, users=users
+        )
         self._mutex = threading.Lock()  # Over what is remembered; never held while a command runs.
         self._watched: dict[AllocationId, Watched] = {}
         self._looked = False
@@ -119,6 +129,7 @@ class SlurmEngine:
 
         Raises:
             NotFound: A node of the order does not exist here.
+            NotAllowed: Its team has no user for its ranks to run as.
             Unavailable: Slurm does not answer, or the folder cannot be used; what was submitted starts once at most.
         """
         attempted = f"launch {order.allocation}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
 from importlib.metadata import version
 
 from mainspring.domain.codec import message
@@ -18,7 +19,7 @@ from mainspring.engines.common.kind import (
     OptionForm,
 )
 from mainspring.engines.slurm.cluster.config import SlurmCluster
-from mainspring.engines.slurm.setup.findings import STEPS
+from mainspring.engines.slurm.setup.findings import STEPS, NodeAsk
 
 LOOKS_PER_REFRESH = 4  # Allocations change sooner than nodes do; see `SlurmCluster.refresh_s`.
 CALL_COMMANDS_MAX = 8  # Slurm commands in one call of its engine, at most: an inventory that refreshes all it knows.
@@ -29,10 +30,15 @@ _SECRETS = frozenset({"KRB5CCNAME", "SLURM_JWT"})
 
 @message("OpenSlurm")
 class OpenSlurm:
-    """Makes a host serve a Slurm cluster. Its agents are to trust the certificate, PEM text, if there is one."""
+    """Makes a host serve a Slurm cluster. Its agents are to trust the certificate, PEM text, if there is one.
+
+    Args:
+        run_as: The users that jobs run as, by team; empty where they run under the account that submits them.
+    """
 
     cluster: SlurmCluster
     certificate: str
+    run_as: Mapping[str, str] = field(default_factory=dict)
 
 
 def open_slurm(cluster: SlurmCluster, context: EngineContext) -> Engine:
@@ -50,7 +56,13 @@ def open_slurm(cluster: SlurmCluster, context: EngineContext) -> Engine:
     )
     if cluster.simulated:
         kept["JAX_PLATFORMS"] = "cpu"
-    return SlurmEngine(cluster, agent_command=(python, *AGENT_WORDS), environment=kept, clock=context.clock)
+    return SlurmEngine(
+        cluster,
+        agent_command=(python, *AGENT_WORDS),
+        environment=kept,
+        clock=context.clock,
+        users=context.users,
+    )
 
 
 def hosting(cluster: SlurmCluster) -> Hosting:
@@ -75,16 +87,15 @@ def check(cluster: SlurmCluster, context: EngineContext, controller: str) -> Ite
     from mainspring.engines.slurm.cluster.commands import Commands  # Nothing but a check looks at a set-up.
     from mainspring.engines.slurm.setup.check import SetUp
 
-    set_up = SetUp(
-        cluster,
-        Commands(cluster, context.environment),
-        python=sys.executable,
-        version=version("mainspring"),
+    ask = NodeAsk(
+        python=cluster.python or sys.executable,
+        scratch=cluster.scratch,
         controller=controller,
         certificate=context.certificate,
-        clock=context.clock,
+        users=tuple(sorted(set(context.users.run_as.values()))) if context.users is not None else (),
     )
-    return set_up.findings()
+    commands = Commands(cluster, context.environment)
+    return SetUp(cluster, commands, ask=ask, version=version("mainspring"), clock=context.clock).findings()
 
 
 def facts(cluster: SlurmCluster, in_words: Callable[[float], str]) -> Mapping[str, str]:
@@ -188,6 +199,7 @@ KIND = ClusterKind(
     engine=open_slurm,
     hosting=hosting,
     opening=OpenSlurm,
+    runs_as=True,
     steps=STEPS,
     check=check,
     facts=facts,

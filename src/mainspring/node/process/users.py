@@ -16,12 +16,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, final
 
 from mainspring.domain.codec import FRAME_HEADER_BYTES, frame, frame_length, unframe
-from mainspring.domain.errors import InvalidMessage, NotAllowed, Unavailable
+from mainspring.domain.errors import InvalidMessage, MainspringError, NotAllowed, Unavailable
 from mainspring.node.process.account import Account, Child, Guard, OwnAccount
 from mainspring.node.process.requests import (
     ANSWER_BYTES_MAX,
@@ -42,6 +43,7 @@ from mainspring.node.process.requests import (
 
 BEGIN_LIMIT_S = 30.0  # sudo may ask a directory of the site's, and a PAM module that is slow.
 END_LIMIT_S = 60.0  # As many files as code may have are removed in a few seconds, on a disk that works.
+TRIALS_AT_ONCE_MAX = 8  # Processes of users, a few tenths of a second each.
 SUDO = ("sudo", "-n", "-u")  # Never asks for a password.
 RULE = "{own} ALL=({user}) NOPASSWD: ALL"
 _ATTEMPTED = "run programs as their team's user"
@@ -286,7 +288,11 @@ class _Starter:
                 begun = await answers.next(Started)
         except (OSError, TimeoutError) as error:
             raise Unavailable(
-                _ATTEMPTED, on=f"user {self._user.name!r}", got=str(error) or "no answer", wanted="a folder to share"
+                _ATTEMPTED,
+                on=f"user {self._user.name!r}",
+                got=str(error) or "no answer",
+                wanted="a folder that the user can make, and go through all those above it",
+                next_step="name another place for it, as run_folder or scratch in config.yaml",
             ) from error
         finally:
             answers.close()
@@ -365,3 +371,24 @@ async def opened_account(user: str, folder: str, work: Path) -> Account:
     if user:
         return await UserAccount.begun(User.named(user), Path(folder))
     return OwnAccount(work)
+
+
+def troubles(names: Sequence[str], folder: Path) -> Mapping[str, MainspringError]:
+    """Returns why agents on this machine could not run ranks as which users, having tried.
+
+    Args:
+        names: The users.
+        folder: Where each is to have a folder of its own.
+    """
+    with ThreadPoolExecutor(TRIALS_AT_ONCE_MAX) as trials:
+        tried = trials.map(lambda name: asyncio.run(_trouble(name, folder)), names)
+        return {name: error for name, error in zip(names, tried, strict=True) if error is not None}
+
+
+async def _trouble(name: str, folder: Path) -> MainspringError | None:
+    try:
+        account = await UserAccount.begun(User.named(name), folder / f"mainspring-trial-{os.getpid()}-{name}")
+    except MainspringError as error:
+        return error
+    await account.close()
+    return None

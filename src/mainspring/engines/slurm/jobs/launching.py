@@ -10,6 +10,7 @@ from typing import final
 
 from mainspring.domain.codec import encode
 from mainspring.domain.fleet import AgentOrder, LaunchOrder
+from mainspring.engines.common.kind import JobUsers
 from mainspring.engines.slurm.cluster.config import SlurmCluster
 from mainspring.engines.slurm.cluster.hosts import CPU
 from mainspring.engines.slurm.cluster.inventory import Machine, Stock
@@ -44,6 +45,7 @@ class Launching:
     Args:
         agent_command: Program and first words of an agent on its nodes.
         environment: Every variable an agent gets beside those of its node.
+        users: Whose ranks run as whom, None where all run under the account that submits them.
     """
 
     def __init__(
@@ -53,12 +55,15 @@ class Launching:
         *,
         agent_command: tuple[str, ...],
         environment: Mapping[str, str],
+        users: JobUsers | None,
     ) -> None:
         self._cluster = cluster
         self._stock = stock
         self._agent_command = agent_command
         self._environment = environment_text(environment)
-        self._base = f"{cluster.scratch.rstrip('/')}/mainspring-{os.getuid()}"
+        self._users = users
+        self._scratch = cluster.scratch.rstrip("/")
+        self._base = f"{self._scratch}/mainspring-{os.getuid()}"
 
     def prepare(self, order: LaunchOrder, folder: str, *, now_s: float) -> Prepared:
         """Returns what to submit for an order.
@@ -68,6 +73,7 @@ class Launching:
 
         Raises:
             NotFound: A node of the order does not exist here.
+            NotAllowed: Its team has no user for its ranks to run as.
             Unavailable: Slurm does not answer.
         """
         cluster, stock = self._cluster, self._stock
@@ -87,6 +93,7 @@ class Launching:
             notice_s=cluster.notice_s if time_s is None else min(cluster.notice_s, time_s * NOTICE_PART_MAX),
         )
         hosts = [machines[index].name or "-" for index in tasks]
+        orders = [self._order(order, index, folder) for index in tasks]
         return Prepared(
             asked=Asked(
                 partitions=tuple(share.partition for share in shares),
@@ -101,8 +108,11 @@ class Launching:
                 at_s=now_s,
             ),
             files={
-                "orders.jsonl": "".join(f"{encode(self._order(order, index, folder)).decode()}\n" for index in tasks),
-                "agents": "".join(f"{index} {host}\n" for index, host in zip(tasks, hosts, strict=True)),
+                "orders.jsonl": "".join(f"{encode(each).decode()}\n" for each in orders),
+                "agents": "".join(
+                    f"{each.index} {host} {each.run_as} {each.shared_dir}\n"
+                    for each, host in zip(orders, hosts, strict=True)
+                ),
                 "environment": self._environment,
             },
             words=sbatch_words(submission, shares),
@@ -153,7 +163,12 @@ class Launching:
             token=order.token,
             work_dir=f"{self._base}/{order.allocation}-{index}",
             report_dir=f"{folder}/node-{index}",
+            run_as=self._users.of(order) if self._users is not None else "",
+            shared_dir=self._shared_dir(order, index) if self._users is not None else "",
         )
+
+    def _shared_dir(self, order: LaunchOrder, index: int) -> str:
+        return f"{self._scratch}/mainspring-{JobUsers.folder_name(order, index, where=self._cluster.shared)}"
 
 
 def _chips(milli: int) -> int:

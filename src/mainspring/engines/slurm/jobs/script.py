@@ -45,11 +45,11 @@ done"""
 _TASK = r"""
 folder=$1 base=$2 notice_s=$3 taken_s=$4 limit_s=$5 began_s=$(date +%s)
 shift 5
-line=0 index= child= asked=
-while read -r number host; do
+line=0 index= mine= child= asked=
+while read -r number host user theirs; do
   line=$((line + 1))
   if [ "$host" = "$SLURMD_NODENAME" ] || { [ "$host" = - ] && [ "$line" -eq $((SLURM_PROCID + 1)) ]; }; then
-    index=$number
+    index=$number mine=${user:+$user $theirs}
     break
   fi
 done < "$folder/agents"
@@ -64,11 +64,18 @@ exec >> "$node/agent.log" 2>&1
 say() { # Seconds the agent has, whole or not at all.
   echo "$1" > "$node/.grace" && mv -f "$node/.grace" "$node/grace"
 }
+gone() { # A work folder of an agent, and what it says that ranks' user may have left in one of its own.
+  user= theirs= as=
+  [ ! -e "$1/theirs" ] || read -r user theirs < "$1/theirs"
+  [ "$(id -u)" = 0 ] || as="sudo -n -u $user --"
+  [ -z "$user" ] || $as rm -rf -- "$theirs"
+  rm -rf "$1"
+}
 end() { # Exit code, words if the agent has none of its own; the code is said last but for tidying up.
   rm -f "$work/order.json"
   [ -z "$2" ] || printf '{"exit_code": %d, "reason": "%s"}' "$1" "$2" > "$node/exit.json"
   : > "$folder/over/$index.$1" || { sleep 1; : > "$folder/over/$index.$1"; }
-  [ ! -O "$base" ] || rm -rf "$work"
+  [ ! -O "$base" ] || gone "$work"
   exit "$1"
 }
 look() { # Seconds and words of a notice by Slurm itself, none when the word is to be read.
@@ -104,8 +111,9 @@ trap 'look "$taken_s" "asked the job to end: preempted, cancelled, or out of tim
 
 mkdir -p "$base"
 [ -O "$base" ] || end 1 "the scratch folder is not to be used on this node: somebody else made it, or it cannot be made"
-rm -rf "$work"
+gone "$work"
 mkdir "$work" || end 1 "the scratch folder cannot be used on this node"
+[ -z "$mine" ] || echo "$mine" > "$work/theirs"
 sed -n "$line{p;q;}" "$folder/orders.jsonl" > "$work/order.json" || end 1 "the order cannot be written on this node"
 # Libraries that see a Slurm job in their variables would take the ranks for its tasks.
 for name in $(env | sed -nE 's/^((SLURM|SBATCH|SRUN|PMI)[A-Za-z0-9_]*)=.*/\1/p'); do
@@ -129,7 +137,7 @@ child=$!
     other=${old##*/}
     other=${other%-*}
     for place in "${folder%/*}" "${folder%/*}/.ended"; do
-      [ ! -e "$place/$other/ended.json" ] || rm -rf "$old"
+      [ ! -e "$place/$other/ended.json" ] || gone "$old"
     done
   done
   while sleep LOOK_S; do kill -URG $$; done

@@ -25,7 +25,7 @@ from mainspring.engines.slurm.cluster.config import SlurmCluster
 from mainspring.engines.slurm.cluster.inventory import Ours, Stock
 from mainspring.engines.slurm.setup import check_node
 from mainspring.engines.slurm.setup.check_node import Trial, TrialJob
-from mainspring.engines.slurm.setup.findings import STEPS, in_words
+from mainspring.engines.slurm.setup.findings import STEPS, NodeAsk, in_words
 
 COMMANDS = ("sinfo", "squeue", "scontrol", "sbatch", "srun", "scancel")
 VERSION_MIN = (22, 5)
@@ -40,36 +40,17 @@ class SetUp:
     Args:
         cluster: As its operator describes it.
         commands: Runs Slurm's commands.
-        python: The interpreter of this machine, for nodes that are to have the same.
-        controller: Where agents will call; "" while no server runs.
-        certificate: What they are to trust there, as PEM text; "" for what the nodes trust.
+        ask: What one of its nodes is to answer.
+        version: Of the Mainspring here.
     """
 
-    def __init__(
-        self,
-        cluster: SlurmCluster,
-        commands: Commands,
-        *,
-        python: str,
-        version: str,
-        controller: str,
-        certificate: str,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, cluster: SlurmCluster, commands: Commands, *, ask: NodeAsk, version: str, clock: Clock) -> None:
         self._cluster = cluster
         self._commands = commands
         self._version = version
-        self._controller = controller
+        self._ask = ask
         self._clock = clock
-        self._job = TrialJob(
-            commands,
-            shared=Path(cluster.shared),
-            scratch=cluster.scratch,
-            python=cluster.python or python,
-            controller=controller,
-            certificate=certificate,
-            clock=clock,
-        )
+        self._job = TrialJob(commands, shared=Path(cluster.shared), ask=ask, clock=clock)
         self._config: dict[str, str] = {}
         self._inventory: Inventory | None = None
         self._trial = Trial()
@@ -99,8 +80,9 @@ class SetUp:
             lambda: check_node.folder_is_the_same(trial, self._cluster.shared),
             lambda: check_node.agent_can_start(trial, self._version),
             lambda: check_node.scratch_has_room(trial, scratch),
+            lambda: check_node.users_can_be(trial, self._ask.users),
             lambda: check_node.clocks_agree(trial),
-            lambda: check_node.server_answers(trial, self._controller),
+            lambda: check_node.server_answers(trial, self._ask.controller),
         )
         for name, look in zip(STEPS[len(here) :], on_node, strict=True):
             yield self._look(name, look, [] if trial.answer else ["test job"])

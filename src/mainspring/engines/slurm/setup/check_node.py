@@ -24,7 +24,7 @@ from mainspring.engines.common.kind import CheckResult, Finding
 from mainspring.engines.slurm.cluster.commands import Commands, Refused
 from mainspring.engines.slurm.cluster.queue import Stage, stage_of, state_words, waits_for
 from mainspring.engines.slurm.setup import probe
-from mainspring.engines.slurm.setup.findings import NodeAnswer
+from mainspring.engines.slurm.setup.findings import NodeAnswer, NodeAsk, in_words
 
 QUEUED_S_MAX = 60.0  # Where a node is free, a job gets its turn within a scheduling cycle: 30 s or 60 s by default.
 RUN_S_MAX = 60.0  # Python with an agent's libraries starts in 1 s; from a cold network file system in tens.
@@ -44,7 +44,7 @@ python={python}
 [ -r "$folder/asked" ] || exit {no_folder}
 (: > "$folder/output") 2> /dev/null || exit {no_write}
 [ -x "$python" ] || exit {no_python}
-exec "$python" - "$folder" {scratch} {url} > "$folder/output" 2>&1 <<'END'
+exec "$python" - "$folder" {scratch} {url} {users} > "$folder/output" 2>&1 <<'END'
 {probe}END
 """
 
@@ -79,29 +79,13 @@ class TrialJob:
 
     Args:
         commands: Runs Slurm's commands.
-        scratch: The scratch folder on the node.
-        python: The interpreter on the node.
-        controller: Where an agent would call; "" to call nobody.
-        certificate: What it would trust there, as PEM text; "" for what the node trusts.
+        ask: What the node is to answer.
     """
 
-    def __init__(
-        self,
-        commands: Commands,
-        *,
-        shared: Path,
-        scratch: str,
-        python: str,
-        controller: str,
-        certificate: str,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, commands: Commands, *, shared: Path, ask: NodeAsk, clock: Clock) -> None:
         self._commands = commands
         self._shared = shared
-        self._scratch = scratch
-        self._python = python
-        self._controller = controller
-        self._certificate = certificate
+        self._ask = ask
         self._clock = clock
 
     def run(self, words: Sequence[str]) -> Trial:
@@ -124,7 +108,7 @@ class TrialJob:
 
     def _run(self, folder: Path, words: Sequence[str]) -> Trial:
         (folder / "asked").write_text(folder.name)
-        (folder / "certificate.pem").write_text(self._certificate)
+        (folder / "certificate.pem").write_text(self._ask.certificate)
         begun_s, begun_at_s = self._clock.now_s(), self._clock.monotonic_s()
         facts = self._over(self._submit(folder, words))
         waited_s = self._clock.monotonic_s() - begun_at_s
@@ -153,9 +137,10 @@ class TrialJob:
     def _submit(self, folder: Path, words: Sequence[str]) -> str:
         script = _SCRIPT.format(
             folder=shlex.quote(str(folder)),
-            python=shlex.quote(self._python),
-            scratch=shlex.quote(self._scratch),
-            url=shlex.quote(self._controller),
+            python=shlex.quote(self._ask.python),
+            scratch=shlex.quote(self._ask.scratch),
+            url=shlex.quote(self._ask.controller),
+            users=shlex.join(self._ask.users),
             no_folder=_NO_FOLDER,
             no_write=_NO_WRITE,
             no_python=_NO_PYTHON,
@@ -196,7 +181,7 @@ class TrialJob:
 
     def _excuse(self, code: int) -> tuple[str, str]:
         """Returns what the script's own exit codes mean, and what to do about it."""
-        shared, python = self._shared, self._python
+        shared, python = self._shared, self._ask.python
         return {
             _NO_FOLDER: (f"the node does not see {shared}", f"mount {shared} on every node, or name one that is"),
             _NO_WRITE: (f"the node may not write to {shared}", "let this account write there from the nodes too"),
@@ -278,6 +263,30 @@ def scratch_has_room(trial: Trial, folder: str) -> Finding:
             fix=f"make room, or name a folder with --scratch that has {SCRATCH_BYTES_MIN / 1e9:.0f} GB",
         )
     return Finding(name=name, standing=CheckResult.OK, found=found)
+
+
+def users_can_be(trial: Trial, users: Sequence[str]) -> Finding:
+    """Returns whether agents can run ranks as the users of their teams.
+
+    Args:
+        users: By name; none where ranks run under the account that submits jobs.
+    """
+    name, answer = "users on a node", _answer(trial)
+    if not users:
+        return Finding(name=name, standing=CheckResult.OK, found="ranks run under the account that submits jobs")
+    if answer.agent_error:
+        return Finding(name=name, standing=CheckResult.SKIPPED, found="waits for: Mainspring on a node")
+    if answer.users:
+        first = answer.users[0]
+        found = f"{first.user}: {first.found}"
+        more = [trouble.user for trouble in answer.users[1:]]
+        return Finding(
+            name=name,
+            standing=CheckResult.FAILED,
+            found=f"{found}; and {in_words(more)}" if more else found,
+            fix=f"on every node, {first.fix}" if first.fix else "see that sudo works there without a password",
+        )
+    return Finding(name=name, standing=CheckResult.OK, found=f"{answer.node} runs ranks as {in_words(users)}")
 
 
 def clocks_agree(trial: Trial) -> Finding:

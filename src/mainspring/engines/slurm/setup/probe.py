@@ -2,7 +2,8 @@
 
 Nothing of Mainspring is imported before it is looked for: this runs under whatever Python the node has. What is then
 looked for are the node's own modules, the ones its agents will use.
-Arguments: the job's folder in the shared one, the scratch folder, the controller's URL. Answers in `answer.json` there.
+Arguments: the job's folder in the shared one, the scratch folder, the controller's URL, and the users that ranks are to
+run as. Answers in `answer.json` there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,6 +20,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 CALL_S = 10.0  # As long as an agent waits for the controller.
+USERS_S = 40.0  # A trial takes a fraction of a second, several at once; a job of the check has a minute.
 
 
 def agent() -> dict[str, object]:
@@ -69,6 +72,18 @@ def server(url: str, certificate: str) -> dict[str, object]:
     return said
 
 
+def users(names: list[str], scratch: str) -> list[object]:
+    """Returns what keeps agents from running ranks as which users, as an agent would here."""
+    if not names:
+        return []
+    words = [sys.executable, "-P", "-m", "mainspring", "try-users", scratch, *names]
+    try:
+        tried = subprocess.run(words, capture_output=True, text=True, timeout=USERS_S, check=True)
+        return list(json.loads(tried.stdout))
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return [{"user": ", ".join(names), "found": str(getattr(error, "stderr", None) or error), "fix": ""}]
+
+
 def _read(folder: str, name: str) -> str:
     with open(os.path.join(folder, name), encoding="utf-8") as file:
         return file.read()
@@ -76,10 +91,11 @@ def _read(folder: str, name: str) -> str:
 
 def main() -> None:
     """Answers."""
-    folder, scratch_folder, url = sys.argv[1:4]
+    folder, scratch_folder, url, *names = sys.argv[1:]
     asked, certificate = _read(folder, "asked"), _read(folder, "certificate.pem")
     said = {"asked": asked, "node": os.environ.get("SLURMD_NODENAME", ""), "python": sys.version.split()[0]}  # noqa: TID251  (Slurm says it nowhere else)
     answer = {**said, **agent(), **room(scratch_folder), **server(url, certificate)}
+    answer["users"] = [] if answer["agent_error"] else users(names, scratch_folder)
     answer["time_s"] = time.time()  # noqa: TID251  (the clock that is being looked at)
     draft = os.path.join(folder, ".answer.json")
     with open(draft, "w", encoding="utf-8") as file:
