@@ -76,6 +76,9 @@ k(place, kind, detail) AS (VALUES
   (4, 'job_moved', '{"before":"running","after":"stopping","reason":"its ranks have ended"}'),
   (5, 'job_moved', '{"before":"stopping","after":"succeeded","reason":"all ranks ended well"}'))
 SELECT :since_s + i + 500 * place, kind, 'job-past-' || i, detail FROM n, k"""
+COUNTS_SQL = """
+INSERT INTO tallies (owner, team, jobs, letters, succeeded)
+SELECT owner, team, 0, 0, count(*) FROM jobs GROUP BY owner, team"""
 PIECE = 100_000
 
 
@@ -92,6 +95,8 @@ def seed(url: str, count: int, teams: int) -> None:
             connection.execute(sa.text(EVENTS_SQL), given)
         spent_s = time.monotonic() - begun_s
         print(f"\r{first + PIECE:,} of {count:,} ended jobs after {spent_s:.0f} s", end="", file=sys.stderr, flush=True)
+    with store.engine.begin() as connection:
+        connection.execute(sa.text(COUNTS_SQL))
     with store.engine.connect() as connection:
         connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("ANALYZE")
     print(file=sys.stderr)

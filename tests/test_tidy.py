@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from mainspring.domain.release import RELEASE
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "mainspring"
@@ -86,6 +89,12 @@ def test_repository_names_no_path_of_one_machine() -> None:
         path for path in _tracked("*") if path.suffix in {".py", ".md", ".toml", ".txt"} and path != Path(__file__)
     ]
     assert not [str(path) for path in texts if home.search(path.read_text())]
+
+
+def test_release_is_the_one_of_the_package_and_has_news() -> None:
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    news = re.findall(r"(?m)^## (\S+)$", (ROOT / "CHANGELOG.md").read_text())
+    assert (RELEASE, news[0]) == (stated, stated)
 
 
 def test_packages_hold_few_files() -> None:

@@ -28,10 +28,11 @@ from mainspring.domain.wire.events.leads import CheckpointDurableEvent, Generati
 from mainspring.objects import Access, ObjectStore, check_grants, open_store
 from mainspring.objects.sts import RoleSessions
 from tests.app.conftest import clusters, halted, kill, kinds, until
-from tests.app.test_run_as import COUNTER, LIBRARIES, USERS, python
+from tests.app.test_run_as import COUNTER, python
 from tests.data.catalog.s3 import CEPH, CEPH_MISSING, ROLE, SECRET, Role, Server, moto, rados_gateway
 from tests.node.conftest import make_rig
 from tests.node.rig import JOB, Rig
+from tests.users import LIBRARIES, USERS
 
 __all__ = ["make_rig", "python"]
 URL = "s3://lab/objects"

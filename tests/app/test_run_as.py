@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
-import mainspring
 from mainspring.app.base.home import Config
 from mainspring.app.render.tables import ACCOUNT
 from mainspring.app.sdk.lab import Lab, job
@@ -25,11 +26,10 @@ from mainspring.domain.job import JobSpec
 from mainspring.domain.life import JobState, ended
 from mainspring.domain.wire.events.leads import CheckpointDurableEvent, GenerationResumedEvent
 from tests.app.conftest import clusters, halted, kill, kinds, until
+from tests.users import LIBRARIES, RULES, SERVER, USERS, python_of_everybody, sudo_rule
 
-ROOT = "needs root: sudo python -m pytest tests/app/test_run_as.py"
-USERS = {"arms": "games", "vision": "nobody"}  # Of every Linux system; nothing else of theirs runs in a test.
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 SECRET = "the password of team arms"
-LIBRARIES = os.pathsep.join([str(Path(mainspring.__file__).parents[1]), *filter(os.path.isabs, sys.path[1:])])
 COUNTER = (Path(__file__).parent / "counter.py").read_text()
 VICTIM = """
 import json, os, subprocess, sys, threading
@@ -44,7 +44,7 @@ session.snapshot(1, [Block.whole("number", np.ones(1000))], {})
 Path("mine").write_text("work of team arms")
 stray = subprocess.Popen(["sleep", "1000"], start_new_session=True)
 told = {
-    "pid": os.getpid(), "stray": stray.pid, "agent": os.getppid(),
+    "pid": os.getpid(), "stray": stray.pid, "starter": os.getppid(),
     "work": os.getcwd(), "secret": os.environ["REGISTRY_FILE"],
     "socket": os.environ["MAINSPRING_SOCKET"], "arena": session._arena._path,
     "is": [os.getresuid(), os.getresgid(), os.getgroups()],
@@ -91,32 +91,9 @@ print(json.dumps({"uid": os.getuid(), "came": came}))
 """
 
 
-def _python() -> str:
-    """Returns an interpreter with our libraries that users of the tests can run, "" where there is none."""
-    for program in (sys.executable, f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}"):
-        words = ["sh", "-c", f"exec {program} -c 'import mainspring, numpy'"]
-        tried = subprocess.run(
-            words,
-            cwd="/",
-            env={"PYTHONPATH": LIBRARIES},
-            user="nobody",
-            extra_groups=(),
-            capture_output=True,
-            check=False,
-        )
-        if not tried.returncode:
-            return program
-    return ""
-
-
 @pytest.fixture(scope="module")
 def python() -> str:
-    if os.geteuid() != 0:
-        pytest.skip(ROOT)
-    found = _python()
-    if not found:
-        pytest.skip(f"needs an interpreter and this package where user nobody can read them: not {sys.executable}")
-    return found
+    return python_of_everybody()
 
 
 @pytest.fixture
@@ -127,13 +104,19 @@ def open_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.fixture
-def lab(python: str, tmp_path: Path) -> Iterator[Lab]:
-    with tempfile.TemporaryDirectory(prefix="runs-", dir="/tmp") as runs:
-        lab = Lab(tmp_path / "home")
-        lab.home.write_config(Config(clusters=clusters(), run_as=USERS, run_folder=f"{runs}/made"))
-        os.chmod(runs, 0o755)
-        lab.up(port=0)
+@pytest.fixture(params=["root", "sudo"])
+def lab(request: pytest.FixtureRequest, python: str) -> Iterator[Lab]:
+    """Gives a server whose jobs run as other users: it is root, or an ordinary user whom a rule of sudo lets do so."""
+    with ExitStack() as closing:
+        closing.enter_context(sudo_rule()) if request.param == "sudo" else None
+        root = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="lab-", dir="/tmp")))
+        lab = Lab(root / "home")
+        lab.home.write_config(Config(clusters=clusters(), run_as=USERS, run_folder=f"{root}/runs"))
+        user = SERVER if request.param == "sudo" else "root"
+        for path in (root, *root.rglob("*")):
+            os.chown(path, pwd.getpwnam(user).pw_uid, -1)
+        root.chmod(0o755)
+        _ms(lab, "up", "--port", "0", user=user)
         try:
             for team in (*USERS, "strays"):
                 lab.set_team(team)
@@ -167,6 +150,14 @@ def _lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def _agent(starter: int) -> int:
+    """Returns the agent above a starter: its parent, or that of its sudo."""
+    pid = starter
+    while "agent" not in Path(f"/proc/{pid}/cmdline").read_text().split("\0"):
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid
 
 
 def _children(pid: int) -> list[int]:
@@ -203,9 +194,7 @@ def test_a_job_of_another_user_reaches_nothing_of_the_server_or_of_other_teams(
         f"look {path}" for path in (home, runs, told["work"], Path(told["secret"]).parent, Path(told["socket"]).parent)
     ]
     tries += [f"remove {path}" for path in (told["socket"], *mine, home / "token")]
-    tries += [
-        f"make {path}" for path in (home / "x", runs / "x", Path(told["socket"]).parent / "x", Path(told["work"], "x"))
-    ]
+    tries += [f"make {path}" for path in (home / "x", Path(told["socket"]).parent / "x", Path(told["work"], "x"))]
     tries += [
         f"call {told['socket']}",
         f"call {told['socket']}.files",
@@ -213,10 +202,10 @@ def test_a_job_of_another_user_reaches_nothing_of_the_server_or_of_other_teams(
         f"write {told['arena']}",
     ]
     tries += [f"found {runs}/*"]
-    processes = {"server": server.pid, "agent": told["agent"], "victim": told["pid"]}
-    guards = [child for child in _children(told["agent"]) if child != told["pid"]]
-    assert guards
-    for pid in (*processes.values(), *guards):
+    agent = _agent(told["starter"])
+    guards = _children(agent)
+    assert len(guards) > 1
+    for pid in (server.pid, agent, told["starter"], told["pid"], *guards):
         tries += [f"read /proc/{pid}/{name}" for name in ("environ", "mem", "maps")]
         tries += [f"look /proc/{pid}/{name}" for name in ("fd", "cwd")]
         tries += [f"end {pid}", f"trace {pid}"]
@@ -272,7 +261,7 @@ def test_a_killed_agent_leaves_nothing_of_ranks_of_another_user(lab: Lab, python
     until((open_folder / "told").exists, "the job to be under way")
     told = json.loads((open_folder / "told").read_text())
     (open_folder / "go").touch()
-    kill(told["agent"])
+    kill(_agent(told["starter"]))
     until(lambda: not any(_lives(told[name]) for name in ("pid", "stray")), "its processes to end")
     until(lambda: not Path(told["secret"]).parent.exists(), "its secrets to go")
     until(lambda: not Path(told["socket"]).parent.exists(), "its folder to go")
@@ -280,6 +269,7 @@ def test_a_killed_agent_leaves_nothing_of_ranks_of_another_user(lab: Lab, python
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("lab", ["root"], indirect=True)
 def test_teams_whose_jobs_run_as_different_users_may_both_have_people(lab: Lab) -> None:
     lab.new_token(NewToken(holder="ada", team=TeamName("arms")))
     lab.new_token(NewToken(holder="bo", team=TeamName("vision")))
@@ -306,10 +296,20 @@ def test_teams_whose_jobs_run_as_different_users_may_both_have_people(lab: Lab) 
         lab.set_team("thumbs", parent="arms")
 
 
-def _ms(lab: Lab, *words: str) -> str:
-    command = [sys.executable, "-c", "from mainspring.app.cli.main import main; main()", *words]
-    environment = {**os.environ, "MAINSPRING_HOME": str(lab.home.path), "COLUMNS": "200"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
+def _ms(lab: Lab, *words: str, user: str = "root") -> str:
+    python = sys.executable if user == "root" else python_of_everybody()
+    done = subprocess.run(
+        [python, "-c", "from mainspring.app.cli.main import main; main()", *words],
+        env={**os.environ, "MAINSPRING_HOME": str(lab.home.path), "COLUMNS": "200", "PYTHONPATH": LIBRARIES},
+        user=user,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,6 @@ def _ms(lab: Lab, *words: str) -> str:
         ({"run_as": {"*": "root"}}, "the server's own account", InvalidSpec),
         ({"run_as": {"arms": "nobody"}, "run_folder": "/proc/version"}, "/proc/version", Unavailable),
         ({"run_as": {"arms": "nobody"}, "run_folder": "/root/.made-for-a-test"}, "no way to", Unavailable),
-        ({"run_as": {"arms": "nobody"}, "run_folder": "/tmp"}, "nobody else can write", Unavailable),
     ],
 )
 def test_a_server_that_cannot_run_jobs_as_its_configuration_says_does_not_start(
@@ -335,6 +334,83 @@ def test_a_server_that_cannot_run_jobs_as_its_configuration_says_does_not_start(
         lab.down()
         with suppress(FileNotFoundError):
             Path("/root/.made-for-a-test").rmdir()
+
+
+def test_a_folder_whose_entries_others_can_remove_is_no_folder_for_jobs(
+    python: str, open_folder: Path, tmp_path: Path
+) -> None:
+    lab = Lab(tmp_path / "home")
+    lab.home.write_config(Config(clusters=clusters(), run_as=USERS, run_folder=f"{open_folder}/runs"))
+    open_folder.chmod(0o777)
+    with pytest.raises(Unavailable, match="write only their own"):
+        lab.up(port=0)
+
+
+def test_a_server_without_a_rule_of_sudo_for_its_users_does_not_start_and_says_which(
+    python: str, open_folder: Path
+) -> None:
+    with sudo_rule():
+        lab = Lab(open_folder / "home")
+        lab.home.write_config(Config(clusters=clusters(), run_as={"*": "uucp"}, run_folder=f"{open_folder}/runs"))
+        for path in open_folder.rglob("*"):
+            os.chown(path, pwd.getpwnam(SERVER).pw_uid, -1)
+        with pytest.raises(AssertionError, match=rf"{SERVER} ALL=\(uucp\) NOPASSWD: ALL"):
+            _ms(lab, "up", "--port", "0", user=SERVER)
+        assert lab.home.server() is None
+
+
+@pytest.mark.slow
+def test_commands_of_the_page_set_up_a_server_whose_jobs_run_as_users_by_a_rule_of_sudo(python: str) -> None:
+    section = PAGE.read_text().partition("## Jobs as users of their teams")[2].partition("\n## ")[0]
+    blocks = dict(re.findall(r"```(\w[^\n]*)\n(.*?)```", section, re.DOTALL))
+    users = ["mainspring", *re.findall(r"for user in (.*);", blocks["sh admin"])[0].split()]
+    made = [RULES / "mainspring", Path("/srv/mainspring")]
+    if shutil.which("sudo") is None or any(path.exists() for path in made) or not {*users}.isdisjoint(_everybody()):
+        pytest.skip("needs sudo (apt-get install sudo), and a machine without the users and files of the page")
+    try:
+        _sh(blocks["sh admin"], {"PATH": f"{os.environ['PATH']}:/usr/sbin"}, "root")
+        server = pwd.getpwnam("mainspring")
+        home = Path(server.pw_dir, ".mainspring")
+        home.mkdir(mode=0o700)
+        (home / "config.yaml").write_text(blocks["yaml"])
+        command = home / "bin" / "ms"
+        command.parent.mkdir()
+        command.write_text(f"#!{python}\nfrom mainspring.app.cli.main import main\nmain()\n")
+        command.chmod(0o700)
+        for path in (home, *home.rglob("*")):
+            os.chown(path, server.pw_uid, server.pw_gid)
+        environment = {"HOME": server.pw_dir, "PATH": f"{command.parent}:{os.defpath}", "PYTHONPATH": LIBRARIES}
+        try:
+            told = _sh(blocks["sh mainspring"], environment, "mainspring")
+        finally:
+            _sh("ms down", environment, "mainspring")
+        assert "lab-vla" in told.splitlines()
+        assert "Jobs run as users of their teams: lab-others, lab-vision, lab-vla." in told
+    finally:
+        for user in users:
+            subprocess.run(["userdel", "--remove", user], check=False, capture_output=True)
+        made[0].unlink(missing_ok=True)
+        shutil.rmtree(made[1], ignore_errors=True)
+
+
+def _everybody() -> set[str]:
+    return {user.pw_name for user in pwd.getpwall()}
+
+
+def _sh(script: str, environment: Mapping[str, str], user: str) -> str:
+    done = subprocess.run(
+        ["bash", "-c", f"set -eux -o pipefail\n{script}"],
+        env=environment,
+        cwd="/",
+        user=user,
+        extra_groups=(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-4_000:]
+    return done.stdout
 
 
 def test_a_home_that_others_can_look_into_is_no_home_for_jobs_of_other_users(python: str, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from mainspring.domain import answers
 from mainspring.domain.codec import decode, encode
 from mainspring.domain.job import JobSpec
+from mainspring.domain.release import RELEASE, RELEASE_HEADER
 from mainspring.domain.team import TeamRole
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class Api:
 
     def __init__(self, world: World, url: str) -> None:
         self.world = world
-        self.http = httpx.Client(base_url=url, trust_env=False)
+        self.http = httpx.Client(base_url=url, trust_env=False, headers={RELEASE_HEADER: RELEASE})
         self.admin, self.member, self.viewer = (
             {"Authorization": f"Bearer {world.token(role)}"}
             for role in (TeamRole.ADMIN, TeamRole.MEMBER, TeamRole.VIEWER)

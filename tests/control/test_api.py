@@ -17,17 +17,20 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 from tests.control.calling import Api, Served
+from tests.domain.test_release import BEYOND, NEWER
 
 from mainspring.control.api_load import REQUESTS_MAX
 from mainspring.control.loop.loop import Step
+from mainspring.control.service.agents import UNKNOWN_KEPT_MAX
 from mainspring.domain import answers, codec, wire
-from mainspring.domain.codec import MESSAGE_BYTES_MAX, decode, encode
+from mainspring.domain.codec import MESSAGE_BYTES_MAX, decode, encode, to_plain
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.fleet import LogChunk
 from mainspring.domain.goodput import Goodput, TimeUse
 from mainspring.domain.ids import AllocationId, ChipName, TeamName
 from mainspring.domain.job import LAB, JobSpec, Option, Role
 from mainspring.domain.life import AttemptState, JobState
+from mainspring.domain.release import RELEASE, RELEASE_HEADER
 from mainspring.domain.team import Team, TeamRole
 from mainspring.domain.wire.events.jobs import JobSubmittedEvent
 from mainspring.testing import FakeEngine
@@ -161,6 +164,46 @@ def test_agents_register_and_report_over_http(api: Api) -> None:
     assert api.world.job(job.id).state is JobState.SUCCEEDED
     again = api.http.post("/v1/agents/heartbeat", content=encode(beat), headers=headers)
     assert decode(wire.HeartbeatReply, again.content).fenced
+
+
+@pytest.mark.parametrize("release", [NEWER, RELEASE, BEYOND])
+def test_unknown_words_of_a_lead_are_kept_and_never_acted_on_if_it_is_newer_and_refused_if_not(
+    api: Api, release: str
+) -> None:
+    job = api.submit(api.world.spec())
+    api.world.run(job.id)
+    order = next(iter(api.world.orders_of(job.id).values()))
+    headers = {"Authorization": f"Bearer {order.token}", RELEASE_HEADER: release}
+    events = [{"sequence": n, "time_s": 1.0, "kind": "job_danced", "detail": {"to": "a waltz"}} for n in range(1, 300)]
+    said = [to_plain(api.world.last_beat) | new for new in ({"outcome": "hibernated"}, {"events": events})]
+    first, answer = (api.http.post("/v1/agents/heartbeat", content=json.dumps(beat), headers=headers) for beat in said)
+    told = [event for event in api.world.control.events(job.id) if event.kind == "unknown"]
+    if release == NEWER:
+        assert "'hibernated'" in str(told.pop(0).told)
+        assert decode(wire.HeartbeatReply, answer.content).acknowledged == 299
+        assert len(told) == UNKNOWN_KEPT_MAX - 1
+        assert "'job_danced', which this one does not know: to a waltz" in str(told[0].told)
+        assert api.world.control.job(job.id).state is JobState.RUNNING
+    else:
+        problems = api.problem(first, 400), api.problem(answer, 400)
+        assert {problem.error for problem in problems} == {"OtherRelease" if release == BEYOND else "InvalidMessage"}
+        for problem, word in zip(problems, ("hibernated", "job_danced"), strict=True):
+            assert (f"Mainspring {BEYOND}" if release == BEYOND else word) in problem.detail
+        assert not told
+
+
+@pytest.mark.parametrize("path", ["/v1/whoami", "/v1/health"])
+def test_a_caller_too_far_from_this_release_is_refused_whatever_it_asks(api: Api, path: str) -> None:
+    for release, status in ((BEYOND, 400), ("three", 400), (NEWER, 200)):
+        answer = api.http.get(path, headers=api.member | {RELEASE_HEADER: release})
+        assert (answer.status_code, answer.headers[RELEASE_HEADER]) == (status, RELEASE)
+
+
+def test_a_newer_caller_of_what_is_not_there_yet_is_told_which_end_to_upgrade(api: Api) -> None:
+    problems = [
+        api.problem(api.http.get("/v1/dances", headers={RELEASE_HEADER: release}), 404) for release in (NEWER, RELEASE)
+    ]
+    assert [problem.next_step for problem in problems] == [f"upgrade the server, which is of release {RELEASE}", ""]
 
 
 def test_goodput_over_http_adds_up_for_a_job_a_team_a_cluster_and_everything(api: Api) -> None:

@@ -39,7 +39,11 @@ class Served:
 
 @pytest.fixture
 def served(lab: Lab) -> Served:
-    server, control, url = lab.server("first", Impatient)
+    return _served(lab, Impatient)
+
+
+def _served(lab: Lab, connection: type[BoundedConnection]) -> Served:
+    server, control, url = lab.server("first", connection)
     server.start()
     made = control.people.new_token(NewToken(holder="ada"))
     return Served(address=("127.0.0.1", int(url.rpartition(":")[2])), secret=made.secret)
@@ -138,7 +142,8 @@ def test_of_too_many_that_wait_one_gives_way(served: Served) -> None:
 
 
 @pytest.mark.slow
-def test_bodies_on_their_way_count_among_a_callers_requests(served: Served) -> None:
+def test_bodies_on_their_way_count_among_a_callers_requests(lab: Lab) -> None:
+    served = _served(lab, BoundedConnection)
     with ExitStack() as held:
         lines = [held.enter_context(socket.create_connection(served.address)) for _ in range(REQUESTS_MAX + 1)]
         for line in lines:

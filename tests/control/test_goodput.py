@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.control.living import SWIFT, ask, begin, come, live
 
+from mainspring.control.state.history import Spending, usage
+from mainspring.control.state.ledgers import DAY_S
+from mainspring.control.store.schema import UNCOUNTED, accounts, attempts, charges
 from mainspring.control.store.settings import Settings
+from mainspring.domain.answers import GoodputReport
 from mainspring.domain.errors import Conflict, NotFound
 from mainspring.domain.fleet import LaunchOrder
 from mainspring.domain.goodput import Goodput, TimeUse
@@ -122,6 +128,47 @@ def test_report_counts_every_attempt_by_team_and_by_cluster(world: World) -> Non
         world.control.goodput_report(team=TeamName("vison"))
     with pytest.raises(NotFound, match="west"):
         world.control.goodput_report(cluster=ClusterName("wets"))
+
+
+@pytest.mark.slow
+def test_accounts_say_what_looking_at_every_attempt_says(world: World) -> None:
+    """Also of a part of a day; and what teams used and spent is the same."""
+    world.clock.advance(DAY_S - world.clock.now_s() % DAY_S - 3_600.0)  # Late in the evening.
+    begun_s = world.clock.now_s()
+    budget = (Team(name=LAB, dollars_max=1e6),)
+    world.control.people.set_team(budget[0])
+    for name, wait_s in (("evening", 1_800.0), ("night", 7_200.0), ("morning", 7_200.0)):
+        begin(world, job := world.submit(world.spec(name, replicas=4)))
+        world.clock.advance(wait_s)
+        world.beat(job, seconds={"productive": 40.0})
+        world.succeed(job)
+    begin(world, world.submit(world.spec("runs")))
+
+    def seen() -> tuple[list[GoodputReport], Mapping[TeamName, float], Mapping[TeamName, float]]:
+        now_s, spending = world.clock.now_s(), Spending()
+        reports = [
+            world.control.goodput_report(since_s=since_s, cluster=ClusterName("west"))
+            for since_s in (0.0, begun_s, begun_s + 60.0, begun_s + DAY_S)
+        ]
+        with world.control.store.read() as connection:
+            spending.reach(connection, budget, now_s)
+            return reports, usage(connection, now_s), spending.totals(budget, (), now_s)
+
+    reports, used, spent = seen()
+    with world.control.store.write() as connection:
+        assert connection.execute(sa.select(sa.func.count()).select_from(attempts).where(UNCOUNTED)).scalar_one() == 1
+        for table in (accounts, charges):
+            connection.execute(sa.delete(table))
+        connection.execute(sa.update(attempts).values(counted=False))
+    again, used_again, spent_again = seen()
+    assert [report.attempts for report in reports] == [4, 4, 3, 0]
+    for one, other in zip(reports, again, strict=True):
+        assert (one.attempts, sorted(one.teams)) == (other.attempts, sorted(other.teams))
+        assert one.whole.seconds == pytest.approx(other.whole.seconds)
+        assert one.whole.waited_s == pytest.approx(other.whole.waited_s)
+    assert used == pytest.approx(used_again)
+    assert spent == pytest.approx(spent_again)
+    assert spent[LAB] > 0.0
 
 
 HAPPENINGS = st.lists(

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from mainspring.control import Caller, Settings
 from mainspring.control.store.records import JOB_LIVE
 from mainspring.control.store.schema import jobs, tallies
+from mainspring.control.store.tallies import counts_of_arrays
 from mainspring.domain.answers import RecordingClaim, Submit, SubmitBatch
 from mainspring.domain.errors import LimitReached, MainspringError, NotAllowed
-from mainspring.domain.ids import TeamName
+from mainspring.domain.ids import JobId, TeamName
 from mainspring.domain.job import LAB
 from mainspring.domain.life import AttemptState
 from mainspring.domain.team import Team, TeamRole, WaitingLimits
@@ -116,8 +117,19 @@ def test_tallies_are_what_counting_finds_whatever_jobs_go_through(teams: World) 
         with teams.control.store.read() as connection:
             counted = (jobs.c.owner, jobs.c.team, sa.func.count(), sa.func.sum(sa.func.length(jobs.c.spec)))
             live = sa.select(*counted).where(jobs.c.state.in_(JOB_LIVE)).group_by(jobs.c.owner, jobs.c.team)
-            kept = sa.select(tallies).where(sa.or_(tallies.c.jobs != 0, tallies.c.letters != 0))
+            held = (tallies.c.owner, tallies.c.team, tallies.c.jobs, tallies.c.letters)
+            kept = sa.select(*held).where(sa.or_(tallies.c.jobs != 0, tallies.c.letters != 0))
             assert sorted(map(tuple, connection.execute(kept))) == sorted(map(tuple, connection.execute(live)))
+            for column, some in ((jobs.c.owner, ("", "ada", "bo")), (jobs.c.team, (ARMS, VISION, LAB))):
+                for one in some:
+                    told = teams.control.job_counts(**{column.name: one}).states  # type: ignore[arg-type]
+                    assert told == states_of(connection, column == one)
+            first = JobId(array)
+            assert counts_of_arrays(connection, [first])[first] == states_of(connection, jobs.c.array_id == first)
+
+    def states_of(connection: sa.Connection, which: sa.ColumnElement[bool]) -> dict[str, int]:
+        query = sa.select(jobs.c.state, sa.func.count().label("size")).where(which).group_by(jobs.c.state)
+        return {row.state: row.size for row in connection.execute(query)}
 
     ada, bo = person("ada"), person("bo")
     ends = teams.submit()

@@ -29,7 +29,7 @@ from mainspring.domain.life import AllocationState, AttemptState, JobState
 
 READ_APART = {
     JobRecord: {"spec", "submit_key"},
-    AttemptRecord: {"ranks", "at_risk"},
+    AttemptRecord: {"ranks", "at_risk", "counted"},
     AllocationRecord: {"part", "chips", "released"},
 }
 MAPPED: list[tuple[type, RowMapping[Any], sa.Table]] = [

@@ -120,6 +120,10 @@ def test_a_lead_may_tell_what_is_its_to_tell_and_no_more(event: type[KnownEvent]
             decode(LeadEvent, told)
 
 
-def test_a_kind_longer_than_a_column_is_refused_of_a_lead() -> None:
-    with pytest.raises(InvalidMessage):
-        decode(LeadEvent, encode({"sequence": 1, "time_s": 1.0, "kind": "x" * 33}))
+def test_a_kind_that_nobody_knows_is_shown_of_a_newer_lead_and_refused_of_another() -> None:
+    told = decode(LeadEvent, encode({"sequence": 7, "time_s": 1.0, "kind": "x" * 99, "detail": {"step": 3}}))
+    shown = told.known(newer=True)
+    assert (shown.sequence, shown.kind, shown.detail) == (7, "unknown", {"word": "x" * 64, "words": "step 3"})
+    assert shown.known(newer=False) == shown
+    with pytest.raises(InvalidMessage, match="xxx"):
+        told.known(newer=False)

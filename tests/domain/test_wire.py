@@ -12,6 +12,7 @@ from mainspring.domain import errors, wire
 from mainspring.domain.answers import error_of, problem_of
 from mainspring.domain.codec import FRAME_HEADER_BYTES, frame, message, unframe, wire_name
 from mainspring.domain.errors import InvalidMessage, MainspringError
+from mainspring.domain.release import RELEASE
 
 SRC = Path(wire.__file__).parents[2]
 RANK = "Hello NextGeneration StepReport SnapshotBegin SnapshotCommit RestoreRequest FetchPieces ResultReport"
@@ -34,15 +35,20 @@ PEOPLE += " Why JobCounts AuditLine Health HealthCheck NewSecret NewToken Person
 PEOPLE += " TokenView RecordingClaim WaitingUse Blocked Login LoginOffer"
 PEOPLE += " HoldView NewHold NewPriority NewSize NodeView PlanLine Verdict"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenSlurm"
+STARTER = """
+BeginStarter BindSocket Exited Made NotDone RemovePath SignalProcess StartProcess Started UnpackCode WriteFiles
+"""
 ERRORS = "MainspringError InvalidInput InvalidSpec ImpossibleJob InvalidMessage DamagedData NotFound Conflict"
-ERRORS += " IllegalTransition KeyReused LimitReached NotAllowed Unavailable StorageFull Busy TooManyRequests"
+ERRORS += (
+    " IllegalTransition KeyReused LimitReached NotAllowed Unavailable StorageFull Busy TooManyRequests OtherRelease"
+)
 
 
 def test_names_of_messages_are_those_that_peers_and_files_of_other_versions_know() -> None:
     written = [
         name for path in sorted(SRC.rglob("*.py")) for name in re.findall(r'(?m)^@message\("(.+)"\)$', path.read_text())
     ]
-    assert sorted(written) == sorted(f"{RANK} {NODE} {CONTROLLER} {PEOPLE} {ENGINES}".split())
+    assert sorted(written) == sorted(f"{RANK} {NODE} {CONTROLLER} {PEOPLE} {ENGINES} {STARTER}".split())
 
 
 def test_names_of_errors_are_those_that_peers_of_other_versions_know() -> None:
@@ -60,7 +66,7 @@ def test_no_name_of_a_class_travels() -> None:
 
     assert wire_name(Renamed) == "TestOnly.First"
     body = frame(Renamed(step=1))[FRAME_HEADER_BYTES:]
-    assert json.loads(body) == {"type": "TestOnly.First", "version": 1, "body": {"step": 1}}
+    assert json.loads(body) == {"type": "TestOnly.First", "version": 1, "release": RELEASE, "body": {"step": 1}}
     assert unframe(body, Renamed) == Renamed(step=1)
 
 

@@ -23,6 +23,7 @@ from mainspring.domain.errors import Conflict, MainspringError, NotFound, Unavai
 from mainspring.domain.fleet import AllocationPhase
 from mainspring.domain.ids import AllocationId, ClusterName, NodeName
 from mainspring.domain.ports import Clock
+from mainspring.domain.release import RELEASE
 from mainspring.engines.common.nonblocking import NonBlockingEngine
 from mainspring.engines.remote.connection import HostCommand
 from mainspring.engines.remote.engine import RETRY_S, RemoteEngine, ssh_words
@@ -186,14 +187,15 @@ def test_what_a_login_shell_prints_first_is_passed_over(far: Make, banner: str) 
         ("echo 'This account is closed.'", "exit status 0: This account is closed."),
         ("yes no", "bytes that hold no greeting"),
         ("echo mainspring-engine-host 999 9.9.9; cat", "Mainspring 9.9.9, whose messages are of version 999"),
-        ("echo mainspring-engine-host 1 9.9.9; echo 'You have mail.'; cat >&2", "got 1500476704 bytes"),
-        ("echo mainspring-engine-host 1 9.9.9; printf '\\0\\0\\0\\4nope'; cat >&2", "wanted UTF-8 JSON"),
+        ("echo mainspring-engine-host 1 {RELEASE}; echo 'You have mail.'; cat >&2", "got 1500476704 bytes"),
+        ("echo mainspring-engine-host 1 {RELEASE}; printf '\\0\\0\\0\\4nope'; cat >&2", "wanted UTF-8 JSON"),
+        ("echo mainspring-engine-host 1 9.9.9; cat", "Mainspring 9.9.9; wanted Mainspring"),
         ("python-that-is-not-there", "not found"),
     ],
 )
 def test_what_is_no_host_is_told_in_its_own_words(far: Make, script: str, words: str) -> None:
     with pytest.raises(Unavailable) as raised:
-        far(*shell(script)).inventory()
+        far(*shell(script.replace("{RELEASE}", RELEASE))).inventory()
     assert words in str(raised.value)
 
 

@@ -83,9 +83,9 @@ class SlurmLab:
         """Returns what happened to a job, for messages."""
         return "\n".join(f"{event.time_s:.2f} {event.kind} {event.detail}" for event in self.lab.events(name))
 
-    def check(self, name: str, steps: int = STEPS) -> JobView:
+    def check(self, name: str, steps: int = STEPS, *, wait_s: float = 90.0) -> JobView:
         """Waits for a job to succeed, and sees that no step of it was lost or doubled; returns it."""
-        view = self.lab.wait(name, timeout_s=90)
+        view = self.lab.wait(name, timeout_s=wait_s)
         assert view.state is JobState.SUCCEEDED, view.reason
         for rank in range(RANKS):
             number = np.array([float(rank + 1)])

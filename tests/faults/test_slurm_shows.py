@@ -26,6 +26,8 @@ CHIPS = {PINNED: 3, DELEGATED: RANKS, BESIDE: RANKS}
 @pytest.fixture
 def slurm(lab: SlurmLab) -> SlurmLab:
     """Gives the lab once the controller knows that all of it is free, whatever the test before has done to it."""
+    for view in lab.lab.ps():
+        lab.lab.stop(view.id)
     free = "the controller to know that all is free"
     until(lambda: all(lab.free(cluster) >= chips for cluster, chips in CHIPS.items()), free, wait_s=150)
     return lab
@@ -86,7 +88,7 @@ def test_job_that_loses_a_whole_machine_goes_on_elsewhere(slurm: SlurmLab) -> No
         kill(pid)
     slurm.open("machine", 30)
     try:
-        view = slurm.check("machine")
+        view = slurm.check("machine", wait_s=200.0)
     finally:
         slurm.server.start_node(rank.node)
     assert rank.node not in view.attempts[-1].nodes, slurm.story("machine")
@@ -135,7 +137,7 @@ def preempt(slurm: SlurmLab) -> str:
 def test_job_preempted_by_somebody_elses_saves_in_time_and_goes_on_in_another_cluster(slurm: SlurmLab) -> None:
     slurm.lab.run(slurm.counting("preempted", ["a100", "v5e@0.5"], 30))
     before = slurm.halted("preempted", 30).attempts[-1]
-    assert before.cluster == DELEGATED
+    assert before.cluster == DELEGATED, slurm.story("preempted")
     theirs = preempt(slurm)
     try:
         until(lambda: AgentLeavingEvent.kind in kinds(slurm.lab, "preempted"), "the notice to arrive")

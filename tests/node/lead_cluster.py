@@ -80,7 +80,7 @@ class Cluster:
 
     @property
     def instant(self) -> effects.Instant:
-        return self.attempt.instant
+        return effects.Instant(now_s=self.agenda.clock.now_s(), monotonic_s=self.agenda.now_s)
 
     def after(self, seconds: float, do: Callable[[], object]) -> None:
         self.agenda.after(seconds, do)

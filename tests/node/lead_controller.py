@@ -83,6 +83,7 @@ class StandInController(Controller):
         assert sum(beat.seconds.values()) <= node_s * (1 + 1e-9), "the ledger never books too much"
         heard = self.heard.setdefault(beat.epoch, [])
         heard += [event for event in beat.events if event.sequence > len(heard)]
+        assert not isinstance(beat.outcome, wire.Unknown), "the lead is of this release"
         self.outcome = beat.outcome
         return wire.HeartbeatReply(acknowledged=len(heard), gone=self._gone())
 

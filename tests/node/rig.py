@@ -18,6 +18,7 @@ from mainspring.domain import codec, wire
 from mainspring.domain.fleet import AgentExit, AgentOrder
 from mainspring.domain.ids import AllocationId, AttemptId, JobId, NodeName, RoleName
 from mainspring.domain.job import Code
+from mainspring.domain.release import RELEASE, RELEASE_HEADER
 from mainspring.domain.wire.events.leads import GenerationResumedEvent, GenerationSteppingEvent, ResultEvent
 
 from .program import ROWS, digest_of, expected_rows
@@ -101,6 +102,7 @@ class Rig:
                 data = codec.encode(reply) if reply is not None and not refused else b"the attempt is over"
                 self.send_response(409 if refused else 200 if reply is not None else 503)
                 self.send_header("Content-Length", str(len(data)))
+                self.send_header(RELEASE_HEADER, RELEASE)
                 self.end_headers()
                 self.wfile.write(data)
 

@@ -24,13 +24,13 @@ from mainspring.node.code import unpack_code
 from mainspring.node.coordinator import Coordinators, connections
 from mainspring.node.probe import PROBE_FILE, probe
 from mainspring.node.process import guard as guard_program
+from mainspring.node.process.account import OwnAccount
 from mainspring.node.process.guard import SOCKET_VARIABLE
 from mainspring.node.process.limits import find_limits
 from mainspring.node.process.ranks import (
     EXIT_NOT_STARTED,
     LAST_WORDS_BYTES,
     WRITE_LIMIT_S,
-    Guard,
     RankLog,
     RankProcess,
 )
@@ -73,21 +73,34 @@ def put_code(store: ObjectStore, *members: tuple[str, bytes]) -> str:
     return f"blake3:{digest}"
 
 
+def unpacked(store: ObjectStore, code: Code, work: Path) -> Path:
+    work.mkdir()
+
+    async def life() -> Path:
+        account = OwnAccount(work)
+        try:
+            return await unpack_code(store, code, work, account)
+        finally:
+            await account.close()
+
+    return asyncio.run(life())
+
+
 def test_code_unpacked_lies_in_its_folder(store: ObjectStore, tmp_path: Path) -> None:
-    root = unpack_code(store, Code(tree=put_code(store, ("pkg/train.py", b"print(1)"))), tmp_path / "work")
+    root = unpacked(store, Code(tree=put_code(store, ("pkg/train.py", b"print(1)"))), tmp_path / "work")
     assert (root / "pkg" / "train.py").read_bytes() == b"print(1)"
 
 
 def test_code_of_a_job_without_files_is_an_empty_folder(store: ObjectStore, tmp_path: Path) -> None:
-    assert list(unpack_code(store, Code(), tmp_path / "work").iterdir()) == []
+    assert list(unpacked(store, Code(), tmp_path / "work").iterdir()) == []
 
 
 @pytest.mark.parametrize("folder", ["..", "pkg/../..", "absent", "pkg/train.py"])
 def test_unpack_with_a_folder_that_is_not_inside_is_refused(store: ObjectStore, tmp_path: Path, folder: str) -> None:
     tree = put_code(store, ("pkg/train.py", b"print(1)"))
-    assert unpack_code(store, Code(tree=tree, folder="pkg"), tmp_path / "work").name == "pkg"
+    assert unpacked(store, Code(tree=tree, folder="pkg"), tmp_path / "work").name == "pkg"
     with pytest.raises(InvalidInput, match="folder"):
-        unpack_code(store, Code(tree=tree, folder=folder), tmp_path / "other")
+        unpacked(store, Code(tree=tree, folder=folder), tmp_path / "other")
 
 
 @pytest.mark.parametrize("name", ["../escaped", "/etc/escaped"])
@@ -95,7 +108,7 @@ def test_code_that_would_write_outside_its_folder_is_refused_or_kept_inside(
     store: ObjectStore, tmp_path: Path, name: str
 ) -> None:
     try:
-        root = unpack_code(store, Code(tree=put_code(store, (name, b"x"))), tmp_path / "work")
+        root = unpacked(store, Code(tree=put_code(store, (name, b"x"))), tmp_path / "work")
     except InvalidInput:
         root = tmp_path / "work" / "code"
     assert not (tmp_path / "work" / "escaped").exists()
@@ -107,12 +120,12 @@ def test_code_whose_bytes_are_not_its_name_is_damaged(store: ObjectStore, tmp_pa
     good = put_code(store, ("a", b"a")).removeprefix("blake3:")
     store.put(f"code/{'0' * 64}.tar.gz", store.get(f"code/{good}.tar.gz"))
     with pytest.raises(DamagedData):
-        unpack_code(store, Code(tree="blake3:" + "0" * 64), tmp_path / "work")
+        unpacked(store, Code(tree="blake3:" + "0" * 64), tmp_path / "work")
 
 
 def test_code_that_is_not_stored_says_to_submit_again(store: ObjectStore, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="submit the job again"):
-        unpack_code(store, Code(tree="blake3:" + "0" * 64), tmp_path / "work")
+        unpacked(store, Code(tree="blake3:" + "0" * 64), tmp_path / "work")
 
 
 # ---------------------------------------------------------------- output
@@ -177,35 +190,39 @@ def test_rank_log_on_a_disk_that_hangs_makes_the_rank_wait_once_and_says_what_it
 
 
 @pytest.fixture
-def guard(tmp_path: Path) -> Iterator[Guard]:
-    made = Guard(str(tmp_path))
+def account(tmp_path: Path) -> Iterator[OwnAccount]:
+    made = OwnAccount(tmp_path)
     yield made
-    made.close()
+    asyncio.run(made.close())
 
 
-async def started(guard: Guard, folder: Path, *command: str, variables: Mapping[str, str] | None = None) -> RankProcess:
+async def started(
+    account: OwnAccount, folder: Path, *command: str, variables: Mapping[str, str] | None = None
+) -> RankProcess:
     socket = str(folder / "1.sock")
-    process = RankProcess(guard, RankLog(folder / "rank-0.log", bytes_max=1 << 20), socket, None)
+    process = RankProcess(account, RankLog(folder / "rank-0.log", bytes_max=1 << 20), socket, None)
     environment = {**os.environ, SOCKET_VARIABLE: socket, **(variables or {})}
     await process.start(command, environment=environment, folder=folder)
     return process
 
 
-def test_rank_that_ends_takes_along_a_child_that_left_its_group(guard: Guard, tmp_path: Path) -> None:
+def test_rank_that_ends_takes_along_a_child_that_left_its_group(account: OwnAccount, tmp_path: Path) -> None:
     note = tmp_path / "child"
     script = f"setsid sh -c 'echo $$ > {note}; exec sleep 1000' & while [ ! -s {note} ]; do sleep 0.01; done; exit 3"
 
     async def life() -> None:
-        process = await started(guard, tmp_path, "sh", "-c", script)
+        process = await started(account, tmp_path, "sh", "-c", script)
         assert await process.ended() == 3
 
     asyncio.run(life())
     assert gone(int(note.read_text()))
 
 
-def test_rank_whose_program_does_not_exist_ends_with_the_shells_code_and_says_so(guard: Guard, tmp_path: Path) -> None:
+def test_rank_whose_program_does_not_exist_ends_with_the_shells_code_and_says_so(
+    account: OwnAccount, tmp_path: Path
+) -> None:
     async def life() -> None:
-        process = await started(guard, tmp_path, "/absent/program")
+        process = await started(account, tmp_path, "/absent/program")
         assert await process.ended() == EXIT_NOT_STARTED
         assert "/absent/program" in process.last_words
 
@@ -214,12 +231,12 @@ def test_rank_whose_program_does_not_exist_ends_with_the_shells_code_and_says_so
 
 @pytest.mark.parametrize("lasting", [True, False])
 def test_rank_that_a_signal_ends_is_known_to_be_doomed_as_it_then_ends(
-    guard: Guard, tmp_path: Path, lasting: bool
+    account: OwnAccount, tmp_path: Path, lasting: bool
 ) -> None:
     script = "echo words; exec sleep 1000" if lasting else "echo words; exit 7"
 
     async def life() -> None:
-        process = await started(guard, tmp_path, "sh", "-c", script)
+        process = await started(account, tmp_path, "sh", "-c", script)
         doomed = asyncio.create_task(process.doomed())
         await until(lambda: process.log.last_words == "words")
         assert not lasting or not doomed.done()
@@ -233,11 +250,11 @@ def test_rank_that_a_signal_ends_is_known_to_be_doomed_as_it_then_ends(
 
 
 @pytest.mark.slow
-def test_rank_that_floods_its_output_is_slowed_and_the_agent_is_not(guard: Guard, tmp_path: Path) -> None:
+def test_rank_that_floods_its_output_is_slowed_and_the_agent_is_not(account: OwnAccount, tmp_path: Path) -> None:
     program = "import os\nwhile True: os.write(1, b'x' * 65536)"
 
     async def life() -> None:
-        process = await started(guard, tmp_path, sys.executable, "-S", "-c", program)
+        process = await started(account, tmp_path, sys.executable, "-S", "-c", program)
         longest_s, before_s = 0.0, time.monotonic()
         for _ in range(100):
             await asyncio.sleep(LOOK_S)
@@ -282,13 +299,13 @@ def test_guard_left_alone_kills_groups_and_whatever_carries_the_mark(tmp_path: P
 
 
 @pytest.mark.slow
-def test_rank_over_its_memory_limit_is_killed_and_its_last_words_say_so(guard: Guard, tmp_path: Path) -> None:
+def test_rank_over_its_memory_limit_is_killed_and_its_last_words_say_so(account: OwnAccount, tmp_path: Path) -> None:
     limit = find_limits().limit(64)
     if limit is None:
         pytest.skip("no control group may be made here")
 
     async def life() -> None:
-        process = RankProcess(guard, RankLog(tmp_path / "rank-0.log", bytes_max=1_000), str(tmp_path / "s"), limit)
+        process = RankProcess(account, RankLog(tmp_path / "rank-0.log", bytes_max=1_000), str(tmp_path / "s"), limit)
         command = (sys.executable, "-S", "-c", "hoard = [b'x' * 2**20 for _ in range(500)]")
         await process.start(command, environment=dict(os.environ), folder=tmp_path)
         assert await process.ended() == -signal.SIGKILL
@@ -326,12 +343,12 @@ def test_stacks_without_a_current_thread_name_the_last_one() -> None:
 
 @pytest.mark.slow
 def test_dump_of_a_program_that_handles_the_signal_names_its_frame_and_leaves_it_alive(
-    guard: Guard, tmp_path: Path
+    account: OwnAccount, tmp_path: Path
 ) -> None:
     program = f"import faulthandler, signal; faulthandler.register(signal.SIGUSR1); {READY}"
 
     async def life() -> None:
-        process = await started(guard, tmp_path, sys.executable, "-c", program)
+        process = await started(account, tmp_path, sys.executable, "-c", program)
         await until(lambda: "ready" in process.log.last_words)
         seen = await dumped(process, process.pid)
         assert "<module>" in seen.text
@@ -348,9 +365,9 @@ def test_dump_of_a_program_that_handles_the_signal_names_its_frame_and_leaves_it
     asyncio.run(life())
 
 
-def test_dump_of_a_program_that_would_die_of_the_signal_does_not_send_it(guard: Guard, tmp_path: Path) -> None:
+def test_dump_of_a_program_that_would_die_of_the_signal_does_not_send_it(account: OwnAccount, tmp_path: Path) -> None:
     async def life() -> None:
-        process = await started(guard, tmp_path, sys.executable, "-S", "-c", READY)
+        process = await started(account, tmp_path, sys.executable, "-S", "-c", READY)
         await until(lambda: "ready" in process.log.last_words)
         assert (await dumped(process, process.pid)).process_state in {"S", "R"}
         process.signal(signal.SIGTERM)

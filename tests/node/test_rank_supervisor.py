@@ -18,6 +18,7 @@ from mainspring.domain import wire
 from mainspring.domain.ids import AttemptId, JobId, RoleName
 from mainspring.domain.job import Code
 from mainspring.node.net.connection import Connection
+from mainspring.node.process.account import OwnAccount
 from mainspring.node.process.limits import MemoryLimits
 from mainspring.node.snapshots.arena import Arena
 from mainspring.node.snapshots.copies import Copies
@@ -33,8 +34,7 @@ from tests.node.agents import credentials, uncounted
 
 JOB, ATTEMPT, MAIN = JobId("job-1"), AttemptId("attempt-1"), RoleName("main")
 SHARD = wire.Shard(path="x", dtype="uint8", global_shape=(4,), start=(0,), shape=(4,), offset=0, size_bytes=4)
-SLEEP = ("sleep", "1000")
-LOOKS_MAX = 1_000
+SLEEP, LOOKS_MAX = ("sleep", "1000"), 1_000
 
 Kind = TypeVar("Kind")
 
@@ -150,7 +150,7 @@ async def posted(
         orders=orders,
         host="127.0.0.1",
         processes=RankProcesses(
-            code=work, work=work, reports=work, environment={"PATH": "/usr/bin:/bin"}, limits=MemoryLimits(None)
+            code=work, reports=work, environment={"PATH": "/bin"}, limits=MemoryLimits(None), account=OwnAccount(work)
         ),
         keeper=keeper,
         tell_lead=told.append,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 from mainspring.domain.ids import RoleName, SecretName
 from mainspring.domain.wire import RoleOrders
 from mainspring.node.process import guard as guard_program
-from mainspring.node.process.ranks import LAST_WORDS_BYTES, Guard, RankLog
+from mainspring.node.process.account import OwnAccount
+from mainspring.node.process.ranks import LAST_WORDS_BYTES, RankLog
 from mainspring.node.process.secrets import (
     HELD_BYTES_MAX,
     MASKED_BYTES_MIN,
@@ -44,10 +46,10 @@ def masks(**values: str) -> Masks:
 
 
 @pytest.fixture
-def guard(tmp_path: Path) -> Iterator[Guard]:
-    made = Guard(str(tmp_path))
+def account(tmp_path: Path) -> Iterator[OwnAccount]:
+    made = OwnAccount(tmp_path)
     yield made
-    made.close()
+    asyncio.run(made.close())
 
 
 # ---------------------------------------------------------------- masks
@@ -153,10 +155,10 @@ def test_log_whose_last_words_begin_inside_a_value_tells_none_of_it(tmp_path: Pa
 # ---------------------------------------------------------------- given
 
 
-def test_process_finds_its_secrets_and_its_files_go_with_it(guard: Guard, tmp_path: Path) -> None:
-    secrets = RankSecrets({HF: VALUE, KEY: LINES}, guard, tmp_path)
+def test_process_finds_its_secrets_and_its_files_go_with_it(account: OwnAccount) -> None:
+    secrets = RankSecrets({HF: VALUE, KEY: LINES}, account)
     orders = RoleOrders(role=RoleName("main"), command=("x",), environment={}, secrets=(HF,), secret_files=(KEY, HF))
-    first, second = secrets.given(orders, "first"), secrets.given(orders, "second")
+    first, second = (asyncio.run(secrets.given(orders, name)) for name in ("first", "second"))
     assert first.keys() == {"HF_TOKEN", "KEY_FILE", "HF_TOKEN_FILE"}
     assert first["HF_TOKEN"] == VALUE
     file = Path(first["KEY_FILE"])
@@ -167,15 +169,16 @@ def test_process_finds_its_secrets_and_its_files_go_with_it(guard: Guard, tmp_pa
     assert not file.parent.exists()
     assert Path(second["KEY_FILE"]).read_text() == LINES
     secrets.renew({HF: "another value"})
-    third = secrets.given(orders, "third")
+    third = asyncio.run(secrets.given(orders, "third"))
     assert (third["HF_TOKEN"], Path(third["KEY_FILE"]).read_text()) == ("another value", LINES)
     for each in ("second", "third"):
         secrets.forget(each)
 
 
-def test_role_that_names_no_secret_is_given_none(guard: Guard, tmp_path: Path) -> None:
-    secrets = RankSecrets({HF: VALUE}, guard, tmp_path)
-    assert secrets.given(RoleOrders(role=RoleName("main"), command=("x",), environment={}), "one") == {}
+def test_role_that_names_no_secret_is_given_none(account: OwnAccount) -> None:
+    secrets = RankSecrets({HF: VALUE}, account)
+    orders = RoleOrders(role=RoleName("main"), command=("x",), environment={})
+    assert asyncio.run(secrets.given(orders, "one")) == {}
 
 
 def test_guard_left_alone_removes_files_of_secrets(tmp_path: Path) -> None:

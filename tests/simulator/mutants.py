@@ -163,6 +163,12 @@ MUTANTS = (
 """,
     ),
     Mutant(
+        "what a lead tells is dated by the clock of its node",
+        AGENTS,
+        "time_s = max(attempt.granted_s, min(event.time_s, ledger.now_s))",
+        "time_s = event.time_s",
+    ),
+    Mutant(
         "a state without its event",
         LEDGER,
         "        self.event(JobMovedEvent(before=job.state, after=after, reason=reason), job=job.id)\n",

@@ -25,6 +25,7 @@ from starlette.routing import Match
 
 from mainspring.control.api_arrivals import Arrivals, received
 from mainspring.control.api_load import RETRY_AFTER_S, Familiar, InFlight
+from mainspring.control.api_releases import Releases, calls_newer
 from mainspring.control.api_schema import STREAM_TYPE, documented, publish
 from mainspring.control.api_streams import Followers, followed_events, followed_output
 from mainspring.control.control import Control
@@ -45,8 +46,10 @@ from mainspring.domain.errors import (
     TooManyRequests,
     Unavailable,
 )
+from mainspring.domain.release import RELEASE
 from mainspring.domain.routes import KEY_HEADER, ROUTES, Calls, Route, Stream, bounds_of
 from mainspring.domain.team import Team
+from mainspring.domain.wire import Heartbeat
 from mainspring.objects import Blob
 
 _STATUSES: tuple[tuple[type[MainspringError], int], ...] = (
@@ -96,6 +99,7 @@ def create_app(control: Control, arrivals: Arrivals | None = None, logins: Login
             **documented(route),
         )
     app.add_middleware(InFlight)
+    app.add_middleware(Releases)
     app.add_exception_handler(MainspringError, _tell_error)
     app.add_exception_handler(RequestValidationError, _tell_invalid)
     app.add_exception_handler(StarletteHTTPException, _tell_http)
@@ -268,6 +272,11 @@ def _set_recipe(*, request: Request, caller: Caller, dataset: str, body: bytes) 
     return Response(status_code=204)
 
 
+def _heartbeat(*, request: Request, caller: Caller, body: bytes) -> Response:
+    newer = calls_newer(request)
+    return _answer(_control(request).heartbeat(decode(Heartbeat, body, newer=newer), caller, newer=newer))
+
+
 def _teams(*, request: Request, caller: Caller) -> Response:
     return _answer(_control(request).people.teams(caller, claimed=_claimed(request)))
 
@@ -294,6 +303,7 @@ _OWN: Mapping[Route[..., Any], Callable[..., Any]] = {
     Calls.arrival: _arrival,
     Calls.send: _receive,
     Calls.set_recipe: _set_recipe,
+    Calls.heartbeat: _heartbeat,
     Calls.teams: _teams,
     Calls.whoami: _whoami,
 }  # Whatever is more than a message in and a message out.
@@ -409,7 +419,9 @@ async def _tell_http(request: Request, error: Exception) -> Response:
     told: object = error.detail
     if not isinstance(told, MainspringError):
         kind = NotFound if error.status_code == 404 else InvalidInput
-        told = kind("serve a request", on=f"{request.method} {request.url.path}"[:200], got=str(error.detail))
+        later = f"upgrade the server, which is of release {RELEASE}" if calls_newer(request) else ""
+        on = f"{request.method} {request.url.path}"[:200]
+        told = kind("serve a request", on=on, got=str(error.detail), next_step=later)
     answer = _refuse(told, error.status_code)
     answer.headers.update(error.headers or {})
     if error.status_code == 405:  # Starlette names the methods of the first route alone.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event as Signal
 
 from mainspring.control.loop.commit import Committer
@@ -17,6 +17,7 @@ from mainspring.control.loop.settling import Settling
 from mainspring.control.service import agents
 from mainspring.control.service.goodput import goodput_of, goodput_report
 from mainspring.control.service.health import Pulse
+from mainspring.control.service.lists import JobFilter, count_jobs
 from mainspring.control.service.machines import KnownMachines
 from mainspring.control.service.people import People
 from mainspring.control.service.questions import Questions
@@ -24,7 +25,7 @@ from mainspring.control.service.steering.jobs import Steering
 from mainspring.control.service.steering.pausing import Pauses
 from mainspring.control.service.steering.repeats import Repeats
 from mainspring.control.service.submits import Submits, array_of, view_new
-from mainspring.control.service.views import JobFilter, count_jobs, find_job, list_jobs, view_clusters, view_job
+from mainspring.control.service.views import find_job, list_jobs, view_clusters, view_job
 from mainspring.control.state.active_state import ActiveState
 from mainspring.control.state.fleet import FleetView
 from mainspring.control.state.latest_plan import LatestPlans
@@ -248,7 +249,7 @@ class Control:
     def job_counts(
         self, caller: Caller = LAB_ITSELF, *, team: TeamName | None = None, owner: str | None = None
     ) -> JobCounts:
-        """Returns how many jobs are in each state.
+        """Returns how many jobs are in each state; of those that ended, also how many were removed since.
 
         Args:
             team: Only this team's, unless None.
@@ -459,17 +460,19 @@ class Control:
             access = agents.store_access(connection, attempt)
         return self._access.grants.grant(access, holder=attempt.id)
 
-    def heartbeat(self, beat: Heartbeat, caller: Caller) -> HeartbeatReply:
+    def heartbeat(self, beat: Heartbeat, caller: Caller, *, newer: bool = False) -> HeartbeatReply:
         """Takes a lead's report and returns what it need not repeat.
 
         Args:
             caller: The attempt's own token.
+            newer: Whether the lead is of a newer release, and may tell what is not known here.
 
         Raises:
             NotAllowed: The token is not the attempt's.
+            InvalidMessage: It tells what is not known here, and is not newer.
         """
         caller.require_attempt(beat.attempt, "report on an attempt")
-        reply = self._heartbeats.ask(beat)
+        reply = self._heartbeats.ask(replace(beat, events=tuple(each.known(newer=newer) for each in beat.events)))
         if beat.outcome is not None:
             self.wake.set()
         return reply

@@ -1,7 +1,8 @@
 """The only codec: frozen dataclasses to bounded JSON and back, driven by their type hints.
 
 Messages tolerate fields they do not know (a newer peer may send them); documents written by people are read with
-`strict=True`, which names the unknown field and the nearest valid one. Never executes or imports anything it reads.
+`strict=True`, which names the unknown field and the nearest valid one. A union that has `Unknown` takes a word it does
+not know from a peer of a newer release, and from nobody else. Never executes or imports anything it reads.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
 from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, MainspringError, nearest
+from mainspring.domain.release import RELEASE, Unknown, is_newer
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm as TypeForm  # A union of classes, as a value that mypy follows (PEP 747).
@@ -65,20 +67,23 @@ def to_plain(value: object) -> Any:
     return to_plain(value)
 
 
-def from_plain(kind: type[Value], plain: object, *, strict: bool = False, where: str = "") -> Value:
+def from_plain(
+    kind: type[Value], plain: object, *, strict: bool = False, where: str = "", newer: bool = False
+) -> Value:
     """Returns `plain` as a `kind`.
 
     Args:
         kind: The dataclass (or other supported type) wanted.
         plain: What `json.loads` or a YAML reader gave.
         strict: Whether an unknown field is an error.
+        newer: Whether a peer of a newer release wrote it: then `Unknown` comes of what fits no other arm of a union.
         where: Its place in a larger document, for errors.
 
     Raises:
         InvalidSpec: `strict`, and a field is unknown, missing or of the wrong type.
         InvalidMessage: Not `strict`, and a field is missing or of the wrong type, or a bound is passed.
     """
-    reader = _Reader(strict=strict)
+    reader = _Reader(strict=strict, newer=newer)
     value: Value = reader.read(kind, plain, where=where, depth=0)
     return value
 
@@ -108,17 +113,18 @@ def encode(value: object) -> bytes:
     return _ENCODER.encode(to_plain(value)).encode()
 
 
-def decode(kind: type[Value], data: bytes) -> Value:
+def decode(kind: type[Value], data: bytes, *, newer: bool = False) -> Value:
     """Returns the `kind` that `data` holds.
 
     Args:
         kind: The dataclass wanted.
         data: UTF-8 JSON, at most `MESSAGE_BYTES_MAX` bytes.
+        newer: See `from_plain`.
 
     Raises:
         InvalidMessage: Too large, not JSON, too deep, or not such a value.
     """
-    return from_plain(kind, loads(data))
+    return from_plain(kind, loads(data), newer=newer)
 
 
 def loads(data: bytes) -> object:
@@ -172,11 +178,12 @@ def wire_name(kind: type) -> str:
     return _NAMES[kind]
 
 
-def frame(value: object) -> bytes:
+def frame(value: object, *, release: str = RELEASE) -> bytes:
     """Returns a message as it travels on a stream: four bytes of big-endian length, then JSON.
 
     Args:
         value: An instance of a class marked with `message`.
+        release: Of whoever says it.
 
     Raises:
         InvalidMessage: It is larger than a frame may be.
@@ -186,7 +193,7 @@ def frame(value: object) -> bytes:
     shared = _SHARED.get(type(value), ())
     names = [part.name for part in dataclasses.fields(value)]
     plain = {part: [] if part in shared else to_plain(getattr(value, part)) for part in names}
-    body = encode({"type": name, "version": MESSAGE_VERSION, "body": plain})
+    body = encode({"type": name, "version": MESSAGE_VERSION, "release": release, "body": plain})
     for part in shared:  # A quote inside a text is escaped, so nothing else in the body looks like this.
         body = body.replace(f'"{part}":[]'.encode(), f'"{part}":'.encode() + _encoded_once(getattr(value, part)), 1)
     if len(body) > MESSAGE_BYTES_MAX:
@@ -232,28 +239,34 @@ def unframe(body: bytes, kinds: TypeForm[Value]) -> Value:
 
     Raises:
         InvalidMessage: Not JSON, of a type that may not come in here, of another version, or with wrong fields.
+        OtherRelease: Whoever says it is of a release too far from this one.
     """
     plain = loads(body)
     if not isinstance(plain, dict) or not isinstance(plain.get("type"), str):
         raise InvalidMessage("read a frame", got=_short(plain), wanted="type, version and body")
     name, known = plain["type"], _by_name(cast(Hashable, kinds))
+    newer = is_newer(plain.get("release"), f"who says {name[:80]!r}")
     if name not in known:
+        if newer and Unknown in get_args(kinds):
+            return cast(Value, _unknown(name, plain.get("body")))
         raise InvalidMessage("read a frame", got=name[:80], wanted=nearest(name[:80], known))
     if plain.get("version") != MESSAGE_VERSION:
         raise InvalidMessage(
             f"read a {name}", got=f"version {plain.get('version')}", wanted=f"version {MESSAGE_VERSION}"
         )
-    value: Value = from_plain(known[name], plain.get("body"))
+    value: Value = from_plain(known[name], plain.get("body"), newer=newer)
     return value
 
 
 @cache
 def _by_name(kinds: Hashable) -> dict[str, type[Any]]:
-    return {_NAMES[kind]: kind for kind in get_args(kinds) or (kinds,)}
+    return {_NAMES[kind]: kind for kind in get_args(kinds) or (kinds,) if kind is not Unknown}
 
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 80, 80
+_WORDS = reprlib.Repr()
+_WORDS.maxlevel, _WORDS.maxdict, _WORDS.maxstring, _WORDS.maxother = 4, 20, 80, 80
 
 
 def _short(value: object) -> str:
@@ -261,11 +274,17 @@ def _short(value: object) -> str:
     return _SHORT.repr(value)[:160]
 
 
+def _unknown(name: str, plain: object) -> Unknown:
+    """Returns what a newer peer said, whatever that is: deep, long, or both."""
+    return Unknown.cut(_SURROGATE.sub("?", name), "" if plain is None else _WORDS.repr(plain))
+
+
 class _Reader:
     """Reads one document and counts what it has read."""
 
-    def __init__(self, *, strict: bool) -> None:
+    def __init__(self, *, strict: bool, newer: bool) -> None:
         self.strict = strict
+        self.newer = newer
         self.items = 0
 
     def error(self, where: str, got: object, wanted: str) -> MainspringError:
@@ -285,11 +304,13 @@ class _Reader:
             return None
         failed: MainspringError | None = None
         for arm in arms:
-            if arm is not type(None):
+            if arm is not type(None) and arm is not Unknown:
                 try:
                     return self.read(arm, plain, where=where, depth=depth)
                 except (InvalidMessage, InvalidSpec) as error:
                     failed = error
+        if self.newer and Unknown in arms:
+            return _unknown(plain, None) if isinstance(plain, str) else _unknown("", plain)
         assert failed is not None
         raise failed
 

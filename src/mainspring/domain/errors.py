@@ -5,6 +5,7 @@
     │   ├── InvalidSpec             a job spec, or a field of one
     │   ├── ImpossibleJob           a spec that no cluster known here could ever run
     │   ├── InvalidMessage          bytes on a wire that are not a known, bounded message
+    │   │   └── OtherRelease        a peer whose release is more than one from this one
     │   └── DamagedData             a recording, checkpoint or dataset whose bytes do not hold together
     ├── NotFound                    a name or id that nothing here answers to
     ├── Conflict                    the thing exists already, or has moved on since the caller looked
@@ -87,6 +88,12 @@ class InvalidMessage(InvalidInput):
     """Bytes on a wire that are not a known message within its bounds."""
 
     wire_name = "InvalidMessage"
+
+
+class OtherRelease(InvalidMessage):
+    """A peer whose release of Mainspring is more than one from this one: the two may mean different things."""
+
+    wire_name = "OtherRelease"
 
 
 class DamagedData(InvalidInput):

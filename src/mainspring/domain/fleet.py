@@ -299,8 +299,9 @@ class AgentOrder:
             seconds: `grace`. When a log is turned over, the part before becomes `rank-<rank>.log.<end>`: the offset in
             all of the rank's output at which it ends and `rank-<rank>.log` begins.
         run_as: The user of this machine that its ranks run as; "" for its own.
-        shared_dir: With such a user: absolute folder for it to make, which that user can reach; its engine removes it.
-            Its path is short, as sockets lie in it.
+        shared_dir: With such a user: absolute folder that this user is to make, where nobody else can remove it. Its
+            path is short, as sockets lie in it, and nobody can guess its name. It goes when the agent ends; what is
+            left where all was killed, its engine removes.
     """
 
     allocation: AllocationId

@@ -13,7 +13,7 @@ from typing import final
 from urllib.parse import urlsplit
 
 from mainspring.domain import wire
-from mainspring.domain.errors import InvalidMessage, MainspringError, StorageFull, Unavailable
+from mainspring.domain.errors import InvalidMessage, MainspringError, OtherRelease, StorageFull, Unavailable
 from mainspring.domain.fleet import AgentExit, AgentOrder
 from mainspring.domain.life import AttemptState
 from mainspring.domain.ports import Backoff, Clock, Dice
@@ -26,9 +26,10 @@ from mainspring.node.net.pipes import Pipe
 from mainspring.node.net.store_access import StoreAccess
 from mainspring.node.notice import StopNotice
 from mainspring.node.probe import probe
-from mainspring.node.process.account import SharedFolder
+from mainspring.node.process.account import Account
 from mainspring.node.process.environment import rank_environment
 from mainspring.node.process.limits import MemoryLimits, find_limits
+from mainspring.node.process.users import opened_account
 from mainspring.node.snapshots.arena import Arena
 from mainspring.node.snapshots.copies import Copies
 from mainspring.node.snapshots.peers import Peers
@@ -202,15 +203,14 @@ class Agent:
             work=snapshot_work,
             tell_lead=self._tell_lead,
         )
-        shared = SharedFolder.made(Path(self._order.shared_dir), self._order.run_as) if self._order.run_as else None
+        account = await opened_account(self._order.run_as, self._order.shared_dir, work)
         processes = RankProcesses(
-            code=await self._bring(orders, mine, store, work, shared),
-            work=work,
+            code=await self._bring(orders, mine, store, work, account),
             reports=Path(self._order.report_dir or work),
             environment=rank_environment(self._environment, orders.environment_passed),
             limits=find_limits() if any(role.memory_mib for role in orders.roles) else MemoryLimits(None),
             secrets=orders.secrets,
-            shared=shared,
+            account=account,
         )
         crew = RankSupervisor(
             orders=orders,
@@ -228,28 +228,28 @@ class Agent:
         mine: list[wire.RankPlace],
         store: ObjectStore,
         folder: Path,
-        shared: SharedFolder | None,
+        account: Account,
     ) -> Path:
         """Returns the folder of the job's code, once the node has proved fit; a store that is away is waited for."""
 
-        def work() -> Path:
+        def look() -> None:
             ahead_s = self._controller.clock_ahead_s
             probe(folder, store, job=orders.job, roles=orders.roles, places=mine, clock_ahead_s=ahead_s)
-            code = unpack_code(store, orders.code, shared.job if shared is not None else folder)
-            if shared is not None:
-                shared.account.own_all(shared.job)
-            return code
+
+        async def work() -> Path:
+            await asyncio.to_thread(look)
+            return await unpack_code(store, orders.code, folder, account)
 
         for tries in range(1, BRING_TRIES_MAX):
             try:
-                return await asyncio.to_thread(work)
+                return await work()
             except StorageFull:
                 raise  # Room does not come back by waiting.
             except Unavailable:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(BRING_AGAIN.wait_s(tries)):
                         await self._notice.given.wait()
-        return await asyncio.to_thread(work)
+        return await work()
 
     # ------------------------------------------------------------ leading
 
@@ -336,6 +336,8 @@ class Agent:
             try:
                 pipe = await call(orders.lead_address, wire.LineUse.JOIN, self._credentials(orders))
                 line = Connection.over(pipe.release())
+            except OtherRelease:
+                raise  # It will not get nearer.
             except MainspringError:
                 line = None  # Not there, or not itself: it may be before long.
             if line is not None:
@@ -399,8 +401,8 @@ class Agent:
                 if self._lead is None:  # Else this agent ends when the attempt's outcome is known.
                     self._end(0, message.reason)
                     return True
-            case wire.Done():
-                pass  # The lead lives.
+            case wire.Done() | wire.Unknown():
+                pass  # The lead lives, or is newer and says what the agent before it did not need.
         return False
 
     # ------------------------------------------------------------ ends

@@ -2,66 +2,55 @@
 
 from __future__ import annotations
 
-import tarfile
+import asyncio
+import os
 from pathlib import Path
 
 from blake3 import blake3
 
 from mainspring.domain.errors import DamagedData, InvalidInput, NotFound
 from mainspring.domain.job import CODE_SCHEME, Code
+from mainspring.node.process.account import Account
+from mainspring.node.process.actions import FAILURES
 from mainspring.objects import ObjectStore
 
-MEMBERS_MAX = 200_000
-UNPACKED_BYTES_MAX = 8 << 30  # A working tree with its assets; data belongs in the catalog.
 
-
-def unpack_code(store: ObjectStore, code: Code, folder: Path) -> Path:
+async def unpack_code(store: ObjectStore, code: Code, folder: Path, account: Account) -> Path:
     """Returns the folder a job's commands run in, holding its code snapshot.
 
     Args:
         code: The snapshot's content id, `blake3:<hex>`, or "" for an empty folder; and where in it commands run.
-        folder: Where the snapshot's folder is made.
+        folder: Where the snapshot is checked before the account sees it.
+        account: Whose the folder is.
 
     Raises:
         NotFound: The store does not hold it.
         DamagedData: Its bytes are not what its name says.
-        InvalidInput: It is too large, or would write outside its folder.
-        Unavailable: The store does not answer.
+        InvalidInput: It is too large, would write outside its folder, or has no such folder.
+        Unavailable: The store does not answer, or the account cannot be used any more.
     """
-    root = folder / "code"
-    root.mkdir(parents=True, exist_ok=True)
-    if not code.tree:
-        return root
+    archive = await asyncio.to_thread(_fetched, store, code, folder) if code.tree else None
+    try:
+        return await account.unpack(archive, code.folder)
+    except FAILURES as error:
+        raise InvalidInput("unpack the job's code", on=code.tree, got=str(error)) from error
+    finally:
+        if archive is not None:
+            os.close(archive)
+
+
+def _fetched(store: ObjectStore, code: Code, folder: Path) -> int:
+    """Returns a descriptor of a code snapshot's archive, which has no name any more."""
     tree = code.tree
     archive = folder / "code.tar.gz"
     try:
         store.fetch_file(code.key, archive)
     except NotFound as error:
         raise NotFound("fetch the job's code", on=tree, next_step="submit the job again from its code") from error
-    got = CODE_SCHEME + blake3().update_mmap(archive).hexdigest()
-    if got != tree:
-        raise DamagedData("fetch the job's code", on=tree, got=got)
     try:
-        with tarfile.open(archive, "r:gz") as tar:
-            _unpack(tar, root)
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise InvalidInput("unpack the job's code", on=tree, got=str(error)) from error
-    archive.unlink()
-    inside = (root / code.folder).resolve()
-    if not inside.is_relative_to(root.resolve()) or not inside.is_dir():
-        raise InvalidInput("enter the job's folder", on=code.folder, wanted=f"a folder inside {tree}")
-    return inside
-
-
-def _unpack(tar: tarfile.TarFile, root: Path) -> None:
-    size_bytes = 0
-    for members, member in enumerate(tar, start=1):
-        size_bytes += member.size
-        if members > MEMBERS_MAX or size_bytes > UNPACKED_BYTES_MAX:
-            raise InvalidInput(
-                "unpack the job's code",
-                on=member.name[:200],
-                got=f"over {members - 1} files or {UNPACKED_BYTES_MAX} bytes",
-                wanted=f"at most {MEMBERS_MAX} files and {UNPACKED_BYTES_MAX} bytes",
-            )
-        tar.extract(member, root, filter="data")
+        got = CODE_SCHEME + blake3().update_mmap(archive).hexdigest()
+        if got != tree:
+            raise DamagedData("fetch the job's code", on=tree, got=got)
+        return os.open(archive, os.O_RDONLY)
+    finally:
+        archive.unlink()

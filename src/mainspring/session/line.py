@@ -97,7 +97,7 @@ class AgentConnection:
         """
         try:
             return os.open(path, flags)
-        except PermissionError:
+        except (PermissionError, FileNotFoundError):  # The latter where others' processes are hidden.
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
                 line.settimeout(ANSWER_LIMIT_S)
                 line.connect(self._path + FILES_SUFFIX)

@@ -166,6 +166,7 @@ def test_log_that_pauses_is_proposed_to_be_cut_there(tmp_path: Path) -> None:
 
 def _logs(folder: Path) -> list[Path]:
     made = [robot_mcap(folder / "made.mcap"), robot_bag1(folder / "made.bag"), robot_bag2(folder / "bag")]
+    made.append(write_log(folder / "usual.mcap", [*arm(2.0), *images(50), said("/task", START_NS, "pick")]))
     return [*made, robot_ulog(folder / "made.ulg"), *(sorted((ROBOTS / "logs").iterdir()) if ROBOTS.exists() else [])]
 
 

@@ -15,6 +15,7 @@ from mainspring.app.base.calls import (
     asked,
     connecting,
     error_of,
+    require_spoken,
 )
 from mainspring.app.base.servers import Patience, Servers
 from mainspring.domain import answers
@@ -53,7 +54,7 @@ class AsyncClient(Calls):
     ) -> None:
         self.servers = Servers(url)
         how = connecting(self.servers, token, certificate=certificate, insecure=insecure, renewed=renewed)
-        self._http = httpx.AsyncClient(**how)
+        self._http = httpx.AsyncClient(**how, event_hooks={"response": [_require_spoken]})
 
     async def __aenter__(self) -> AsyncClient:
         """Returns itself."""
@@ -137,3 +138,7 @@ class AsyncClient(Calls):
         if response.status_code >= 400:
             raise error_of(response)
         return response
+
+
+async def _require_spoken(response: httpx.Response) -> None:
+    require_spoken(response)

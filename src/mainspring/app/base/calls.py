@@ -14,6 +14,7 @@ from mainspring.app.base.servers import Patience, Servers
 from mainspring.domain import answers
 from mainspring.domain.codec import decode, encode, from_plain, loads, to_plain
 from mainspring.domain.errors import Busy, InvalidMessage, MainspringError, NotAllowed, NotFound, Unavailable
+from mainspring.domain.release import RELEASE, RELEASE_HEADER, is_newer
 from mainspring.domain.routes import KEY_HEADER, Answer, Calls, P, Route
 from mainspring.domain.wire.trust import is_loopback, trust
 
@@ -46,7 +47,8 @@ def connecting(
         require_private(url, insecure=insecure)
     encrypted = [url for url in servers.urls if url.startswith("https:")]
     return {
-        "headers": {"Authorization": f"Bearer {token}"} if token and renewed is None else {},
+        "headers": {RELEASE_HEADER: RELEASE}
+        | ({"Authorization": f"Bearer {token}"} if token and renewed is None else {}),
         "auth": renewed,
         "trust_env": False,
         "verify": trust(encrypted[0], certificate) if encrypted else False,
@@ -129,6 +131,17 @@ def answer_of(route: Route[P, Answer], content: bytes) -> Answer:
     if not isinstance(plain, list):
         raise InvalidMessage("read the server's answer", on=route.path, wanted="a list")
     return cast(Answer, tuple(from_plain(get_args(kind)[0], item) for item in plain))
+
+
+def require_spoken(response: httpx.Response) -> None:
+    """Returns if whoever answers is of a release that this one speaks with.
+
+    Raises:
+        OtherRelease: It is not, and what it answers may mean something else.
+    """
+    stated = response.headers.get(RELEASE_HEADER)
+    if stated is not None or response.is_success:  # Else it may be the answer of a proxy.
+        is_newer(stated, f"the server at {response.url.netloc.decode()}")
 
 
 def error_of(response: httpx.Response) -> MainspringError:

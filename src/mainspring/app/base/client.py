@@ -16,6 +16,7 @@ from mainspring.app.base.calls import (
     asked,
     connecting,
     error_of,
+    require_spoken,
 )
 from mainspring.app.base.servers import Patience, Servers, distrusted, is_distrust
 from mainspring.domain import answers
@@ -57,7 +58,7 @@ class Client(Calls):
     ) -> None:
         self.servers = Servers(url)
         how = connecting(self.servers, token, certificate=certificate, insecure=insecure, renewed=renewed)
-        self._http = httpx.Client(**how)
+        self._http = httpx.Client(**how, event_hooks={"response": [require_spoken]})
 
     def __enter__(self) -> Client:
         """Returns itself."""

@@ -7,8 +7,9 @@ login.json     the lab elsewhere that `ms login` named, the token there, and wha
 secrets.key    the keys that teams' secrets are kept under, newest first; readable by its owner alone; made with the
                first secret, and worth a copy elsewhere: without it they are lost
 server.json    where the running server listens, and its process
-server.log     what it said          lock, login.lock      held while it is being started; while a login is renewed
-state.db       the embedded store      backups/  copies of the store from before its tables changed
+server.log     what it said; server.log.1 to .4 before that
+lock, login.lock      held while it is being started; while a login is renewed
+state.db       the embedded store      backups/  back-ups of the store from before its tables changed
 objects/       the embedded object store      engines/  allocations
 arrivals/      recordings that were sent and not yet read
 """
@@ -434,6 +435,11 @@ class Home:
         except FileNotFoundError:
             self._put(self.path / "key", f"{dice.bits(_KEY_BITS):x}", mode=_SECRET)
             return (self.path / "key").read_text()
+
+    def known_key(self) -> str:
+        """Returns the same, "" where it was not drawn yet."""
+        path = self.path / "key"
+        return path.read_text() if path.exists() else ""
 
     def _make(self) -> None:
         """Makes the folder for its owner alone; one that is there stays as open as it is."""

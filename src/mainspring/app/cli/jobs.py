@@ -20,6 +20,7 @@ from mainspring.domain.errors import InvalidSpec
 from mainspring.domain.ids import TeamName
 from mainspring.domain.job import ARRAY_MAX, JobKind, JobSpec, Tier
 from mainspring.domain.life import JobState
+from mainspring.domain.release import RELEASE, SILENT_RELEASE
 from mainspring.domain.routes import LIST_MAX
 
 # Flags that say something of each option of a job, and the option's own names for it.
@@ -262,11 +263,14 @@ def status(
     with lab.client() as client:
         health, url = client.health(), client.servers.url
     avoided = [f"{one.at.node} of {one.at.cluster}" for each in clusters for one in each.avoided]
-    facts = {"health": str(health), "url": url, "home": str(lab.home.path), "jobs": counts, "clusters": len(clusters)}
+    where = {"health": str(health), "release": health.release, "url": url, "home": str(lab.home.path)}
+    facts: dict[str, Any] = {**where, "jobs": counts, "clusters": len(clusters)}
     if avoided:
         facts["avoided nodes"] = ", ".join(avoided)
 
     told = {label: str(value) for label, value in facts.items()}
+    if health.release != RELEASE:
+        told["release"] = f"{health.release or SILENT_RELEASE}; here {RELEASE}"
     told["jobs"] = ", ".join(f"{count} {word}" for word, count in counts.items()) or "none yet"
     render.show(facts, as_json=as_json, look=lambda: render.framed(render.facts_grid(told), "Mainspring"))
 

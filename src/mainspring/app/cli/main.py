@@ -36,6 +36,7 @@ VERBS = {
     "audit": "people.audit",
     **dict.fromkeys(("login", "logout", "whoami"), "people.login"),
     **{name: "jobs" for name in _OWN if not name.startswith("_")},
+    **dict.fromkeys(("backup", "restore"), "store"),
     **dict.fromkeys(("pause", "resume", "requeue", "priority", "resize", "drain", "undrain"), "steering"),
 }
 # Groups of verbs, the modules whose `app` they are, and their help.

@@ -1,9 +1,11 @@
-"""`ms store`: the database behind this home's server, while that is down."""
+"""`ms store`, `ms backup`, `ms restore`: the database behind this home's server."""
 
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -32,10 +34,60 @@ def down(
     as_json: Json = False,
 ) -> None:
     """Bring the store's tables back for an older release; what only newer ones keep is lost but for the copy."""
-    from mainspring.control.store.databases.backups import Backups
+    from mainspring.app.base.backups import backups_in
     from mainspring.control.store.store import bring_back, look_at
 
     home, now_s = context.obj.home, time.time()
     url = home.database_url(home.config())
-    bring_back(url, revision, None if no_backup else Backups(folder=home.backups, now_s=now_s), now_s=now_s)
+    bring_back(url, revision, None if no_backup else backups_in(home, now_s), now_s=now_s)
     render.show(look_at(url), as_json=as_json, look=lambda: f"The store is of revision {revision}.")
+
+
+def _tell(bar: Any, task: Any, done: int, total: int) -> None:
+    bar.update(task, completed=done, total=total)
+
+
+def backup(
+    context: LabContext,
+    file: Annotated[Path, typer.Argument(help="Where to; replaced once the copy is whole.")],
+    as_json: Json = False,
+) -> None:
+    """Copy this home's store as it is at one instant, while its server works; SQLite or PostgreSQL."""
+    from mainspring.app.base.backups import maker_in
+    from mainspring.control.store.databases.backups import back_up
+    from mainspring.control.store.databases.opening import parsed_url
+
+    home, now_s = context.obj.home, time.time()
+    url = parsed_url(home.database_url(home.config()))
+    with render.progress_bar() as bar:
+        task = bar.add_task("back up", total=None, note="")
+        made = back_up(
+            url, file, maker_in(home, now_s), lambda done, total: bar.update(task, completed=done, total=total)
+        )
+    words = f"{file} holds {made.jobs} jobs, and events up to {made.sequence}."
+    keep = f"Keep `key` and `secrets.key` of {home.path} too, elsewhere."
+    render.show(made, as_json=as_json, look=lambda: f"{words} {keep}")
+
+
+def restore(
+    context: LabContext,
+    file: Annotated[Path, typer.Argument(help="A file that `ms backup` made, or one of `backups/`.")],
+    any_key: Annotated[
+        bool, typer.Option("--any-key", help="Go on without the `key` of then: agents that still run are lost.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Put a back-up in the place of this home's store, which is kept; its server must be down."""
+    from mainspring.app.base.backups import maker_in
+    from mainspring.control.store.restores.restoring import restore as put_back
+
+    home, now_s = context.obj.home, time.time()
+    url = home.database_url(home.config())
+    with render.progress_bar() as bar:
+        told = partial(_tell, bar, bar.add_task("restore", total=None, note=""))
+        done = put_back(url, file, maker_in(home, now_s), any_key=any_key, progress=told)
+    made = done.backup
+    ago = render.ago(now_s - made.made_s)
+    words = f"The store is what it was {ago} ago: {made.jobs} jobs, events up to {made.sequence}."
+    kept = f" The one that was there is kept: {done.kept}." if done.kept else ""
+    render.show(done, as_json=as_json, look=lambda: f"{words}{kept} Next: ms up.")

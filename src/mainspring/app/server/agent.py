@@ -10,6 +10,7 @@ import traceback
 from pathlib import Path
 
 from mainspring.app.base.system import SystemClock, SystemDice
+from mainspring.app.server.output import OutputFile
 from mainspring.domain import codec
 from mainspring.domain.fleet import AgentExit, AgentOrder
 from mainspring.domain.ports import Clock
@@ -17,12 +18,14 @@ from mainspring.domain.wire.trust import CERTIFICATE_VARIABLE
 from mainspring.node.agent import run_agent
 
 EXIT_FILE = "exit.json"
+_SAID_BYTES_MAX = 4 << 20  # One agent's own words; its ranks' output is kept apart.
 
 
 def main(clock: Clock) -> int:
     """Runs one agent to its end; leaves `exit.json` in its report folder as its last act. Returns the exit code."""
     parser = argparse.ArgumentParser(description="Runs one agent, as its engine ordered.")
     parser.add_argument("--order", type=Path, required=True, help="file that holds the order")
+    OutputFile(bytes_max=_SAID_BYTES_MAX, parts_max=1).start()
     order = codec.decode(AgentOrder, parser.parse_args().order.read_bytes())
     reports = Path(order.report_dir or order.work_dir)
     for folder in (Path(order.work_dir), reports):

@@ -16,12 +16,12 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 from mainspring.app.base.system import SystemClock
 from mainspring.domain.codec import decode, encode, from_plain, to_plain
 from mainspring.domain.errors import InvalidMessage
+from mainspring.domain.release import RELEASE, Skew, skew
 from mainspring.engines.common.kind import CheckResult, ClusterSettings, EngineContext, Finding
 from mainspring.engines.registry import kind_named
 from mainspring.engines.remote.engine import ssh_words
@@ -64,7 +64,7 @@ def findings(cluster: ClusterSettings, *, controller: str, certificate: str) -> 
         cluster=to_plain(cluster),
         controller=controller,
         certificate=certificate,
-        version=version("mainspring"),
+        version=RELEASE,
     )
     return _far(ask, hosting.ssh, hosting.python or sys.executable)
 
@@ -111,9 +111,8 @@ def _far(ask: Ask, target: str, python: str) -> Iterator[Finding]:
 def main() -> None:
     """Answers one ask."""
     ask = decode(Ask, sys.stdin.buffer.read())
-    own = version("mainspring")
-    found = f"{platform.node()}, Mainspring {own}, Python {platform.python_version()}"
-    if own == ask.version:
+    found = f"{platform.node()}, Mainspring {RELEASE}, Python {platform.python_version()}"
+    if skew(RELEASE, ask.version) is not Skew.BEYOND:
         _write(Finding(name=LOGIN, standing=CheckResult.OK, found=found))
         cluster: ClusterSettings = from_plain(kind_named(ask.kind).settings, ask.cluster)
         for finding in _here(cluster, ask.controller, ask.certificate):

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from mainspring.app.base.client import Client
 from mainspring.app.base.home import Config, Home, ServerRecord, url_of
+from mainspring.app.server.output import turn_over
 from mainspring.app.server.store_grants import grants_of
 from mainspring.app.server.users import require_users
 from mainspring.domain.errors import Conflict, MainspringError, NotAllowed, Unavailable
@@ -147,6 +148,7 @@ def _opened(home: Home, config: Config, port: int | None) -> socket.socket:
 
 def _up(home: Home, config: Config, port: int | None, words: list[str]) -> ServerRecord:
     certificate = home.certificate(config)
+    turn_over(home.log)
     with _opened(home, config, port) as listener, home.log.open("ab") as log:
         # The server inherits the open socket, so that nobody can take the port in between.
         url = url_of(listener, config)

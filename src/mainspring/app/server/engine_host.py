@@ -13,11 +13,11 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from importlib.metadata import version
 from threading import Event, Lock, Thread
 from typing import BinaryIO, Generic, TypeVar, final
 
 from mainspring.app.server.engines import open_engine
+from mainspring.app.server.output import OutputFile
 from mainspring.domain import codec
 from mainspring.domain.answers import problem_of
 from mainspring.domain.errors import MainspringError, Unavailable
@@ -73,7 +73,7 @@ class Host(Generic[Opening]):
         Raises:
             InvalidMessage: What came may not come here; nothing after it could be understood.
         """
-        self._write(greeting(version("mainspring")))
+        self._write(greeting())
         gone = Event()
         Thread(target=self._keep_alive, args=(gone,), name="mainspring-alive", daemon=True).start()
         try:
@@ -172,6 +172,7 @@ def main(make: Callable[[Opening], Engine], opening: codec.TypeForm[Opening]) ->
         opening: What that may be: a message's class, or a union of several.
     """
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    OutputFile().start()  # It writes to the same file as the server.
     sink = os.dup(1)
     os.dup2(2, 1)
     try:

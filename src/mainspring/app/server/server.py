@@ -13,16 +13,17 @@ import socket
 import sys
 from pathlib import Path
 
+from mainspring.app.base.backups import backups_in
 from mainspring.app.base.home import Home, url_of
 from mainspring.app.base.oidc import fetch
 from mainspring.app.base.system import SystemClock, SystemDice
 from mainspring.app.server.arrivals import Inboxes, Reader
 from mainspring.app.server.engines import Engines
+from mainspring.app.server.output import OutputFile
 from mainspring.app.server.store_grants import agents_environment, grants_of
 from mainspring.control import AgentAccess, Control, Settings, open_store
 from mainspring.control.logins import Logins
 from mainspring.control.server import Server, Tls
-from mainspring.control.store.databases.backups import Backups
 from mainspring.domain.answers import NewToken
 from mainspring.domain.errors import MainspringError, NotFound
 from mainspring.domain.ids import NAME_LENGTH_MAX
@@ -38,6 +39,7 @@ def main() -> int:
     parser.add_argument("--socket", type=int, required=True, help="number of the open socket to serve on")
     parser.add_argument("--no-backup", action="store_true", help="change the store's tables without copying it before")
     words = parser.parse_args()
+    OutputFile().start()
     try:
         serve(Home(words.home), socket.socket(fileno=words.socket), backup=not words.no_backup)
     except MainspringError as error:
@@ -58,7 +60,7 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
     """
     config = home.config()
     clock = SystemClock()
-    back_up = Backups(folder=home.backups, now_s=clock.now_s()) if backup else None
+    back_up = backups_in(home, clock.now_s()) if backup else None
     store = open_store(home.database_url(config), back_up, owned_s=clock.now_s())
     engines = Engines(config, home, environment=agents_environment(config, os.environ), clock=clock)
     grants = grants_of(config, os.environ)

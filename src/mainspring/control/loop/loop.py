@@ -19,12 +19,14 @@ from mainspring.control.loop.plan_cycle import PlanCycle
 from mainspring.control.loop.settling import Settling
 from mainspring.control.state.active_state import ActiveState
 from mainspring.control.state.fleet import FleetView
+from mainspring.control.state.ledgers import count_ended
 from mainspring.domain.errors import Conflict, MainspringError, Unavailable
 from mainspring.domain.fleet import AllocationSeen
 from mainspring.domain.ids import AllocationId, ClusterName
 from mainspring.domain.plan import Plan
 from mainspring.domain.ports import Clock, Engine
 
+_COUNTED_MAX = 50  # Attempts added to the accounts each tick: some milliseconds; more end in the same second seldom.
 _log = logging.getLogger(__name__)
 
 
@@ -159,6 +161,7 @@ class Loop:
             self._writers.settling.settle(connection, seen, now_s, led_since_s=leadership.since_s)
             if leadership.shared:
                 self._fleet.keep(connection, now_s)
+            count_ended(connection, limit=_COUNTED_MAX)
             leadership.renew(connection)
         yield Step.FOLDED
         decided = self._plan(now_s)

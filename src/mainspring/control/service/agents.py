@@ -28,7 +28,7 @@ from mainspring.control.store.records import (
     specs,
     text_of,
 )
-from mainspring.control.store.schema import agents, allocations, attempts, jobs
+from mainspring.control.store.schema import agents, allocations, attempts, events, jobs
 from mainspring.control.store.secrets import SecretKeys, values_for
 from mainspring.control.store.settings import Settings
 from mainspring.control.store.tokens import peers_secret
@@ -38,6 +38,7 @@ from mainspring.domain.ids import AllocationId, JobId, RoleName
 from mainspring.domain.job import JobSpec, checkpoint_named
 from mainspring.domain.life import AttemptState, ended
 from mainspring.domain.plan import Grant
+from mainspring.domain.release import Unknown
 from mainspring.domain.wire import (
     Heartbeat,
     HeartbeatReply,
@@ -48,11 +49,12 @@ from mainspring.domain.wire import (
     RoleOrders,
 )
 from mainspring.domain.wire.events.attempts import LeadNamedEvent
-from mainspring.domain.wire.events.leads import ResultEvent
+from mainspring.domain.wire.events.leads import ResultEvent, UnknownWordEvent
 from mainspring.objects import Access
 
 ADDRESS_LENGTH_MAX = 255
 LEDGER_S_MAX = 1e13  # Of one use: every node of the largest cluster, for a year and a half.
+UNKNOWN_KEPT_MAX = 100  # Words of one attempt's newer peers: enough to see what they are.
 FIRST_LEAD = 0  # The first node of the first allocation.
 
 
@@ -377,8 +379,9 @@ def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> Heart
     Raises:
         InvalidMessage: Its outcome is not one an attempt can end with.
     """
-    if beat.outcome is not None and not ended(beat.outcome):
-        raise InvalidMessage("accept a heartbeat", on="field 'outcome'", got=beat.outcome.value, wanted="an end")
+    outcome = None if isinstance(beat.outcome, Unknown) else beat.outcome
+    if outcome is not None and not ended(outcome):
+        raise InvalidMessage("accept a heartbeat", on="field 'outcome'", got=outcome.value, wanted="an end")
     attempt = attempt_by_id(connection, beat.attempt)
     if attempt is None or ended(attempt.state) or beat.epoch != attempt.epoch or not attempt.epoch:
         return HeartbeatReply(acknowledged=0, fenced=True)
@@ -386,6 +389,8 @@ def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> Heart
     if attempt.state is AttemptState.GRANTED:
         ledger.run_attempt(attempt, jobs_by_id(connection, [attempt.job])[attempt.job])
     seen = _write_events(ledger, attempt, beat.events)
+    if isinstance(beat.outcome, Unknown):  # Its engine will see it end.
+        _write_unknown(ledger, attempt, UnknownWordEvent(word=beat.outcome.kind, words=beat.reason), now_s)
     columns: dict[str, object] = {"events_seen": seen, "heard_s": now_s}
     given = {use.value: min(beat.seconds.get(use.value, 0.0), LEDGER_S_MAX) for use in TimeUse}
     told = {use: seconds for use, seconds in given.items() if seconds > 0}
@@ -399,16 +404,16 @@ def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> Heart
         if beat.step >= 0:  # Until an attempt steps, its job stands where the ones before have left it.
             metrics = text_of(beat.metrics)
             connection.execute(sa.update(jobs).where(jobs.c.id == attempt.job).values(step=beat.step, metrics=metrics))
-    if beat.outcome is not None and attempt.outcome is None:
-        columns["outcome"] = beat.outcome.value
+    if outcome is not None and attempt.outcome is None:
+        columns["outcome"] = outcome.value
     connection.execute(sa.update(attempts).where(attempts.c.id == attempt.id).values(columns))
-    if beat.outcome is not None:
+    if outcome is not None:
         current = attempt_by_id(connection, attempt.id)
         assert current is not None
         # A lead ends so only when its engine asks it to: nobody here has, unless the attempt is stopping already.
-        taken = beat.outcome is AttemptState.CANCELLED and current.state is not AttemptState.STOPPING
+        taken = outcome is AttemptState.CANCELLED and current.state is not AttemptState.STOPPING
         cause = StopCause.TAKEN if taken else StopCause.OUTCOME
-        reason = beat.reason or f"its lead reported {beat.outcome.value}"
+        reason = beat.reason or f"its lead reported {outcome.value}"
         ledger.stop_attempt(current, cause, f"cluster {attempt.cluster} took it back: {reason}" if taken else reason)
     return HeartbeatReply(acknowledged=seen, gone=_gone(connection, attempt))
 
@@ -433,11 +438,24 @@ def _write_events(ledger: StateWriter, attempt: AttemptRecord, told: Sequence[Le
             continue
         seen = event.sequence
         time_s = max(attempt.granted_s, min(event.time_s, ledger.now_s))  # By a clock that may be anything.
+        if event.kind == UnknownWordEvent.kind:
+            _write_unknown(ledger, attempt, event, time_s)
+            continue
         ledger.event(event, job=attempt.job, attempt=attempt.id, time_s=time_s)
         if event.kind == ResultEvent.kind:
             result = dict(jobs_by_id(ledger.connection, [attempt.job])[attempt.job].result) | dict(event.detail)
             ledger.connection.execute(sa.update(jobs).where(jobs.c.id == attempt.job).values(result=text_of(result)))
     return seen
+
+
+def _write_unknown(
+    ledger: StateWriter, attempt: AttemptRecord, told: LeadEvent | UnknownWordEvent, time_s: float
+) -> None:
+    """Writes what a newer peer said and nobody here knows, unless enough of it is written."""
+    own = (events.c.job_id == attempt.job, events.c.attempt_id == attempt.id, events.c.kind == UnknownWordEvent.kind)
+    count = ledger.connection.execute(sa.select(sa.func.count()).select_from(events).where(*own)).scalar_one()
+    if count < UNKNOWN_KEPT_MAX:
+        ledger.event(told, job=attempt.job, attempt=attempt.id, time_s=time_s)
 
 
 def _array_place(job: JobRecord) -> Mapping[str, str]:

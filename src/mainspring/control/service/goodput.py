@@ -1,76 +1,25 @@
-"""Goodput accounting in node-seconds: the ledgers that leads report, and what nobody could tell them.
-
-The law holds by construction: a lead's ledger says what its time with its nodes went into, and what is left of the time
-allocated is given to what surrounds it, in this order: start-up until all agents have come (the first ones, or those
-that were added), what came after the last word, nodes on their way out, and recovery for every other hour in which
-nodes were held and no lead counted them. A ledger that claims more than was allocated, as by clocks that disagree, is
-scaled down to it.
-"""
+"""Goodput in node-seconds: of one job, and of many: together, by team and by cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import fsum, inf
+from math import ceil
 from typing import Any
 
 import sqlalchemy as sa
 
-from mainspring.control.store.holdings import AllocationRecord, allocations_of_each
-from mainspring.control.store.ledger import DISPLACED, StopCause
-from mainspring.control.store.records import AttemptRecord, JobRecord, attempts_of, tenants
-from mainspring.control.store.schema import ATTEMPT_ROWS, attempts, jobs
+from mainspring.control.state.ledgers import ATTEMPTS, DAY_S, TEAM, account, accounted, waits_in_queue
+from mainspring.control.store.holdings import allocations_of_each
+from mainspring.control.store.records import JobRecord, attempts_of, tenants
+from mainspring.control.store.schema import UNCOUNTED, accounts, attempts
 from mainspring.domain.answers import GoodputReport
 from mainspring.domain.errors import NotFound, nearest
 from mainspring.domain.goodput import Goodput, TimeUse, total
 from mainspring.domain.ids import ClusterName, TeamName
 from mainspring.domain.life import JobState
 
-REPORTED_MAX = 100_000  # Attempts in one report, newest first; about ten seconds of work.
-_UNTOLD = (StopCause.LOST.value, StopCause.FENCED.value)
-
-
-def account(
-    attempt: AttemptRecord, held: Sequence[AllocationRecord], *, waited_s: float, now_s: float, lease_s: float
-) -> Goodput:
-    """Returns the ledger of one attempt.
-
-    Args:
-        held: All its allocations, those that are gone too.
-        waited_s: How long its job was in the queue before it.
-        now_s: Until when an attempt that goes on is counted: until its lead's last word, while that is fresh.
-        lease_s: How old a fresh word may be.
-    """
-    word_s = attempt.heard_s if attempt.led_s is not None else None
-    until_s = now_s
-    if attempt.ended_s is not None:  # By a clock that may have been set back since the last of it was gone.
-        until_s = max((attempt.ended_s, *(one.ended_s for one in held if one.ended_s is not None)))
-    if attempt.ended_s is None and not attempt.stop_cause and word_s is not None and 0.0 <= now_s - word_s <= lease_s:
-        until_s = word_s
-    spans = [_Span(one, until_s) for one in held]
-    allocated_s = fsum(span.within(-inf, inf) for span in spans)
-    seconds = _told(attempt, allocated_s)
-    left_s = max(0.0, allocated_s - fsum(seconds.values()))
-    led_s = inf if attempt.led_s is None else attempt.led_s
-    failed = attempt.stop_cause in _UNTOLD or not attempt.stop_cause
-    for use, claimed_s in (
-        (TimeUse.STARTUP, fsum(span.starting(led_s) for span in spans)),
-        (
-            TimeUse.RECOVERY if failed else TimeUse.WINDDOWN,
-            0.0 if word_s is None else fsum(span.within(word_s, inf) for span in spans),
-        ),
-        (TimeUse.RESIZE, fsum(span.leaving(until_s) for span in spans)),
-        (TimeUse.RECOVERY, inf),
-    ):
-        given_s = min(claimed_s, left_s)
-        seconds[use] += given_s
-        left_s -= given_s
-    return Goodput(
-        allocated_s=allocated_s,
-        seconds=seconds,
-        waited_s=waited_s,
-        preemptions=int(attempt.stop_cause in DISPLACED),
-    )
+REPORTED_MAX = 100_000  # Attempts of one report that are not counted yet, newest first; about ten seconds of work.
 
 
 def goodput_of(connection: sa.Connection, job: JobRecord, *, now_s: float, lease_s: float) -> Goodput:
@@ -82,14 +31,14 @@ def goodput_of(connection: sa.Connection, job: JobRecord, *, now_s: float, lease
     own = attempts_of(connection, [job.id]).get(job.id, [])
     held = allocations_of_each(connection, [attempt.id for attempt in own])
     queued_s = job.submitted_s
-    accounts: list[Goodput] = []
+    parts: list[Goodput] = []
     for attempt in own:
-        granted_s = now_s if _queued(held.get(attempt.id, ())) else attempt.granted_s
+        granted_s = now_s if waits_in_queue(held.get(attempt.id, ())) else attempt.granted_s
         waited_s = max(0.0, granted_s - queued_s)
         part = account(attempt, held.get(attempt.id, ()), waited_s=waited_s, now_s=now_s, lease_s=lease_s)
-        accounts.append(part)
+        parts.append(part)
         queued_s = now_s if attempt.ended_s is None else attempt.ended_s
-    whole = total(tuple(accounts))
+    whole = total(tuple(parts))
     until_s = now_s if job.ended_s is None else job.ended_s
     waits = job.state is JobState.QUEUED or not own
     return replace(whole, waited_s=whole.waited_s + (max(0.0, until_s - queued_s) if waits else 0.0))
@@ -107,6 +56,8 @@ def goodput_report(
 ) -> GoodputReport:
     """Returns the ledgers of many attempts: together, by team and by cluster.
 
+    Of attempts whose jobs were removed, whole days count: none of the first day that `since_s` is amid.
+
     Args:
         team: Only of this team and those below it, unless None.
         cluster: Only on this cluster, unless None.
@@ -117,83 +68,59 @@ def goodput_report(
     Raises:
         NotFound: No such team or cluster.
     """
-    before_s = sa.func.lag(attempts.c.ended_s).over(partition_by=attempts.c.job_id, order_by=attempts.c.number)
-    every = sa.select(attempts, before_s.label("before_s")).subquery()
-    query = (
-        sa.select(every, jobs.c.team, jobs.c.submitted_s)
-        .join(jobs, every.c.job_id == jobs.c.id)
-        .where(every.c.granted_s >= since_s)
-        .order_by(every.c.granted_s.desc())
-        .limit(REPORTED_MAX + 1)
-    )
-    if team is not None:
-        query = query.where(jobs.c.team.in_(_below(connection, team)))
+    teams = None if team is None else _below(connection, team)
     if seen is not None:
-        query = query.where(jobs.c.team.in_(sorted(seen)))
+        teams = sorted(seen) if teams is None else [one for one in teams if one in seen]
     if cluster is not None:
         _require_cluster(connection, cluster)
-        query = query.where(every.c.cluster == cluster)
-    rows = connection.execute(query).all()
-    counted = rows[:REPORTED_MAX]
-    held = allocations_of_each(connection, [row.id for row in counted])
+    whole_day = ceil(since_s / DAY_S)
+    which = [] if cluster is None else [attempts.c.cluster == cluster]
+    which += [] if teams is None else [TEAM.in_(teams)]
+    rows: list[sa.Row[Any]] = []
+    for some in (
+        (UNCOUNTED, attempts.c.granted_s >= since_s),
+        (attempts.c.counted, attempts.c.granted_s >= since_s, attempts.c.granted_s < whole_day * DAY_S),
+    ):
+        newest = ATTEMPTS.where(*some, *which).order_by(attempts.c.granted_s.desc())
+        rows += connection.execute(newest.limit(REPORTED_MAX + 1)).all()
+    parts = [
+        (row.team, row.cluster, part)
+        for row, part in zip(rows, accounted(connection, rows, now_s=now_s, lease_s=lease_s), strict=True)
+    ]
+    count = len(rows)
+    for row in connection.execute(_counted(whole_day, teams, cluster)):
+        parts.append((row.team, row.cluster, _goodput(row)))
+        count += row.attempts
     by_team: dict[str, list[Goodput]] = {}
     by_cluster: dict[str, list[Goodput]] = {}
-    for row in counted:
-        granted_s = now_s if _queued(held.get(row.id, ())) else row.granted_s
-        waited_s = max(0.0, granted_s - (row.submitted_s if row.before_s is None else row.before_s))
-        part = account(ATTEMPT_ROWS.value(row), held.get(row.id, ()), waited_s=waited_s, now_s=now_s, lease_s=lease_s)
-        by_team.setdefault(row.team, []).append(part)
-        by_cluster.setdefault(row.cluster, []).append(part)
+    for of, on, part in parts:
+        by_team.setdefault(of, []).append(part)
+        by_cluster.setdefault(on, []).append(part)
     return GoodputReport(
-        attempts=len(counted),
-        whole=total(tuple(part for own in by_team.values() for part in own)),
+        attempts=count,
+        whole=total(tuple(part for _, _, part in parts)),
         teams=_totals(by_team),
         clusters=_totals(by_cluster),
         complete=len(rows) <= REPORTED_MAX,
     )
 
 
-def _queued(held: Sequence[AllocationRecord]) -> bool:
-    """Returns whether an attempt waits in its cluster's own queue, and nothing of it was ever elsewhere."""
-    return bool(held) and all(one.queued for one in held)
+def _counted(whole_day: int, teams: Sequence[TeamName] | None, cluster: ClusterName | None) -> sa.Select[Any]:
+    """Returns a query of what is counted since the beginning of a day, by team and cluster."""
+    which = [accounts.c.day >= whole_day]
+    which += [] if teams is None else [accounts.c.team.in_(teams)]
+    which += [] if cluster is None else [accounts.c.cluster == cluster]
+    keys = (accounts.c.team, accounts.c.cluster)
+    sums = (sa.func.sum(column).label(column.name) for column in accounts.c if not column.primary_key)
+    return sa.select(*keys, *sums).where(*which).group_by(*keys).order_by(*keys)
 
 
-class _Span:
-    """An allocation's time, in node-seconds.
-
-    Args:
-        until_s: Until when it is counted at the most.
-    """
-
-    def __init__(self, one: AllocationRecord, until_s: float) -> None:
-        self._one = one
-        end_s = until_s if one.ended_s is None else min(one.ended_s, until_s)
-        # What waits in its cluster's own queue holds nothing yet.
-        self._end_s = one.granted_s if one.queued else max(one.granted_s, end_s)
-
-    def within(self, from_s: float, to_s: float) -> float:
-        """Returns what lies between two times."""
-        return self._one.nodes * max(0.0, min(self._end_s, to_s) - max(self._one.granted_s, from_s))
-
-    def starting(self, led_s: float) -> float:
-        """Returns what came before its agents had all come: the attempt's, or its own when it was added later."""
-        added = self._one.granted_s > led_s
-        came_s = inf if self._one.came_s is None else self._one.came_s
-        return self.within(-inf, came_s if added else led_s)
-
-    def leaving(self, until_s: float) -> float:
-        """Returns what came after its engine took a stop for it, while its attempt went on."""
-        stopped_s = self._one.stopped_s
-        return self.within(stopped_s, inf) if stopped_s is not None and self._end_s < until_s else 0.0
-
-
-def _told(attempt: AttemptRecord, allocated_s: float) -> dict[TimeUse, float]:
-    """Returns what leads reported, at most what was allocated."""
-    ledgers = (attempt.seconds_before, attempt.seconds)
-    seconds = {use: fsum(max(0.0, told.get(use.value, 0.0)) for told in ledgers) for use in TimeUse}
-    whole_s = fsum(seconds.values())
-    share = min(1.0, allocated_s / whole_s) if whole_s > 0 else 1.0
-    return {use: told_s * share for use, told_s in seconds.items()}
+def _goodput(row: sa.Row[Any]) -> Goodput:
+    """Returns the ledger that columns of `accounts` are."""
+    seconds = {use: float(getattr(row, f"{use.value}_s")) for use in TimeUse}
+    return Goodput(
+        allocated_s=row.allocated_s, seconds=seconds, waited_s=row.waited_s, preemptions=int(row.preemptions)
+    )
 
 
 def _totals(parts: Mapping[str, Iterable[Goodput]]) -> dict[str, Goodput]:
@@ -212,6 +139,13 @@ def _below(connection: sa.Connection, team: TeamName) -> list[TeamName]:
 
 
 def _require_cluster(connection: sa.Connection, cluster: ClusterName) -> None:
-    names: Sequence[Any] = connection.execute(sa.select(attempts.c.cluster).distinct()).scalars().all()
+    names = set(connection.execute(sa.select(attempts.c.cluster).where(UNCOUNTED).distinct()).scalars())
+    last: str | None = ""
+    while last is not None:  # Each found by itself: the table has a row for every day.
+        last = connection.execute(
+            sa.select(sa.func.min(accounts.c.cluster)).where(accounts.c.cluster > last)
+        ).scalar_one()
+        names |= {last} - {None}
     if cluster not in names:
-        raise NotFound("tell a cluster's goodput", on=f"cluster {cluster[:80]!r}", wanted=nearest(cluster[:80], names))
+        got, known = f"cluster {cluster[:80]!r}", sorted(names)
+        raise NotFound("tell a cluster's goodput", on=got, wanted=nearest(cluster[:80], known))

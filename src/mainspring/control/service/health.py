@@ -12,6 +12,7 @@ from mainspring.domain.answers import Health, HealthCheck, HealthStatus
 from mainspring.domain.errors import Busy, MainspringError
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.ports import Clock
+from mainspring.domain.release import RELEASE
 
 HUNG_S = 90.0  # The longest call on an engine takes a minute.
 LATE_S = 30.0  # A tick that plans for a large fleet renews the lease after that.
@@ -64,7 +65,7 @@ class Pulse:
         ends = [_check("server", "it ends, and gives up the lead")] if self.ending else []
         checks = (*ends, self._loop(), lead, store, *self._each_cluster(now_s))
         worst = max((check.status for check in checks), key=list(HealthStatus).index)
-        return Health(status=worst, leader_epoch=epoch, checks=checks)
+        return Health(status=worst, leader_epoch=epoch, checks=checks, release=RELEASE)
 
     def require_staying(self, attempted: str) -> None:
         """Returns if this controller goes on for as long as it is asked to.

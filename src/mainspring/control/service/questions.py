@@ -8,9 +8,10 @@ from dataclasses import replace
 from threading import Lock
 from typing import final
 
+from mainspring.control.service.lists import JobFilter
 from mainspring.control.service.planning import remedies as remedies_of
 from mainspring.control.service.planning import view_plan, waiting_why, what_if
-from mainspring.control.service.views import JobFilter, find_job, list_nodes, list_verdicts, view_clusters, view_why
+from mainspring.control.service.views import find_job, list_nodes, list_verdicts, view_clusters, view_why
 from mainspring.control.state.fleet import FleetView, read_holds
 from mainspring.control.state.latest_plan import LatestPlan, LatestPlans
 from mainspring.control.store.records import ACTIVE_MAX

@@ -9,6 +9,7 @@ from itertools import islice
 import sqlalchemy as sa
 
 from mainspring.control.service.goodput import goodput_of
+from mainspring.control.service.lists import JobFilter, listed
 from mainspring.control.service.steering.pausing import hold_of
 from mainspring.control.state.active_state import held
 from mainspring.control.state.avoidance import REMEMBERED_S, Avoidance
@@ -27,18 +28,19 @@ from mainspring.control.store.records import (
     reported,
     specs,
 )
-from mainspring.control.store.schema import allocations, jobs, whys
+from mainspring.control.store.schema import WAITS, allocations, jobs, whys
+from mainspring.control.store.tallies import counts_of_arrays
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
-from mainspring.domain.answers import ArrayView, AttemptView, ClusterView, JobCounts, JobView, NodeView, Verdict, Why
+from mainspring.domain.answers import ArrayView, AttemptView, ClusterView, JobView, NodeView, Verdict, Why
 from mainspring.domain.codec import alike
 from mainspring.domain.errors import NotFound, nearest
-from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName, TeamName
+from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName
 from mainspring.domain.job import Hold, JobSpec
 from mainspring.domain.life import JobState, ended
 from mainspring.domain.plan import Candidate, Grant, Limit
 
 _NAMES_MAX = 200
-_READ_AT_ONCE = 1_000
+_NAMED_MAX = 1_000  # The newest jobs of one name, of whichever team, among which somebody's own is looked for.
 _SECONDS_PER_HOUR = 3_600.0
 
 
@@ -52,24 +54,17 @@ def find_job(connection: sa.Connection, reference: str, caller: Caller = LAB_ITS
     Raises:
         NotFound: Neither; names the nearest job.
     """
-    seen = in_sight(sight(connection, caller))
-    newest = sa.select(jobs.c.id).where(*seen).order_by(jobs.c.ordinal.desc())
+    seen = sight(connection, caller)
     for own in (jobs.c.id == reference, jobs.c.name == reference):
-        found = jobs_by_id(connection, [JobId(job) for job in connection.execute(newest.where(own).limit(1)).scalars()])
+        newest = sa.select(jobs.c.id, jobs.c.team).where(own).order_by(jobs.c.ordinal.desc())
+        named = newest.limit(1 if seen is None else _NAMED_MAX).subquery()  # Others may have many of that name.
+        query = sa.select(named.c.id).where(*([] if seen is None else [named.c.team.in_(sorted(seen))])).limit(1)
+        found = jobs_by_id(connection, [JobId(job) for job in connection.execute(query).scalars()])
         if found:
             return next(iter(found.values()))
-    query = sa.select(jobs.c.name).where(*seen).order_by(jobs.c.ordinal.desc()).limit(_NAMES_MAX)
-    names = connection.execute(query).scalars()
+    near = jobs_by_id(connection, listed(connection, JobFilter(seen=seen), _NAMES_MAX))
+    names = [job.name for job in near.values()]
     raise NotFound("find a job", on=repr(reference[:80]), wanted=nearest(reference[:80], names), next_step="ms ps")
-
-
-def in_sight(seen: frozenset[TeamName] | None) -> tuple[sa.ColumnElement[bool], ...]:
-    """Returns what keeps a query of jobs to those of some teams.
-
-    Args:
-        seen: The teams, None for all.
-    """
-    return () if seen is None else (jobs.c.team.in_(sorted(seen)),)
 
 
 def view_job(
@@ -96,31 +91,6 @@ def view_job(
     return replace(view, goodput=goodput_of(connection, job, now_s=now_s, lease_s=lease_s)) if own else view
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFilter:
-    """Which jobs of a list are wanted; None for all.
-
-    Args:
-        owner: Who submitted them.
-        array: Only the jobs of this array, each of them and in their order.
-        after: What the list has after this job, the last that was seen.
-        seen: Only jobs of these teams.
-    """
-
-    state: JobState | None = None
-    team: TeamName | None = None
-    owner: str | None = None
-    array: JobId | None = None
-    after: JobRecord | None = None
-    seen: frozenset[TeamName] | None = None
-
-    def conditions(self) -> list[sa.ColumnElement[bool]]:
-        """Returns what its jobs meet, wherever they are in the list."""
-        asked = {jobs.c.state: self.state and self.state.value, jobs.c.team: self.team, jobs.c.owner: self.owner}
-        found = [column == value for column, value in asked.items() if value is not None]
-        return [*in_sight(self.seen), *found, *([jobs.c.array_id == self.array] if self.array is not None else ())]
-
-
 def list_jobs(connection: sa.Connection, wanted: JobFilter, *, limit: int, now_s: float) -> tuple[JobView, ...]:
     """Returns jobs, newest first: of their specs what they ask for, without ranks, goodput, what is at risk.
 
@@ -129,45 +99,7 @@ def list_jobs(connection: sa.Connection, wanted: JobFilter, *, limit: int, now_s
     Args:
         limit: The most to return.
     """
-    return _list_views(connection, _listed(connection, wanted, limit), now_s)
-
-
-def count_jobs(connection: sa.Connection, wanted: JobFilter) -> JobCounts:
-    """Returns how many jobs are in each state, those of arrays one by one."""
-    query = sa.select(jobs.c.state, sa.func.count().label("size")).where(*wanted.conditions()).group_by(jobs.c.state)
-    sizes = {JobState(row.state): row.size for row in connection.execute(query)}
-    return JobCounts(states={state.value: sizes[state] for state in JobState if state in sizes})
-
-
-def _listed(connection: sa.Connection, wanted: JobFilter, limit: int) -> Sequence[JobId]:
-    query = sa.select(jobs.c.id, jobs.c.array_id).where(*wanted.conditions())
-    if wanted.array is not None:
-        query = query.order_by(jobs.c.array_index)
-        if wanted.after is not None and wanted.after.array_index is not None:
-            query = query.where(jobs.c.array_index > wanted.after.array_index)
-        return [JobId(job) for job in connection.execute(query.limit(limit)).scalars()]
-    query = query.order_by(jobs.c.ordinal.desc())
-    if wanted.after is not None:
-        query = query.where(jobs.c.ordinal < wanted.after.ordinal)
-    shown: dict[str, JobId | None] = {}
-    count = 0
-    with connection.execute(query.execution_options(yield_per=_READ_AT_ONCE)) as rows:
-        for row in rows:
-            if (row.array_id or row.id) in shown:
-                continue
-            before = wanted.after is not None and row.array_id and _shown_before(connection, wanted, row.array_id)
-            shown[row.array_id or row.id] = None if before else JobId(row.id)
-            count += not before
-            if count == limit:
-                break
-    return [job for job in shown.values() if job is not None]
-
-
-def _shown_before(connection: sa.Connection, wanted: JobFilter, array: str) -> bool:
-    """Returns whether the job that stands for an array comes no later in the list than the last one seen."""
-    assert wanted.after is not None
-    newer = (jobs.c.array_id == array, jobs.c.ordinal >= wanted.after.ordinal, *wanted.conditions())
-    return connection.execute(sa.select(jobs.c.id).where(*newer).limit(1)).first() is not None
+    return _list_views(connection, listed(connection, wanted, limit), now_s)
 
 
 def _list_views(connection: sa.Connection, wanted: Sequence[JobId], now_s: float) -> tuple[JobView, ...]:
@@ -239,7 +171,7 @@ def _waits(connection: sa.Connection, of: Iterable[JobRecord]) -> dict[JobId, _W
     waits: dict[JobId, _Wait] = {}
     for some in chunks([job.id for job in of if job.state is JobState.QUEUED]):
         query = sa.select(whys.c.job_id, whys.c.summary, whys.c.start_s, whys.c.exact).where(
-            whys.c.job_id.in_(some), whys.c.limit_name.is_not(None)
+            whys.c.job_id.in_(some), WAITS
         )
         for row in connection.execute(query):
             waits[JobId(row.job_id)] = _Wait(reason=row.summary, start_s=row.start_s, exact=row.exact)
@@ -250,14 +182,8 @@ def _arrays(connection: sa.Connection, of: Iterable[JobRecord]) -> dict[JobId, d
     """Returns how many jobs are in each state, by array, of the arrays that some jobs belong to."""
     counts: dict[JobId, dict[str, int]] = {}
     for some in chunks(dict.fromkeys(job.array for job in of if job.array is not None)):
-        query = (
-            sa.select(jobs.c.array_id, jobs.c.state, sa.func.count().label("size"))
-            .where(jobs.c.array_id.in_(some))
-            .group_by(jobs.c.array_id, jobs.c.state)
-            .order_by(jobs.c.array_id, jobs.c.state)
-        )
-        for row in connection.execute(query):
-            counts.setdefault(JobId(row.array_id), {})[row.state] = row.size
+        for array, states in counts_of_arrays(connection, some).items():
+            counts[array] = {state.value: states[state] for state in sorted(states, key=lambda state: state.value)}
     return counts
 
 
@@ -320,7 +246,7 @@ def list_verdicts(connection: sa.Connection, wanted: JobFilter, *, limit: int) -
     groups = (
         sa.select(*same, count, first, sa.func.min(whys.c.start_s).label("start_s"))
         .join(jobs, whys.c.job_id == jobs.c.id)
-        .where(whys.c.limit_name.is_not(None), *wanted.conditions())
+        .where(WAITS, *wanted.conditions())
         .group_by(*same)
         .order_by(sa.desc("size"), "first")
         .limit(limit)

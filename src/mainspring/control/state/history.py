@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf, log
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -23,7 +24,7 @@ from mainspring.control.store.records import (
     read_text,
     specs,
 )
-from mainspring.control.store.schema import allocations, attempts, jobs
+from mainspring.control.store.schema import UNCOUNTED, allocations, attempts, charges, jobs
 from mainspring.domain.ids import AttemptId, ChipName, ClusterName, JobId, TeamName
 from mainspring.domain.job import MILLI, JobSpec
 from mainspring.domain.life import JobState
@@ -46,7 +47,7 @@ _hour = {
     for name, column in (("began", allocations.c.granted_s), ("ended", allocations.c.ended_s))
 }
 _lasted_s = allocations.c.ended_s - allocations.c.granted_s
-_ENDED_BY_HOUR = (
+ENDED_BY_HOUR = (  # As `charges` has it of attempts that are counted.
     sa.select(
         jobs.c.team,
         allocations.c.chips,
@@ -210,12 +211,17 @@ def usage(connection: sa.Connection, now_s: float) -> Mapping[TeamName, float]:
         weighed_s = (0.5 ** ((now_s - ended_s) / half_s) - 0.5 ** ((now_s - began_s) / half_s)) * half_s / log(2.0)
         used[TeamName(team)] = used.get(TeamName(team), 0.0) + value * seconds * weighed_s / (ended_s - began_s)
 
-    query = _ENDED_BY_HOUR.where(allocations.c.ended_s > now_s - HALF_LIVES * USAGE_HALF_LIFE_S)
-    for row in connection.execute(query):
+    for row in _ended_since(connection, now_s - HALF_LIVES * USAGE_HALF_LIFE_S):
         add(row.team, row.chips, row.began * _HOUR_S, row.ended * _HOUR_S, row.seconds)
-    for row in connection.execute(_LIVE):
-        add(row.team, row.chips, row.granted_s, now_s, max(0.0, now_s - row.granted_s))
+    for one in connection.execute(_LIVE):
+        add(one.team, one.chips, one.granted_s, now_s, max(0.0, now_s - one.granted_s))
     return used
+
+
+def _ended_since(connection: sa.Connection, since_s: float) -> Iterator[sa.Row[Any]]:
+    """Yields what is over since a time, by team, chips and hours: as it was counted, and what is not counted yet."""
+    yield from connection.execute(sa.select(charges).where(charges.c.ended >= since_s // _HOUR_S))
+    yield from connection.execute(ENDED_BY_HOUR.where(UNCOUNTED, allocations.c.ended_s > since_s))
 
 
 def successes(connection: sa.Connection) -> Iterator[Success]:
@@ -259,8 +265,7 @@ class Spending:
             return
         self._hours = hours
         self._by_hour.clear()
-        query = _ENDED_BY_HOUR.where(allocations.c.ended_s > now_s - hours * _HOUR_S)
-        for row in connection.execute(query):
+        for row in _ended_since(connection, now_s - hours * _HOUR_S):
             self._add(TeamName(row.team), row.dollars, row.began, row.ended)
 
     def ended(self, charge: Charge, ended_s: float) -> None:

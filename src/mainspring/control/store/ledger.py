@@ -208,7 +208,7 @@ class StateWriter:
             wanted = [job.id for job in some]
             columns = {"state": after.value, "reason": clipped(reason), "ended_s": self.now_s}
             self.connection.execute(sa.update(jobs).where(jobs.c.id.in_(wanted)).values(columns))
-            tallies.settle(self.connection, wanted)
+            tallies.settle(self.connection, wanted, after)
             self.tell_each(wanted, [StopRequestedEvent(by=by)] * len(wanted))
             self.tell_each(wanted, [JobMovedEvent(before=JobState.QUEUED, after=after, reason=reason)] * len(wanted))
 
@@ -243,7 +243,7 @@ class StateWriter:
         columns: dict[str, object] = {"state": after.value, "reason": clipped(reason)}
         if ended(after):
             columns["ended_s"] = self.now_s
-            tallies.settle(self.connection, [job.id])
+            tallies.settle(self.connection, [job.id], after)
         self.connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(columns))
         self.event(JobMovedEvent(before=job.state, after=after, reason=reason), job=job.id)
 

@@ -24,6 +24,7 @@ from mainspring.domain.wire import AtRisk, RankStatus
 TEAMS_MAX = 10_000
 ACTIVE_MAX = 200_000  # Jobs not ended that one loop looks at; the oldest come first.
 _CHUNK = 500  # Ids in one IN list: under every database's bound on parameters.
+LOOKED_AT_MAX = 100_000  # Events of all, to find those of some teams: a day's of a large lab, and a second's work.
 Item = TypeVar("Item")
 
 JOB_LIVE = tuple(state.value for state in JobState if not ended(state))
@@ -45,15 +46,15 @@ def event_of(row: sa.Row[Any]) -> Event:
     )
 
 
-def chunks(items: Iterable[Item]) -> Iterator[Sequence[Item]]:
-    """Yields the items in pieces small enough for one IN list.
+def chunks(items: Iterable[Item], size: int = _CHUNK) -> Iterator[Sequence[Item]]:
+    """Yields the items in pieces, small enough for one IN list unless another size is asked.
 
     Args:
         items: Any number of them.
     """
     whole = list(items)
-    for start in range(0, len(whole), _CHUNK):
-        yield whole[start : start + _CHUNK]
+    for start in range(0, len(whole), size):
+        yield whole[start : start + size]
 
 
 def live_jobs(connection: sa.Connection) -> tuple[JobRecord, ...]:
@@ -183,15 +184,19 @@ def events_since(
         since: The last sequence the caller has seen; 0 for all.
         limit: The most to return.
         job: Only this job's, unless None.
-        seen: Only of jobs of these teams, unless None.
+        seen: Only of jobs of these teams, unless None: of the newest `LOOKED_AT_MAX` events of all.
         newest: Whether to leave out the oldest where there are more, and not the newest.
     """
+    if seen is not None:
+        since = max(since, newest_event(connection) - LOOKED_AT_MAX)
     order = events.c.sequence.desc() if newest else events.c.sequence
     query = sa.select(events).where(events.c.sequence > since).order_by(order).limit(limit)
     if job is not None:
         query = query.where(events.c.job_id == job)
     if seen is not None:
-        query = query.join(jobs, jobs.c.id == events.c.job_id).where(jobs.c.team.in_(sorted(seen)))
+        # Not joined: databases would begin with the teams' jobs, and look at all of them.
+        team = sa.select(jobs.c.team).where(jobs.c.id == events.c.job_id).scalar_subquery()
+        query = query.where(team.in_(sorted(seen)))
     return tuple(event_of(row) for row in connection.execute(query))[:: -1 if newest else 1]
 
 

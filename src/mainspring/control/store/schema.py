@@ -22,18 +22,21 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    not_,
     text,
 )
 
 from mainspring.control.store.rows import RowMapping
+from mainspring.domain.goodput import TimeUse
 from mainspring.domain.ids import SECRET_NAME_LENGTH_MAX, AllocationId, AttemptId, ClusterName, JobId, TeamName
 from mainspring.domain.job import Overrides
-from mainspring.domain.life import AllocationState, AttemptState, JobState
+from mainspring.domain.life import AllocationState, AttemptState, JobState, ended
 from mainspring.domain.wire import Detail
 
 ID_LENGTH_MAX = 63
 REASON_LENGTH_MAX = 4_096
 KEY_LENGTH_MAX = 255
+CHIPS_LENGTH_MAX = 1_024  # A few types, of names and counts.
 
 metadata = MetaData()
 _COUNTER = BigInteger().with_variant(Integer, "sqlite")  # Only INTEGER counts by itself in SQLite.
@@ -50,6 +53,10 @@ def _word(length_max: int) -> String:
 def _id(name: str = "id", *, primary_key: bool = False, nullable: bool = False) -> Column[str]:
     return Column(name, _word(ID_LENGTH_MAX), primary_key=primary_key, nullable=nullable)
 
+
+# Literal, and the same in an index and in queries: databases use an index of some rows only where a query says so.
+LIVE = text("state IN ('queued', 'starting', 'running', 'stopping')")
+EVIDENCE = text("kind IN ('node_blamed', 'node_cleared')")
 
 jobs = Table(
     "jobs",
@@ -74,9 +81,12 @@ jobs = Table(
     Column("overrides", Text, nullable=True),  # What was said of it since; NULL for nothing.
     UniqueConstraint("team", "submit_key", name="jobs_team_submit_key"),
     Index("jobs_array", "array_id", "array_index"),
+    Index("jobs_array_live", "array_id", "state", sqlite_where=LIVE, postgresql_where=LIVE),
     Index("jobs_state", "state", "ordinal"),
     Index("jobs_name", "name", "ordinal"),
-    Index("jobs_team", "team", "ordinal"),
+    Index("jobs_team", "team", "state", "ordinal"),
+    Index("jobs_owner", "owner", "team", "state", "ordinal"),
+    Index("jobs_ended", "ended_s"),
 )
 
 attempts = Table(
@@ -105,10 +115,15 @@ attempts = Table(
     Column("led_s", Double, nullable=True),  # When its first lead was named: all agents had come.
     Column("seconds", Text, nullable=False, default="{}"),  # Its lead's ledger: node-seconds by use.
     Column("seconds_before", Text, nullable=False, default="{}"),  # The same, of the leads before.
+    Column("counted", Boolean, nullable=False, default=False),  # Whether accounts have it: it has ended.
     UniqueConstraint("job_id", "number", name="attempts_job_number"),
     Index("attempts_state", "state"),
     Index("attempts_ended", "ended_s"),
+    Index("attempts_granted", "granted_s"),
 )
+# Of what has not ended, and of what was not counted yet.
+UNCOUNTED = not_(attempts.c.counted)
+Index("attempts_uncounted", attempts.c.ended_s, sqlite_where=UNCOUNTED, postgresql_where=UNCOUNTED)
 
 allocations = Table(
     "allocations",
@@ -136,7 +151,6 @@ allocations = Table(
     Column("hosts", Text, nullable=False, default="[]"),  # The machines behind its nodes, where its cluster chose them.
     UniqueConstraint("attempt_id", "place", name="allocations_attempt_place"),
     Index("allocations_state", "state"),
-    Index("allocations_ended", "ended_s"),
 )
 
 agents = Table(
@@ -147,9 +161,6 @@ agents = Table(
     Column("address", _word(255), nullable=False),
     Column("gone", Boolean, nullable=False, default=False),  # Whether its engine has seen it end.
 )
-
-# Literal, and the same in the index and in queries: databases use an index of some rows only where a query says so.
-EVIDENCE = text("kind IN ('node_blamed', 'node_cleared')")
 
 events = Table(
     "events",
@@ -188,6 +199,8 @@ whys = Table(
     Column("start_s", Double, nullable=True),
     Column("exact", Boolean, nullable=False, default=False),
 )
+WAITS = whys.c.limit_name.is_not(None)
+Index("whys_waiting", whys.c.job_id, sqlite_where=WAITS, postgresql_where=WAITS)
 
 teams = Table(
     "teams",
@@ -196,13 +209,47 @@ teams = Table(
     Column("facts", Text, nullable=False),
 )
 
+_ENDS = [state.value for state in JobState if ended(state)]
+
 tallies = Table(
-    "tallies",  # Of the jobs that have not ended, and of the letters of their specs: what each person has in each team.
+    "tallies",  # Each person's in each team: jobs that have not ended, letters of their specs, jobs by their end.
     metadata,
     _id("owner", primary_key=True),
     _id("team", primary_key=True),
     Column("jobs", BigInteger, nullable=False),
     Column("letters", BigInteger, nullable=False),
+    *(Column(end, BigInteger, nullable=False, default=0) for end in _ENDS),
+)
+
+array_ends = Table(
+    "array_ends",  # How many jobs of an array have ended, by how.
+    metadata,
+    _id("array_id", primary_key=True),
+    *(Column(end, BigInteger, nullable=False, default=0) for end in _ENDS),
+)
+
+accounts = Table(
+    "accounts",  # What attempts came to that were granted on one day, counted from 1970, and have ended.
+    metadata,
+    _id("cluster", primary_key=True),
+    _id("team", primary_key=True),
+    Column("day", Integer, primary_key=True, autoincrement=False),
+    Column("attempts", BigInteger, nullable=False),
+    Column("allocated_s", Double, nullable=False),
+    Column("waited_s", Double, nullable=False),
+    Column("preemptions", BigInteger, nullable=False),
+    *(Column(f"{use.value}_s", Double, nullable=False) for use in TimeUse),
+)
+
+charges = Table(
+    "charges",  # What allocations came to that began in one hour and ended in one hour, both counted from 1970.
+    metadata,
+    Column("ended", Integer, primary_key=True, autoincrement=False),
+    Column("began", Integer, primary_key=True, autoincrement=False),
+    _id("team", primary_key=True),
+    Column("chips", _word(CHIPS_LENGTH_MAX), primary_key=True),
+    Column("seconds", Double, nullable=False),
+    Column("dollars", Double, nullable=False),
 )
 
 tokens = Table(
@@ -270,6 +317,32 @@ holds = Table(
     Column("by", _word(255), nullable=False),
     Column("reason", Text, nullable=False),
     Column("since_s", Double, nullable=False),
+)
+
+archives = Table(
+    "archives",  # Files of the object store that hold jobs which were removed here.
+    metadata,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("jobs", Integer, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("made_s", Double, nullable=False),
+    Column("first_s", Double, nullable=False),  # When the first of them was submitted,
+    Column("last_s", Double, nullable=False),  # and when the last of them ended.
+)
+
+archived = Table(
+    "archived",  # Where each job is that was removed here.
+    metadata,
+    _id("job_id", primary_key=True),
+    _id("name"),
+    _id("team"),
+    Column("state", _word(16), nullable=False),
+    Column("submitted_s", Double, nullable=False),
+    Column("archive", BigInteger, ForeignKey("archives.number"), nullable=False),
+    Column("offset", BigInteger, nullable=False),
+    Column("bytes", Integer, nullable=False),
+    Index("archived_name", "name", "submitted_s"),
+    Index("archived_archive", "archive"),
 )
 
 repeats = Table(

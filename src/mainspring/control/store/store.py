@@ -6,7 +6,6 @@ differs between databases to `databases`.
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,9 +16,9 @@ from typing import Generic, TypeVar, cast, final
 
 import sqlalchemy as sa
 
-from mainspring.control.store.databases.backups import BackUp
+from mainspring.control.store.databases.backups import mark_of
 from mainspring.control.store.databases.errors import told
-from mainspring.control.store.databases.migrating import migrate, migrate_down, newest_revision, revision_of
+from mainspring.control.store.databases.migrating import BackUp, migrate, migrate_down, newest_revision, revision_of
 from mainspring.control.store.databases.opening import is_sqlite, new_engine, parsed_url, reading, require_safe
 from mainspring.control.store.databases.owners import OwnedFile
 from mainspring.control.store.schema import leases
@@ -28,7 +27,6 @@ from mainspring.domain.errors import Conflict, MainspringError, NotFound
 PIECES_MAX = 64  # More than the API has threads.
 _WRITER = "writer"
 _LEADER = "leader"
-_MARK_LETTERS = 12  # Of a hash: enough to tell two apart, and nothing to guess the rest by.
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
@@ -223,7 +221,7 @@ class Store:
         """
         if not self.shared:
             return
-        mark = hashlib.sha256(secret.encode()).hexdigest()[:_MARK_LETTERS]
+        mark = mark_of(secret)
         with self.write() as connection:
             found = sa.select(leases.c.holder).where(leases.c.name == name)
             known = connection.execute(found).scalar()

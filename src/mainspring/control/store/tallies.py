@@ -1,7 +1,8 @@
-"""How many jobs that have not ended there are, and how long their specs: of each person, of each team.
+"""How many jobs there are, by their end, and how long the specs of those are that have not: of each person and team.
 
 Whoever writes a job, or its end, counts it here in the same transaction: counting 100,000 jobs with each submit would
-take longer than the submit.
+take longer than the submit, and counting all that ever ended with each look longer than anybody waits. Jobs that have
+ended stay counted when they are removed.
 """
 
 from __future__ import annotations
@@ -11,15 +12,24 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from mainspring.control.store.schema import jobs, tallies
+from mainspring.control.store.schema import LIVE, WAITS, array_ends, jobs, tallies, whys
 from mainspring.domain.ids import JobId, TeamName
+from mainspring.domain.life import JobState, ended
 
+_ENDS = tuple(state for state in JobState if ended(state))
 _OWN = (tallies.c.owner == sa.bindparam("whose"), tallies.c.team == sa.bindparam("of"))
 _ADD = (
     sa.update(tallies)
     .where(*_OWN)
     .values(jobs=tallies.c.jobs + sa.bindparam("jobs_more"), letters=tallies.c.letters + sa.bindparam("letters_more"))
 )
+_ADD_ENDS = {end: _ADD.values({end.value: tallies.c[end.value] + sa.bindparam("ends_more")}) for end in _ENDS}
+_ADD_OF_ARRAY = {
+    end: sa.update(array_ends)
+    .where(array_ends.c.array_id == sa.bindparam("whose"))
+    .values({end.value: array_ends.c[end.value] + sa.bindparam("ends_more")})
+    for end in _ENDS
+}
 _SUMS = (sa.func.coalesce(sa.func.sum(tallies.c.jobs), 0), sa.func.coalesce(sa.func.sum(tallies.c.letters), 0))
 _OF_TEAMS = sa.select(tallies.c.team, *_SUMS).group_by(tallies.c.team)
 _OF_PERSON = sa.select(*_SUMS).where(tallies.c.owner == sa.bindparam("whose"))
@@ -53,17 +63,66 @@ def begin(connection: sa.Connection, owner: str, rows: Sequence[Mapping[str, obj
         _add(connection, owner, team, tally)
 
 
-def settle(connection: sa.Connection, ended: Sequence[JobId]) -> None:
-    """Counts jobs no longer.
+def settle(connection: sa.Connection, over: Sequence[JobId], end: JobState) -> None:
+    """Counts jobs as ended, and forgets what those waited for that had not started.
 
     Args:
         connection: From `Store.write`.
-        ended: Jobs that end in this transaction, few enough for one IN list.
+        over: Jobs that end in this transaction, few enough for one IN list.
+        end: How.
     """
+    connection.execute(sa.delete(whys).where(whys.c.job_id.in_(over), WAITS))
     counted = (sa.func.count().label("jobs"), sa.func.sum(sa.func.length(jobs.c.spec)).label("letters"))
-    own = sa.select(jobs.c.owner, jobs.c.team, *counted).where(jobs.c.id.in_(ended))
-    for row in connection.execute(own.group_by(jobs.c.owner, jobs.c.team)):
-        _add(connection, row.owner, row.team, Tally(jobs=-int(row.jobs), letters=-int(row.letters)))
+    whose = (jobs.c.owner, jobs.c.team, jobs.c.array_id)
+    for row in connection.execute(sa.select(*whose, *counted).where(jobs.c.id.in_(over)).group_by(*whose)):
+        less = {"jobs_more": -int(row.jobs), "letters_more": -int(row.letters), "ends_more": int(row.jobs)}
+        connection.execute(_ADD_ENDS[end], {"whose": row.owner, "of": row.team, **less})
+        if row.array_id is not None:
+            given = {"whose": row.array_id, "ends_more": int(row.jobs)}
+            if not connection.execute(_ADD_OF_ARRAY[end], given).rowcount:
+                connection.execute(sa.insert(array_ends), {"array_id": row.array_id, end.value: int(row.jobs)})
+
+
+def counts_by_state(
+    connection: sa.Connection, *, owner: str | None = None, teams: Sequence[TeamName] | None = None
+) -> Mapping[JobState, int]:
+    """Returns how many jobs are in each state: of those that ended, also those that were removed since.
+
+    Args:
+        owner: Only of this person, unless None.
+        teams: Only of these teams, unless None.
+    """
+    if owner is not None:
+        known = teams_of_person(connection, owner)  # With them, an index has the jobs of one state.
+        teams = known if teams is None else [team for team in teams if team in known]
+    which = {"owner": None if owner is None else [owner], "team": teams}
+    sums = [sa.func.coalesce(sa.func.sum(tallies.c[end.value]), 0) for end in _ENDS]
+    of_ended = sa.select(*sums).where(*(tallies.c[name].in_(some) for name, some in which.items() if some is not None))
+    found = dict(zip(_ENDS, map(int, connection.execute(of_ended).one()), strict=True))
+    own = (jobs.c[name].in_(some) for name, some in which.items() if some is not None)
+    query = sa.select(jobs.c.state, sa.func.count()).where(LIVE, *own).group_by(jobs.c.state)
+    return found | {JobState(state): count for state, count in connection.execute(query)}
+
+
+def counts_of_arrays(connection: sa.Connection, of: Sequence[JobId]) -> Mapping[JobId, Mapping[JobState, int]]:
+    """Returns how many jobs of some arrays are in each state; states of none are left out.
+
+    Args:
+        of: Their first jobs, few enough for one IN list.
+    """
+    counts: dict[JobId, dict[JobState, int]] = {array: {} for array in of}
+    live = sa.select(jobs.c.array_id, jobs.c.state, sa.func.count()).where(jobs.c.array_id.in_(of), LIVE)
+    for array, state, count in connection.execute(live.group_by(jobs.c.array_id, jobs.c.state)):
+        counts[JobId(array)][JobState(state)] = count
+    for row in connection.execute(sa.select(array_ends).where(array_ends.c.array_id.in_(of))).mappings():
+        counts[JobId(row["array_id"])] |= {end: row[end.value] for end in _ENDS if row[end.value]}
+    return counts
+
+
+def teams_of_person(connection: sa.Connection, owner: str) -> tuple[TeamName, ...]:
+    """Returns the teams in which a person ever submitted a job, in order of name."""
+    query = sa.select(tallies.c.team).where(tallies.c.owner == owner).order_by(tallies.c.team)
+    return tuple(TeamName(team) for team in connection.execute(query).scalars())
 
 
 def tallies_of_teams(connection: sa.Connection) -> Mapping[TeamName, Tally]:

@@ -32,11 +32,12 @@ class HealthCheck:
 
 @message("Health")
 class Health:
-    """How a controller is: as bad as the worst of what was looked at."""
+    """How a controller is: as bad as the worst of what was looked at. `release` is Mainspring's, "" before 0.3."""
 
     status: HealthStatus
     leader_epoch: int
     checks: tuple[HealthCheck, ...] = ()
+    release: str = ""
 
     def __str__(self) -> str:
         troubles = "; ".join(f"{check.name} {check.words}" for check in self.checks if check.words)

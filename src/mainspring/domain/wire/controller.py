@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 
 from mainspring.domain.codec import message
+from mainspring.domain.errors import InvalidMessage, nearest
 from mainspring.domain.ids import AllocationId, AttemptId, JobId, NodeName, RoleName, SecretName
 from mainspring.domain.job import Code
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire.events import KIND_LENGTH_MAX, TOLD_BY_CONTROLLER
+from mainspring.domain.release import Unknown
+from mainspring.domain.wire.events import TOLD_BY_CONTROLLER, TOLD_BY_LEADS
+from mainspring.domain.wire.events.leads import UnknownWordEvent
+from mainspring.domain.wire.events.marks import listed
 from mainspring.domain.wire.facts import AtRisk, Detail, RankStatus
 from mainspring.domain.wire.node import RankPlace
 
@@ -131,8 +135,24 @@ class LeadEvent:
 
     def __post_init__(self) -> None:
         """Refuses what only the controller tells."""
-        assert 0 < len(self.kind) <= KIND_LENGTH_MAX
         assert self.kind not in TOLD_BY_CONTROLLER
+
+    def known(self, *, newer: bool) -> LeadEvent:
+        """Returns itself; of a kind that this release does not know, the event that shows what was said.
+
+        Args:
+            newer: Whether the lead's release is newer.
+
+        Raises:
+            InvalidMessage: The kind is not known, and the lead is not newer.
+        """
+        if self.kind in TOLD_BY_LEADS:
+            return self
+        said = Unknown.cut(self.kind, listed(self.detail))
+        if not newer:
+            raise InvalidMessage("accept an event", got=repr(said.kind), wanted=nearest(said.kind, TOLD_BY_LEADS))
+        shown = UnknownWordEvent(word=said.kind, words=said.words)
+        return replace(self, kind=shown.kind, detail=shown.detail)
 
 
 @message("Heartbeat")
@@ -150,7 +170,7 @@ class Heartbeat:
     metrics: Mapping[str, float]
     ranks: tuple[RankStatus, ...]
     events: tuple[LeadEvent, ...]
-    outcome: AttemptState | None = None
+    outcome: AttemptState | Unknown | None = None
     reason: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
     at_risk: AtRisk | None = None

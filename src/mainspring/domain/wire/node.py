@@ -8,10 +8,9 @@ from enum import Enum
 
 from mainspring.domain.codec import message
 from mainspring.domain.ids import AttemptId, NodeName, RoleName
+from mainspring.domain.release import Unknown as Unknown
 from mainspring.domain.wire.facts import Detail
 from mainspring.domain.wire.rank import Done, Shard, Then
-
-SEGMENT_BYTES = 256 << 20  # Sent again, at most, for each that was under way when a line broke: 2 s of 1 Gbit/s.
 
 SEGMENT_BYTES = 256 << 20  # Sent again, at most, for each that was under way when a line broke: 2 s of 1 Gbit/s.
 
@@ -316,11 +315,21 @@ AgentToLead = (
     | AgentLeaving
     | AgentDrained
     | Done
+    | Unknown
 )
 """What an agent may tell its lead, once it has said `AgentJoin`."""
 
 LeadToAgent = (
-    PrepareGeneration | StartRanks | StandbyAllowed | SnapshotPace | LeaveAt | DumpStacks | StoreStep | EndAgent | Done
+    PrepareGeneration
+    | StartRanks
+    | StandbyAllowed
+    | SnapshotPace
+    | LeaveAt
+    | DumpStacks
+    | StoreStep
+    | EndAgent
+    | Done
+    | Unknown
 )
 """What a lead may tell an agent."""
 
@@ -416,5 +425,5 @@ class BytesFollow:
     size_bytes: int
 
 
-PeerRequest = CopyBegin | IndexRequest | BytesRequest
+PeerRequest = CopyBegin | IndexRequest | BytesRequest | Unknown
 """What an agent may ask another, once both are proved; the answers are `Done`, `Index` and `BytesFollow`."""

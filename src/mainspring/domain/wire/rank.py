@@ -8,6 +8,7 @@ from enum import Enum
 
 from mainspring.domain.codec import message
 from mainspring.domain.ids import AttemptId, JobId, RoleName
+from mainspring.domain.release import Unknown
 from mainspring.domain.wire.facts import Detail
 
 # After a rank's socket: where its agent hands it files, if there. Asked by the path it was told and a line end.
@@ -226,7 +227,7 @@ class Done:
     """Acknowledges a message that has no other answer; between agent and lead, shows on a quiet line that one lives."""
 
 
-RankRequest = StepReport | SnapshotBegin | SnapshotCommit | RestoreRequest | FetchPieces | ResultReport
+RankRequest = StepReport | SnapshotBegin | SnapshotCommit | RestoreRequest | FetchPieces | ResultReport | Unknown
 """What a rank may ask its agent in a generation; between two of them a process asks for the `NextGeneration`."""
 
 RankResponse = Welcome | StepReply | SnapshotSlot | RestorePlan | PiecesFetched | FetchFailed | Done

@@ -87,7 +87,7 @@ def kill_all(leaders: Iterable[Process]) -> None:
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
+    with suppress(ProcessLookupError, PermissionError):  # What runs as another user ends with its agent.
         os.kill(pid, number)
 
 

@@ -13,9 +13,7 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import blake2s
 from pathlib import Path
-from shutil import rmtree
 
 from mainspring.domain.codec import decode
 from mainspring.domain.errors import DamagedData, InvalidMessage, NotAllowed, NotFound, nearest
@@ -36,11 +34,11 @@ from mainspring.domain.team import user_of
 from mainspring.engines.common.kind import JobUsers
 from mainspring.engines.common.processes import Process, alive, ask_to_end, identify, kill_all
 from mainspring.engines.common.records import Claim, Ended, Launched, Records, StopAsked
+from mainspring.engines.common.users import remove_of, unguessable
 from mainspring.engines.common.work_folder import read_rank, tidy
 from mainspring.engines.local.config import LocalCluster
 
 ENDED_VISIBLE_S = 3_600.0  # The port's promise: a controller that was away learns how an allocation ended.
-_SHARED_BYTES = 8  # Of a name in hexadecimal: among 100,000 folders no two are alike, but once in four billion labs.
 # Waits for the launcher to let go of the pipe, then goes on only if the launch was recorded.
 _GATE = 'read -r _; [ -e "$1" ] || exit 1; shift; exec "$@" </dev/null'
 
@@ -216,12 +214,11 @@ class LocalEngine:
             )
         return user
 
-    def _shared_dir(self, allocation: AllocationId, index: int) -> str:
-        """Returns the folder that an agent shares with ranks of another user: its name is short, as sockets ask."""
+    def _shared_dir(self, order: LaunchOrder, index: int) -> str:
+        """Returns the folder of ranks of another user, of a name that nobody can guess who has not the token."""
         if self._users is None:
             return ""
-        words = f"{self._records.root} {allocation} {index}"
-        return str(self._users.folder / blake2s(words.encode(), digest_size=_SHARED_BYTES).hexdigest())
+        return str(self._users.folder / unguessable(f"{self._records.root} {order.allocation} {index}", order.token))
 
     def _spawn(self, order: LaunchOrder) -> None:
         folder = self._records.folder(order.allocation)
@@ -258,7 +255,7 @@ class LocalEngine:
             token=order.token,
             work_dir=str(work_dir),
             run_as=self._user(order),
-            shared_dir=self._shared_dir(order.allocation, index),
+            shared_dir=self._shared_dir(order, index),
         )
         self._records.write(work_dir / "order.json", agent_order)
         gate_words = ("/bin/sh", "-c", _GATE, "agent", str(folder / "launched.json"))
@@ -338,7 +335,7 @@ class LocalEngine:
         with suppress(DamagedData):
             order = self._records.read(AgentOrder, work / "order.json")
             if order is not None and order.shared_dir:
-                rmtree(order.shared_dir, ignore_errors=True)  # By descriptors: no link a rank left leads out of it.
+                remove_of(order.run_as, Path(order.shared_dir))
         tidy(work)
 
     def _press(self, allocation: AllocationId, launched: Launched, grace_s: float) -> None:

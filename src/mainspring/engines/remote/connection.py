@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import final
 
 from mainspring.domain.codec import FRAME_HEADER_BYTES, MESSAGE_VERSION, frame, frame_length, unframe
-from mainspring.domain.errors import MainspringError, Unavailable
+from mainspring.domain.errors import MainspringError, OtherRelease, Unavailable
 from mainspring.domain.fleet import AllocationSeen, Node
+from mainspring.domain.release import Unknown, is_newer
 from mainspring.engines.common.forwarding import EngineCall
 from mainspring.engines.remote.wire import (
     OPEN_S,
@@ -33,6 +34,7 @@ from mainspring.engines.remote.wire import (
 BANNER_BYTES_MAX = 64 << 10  # What a login shell may print; a message of the day is a page.
 WORDS_KEPT = 2_000  # Characters of the error output: the end of a traceback, or all that ssh ever says.
 END_S = 2.0  # From the end of its output to the end of the command.
+UNKNOWN_LOGGED_MAX = 10  # Of one line: whoever says them says them again.
 _READ_BYTES = 1 << 18
 _log = logging.getLogger(__name__)
 
@@ -90,7 +92,7 @@ class RemoteConnection:
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._waiting: dict[int, _Waiting] = {0: _Waiting()}
-        self._number = 0
+        self._number = self._unknown = 0
         self._greeted: Future[Greeting] = Future()
         self._said = b""
         self._errors = ""
@@ -128,6 +130,7 @@ class RemoteConnection:
                     wanted=f"messages of version {MESSAGE_VERSION}",
                     next_step="install the same Mainspring on both machines",
                 )
+            is_newer(greeting.mainspring, self._on)
             self._send(frame(opening), self._command.open_s)
             answer = self._waiting[0].future.result(self._command.open_s).answer
             if answer.error is not None:
@@ -141,6 +144,9 @@ class RemoteConnection:
                 )
         except TimeoutError as error:
             self._break(self._error(f"nothing for {self._command.open_s:g} s{self._shown()}"))
+            raise self._again() from error
+        except OtherRelease as error:
+            self._break(self._error(error.got, wanted=error.wanted, next_step=error.next_step))
             raise self._again() from error
         except Unavailable as error:
             self._break(error)
@@ -279,6 +285,10 @@ class RemoteConnection:
         match message:
             case FarAlive():
                 return
+            case Unknown():
+                self._unknown += 1
+                if self._unknown <= UNKNOWN_LOGGED_MAX:
+                    _log.warning("%s, newer, says %r, which this release does not know", self._on, message.kind)
             case FarPart():
                 waiting = self._waiting.get(message.number)
                 if waiting is not None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from mainspring.domain.answers import Problem
 from mainspring.domain.codec import MESSAGE_VERSION, message
 from mainspring.domain.fleet import AllocationSeen, Inventory, Node
+from mainspring.domain.release import RELEASE, Unknown
 
 ALIVE_S = 2.0  # How often the host says that it lives.
 OPEN_S = 30.0  # A log-in over a slow network, and a Python that starts from a shared folder nobody has read today.
@@ -30,13 +31,9 @@ class Greeting:
     messages: int
 
 
-def greeting(mainspring: str) -> bytes:
-    """Returns the host's first line.
-
-    Args:
-        mainspring: The version installed there.
-    """
-    return f"\nmainspring-engine-host {MESSAGE_VERSION} {mainspring}\n".encode()
+def greeting() -> bytes:
+    """Returns the host's first line."""
+    return f"\nmainspring-engine-host {MESSAGE_VERSION} {RELEASE}\n".encode()
 
 
 def find_greeting(said: bytes) -> tuple[Greeting, bytes] | None:
@@ -72,5 +69,5 @@ class FarAlive:
     """The host lives, and has nothing to say."""
 
 
-HostMessage = FarPart | FarAnswer | FarAlive
+HostMessage = FarPart | FarAnswer | FarAlive | Unknown
 """What a host may say, once it has greeted."""

@@ -71,8 +71,7 @@ class Lead:
         self._changes = PlannedChanges(self._roster, self._members)
         self._saves = Saves()
         self._ending: Ending | None = None
-        self._cause = ""
-        self._deadline_s = now.monotonic_s
+        self._cause, self._deadline_s = "", now.monotonic_s
 
     # ------------------------------------------------------------ what others read
 
@@ -190,6 +189,8 @@ class Lead:
                 self._leaving(agent, message.grace_s)
             case wire.AgentDrained():
                 self._drained(agent)
+            case wire.Unknown():
+                self._outbox.unknown(agent, message)
             case wire.RankProgress() | wire.GenerationPrepared() | wire.RestoreFailed() | wire.RankExited():
                 pass  # It came too late to matter.
             case wire.RankLeft() | wire.StandbyAllowed() | wire.Done():
@@ -351,8 +352,7 @@ class Lead:
             self._end(ending or Ending(outcome=AttemptState.LOST, reason=reason, save=False))
             return
         self._running.stop(TimeUse.STARTUP if self.step < 0 else TimeUse.RECOVERY)
-        self.phase, self._cause = Phase.WAITING, reason
-        self._deadline_s = self._outbox.now_s + wait_s
+        self.phase, self._cause, self._deadline_s = Phase.WAITING, reason, self._outbox.now_s + wait_s
 
     def _prepared(self, agent: int, message: wire.GenerationPrepared) -> None:
         if self.phase is not Phase.PREPARING or self._preparation is None:

@@ -9,8 +9,10 @@ from typing import final
 from mainspring.domain import wire
 from mainspring.domain.goodput import TimeUse
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire.events.leads import OfLeads
+from mainspring.domain.wire.events.leads import OfLeads, UnknownWordEvent
 from mainspring.node.lead.effects import Effect, Instant, Tell
+
+UNKNOWN_TOLD_MAX = 20  # A newer agent says its new words again and again: a few show which.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,7 @@ class Outbox:
         self._now = now
         self._effects: list[Effect] = []
         self._sequence = 0
+        self._unknown: dict[tuple[int, str], None] = {}  # Who said which word.
 
     @property
     def now_s(self) -> float:
@@ -79,3 +82,9 @@ class Outbox:
         self._sequence += 1
         time_s = self._now.now_s
         self.events.append(wire.LeadEvent(sequence=self._sequence, time_s=time_s, kind=told.kind, detail=told.detail))
+
+    def unknown(self, agent: int, said: wire.Unknown) -> None:
+        """Records a word of a newer agent that this release does not know, the first time."""
+        if (agent, said.kind) not in self._unknown and len(self._unknown) < UNKNOWN_TOLD_MAX:
+            self._unknown[agent, said.kind] = None
+            self.event(UnknownWordEvent(word=said.kind, words=said.words))

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import AsyncIterator
 from typing import Protocol, TypeVar, final
 
 from mainspring.domain import codec
-from mainspring.domain.errors import InvalidMessage
+from mainspring.domain.errors import InvalidMessage, OtherRelease
+from mainspring.domain.release import Unknown
 from mainspring.domain.wire import Done
 
 UNSENT_BYTES_MAX = 64 << 20  # Eight of the largest frames; a peer this far behind is as good as gone.
 QUIET_PARTS = 4  # A line speaks at least this often in a lease, so that one lost packet is not a lost peer.
+UNKNOWN_LOGGED_MAX = 10  # Of one connection: whoever says them says them again.
+_log = logging.getLogger(__name__)
 
 Message = TypeVar("Message")
 
@@ -35,6 +39,7 @@ class Connection:
         self._reader = reader
         self._writer = writer
         self._unframe = unframe
+        self._unknown = 0
 
     @classmethod
     def over(cls, transport: asyncio.Transport) -> Connection:
@@ -58,6 +63,8 @@ class Connection:
     async def receive(self, kinds: codec.TypeForm[Message], limit_s: float | None = None) -> Message | None:
         """Returns the next message; None when the peer hung up, broke the rules, or stayed silent too long.
 
+        Of a peer whose release is too far from this one the log tells; it is told a last word, by which it knows too.
+
         Args:
             kinds: What may come: a message's class, or a union of several.
             limit_s: How long to wait, None for ever.
@@ -65,10 +72,23 @@ class Connection:
         try:
             async with asyncio.timeout(limit_s):
                 header = await self._reader.readexactly(codec.FRAME_HEADER_BYTES)
-                return self._unframe(await self._reader.readexactly(codec.frame_length(header)), kinds)
+                message = self._unframe(await self._reader.readexactly(codec.frame_length(header)), kinds)
+            if isinstance(message, Unknown):
+                self._log_unknown(message)
+            return message
+        except OtherRelease as error:
+            _log.warning("%s", error)
+            self.send(Done())
+            self.close()
+            return None
         except (asyncio.IncompleteReadError, OSError, TimeoutError, InvalidMessage):
             self.close()
             return None
+
+    def _log_unknown(self, said: Unknown) -> None:
+        self._unknown += 1
+        if self._unknown <= UNKNOWN_LOGGED_MAX:
+            _log.warning("a newer peer says %r, which this release does not know: %s", said.kind, said.words)
 
     async def messages(self, kinds: codec.TypeForm[Message], limit_s: float | None = None) -> AsyncIterator[Message]:
         """Yields messages until the line ends.

@@ -8,8 +8,9 @@ from typing import TypeVar, final
 import httpx
 
 from mainspring.domain import codec, wire
-from mainspring.domain.errors import InvalidMessage, NotAllowed, Unavailable
+from mainspring.domain.errors import InvalidMessage, NotAllowed, OtherRelease, Unavailable
 from mainspring.domain.ports import Clock
+from mainspring.domain.release import RELEASE, RELEASE_HEADER, is_newer
 from mainspring.domain.wire.addresses import passed_over
 from mainspring.domain.wire.trust import trust
 
@@ -37,7 +38,7 @@ class ControllerClient:
         self._urls = urls
         encrypted = [url for url in urls if url.startswith("https:")]
         self._client = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {token}"},
+            headers={"Authorization": f"Bearer {token}", RELEASE_HEADER: RELEASE},
             timeout=httpx.Timeout(CALL_LIMIT_S, connect=CONNECT_S),
             trust_env=False,
             verify=trust(encrypted[0], certificate) if encrypted else False,
@@ -48,6 +49,7 @@ class ControllerClient:
 
         Raises:
             NotAllowed: The attempt is over, or never was.
+            OtherRelease: The controller's release is too far from this one.
             Unavailable: The controller does not answer.
         """
         return await self._call("/v1/agents/register", message, wire.Orders)
@@ -57,6 +59,7 @@ class ControllerClient:
 
         Raises:
             NotAllowed: The attempt is over, or never was.
+            OtherRelease: The controller's release is too far from this one.
             Unavailable: The controller does not answer.
         """
         return await self._call("/v1/agents/heartbeat", message, wire.HeartbeatReply)
@@ -89,12 +92,17 @@ class ControllerClient:
             answer = await self._client.post(
                 url + path, content=codec.encode(message), headers={"Content-Type": "application/json"}
             )
+            stated = answer.headers.get(RELEASE_HEADER)
+            if stated is not None or answer.is_success:  # Else it may be that of a proxy.
+                is_newer(stated, "the controller")
             self._compare(answer.headers.get("Date", ""))
             if answer.status_code in REFUSALS:
                 raise NotAllowed(attempted, got=f"{answer.status_code} {answer.text[:500]}")
             if answer.status_code != httpx.codes.OK:
                 raise Unavailable(attempted, got=f"{answer.status_code} {answer.text[:500]}")
             return codec.decode(kind, answer.content)
+        except OtherRelease:
+            raise
         except (httpx.HTTPError, InvalidMessage) as error:
             raise Unavailable(attempted, got=f"{type(error).__name__}: {error}") from error
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import logging
 import os
 import socket
 import ssl
@@ -33,7 +34,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from mainspring.domain.errors import InvalidMessage, MainspringError, NotAllowed, Unavailable
+from mainspring.domain.errors import InvalidMessage, MainspringError, NotAllowed, OtherRelease, Unavailable
 from mainspring.domain.ports import Dice
 from mainspring.domain.wire import AgentChallenge, AgentProof, AgentWelcome, Done, LineUse
 from mainspring.node.net.connection import address_of, host_port
@@ -49,6 +50,7 @@ _NONCE_DIGITS = NONCE_BITS // 4
 _LABEL = b"mainspring agents 1"
 _SEED_BYTES = 32  # Of Ed25519.
 _FROM, _UNTIL = datetime(1970, 1, 1), datetime(9999, 12, 31, 23, 59, 59)  # In UTC, as X.509 has it.
+_log = logging.getLogger(__name__)
 _CALLER, _CALLED, _CHANNEL = b"caller", b"called", b"channel"
 
 
@@ -294,6 +296,9 @@ class Listener:
             use = await admit(pipe, self.address, credentials)
             self._unproved.pop(pipe, None)
             await self._serve(pipe, use)
+        except OtherRelease as error:
+            _log.warning("%s", error)  # The caller knows too: we have spoken first.
+            pipe.close()
         except MainspringError:
             pipe.close()  # It may call again.
         finally:

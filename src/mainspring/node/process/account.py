@@ -1,111 +1,263 @@
-"""The account of this machine that ranks run under, where that is not their agent's: their team's.
+"""The account of this machine that ranks run under: their agent's own, or that of their team.
 
-Such ranks share nothing with their agent but what it hands them: a socket, the files of their snapshots, a work folder,
-and files of secrets. What the agent itself writes lies in folders that they cannot write, so that no link of theirs can
-lead it astray.
+`Account` is all that an agent does under it. `OwnAccount` does so itself, `UserAccount` (in `users.py`) through a
+process of that user.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
-import pwd
-from collections.abc import Mapping
-from dataclasses import dataclass
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import final
+from typing import Protocol, final
 
-from mainspring.domain.errors import Unavailable
+from mainspring.node.process.actions import (
+    becoming_a_rank,
+    bind,
+    memory_folder,
+    remove,
+    signal_if_there,
+    unpack,
+    write_files,
+)
+from mainspring.node.process.guard import kill_marked
 
-PASSED_THROUGH = 0o711  # Everybody may go through such a folder, and only its owner may look into it.
+
+class Child(Protocol):
+    """A process that runs under the account, in a session and a group of its own."""
+
+    @property
+    def pid(self) -> int:
+        """Returns its number, which is also its group's."""
+
+    @property
+    def over(self) -> bool:
+        """Returns whether it has ended: its number may be another's soon."""
+
+    async def ended(self) -> int:
+        """Returns the exit code once it has ended and nothing that carries its mark lives. Asked once."""
+
+
+class Account(Protocol):
+    """What an agent does under the account that its ranks run under. All of it is undone when the agent ends.
+
+    Args:
+        uid: The account's number.
+        mark: What the paths of all sockets begin with, and so what all processes have in their environment.
+        variables: What programs learn of the account, where it is not the agent's.
+        guard: The agent's, for what is its own whoever runs.
+    """
+
+    uid: int
+    mark: str
+    variables: Mapping[str, str]
+    guard: Guard
+
+    async def unpack(self, archive: int | None, inside: str) -> Path:
+        """Returns a new folder of code that the account owns; see `actions.unpack`.
+
+        Raises:
+            ValueError: The archive is none, is too large, or has no such folder; or OSError and the like.
+            Unavailable: The account cannot be used any more.
+        """
+
+    async def bind(self, path: str) -> socket.socket:
+        """Returns a Unix socket that has a path, for the account alone to connect to once it listens.
+
+        Args:
+            path: Begins with `mark`.
+
+        Raises:
+            OSError: It cannot be made.
+            Unavailable: The account cannot be used any more.
+        """
+
+    async def write(self, name: str, files: Mapping[str, str]) -> Path:
+        """Returns a new folder of files that the account alone can read: in memory, where the machine has a place.
+
+        Args:
+            name: Of the folder, used once.
+            files: Their texts by name.
+
+        Raises:
+            OSError: They cannot be written.
+            Unavailable: The account cannot be used any more.
+        """
+
+    def remove(self, path: str) -> None:
+        """Removes a socket or a folder made here."""
+
+    async def start(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        folder: Path,
+        mark: str,
+        output: int,
+        entry: int = -1,
+    ) -> Child:
+        """Returns a new process, which ends when the agent does.
+
+        Args:
+            environment: All its variables.
+            folder: Where it runs.
+            mark: The path of its own socket, which it carries in its environment.
+            output: Descriptor of where its output goes.
+            entry: See `becoming_a_rank`.
+
+        Raises:
+            OSError: It cannot be started; or ValueError, subprocess.SubprocessError.
+            Unavailable: The account cannot be used any more.
+        """
+
+    def signal(self, pid: int, number: int, *, group: bool) -> None:
+        """Signals a process of the account, or a group of them; one that is gone, or another's, is left alone."""
+
+    async def close(self) -> None:
+        """Ends all that still runs, and removes what was made."""
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """One user of this machine.
+class Guard:
+    """The agent's end of `guard.py`.
 
     Args:
-        groups: All groups of the user, the first one included.
+        mark: What the agent's ranks have at the front of their socket's path.
     """
 
-    name: str
-    uid: int
-    gid: int
-    groups: tuple[int, ...]
-    home: str
-    shell: str
-
-    @staticmethod
-    def named(name: str) -> Account:
-        """Returns a user's account.
-
-        Raises:
-            Unavailable: This machine has no such user, or it may do whatever it likes.
-        """
-        try:
-            found = pwd.getpwnam(name)
-        except KeyError as error:
-            raise Unavailable("run ranks as their team's user", on=f"user {name!r}", got="no such user here") from error
-        if found.pw_uid == 0:
-            raise Unavailable("run ranks as their team's user", on=f"user {name!r}", got="root", wanted="another")
-        return Account(
-            name=name,
-            uid=found.pw_uid,
-            gid=found.pw_gid,
-            groups=tuple(sorted(os.getgrouplist(name, found.pw_gid))),
-            home=found.pw_dir,
-            shell=found.pw_shell,
+    def __init__(self, mark: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), mark],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            bufsize=0,
         )
 
-    @property
-    def variables(self) -> Mapping[str, str]:
-        """Returns what programs learn of the account."""
-        return {"HOME": self.home, "LOGNAME": self.name, "SHELL": self.shell, "USER": self.name}
+    def note(self, group: int) -> None:
+        """Notes a process group as ours."""
+        self._write(f"+{group}\n")
 
-    def own(self, path: Path | int) -> None:
-        """Gives a file or folder to the account: a link itself, not what it leads to."""
-        if isinstance(path, int):
-            os.fchown(path, self.uid, self.gid)
-        else:
-            os.chown(path, self.uid, self.gid, follow_symlinks=False)
+    def forget(self, group: int) -> None:
+        """Notes that a process group is gone."""
+        self._write(f"-{group}\n")
 
-    def own_all(self, folder: Path) -> None:
-        """Gives a folder of ours to the account with all that is in it: itself last, so that nobody is in it before."""
-        for parent, folders, files in os.walk(folder, topdown=False):
-            for name in (*folders, *files):
-                self.own(Path(parent, name))
-        self.own(folder)
+    def note_folder(self, folder: Path) -> None:
+        """Notes a folder to remove at the end, if it is still there."""
+        self._write(f"={folder}\n")
+
+    def close(self) -> None:
+        """Lets the guard end, killing what is still noted."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def note_files(self, folder: Path) -> None:
+        """Notes a folder of files to remove at the end with all of them, if it is still there."""
+        self._write(f"*{folder}\n")
+
+    def _write(self, line: str) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # Somebody killed the guard; ranks still die with the agent.
+            self._process.stdin.write(line.encode())
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedFolder:
-    """A folder through which an agent hands things to ranks of another account: theirs lies in it, it stays ours.
+class _OwnChild:
+    """A process of ours; see `Child`."""
 
-    Args:
-        path: Absolute, of few letters: sockets lie in it.
-    """
-
-    path: Path
-    account: Account
-
-    @staticmethod
-    def made(path: Path, user: str) -> SharedFolder:
-        """Returns a new folder for the ranks of a user.
-
-        Raises:
-            Unavailable: There is no such user, or no folder can be made there.
-        """
-        account = Account.named(user)
-        try:
-            path.mkdir()
-            path.chmod(PASSED_THROUGH)
-            (path / "job").mkdir(mode=0o700)
-        except OSError as error:
-            raise Unavailable("share a folder with ranks", on=str(path), got=str(error)) from error
-        return SharedFolder(path=path, account=account)
+    def __init__(self, process: asyncio.subprocess.Process, guard: Guard, mark: str) -> None:
+        self._process = process
+        self._guard = guard
+        self._mark = mark
+        guard.note(process.pid)
 
     @property
-    def job(self) -> Path:
-        """Returns the folder for what is the ranks' own, ours alone until it is given to them."""
-        return self.path / "job"
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def over(self) -> bool:
+        return self._process.returncode is not None
+
+    async def ended(self) -> int:
+        exit_code = await self._process.wait()
+        signal_if_there(self.pid, signal.SIGKILL, group=True)  # Children it left behind in its group,
+        await asyncio.to_thread(kill_marked, self._mark)  # and those that went to a group of their own.
+        self._guard.forget(self.pid)
+        return exit_code
+
+
+@final
+class OwnAccount:
+    """The agent's own account; see `Account`.
+
+    Args:
+        work: The agent's folder.
+    """
+
+    def __init__(self, work: Path) -> None:
+        self.uid = os.geteuid()
+        self.variables: Mapping[str, str] = {}
+        self._work = work
+        self._folder = os.open(work, os.O_RDONLY | os.O_DIRECTORY)
+        # Through our descriptor paths stay short, however deep the folder: Unix sockets allow 107 bytes.
+        self.mark = f"/proc/{os.getpid()}/fd/{self._folder}/"
+        self.guard = Guard(self.mark)
+
+    async def unpack(self, archive: int | None, inside: str) -> Path:
+        return Path(await asyncio.to_thread(unpack, archive, str(self._work / "code"), inside))
+
+    async def bind(self, path: str) -> socket.socket:
+        unbound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            bind(unbound, path)
+        except OSError:
+            unbound.close()
+            raise
+        return unbound
+
+    async def write(self, name: str, files: Mapping[str, str]) -> Path:
+        folder = Path(tempfile.mkdtemp(prefix=f"mainspring-{name}-", dir=memory_folder(str(self._work))))
+        self.guard.note_files(folder)
+        write_files(str(folder), files)
+        return folder
+
+    def remove(self, path: str) -> None:
+        remove(path)
+
+    async def start(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        folder: Path,
+        mark: str,
+        output: int,
+        entry: int = -1,
+    ) -> Child:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=folder,
+            env=dict(environment),
+            start_new_session=True,
+            preexec_fn=becoming_a_rank(entry),
+        )
+        return _OwnChild(process, self.guard, mark)
+
+    def signal(self, pid: int, number: int, *, group: bool) -> None:
+        signal_if_there(pid, number, group=group)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.guard.close)
+        os.close(self._folder)

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
-import signal
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, final
 
-from mainspring.node.process.account import Account
-from mainspring.node.process.guard import kill_marked
+from mainspring.node.process.account import Account, Child
 from mainspring.node.process.limits import MemoryLimit
 from mainspring.node.process.secrets import MaskedOutput, Masks
 
@@ -34,8 +30,6 @@ HEARD_BYTES_MAX = 256 << 10  # Of output listened to: stacks of a rank, among wh
 LOOK_S = 0.05  # A tenth of what it takes to take a process of a few gigabytes apart; a look takes 20 us.
 _PF_EXITING = 0x4  # See `include/linux/sched.h`, and proc(5) for the places of the two numbers read here.
 _FLAGS, _EXIT_CODE = 6, 49
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @final
@@ -168,129 +162,67 @@ class RankLog:
 
 
 @final
-class Guard:
-    """The agent's end of `guard.py`.
-
-    Args:
-        mark: What the agent's ranks have at the front of their socket's path.
-    """
-
-    def __init__(self, mark: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")), mark],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-            bufsize=0,
-        )
-
-    def note(self, group: int) -> None:
-        """Notes a process group as ours."""
-        self._write(f"+{group}\n")
-
-    def forget(self, group: int) -> None:
-        """Notes that a process group is gone."""
-        self._write(f"-{group}\n")
-
-    def note_folder(self, folder: Path) -> None:
-        """Notes a folder to remove at the end, if it is still there."""
-        self._write(f"={folder}\n")
-
-    def close(self) -> None:
-        """Lets the guard end, killing what is still noted."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-
-    def note_files(self, folder: Path) -> None:
-        """Notes a folder of files to remove at the end with all of them, if it is still there."""
-        self._write(f"*{folder}\n")
-
-    def _write(self, line: str) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # Somebody killed the guard; ranks still die with the agent.
-            self._process.stdin.write(line.encode())
-
-
-@final
 class RankProcess:
     """One process of a rank's program.
 
     Args:
-        guard: Told of the process group.
+        account: What it runs under.
         log: Where output goes; closed when the process ends.
         socket: Its own socket's path, which is also the mark that all its descendants carry.
         limit: Its memory's bound, None for none; given back when the process ends.
-        account: What it runs under, None for ours.
     """
 
-    def __init__(
-        self, guard: Guard, log: RankLog, socket: str, limit: MemoryLimit | None, account: Account | None = None
-    ) -> None:
+    def __init__(self, account: Account, log: RankLog, socket: str, limit: MemoryLimit | None) -> None:
+        self.account = account
         self.log = log
         self.last_words = ""
-        self._guard = guard
         self._socket = socket
         self._limit = limit
-        self._account = account
-        self._process: asyncio.subprocess.Process | None = None
+        self._child: Child | None = None
         self._pumped = asyncio.Event()
         self._hurry = threading.Event()
 
     @property
     def pid(self) -> int:
         """Returns the process id, 0 when it could not be started."""
-        return self._process.pid if self._process is not None else 0
+        return self._child.pid if self._child is not None else 0
 
     async def start(self, command: tuple[str, ...], *, environment: Mapping[str, str], folder: Path) -> None:
-        """Starts the program."""
-        agent = os.getpid()
-        entry = self._limit.procs if self._limit is not None else -1
-        account = self._account
+        """Starts the program.
 
-        def die_with_agent() -> None:  # Once it is the account's: a change of user would undo this.
-            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != agent:  # The agent died before the line above took hold.
-                os.kill(os.getpid(), signal.SIGKILL)
-            if entry >= 0:
-                os.write(entry, b"0")  # Us.
-            if account is not None:
-                os.chdir(folder)  # By its own right: ranks before it may have put a link there.
-
+        Raises:
+            Unavailable: The account cannot be used any more.
+        """
         if self._limit is not None:
-            self._guard.note_folder(self._limit.folder)
+            self.account.guard.note_folder(self._limit.folder)
         outlet, inlet = os.pipe()
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=inlet,
-                stderr=inlet,
-                cwd=folder if account is None else "/",
-                env=dict(environment),
-                start_new_session=True,
-                preexec_fn=die_with_agent,
-                user=account.uid if account else None,
-                group=account.gid if account else None,
-                extra_groups=account.groups if account else None,
+            self._child = await self.account.start(
+                command,
+                environment=environment,
+                folder=folder,
+                mark=self._socket,
+                output=inlet,
+                entry=self._limit.procs if self._limit is not None else -1,
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             await asyncio.to_thread(self.log.write, f"could not start {command[0]!r}: {error}\n".encode())
-            os.close(outlet)
-            return
         finally:
             os.close(inlet)
-        self._guard.note(self._process.pid)
-        loop = asyncio.get_running_loop()
-        threading.Thread(target=self._pump, args=(outlet, loop), daemon=True, name="mainspring-output").start()
+            if self._child is None:
+                os.close(outlet)
+        if self._child is not None:
+            loop = asyncio.get_running_loop()
+            threading.Thread(target=self._pump, args=(outlet, loop), daemon=True, name="mainspring-output").start()
 
     async def doomed(self) -> int | None:
         """Returns the exit code of a process that a signal ends, as soon as it is bound to end; None for others.
 
         It does nothing any more, but its memory may take the kernel a second, and only then is it waited for.
         """
-        while self._process is not None and self._process.returncode is None:
+        while self._child is not None and not self._child.over:
             with contextlib.suppress(OSError):
-                number = _ended_by(self._process.pid)
+                number = _ended_by(self.pid)
                 if number:
                     self.last_words = self._words(self.log.last_words)
                     return -number
@@ -299,13 +231,10 @@ class RankProcess:
 
     async def ended(self) -> int:
         """Returns the exit code once the process has ended and nothing it started lives."""
-        if self._process is None:
+        if self._child is None:
             exit_code = EXIT_NOT_STARTED
         else:
-            exit_code = await self._process.wait()
-            self.signal(signal.SIGKILL)  # Children it left behind in its group,
-            await asyncio.to_thread(kill_marked, self._socket)  # and those that went to a group of their own.
-            self._guard.forget(self._process.pid)
+            exit_code = await self._child.ended()
             self._hurry.set()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PIPE_LIMIT_S):
@@ -322,9 +251,8 @@ class RankProcess:
 
     def signal(self, number: int) -> None:
         """Signals the process's whole group."""
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, number)
+        if self._child is not None and not self._child.over:
+            self.account.signal(self.pid, number, group=True)
 
     def _pump(self, outlet: int, loop: asyncio.AbstractEventLoop) -> None:
         """Brings output to the log, in a thread: neither a flood nor a disk that hangs stops the agent."""

@@ -52,7 +52,7 @@ async def dumped(process: RankProcess, program: int) -> Stacks:
     if state in STUCK or not _asks_safely(program):
         return _seen_from_outside(program, state)
     process.log.listen()
-    os.kill(program, signal.SIGUSR1)
+    process.account.signal(program, signal.SIGUSR1, group=False)
     before, quiet = 0, 0
     for _ in range(LOOKS_MAX):
         await asyncio.sleep(LOOK_S)
@@ -79,7 +79,7 @@ def _asks_safely(program: int) -> bool:
 
 def _is_of(process: RankProcess, program: int) -> bool:
     try:
-        return os.getsid(program) == process.pid
+        return os.getsid(program) == process.pid and os.stat(f"/proc/{program}").st_uid == process.account.uid
     except OSError:
         return False  # Gone meanwhile.
 

@@ -16,6 +16,7 @@ from typing import final
 from mainspring.checkpoint import page_bytes_of
 from mainspring.domain.errors import InvalidMessage, MainspringError, Unavailable
 from mainspring.domain.ports import Backoff
+from mainspring.domain.release import Unknown
 from mainspring.domain.wire import (
     AgentToLead,
     BytesFollow,
@@ -231,6 +232,9 @@ class Peers:
                 return True
             case BytesRequest():
                 await self._send_bytes(pipe, request)
+                return True
+            case Unknown():
+                pipe.send(Done())  # It learns that this agent, older than itself, cannot do that.
                 return True
 
     async def _take_copy(self, pipe: Pipe, offered: CopyBegin) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import signal
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,10 +10,10 @@ from typing import final
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.ids import SecretName
 from mainspring.domain.wire import RoleOrders
-from mainspring.node.process.account import SharedFolder
+from mainspring.node.process.account import Account
 from mainspring.node.process.guard import SOCKET_VARIABLE
 from mainspring.node.process.limits import MemoryLimits
-from mainspring.node.process.ranks import LOG_BYTES_MAX, Guard, RankLog, RankProcess
+from mainspring.node.process.ranks import LOG_BYTES_MAX, RankLog, RankProcess
 from mainspring.node.supervise.rank_server import RankConnection, SnapshotService, Supervisor, ended_all, signal_all
 from mainspring.node.supervise.secrets import RankSecrets
 
@@ -31,29 +29,25 @@ class RankProcesses:
         reports: Where ranks' output goes.
         environment: The variables ranks start from.
         secrets: Values by name, given to the roles that name them; none when left out.
-        shared: Folder of what ranks of another account are handed, and that account; None where ranks run under ours.
+        account: What they run under; closed with this.
     """
 
     def __init__(
         self,
         *,
         code: Path,
-        work: Path,
         reports: Path,
         environment: Mapping[str, str],
         limits: MemoryLimits,
+        account: Account,
         secrets: Mapping[SecretName, str] | None = None,
-        shared: SharedFolder | None = None,
     ) -> None:
         self._code = code
         self._reports = reports
         self._environment = environment
         self._limits = limits
-        self._shared = shared
-        self._account = shared.account if shared is not None else None
-        self._folder = os.open(work, os.O_RDONLY | os.O_DIRECTORY)
-        self._guard = Guard(self._socket(""))
-        self.secrets = RankSecrets(secrets or {}, self._guard, shared.path if shared else work, self._account)
+        self._account = account
+        self.secrets = RankSecrets(secrets or {}, account)
         self._lives: list[RankConnection] = []
         self._count = 0
 
@@ -76,20 +70,20 @@ class RankProcesses:
             rank: The place it is for, None for one that stands by.
         """
         self._count += 1
-        socket = self._socket(f"{self._count}.sock")
+        socket = f"{self._account.mark}{self._count}.sock"
         limit = self._limits.limit(orders.memory_mib)
         path = self._reports / f"standby-{self._count}.log" if rank is None else self._log(rank)
         log = RankLog(path, bytes_max=LOG_BYTES_MAX, masks=self.secrets.masks)
-        process = RankProcess(self._guard, log, socket, limit, self._account)
+        process = RankProcess(self._account, log, socket, limit)
         life = RankConnection(orders.role, process, supervisor, snapshots)
         self._lives.append(life)
-        await life.listen(socket, self._account)
+        await life.listen(socket)
         environment = {
             "PYTHONUNBUFFERED": "1",  # So that a rank's last words are in its log when it is killed.
             **self._environment,
-            **(self._account.variables if self._account is not None else {}),
+            **self._account.variables,
             **orders.environment,
-            **self.secrets.given(orders, life),
+            **await self.secrets.given(orders, life),
             **variables,
             SOCKET_VARIABLE: socket,
         }
@@ -143,18 +137,11 @@ class RankProcesses:
             raise Unavailable("end ranks", on=f"processes {alive[:20]}", got="the kernel does not let them go")
 
     async def close(self) -> None:
-        """Ends what is left: ranks, sockets, the guard."""
+        """Ends what is left: ranks, and all that was made for them."""
         try:
             await self.end(grace_s=0.0)
         finally:
-            await asyncio.to_thread(self._guard.close)
-            os.close(self._folder)
+            await self._account.close()
 
     def _log(self, rank: int) -> Path:
         return self._reports / f"rank-{rank}.log"
-
-    def _socket(self, name: str) -> str:
-        if self._shared is not None:
-            return f"{self._shared.path}/{name}"
-        # Through our descriptor the path stays short, however deep the folder: Unix sockets allow 107 bytes.
-        return f"/proc/{os.getpid()}/fd/{self._folder}/{name}"

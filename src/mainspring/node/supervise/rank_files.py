@@ -1,7 +1,7 @@
-"""Handing ranks the files of their snapshots, where they run under another account than their agent.
+"""The sockets of one rank: its own, and one that hands it the files of its snapshots.
 
-Those files have no name but the agent's descriptor, and that way into them is for the agent's own account. So a second
-socket beside each rank's own takes the path a rank was told, and answers with the open file.
+Those files have no name but the agent's descriptor, and that way into them is for the agent's own account, on its own
+machine's list of processes. So the second socket takes the path a rank was told, and answers with the open file.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import struct
 from collections.abc import Awaitable, Callable
 from typing import final
 
@@ -19,7 +20,7 @@ from mainspring.node.snapshots.arena import file_of
 
 ASK_LIMIT_S = 10.0  # The session asks as it connects.
 ASKED_BYTES_MAX = 256  # Of a path such as /proc/4194304/fd/1048576.
-_PRIVATE = 0o600
+_PEER = struct.Struct("iII")  # `struct ucred` of unix(7): process, user, group.
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -29,13 +30,13 @@ class RankSockets:
     """The Unix sockets of one rank process.
 
     Args:
+        account: Whose they are: nobody else connects, and nobody else is spoken with.
         path: Of its own socket, at most 107 bytes with `FILES_SUFFIX`.
-        account: Whose they are, so that nobody else connects; None for the agent's own, which needs no second one.
     """
 
-    def __init__(self, path: str, account: Account | None) -> None:
-        self._path = path
+    def __init__(self, account: Account, path: str) -> None:
         self._account = account
+        self._path = path
         self._servers: list[asyncio.Server] = []
 
     async def listen(self, serve: Serve) -> None:
@@ -46,26 +47,31 @@ class RankSockets:
 
         Raises:
             OSError: Their folder cannot be written.
+            Unavailable: The account cannot be used any more.
         """
-        await self._open(self._path, serve)
-        if self._account is not None:
-            await self._open(self._path + FILES_SUFFIX, _hand)
+        for path, with_whom in ((self._path, serve), (self._path + FILES_SUFFIX, _hand)):
+            bound = await self._account.bind(path)
+            self._servers.append(await asyncio.start_unix_server(self._to_its_own(with_whom), sock=bound))
 
     def close(self) -> None:
         """Closes them, and removes their names."""
         for server in self._servers:
             server.close()
         for path in (self._path, self._path + FILES_SUFFIX):
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+            self._account.remove(path)
 
-    async def _open(self, path: str, serve: Serve) -> None:
-        server = await asyncio.start_unix_server(serve, path, start_serving=False)
-        self._servers.append(server)
-        if self._account is not None:  # Before anybody can connect.
-            os.chmod(path, _PRIVATE)
-            os.chown(path, self._account.uid, self._account.gid)
-        await server.start_serving()
+    def _to_its_own(self, serve: Serve) -> Serve:
+        """Returns what serves the account, and root, which may be anybody; others that found a way are hung up on."""
+
+        async def admit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            line = writer.get_extra_info("socket")
+            _, uid, _ = _PEER.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+            if uid in (0, self._account.uid):
+                await serve(reader, writer)
+            else:
+                writer.close()
+
+        return admit
 
 
 async def _hand(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

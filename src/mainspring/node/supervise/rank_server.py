@@ -13,7 +13,6 @@ from mainspring.domain import wire
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.ids import RoleName
 from mainspring.node.net.connection import Connection
-from mainspring.node.process.account import Account
 from mainspring.node.process.ranks import RankProcess
 from mainspring.node.snapshots.arena import Arena
 from mainspring.node.snapshots.work import SnapshotWork
@@ -136,17 +135,16 @@ class RankConnection:
         """Returns whether its program can go on as a rank of another generation."""
         return self.hello is not None and self.hello.reconnects and self.reconnected < RECONNECTS_MAX
 
-    async def listen(self, path: str, account: Account | None = None) -> None:
+    async def listen(self, path: str) -> None:
         """Opens its socket.
 
         Args:
             path: The Unix socket's path; see `RankSockets`.
-            account: What its program runs under, None for the agent's own.
 
         Raises:
             Unavailable: Its folder cannot be written.
         """
-        self._sockets = RankSockets(path, account)
+        self._sockets = RankSockets(self.process.account, path)
         try:
             await self._sockets.listen(self._serve)
         except OSError as error:
@@ -231,6 +229,8 @@ class RankConnection:
             case wire.ResultReport():
                 self._supervisor.tell_lead(desk.keep_result(self.process.log.masks.facts(message.values)))
                 return wire.Done()
+            case wire.Unknown():
+                return wire.Done()  # A newer session asks what this agent cannot do; it learns so by an answer.
 
     def _holding(self, desk: RankSlot, step: int) -> wire.Holding | None:
         place = desk.place
@@ -253,7 +253,7 @@ class RankConnection:
                 return self._supervisor.step_reply(self)
             case wire.SnapshotBegin():
                 return wire.SnapshotSlot(offset=-1, reason=over)
-            case wire.SnapshotCommit() | wire.ResultReport():
+            case wire.SnapshotCommit() | wire.ResultReport() | wire.Unknown():
                 return wire.Done()
             case wire.RestoreRequest() | wire.FetchPieces():
                 return wire.FetchFailed(reason=over, corrupt=False)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import final
@@ -13,12 +10,8 @@ from mainspring.domain.errors import Unavailable
 from mainspring.domain.ids import SecretName
 from mainspring.domain.job import FILE_SUFFIX
 from mainspring.domain.wire import RoleOrders
-from mainspring.node.process.account import PASSED_THROUGH, Account
-from mainspring.node.process.ranks import Guard
+from mainspring.node.process.account import Account
 from mainspring.node.process.secrets import Masks
-
-_MEMORY = Path("/dev/shm")  # Linux keeps POSIX shared memory there, a tmpfs: files in it never see a disk.
-_OWNERS = 0o400
 
 
 @final
@@ -27,20 +20,15 @@ class RankSecrets:
 
     Args:
         values: By name.
-        guard: Told of folders, so that a killed agent leaves none.
-        work: Where files go when the machine has no shared memory for them.
-        account: Whose the files are, None for ours. Their folder stays ours, so that nobody puts another there.
+        account: Whose the files are.
     """
 
-    def __init__(
-        self, values: Mapping[SecretName, str], guard: Guard, work: Path, account: Account | None = None
-    ) -> None:
+    def __init__(self, values: Mapping[SecretName, str], account: Account) -> None:
         self.masks = Masks()
         self._values: dict[SecretName, str] = {}
-        self._guard = guard
         self._account = account
-        self._root = _MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else work
         self._folders: dict[object, Path] = {}
+        self._count = 0
         self.renew(values)
 
     def renew(self, values: Mapping[SecretName, str]) -> None:
@@ -52,7 +40,7 @@ class RankSecrets:
         self._values |= values
         self.masks.add(values)
 
-    def given(self, orders: RoleOrders, process: object) -> Mapping[str, str]:
+    async def given(self, orders: RoleOrders, process: object) -> Mapping[str, str]:
         """Returns the variables of a new process, having written its files into a folder of its own.
 
         Args:
@@ -65,23 +53,17 @@ class RankSecrets:
         variables: dict[str, str] = {name: self._values[name] for name in orders.secrets}
         if not orders.secret_files:
             return variables
+        self._count += 1
+        files = {str(name): self._values[name] for name in orders.secret_files}
         try:
-            folder = Path(tempfile.mkdtemp(prefix="mainspring-", dir=self._root))  # For its owner alone.
-            self._folders[process] = folder
-            self._guard.note_files(folder)
-            for name in orders.secret_files:
-                with open(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNERS), "wb") as file:
-                    file.write(self._values[name].encode())
-                    if self._account is not None:
-                        self._account.own(file.fileno())
-            if self._account is not None:
-                folder.chmod(PASSED_THROUGH)
+            folder = await self._account.write(f"secrets-{self._count}", files)
         except OSError as error:
-            raise Unavailable("give a rank its secrets", on=str(self._root), got=str(error)) from error
+            raise Unavailable("give a rank its secrets", got=str(error)) from error
+        self._folders[process] = folder
         return variables | {f"{name}{FILE_SUFFIX}": str(folder / name) for name in orders.secret_files}
 
     def forget(self, process: object) -> None:
         """Removes the files of a process that has ended."""
         folder = self._folders.pop(process, None)
         if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+            self._account.remove(str(folder))

@@ -46,7 +46,7 @@ class AgentPrograms:
                 self._dump(agent, message)
             case wire.EndAgent():
                 self._end(agent, message)
-            case wire.StandbyAllowed() | wire.Done():
+            case wire.StandbyAllowed() | wire.Done() | wire.Unknown():
                 pass
 
     # ------------------------------------------------------------ generations

@@ -92,10 +92,10 @@ class SimulatedAttempt:
 
     # ------------------------------------------------------------ what there is
 
-    @property
-    def instant(self) -> Instant:
-        """Returns the time on both clocks."""
-        return Instant(now_s=self.agenda.clock.now_s(), monotonic_s=self.agenda.now_s)
+    def instant_at(self, agent: Agent) -> Instant:
+        """Returns the time on both clocks of an agent's node."""
+        clock = agent.clock
+        return Instant(now_s=self.agenda.clock.now_s() + clock.ahead_s, monotonic_s=self.agenda.now_s + clock.up_s)
 
     @property
     def living(self) -> list[Agent]:

@@ -42,7 +42,7 @@ class SimulatedLead:
     def __init__(self, attempt: SimulatedAttempt, agent: Agent, orders: wire.Orders) -> None:
         self.agent = agent
         self.orders = orders
-        self.lead = Lead(orders, attempt.instant)
+        self.lead = Lead(orders, attempt.instant_at(agent))
         self.fenced = self.done = False
         self._told_fenced = False  # It knows of its successor; whether it minds is what is proved.
         self.told: list[wire.LeadEvent] = []
@@ -71,7 +71,7 @@ class SimulatedLead:
         if not self.hosted or self.lead.over:
             return
         self._promises.learn(news)
-        wanted = self.lead.handle(news, self._attempt.instant)
+        wanted = self.lead.handle(news, self._attempt.instant_at(self.agent))
         self._collect()
         for effect in wanted:
             self._do(effect)
@@ -159,14 +159,14 @@ class SimulatedLead:
     def _report(self) -> None:
         if not self.hosted:
             return
-        attempt, sent_s = self._attempt, self._attempt.agenda.now_s
+        attempt, sent = self._attempt, self._attempt.instant_at(self.agent)
         self._collect()
-        reply = attempt.call_heartbeat(self, self._reports.heartbeat(attempt.instant))
+        reply = attempt.call_heartbeat(self, self._reports.heartbeat(sent))
         if chance(attempt.luck, attempt.links.answers_late):
             delay_s = within(attempt.luck, 0.0, CALL_LIMIT_S)
-            attempt.agenda.after(delay_s, lambda: self._answered(reply, sent_s))
+            attempt.agenda.after(delay_s, lambda: self._answered(reply, sent.monotonic_s))
         else:
-            self._answered(reply, sent_s)
+            self._answered(reply, sent.monotonic_s)
 
     def _answered(self, reply: wire.HeartbeatReply | None, sent_s: float) -> None:
         if not self.hosted:

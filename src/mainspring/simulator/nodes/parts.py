@@ -16,6 +16,19 @@ if TYPE_CHECKING:
 SNAPSHOTS_KEPT = 2  # As an arena keeps: the newest of a place, and the one before.
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeClock:
+    """How far a node's clocks are from the controller's.
+
+    Args:
+        ahead_s: Of the time of day, which people set; below 0 it is behind.
+        up_s: Of the clock that never jumps, which tells how long a machine has been up.
+    """
+
+    ahead_s: float = 0.0
+    up_s: float = 0.0
+
+
 class RunKey(NamedTuple):
     """One generation of one lead."""
 
@@ -94,6 +107,7 @@ class Agent:
     Args:
         index: Its place among its allocation's nodes.
         address: Where others reach it.
+        clock: Its node's.
         lost_epoch: The epoch of the lead it has lost and asks another for.
         patience_s: How long it waits for a word of its lead.
         leaves_s: When its engine ends it, once it was told so.
@@ -106,6 +120,7 @@ class Agent:
     node: NodeName
     index: int
     address: str
+    clock: NodeClock = NodeClock()
     token: str = ""
     orders: wire.Orders | None = None
     alive: bool = True

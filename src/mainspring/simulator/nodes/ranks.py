@@ -136,7 +136,7 @@ class Ranks:
                     generation=rank.run.generation,
                     rank=rank.place.rank,
                     step=rank.step,
-                    time_s=self._attempt.instant.now_s,
+                    time_s=self._attempt.instant_at(agent).now_s,
                     metrics={"loss": 1.0},
                     seconds={"snapshot": blocked_s, "data": 0.01},
                 ),

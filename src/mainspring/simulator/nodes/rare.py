@@ -24,6 +24,7 @@ class Rare(str, Enum):
     ENGINE_FORGOT = "an engine forgot what it had taken"
     STRANGER = "something ran that no store knew of"
     CALL_LATE = "a launch or stop arrived long after it was given up"
+    FROM_AHEAD = "a lead told of what is yet to come, by its node's clock"
     REPORT_LATE = "a late report was refused"
     CALLED_OFF = "fail-over was called off because the lead was heard"
     GIVEN_UP = "an attempt was given up with its cluster"

@@ -82,6 +82,7 @@ def draw_rates(dice: SeededDice) -> Rates:
             hidden=rate(0.3),
         ),
         gangs=GangFaults(
+            skewed=rate(1.0),
             boot_hangs=rate(0.1),
             agent_dies=rate(0.03),
             rank_dies=rate(0.1),

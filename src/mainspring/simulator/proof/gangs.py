@@ -15,7 +15,7 @@ from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName
 from mainspring.simulator.nodes.agenda import Agenda, chance, pick, within
 from mainspring.simulator.nodes.attempt import Controller, Program, SimulatedAttempt
 from mainspring.simulator.nodes.object_store import JobStore
-from mainspring.simulator.nodes.parts import Agent
+from mainspring.simulator.nodes.parts import Agent, NodeClock
 from mainspring.simulator.nodes.rare import Rare
 from mainspring.simulator.proof.cluster import SimulatedCluster
 from mainspring.simulator.proof.hearing import Hearing
@@ -24,6 +24,8 @@ from mainspring.testing import SeededDice
 _CUT_S_MAX = 90  # Several leases: long enough for another lead to be named, or for nobody to be heard, meanwhile.
 _STORE_AWAY_S_MAX = 60
 _LATE_BEAT_S_MAX = 60
+_SKEW_S_MAX, _SKEW_LEAP_S_MAX = 30.0, 4_000.0  # A lease, and over every bound of lead and controller.
+_UP_S_MAX = 10_000_000.0  # Four months.
 _TOGETHER, _AGAIN_S_MAX = 0.3, 8.0  # Troubles come together: a line breaks too, another rank dies soon after.
 _SLOW_COPIES = 0.1
 _BOOT_S_MAX = 8  # Agents of one allocation do not come at once.
@@ -36,6 +38,7 @@ class GangFaults:
     """How often things go wrong in one attempt, each second.
 
     Args:
+        skewed: A node's time of day is wrong, by seconds or past every bound; drawn once for each node.
         boot_hangs: An agent never comes to life, each time one begins; half of those do whose launch came late.
         agent_dies: One agent is killed.
         rank_dies: A rank is killed.
@@ -54,6 +57,7 @@ class GangFaults:
         repeats: What an agent tells its lead is told again, late.
     """
 
+    skewed: float = 0.0
     boot_hangs: float = 0.0
     agent_dies: float = 0.0
     rank_dies: float = 0.0
@@ -92,6 +96,8 @@ class _Calls(Controller):
     def heartbeat(self, beat: wire.Heartbeat, token: str) -> wire.HeartbeatReply:
         """Reports, where the call arrives."""
         control, gangs = self._arrive("heartbeat"), self._gangs
+        if any(event.time_s > gangs.agenda.clock.now_s() for event in beat.events):
+            gangs.seen[Rare.FROM_AHEAD] += 1
         if chance(self._luck, gangs.faults.held_back):
             delay_s = float(pick(self._luck, _LATE_BEAT_S_MAX))
             gangs.agenda.after(delay_s, lambda: gangs.beat_again(beat, token))
@@ -142,7 +148,7 @@ class Gangs:
         self.stores: dict[str, JobStore] = {}
         self.hearing = Hearing()
         self._say = say
-        self._seen = seen
+        self.seen = seen
         self._seed = seed
         self._hurry = False
         self._luck = SeededDice(seed, "object stores")
@@ -157,7 +163,7 @@ class Gangs:
         except MainspringError:
             return
         if reply.fenced:
-            self._seen[Rare.REPORT_LATE] += 1
+            self.seen[Rare.REPORT_LATE] += 1
         else:
             self.hearing.heard(beat, self.agenda.now_s)
 
@@ -191,16 +197,24 @@ class Gangs:
             node=order.nodes[index],
             index=index,
             address=f"{order.nodes[index]}.{order.allocation}:1",
+            clock=self._clock(name, order.nodes[index]),
             token=order.token,
         )
-        self._agents[order.allocation, order.nodes[index]] = agent
+        self._agents[order.allocation, agent.node] = agent
         luck = attempt.luck
         if chance(luck, max(self.faults.boot_hangs, 0.5 * (order.allocation in cluster.late))):
-            self._seen[Rare.BOOT_HUNG] += 1
+            self.seen[Rare.BOOT_HUNG] += 1
             agent.hung = True
             return
         delay_s = float(pick(luck, _BOOT_S_MAX)) if chance(luck, 0.3) else within(luck, 0.0, 1.0)
         self.agenda.after(delay_s, lambda: attempt.add(agent) if agent.alive else None)
+
+    def _clock(self, name: ClusterName, node: NodeName) -> NodeClock:
+        """Returns a node's clocks: machines have been up for as long as they have, and who sets their time may err."""
+        luck = SeededDice(self._seed, f"clocks of {node} of {name}")
+        most_s = _SKEW_S_MAX if chance(luck, 0.7) else _SKEW_LEAP_S_MAX
+        ahead_s = within(luck, -most_s, most_s) if chance(luck, self.faults.skewed) else 0.0
+        return NodeClock(ahead_s=ahead_s, up_s=within(luck, 0.0, _UP_S_MAX))
 
     def _new(self, name: ClusterName, cluster: SimulatedCluster, order: LaunchOrder) -> SimulatedAttempt:
         luck, of_job = SeededDice(self._seed, f"gang {order.attempt}"), SeededDice(self._seed, f"job {order.job}")
@@ -218,7 +232,7 @@ class Gangs:
             self.stores.setdefault(order.job, JobStore()),
             Program(last=last, reconnects=chance(of_job, 0.5), step_s=within(of_job, 0.3, 1.5)),
             ended=ended,
-            seen=self._seen,
+            seen=self.seen,
         )
         made.ranks.slow_copies = _SLOW_COPIES
         return made

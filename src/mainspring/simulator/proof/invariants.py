@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import final
 
 import sqlalchemy as sa
@@ -72,6 +73,19 @@ _LIVE_ALLOCATIONS = (
 )
 
 
+@dataclass(slots=True)
+class _ClockSet:
+    """What becomes of the controller's clock.
+
+    Args:
+        forward_s: When it was last set forward, on the clock that never jumps.
+        latest_s: The latest it has shown when it was set.
+    """
+
+    forward_s: float = -1.0
+    latest_s: float = -1.0
+
+
 @final
 class Invariants:
     """The laws of one world.
@@ -103,7 +117,7 @@ class Invariants:
         self._stopping: dict[JobId, None] = {}
         self._given_up: set[str] = set()
         self._heard_s: dict[AttemptId, float] = {}
-        self._jumped_s = -1.0
+        self._set = _ClockSet()
         self._epochs: dict[str, int] = {}
         self._paused: dict[str, str] = {}
 
@@ -122,8 +136,10 @@ class Invariants:
 
     def jumped(self, seconds: float) -> None:
         """Notes that the clock was set: to the controller, leads have been silent for as much longer."""
+        now_s = self._clock.now_s()
+        self._set.latest_s = max(self._set.latest_s, now_s, now_s - seconds)
         if seconds > 0:
-            self._jumped_s = self._clock.monotonic_s()
+            self._set.forward_s = self._clock.monotonic_s()
 
     def states(self) -> Mapping[JobId, JobState]:
         """Returns every job's state."""
@@ -184,6 +200,7 @@ class Invariants:
         Raises:
             AssertionError: Something does not.
         """
+        latest_s = max(self._set.latest_s, self._clock.now_s())
         for name, cluster in self._clusters.items():
             assert not cluster.running(), f"{name} runs {sorted(cluster.running())} for nobody"
         with self._store.read() as connection:
@@ -197,6 +214,8 @@ class Invariants:
                     for one in everything
                     if one.attempt == attempt and one.kind not in TOLD_BY_CONTROLLER
                 ]
+                for kind, _, time_s in kept:  # Whatever the clock of its node says.
+                    assert granted_s[attempt] <= time_s <= latest_s, f"{attempt} told at {time_s} of {kind}"
                 for lead in gang.leads:  # In order of epoch.
                     told = [(one.kind, dict(one.detail), one.time_s) for one in lead.told]
                     own = 0
@@ -236,7 +255,7 @@ class Invariants:
             self._given_up.add(row.id)
             heard_s = self._heard_s.get(AttemptId(row.id), -1.0)
             quiet_s = self._clock.monotonic_s() - heard_s
-            excused = heard_s < 0 or heard_s < self._jumped_s
+            excused = heard_s < 0 or heard_s < self._set.forward_s
             assert excused or quiet_s > Settings().lease_s, f"{row.id} was given up, heard {quiet_s:.1f} s ago"
 
     def _check_leads(self, connection: sa.Connection) -> None:
@@ -244,7 +263,7 @@ class Invariants:
         for row in connection.execute(_LEADS):
             before, self._epochs[row.id] = self._epochs.get(row.id, row.epoch), row.epoch
             if row.epoch > before > 0:
-                quiet_s = self._gangs.hearing.silence_s(AttemptId(row.id), row.epoch, since_s=self._jumped_s)
+                quiet_s = self._gangs.hearing.silence_s(AttemptId(row.id), row.epoch, since_s=self._set.forward_s)
                 assert quiet_s >= Settings().lease_s, f"{row.id} has another lead, heard {quiet_s:.1f} s before"
 
     def _check_jobs(self, states: Mapping[JobId, JobState]) -> None:

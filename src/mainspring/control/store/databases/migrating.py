@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 import sqlalchemy as sa
 from alembic import command
@@ -10,11 +11,25 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from mainspring.control.store.databases.backups import BackUp
+from mainspring.control.store.databases.copying import unbounded
 from mainspring.domain.errors import Conflict, NotFound
 
 # Any number that no other program of the database uses: the letters "mspr".
 _TURN = 0x6D737072
+
+
+class BackUp(Protocol):
+    """Makes a copy of a store before its tables change."""
+
+    def __call__(self, url: sa.URL, revision: str) -> None:
+        """Returns once there is a copy.
+
+        Args:
+            revision: Of its tables.
+
+        Raises:
+            Unavailable: There is none; nothing may change then.
+        """
 
 
 def newest_revision() -> str:
@@ -25,7 +40,46 @@ def newest_revision() -> str:
 def revision_of(engine: sa.Engine) -> str | None:
     """Returns the revision of a store's tables, None where there are none."""
     with engine.connect() as connection:
-        return _revision(connection)
+        return revision_in(connection)
+
+
+def revision_in(connection: sa.Connection) -> str | None:
+    """Returns the revision of a store's tables, None where there are none."""
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def require_known(revision: str, attempted: str, *, release: str = "") -> None:
+    """Returns if this release knows the tables of a revision.
+
+    Args:
+        revision: Of tables that somebody made.
+        attempted: What is to be done with them, as a clause.
+        release: That made them, as far as they tell.
+
+    Raises:
+        Conflict: A newer release has made them.
+    """
+    scripts, head = ScriptDirectory.from_config(_config()), newest_revision()
+    if revision not in {each.revision for each in scripts.walk_revisions()}:
+        newer = f"a newer release ({release})" if release else "a newer release"
+        raise Conflict(
+            attempted,
+            got=f"tables of revision {revision}, which {newer} made",
+            wanted=f"revision {head} or an older one",
+            next_step=f"use that release, or with it: ms store down {head}; or put back a copy from before",
+        )
+
+
+def build(connection: sa.Connection, revision: str) -> None:
+    """Makes the tables of a revision where there are none.
+
+    Args:
+        connection: Of an empty database, in a transaction.
+        revision: One that this release knows.
+    """
+    config = _config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
 
 
 def migrate(engine: sa.Engine, back_up: BackUp | None = None) -> None:
@@ -38,17 +92,11 @@ def migrate(engine: sa.Engine, back_up: BackUp | None = None) -> None:
         Conflict: A newer release has changed them.
         Unavailable: No copy could be made.
     """
-    scripts, head = ScriptDirectory.from_config(_config()), newest_revision()
-    current = revision_of(engine)
+    head, current = newest_revision(), revision_of(engine)
     if current == head:
         return
-    if current is not None and current not in {each.revision for each in scripts.walk_revisions()}:
-        raise Conflict(
-            "open the store",
-            got=f"tables of revision {current}, which a newer release made",
-            wanted=f"revision {head} or an older one",
-            next_step=f"use that release, or with it: ms store down {head}; or put back a copy from before",
-        )
+    if current is not None:
+        require_known(current, "open the store")
     _move(engine, head, back_up)
 
 
@@ -84,9 +132,8 @@ def _move(engine: sa.Engine, revision: str, back_up: BackUp | None) -> None:
 
             be_patient(connection)
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_TURN)))
-            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")  # Tables of years are long.
-            connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")  # Nor is a copy quick.
-        current = _revision(connection)  # Another process may have had its turn.
+            unbounded(connection)
+        current = revision_in(connection)  # Another process may have had its turn.
         if current is not None and current != revision:
             _hold_writers(connection)
             if back_up is not None:
@@ -99,10 +146,6 @@ def _hold_writers(connection: sa.Connection) -> None:
     """Keeps other servers from writing what the copy would not have; see `Store.write`."""
     leases = sa.table("leases", sa.column("name"))
     connection.execute(sa.select(leases).where(leases.c.name == "writer").with_for_update())
-
-
-def _revision(connection: sa.Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
 
 
 def _config() -> Config:

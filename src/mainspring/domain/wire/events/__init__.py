@@ -36,6 +36,7 @@ class UnknownEvent:
 KnownEvent: TypeAlias = OfJobs | OfAttempts | OfLeads
 AnyEvent: TypeAlias = KnownEvent | UnknownEvent
 EVENTS: tuple[type[KnownEvent], ...] = get_args(KnownEvent)
+TOLD_BY_LEADS = frozenset(event.kind for event in get_args(OfLeads))
 TOLD_BY_CONTROLLER = frozenset(event.kind for event in get_args(OfJobs | OfAttempts))
 _BY_KIND = {event.kind: event for event in EVENTS}
 

@@ -225,6 +225,18 @@ class LeadEndedEvent(EventFacts):
 
 
 @final
+@event("unknown", notable=True)
+class UnknownWordEvent(EventFacts):
+    """A peer of a newer release said what this one has no word for: `word`, and with it `words`."""
+
+    word: str
+    words: str = ""
+
+    def __str__(self) -> str:
+        return f"a newer release says {self.word!r}, which this one does not know{clause(': ', self.words)}"
+
+
+@final
 @event("result")
 class ResultEvent(EventMarks):
     """The program's own facts, which its job keeps."""
@@ -251,5 +263,6 @@ OfLeads: TypeAlias = (
     | CheckpointFailedEvent
     | CheckpointCorruptEvent
     | LeadEndedEvent
+    | UnknownWordEvent
     | ResultEvent
 )

@@ -1,0 +1,76 @@
+"""Clients and servers of other releases: what is too far is refused by name, by whichever end is of this one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from mainspring.app.base.async_client import AsyncClient
+from mainspring.app.base.client import Client
+from mainspring.app.base.system import SystemClock
+from mainspring.domain.errors import OtherRelease
+from mainspring.domain.ids import AllocationId, NodeName
+from mainspring.domain.release import RELEASE, RELEASE_HEADER
+from mainspring.domain.wire import Register
+from mainspring.node.net.controller import ControllerClient
+from tests.domain.test_release import BEYOND
+
+TOO_FAR = f"got Mainspring {BEYOND}; wanted Mainspring {RELEASE}, .*; next: upgrade this end"
+
+
+class Later(BaseHTTPRequestHandler):
+    """Answers as a server of a release two later does: well, whatever is asked."""
+
+    stated: list[str | None]
+
+    def do_GET(self) -> None:
+        type(self).stated.append(self.headers.get(RELEASE_HEADER))
+        body = json.dumps({}).encode()
+        self.send_response(200)
+        self.send_header(RELEASE_HEADER, BEYOND)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def later() -> Iterator[str]:
+    Later.stated = []
+    server = HTTPServer(("127.0.0.1", 0), Later)
+    serving = threading.Thread(target=server.serve_forever, args=(0.01,))
+    serving.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    serving.join()
+    server.server_close()
+    assert set(Later.stated) == {RELEASE}
+
+
+def test_server_too_far_from_its_clients_is_refused_by_each_of_them(later: str) -> None:
+    with Client(later, "") as client:
+        for call in (client.teams, client.ready, lambda: next(client.watch())):
+            with pytest.raises(OtherRelease, match=TOO_FAR):
+                call()
+
+    async def scenario() -> None:
+        async with AsyncClient(later, "") as client:
+            with pytest.raises(OtherRelease, match=TOO_FAR):
+                await client.teams()
+            with pytest.raises(OtherRelease, match=TOO_FAR):
+                await anext(client.watch())
+        agent = ControllerClient((later,), "a-token", SystemClock())
+        with pytest.raises(OtherRelease, match=TOO_FAR):
+            await agent.register(Register(allocation=AllocationId("a"), node=NodeName("n"), address="n:7"))
+        await agent.close()
+
+    asyncio.run(scenario())
