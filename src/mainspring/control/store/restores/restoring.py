@@ -137,7 +137,7 @@ def _require_down(connection: sa.Connection, now_s: float) -> int:
     if revision_in(connection) is None:
         return 0
     leader = connection.execute(sa.select(leases).where(leases.c.name == "leader").with_for_update()).one()
-    if leader.expires_s > now_s:
+    if leader.holder and leader.expires_s > now_s:
         got = f"{leader.holder}, which leads"
         raise Conflict(_ATTEMPTED, got=got, wanted="no server that runs", next_step="ms down, wherever one runs")
     return int(leader.epoch)
