@@ -140,7 +140,7 @@ class LocalEngine:
             self._check_node(node, "launch an allocation")
         self._user(order)
         with self._records.locked(f"launch {order.allocation}"):
-            if self._records.claim(order.allocation, order.nodes):
+            if self._records.claim(order.allocation, Claim(nodes=order.nodes, job_id=order.job_id)):
                 self._spawn(order)
 
     def stop(self, allocation: AllocationId, *, grace_s: float) -> None:
@@ -154,7 +154,7 @@ class LocalEngine:
         """
         folder = self._records.folder(allocation)
         with self._records.locked(f"stop {allocation}"):
-            self._records.claim(allocation, ())
+            self._records.claim(allocation, Claim(nodes=()))
             if self._records.read(Ended, folder / "ended.json"):
                 return
             if self._records.read(StopAsked, folder / "stop.json") is None:
@@ -293,6 +293,7 @@ class LocalEngine:
                     reason=_last_words(claim, agents),
                     agent_lost=any(agent.lost for agent in agents),
                     lost_nodes=_lost_nodes(claim, agents),
+                    job_id=claim.job_id,
                 )
             ended = self._end(allocation, claim, launched, agents)
         return AllocationSeen(
@@ -303,6 +304,7 @@ class LocalEngine:
             reason=ended.reason,
             agent_lost=ended.exit_code != 0,
             lost_nodes=ended.lost_nodes,
+            job_id=claim.job_id,
         )
 
     def _end(
