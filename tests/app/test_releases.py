@@ -14,7 +14,7 @@ from mainspring.app.base.async_client import AsyncClient
 from mainspring.app.base.client import Client
 from mainspring.app.base.system import SystemClock
 from mainspring.domain.errors import OtherRelease
-from mainspring.domain.ids import AllocationId, NodeName
+from mainspring.domain.ids import AllocationId, AttemptId, NodeName
 from mainspring.domain.release import RELEASE, RELEASE_HEADER
 from mainspring.domain.wire import Register
 from mainspring.node.net.controller import ControllerClient
@@ -68,7 +68,7 @@ def test_server_too_far_from_its_clients_is_refused_by_each_of_them(later: str) 
                 await client.teams()
             with pytest.raises(OtherRelease, match=TOO_FAR):
                 await anext(client.watch())
-        agent = ControllerClient((later,), "a-token", SystemClock())
+        agent = ControllerClient((later,), "a-token", SystemClock(), attempt=AttemptId("b"))
         with pytest.raises(OtherRelease, match=TOO_FAR):
             await agent.register(Register(allocation=AllocationId("a"), node=NodeName("n"), address="n:7"))
         await agent.close()

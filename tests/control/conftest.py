@@ -14,6 +14,9 @@ from tests.control.serving import Lab
 
 from mainspring.control import LAB_ITSELF, AgentAccess, Control, Loop, Settings, Step, create_app, listen, open_store
 from mainspring.control.api_streams import Followers
+from mainspring.control.store.databases.backups import Maker, back_up
+from mainspring.control.store.databases.opening import parsed_url
+from mainspring.control.store.restores.restoring import restore
 from mainspring.domain.answers import JobView, NewToken, Submit
 from mainspring.domain.fleet import Inventory, LaunchOrder, Node
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, JobId, NodeName, RoleName, TeamName
@@ -180,7 +183,11 @@ class World:
     def send(self, job: JobId, beat: Heartbeat) -> HeartbeatReply:
         self.last_beat = beat
         order = next(iter(self.orders_of(job).values()))
-        return self.control.heartbeat(beat, self.control.people.caller(order.token))
+        return self.tell(beat, order)
+
+    def tell(self, beat: Heartbeat, order: LaunchOrder) -> HeartbeatReply:
+        """Lets the lead of an attempt report, as its agents' order has it."""
+        return self.control.heartbeat(beat, self.control.entered(order.token, attempt=order.attempt))
 
     def run(self, job: JobId) -> None:
         """Brings a queued job to where its lead has reported."""
@@ -192,6 +199,21 @@ class World:
         """Lets a running job's lead report success, and its agents end."""
         self.beat(job, outcome=AttemptState.SUCCEEDED)
         self.tick(3)
+
+    def go_back(self, file: Path) -> None:
+        """Puts a back-up in the place of the store, and starts a new controller on it."""
+        self.loop.resign()
+        self.control.store.close()
+        restore(self.url, file, self.maker())
+        self.restart()
+
+    def back_up(self, file: Path) -> None:
+        """Backs up the store."""
+        back_up(parsed_url(self.url), file, self.maker())
+
+    def maker(self) -> Maker:
+        """Who backs up, and restores, now."""
+        return Maker(release="0.2.0", key="", now_s=self.clock.now_s())
 
     def end_agents(self, job: JobId, *, exit_code: int, reason: str = "") -> None:
         cluster = self.clusters[self.job(job).attempts[-1].cluster]

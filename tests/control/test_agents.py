@@ -216,10 +216,10 @@ def test_job_shows_what_its_lead_last_said_is_at_risk_for_as_long_as_it_runs(wor
     assert world.job(job).attempts[-1].at_risk is None
 
 
-def test_heartbeats_of_another_epoch_or_an_ended_attempt_are_fenced(world: World) -> None:
+def test_heartbeats_of_an_older_epoch_or_an_ended_attempt_are_fenced(world: World) -> None:
     job = world.submit()
     world.run(job)
-    assert world.send(job, _beat(world, job, 2)).fenced
+    assert world.send(job, _beat(world, job, 0)).fenced
     assert not world.send(job, _beat(world, job, 1)).fenced
     old = _beat(world, job, 1, 1)
     order = next(iter(world.orders_of(job).values()))

@@ -12,8 +12,8 @@ from mainspring.control.store.schema import plans
 from mainspring.control.store.settings import Settings
 from mainspring.domain.answers import Submit
 from mainspring.domain.errors import Conflict, DamagedData
-from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder
-from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
+from mainspring.domain.fleet import AllocationSeen, Inventory
+from mainspring.domain.ids import ClusterName
 from mainspring.domain.job import LAB
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.plan import Limit
@@ -356,21 +356,6 @@ def test_stale_controller_can_write_nothing(world: World) -> None:
     with pytest.raises(Conflict, match="leader"):
         list(steps)
     assert len(world.job(job).attempts) == 1
-
-
-def test_allocation_that_the_store_does_not_know_is_stopped(world: World) -> None:
-    stray = LaunchOrder(
-        allocation=AllocationId("allocation-stray"),
-        attempt=AttemptId("attempt-stray"),
-        role=RoleName("main"),
-        nodes=(NodeName("west-0"),),
-        chip_milli=(1_000,),
-        controller="",
-        token="",
-    )
-    world.west.launch(stray)
-    world.tick()
-    assert not world.west.running()
 
 
 def test_many_launches_are_spread_over_ticks(world: World) -> None:

@@ -42,7 +42,7 @@ def _join(epoch: int = 1) -> wire.AgentJoin:
 async def _answer(store: ObjectStore, join: wire.AgentJoin) -> tuple[object | None, str]:
     """Returns the first order an agent that joins is given, None when it is hung up on; and the lead's reason."""
     clock, stores = RealClock(), Stores(store, JOB)
-    controller = ControllerClient((NOBODY,), TOKEN, clock)
+    controller = ControllerClient((NOBODY,), TOKEN, clock, attempt=AttemptId("attempt-1"))
     try:
         async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
             host = LeadHost(

@@ -105,8 +105,14 @@ MUTANTS = (
     Mutant(
         "what a controller does not know runs on",
         COMMANDS,
-        "if runs and allocation_id not in known",
-        "if False and allocation_id not in known",
+        "if runs and over and",
+        "if False and over and",
+    ),
+    Mutant(
+        "what no store knows is stopped",
+        COMMANDS,
+        "over = allocation_id not in known and (held is None or held.settled_by)",
+        "over = allocation_id not in known",
     ),
     Mutant(
         "a stop that was lost is not repeated",
@@ -139,8 +145,8 @@ MUTANTS = (
     Mutant(
         "an old lead's reports count",
         AGENTS,
-        "if attempt is None or ended(attempt.state) or beat.epoch != attempt.epoch or not attempt.epoch:",
-        "if attempt is None or ended(attempt.state):",
+        "if ended(attempt.state) or beat.epoch < attempt.epoch or not beat.epoch:",
+        "if ended(attempt.state):",
     ),
     Mutant(
         "another lead is named while one is heard",

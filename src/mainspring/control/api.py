@@ -50,6 +50,7 @@ from mainspring.domain.release import RELEASE
 from mainspring.domain.routes import KEY_HEADER, ROUTES, Calls, Route, Stream, bounds_of
 from mainspring.domain.team import Team
 from mainspring.domain.wire import Heartbeat
+from mainspring.domain.wire.controller import ATTEMPT_HEADER
 from mainspring.objects import Blob
 
 _STATUSES: tuple[tuple[type[MainspringError], int], ...] = (
@@ -356,7 +357,8 @@ async def _secret(
 
 def _known(request: Request, secret: str) -> Caller:
     try:
-        return _control(request).people.caller(secret, address=_address(request))
+        attempt = request.headers.get(ATTEMPT_HEADER, "")
+        return _control(request).entered(secret, address=_address(request), attempt=attempt)
     except NotAllowed as error:
         raise HTTPException(401, detail=error, headers={"WWW-Authenticate": "Bearer"}) from error
 

@@ -25,6 +25,7 @@ from mainspring.control.service.retention.sweeping import Keeping
 from mainspring.control.service.steering.jobs import Steering
 from mainspring.control.service.steering.pausing import Pauses
 from mainspring.control.service.steering.repeats import Repeats
+from mainspring.control.service.steering.restores import Restores
 from mainspring.control.service.submits import Submits, array_of, view_new
 from mainspring.control.service.views import find_job, list_jobs, view_clusters, view_job
 from mainspring.control.state.active_state import ActiveState
@@ -32,10 +33,11 @@ from mainspring.control.state.fleet import FleetView
 from mainspring.control.state.latest_plan import LatestPlans
 from mainspring.control.store.holdings import allocation_of_rank
 from mainspring.control.store.records import attempts_of, events_since, newest_event
+from mainspring.control.store.restores.postings import posting
 from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import AgentAccess, Settings
 from mainspring.control.store.store import Lease, Store, Together
-from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
+from mainspring.control.store.tokens import LAB_ITSELF, Caller, agent_by_key, sight
 from mainspring.domain.answers import (
     ClusterView,
     Event,
@@ -50,7 +52,7 @@ from mainspring.domain.answers import (
 from mainspring.domain.errors import MainspringError, NotFound
 from mainspring.domain.fleet import LogChunk
 from mainspring.domain.goodput import Goodput
-from mainspring.domain.ids import ClusterName, JobId, TeamName, draw_id
+from mainspring.domain.ids import AttemptId, ClusterName, JobId, TeamName, draw_id
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.ports import Clock, Dice, Engine
@@ -155,6 +157,11 @@ class Control:
         return Pauses(self.store, self.fleet, self.clock, self.wake.set)
 
     @property
+    def restores(self) -> Restores:
+        """Returns what may be said of what runs beyond what the store knows."""
+        return Restores(self.store, self.clock, self.wake.set)
+
+    @property
     def repeats(self) -> Repeats:
         """Returns what was answered to calls under keys."""
         return Repeats(self.store, self.clock, self._access.key, self.wake.set)
@@ -163,9 +170,10 @@ class Control:
         """Returns how this controller is, also while its store does not answer."""
         try:
             lease: Lease | MainspringError = self.store.leader()
+            held = sum(not one.settled_by for one in self.restores.held())
         except MainspringError as error:
-            lease = error
-        return self.pulse.health(lease, now_s=self.clock.now_s())
+            lease, held = error, 0
+        return self.pulse.health(lease, held=held, now_s=self.clock.now_s())
 
     # ---------------------------------------------------------------- jobs
 
@@ -414,6 +422,20 @@ class Control:
 
     # ---------------------------------------------------------------- agents
 
+    def entered(self, secret: str, *, address: str = "", attempt: str = "") -> Caller:
+        """Returns whom a secret stands for; agents are known by our key too, should the store have forgotten them.
+
+        Args:
+            secret: What the caller showed.
+            address: Where the call came from.
+            attempt: The attempt whose agent the caller says it is, "" for others.
+
+        Raises:
+            NotAllowed: Nobody, or no longer.
+        """
+        vouched = agent_by_key(self._access.key, secret, AttemptId(attempt), address=address)
+        return self.people.caller(secret, address=address, vouched=vouched)
+
     def register(self, call: Register, caller: Caller) -> Orders:
         """Returns an agent's orders.
 
@@ -437,12 +459,12 @@ class Control:
             store_credentials=self._access.grants is not None,
         )
         with self.store.read() as connection:
-            attempt = agents.posting(connection, call.allocation).attempt
+            attempt = posting(connection, call.allocation, caller).attempt
             caller.require_attempt(attempt.id, "register an agent")
-            orders = agents.register(connection, call, rules=rules, known=True)
+            orders = agents.register(connection, call, caller, rules=rules, known=True)
         if orders is None:
             with self.store.write() as connection:
-                orders = agents.register(connection, call, rules=rules)
+                orders = agents.register(connection, call, caller, rules=rules)
         assert orders is not None
         return orders
 
@@ -459,7 +481,7 @@ class Control:
             Unavailable: The store does not give them now.
         """
         with self.store.read() as connection:
-            attempt = agents.posting(connection, call.allocation).attempt
+            attempt = posting(connection, call.allocation, caller).attempt
             caller.require_attempt(attempt.id, "get credentials of the object store")
             if self._access.grants is None:
                 raise NotFound("get credentials of the object store", got="a server without objects_role")

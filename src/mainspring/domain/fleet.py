@@ -8,10 +8,12 @@ from enum import Enum
 
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.ids import (
+    NO_JOB,
     AllocationId,
     AttemptId,
     ChipName,
     ClusterName,
+    JobId,
     NodeName,
     RoleName,
     TeamName,
@@ -217,6 +219,7 @@ class AllocationSeen:
         taken: Whether the cluster took it back (preempted, cancelled, out of time, refused by its queue): the job goes
             back to ours, and nothing is held against it.
         hosts: The machines behind its nodes, in the same order, where a delegated cluster chose them.
+        job_id: The job it was launched for, "" where its order told none: a store that has forgotten it goes by that.
     """
 
     allocation: AllocationId
@@ -228,6 +231,7 @@ class AllocationSeen:
     lost_nodes: tuple[NodeName, ...] = ()
     taken: bool = False
     hosts: tuple[str, ...] = ()
+    job_id: JobId = NO_JOB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +250,7 @@ class LaunchOrder:
         controllers_beside: URLs of other servers, which they call when that one does not answer.
         token: Secret scoped to this attempt. Passed to agents by file or pipe, never in arguments or logs.
         job: Its job's name, for people who look at the cluster's own tools.
+        job_id: Its job's id, which the engine keeps and shows.
         teams: The team that is charged, and those above it, nearest first.
         tier: How urgent it is.
         duration_s: How long the job is expected to run, None when nobody can know.
@@ -261,6 +266,7 @@ class LaunchOrder:
     controller: str
     token: str = field(repr=False)
     job: str = ""
+    job_id: JobId = NO_JOB
     teams: tuple[TeamName, ...] = (LAB,)
     tier: Tier = Tier.STANDARD
     duration_s: float | None = None

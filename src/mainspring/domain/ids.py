@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from mainspring.domain.ports import Dice
 
 JobId = NewType("JobId", str)
+NO_JOB = JobId("")
 AttemptId = NewType("AttemptId", str)
 AllocationId = NewType("AllocationId", str)
 ClusterName = NewType("ClusterName", str)

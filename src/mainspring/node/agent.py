@@ -77,7 +77,7 @@ class Agent:
         self._notice = StopNotice(Path(order.report_dir or order.work_dir), clock)
         self._host = own_address(urlsplit(order.controller).hostname or "127.0.0.1")
         servers = (order.controller, *order.controllers_beside)
-        self._controller = ControllerClient(servers, order.token, clock, certificate=certificate)
+        self._controller = ControllerClient(servers, order.token, clock, attempt=order.attempt, certificate=certificate)
         self._listener = Listener(self._serve_caller)
         self._leading = asyncio.Event()
         self._lead: LeadHost | None = None

@@ -351,6 +351,7 @@ def _seen(name: AllocationId, allocation: _Allocation) -> AllocationSeen:
         allocation=name,
         phase=phase,
         nodes=allocation.order.nodes,
+        job_id=allocation.order.job_id,
         exit_code=gone[0].exit_code if phase is AllocationPhase.ENDED else None,
         reason=(allocation.taken or "") if taken else gone[0].reason if gone else "",
         agent_lost=bool(gone) and gone[0].exit_code != 0,

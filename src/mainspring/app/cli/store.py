@@ -5,12 +5,18 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mainspring.app import render
 from mainspring.app.cli.arguments import Json, LabContext
+from mainspring.domain import answers
+from mainspring.domain.errors import InvalidInput
+from mainspring.domain.ids import AllocationId
+
+if TYPE_CHECKING:
+    from mainspring.app.sdk.lab import Lab
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
 
@@ -71,23 +77,54 @@ def backup(
 
 def restore(
     context: LabContext,
-    file: Annotated[Path, typer.Argument(help="A file that `ms backup` made, or one of `backups/`.")],
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="A file that `ms backup` made, or one of `backups/`; with --end, allocations that are held.",
+            metavar="[FILE | ALLOCATION...]",
+        ),
+    ] = None,
     any_key: Annotated[
         bool, typer.Option("--any-key", help="Go on without the `key` of then: agents that still run are lost.")
     ] = False,
+    end: Annotated[
+        bool, typer.Option("--end", help="End what is held; a job of it that waits may start then.")
+    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="With --end: all that is held.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Put a back-up in the place of this home's store, which is kept; its server must be down."""
-    from mainspring.app.base.backups import maker_in
-    from mainspring.control.store.restores.restoring import restore as put_back
+    """Put a back-up in the place of this home's store, which is kept. Or list what is held since then, and end it."""
+    lab, named = context.obj, what or []
+    if end:
+        if bool(named) == everything:
+            raise InvalidInput("end what is held", got="nothing named" if not named else "names with --all")
+        asked = answers.HeldOnes(allocations=tuple(map(AllocationId, named)), all=everything)
+        _show_held(lab.end_held(asked), as_json=as_json)
+    elif not named:
+        _show_held(lab.held(), as_json=as_json)
+    elif len(named) > 1 or everything:
+        raise InvalidInput("restore the store", got=f"{len(named)} files", wanted="one", next_step="ms restore --help")
+    else:
+        _put_back(lab, Path(named[0]), any_key=any_key, as_json=as_json)
 
-    home, now_s = context.obj.home, time.time()
+
+def _show_held(held: tuple[answers.HeldView, ...], *, as_json: bool) -> None:
+    look = render.held_table(held, now_s=time.time()) if held else "Nothing is held: the store knows all that runs."
+    render.show(held, as_json=as_json, look=lambda: look)
+
+
+def _put_back(lab: Lab, file: Path, *, any_key: bool, as_json: bool) -> None:
+    from mainspring.app.base.backups import maker_in
+    from mainspring.control.store.restores.restoring import restore
+
+    home, now_s = lab.home, time.time()
     url = home.database_url(home.config())
     with render.progress_bar() as bar:
         told = partial(_tell, bar, bar.add_task("restore", total=None, note=""))
-        done = put_back(url, file, maker_in(home, now_s), any_key=any_key, progress=told)
+        done = restore(url, file, maker_in(home, now_s), any_key=any_key, progress=told)
     made = done.backup
     ago = render.ago(now_s - made.made_s)
     words = f"The store is what it was {ago} ago: {made.jobs} jobs, events up to {made.sequence}."
     kept = f" The one that was there is kept: {done.kept}." if done.kept else ""
-    render.show(done, as_json=as_json, look=lambda: f"{words}{kept} Next: ms up.")
+    then = "Next: ms up. What runs and is younger is held, not stopped: ms restore lists it."
+    render.show(done, as_json=as_json, look=lambda: f"{words}{kept} {then}")

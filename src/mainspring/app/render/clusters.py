@@ -10,7 +10,7 @@ from rich.text import Text
 
 from mainspring.app.render.tables import Listing, ago, clock_text, facts_grid, framed, hold_text
 from mainspring.app.sdk.clusters import ClusterShown
-from mainspring.domain.answers import ClusterView, NodeView
+from mainspring.domain.answers import ClusterView, HeldView, NodeView
 from mainspring.domain.fleet import Inventory, Node, NodeCondition
 from mainspring.engines.common.hostlist import compress_hosts
 from mainspring.engines.common.kind import CheckResult, Finding
@@ -49,6 +49,22 @@ def finding_lines(finding: Finding) -> Text:
     if finding.fix:
         said.append("\n" + " " * _MARK_COLUMNS + "-> ", style="dim").append(finding.fix, style="bold")
     return said
+
+
+def held_table(held: Sequence[HeldView], *, now_s: float) -> RenderableType:
+    """Returns one row for each allocation that is held.
+
+    Args:
+        held: By cluster.
+        now_s: For how long ago.
+    """
+    made = Listing("ALLOCATION", "CLUSTER", "JOB", "STATE", "NODES", ">SEEN", "?ENDED BY")
+    for one in held:
+        state, seen = "over" if one.over else "runs", ago(max(0.0, now_s - one.since_s))
+        made.add_row(
+            one.allocation, one.cluster, one.job or "-", state, compress_hosts(one.nodes), seen, one.settled_by
+        )
+    return made
 
 
 def clusters_table(clusters: Sequence[ClusterShown], *, now_s: float) -> RenderableType:

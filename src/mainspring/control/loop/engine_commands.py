@@ -108,9 +108,12 @@ class EngineCommands:
                 acts.append(Act(cluster=allocation.cluster, allocation=allocation.id, order=order))
         for cluster, found in seen.items():
             for allocation_id, phase in ((one.allocation, one.phase) for one in found.values()):
-                # What runs under our label and is not in the store would hold nodes that plans believe to be free.
+                # What the store knows to be over, a launch that came late, would hold nodes that plans believe to be
+                # free. What it does not know at all is held until an operator has it ended.
                 runs = phase in (AllocationPhase.PENDING, AllocationPhase.RUNNING)
-                if runs and allocation_id not in known and len(acts) < settings.acts_max:
+                held = mirror.held.get(allocation_id)
+                over = allocation_id not in known and (held is None or held.settled_by)
+                if runs and over and len(acts) < settings.acts_max:
                     acts.append(Act(cluster=cluster, allocation=allocation_id, grace_s=settings.grace_s))
         return acts
 
@@ -172,6 +175,7 @@ class EngineCommands:
             controllers_beside=self._controller_urls[1:],
             token=self._secrets[attempt.id],
             job=self._mirror.jobs[attempt.job].name,
+            job_id=attempt.job,
             teams=self._mirror.with_those_above(spec.team),
             tier=spec.tier,
             duration_s=spec.duration_s or None,

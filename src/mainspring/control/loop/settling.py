@@ -6,6 +6,7 @@ from typing import final
 
 import sqlalchemy as sa
 
+from mainspring.control.loop.beyond import hold_unseen, look_beyond
 from mainspring.control.loop.engine_commands import Seen
 from mainspring.control.loop.failover import Silence, given_up
 from mainspring.control.loop.fold import Loss, judge, taken_words
@@ -67,6 +68,7 @@ class Settling:
         mirror, ledger = self._mirror, StateWriter(connection, now_s)
         self._lasting.next_tick()
         mirror.refresh(connection, now_s)
+        went_back_s = look_beyond(connection, mirror, seen, now_s)
         losses: dict[AttemptId, dict[AllocationId, Loss]] = {}
         dropped: dict[AttemptId, None] = {}
         delegated = {cluster: one.inventory.delegated for cluster, one in self._fleet.seen().items()}
@@ -85,7 +87,7 @@ class Settling:
                             ledger.take_back(allocation, taken_words(allocation, found))
                 if judgement.loss is not None:
                     losses.setdefault(allocation.attempt, {})[allocation.id] = judgement.loss
-        for attempt_id, own in losses.items():
+        for attempt_id, own in hold_unseen(ledger, mirror, losses, went_back_s).items():
             lose(ledger, mirror, attempt_id, own)
         for attempt_id in dropped:
             if attempt_id in mirror.attempts and mirror.attempts[attempt_id].state is not AttemptState.STOPPING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import sqlalchemy as sa
 
@@ -11,7 +12,6 @@ from mainspring.checkpoint import job_folder
 from mainspring.control.store.holdings import (
     KEPT,
     AllocationRecord,
-    allocation_by_id,
     allocations_of,
     live_allocations_of,
     parts,
@@ -28,10 +28,11 @@ from mainspring.control.store.records import (
     specs,
     text_of,
 )
+from mainspring.control.store.restores.postings import posting
 from mainspring.control.store.schema import agents, allocations, attempts, events, jobs
 from mainspring.control.store.secrets import SecretKeys, values_for
 from mainspring.control.store.settings import Settings
-from mainspring.control.store.tokens import peers_secret
+from mainspring.control.store.tokens import Caller, peers_secret
 from mainspring.domain.errors import Conflict, InvalidMessage, NotFound, Unavailable, nearest
 from mainspring.domain.goodput import TimeUse
 from mainspring.domain.ids import AllocationId, JobId, RoleName
@@ -56,14 +57,6 @@ ADDRESS_LENGTH_MAX = 255
 LEDGER_S_MAX = 1e13  # Of one use: every node of the largest cluster, for a year and a half.
 UNKNOWN_KEPT_MAX = 100  # Words of one attempt's newer peers: enough to see what they are.
 FIRST_LEAD = 0  # The first node of the first allocation.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Posting:
-    """An allocation and the attempt it serves, as an agent names them."""
-
-    allocation: AllocationRecord
-    attempt: AttemptRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,21 +131,9 @@ def layout(held: Sequence[tuple[AllocationRecord, Grant]], *, only: int | None =
     return tuple(places)
 
 
-def posting(connection: sa.Connection, allocation: AllocationId) -> Posting:
-    """Returns what an allocation id stands for.
-
-    Raises:
-        NotFound: No such allocation.
-    """
-    record = allocation_by_id(connection, allocation)
-    if record is None:
-        raise NotFound("register an agent", on=f"allocation {allocation[:80]!r}", wanted="one that was launched")
-    attempt = attempt_by_id(connection, record.attempt)
-    assert attempt is not None
-    return Posting(allocation=record, attempt=attempt)
-
-
-def register(connection: sa.Connection, call: Register, *, rules: Rules, known: bool = False) -> Orders | None:
+def register(
+    connection: sa.Connection, call: Register, caller: Caller, *, rules: Rules, known: bool = False
+) -> Orders | None:
     """Returns an agent's orders: ready once every agent of the attempt has come, and from then on at once.
 
     An agent that has lost its lead is told to lead itself when the lead has been silent here for a lease too, and of
@@ -161,6 +142,7 @@ def register(connection: sa.Connection, call: Register, *, rules: Rules, known: 
     Args:
         connection: From `Store.write`; from `Store.read` will do when the agent is `known`.
         call: What the agent says.
+        caller: Whose token it showed.
         rules: What orders are made by.
         known: Only look: None when there is something to write down.
 
@@ -172,7 +154,7 @@ def register(connection: sa.Connection, call: Register, *, rules: Rules, known: 
     """
     if not 0 < len(call.address) <= ADDRESS_LENGTH_MAX:
         raise InvalidMessage("register an agent", got=f"{len(call.address)} letters", wanted="its address")
-    where = posting(connection, call.allocation)
+    where = posting(connection, call.allocation, caller)
     attempt = where.attempt
     if where.allocation.state not in KEPT:
         raise Conflict("register an agent", on=call.allocation, got=f"one that is {where.allocation.state.value}")
@@ -352,15 +334,13 @@ def _name_another(
     heard_s = attempt.granted_s if attempt.heard_s is None else attempt.heard_s
     silent_s = max(0.0, rules.now_s - heard_s)
     # What nobody told of since: the nodes stood idle for want of a lead.
-    before = dict(attempt.seconds_before)
-    for use, seconds in (*attempt.seconds.items(), (TimeUse.RECOVERY.value, silent_s * gang.size)):
-        before[use] = before.get(use, 0.0) + seconds
+    closed = _ledgers_closed(attempt, {TimeUse.RECOVERY.value: silent_s * gang.size})
     epoch = attempt.epoch + 1
     reason = f"agent {attempt.lead}, which led, has not been heard of for {silent_s:.0f} s"
     told = LeadNamedEvent(epoch=epoch, agent=agent, reason=reason)
     StateWriter(connection, rules.now_s).event(told, job=attempt.job, attempt=attempt.id)
     named: dict[str, object] = {"epoch": epoch, "lead": agent, "heard_s": rules.now_s, "events_seen": 0}
-    return _named(connection, attempt, {**named, "seconds": "{}", "seconds_before": text_of(before)})
+    return _named(connection, attempt, named | closed)
 
 
 def _named(connection: sa.Connection, attempt: AttemptRecord, columns: Mapping[str, object]) -> AttemptRecord:
@@ -378,14 +358,20 @@ def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> Heart
 
     Raises:
         InvalidMessage: Its outcome is not one an attempt can end with.
+        Unavailable: The store does not know its attempt: it went back in time, and the lead goes on as it does while
+            nobody answers, until an operator settles what becomes of it.
     """
     outcome = None if isinstance(beat.outcome, Unknown) else beat.outcome
     if outcome is not None and not ended(outcome):
         raise InvalidMessage("accept a heartbeat", on="field 'outcome'", got=outcome.value, wanted="an end")
     attempt = attempt_by_id(connection, beat.attempt)
-    if attempt is None or ended(attempt.state) or beat.epoch != attempt.epoch or not attempt.epoch:
+    if attempt is None:
+        raise Unavailable("report on an attempt", on=beat.attempt, got="one that the store does not know")
+    if ended(attempt.state) or beat.epoch < attempt.epoch or not beat.epoch:
         return HeartbeatReply(acknowledged=0, fenced=True)
     ledger = StateWriter(connection, now_s)
+    if beat.epoch > attempt.epoch:
+        attempt = _recalled(ledger, attempt, beat.epoch)
     if attempt.state is AttemptState.GRANTED:
         ledger.run_attempt(attempt, jobs_by_id(connection, [attempt.job])[attempt.job])
     seen = _write_events(ledger, attempt, beat.events)
@@ -416,6 +402,24 @@ def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> Heart
         reason = beat.reason or f"its lead reported {outcome.value}"
         ledger.stop_attempt(current, cause, f"cluster {attempt.cluster} took it back: {reason}" if taken else reason)
     return HeartbeatReply(acknowledged=seen, gone=_gone(connection, attempt))
+
+
+def _recalled(ledger: StateWriter, attempt: AttemptRecord, epoch: int) -> AttemptRecord:
+    """Returns an attempt whose lead was named before the store went back in time, and is its lead all the same."""
+    reason = f"it leads already, and the store knew of {attempt.epoch} leads"
+    told = LeadNamedEvent(epoch=epoch, agent=attempt.lead, reason=reason)
+    ledger.event(told, job=attempt.job, attempt=attempt.id)
+    led_s = ledger.now_s if attempt.led_s is None else attempt.led_s
+    named: dict[str, object] = {"epoch": epoch, "events_seen": 0, "led_s": led_s, "heard_s": ledger.now_s}
+    return _named(ledger.connection, attempt, named | _ledgers_closed(attempt))
+
+
+def _ledgers_closed(attempt: AttemptRecord, more: Mapping[str, float] = MappingProxyType({})) -> dict[str, object]:
+    """Returns the columns of an attempt whose lead's account is over, with what nobody told of."""
+    before = dict(attempt.seconds_before)
+    for use, seconds in (*attempt.seconds.items(), *more.items()):
+        before[use] = before.get(use, 0.0) + seconds
+    return {"seconds": "{}", "seconds_before": text_of(before)}
 
 
 def _gone(connection: sa.Connection, attempt: AttemptRecord) -> tuple[int, ...]:

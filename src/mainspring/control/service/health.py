@@ -52,18 +52,19 @@ class Pulse:
         # Anybody may ask: what else there is to say of a fault of ours stands in the server's log.
         self._error = str(error) if isinstance(error, MainspringError) else f"a fault: {type(error).__name__}"
 
-    def health(self, lease: Lease | MainspringError, *, now_s: float) -> Health:
+    def health(self, lease: Lease | MainspringError, *, held: int, now_s: float) -> Health:
         """Returns how the controller is.
 
         Args:
             lease: The leader's, as the store has it, or why that cannot be read.
+            held: How many allocations run that the store does not know, and wait for an operator.
         """
         if isinstance(lease, MainspringError):
             epoch, lead, store = 0, _check("lead", "its lease cannot be read"), _check("store", str(lease))
         else:
             epoch, lead, store = lease.epoch, self._lead(lease, now_s - lease.expires_s), _check("store", self._error)
         ends = [_check("server", "it ends, and gives up the lead")] if self.ending else []
-        checks = (*ends, self._loop(), lead, store, *self._each_cluster(now_s))
+        checks = (*ends, self._loop(), lead, store, *_beyond(held), *self._each_cluster(now_s))
         worst = max((check.status for check in checks), key=list(HealthStatus).index)
         return Health(status=worst, leader_epoch=epoch, checks=checks, release=RELEASE)
 
@@ -105,6 +106,13 @@ class Pulse:
             else:
                 words = "" if one.answering else f"has not answered for {max(0.0, now_s - one.seen_s):.0f} s"
             yield _check(f"cluster {cluster}", words, HealthStatus.DEGRADED)
+
+
+def _beyond(held: int) -> Iterable[HealthCheck]:
+    """Yields what is to be said of a store that went back in time, and of no other."""
+    if held:
+        words = "go beyond what the store knows and are held; next: ms restore"
+        yield _check("held", f"{held} allocations {words}", HealthStatus.DEGRADED)
 
 
 def _check(name: str, words: str, bad: HealthStatus = HealthStatus.FAILING) -> HealthCheck:

@@ -40,6 +40,7 @@ from mainspring.control.store.records import (
     removed_jobs,
     specs,
 )
+from mainspring.control.store.restores.held import Held
 from mainspring.control.store.schema import events, plans
 from mainspring.domain.codec import alike
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName, TeamName
@@ -148,6 +149,18 @@ class ActiveState:
             silent_s: For how long each of those that do not answer has not.
         """
         self._feed.set_fleet(fleet, silent_s, self._holdings.strays(self.attempts), self.holds)
+
+    @property
+    def held(self) -> Held:
+        """Returns what clusters show beyond what the store knows."""
+        return self._holdings.held
+
+    def set_held(self, held: Held) -> None:
+        """Learns what clusters show beyond what the store knows: jobs of which anything is held do not start."""
+        for job in sorted(self._holdings.set_held(held)):
+            if self._feed.pends(job):
+                self._add_pending(self.jobs[job])
+                self._feed.touch()
 
     def held_back(self) -> Iterator[tuple[AttemptId, Hold]]:
         """Yields the attempts that go on although somebody paused their jobs, or drains their teams or places."""
@@ -268,7 +281,7 @@ class ActiveState:
         self._feed.add_pending(PendingJob(job=job.id, spec=spec, **known))
 
     def _is_paused(self, job: JobRecord) -> bool:
-        own = job.overrides is not None and job.overrides.paused is not None
+        own = job.id in self._holdings.held_jobs or (job.overrides is not None and job.overrides.paused is not None)
         return own or (bool(self.holds.teams) and self.holds.of_team(self.with_those_above(job.team)) is not None)
 
     def _drop_pending(self, job: JobId) -> None:

@@ -8,17 +8,23 @@ from typing import final
 import sqlalchemy as sa
 
 from mainspring.control.store.holdings import AllocationRecord, allocations_by_id, parts
-from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName
+from mainspring.control.store.restores.held import Held
+from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, NodeName
 from mainspring.domain.plan import Grant
 
 
 @final
 class LiveHoldings:
-    """Every allocation that is not gone, and its part; `bereaved` are attempts that have lost an agent."""
+    """Every allocation that is not gone, and its part; `bereaved` are attempts that have lost an agent.
+
+    `held` is what clusters show beyond what the store knows, `held_jobs` those that must not start for it.
+    """
 
     def __init__(self) -> None:
         self.parts: dict[AllocationId, Grant] = {}
         self.bereaved: dict[AttemptId, None] = {}
+        self.held: Held = {}
+        self.held_jobs: frozenset[JobId] = frozenset()
         self._by_attempt: dict[AttemptId, tuple[AllocationRecord, ...]] = {}
 
     def all(self) -> tuple[AllocationRecord, ...]:
@@ -62,13 +68,21 @@ class LiveHoldings:
             self._by_attempt[attempt] = tuple(sorted(own, key=lambda allocation: allocation.place))
         return over
 
+    def set_held(self, held: Held) -> frozenset[JobId]:
+        """Learns what is held; returns the jobs of which something is now and was not before, or the reverse."""
+        before = self.held_jobs
+        self.held, self.held_jobs = held, frozenset(one.job for one in held.values() if one.holds_job)
+        return before ^ self.held_jobs
+
     def strays(self, live: Container[AttemptId]) -> dict[ClusterName, frozenset[NodeName]]:
-        """Returns the nodes that allocations of fenced attempts may still use, by cluster.
+        """Returns the nodes that allocations of fenced attempts, and what is held, may still use, by cluster.
 
         Args:
             live: The attempts that have not ended.
         """
         strays: dict[ClusterName, frozenset[NodeName]] = {}
+        for beyond in (one for one in self.held.values() if not one.over):
+            strays[beyond.cluster] = strays.get(beyond.cluster, frozenset()) | frozenset(beyond.nodes)
         for allocation in (one for attempt, own in self._by_attempt.items() if attempt not in live for one in own):
             nodes = frozenset(self.parts[allocation.id].nodes)
             strays[allocation.cluster] = strays.get(allocation.cluster, frozenset()) | nodes

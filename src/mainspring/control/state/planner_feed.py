@@ -13,7 +13,7 @@ from mainspring.domain.plan import Grant
 from mainspring.domain.team import Team
 from mainspring.planner import LiveAttempt, PendingJob, SnapshotBuilder
 
-_STRAY = "work of an attempt that was given up may still run here"
+_STRAY = "work of an attempt that was given up, or that the store does not know, may run here"
 
 
 @final

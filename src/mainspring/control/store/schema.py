@@ -319,6 +319,27 @@ holds = Table(
     Column("since_s", Double, nullable=False),
 )
 
+held = Table(
+    "held",  # What clusters show, and the store knows nothing of, or no longer knows how it ended.
+    metadata,
+    _id("allocation", primary_key=True),
+    _id("cluster"),
+    _id("job_id"),  # "" where nobody knows; it need not be one of ours.
+    Column("nodes", Text, nullable=False),
+    Column("over", Boolean, nullable=False),  # Whether it runs no more.
+    Column("since_s", Double, nullable=False),
+    Column("settled_by", _word(255), nullable=False),  # Who had it ended, "" while nobody has.
+)
+
+lives = Table(
+    "lives",  # One for each time that the store was found to have gone back in time.
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("began_s", Double, nullable=False),
+    Column("cause", Text, nullable=False),
+    Column("timeline", BigInteger, nullable=False),  # PostgreSQL's then, 0 elsewhere.
+)
+
 archives = Table(
     "archives",  # Files of the object store that hold jobs which were removed here.
     metadata,

@@ -203,6 +203,20 @@ def attempt_secret(key: str, attempt: AttemptId) -> str:
     return f"ms_{hmac.new(key.encode(), attempt.encode(), hashlib.sha256).hexdigest()}"
 
 
+def agent_by_key(key: str, secret: str, attempt: AttemptId, *, address: str) -> Caller | None:
+    """Returns an attempt's agent, where a secret is the attempt's by the key alone; None for anybody else.
+
+    Args:
+        key: The controller's own secret.
+        secret: What the caller showed.
+        attempt: Whose agent it says it is, "" for nobody's.
+        address: Where the call came from.
+    """
+    if attempt and hmac.compare_digest(attempt_secret(key, attempt).encode(), secret.encode()):
+        return Caller(role=TeamRole.ATTEMPT, team=LAB, attempt=attempt, address=address)
+    return None
+
+
 def peers_secret(key: str, attempt: AttemptId) -> str:
     """Returns the secret by which an attempt's agents know each other: not their token, and not to be told from it.
 

@@ -20,8 +20,8 @@ class HealthCheck:
     """One thing that was looked at.
 
     Args:
-        name: What: "loop", "lead", "store", or a cluster.
-        status: How it is; a cluster is degraded at worst.
+        name: What: "loop", "lead", "store", a cluster, or, where the store went back in time, "held".
+        status: How it is; by a cluster, and by what is held, it is degraded at worst.
         words: What is the matter, "" when nothing is.
     """
 

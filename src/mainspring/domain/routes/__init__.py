@@ -257,6 +257,14 @@ class LabCalls:
     def undrain(self, cluster: str, node: str) -> answers.HoldView:
         """Lets jobs start on a node again, unless others keep them off."""
 
+    @route("GET", "/held", handler="restores.held")
+    def held(self) -> tuple[answers.HeldView, ...]:
+        """Lists what clusters show beyond what the store knows, as after it went back in time; by cluster and id."""
+
+    @route("POST", "/held/end", may=Right.HOLD_FLEET, handler="restores.end", repeats=True)
+    def end_held(self, body: answers.HeldOnes) -> tuple[answers.HeldView, ...]:
+        """Ends what is held, lets its jobs start once it is over, and lists all that is held."""
+
     @route("GET", "/whoami", handler="people.whoami")
     def whoami(self) -> answers.Person:
         """Tells whom the caller's token stands for."""

@@ -17,6 +17,8 @@ from mainspring.domain.wire.events.marks import listed
 from mainspring.domain.wire.facts import AtRisk, Detail, RankStatus
 from mainspring.domain.wire.node import RankPlace
 
+ATTEMPT_HEADER = "Mainspring-Attempt"  # Of every call of an agent: which attempt's its token is.
+
 
 @message("Register")
 class Register:

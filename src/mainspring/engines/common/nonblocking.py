@@ -15,7 +15,7 @@ from threading import Lock
 from typing import final
 
 from mainspring.domain.fleet import AllocationPhase, AllocationSeen
-from mainspring.domain.ids import AllocationId, ClusterName, NodeName
+from mainspring.domain.ids import NO_JOB, AllocationId, ClusterName, JobId, NodeName
 from mainspring.domain.ports import Clock, Engine
 from mainspring.engines.common.background_calls import (
     MOMENT_S,
@@ -36,6 +36,7 @@ class _Taken:
 
     mark: int
     nodes: tuple[NodeName, ...]
+    job_id: JobId
     stopped: bool
 
 
@@ -137,6 +138,7 @@ class NonBlockingEngine(ForwardingEngine):
             self._taken[call.about] = _Taken(
                 mark=self._mark,
                 nodes=call.order.nodes if call.order else known.nodes if known else (),
+                job_id=call.order.job_id if call.order else known.job_id if known else NO_JOB,
                 stopped=call.order is None or (known is not None and known.stopped),
             )
 
@@ -152,6 +154,7 @@ def _after(name: AllocationId, seen: AllocationSeen | None, taken: _Taken) -> Al
             allocation=name,
             phase=AllocationPhase.STOPPING if taken.stopped else AllocationPhase.PENDING,
             nodes=taken.nodes,
+            job_id=taken.job_id,
             reason="not looked at since",
         )
     live = seen.phase in (AllocationPhase.PENDING, AllocationPhase.RUNNING)

@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from mainspring.domain.codec import decode, encode
 from mainspring.domain.errors import Conflict, DamagedData, InvalidMessage, StorageFull, Unavailable
-from mainspring.domain.ids import AllocationId, NodeName, checked_name
+from mainspring.domain.ids import NO_JOB, AllocationId, JobId, NodeName, checked_name
 from mainspring.engines.common.processes import Process
 
 LOCK_WAIT_S = 10.0  # A launch of 100 nodes holds the lock for about a second.
@@ -36,9 +36,10 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """An allocation id that is taken; no nodes when it was stopped before it was launched."""
+    """An allocation id that is taken, and for which job; no nodes when it was stopped before it was launched."""
 
     nodes: tuple[NodeName, ...]
+    job_id: JobId = NO_JOB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,19 +104,15 @@ class Records:
         """Returns every id ever claimed, in order."""
         return tuple(AllocationId(name) for name in sorted(os.listdir(self.root)) if not name.startswith("."))
 
-    def claim(self, allocation: AllocationId, nodes: tuple[NodeName, ...]) -> bool:
-        """Takes an id for good, whole or not at all; returns whether it was still free. The lock must be held.
-
-        Args:
-            nodes: Its nodes, none for an id that shall never be launched.
-        """
+    def claim(self, allocation: AllocationId, claim: Claim) -> bool:
+        """Takes an id for good, whole or not at all; returns whether it was still free. The lock must be held."""
         folder = self.folder(allocation)
         if folder.exists():
             return False
         draft = self.root / f".claim-{allocation}"
         shutil.rmtree(draft, ignore_errors=True)  # Left by a process that died here; the lock keeps others out.
         draft.mkdir(mode=0o700)
-        self.write(draft / "claim.json", Claim(nodes=nodes))
+        self.write(draft / "claim.json", claim)
         draft.rename(folder)
         return True
 

@@ -139,7 +139,7 @@ class LocalEngine:
             self._check_node(node, "launch an allocation")
         self._user(order)
         with self._records.locked(f"launch {order.allocation}"):
-            if self._records.claim(order.allocation, order.nodes):
+            if self._records.claim(order.allocation, Claim(nodes=order.nodes, job_id=order.job_id)):
                 self._spawn(order)
 
     def stop(self, allocation: AllocationId, *, grace_s: float) -> None:
@@ -153,7 +153,7 @@ class LocalEngine:
         """
         folder = self._records.folder(allocation)
         with self._records.locked(f"stop {allocation}"):
-            self._records.claim(allocation, ())
+            self._records.claim(allocation, Claim(nodes=()))
             if self._records.read(Ended, folder / "ended.json"):
                 return
             if self._records.read(StopAsked, folder / "stop.json") is None:
@@ -284,6 +284,7 @@ class LocalEngine:
                     reason=_last_words(claim, agents),
                     agent_lost=any(agent.lost for agent in agents),
                     lost_nodes=_lost_nodes(claim, agents),
+                    job_id=claim.job_id,
                 )
             ended = self._end(allocation, claim, launched, agents)
         return AllocationSeen(
@@ -294,6 +295,7 @@ class LocalEngine:
             reason=ended.reason,
             agent_lost=ended.exit_code != 0,
             lost_nodes=ended.lost_nodes,
+            job_id=claim.job_id,
         )
 
     def _end(

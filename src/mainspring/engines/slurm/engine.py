@@ -140,7 +140,7 @@ class SlurmEngine:
             return
         prepared = self._launching.prepare(order, str(place.path), now_s=self._clock.now_s())
         with self._folder.records.locked(attempted):
-            fresh = self._folder.claim(order.allocation, order.nodes)
+            fresh = self._folder.claim(order.allocation, Claim(nodes=order.nodes, job_id=order.job_id))
             if not self._lay_out(place, prepared):
                 return
         found = () if fresh else self._find(order.allocation, attempted)
@@ -163,7 +163,7 @@ class SlurmEngine:
         """
         attempted = f"stop {allocation}"
         with self._folder.records.locked(attempted):
-            self._folder.claim(allocation, ())
+            self._folder.claim(allocation, Claim(nodes=()))
             place = self._folder.place(allocation)
             claim = self._folder.records.read(Claim, place.path / "claim.json")
             if claim is None or not claim.nodes or "ended.json" in place.names():

@@ -9,9 +9,11 @@ import httpx
 
 from mainspring.domain import codec, wire
 from mainspring.domain.errors import InvalidMessage, NotAllowed, OtherRelease, Unavailable
+from mainspring.domain.ids import AttemptId
 from mainspring.domain.ports import Clock
 from mainspring.domain.release import RELEASE, RELEASE_HEADER, is_newer
 from mainspring.domain.wire.addresses import passed_over
+from mainspring.domain.wire.controller import ATTEMPT_HEADER
 from mainspring.domain.wire.trust import trust
 
 CONNECT_S = 3.0  # The next of several servers is called after that.
@@ -28,17 +30,20 @@ class ControllerClient:
     Args:
         urls: Its servers, of which each serves any call.
         clock: Time, to compare with the controller's.
+        attempt: Whose the token is: a controller that has forgotten it knows by that whose it must be.
         certificate: PEM text to trust besides the system's authorities.
     """
 
-    def __init__(self, urls: tuple[str, ...], token: str, clock: Clock, *, certificate: str = "") -> None:
+    def __init__(
+        self, urls: tuple[str, ...], token: str, clock: Clock, *, attempt: AttemptId, certificate: str = ""
+    ) -> None:
         self.clock_ahead_s = 0.0
         """How far our clock is ahead of the controller's, to the second, as its newest answer's date shows."""
         self._clock = clock
         self._urls = urls
         encrypted = [url for url in urls if url.startswith("https:")]
         self._client = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {token}", RELEASE_HEADER: RELEASE},
+            headers={"Authorization": f"Bearer {token}", RELEASE_HEADER: RELEASE, ATTEMPT_HEADER: attempt},
             timeout=httpx.Timeout(CALL_LIMIT_S, connect=CONNECT_S),
             trust_env=False,
             verify=trust(encrypted[0], certificate) if encrypted else False,

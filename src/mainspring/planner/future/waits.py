@@ -168,7 +168,11 @@ class Waiting:
         # Out of the queue, whatever became of others of their shape.
         for out, limit, text in (
             (pending.blocked[rows], Limit.DEPENDENCY, "a job it comes after has not succeeded yet"),
-            (pending.paused[rows], Limit.PAUSED, "somebody has paused it, or its team"),
+            (
+                pending.paused[rows],
+                Limit.PAUSED,
+                "somebody has paused it, or its team, or it is held since the store went back in time",
+            ),
         ):
             if out.any():
                 bar = BindingLimit(limit=limit, where="", short_by=0.0, text=text)

@@ -23,6 +23,7 @@ class Rare(str, Enum):
     ENGINE_STALE = "an engine answered from memory"
     ENGINE_FORGOT = "an engine forgot what it had taken"
     STRANGER = "something ran that no store knew of"
+    SETTLED = "somebody ended what no store knew of"
     CALL_LATE = "a launch or stop arrived long after it was given up"
     FROM_AHEAD = "a lead told of what is yet to come, by its node's clock"
     REPORT_LATE = "a late report was refused"

@@ -85,8 +85,9 @@ class SimulatedCluster(ForwardingEngine):
 
     def start_stranger(self) -> None:
         """Runs something under our label that no store knows of, as after a store was restored from a backup."""
-        allocation = AllocationId(f"stranger-{len(self.strangers)}")
-        node = self.inner.inventory().nodes[0].name
+        shown = self.inner.inventory()
+        allocation = AllocationId(f"stranger-{len(self.strangers)}-of-{shown.cluster}")
+        node = shown.nodes[0].name
         self.strangers.add(allocation)
         self.inner.launch(
             LaunchOrder(

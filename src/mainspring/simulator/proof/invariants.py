@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -120,6 +120,7 @@ class Invariants:
         self._set = _ClockSet()
         self._epochs: dict[str, int] = {}
         self._paused: dict[str, str] = {}
+        self._settled: set[AllocationId] = set()
 
     def close(self) -> None:
         """Lets go of the store."""
@@ -133,6 +134,10 @@ class Invariants:
         """
         self._submitted.append(job)
         self._after[job] = after
+
+    def settled(self, allocations: Iterable[AllocationId]) -> None:
+        """Notes what an operator had ended that the store does not know."""
+        self._settled.update(allocations)
 
     def jumped(self, seconds: float) -> None:
         """Notes that the clock was set: to the controller, leads have been silent for as much longer."""
@@ -304,6 +309,8 @@ class Invariants:
             chips = {node.name: node.chips * MILLI for node in cluster.inner.inventory().nodes}
             for node, milli in cluster.inner.used_chip_milli().items():
                 assert milli <= chips[node], f"{node} of {name} has {chips[node]} and {milli} are in use"
+            ended = cluster.strangers & cluster.stopped - self._settled
+            assert not ended, f"{sorted(ended)} ran on {name}, no store knows of it, and it was stopped all the same"
             for allocation in sorted(cluster.running().keys() - cluster.strangers):
                 assert allocation in known, f"{allocation} runs on {name} and the store thinks it gone"
                 row = known[allocation]

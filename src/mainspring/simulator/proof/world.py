@@ -10,6 +10,7 @@ from typing import final
 
 from mainspring.control import AgentAccess, Control, Settings, Step, open_store
 from mainspring.control.loop.loop import Loop
+from mainspring.domain.answers import HeldOnes
 from mainspring.domain.errors import Conflict, IllegalTransition, MainspringError, Unavailable
 from mainspring.domain.ids import AllocationId, ClusterName, JobId, NodeName
 from mainspring.domain.job import LAB
@@ -203,6 +204,7 @@ class World:
                 self._say_ends()
                 return ticks
             self._step_whole_tick()
+            self._settle_held()
             self._pass(1.0 if ticks < _BUSY_TICKS else 5.0)
             ticks += 1
         waiting = {job: state.value for job, state in self._laws.states().items() if not ended(state)}
@@ -300,6 +302,8 @@ class World:
             self._crash()
         if self._stale and chance(luck, 0.3):
             self._step_stale()
+        if chance(luck, rates.strangers):
+            self._settle_held()
         if chance(luck, rates.clock_jump):
             self._jump(pick(luck, 40) - 20.0)
         if chance(luck, rates.clock_leap):
@@ -343,6 +347,17 @@ class World:
             allocation = held[pick(luck, len(held))]
             cluster.inner.take_back(allocation, "others come first", grace_s=float(pick(luck, 30)))
             self._say(f"{name} takes back {allocation}")
+
+    def _settle_held(self) -> None:
+        """Has an operator end what no store knows."""
+        try:
+            held = [one.allocation for one in self._reached().restores.held() if not one.settled_by]
+            if held:
+                self._laws.settled(held)
+                self._reached().restores.end(HeldOnes(allocations=tuple(held)))
+                self.seen[Rare.SETTLED] += 1
+        except MainspringError as error:
+            self._say(f"settle what is held: {type(error).__name__}")
 
     def _live(self) -> list[JobId]:
         return [job for job, state in self._laws.states().items() if not ended(state)]

@@ -32,7 +32,7 @@ def copy_rows(source: sa.Connection, target: sa.Connection, progress: Callable[[
             progress(done, total)
     for table in tables:
         if (counter := _counter(table)) is not None:
-            _count_on(target, counter, _last(source, counter))
+            count_on(target, counter, last_of(source, counter))
 
 
 def unbounded(connection: sa.Connection) -> None:
@@ -48,7 +48,7 @@ def _counter(table: sa.Table) -> sa.Column[int] | None:
     return first if not others and isinstance(first.type, sa.Integer) else None
 
 
-def _last(connection: sa.Connection, counter: sa.Column[int]) -> int:
+def last_of(connection: sa.Connection, counter: sa.Column[int]) -> int:
     """Returns the last number that was given out, also to rows that are gone."""
     highest = connection.execute(sa.select(sa.func.max(counter))).scalar() or 0
     if connection.dialect.name == "sqlite":
@@ -60,11 +60,14 @@ def _last(connection: sa.Connection, counter: sa.Column[int]) -> int:
     )
 
 
-def _count_on(connection: sa.Connection, counter: sa.Column[int], last: int) -> None:
+def count_on(connection: sa.Connection, counter: sa.Column[int], last: int) -> None:
     """Has the next row of a table numbered higher than `last`, where the database numbers them."""
     if connection.dialect.name == "sqlite":
         own = _SEQUENCES.c.name == counter.table.name
-        connection.execute(sa.update(_SEQUENCES).where(own, _SEQUENCES.c.seq < last).values(seq=last))
+        if connection.execute(sa.select(_SEQUENCES).where(own)).first() is not None:
+            connection.execute(sa.update(_SEQUENCES).where(own, _SEQUENCES.c.seq < last).values(seq=last))
+        elif last and counter.table.dialect_options["sqlite"]["autoincrement"]:
+            connection.execute(sa.insert(_SEQUENCES).values(name=counter.table.name, seq=last))
     elif last and (sequence := _sequence_of(connection, counter)):
         connection.execute(sa.select(sa.func.setval(sequence, last)))
 

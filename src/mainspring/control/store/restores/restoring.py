@@ -21,6 +21,7 @@ from mainspring.control.store.databases.errors import told
 from mainspring.control.store.databases.migrating import build, require_known, revision_in
 from mainspring.control.store.databases.opening import is_sqlite, new_engine, parsed_url
 from mainspring.control.store.databases.owners import OwnedFile
+from mainspring.control.store.restores.lives import begin_life
 from mainspring.control.store.schema import leases
 from mainspring.control.store.store import Store, open_store
 from mainspring.domain.errors import Conflict
@@ -80,18 +81,33 @@ def restore(
         kept = _restore_file(Path(str(parsed.database)), path, maker, progress)
     else:
         kept = _restore_rows(parsed, path, maker, progress)
-        open_store(url).close()
+        _begin(url, header, maker)
     return Restored(backup=header, kept=kept)
 
 
 def _restore_file(target: Path, path: Path, maker: Maker, progress: Callable[[int, int], object]) -> str:
     target.parent.mkdir(parents=True, exist_ok=True)
     with closing(OwnedFile(target, now_s=maker.now_s)), drafted(target, _ATTEMPTED) as draft:
-        unpack(path, draft, progress)
-        made = open_store(f"sqlite:///{draft}")
-        made.resign(made.leader())
-        made.close()
-        return _set_aside(target, maker)
+        header = unpack(path, draft, progress)
+        kept = _set_aside(target, maker)
+        _begin(f"sqlite:///{draft}", header, maker, events_seen=_newest_event(target))
+        return kept
+
+
+def _begin(url: str, header: BackupHeader, maker: Maker, *, events_seen: int = 0) -> None:
+    """Brings a store that was put back up to date, and lets it know that it went back in time."""
+    store = open_store(url)
+    with store.write() as connection:
+        begin_life(connection, f"restored as of {header.made_s:.0f}", maker.now_s, events_seen=events_seen)
+    store.resign(store.leader())
+    store.close()
+
+
+def _newest_event(target: Path) -> int:
+    """Returns the newest event that anybody was told of by the store that was there, 0 where it cannot be read."""
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{target.as_uri()}?mode=ro", uri=True)) as store:
+        return int(store.execute("SELECT coalesce(max(sequence), 0) FROM events").fetchone()[0])
+    return 0
 
 
 def _set_aside(target: Path, maker: Maker) -> str:

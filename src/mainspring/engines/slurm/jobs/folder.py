@@ -30,7 +30,7 @@ from mainspring.domain.codec import decode
 from mainspring.domain.errors import InvalidInput, InvalidMessage
 from mainspring.domain.fleet import AgentExit
 from mainspring.domain.ids import AllocationId, NodeName, checked_name
-from mainspring.engines.common.records import Records
+from mainspring.engines.common.records import Claim, Records
 
 WITHDRAWN = "withdrawn"
 ENDED = ".ended"
@@ -220,15 +220,11 @@ class Folder:
         old = self.records.root / ENDED / allocation
         return AllocationFiles(old if not path.exists() and old.exists() else path)
 
-    def claim(self, allocation: AllocationId, nodes: tuple[NodeName, ...]) -> bool:
-        """Takes an id for good; returns whether it was still free. The lock must be held.
-
-        Args:
-            nodes: Its nodes, none for an id that shall never be launched.
-        """
+    def claim(self, allocation: AllocationId, claim: Claim) -> bool:
+        """Takes an id for good; returns whether it was still free. The lock must be held."""
         if not self.records.folder(allocation).exists() and (self.records.root / ENDED / allocation).exists():
             return False
-        return self.records.claim(allocation, nodes)
+        return self.records.claim(allocation, claim)
 
     def put_away(self, allocation: AllocationId) -> None:
         """Moves an allocation that ended long ago out of the way. The lock must be held."""

@@ -326,6 +326,7 @@ class Watch:
             lost_nodes=over.lost_nodes,
             taken=over.taken,
             hosts=over.hosts,
+            job_id=one.claim.job_id,
         )
 
     def _seen(
@@ -341,6 +342,7 @@ class Watch:
             lost_nodes=tuple(one.claim.nodes[index] for index in failed),
             taken=taken,
             hosts=one.hosts,
+            job_id=one.claim.job_id,
         )
 
     def _missing_for_s(self, one: Watched) -> float:

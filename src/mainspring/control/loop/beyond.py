@@ -1,0 +1,76 @@
+"""What clusters show beyond what the store knows, as after it went back in time: neither stopped nor started again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+
+from mainspring.control.loop.fold import Loss
+from mainspring.control.loop.losses import LIVE
+from mainspring.control.state.active_state import ActiveState
+from mainspring.control.store.ledger import StateWriter, StopCause
+from mainspring.control.store.records import attempts_by_id
+from mainspring.control.store.restores.held import HeldRecord, follow_held, hold
+from mainspring.control.store.restores.lives import follow_timeline
+from mainspring.domain.fleet import AllocationSeen
+from mainspring.domain.ids import AllocationId, AttemptId, ClusterName
+
+Losses = Mapping[AttemptId, Mapping[AllocationId, Loss]]
+
+
+def look_beyond(
+    connection: sa.Connection,
+    mirror: ActiveState,
+    seen: Mapping[ClusterName, Mapping[AllocationId, AllocationSeen]],
+    now_s: float,
+) -> float:
+    """Holds what the store does not know; returns when it went back in time last, 0 where it never did.
+
+    Args:
+        connection: From `Store.write`.
+        mirror: What has not ended; it is told what is held.
+        seen: What the engines that answer see.
+    """
+    life = follow_timeline(connection, now_s)
+    known = {one.id for one in mirror.allocations}
+    mirror.set_held(follow_held(connection, seen, known=known, jobs=mirror.jobs, now_s=now_s))
+    return 0.0 if life is None else life.began_s
+
+
+def hold_unseen(ledger: StateWriter, mirror: ActiveState, losses: Losses, went_back_s: float) -> Losses:
+    """Returns losses but for those of attempts whose end may have been told to a store that has forgotten it.
+
+    Nobody can tell whether such an attempt did its work: it ends here, its job waits, and what it had is held.
+
+    Args:
+        mirror: What has not ended; it is told what is held.
+        losses: What was lost of attempts, by allocation.
+        went_back_s: When the store last went back in time: of leads heard since, it knows what they told.
+    """
+    if not went_back_s:
+        return losses
+    over = {name: own for name, own in losses.items() if any(loss.whole for loss in own.values())}
+    unseen = [
+        attempt
+        for attempt in attempts_by_id(ledger.connection, over)
+        if attempt.state in LIVE and max(attempt.granted_s, attempt.heard_s or 0.0) < went_back_s
+    ]
+    held = dict(mirror.held)
+    for attempt in sorted(unseen, key=lambda attempt: attempt.id):
+        words = "it was over when the store went back in time, and how it ended is not known here"
+        ledger.stop_attempt(attempt, StopCause.HOLD, words)
+        mirror.touch(attempt.id)
+        for allocation in over[attempt.id]:
+            held[allocation] = HeldRecord(
+                allocation=allocation,
+                cluster=attempt.cluster,
+                job=attempt.job,
+                nodes=mirror.parts[allocation].nodes,
+                over=True,
+                since_s=ledger.now_s,
+            )
+            hold(ledger.connection, held[allocation])
+    mirror.set_held(held)
+    gone = {attempt.id for attempt in unseen}
+    return {name: own for name, own in losses.items() if name not in gone}

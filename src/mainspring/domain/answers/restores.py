@@ -1,0 +1,38 @@
+"""What clusters show beyond what the store knows, and what an operator says of it."""
+
+from __future__ import annotations
+
+from mainspring.domain.codec import message
+from mainspring.domain.ids import AllocationId, ClusterName, JobId, NodeName
+
+
+@message("HeldView")
+class HeldView:
+    """An allocation under our label that the store does not know, or no longer how it ended: it went back in time.
+
+    Args:
+        job: The job it was launched for, "" where nobody knows.
+        over: Whether it runs no more; then its job waits until somebody settles it.
+        since_s: When it was first seen.
+        settled_by: Who had it ended, "" while nobody has.
+    """
+
+    allocation: AllocationId
+    cluster: ClusterName
+    job: JobId
+    nodes: tuple[NodeName, ...]
+    over: bool
+    since_s: float
+    settled_by: str = ""
+
+
+@message("HeldOnes")
+class HeldOnes:
+    """Some of what is held.
+
+    Args:
+        all: Whether all of it; else those named.
+    """
+
+    allocations: tuple[AllocationId, ...] = ()
+    all: bool = False
