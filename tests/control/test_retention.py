@@ -16,8 +16,7 @@ from mainspring.domain.answers import JobHistory, NewHold, Submit, Sweep
 from mainspring.domain.errors import MainspringError, NotFound
 from mainspring.domain.ids import JobId, TeamName
 from mainspring.domain.job import LAB
-from mainspring.domain.life import JobState
-from mainspring.domain.retention import Retention
+from mainspring.domain.life import JobState, Retention
 from mainspring.domain.team import Team, TeamRole
 
 if TYPE_CHECKING:

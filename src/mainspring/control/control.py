@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Event as Signal
 
 from mainspring.control.loop.commit import Committer
@@ -27,7 +27,7 @@ from mainspring.control.service.steering.pausing import Pauses
 from mainspring.control.service.steering.repeats import Repeats
 from mainspring.control.service.steering.restores import Restores
 from mainspring.control.service.submits import Submits, array_of, view_new
-from mainspring.control.service.views import find_job, list_jobs, view_clusters, view_job
+from mainspring.control.service.views import Progress, find_job, list_jobs, view_clusters, view_job
 from mainspring.control.state.active_state import ActiveState
 from mainspring.control.state.fleet import FleetView
 from mainspring.control.state.latest_plan import LatestPlans
@@ -52,27 +52,13 @@ from mainspring.domain.answers import (
 from mainspring.domain.errors import MainspringError, NotFound
 from mainspring.domain.fleet import LogChunk
 from mainspring.domain.goodput import Goodput
-from mainspring.domain.ids import AttemptId, ClusterName, JobId, TeamName, draw_id
+from mainspring.domain.ids import AttemptId, ClusterName, TeamName, draw_id
 from mainspring.domain.job import JobSpec
-from mainspring.domain.life import AttemptState, JobState, ended
+from mainspring.domain.life import JobState
 from mainspring.domain.ports import Clock, Dice, Engine
 from mainspring.domain.routes import LIST_MAX, LOG_BYTES_MAX
 from mainspring.domain.wire import CredentialsWanted, Heartbeat, HeartbeatReply, Orders, Register, StoreCredentials
 from mainspring.planner import Policy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far a job is: its state, and the state of each of its attempts, in order of number."""
-
-    job: JobId
-    state: JobState
-    attempts: tuple[AttemptState, ...]
-
-    @property
-    def ended(self) -> bool:
-        """Returns whether nothing more will come."""
-        return ended(self.state)
 
 
 class Control:

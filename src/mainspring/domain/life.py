@@ -1,4 +1,4 @@
-"""Life cycles of jobs, attempts and allocations: states, and tables of every legal transition.
+"""Life cycles of jobs, attempts and allocations: states, every legal transition, and how long what is over is kept.
 
 Nothing else in the house changes a state; `moved` is the only way, and it refuses what the table does not name.
 """
@@ -6,11 +6,16 @@ Nothing else in the house changes a state; `moved` is the only way, and it refus
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import TypeVar
 
-from mainspring.domain.errors import IllegalTransition
+from mainspring.domain.errors import IllegalTransition, InvalidSpec
+
+DAYS_MIN = 7  # What jobs ended of is evidence about nodes for so long.
+DAYS_MAX = 36_500
+JOBS_MAX = 100_000_000
 
 
 class JobState(str, Enum):
@@ -118,3 +123,32 @@ def ended(state: State) -> bool:
     if isinstance(state, AttemptState):
         return not ATTEMPT_MOVES[state]
     return not ALLOCATION_MOVES[state]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """What is kept at hand of what is over; what is older goes to the archive, or goes.
+
+    Args:
+        days: Since they ended, jobs with their attempts and events are in the store; since they were made, plans and
+            events of no job; since they ended, tokens.
+        jobs: The most jobs that have ended which are in the store, the newest.
+    """
+
+    days: int = 90
+    jobs: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        """Checks the ranges.
+
+        Raises:
+            InvalidSpec: A number is out of its range.
+        """
+        for name, value, least, most in (
+            ("days", self.days, DAYS_MIN, DAYS_MAX),
+            ("jobs", self.jobs, 0, JOBS_MAX),
+        ):
+            if not least <= value <= most:
+                raise InvalidSpec(
+                    "say what is kept", on=f"field 'keep.{name}'", got=str(value), wanted=f"{least} to {most}"
+                )

@@ -33,8 +33,8 @@ from mainspring.app.base.specs import read_policy, read_yaml
 from mainspring.domain.answers import LoginOffer
 from mainspring.domain.codec import decode, encode, from_plain, to_plain
 from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, NotFound
+from mainspring.domain.life import Retention
 from mainspring.domain.ports import Dice
-from mainspring.domain.retention import Retention
 from mainspring.domain.team import EVERY_TEAM, Oidc, WaitingLimits
 from mainspring.domain.wire.addresses import addresses_of
 from mainspring.domain.wire.trust import is_private

@@ -36,12 +36,26 @@ from mainspring.domain.codec import alike
 from mainspring.domain.errors import NotFound, nearest
 from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName
 from mainspring.domain.job import Hold, JobSpec
-from mainspring.domain.life import JobState, ended
+from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.plan import Candidate, Grant, Limit
 
 _NAMES_MAX = 200
 _NAMED_MAX = 1_000  # The newest jobs of one name, of whichever team, among which somebody's own is looked for.
 _SECONDS_PER_HOUR = 3_600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a job is: its state, and the state of each of its attempts, in order of number."""
+
+    job: JobId
+    state: JobState
+    attempts: tuple[AttemptState, ...]
+
+    @property
+    def ended(self) -> bool:
+        """Returns whether nothing more will come."""
+        return ended(self.state)
 
 
 def find_job(connection: sa.Connection, reference: str, caller: Caller = LAB_ITSELF) -> JobRecord:

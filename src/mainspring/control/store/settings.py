@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mainspring.domain.retention import Retention
+from mainspring.domain.life import Retention
 from mainspring.domain.team import WaitingLimits
 from mainspring.objects import Grants
 

@@ -34,8 +34,8 @@ from mainspring.domain.answers import JobHistory, Sweep
 from mainspring.domain.errors import Conflict, NotFound
 from mainspring.domain.ids import JobId
 from mainspring.domain.job import LAB
+from mainspring.domain.life import DAYS_MIN
 from mainspring.domain.ports import Clock
-from mainspring.domain.retention import DAYS_MIN
 from mainspring.domain.team import Right
 from mainspring.objects import open_store
 
