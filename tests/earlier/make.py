@@ -224,7 +224,7 @@ def make_home(maker: Maker) -> dict[str, Any]:
         if line.strip()[:1] == "+"
     ]
     maker.ms("down")
-    for agent in _processes(str(maker.home)):
+    for agent in processes(str(maker.home)):
         os.kill(agent, signal.SIGKILL)
     gate.unlink()
     return {
@@ -238,7 +238,7 @@ def make_home(maker: Maker) -> dict[str, Any]:
     }
 
 
-def _processes(word: str) -> list[int]:
+def processes(word: str) -> list[int]:
     """Returns this user's processes that name the word."""
     found = []
     for path in Path("/proc").iterdir():
@@ -345,7 +345,7 @@ def main(checkout: Path) -> None:
         (folder / "facts.json").write_text(json.dumps(facts, indent=1))
         pack(folder, HERE / "home.tar.xz")
     finally:
-        for left in _processes(str(folder)):
+        for left in processes(str(folder)):
             os.kill(left, signal.SIGKILL)
         shutil.rmtree(folder)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shutil
 import signal
@@ -20,10 +22,11 @@ from mainspring.domain.wire.events.leads import GenerationResumedEvent, UnknownW
 from mainspring.engines.remote.connection import HostCommand
 from mainspring.engines.remote.engine import RemoteEngine
 from tests.domain.test_release import BEYOND, NEWER
+from tests.earlier.make import processes
 from tests.engines.remote_host import OpenTest
 from tests.node.conftest import make_rig as make_rig
 from tests.node.rig import Rig
-from tests.upgrades.last import ROOT, Commands, running, unpack, until
+from tests.upgrades.last import ROOT, Commands, running, unpack
 
 TRAINEE = Path(__file__).with_name("trainee.py")
 NODES = Path(__file__).parents[1] / "node"
@@ -146,13 +149,10 @@ def commands(last: Path, tmp_path: Path) -> Iterator[tuple[Commands, Commands]]:
     home.mkdir()
     cluster = {"name": "alpha", "chip": "h100", "chips_per_node": 1, "nodes": 4, "dollars_per_chip_hour": 3.0}
     (home / "config.yaml").write_text(json.dumps({"port": 0, "clusters": [cluster]}))
-    old, new = both = Commands(tree=last, home=home), Commands(tree=ROOT, home=home)
-    yield both
-    old.told("up")
-    for job in old.json("ps"):
-        old.told("stop", job["id"])
-    until(lambda: not [job for job in old.json("ps") if job["ended_s"] is None], "jobs to end")
-    new.told("down")
+    yield Commands(tree=last, home=home), Commands(tree=ROOT, home=home)
+    for left in processes(str(tmp_path)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(left, signal.SIGKILL)
 
 
 def submitted(ms: Commands, name: str, *words: object) -> str:
@@ -170,7 +170,7 @@ def losses(ms: Commands, job: str) -> list[str]:
     return [loss for _, loss in told]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_running_jobs_move_through_an_upgrade_and_a_downgrade_bitwise(
     commands: tuple[Commands, Commands], tmp_path: Path
 ) -> None:

@@ -52,4 +52,4 @@ def main(session: Session) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, standby=False)
