@@ -17,6 +17,7 @@ from mainspring.domain import codec
 from mainspring.domain.errors import MainspringError
 from mainspring.domain.fleet import AgentOrder
 from mainspring.domain.ids import AttemptId
+from mainspring.testing.postgres import PostgresServer
 
 RUN_VARIABLE = "KILLS_RUN"  # Everything that a lab starts, and what that starts, inherits it.
 # A third rank killed without a step beyond the furthest would be held against the program (`failures.ALIKE_MAX`).
@@ -29,6 +30,7 @@ class Kind(Enum):
     CONTROLLER = "controller"
     AGENT = "agent"
     RANK = "rank"
+    DATABASE = "database"
     OTHER = "other"
 
 
@@ -112,10 +114,13 @@ class Killer:
     Args:
         run: Whose.
         pause_s: The longest pause between two.
+        database: That of the run, which is killed and started anew as often as its controller is; None to let it be.
     """
 
-    def __init__(self, run: str, *, seed: int, pause_s: float) -> None:
+    def __init__(self, run: str, *, seed: int, pause_s: float, database: PostgresServer | None = None) -> None:
         self._run = run
+        self._database = database
+        self._bag = BAG if database is None else (*BAG, Kind.DATABASE)
         self._dice = random.Random(seed)
         self._pause_s = pause_s
         self._stopping = threading.Event()
@@ -131,6 +136,11 @@ class Killer:
         self._thread.join()
 
     @property
+    def done(self) -> bool:
+        """Returns whether every kind had its turn."""
+        return set(self.killed) == set(self._bag)
+
+    @property
     def told(self) -> str:
         """Returns how many were killed, for people."""
         return ", ".join(f"{count} of kind {kind.value}" for kind, count in self.killed.items()) or "none"
@@ -138,12 +148,18 @@ class Killer:
     def _strike_on(self) -> None:
         bag: list[Kind] = []
         while not self._stopping.wait(self._dice.uniform(0.0, self._pause_s)):
-            bag = bag or self._dice.sample(BAG, len(BAG))
+            bag = bag or self._dice.sample(self._bag, len(self._bag))
             kind = bag.pop()
             while not self._struck(kind) and not self._stopping.wait(LOOK_S):
                 pass
 
     def _struck(self, kind: Kind) -> bool:
+        if kind is Kind.DATABASE:
+            assert self._database is not None
+            self._database.kill()
+            self._database.serve()
+            self.killed[kind] += 1
+            return True
         victims = [pid for pid, each in living(self._run).items() if each is kind and self._may(pid, kind)]
         if not victims:
             return False

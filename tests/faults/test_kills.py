@@ -1,4 +1,4 @@
-"""Random `kill -9` of controllers, agents and ranks under many short jobs: each ends once, as if nothing had been."""
+"""Random `kill -9` of controllers, agents, ranks and the database under many short jobs: each ends once, as ever."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count, pairwise
 from pathlib import Path
@@ -37,8 +37,9 @@ from mainspring.domain.wire.events.leads import (
     LeadEndedEvent,
 )
 from mainspring.engines.local.config import LocalCluster
+from mainspring.testing.postgres import PostgresServer, postgres_missing
 from tests.faults.counted import expected
-from tests.faults.killing import BAG, RUN_VARIABLE, Keeper, Killer, Kind, living, named
+from tests.faults.killing import RUN_VARIABLE, Keeper, Killer, Kind, living, named
 
 ROOT = Path(__file__).parents[2]
 SEED = int(os.environ.get("KILLS_SEED", "1"))
@@ -48,7 +49,6 @@ PAUSE_S = 0.05
 SUBMIT_S_MAX = 180.0  # A machine that others fill takes half a minute to start a controller.
 CLEAR_S_MAX = 30.0  # Guards outlive their agents by an instant, agents their attempts by a few.
 LOOK_S = 0.2
-KINDS = set(BAG)
 _log = logging.getLogger(__name__)
 BOOKS_S = 1e-3
 CLAIM_S = 0.1  # How much of what leads count may lie before the grant or after the end that controllers wrote down.
@@ -81,7 +81,21 @@ def run(tmp_path: Path) -> str:
 
 
 @pytest.fixture
+def database() -> Iterator[PostgresServer]:
+    if missing := postgres_missing():
+        pytest.skip(missing)
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
 def lab(run: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    with made_lab(run, monkeypatch) as made:
+        yield made
+
+
+@contextmanager
+def made_lab(run: str, monkeypatch: pytest.MonkeyPatch, url: str = "") -> Iterator[Lab]:
     """A lab whose every process carries the mark of this run, and runs the source that is tested."""
     monkeypatch.setenv(RUN_VARIABLE, run)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
@@ -89,6 +103,7 @@ def lab(run: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     kinds = [("alpha", "h100", 1, 5), ("beta", "v5e", 2, 2)]
     lab.home.write_config(
         Config(
+            database=url,
             environment_passed=(RUN_VARIABLE,),
             clusters=tuple(
                 LocalCluster(
@@ -156,7 +171,7 @@ def kill_under(lab: Lab, run: str, load: Load, killer: Killer) -> int:
                 submitted(lab, spec, some)
                 jobs += some
         over_s = began_s + load.kills_s
-        while time.monotonic() < over_s or (set(killer.killed) != KINDS and time.monotonic() < over_s + load.calm_s):
+        while time.monotonic() < over_s or (not killer.done and time.monotonic() < over_s + load.calm_s):
             Moment().wait(LOOK_S)
     finally:
         killer.stop()
@@ -273,8 +288,8 @@ def check_books(lab: Lab, views: Sequence[JobView], told: dict[JobId, Goodput]) 
         assert sum(attempt.dollars for attempt in view.attempts) == pytest.approx(cost / 3_600, abs=BOOKS_S), view.id
 
 
-def check(lab: Lab, run: str, load: Load) -> None:
-    killer = Killer(run, seed=SEED, pause_s=load.pause_s)
+def check(lab: Lab, run: str, load: Load, database: PostgresServer | None = None) -> None:
+    killer = Killer(run, seed=SEED, pause_s=load.pause_s, database=database)
     try:
         check_under(lab, run, load, killer)
     except Exception as error:
@@ -299,7 +314,7 @@ def check_under(lab: Lab, run: str, load: Load, killer: Killer) -> None:
     lab.down()
     check_cleared(run, but=set())
     check_books(lab, views, told)
-    assert set(killer.killed) == KINDS
+    assert killer.done
 
 
 @pytest.mark.slow
@@ -312,3 +327,12 @@ def test_jobs_under_kills_end_once_with_their_results_and_books_that_balance(lab
 @pytest.mark.timeout(SOAK.kills_s + SOAK.calm_s + 300)
 def test_two_hundred_jobs_under_ten_minutes_of_kills_end_once_and_their_books_balance(lab: Lab, run: str) -> None:
     check(lab, run, SOAK)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(SOAK.kills_s + SOAK.calm_s + 300)
+def test_jobs_under_ten_minutes_of_kills_of_their_database_too_end_once_and_their_books_balance(
+    database: PostgresServer, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with made_lab(run, monkeypatch, database.new_database()) as lab:
+        check(lab, run, SOAK, database)
