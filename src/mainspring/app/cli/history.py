@@ -11,7 +11,7 @@ import typer
 from mainspring.app import render
 from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.cli.jobs import JobName
-from mainspring.domain.answers import Sweep
+from mainspring.domain import answers
 
 
 def history(context: LabContext, name: JobName, as_json: Json = False) -> None:
@@ -47,5 +47,5 @@ _WORDS = {
 }
 
 
-def _counts(sweep: Sweep) -> dict[str, Any]:
+def _counts(sweep: answers.Sweep) -> dict[str, Any]:
     return {field.name: getattr(sweep, field.name) for field in fields(sweep) if field.name != "dry_run"}

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2s
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from mainspring.domain.errors import NotAllowed
-from mainspring.domain.fleet import LaunchOrder
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.ports import Clock, Engine
 from mainspring.domain.team import user_of
 from mainspring.domain.wire.trust import CERTIFICATE_VARIABLE
+
+if TYPE_CHECKING:
+    from mainspring.domain.fleet import LaunchOrder
 
 AGENT_WORDS = ("-m", "mainspring", "agent")
 _NAME_BYTES = 8  # Half as many letters are needed to tell folders apart; sockets below them want short paths.
