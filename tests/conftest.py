@@ -5,7 +5,9 @@ They draw the same cases each time in `make test`, so that what passed passes ag
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from hypothesis import settings
@@ -16,6 +18,16 @@ from mainspring.testing.postgres import PostgresServer, postgres_missing
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, derandomize=False)
 settings.load_profile("house")
+
+
+def pytest_runtest_teardown() -> None:
+    """Takes back what SVT-AV1 does to the thread of root that encodes by it: nothing else gets a processor before it,
+    nor before what it starts from then on, servers and ranks of the tests after it among them.
+    """
+    if os.sched_getscheduler(0) == os.SCHED_FIFO:
+        for thread in os.listdir("/proc/self/task"):
+            with suppress(ProcessLookupError):
+                os.sched_setscheduler(int(thread), os.SCHED_OTHER, os.sched_param(0))
 
 
 @pytest.fixture(scope="session")
