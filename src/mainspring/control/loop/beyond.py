@@ -11,8 +11,9 @@ from mainspring.control.loop.losses import LIVE
 from mainspring.control.state.active_state import ActiveState
 from mainspring.control.store.ledger import StateWriter, StopCause
 from mainspring.control.store.records import attempts_by_id
-from mainspring.control.store.restores.held import HeldRecord, follow_held, hold
+from mainspring.control.store.restores.held import follow_held, hold
 from mainspring.control.store.restores.lives import follow_timeline
+from mainspring.domain.answers import HeldView
 from mainspring.domain.fleet import AllocationSeen
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName
 
@@ -62,7 +63,7 @@ def hold_unseen(ledger: StateWriter, mirror: ActiveState, losses: Losses, went_b
         ledger.stop_attempt(attempt, StopCause.HOLD, words)
         mirror.touch(attempt.id)
         for allocation in over[attempt.id]:
-            held[allocation] = HeldRecord(
+            held[allocation] = HeldView(
                 allocation=allocation,
                 cluster=attempt.cluster,
                 job=attempt.job,

@@ -25,6 +25,11 @@ class HeldView:
     since_s: float
     settled_by: str = ""
 
+    @property
+    def holds_job(self) -> bool:
+        """Returns whether its job must not start: it runs, or nobody has said yet what became of it."""
+        return not (self.over and self.settled_by)
+
 
 @message("HeldOnes")
 class HeldOnes:

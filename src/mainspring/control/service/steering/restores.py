@@ -10,7 +10,6 @@ from mainspring.control.store.restores.held import all_held, settle_held
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller
 from mainspring.domain.answers import HeldOnes, HeldView
-from mainspring.domain.codec import alike
 from mainspring.domain.errors import NotFound, nearest
 from mainspring.domain.job import LAB
 from mainspring.domain.ports import Clock
@@ -33,8 +32,7 @@ class Restores:
     def held(self, caller: Caller = LAB_ITSELF) -> tuple[HeldView, ...]:
         """Returns what is held, in order of cluster and id: all of it, for anybody."""
         with self._store.read() as connection:
-            found = all_held(connection)
-        return tuple(HeldView(**alike(HeldView, one)) for one in found if one.holds_job)
+            return tuple(one for one in all_held(connection) if one.holds_job)
 
     def end(self, asked: HeldOnes, caller: Caller = LAB_ITSELF) -> tuple[HeldView, ...]:
         """Ends what is held, with the usual grace, and lets its jobs start then; returns all that is held.

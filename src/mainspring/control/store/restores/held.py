@@ -9,7 +9,7 @@ stops it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import sqlalchemy as sa
 
@@ -17,41 +17,16 @@ from mainspring.control.store.holdings import allocations_by_id
 from mainspring.control.store.records import chunks
 from mainspring.control.store.rows import RowMapping
 from mainspring.control.store.schema import held
+from mainspring.domain.answers import HeldView
 from mainspring.domain.codec import alike
 from mainspring.domain.fleet import AllocationPhase, AllocationSeen
-from mainspring.domain.ids import AllocationId, ClusterName, JobId, NodeName
+from mainspring.domain.ids import AllocationId, ClusterName, JobId
+
+Held = Mapping[AllocationId, HeldView]
+_ROWS = RowMapping(HeldView, held)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldRecord:
-    """One allocation that is held.
-
-    Args:
-        job: The job it was launched for, "" where nobody knows.
-        over: Whether it runs no more.
-        since_s: When it was first seen.
-        settled_by: Who had it ended, "" while nobody has.
-    """
-
-    allocation: AllocationId
-    cluster: ClusterName
-    job: JobId
-    nodes: tuple[NodeName, ...]
-    over: bool
-    since_s: float
-    settled_by: str = ""
-
-    @property
-    def holds_job(self) -> bool:
-        """Returns whether its job must not start: it runs, or nobody has said yet what became of it."""
-        return not (self.over and self.settled_by)
-
-
-Held = Mapping[AllocationId, HeldRecord]
-_ROWS = RowMapping(HeldRecord, held)
-
-
-def all_held(connection: sa.Connection) -> tuple[HeldRecord, ...]:
+def all_held(connection: sa.Connection) -> tuple[HeldView, ...]:
     """Returns what is held, in order of cluster and id."""
     return _ROWS.read(connection, _ROWS.select.order_by(held.c.cluster, held.c.allocation))
 
@@ -94,7 +69,7 @@ def follow_held(
     return after
 
 
-def hold(connection: sa.Connection, record: HeldRecord) -> None:
+def hold(connection: sa.Connection, record: HeldView) -> None:
     """Holds something more.
 
     Args:
@@ -114,15 +89,15 @@ def settle_held(connection: sa.Connection, allocations: Collection[AllocationId]
         connection.execute(sa.update(held).where(held.c.allocation.in_(some)).values(settled_by=by))
 
 
-def _record(seen: AllocationSeen, cluster: ClusterName, now_s: float) -> HeldRecord:
+def _record(seen: AllocationSeen, cluster: ClusterName, now_s: float) -> HeldView:
     over = seen.phase is AllocationPhase.ENDED
-    return HeldRecord(**alike(HeldRecord, seen), cluster=cluster, job=seen.job_id, over=over, since_s=now_s)
+    return HeldView(**alike(HeldView, seen), cluster=cluster, job=seen.job_id, over=over, since_s=now_s)
 
 
 def _write(connection: sa.Connection, before: Held, after: Held) -> None:
     changed = [name for name, one in before.items() if after.get(name) != one]
     for some in chunks(changed):
         connection.execute(sa.delete(held).where(held.c.allocation.in_(some)))
-    new = [_ROWS.row(alike(HeldRecord, one)) for name, one in after.items() if before.get(name) != one]
+    new = [_ROWS.row(alike(HeldView, one)) for name, one in after.items() if before.get(name) != one]
     if new:
         connection.execute(sa.insert(held), new)
