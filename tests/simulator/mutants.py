@@ -38,6 +38,21 @@ MUTANTS = (
         "if False:",
     ),
     Mutant(
+        "the lead is taken from a server whose lease is not over",
+        "control/store/store.py",
+        "return not self.holder or self.expires_s <= now_s",
+        "return not self.holder or self.expires_s <= now_s + 2.0",
+    ),
+    Mutant(
+        "a server that followed goes on from what it saw, and reads nothing anew",
+        "control/loop/loop.py",
+        """            with self._leadership.read() as connection:
+                self._mirror.take_over(connection)
+""",
+        """            pass
+""",
+    ),
+    Mutant(
         "act before commit",
         "control/loop/loop.py",
         """            leadership.renew(connection)

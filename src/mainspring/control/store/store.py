@@ -54,10 +54,13 @@ class Store:
 
     Args:
         engine: A SQLAlchemy engine whose tables are there; see `open_store`.
+        shared: Whether several servers may work with it at once, one of which leads; None for what its database allows.
     """
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: sa.Engine, *, shared: bool | None = None) -> None:
         self.engine = engine
+        own_file = is_sqlite(engine.url)
+        self.shared = not own_file if shared is None else shared
         # SQLite lets waiting writers poll, and of PostgreSQL each would hold a connection: a lock lets the writers of
         # this process queue instead.
         self._turn = Lock()
@@ -65,12 +68,7 @@ class Store:
         self._own = local()
         self._owned: OwnedFile | None = None
         # What keeps the lead waits for no other work of this process.
-        self._keeping = new_engine(engine.url, kept=1, most=1) if self.shared else engine
-
-    @property
-    def shared(self) -> bool:
-        """Returns whether several servers may work with it at once: one leads, the others follow."""
-        return not is_sqlite(self.engine.url)
+        self._keeping = engine if own_file else new_engine(engine.url, kept=1, most=1)
 
     def own(self, now_s: float) -> None:
         """Sees to it that no other server works with a store that cannot be shared; nothing, with one that can.

@@ -15,6 +15,10 @@ class Rare(str, Enum):
 
     STALE_REFUSED = "a stale controller's write was refused"
     STALE_LEADS = "a stale controller took the lead again"
+    TAKEN_OVER = "a server that followed took over"
+    PAUSED_REFUSED = "a server that was paused past its lease was refused"
+    FOLLOWER_CALLED = "a server that follows answered a call"
+    RESIGNED = "a server gave up its lead and ended"
     STORE_BROKE = "the store was lost inside a transaction"
     STORE_SILENT = "the store did not answer a question"
     STORE_FULL = "the store was full at a commit"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import final
 
 import sqlalchemy as sa
@@ -13,7 +12,7 @@ import sqlalchemy as sa
 from mainspring.control import Settings, Store
 from mainspring.control.service.views import view_job
 from mainspring.control.store.holdings import ALLOCATION_LIVE, grants, live_allocations_of, merged, parts
-from mainspring.control.store.ledger import DISPLACED, StopCause
+from mainspring.control.store.ledger import DISPLACED
 from mainspring.control.store.records import ATTEMPT_LIVE, JOB_LIVE, events_since, jobs_by_id, read_text, tenants
 from mainspring.control.store.schema import allocations, attempts, events, jobs, tallies, whys
 from mainspring.domain.answers import Event
@@ -24,6 +23,7 @@ from mainspring.domain.wire.events import TOLD_BY_CONTROLLER
 from mainspring.domain.wire.events.attempts import AttemptEndedEvent, AttemptGrantedEvent, AttemptStoppingEvent
 from mainspring.domain.wire.events.jobs import JobMovedEvent, JobSubmittedEvent, StartPromisedEvent, StopRequestedEvent
 from mainspring.simulator.proof.cluster import SimulatedCluster
+from mainspring.simulator.proof.failover_laws import FailoverLaws
 from mainspring.simulator.proof.gangs import Gangs
 from mainspring.testing import FakeClock
 
@@ -47,8 +47,6 @@ _STOPPING = (
     .join(attempts, allocations.c.attempt_id == attempts.c.id)
     .where(allocations.c.state == AllocationState.STOPPING.value)
 )
-_FENCED = sa.select(attempts.c.id).where(attempts.c.stop_cause == StopCause.FENCED.value)
-_LEADS = sa.select(attempts.c.id, attempts.c.epoch).where(attempts.c.state.in_(ATTEMPT_LIVE))
 _PROMISED = sa.select(whys.c.job_id, whys.c.start_s).where(whys.c.exact)
 _PROMISES_TOLD = (  # A job that starts has had what it was promised.
     sa.select(events.c.job_id, events.c.detail)
@@ -73,19 +71,6 @@ _LIVE_ALLOCATIONS = (
 )
 
 
-@dataclass(slots=True)
-class _ClockSet:
-    """What becomes of the controller's clock.
-
-    Args:
-        forward_s: When it was last set forward, on the clock that never jumps.
-        latest_s: The latest it has shown when it was set.
-    """
-
-    forward_s: float = -1.0
-    latest_s: float = -1.0
-
-
 @final
 class Invariants:
     """The laws of one world.
@@ -94,6 +79,7 @@ class Invariants:
         store: The store that controllers use, by a connection of its own that never fails.
         clusters: The clusters, looked at past their faults.
         gangs: All agents and leads.
+        failover: The laws of fail-over.
         silences: Whether anything here can make a cluster silent: only then may one be given up.
     """
 
@@ -104,21 +90,19 @@ class Invariants:
         gangs: Gangs,
         clock: FakeClock,
         *,
+        failover: FailoverLaws,
         silences: bool,
     ) -> None:
         self._store = store
         self._clusters = clusters
         self._gangs = gangs
         self._clock = clock
+        self.failover = failover
         self._silences = silences
         self._submitted: list[JobId] = []
         self._after: dict[JobId, tuple[JobId, ...]] = {}
         self._ended: dict[JobId, JobState] = {}
         self._stopping: dict[JobId, None] = {}
-        self._given_up: set[str] = set()
-        self._heard_s: dict[AttemptId, float] = {}
-        self._set = _ClockSet()
-        self._epochs: dict[str, int] = {}
         self._paused: dict[str, str] = {}
         self._settled: set[AllocationId] = set()
 
@@ -139,21 +123,10 @@ class Invariants:
         """Notes what an operator had ended that the store does not know."""
         self._settled.update(allocations)
 
-    def jumped(self, seconds: float) -> None:
-        """Notes that the clock was set: to the controller, leads have been silent for as much longer."""
-        now_s = self._clock.now_s()
-        self._set.latest_s = max(self._set.latest_s, now_s, now_s - seconds)
-        if seconds > 0:
-            self._set.forward_s = self._clock.monotonic_s()
-
     def states(self) -> Mapping[JobId, JobState]:
         """Returns every job's state."""
         with self._store.read() as connection:
             return _states(connection)
-
-    def before_controller(self) -> None:
-        """Notes what was heard before a controller's next step, which is what it may act on."""
-        self._heard_s = dict(self._gangs.hearing.last_s)
 
     def check(self) -> None:
         """Checks every law that holds at every instant.
@@ -169,8 +142,7 @@ class Invariants:
             self._check_paused(connection, states)
             self._check_engines(connection)
             self._check_holdings(connection)
-            self._check_given_up(connection)
-            self._check_leads(connection)
+            self.failover.check(connection)
             self._check_stops(connection)
             _check_promises(connection)
 
@@ -205,7 +177,7 @@ class Invariants:
         Raises:
             AssertionError: Something does not.
         """
-        latest_s = max(self._set.latest_s, self._clock.now_s())
+        latest_s = max(self.failover.latest_s, self._clock.now_s())
         for name, cluster in self._clusters.items():
             assert not cluster.running(), f"{name} runs {sorted(cluster.running())} for nobody"
         with self._store.read() as connection:
@@ -251,25 +223,6 @@ class Invariants:
             assert account.waited_s >= 0, f"{job.id}: waited {account.waited_s} s"
             dollars, wanted = sum(attempt.dollars for attempt in view.attempts), cost.get(job.id, 0.0) / 3_600.0
             assert abs(dollars - wanted) <= 1e-9 * max(1.0, wanted), f"{job.id}: costs {dollars}, held for {wanted}"
-
-    def _check_given_up(self, connection: sa.Connection) -> None:
-        """Checks that no attempt is given up with its cluster whose lead was heard within a lease."""
-        for row in connection.execute(_FENCED):
-            if row.id in self._given_up:
-                continue
-            self._given_up.add(row.id)
-            heard_s = self._heard_s.get(AttemptId(row.id), -1.0)
-            quiet_s = self._clock.monotonic_s() - heard_s
-            excused = heard_s < 0 or heard_s < self._set.forward_s
-            assert excused or quiet_s > Settings().lease_s, f"{row.id} was given up, heard {quiet_s:.1f} s ago"
-
-    def _check_leads(self, connection: sa.Connection) -> None:
-        """Checks that no lead is replaced that was heard within a lease."""
-        for row in connection.execute(_LEADS):
-            before, self._epochs[row.id] = self._epochs.get(row.id, row.epoch), row.epoch
-            if row.epoch > before > 0:
-                quiet_s = self._gangs.hearing.silence_s(AttemptId(row.id), row.epoch, since_s=self._set.forward_s)
-                assert quiet_s >= Settings().lease_s, f"{row.id} has another lead, heard {quiet_s:.1f} s before"
 
     def _check_jobs(self, states: Mapping[JobId, JobState]) -> None:
         assert sorted(states) == sorted(self._submitted), "jobs were lost, or came from nowhere"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
-from mainspring.control import AgentAccess, Control, Settings, Step, open_store
-from mainspring.control.loop.loop import Loop
+from mainspring.control import AgentAccess, Control, Settings, Step, Store, open_store
 from mainspring.domain.answers import HeldOnes
 from mainspring.domain.errors import Conflict, IllegalTransition, MainspringError, Unavailable
-from mainspring.domain.ids import AllocationId, ClusterName, JobId, NodeName
+from mainspring.domain.ids import ClusterName, JobId, NodeName
 from mainspring.domain.job import LAB
 from mainspring.domain.life import ended
 from mainspring.domain.team import Team
@@ -21,8 +20,10 @@ from mainspring.simulator.nodes.agenda import Agenda, chance, pick
 from mainspring.simulator.nodes.rare import Rare, count_told
 from mainspring.simulator.proof.cluster import SimulatedCluster
 from mainspring.simulator.proof.draws import CHIP, Rates, draw_inventories, draw_limits, draw_rates, draw_submit
+from mainspring.simulator.proof.failover_laws import FailoverLaws
 from mainspring.simulator.proof.gangs import Gangs
 from mainspring.simulator.proof.invariants import Invariants
+from mainspring.simulator.proof.servers import Server, Servers
 from mainspring.simulator.proof.steering import let_go, steer
 from mainspring.simulator.proof.store_faults import StoreFaults
 from mainspring.testing import FakeClock, FakeEngine, SeededDice
@@ -64,16 +65,6 @@ class _Outages:
                 del self.node_up_s[name, node]
 
 
-@dataclass(slots=True)
-class _Controller:
-    """One controller, and where its tick stands."""
-
-    control: Control
-    loop: Loop
-    tick: Iterator[Step]
-    stops_due: Mapping[AllocationId, int] = field(default_factory=dict)
-
-
 @final
 class World:
     """Everything that takes part in one run.
@@ -94,10 +85,12 @@ class World:
         }
         self._limits = draw_limits(self._luck)
         url = f"sqlite:///{folder / 'store.db'}"
-        self._store = open_store(url)
+        self._servers = Servers(seed, self._agenda, seen=self.seen, say=self._say)
+        self._store = Store(open_store(url).engine, shared=self._servers.replicated)
         self._faults = StoreFaults(self._store, SeededDice(seed, "store"), self.seen)
-        self._now = self._new_controller()
-        self._stale: list[_Controller] = []
+        self._servers.first = self._new_server()
+        if self._servers.replicated:
+            self._servers.second = self._new_server()
         self._jobs: list[JobId] = []
         self._outages = _Outages()
         self._gangs = Gangs(
@@ -110,7 +103,11 @@ class World:
         )
         calls = self._rates.calls
         silences = any((self._rates.cluster_silent, calls.lost, calls.reply_lost, calls.late))
-        self._laws = Invariants(open_store(url), self._clusters, self._gangs, self._agenda.clock, silences=silences)
+        clock = self._agenda.clock
+        failover = FailoverLaws(self._gangs.hearing, clock, _POLICY.failover_s)
+        self._laws = Invariants(
+            open_store(url), self._clusters, self._gangs, clock, failover=failover, silences=silences
+        )
 
     def close(self) -> None:
         """Lets go of the store."""
@@ -128,7 +125,7 @@ class World:
             saw=lambda what: self.seen.update((what,)),
         )
 
-    def _new_controller(self) -> _Controller:
+    def _new_server(self) -> Server:
         control = Control(
             store=self._store,
             engines=dict(self._clusters),
@@ -139,13 +136,16 @@ class World:
             policy=_POLICY,
         )
         loop = control.new_loop()
-        return _Controller(control=control, loop=loop, tick=loop.steps())
+        server = Server(control=control, loop=loop, tick=loop.steps())
+        self._servers.keep(server)
+        return server
 
     def _reached(self) -> Control:
         """Returns the controller that a call reaches: any that lives serves the API."""
-        if self._stale and chance(self._luck, 0.3):
-            return self._stale[pick(self._luck, len(self._stale))].control
-        return self._now.control
+        stale = self._servers.stale
+        if stale and chance(self._luck, 0.3):
+            return stale[pick(self._luck, len(stale))].control
+        return self._servers.reached()
 
     # ------------------------------------------------------------ both phases
 
@@ -155,7 +155,7 @@ class World:
         Raises:
             AssertionError: A law was broken.
         """
-        control = self._now.control
+        control = self._servers.first.control
         for name, limit in self._limits.items():
             parent, guarantee = (None, {}) if name == LAB else (LAB, {CHIP: limit / 4})
             control.people.set_team(Team(name=name, parent=parent, chips_max=limit, guarantee=guarantee))
@@ -168,6 +168,7 @@ class World:
             self._mischief()
             for _ in range(1 + pick(self._luck, 8)):
                 self._step_controller()
+            self._servers.follow(self._next)
             self._pass(self._rates.pace * (0.1 + pick(self._luck, 10) / 10))
             self._outages.end(self._clusters, self._agenda.now_s)
         self._say("faults stop")
@@ -183,10 +184,14 @@ class World:
     def _settle(self) -> int:
         """Stops all faults and waits until every job has ended."""
         quiet = _QUIET
-        self._rates, self._gangs.faults, self._faults.rates = quiet, quiet.gangs, quiet.store
-        self._stale.clear()
-        self._now.tick = self._now.loop.steps()
-        let_go(self._now.control, self._live())
+        self._faults.rates = quiet.store
+        if self._servers.replicated:
+            self._servers.leave_one()
+            self._step_whole_tick()  # So that it knows whether it leads.
+        self._rates, self._gangs.faults = quiet, quiet.gangs
+        self._servers.stale.clear()
+        self._servers.first.tick = self._servers.first.loop.steps()
+        let_go(self._servers.first.control, self._live())
         self._outages = _Outages()
         self._gangs.heal()
         for cluster in self._clusters.values():
@@ -212,25 +217,28 @@ class World:
 
     # ------------------------------------------------------------ controllers
 
-    def _next(self, who: _Controller) -> Step | None:
+    def _next(self, who: Server) -> Step | None:
         """Returns a controller's next step; None where its tick is over, or ends by an error."""
-        self._laws.before_controller()
+        self._laws.failover.before_controller()
         try:
             step = next(who.tick, None)
         except MainspringError as error:
             if self._rates is _QUIET or not isinstance(error, _OF_THE_WORLD) or isinstance(error, IllegalTransition):
                 raise AssertionError("a controller met an error that no fault explains") from error
-            stale = who is not self._now
+            stale = who in self._servers.stale
             self._say(f"{'a stale controller is refused' if stale else 'controller'}: {type(error).__name__}")
-            self.seen[Rare.STALE_REFUSED] += stale and isinstance(error, Conflict)
+            if isinstance(error, Conflict):
+                self._servers.refused(who)
             step = None
+        self._servers.took_step(who, step)
         if step is None:
             who.tick = who.loop.steps()
         if step in _TELLING:
             self._laws.check()
         if step is Step.COMMITTED:
-            known = who.control.fleet.seen()
-            who.stops_due = self._laws.stops_due([name for name, cluster in known.items() if cluster.answering])
+            answering = [name for name, cluster in who.control.fleet.seen().items() if cluster.answering]
+            who.stops_due = self._laws.stops_due(answering)
+            self._laws.failover.answered(answering, who.led_s)
         elif step is Step.RECORDED:
             self._laws.check_said(who.stops_due)
         if step is Step.FOLDED and self._heard_past_silence():
@@ -239,7 +247,7 @@ class World:
 
     def _heard_past_silence(self) -> bool:
         """Returns whether an attempt lives on, for its lead is heard, whose cluster has been silent for too long."""
-        now_s, lease_s = self._agenda.now_s, self._now.control.settings.lease_s
+        now_s, lease_s = self._agenda.now_s, self._servers.first.control.settings.lease_s
         since_s = {
             name: since for name, since in self._outages.silent_since_s.items() if not self._clusters[name].answering
         }
@@ -250,11 +258,13 @@ class World:
         )
 
     def _step_controller(self) -> None:
-        step = self._next(self._now)
+        if self._servers.paused(self._servers.first):
+            return
+        step = self._next(self._servers.first)
         if step in (Step.COMMITTED, Step.ACTED) and chance(self._luck, 5 * self._rates.crash):
             self._crash()  # What is decided and not done yet is where a death hurts most.
         elif step is Step.PLANNED:
-            evicts = self._now.control.questions.plan().evicts
+            evicts = self._servers.first.control.questions.plan().evicts
             if chance(self._luck, self._rates.slow * (_EVICTING if evicts else 1)):
                 if self._rates.cancel and chance(self._luck, 0.5):
                     self._cancel()
@@ -262,29 +272,35 @@ class World:
                 if evicts:
                     self._gangs.finish(evicts[pick(self._luck, len(evicts))].attempt)
                     slow_s += _SLOW_S_MAX
-                self._pass(float(slow_s))
+                self._servers.plan_slowly(float(slow_s), step=self._next, wait=self._pass)
 
     def _step_whole_tick(self) -> None:
-        while self._next(self._now) is not None:
+        while self._next(self._servers.first) is not None:
             pass
 
     def _crash(self) -> None:
         self._say("the controller dies")
-        if chance(self._luck, self._rates.stale) and len(self._stale) < _STALE_MAX:
-            self._stale.append(self._now)
-        self._now = self._new_controller()
+        servers = self._servers
+        servers.die()
+        if chance(self._luck, self._rates.stale) and len(servers.stale) < _STALE_MAX:
+            servers.stale.append(servers.first)
+        servers.first = self._new_server()
         if self._rates.cancel and chance(self._luck, 0.5):
             self._cancel()
+        if servers.second is not None:  # It lives on, and the new one follows it.
+            servers.first, servers.second = servers.second, servers.first
+            self._laws.check()
+            return
         # Somebody else takes over once the lease has run out.
-        self._pass(self._now.control.settings.leader_lease_s * (1 + pick(self._luck, 2)))
+        self._pass(servers.first.control.settings.leader_lease_s * (1 + pick(self._luck, 2)))
 
     def _step_stale(self) -> None:
-        at = pick(self._luck, len(self._stale))
+        at = pick(self._luck, len(self._servers.stale))
         if chance(self._luck, 0.1):
-            del self._stale[at]  # Now it is truly dead.
+            del self._servers.stale[at]  # Now it is truly dead.
             return
         for _ in range(1 + pick(self._luck, 6)):
-            if self._next(self._stale[at]) is Step.LEADING:
+            if self._next(self._servers.stale[at]) is Step.LEADING:
                 self.seen[Rare.STALE_LEADS] += 1
 
     # ------------------------------------------------------------ mischief
@@ -300,7 +316,7 @@ class World:
             self._say(steer(self._reached(), luck, self._live(), list(self._limits)))
         if chance(luck, rates.crash):
             self._crash()
-        if self._stale and chance(luck, 0.3):
+        if self._servers.stale and chance(luck, 0.3):
             self._step_stale()
         if chance(luck, rates.strangers):
             self._settle_held()
@@ -314,7 +330,7 @@ class World:
 
     def _jump(self, seconds: float) -> None:
         self._agenda.clock.jump(seconds)
-        self._laws.jumped(seconds)
+        self._laws.failover.jumped(seconds)
         self._say(f"the clock jumps by {seconds:g} s")
 
     def _harm(self, name: ClusterName, cluster: SimulatedCluster) -> None:
@@ -375,13 +391,13 @@ class World:
     def _submit(self) -> None:
         submit = draw_submit(self._luck, len(self._jobs), self._jobs, self._limits)
         spec, count = submit.spec, submit.count
-        controller = self._now
-        if len(controller.control.fleet.seen()) < len(self._clusters):
+        control = self._servers.reached()
+        if len(control.fleet.seen()) < len(self._clusters):
             return  # One that has not heard of all clusters cannot tell what none of them could ever run.
         try:
-            job = controller.control.submit(submit).id
-            again = controller.control.submit(submit).id
-            made = [job] if count == 1 else [view.id for view in controller.control.jobs(array=job)]
+            job = control.submit(submit).id
+            again = self._servers.reached().submit(submit).id
+            made = [job] if count == 1 else [view.id for view in control.jobs(array=job)]
         except MainspringError as error:
             self._say(f"refused {spec.name}: {type(error).__name__}")
             self._found(spec.after)
@@ -404,7 +420,7 @@ class World:
 
     def _say_ends(self) -> None:
         for job in self._jobs:
-            view = self._now.control.job(job)
+            view = self._servers.first.control.job(job)
             self._say(
                 f"{job} {view.state.value} after {len(view.attempts)} attempts at step {view.step}: {view.reason}"
             )
