@@ -11,12 +11,11 @@ import pytest
 import sqlalchemy as sa
 
 from mainspring.control import Store, open_store
+from mainspring.control.store.holdings import ALLOCATION_ROWS, AllocationRecord
 from mainspring.control.store.rows import RowMapping
 from mainspring.control.store.schema import (
-    ALLOCATION_ROWS,
     ATTEMPT_ROWS,
     JOB_ROWS,
-    AllocationRecord,
     AttemptRecord,
     JobRecord,
     allocations,

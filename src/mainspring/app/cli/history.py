@@ -1,4 +1,4 @@
-"""`ms history` and `ms gc`: what was, and what leaves the store for the archive."""
+"""`ms fleet`, `ms history` and `ms gc`: what is, what was, and what leaves the store for the archive."""
 
 from __future__ import annotations
 
@@ -9,9 +9,29 @@ from typing import Annotated, Any
 import typer
 
 from mainspring.app import render
+from mainspring.app.base.specs import TIME_FORM, time_from
 from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.cli.jobs import JobName
 from mainspring.domain import answers
+
+
+def fleet(
+    context: LabContext,
+    at: Annotated[str, typer.Option(metavar="TIME", help=f"As it was then: {TIME_FORM}.")] = "",
+    as_json: Json = False,
+) -> None:
+    """List clusters, chips and prices, and what is in use; or, at a time, what ran where, waited, and was closed.
+
+    Jobs are known for good. Nodes, what was wrong with them, and who had paused or drained what are known for as long
+    as events are kept (`keep` in config.yaml). Prices, and what slots a cluster with a queue of its own offered, are
+    known of now alone; so is what others ran. Of archived jobs only the nodes that an attempt held last are.
+    """
+    if at:
+        past = context.obj.fleet_at(at_s=time_from(at, now_s=time.time()))
+        render.show(past, as_json=as_json, look=lambda: render.past_fleet_panel(past))
+        return
+    clusters = context.obj.fleet()
+    render.show(clusters, as_json=as_json, look=lambda: render.fleet_table(clusters, now_s=time.time()))
 
 
 def history(context: LabContext, name: JobName, as_json: Json = False) -> None:
@@ -42,6 +62,7 @@ _WORDS = {
     "archived": "jobs into the archive",
     "jobs": "jobs out of the store",
     "events": "events of no job",
+    "node_states": "states of nodes",
     "plans": "plans",
     "tokens": "tokens that had ended",
 }

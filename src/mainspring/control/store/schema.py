@@ -28,9 +28,9 @@ from sqlalchemy import (
 
 from mainspring.control.store.rows import RowMapping
 from mainspring.domain.goodput import TimeUse
-from mainspring.domain.ids import SECRET_NAME_LENGTH_MAX, AllocationId, AttemptId, ClusterName, JobId, TeamName
+from mainspring.domain.ids import SECRET_NAME_LENGTH_MAX, AttemptId, ClusterName, JobId, TeamName
 from mainspring.domain.job import Overrides
-from mainspring.domain.life import AllocationState, AttemptState, JobState, ended
+from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.wire import Detail
 
 ID_LENGTH_MAX = 63
@@ -86,7 +86,7 @@ jobs = Table(
     Index("jobs_name", "name", "ordinal"),
     Index("jobs_team", "team", "state", "ordinal"),
     Index("jobs_owner", "owner", "team", "state", "ordinal"),
-    Index("jobs_ended", "ended_s"),
+    Index("jobs_ended", "ended_s", "submitted_s"),
 )
 
 attempts = Table(
@@ -118,7 +118,7 @@ attempts = Table(
     Column("counted", Boolean, nullable=False, default=False),  # Whether accounts have it: it has ended.
     UniqueConstraint("job_id", "number", name="attempts_job_number"),
     Index("attempts_state", "state"),
-    Index("attempts_ended", "ended_s"),
+    Index("attempts_ended", "ended_s", "granted_s"),
     Index("attempts_granted", "granted_s"),
 )
 # Of what has not ended, and of what was not counted yet.
@@ -359,6 +359,7 @@ archived = Table(
     _id("team"),
     Column("state", _word(16), nullable=False),
     Column("submitted_s", Double, nullable=False),
+    Column("ended_s", Double, nullable=False, default=0.0),  # At the latest, of one archived by an older release.
     Column("archive", BigInteger, ForeignKey("archives.number"), nullable=False),
     Column("offset", BigInteger, nullable=False),
     Column("bytes", Integer, nullable=False),
@@ -385,6 +386,20 @@ fleet = Table(
     Column("told_s", Double, nullable=False),  # When the inventory last changed.
     Column("answering", Boolean, nullable=False),
     Column("seen_s", Double, nullable=False),
+)
+
+node_states = Table(
+    "node_states",  # Each state that a node was in, as its engine told it, but for slots; None until it was another.
+    metadata,
+    Column("ordinal", _COUNTER, primary_key=True, autoincrement=True),
+    _id("cluster"),
+    _id("node"),
+    Column("condition", _word(16), nullable=False),
+    Column("owner", _word(255), nullable=False),
+    Column("reason", _word(255), nullable=False),
+    Column("since_s", Double, nullable=False),
+    Column("until_s", Double, nullable=True),
+    Index("node_states_until", "until_s", "since_s"),
 )
 
 leases = Table(
@@ -458,36 +473,5 @@ class AttemptRecord:
     seconds_before: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocationRecord:
-    """One allocation, but for its part of the grants, which is read apart because it never changes.
-
-    `place` counts the attempt's allocations, `agent_first` and `rank_first` are numbers in the attempt. `came_s` is
-    when the last of its agents came, `ended_s` until when it is counted, None while it is; `lost` tells that an agent
-    of it ended otherwise than well. `queued` is what it waits for in its cluster's own queue, "" once it has left that,
-    None when it never was there; `hosts` names the machines behind its nodes, where its cluster chose them, () where
-    those are its nodes.
-    """
-
-    id: AllocationId
-    attempt: AttemptId
-    place: int
-    cluster: ClusterName
-    state: AllocationState
-    launched_s: float | None
-    stopped_s: float | None
-    agent_first: int
-    rank_first: int
-    nodes: int
-    dollars_per_hour: float
-    granted_s: float
-    came_s: float | None
-    ended_s: float | None
-    lost: bool
-    queued: str | None
-    hosts: tuple[str, ...]
-
-
 JOB_ROWS = RowMapping(JobRecord, jobs)
 ATTEMPT_ROWS = RowMapping(AttemptRecord, attempts)
-ALLOCATION_ROWS = RowMapping(AllocationRecord, allocations)

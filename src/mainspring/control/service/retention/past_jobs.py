@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
-from mainspring.control.service.retention.archive import ArchiveFile, Frame
+from mainspring.control.service.retention.archive import ArchiveFile, Frame, Place
 from mainspring.control.service.views import view_job
 from mainspring.control.store.holdings import ALLOCATION_LIVE
 from mainspring.control.store.records import JobRecord, chunks, events_since
@@ -77,14 +77,6 @@ def life_of(connection: sa.Connection, job: JobRecord, *, now_s: float, lease_s:
     return JobHistory(job=view_job(connection, job, now_s=now_s, lease_s=lease_s), events=told)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a job is in the archive."""
-
-    number: int
-    frame: Frame
-
-
 def place_of(connection: sa.Connection, reference: str, seen: frozenset[TeamName] | None) -> Place | None:
     """Returns where a job is that was archived, by id or by the newest of a name; None where there is none.
 
@@ -95,8 +87,13 @@ def place_of(connection: sa.Connection, reference: str, seen: frozenset[TeamName
         newest = sa.select(archived).where(own).order_by(archived.c.submitted_s.desc()).limit(_NAMED_MAX)
         for row in connection.execute(newest):
             if seen is None or row.team in seen:
-                return Place(number=row.archive, frame=Frame(offset=row.offset, size_bytes=row.bytes))
+                return place_in(row)
     return None
+
+
+def place_in(row: sa.Row[Any]) -> Place:
+    """Returns where a job is, as a row of `archived` tells."""
+    return Place(number=row.archive, frame=Frame(offset=row.offset, size_bytes=row.bytes))
 
 
 def not_archived(connection: sa.Connection, of: Sequence[JobId]) -> Sequence[JobId]:
@@ -125,11 +122,12 @@ def note_archived(connection: sa.Connection, lives: Sequence[JobHistory], file: 
             "team": one.job.spec.team,
             "state": one.job.state.value,
             "submitted_s": one.job.submitted_s,
+            "ended_s": end_s,
             "archive": file.number,
             "offset": frame.offset,
             "bytes": frame.size_bytes,
         }
-        for one, frame in zip(lives, file.frames, strict=True)
+        for one, frame, end_s in zip(lives, file.frames, ends, strict=True)
     ]
     connection.execute(sa.insert(archived), rows)
 

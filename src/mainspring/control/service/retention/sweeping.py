@@ -14,6 +14,16 @@ from typing import Any, final
 import sqlalchemy as sa
 
 from mainspring.control.service.retention.archive import Archive
+from mainspring.control.service.retention.past_fleet import (
+    LIVES_MAX,
+    archived_at,
+    clusters_at,
+    holds_at,
+    nodes_at,
+    require_known,
+    stored_at,
+    with_archived,
+)
 from mainspring.control.service.retention.past_jobs import (
     beyond,
     life_of,
@@ -26,11 +36,11 @@ from mainspring.control.service.retention.past_jobs import (
 from mainspring.control.service.views import find_job
 from mainspring.control.store.audit import note
 from mainspring.control.store.records import chunks, jobs_by_id
-from mainspring.control.store.schema import archives, events, plans, tokens
+from mainspring.control.store.schema import archives, events, node_states, plans, tokens
 from mainspring.control.store.settings import Settings
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
-from mainspring.domain.answers import JobHistory, Sweep
+from mainspring.domain.answers import JobHistory, PastFleet, Sweep
 from mainspring.domain.errors import Conflict, NotFound
 from mainspring.domain.ids import JobId
 from mainspring.domain.job import LAB
@@ -87,6 +97,36 @@ class Keeping:
                 if place is None:
                     raise
         return self._archive.read(place.number, place.frame)
+
+    def fleet_at(self, caller: Caller = LAB_ITSELF, *, at_s: float, limit: int) -> PastFleet:
+        """Returns the fleet at a time, from the store, and of jobs that left it from the archive.
+
+        Args:
+            caller: Who asks: of jobs that it may not read only their number is told.
+            at_s: The time.
+            limit: The most attempts to return, and closed nodes of a cluster.
+
+        Raises:
+            NotFound: Nothing is known of so long ago, or the time has not come.
+            Unavailable: The archive does not answer.
+        """
+        now_s = self._clock.now_s()
+        with self._store.read() as connection:
+            require_known(connection, at_s, now_s=now_s)
+            seen = sight(connection, caller)
+            nodes = nodes_at(connection, at_s, known_s=now_s - self._keep.days * _DAY_S)
+            held, stored = holds_at(connection, at_s), stored_at(connection, at_s)
+            places = archived_at(connection, at_s)
+        lives = self._archive.read_each(places[:LIVES_MAX]) if places else ()
+        jobs = with_archived(stored, lives, at_s)
+        return PastFleet(
+            at_s=at_s,
+            clusters=clusters_at(nodes, held, jobs.attempts, limit=limit),
+            running=jobs.running,
+            waiting=jobs.waiting,
+            attempts=tuple(one for one in jobs.attempts if seen is None or one.team in seen)[:limit],
+            unread=len(places) - len(lives),
+        )
 
     def collect(self, caller: Caller = LAB_ITSELF, *, dry_run: bool = False) -> Sweep:
         """Archives and removes a part of what is older than it is kept; returns what, nothing once all is done.
@@ -196,6 +236,10 @@ def _old_rows(before_s: float) -> dict[str, _OldRows]:
     of_people = (tokens.c.attempt_id.is_(None), tokens.c.expires_s < before_s)
     queries = {
         "events": (events.c.sequence, sa.select(oldest.c.sequence).where(oldest.c.time_s < before_s)),
+        "node_states": (
+            node_states.c.ordinal,
+            sa.select(node_states.c.ordinal).where(node_states.c.until_s < before_s).limit(_ROWS_AT_ONCE),
+        ),
         "plans": (plans.c.number, sa.select(first.c.number).where(first.c.made_s < before_s, first.c.number < newest)),
         "tokens": (tokens.c.sha256, sa.select(tokens.c.sha256).where(*of_people).limit(_ROWS_AT_ONCE)),
     }
