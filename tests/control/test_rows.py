@@ -27,7 +27,7 @@ from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, T
 from mainspring.domain.life import AllocationState, AttemptState, JobState
 
 READ_APART = {
-    JobRecord: {"spec", "submit_key"},
+    JobRecord: {"spec", "submit_key", "code"},
     AttemptRecord: {"ranks", "at_risk", "counted"},
     AllocationRecord: {"part", "chips", "released"},
 }

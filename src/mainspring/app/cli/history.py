@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -47,7 +47,10 @@ def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Archive and remove now what is older than it is kept (`keep` in config.yaml); the server does so by itself."""
+    """Archive and remove now what is older than it is kept (`keep` in config.yaml); the server does so by itself.
+
+    Jobs that have ended go to the archive first. Snapshots of code that no job names are listed with --dry-run.
+    """
     done = context.obj.sweep(dry_run=dry_run)
     more = done
     while not dry_run and any(_counts(more).values()):
@@ -55,6 +58,8 @@ def gc(
         done = replace(done, **{name: count + _counts(more)[name] for name, count in _counts(done).items()})
     counts = ", ".join(f"{count} {_WORDS[name]}" for name, count in _counts(done).items() if count)
     told = f"{'Would go' if dry_run else 'Gone'}: {counts}." if counts else "Nothing is older than it is kept."
+    told += "".join(f"\n  {key}" for key in done.snapshot_keys)
+    told += f"\nNot asked for folders, as they did not answer: {', '.join(done.silent)}" if done.silent else ""
     render.show(done, as_json=as_json, look=lambda: told)
 
 
@@ -65,8 +70,10 @@ _WORDS = {
     "node_states": "states of nodes",
     "plans": "plans",
     "tokens": "tokens that had ended",
+    "allocations": "folders of allocations, with output of ranks",
+    "snapshots": "snapshots of code",
 }
 
 
 def _counts(sweep: answers.Sweep) -> dict[str, Any]:
-    return {field.name: getattr(sweep, field.name) for field in fields(sweep) if field.name != "dry_run"}
+    return {name: getattr(sweep, name) for name in _WORDS}

@@ -36,6 +36,7 @@ from mainspring.domain.wire import Detail
 ID_LENGTH_MAX = 63
 REASON_LENGTH_MAX = 4_096
 KEY_LENGTH_MAX = 255
+CODE_LENGTH_MAX = 80  # The name of a hash, and its 64 digits.
 CHIPS_LENGTH_MAX = 1_024  # A few types, of names and counts.
 
 metadata = MetaData()
@@ -56,6 +57,7 @@ def _id(name: str = "id", *, primary_key: bool = False, nullable: bool = False) 
 
 # Literal, and the same in an index and in queries: databases use an index of some rows only where a query says so.
 LIVE = text("state IN ('queued', 'starting', 'running', 'stopping')")
+CODED = text("code IS NOT NULL")
 EVIDENCE = text("kind IN ('node_blamed', 'node_cleared')")
 
 jobs = Table(
@@ -79,6 +81,7 @@ jobs = Table(
     Column("array_count", Integer, nullable=True),
     Column("owner", _word(ID_LENGTH_MAX), nullable=False, default=""),  # Who submitted it.
     Column("overrides", Text, nullable=True),  # What was said of it since; NULL for nothing.
+    Column("code", _word(CODE_LENGTH_MAX), nullable=True),  # The tree that it runs, beside its spec; NULL for none.
     UniqueConstraint("team", "submit_key", name="jobs_team_submit_key"),
     Index("jobs_array", "array_id", "array_index"),
     Index("jobs_array_live", "array_id", "state", sqlite_where=LIVE, postgresql_where=LIVE),
@@ -87,6 +90,7 @@ jobs = Table(
     Index("jobs_team", "team", "state", "ordinal"),
     Index("jobs_owner", "owner", "team", "state", "ordinal"),
     Index("jobs_ended", "ended_s", "submitted_s"),
+    Index("jobs_code", "code", sqlite_where=CODED, postgresql_where=CODED),
 )
 
 attempts = Table(

@@ -36,6 +36,10 @@ class Sweep:
         node_states: States that nodes were in.
         plans: Plans.
         tokens: Tokens of people, which had ended.
+        allocations: Folders of allocations that ended, with what ranks wrote.
+        silent: Clusters that could not be asked for these.
+        snapshots: Snapshots of code.
+        snapshot_keys: Where they are in the object store; of a dry run, the first of them.
     """
 
     dry_run: bool = False
@@ -45,6 +49,10 @@ class Sweep:
     node_states: int = 0
     plans: int = 0
     tokens: int = 0
+    allocations: int = 0
+    snapshots: int = 0
+    snapshot_keys: tuple[str, ...] = ()
+    silent: tuple[ClusterName, ...] = ()
 
 
 @message("ClosedNode")

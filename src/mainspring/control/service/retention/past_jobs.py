@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from mainspring.control.service.retention.archive import ArchiveFile, Frame, Place
 from mainspring.control.service.views import view_job
 from mainspring.control.store.holdings import ALLOCATION_LIVE
-from mainspring.control.store.records import JobRecord, chunks, events_since
+from mainspring.control.store.records import ATTEMPT_LIVE, JobRecord, chunks, events_since
 from mainspring.control.store.schema import (
     LIVE,
     UNCOUNTED,
@@ -21,6 +21,7 @@ from mainspring.control.store.schema import (
     array_ends,
     attempts,
     events,
+    held,
     jobs,
     tallies,
     tokens,
@@ -28,7 +29,7 @@ from mainspring.control.store.schema import (
 )
 from mainspring.control.store.tallies import ENDS
 from mainspring.domain.answers import JobHistory
-from mainspring.domain.ids import JobId, TeamName
+from mainspring.domain.ids import AllocationId, JobId, TeamName
 
 EVENTS_SHOWN_MAX = 10_000  # Of one job, the newest: a month of one that saves every five minutes.
 _EVENTS_AT_ONCE = 1_000  # Removed in one transaction: some milliseconds.
@@ -130,6 +131,13 @@ def note_archived(connection: sa.Connection, lives: Sequence[JobHistory], file: 
         for one, frame, end_s in zip(lives, file.frames, ends, strict=True)
     ]
     connection.execute(sa.insert(archived), rows)
+
+
+def old_but_wanted(connection: sa.Connection, *, before_s: float) -> tuple[AllocationId, ...]:
+    """Returns allocations that ended before a time and whose attempts live still, and those that are held."""
+    of_live = sa.select(allocations.c.id).join(attempts).where(attempts.c.state.in_(ATTEMPT_LIVE))
+    kept = connection.execute(of_live.where(allocations.c.ended_s < before_s)).scalars().all()
+    return tuple(sorted(map(AllocationId, {*kept, *connection.execute(sa.select(held.c.allocation)).scalars()})))
 
 
 def remove_jobs(connection: sa.Connection, gone: Sequence[JobId]) -> bool:

@@ -6,7 +6,7 @@ in both, which the next sweep removes, or a file that nothing speaks of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, final
@@ -29,10 +29,12 @@ from mainspring.control.service.retention.past_jobs import (
     life_of,
     not_archived,
     note_archived,
+    old_but_wanted,
     over_jobs,
     place_of,
     remove_jobs,
 )
+from mainspring.control.service.retention.snapshots import CodeSnapshot, old_snapshots, unnamed
 from mainspring.control.service.views import find_job
 from mainspring.control.store.audit import note
 from mainspring.control.store.records import chunks, jobs_by_id
@@ -41,17 +43,21 @@ from mainspring.control.store.settings import Settings
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
 from mainspring.domain.answers import JobHistory, PastFleet, Sweep
-from mainspring.domain.errors import Conflict, NotFound
-from mainspring.domain.ids import JobId
+from mainspring.domain.errors import Conflict, MainspringError, NotFound
+from mainspring.domain.ids import ClusterName, JobId
 from mainspring.domain.job import LAB
 from mainspring.domain.life import DAYS_MIN
-from mainspring.domain.ports import Clock
+from mainspring.domain.ports import Clock, Engine, Forgetting
 from mainspring.domain.team import Right
 from mainspring.objects import open_store
 
 FILE_JOBS = 500  # Of one file: a megabyte or so; 10,000 files hold five million jobs.
 TOLD_MAX = 100_000  # Jobs that a dry run counts.
+SNAPSHOTS_AT_ONCE = 100  # Removed of one listing, within a few seconds of it.
+SHOWN_MAX = 1_000  # Snapshots that a dry run names.
 _DAY_S = 86_400.0
+FORGOTTEN_AT_ONCE = 50  # Allocations of one cluster; each may have gigabytes of output.
+_FILES_S = 3_600.0  # Between two looks at all snapshots of code, and at all that engines remember.
 _READ_AT_ONCE = 25  # Jobs whose lives are read at one instant, or removed in one transaction: some milliseconds.
 _ROWS_AT_ONCE = 500
 _open = lru_cache(maxsize=4)(open_store)
@@ -67,14 +73,24 @@ class Keeping:
 
     Args:
         objects_url: Where the archive is.
+        engines: The clusters, by name.
     """
 
-    def __init__(self, store: Store, clock: Clock, objects_url: str, settings: Settings) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        objects_url: str,
+        settings: Settings,
+        engines: Mapping[ClusterName, Engine],
+    ) -> None:
         self._store = store
         self._clock = clock
         self._objects_url = objects_url
         self._keep = settings.keep
         self._lease_s = settings.lease_s
+        self._engines = engines
+        self._files_s = 0.0  # When what lies outside the store is looked at again.
 
     def history(self, reference: str, caller: Caller = LAB_ITSELF) -> JobHistory:
         """Returns a job's whole life, from the store or from the archive.
@@ -140,10 +156,10 @@ class Keeping:
         """
         with self._store.read() as connection:
             caller.require(connection, Right.KEEP_STORE, LAB)
-            if dry_run:
-                return self._told(connection)
+        if dry_run:
+            return self._told(self._clock.now_s())
         done = self.sweep(at_once=True)
-        if done != Sweep():
+        if replace(done, silent=()) != Sweep():
             with self._store.write() as connection:
                 note(connection, caller, "sweep", f"{done.jobs} jobs", team=LAB, now_s=self._clock.now_s())
         return done
@@ -178,6 +194,11 @@ class Keeping:
             pause()
             with self._store.write() as connection:
                 rows[name] = connection.execute(sa.delete(old.column.table).where(old.column.in_(old.query))).rowcount
+        if at_once or now_s >= self._files_s:
+            code, ended = self._sweep_code(now_s, pause), self._forget(now_s, limit=FORGOTTEN_AT_ONCE)
+            if code < SNAPSHOTS_AT_ONCE and not ended.left:
+                self._files_s = now_s + _FILES_S
+            rows |= {"snapshots": code, "allocations": ended.allocations, "silent": ended.silent}
         return Sweep(**rows, archived=len(fresh), jobs=len(over))
 
     @property
@@ -208,15 +229,71 @@ class Keeping:
                     raise Conflict("archive jobs", got="another sweep, which has some of them", next_step="try again")
                 note_archived(connection, lives, file, now_s)
 
-    def _told(self, connection: sa.Connection) -> Sweep:
+    def _sweep_code(self, now_s: float, pause: Callable[[], object]) -> int:
+        """Removes some snapshots of code that no job names; returns how many.
+
+        Few of one listing, right after it: what is submitted meanwhile is seen by the next.
+        """
+        objects, old = _open(self._objects_url), self._old_snapshots(now_s)
+        with self._store.read() as connection:
+            found = unnamed(connection, old)[:SNAPSHOTS_AT_ONCE]
+        for one in found:
+            pause()
+            with self._store.read() as connection:
+                keys = one.keys if unnamed(connection, [one]) else ()
+            for key in keys:
+                objects.delete(key)
+        return len(found)
+
+    def _forget(self, now_s: float, *, limit: int) -> _Forgotten:
+        """Has engines remove what is left of allocations that ended long ago, but for those of attempts that live.
+
+        Args:
+            limit: The most of each cluster; 0 to count them alone.
+        """
+        before_s = now_s - self._keep.log_days * _DAY_S
+        with self._store.read() as connection:
+            kept = old_but_wanted(connection, before_s=before_s)
+        done, left, silent = 0, 0, list[ClusterName]()
+        for name, engine in self._engines.items():
+            if isinstance(engine, Forgetting):
+                try:
+                    count = engine.forget_ended(ended_before_s=before_s, kept=kept, limit=limit)
+                except MainspringError:  # A cluster that is away, or of a release that cannot do this.
+                    silent.append(name)
+                else:
+                    done, left = done + min(count, limit), left + max(0, count - limit)
+        return _Forgotten(allocations=done, left=left, silent=tuple(silent))
+
+    def _old_snapshots(self, now_s: float) -> Sequence[CodeSnapshot]:
+        return old_snapshots(_open(self._objects_url), before_s=now_s - self._keep.code_days * _DAY_S)
+
+    def _told(self, now_s: float) -> Sweep:
         """Returns what is to go."""
-        now_s = self._clock.now_s()
-        over = self._over(connection, now_s, TOLD_MAX)
-        rows: dict[str, Any] = {
-            name: len(connection.execute(old.query).all())
-            for name, old in _old_rows(now_s - self._keep.days * _DAY_S).items()
-        }
-        return Sweep(**rows, dry_run=True, archived=len(not_archived(connection, over)), jobs=len(over))
+        snapshots, ended = self._old_snapshots(now_s), self._forget(now_s, limit=0)
+        with self._store.read() as connection:
+            over, code = self._over(connection, now_s, TOLD_MAX), unnamed(connection, snapshots)
+            rows: dict[str, Any] = {
+                name: len(connection.execute(old.query).all())
+                for name, old in _old_rows(now_s - self._keep.days * _DAY_S).items()
+            }
+            rows |= {
+                "allocations": ended.left,
+                "silent": ended.silent,
+                "jobs": len(over),
+                "archived": len(not_archived(connection, over)),
+            }
+        keys = tuple(one.keys[0] for one in code[:SHOWN_MAX])
+        return Sweep(**rows, dry_run=True, snapshots=len(code), snapshot_keys=keys)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Forgotten:
+    """How many allocations engines let go of, how many more there are, and which clusters could not be asked."""
+
+    allocations: int
+    left: int
+    silent: tuple[ClusterName, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
