@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -78,6 +79,11 @@ def test_a_first_job_runs_and_every_verb_speaks_of_it(lab: Lab) -> None:
     assert "--after job-" in _ms(lab, "ps", "--limit", "1").stderr
     assert _json(lab, "ps", "--after", "hello") == []
     assert _json(lab, "fleet")[0]["inventory"]["simulated"] is True
+    ran = lab.status("hello").attempts[0]
+    then = _json(lab, "fleet", "--at", datetime.fromtimestamp(ran.granted_s + 0.005, UTC).isoformat())
+    assert [(one["name"], one["cluster"]) for one in then["attempts"]] == [("hello", ran.cluster)]
+    assert "0 on nodes, 0 waiting" in _ms(lab, "fleet", "--at", "0s").stdout
+    assert "the first of which anything is known" in _ms(lab, "fleet", "--at", "7d").stderr
 
 
 def test_a_failing_program_ends_with_its_own_words_and_exit_code_one(lab: Lab) -> None:

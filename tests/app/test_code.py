@@ -65,7 +65,10 @@ def test_snapshot_of_a_changed_tree_is_dirty_and_has_another_id(tmp_path: Path, 
 
 def test_snapshot_of_equal_files_elsewhere_has_the_same_id(tmp_path: Path, store: ObjectStore) -> None:
     first, second = _project(tmp_path / "one"), _project(tmp_path / "two")
-    assert snapshot_code(first, store).code.tree == snapshot_code(second, store).code.tree
+    code = snapshot_code(first, store).code
+    assert store.size(code.again_key) is None
+    assert snapshot_code(second, store).code.tree == code.tree
+    assert store.size(code.again_key), "what was stored long ago was submitted just now"
 
 
 def test_snapshot_outside_git_takes_the_folder(tmp_path: Path, store: ObjectStore) -> None:

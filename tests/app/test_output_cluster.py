@@ -7,11 +7,12 @@ from io import StringIO
 
 from rich.console import Console, RenderableType
 
-from mainspring.app.render.clusters import cluster_panel, clusters_table, finding_lines
+from mainspring.app.render.clusters import cluster_panel, clusters_table, finding_lines, past_fleet_panel
 from mainspring.app.sdk.clusters import ClusterShown
-from mainspring.domain.answers import ClusterView
+from mainspring.domain.answers import ClosedNode, ClusterView, PastAttempt, PastCluster, PastFleet
 from mainspring.domain.fleet import AvoidedNode, Inventory, Node, NodeCondition, NodeRef
-from mainspring.domain.ids import ChipName, ClusterName, NodeName
+from mainspring.domain.ids import ChipName, ClusterName, JobId, NodeName, TeamName
+from mainspring.domain.job import Hold
 from mainspring.engines.common.kind import CheckResult, Finding
 from mainspring.engines.slurm.cluster.config import SlurmCluster
 
@@ -84,3 +85,30 @@ def test_a_finding_that_wants_something_says_it_below() -> None:
     first, second = _drawn(finding_lines(wrong))
     assert first.split() == ["failed", "clocks", "9", "s", "apart"]
     assert second.split() == ["->", "run", "NTP"]
+
+
+def test_past_fleet_panel_names_what_was_closed_together_and_what_is_not_known() -> None:
+    closed = [
+        ClosedNode(node=NodeName(f"n{number}"), condition=NodeCondition.DOWN, since_s=NOW_S, reason="no power")
+        for number in (1, 2, 3)
+    ]
+    hold = Hold(by="", since_s=0.0, cluster=HALL)
+    hall = PastCluster(cluster=HALL, nodes=9, used=2, closed=3, closed_nodes=tuple(closed), hold=hold)
+    cloud = PastCluster(cluster=ClusterName("cloud"), nodes=None, used=0, closed=0, closed_nodes=())
+    ran = PastAttempt(
+        job=JobId("job-1"),
+        name="sweep",
+        team=TeamName("arms"),
+        number=2,
+        cluster=HALL,
+        nodes=(NodeName("n4"), NodeName("n5")),
+        granted_s=NOW_S - 7_200,
+    )
+    past = PastFleet(at_s=NOW_S, clusters=(cloud, hall), running=1, waiting=4, attempts=(ran,), unread=5)
+    drawn = _drawn(past_fleet_panel(past))
+    assert any("1 on nodes, 4 waiting" in line for line in drawn)
+    assert any("5 more jobs of the archive" in line for line in drawn)
+    rows = [line.split() for line in drawn]
+    assert ["cloud", "not", "known", "0", "0"] in rows
+    assert ["hall", "9", "2", "3", *["paused", "by", "somebody;", "n[1-3]", "down:", "no", "power"]] in rows
+    assert ["job-1", "sweep", "arms", "2", "hall", "2.0", "h", "n[4-5]"] in rows

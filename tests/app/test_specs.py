@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.app.base.specs import chips_from, duration_from, limit_from, read_policy, read_spec, spec_from
+from mainspring.app.base.specs import (
+    chips_from,
+    duration_from,
+    limit_from,
+    read_policy,
+    read_spec,
+    spec_from,
+    time_from,
+)
 from mainspring.app.sdk.lab import job
 from mainspring.domain.errors import InvalidSpec, MainspringError, NotFound
 from mainspring.domain.job import Tier
@@ -149,6 +157,15 @@ def test_chip_counts_and_limits_read_as_people_write_them() -> None:
             chips_from([text])
     with pytest.raises(InvalidSpec, match="none"):
         limit_from("few")
+
+
+def test_time_from_reads_a_date_or_how_long_ago() -> None:
+    assert time_from("2026-11-25T12:00:00+02:00", now_s=0.0) == 1_795_600_800.0
+    assert time_from("2026-11-25T10:00:00Z", now_s=0.0) == 1_795_600_800.0
+    assert (time_from("2h", now_s=10_000.0), time_from("2h", now_s=10.0)) == (2_800.0, 0.0)
+    for text in ("yesterday", "2026-13-01", ""):
+        with pytest.raises(InvalidSpec, match="how long ago"):
+            time_from(text, now_s=0.0)
 
 
 def test_read_policy_keeps_the_defaults_of_what_it_leaves_out(tmp_path: Path) -> None:

@@ -192,6 +192,7 @@ def _look(world: World, caller: Caller) -> None:
     control.goodput_report(caller, since_s=recently_s, team=TeamName("feet"))
     control.goodput_report(caller, since_s=recently_s, cluster=ClusterName("west"))
     control.clusters(caller)
+    control.retention.fleet_at(caller, at_s=recently_s, limit=PAGE)
     questions.plans(caller, limit=PAGE)
     questions.verdicts(caller, limit=PAGE)
     people.teams(caller)

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
 
 from mainspring.control import LAB_ITSELF, Settings
+from mainspring.control.service.retention.sweeping import Keeping
 from mainspring.control.state.history import usage
 from mainspring.control.store.schema import allocations, array_ends, attempts, events, jobs, plans, tokens, whys
-from mainspring.domain.answers import JobHistory, NewHold, Submit, Sweep
-from mainspring.domain.errors import MainspringError, NotFound
-from mainspring.domain.ids import JobId, TeamName
-from mainspring.domain.job import LAB
+from mainspring.domain.answers import JobHistory, NewHold, NewSize, Submit, Sweep
+from mainspring.domain.errors import MainspringError, NotFound, Unavailable
+from mainspring.domain.ids import ClusterName, JobId, RoleName, TeamName
+from mainspring.domain.job import LAB, Code
 from mainspring.domain.life import JobState, Retention
+from mainspring.domain.ports import Engine
 from mainspring.domain.team import Team, TeamRole
+from mainspring.engines.common.forwarding import CallResult, EngineCall, ForwardingEngine, perform
 
 if TYPE_CHECKING:
     from tests.control.conftest import World
 
 DAY_S = 86_400.0
+WEST = ClusterName("west")
 WEEK = Settings(keep=Retention(days=7))
 
 
@@ -60,7 +66,7 @@ def _accounts(world: World) -> tuple[Mapping[Any, float], ...]:
 
 def _sweep(world: World) -> Sweep:
     world.tick(2)
-    return replace(world.control.retention.sweep(at_once=True), plans=0, events=0, tokens=0)
+    return replace(world.control.retention.sweep(at_once=True), plans=0, events=0, tokens=0, snapshots=0)
 
 
 def test_job_that_left_the_store_has_the_same_history_and_counts_as_before(lab: World) -> None:
@@ -174,3 +180,75 @@ def test_plans_and_events_of_no_job_and_tokens_go_when_they_are_old(lab: World) 
     with lab.control.store.read() as connection:
         assert connection.execute(sa.select(sa.func.max(plans.c.number))).scalar_one() > number
     assert lab.control.people.audit(newest=True)[-1].action == "submit a job"
+
+
+def test_code_that_no_job_names_goes_when_it_was_not_submitted_for_long(lab: World) -> None:
+    """Of a job that waits, one in the store, one that left it, none at all; two were stored, or submitted, of late."""
+    known, gone, stray, fresh, again = (Code(tree=f"blake3:{letter * 64}") for letter in "abcde")
+    waits, left = lab.submit(lab.spec("waits", code=known)), lab.submit(lab.spec("left", code=gone), count=2)
+    lab.control.steering.pause(waits, NewHold())
+    lab.tick()
+    _finish(lab, left, JobId(f"{left[:-1]}1"))
+    for code in (known, gone, stray, fresh, again):
+        _stored(lab, code.key)
+    for days, young in ((20.0, fresh.key), (1.0, again.again_key)):
+        lab.clock.advance(days * DAY_S)
+        _stored(lab, young)
+    kept = {code.key for code in (known, fresh, again)}
+    assert not lab.control.retention.collect(dry_run=True).snapshots, "young, all of them"
+    lab.clock.advance(12 * DAY_S)
+    assert lab.control.retention.collect(dry_run=True).snapshot_keys == (stray.key,), (
+        "a job in the store names the other"
+    )
+    assert _sweep(lab).jobs == 1
+    assert lab.control.retention.collect().snapshots == 1, "with the last job of its array"
+    assert {f"code/{path.name}" for path in (lab.objects / "code").iterdir()} == kept | {again.again_key}
+    lab.clock.advance(25 * DAY_S)
+    assert lab.control.retention.collect().snapshots == 2
+    assert [path.name for path in (lab.objects / "code").iterdir()] == [Path(known.key).name]
+
+
+def _stored(world: World, key: str) -> None:
+    """Stores something at the lab's own time."""
+    path = world.objects / key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"code")
+    os.utime(path, (world.clock.now_s(), world.clock.now_s()))
+
+
+class _Remembering(ForwardingEngine):
+    """An engine with three old allocations; notes what it was asked to forget, and may not answer."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.left, self.answers = engine, 3, True
+        self.noted: list[EngineCall] = []
+
+    def _forward(self, call: EngineCall) -> CallResult:
+        if call.call != "forget_ended":
+            return perform(self.engine, call)
+        if not self.answers:
+            raise Unavailable("forget allocations")
+        self.noted.append(call)
+        before, self.left = self.left, max(0, self.left - call.limit)
+        return before
+
+
+def test_engines_forget_what_ended_long_ago_but_for_what_lives_or_is_held(lab: World) -> None:
+    keep = Retention(days=7, log_days=30)
+    job = lab.submit(lab.spec("elastic", replicas=3, replicas_min=1))
+    lab.run(job)
+    lab.control.steering.resize(job, NewSize(role=RoleName("role-0"), least=1, most=1))
+    lab.tick(4)
+    west = _Remembering(lab.west)
+    keeping = Keeping(lab.control.store, lab.clock, f"file://{lab.objects}", Settings(keep=keep), {WEST: west})
+    lab.clock.advance(31 * DAY_S)
+    told = keeping.collect(dry_run=True)
+    assert (told.allocations, told.silent, west.left) == (3, (), 3)
+    assert (keeping.collect().allocations, keeping.collect().allocations) == (3, 0)
+    with lab.control.store.read() as connection:
+        gone = connection.execute(sa.select(allocations.c.id).where(allocations.c.state == "gone")).scalars().all()
+    assert gone
+    assert {call.kept for call in west.noted} == {tuple(sorted(gone))}
+    assert {call.ended_before_s for call in west.noted} == {lab.clock.now_s() - 30 * DAY_S}
+    west.answers = False
+    assert keeping.collect().silent == (WEST,)

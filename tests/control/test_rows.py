@@ -11,12 +11,11 @@ import pytest
 import sqlalchemy as sa
 
 from mainspring.control import Store, open_store
+from mainspring.control.store.holdings import ALLOCATION_ROWS, AllocationRecord
 from mainspring.control.store.rows import RowMapping
 from mainspring.control.store.schema import (
-    ALLOCATION_ROWS,
     ATTEMPT_ROWS,
     JOB_ROWS,
-    AllocationRecord,
     AttemptRecord,
     JobRecord,
     allocations,
@@ -28,7 +27,7 @@ from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, T
 from mainspring.domain.life import AllocationState, AttemptState, JobState
 
 READ_APART = {
-    JobRecord: {"spec", "submit_key"},
+    JobRecord: {"spec", "submit_key", "code"},
     AttemptRecord: {"ranks", "at_risk", "counted"},
     AllocationRecord: {"part", "chips", "released"},
 }

@@ -10,7 +10,7 @@ import pytest
 from mainspring.domain.errors import InvalidMessage
 from mainspring.domain.fleet import AllocationPhase
 from mainspring.domain.ids import AllocationId, NodeName
-from mainspring.domain.ports import Engine
+from mainspring.domain.ports import Engine, Forgetting
 from mainspring.engines.common.forwarding import CALLS, CallResult, EngineCall, ForwardingEngine, perform
 from mainspring.testing import FakeClock, FakeEngine
 
@@ -34,9 +34,10 @@ class Noting(ForwardingEngine):
 
 def test_the_calls_are_those_of_the_port() -> None:
     named = {name for name, member in vars(Engine).items() if inspect.isfunction(member) and not name.startswith("_")}
-    assert set(CALLS) == named
+    assert set(CALLS) == named | {"forget_ended"}
     for name in CALLS:
-        assert inspect.signature(getattr(Engine, name)) == inspect.signature(getattr(ForwardingEngine, name))
+        port = Engine if name in named else Forgetting
+        assert inspect.signature(getattr(port, name)) == inspect.signature(getattr(ForwardingEngine, name))
 
 
 def test_every_call_arrives_as_it_was_made_and_its_answer_comes_back() -> None:
@@ -55,6 +56,7 @@ def test_every_call_arrives_as_it_was_made_and_its_answer_comes_back() -> None:
     assert engine.inventory() == inner.inventory()
     engine.stop(NAME, grace_s=0.0)
     assert engine.observe()[0].phase is AllocationPhase.ENDED
+    assert engine.forget_ended(ended_before_s=clock.now_s(), kept=(), limit=9) == 0, "of an engine that cannot"
     assert {call.call for call in engine.noted} == set(CALLS)
     assert [call.about for call in engine.noted if call.call in ("launch", "stop", "logs")] == [NAME] * 3
 

@@ -135,7 +135,7 @@ class Control:
     @property
     def retention(self) -> Keeping:
         """Returns what is kept of what is over, and where the rest went."""
-        return Keeping(self.store, self.clock, self._access.objects_url, self.settings)
+        return Keeping(self.store, self.clock, self._access.objects_url, self.settings, self._engines)
 
     @property
     def pauses(self) -> Pauses:

@@ -29,6 +29,7 @@ ENVIRONMENT_MAX = 256
 SECRETS_MAX = 16  # Of a job: at their longest, half of what Linux lets a program start with.
 FILE_SUFFIX = "_FILE"  # Of the variable that tells where a secret lies as a file.
 CODE_SCHEME = "blake3:"  # What content ids of code begin with.
+CODE_FOLDER = "code"  # Of an object store: archived trees, and when each was last submitted again.
 MAIN = RoleName("main")  # The role of a simple job.
 LAB = TeamName("lab")  # The root of the tenant tree until somebody names teams.
 NO_TEAM, NO_CLUSTER, NO_NODE = TeamName(""), ClusterName(""), NodeName("")
@@ -250,7 +251,16 @@ class Code:
     @property
     def key(self) -> str:
         """Returns where an object store keeps the archived tree, "" for none."""
-        return f"code/{self.tree.removeprefix(CODE_SCHEME)}.tar.gz" if self.tree else ""
+        return f"{self._stem}.tar.gz" if self.tree else ""
+
+    @property
+    def again_key(self) -> str:
+        """Returns what is written there whenever a tree that is there already is submitted: its age tells when."""
+        return f"{self._stem}.again"
+
+    @property
+    def _stem(self) -> str:
+        return f"{CODE_FOLDER}/{self.tree.removeprefix(CODE_SCHEME)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,10 +133,14 @@ class Retention:
         days: Since they ended, jobs with their attempts and events are in the store; since they were made, plans and
             events of no job; since they ended, tokens.
         jobs: The most jobs that have ended which are in the store, the newest.
+        log_days: Since they ended, what engines have of allocations: what ranks wrote, and how they ended.
+        code_days: Since they were last submitted, snapshots of code that no job in the store runs or has run.
     """
 
     days: int = 90
     jobs: int = 1_000_000
+    log_days: int = 90
+    code_days: int = 30
 
     def __post_init__(self) -> None:
         """Checks the ranges.
@@ -147,6 +151,8 @@ class Retention:
         for name, value, least, most in (
             ("days", self.days, DAYS_MIN, DAYS_MAX),
             ("jobs", self.jobs, 0, JOBS_MAX),
+            ("log_days", self.log_days, DAYS_MIN, DAYS_MAX),
+            ("code_days", self.code_days, DAYS_MIN, DAYS_MAX),
         ):
             if not least <= value <= most:
                 raise InvalidSpec(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder, LogChunk
@@ -125,4 +125,28 @@ class Engine(Protocol):
         Raises:
             NotFound: No such node.
             Conflict: The cordon belongs to another owner.
+        """
+
+
+@runtime_checkable
+class Forgetting(Protocol):
+    """What an engine can do that remembers allocations by itself: let go of those that ended long ago."""
+
+    def forget_ended(self, *, ended_before_s: float, kept: tuple[AllocationId, ...], limit: int) -> int:
+        """Removes what is left of allocations that ended before a time: what was known of them, and what ranks wrote.
+
+        Blocks, and may be repeated. Each is forgotten whole or not at all, and its id is then one that nobody ever
+        launched; what a call that was cut short has left of it is no allocation, and goes with the next call. What has
+        not ended, or is not known to have, is never touched.
+
+        Args:
+            ended_before_s: By the clock of the engine, in seconds since the Unix epoch.
+            kept: Allocations that stay, however long ago they ended.
+            limit: The most to remove; 0 removes nothing.
+
+        Returns:
+            How many there are, before any is removed.
+
+        Raises:
+            Unavailable: The cluster does not answer within the adapter's own bound; some may be gone.
         """

@@ -97,7 +97,8 @@ def snapshot_code(folder: Path, store: ObjectStore) -> TakenCode:
         commit=(commit or "").strip(),
         dirty=bool(status and status.strip()),
     )
-    store.put_if_absent(code.key, archive)
+    if not store.put_if_absent(code.key, archive):
+        store.put(code.again_key, b"again")  # It may be that no job names it any more; it is not to go just now.
     return TakenCode(code=code, root=root, files=len(files), size_bytes=len(archive), left_out=left_out)
 
 

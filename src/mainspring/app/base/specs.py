@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ Parsed = TypeVar("Parsed")
 SPEC_BYTES_MAX = 1 << 20
 OPTION_FORM = "CHIP[:CHIPS][@SPEED]"
 DURATION_FORM = "SECONDS, or a number with s, m, h or d, such as 90m"
+TIME_FORM = "a date and time such as 2026-11-25T14:30, or how long ago: 90m, 2h, 7d"
 NONE_WORD = "none"  # Takes a limit away.
 _SHORTHAND = ("command", "options", "environment", "secrets", "secret_files", "spares")
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -149,6 +151,26 @@ def duration_from(text: str) -> float:
     except ValueError as error:
         raise InvalidSpec("read a duration", got=repr(text), wanted=DURATION_FORM) from error
     return seconds
+
+
+def time_from(text: str, *, now_s: float) -> float:
+    """Returns the time that was typed, in seconds since the Unix epoch: a date and time, or how long ago.
+
+    Args:
+        text: By ISO 8601, on this machine's clock where it names no zone; or a duration.
+        now_s: What is long ago is before this.
+
+    Raises:
+        InvalidSpec: It is neither.
+    """
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        pass
+    try:
+        return max(0.0, now_s - duration_from(text))
+    except InvalidSpec as error:
+        raise InvalidSpec("read a time", got=repr(text), wanted=TIME_FORM) from error
 
 
 def limit_from(text: str) -> float | None:

@@ -352,9 +352,3 @@ def stop(
         states = ", ".join(f"{count} {state}" for state, count in view.array.states.items())
         told = f"The array from {view.array.first} on: {states}."
     render.show(view, as_json=as_json, look=lambda: told)
-
-
-def fleet(context: LabContext, as_json: Json = False) -> None:
-    """List clusters, chips and prices, and what is in use."""
-    clusters = context.obj.fleet()
-    render.show(clusters, as_json=as_json, look=lambda: render.fleet_table(clusters, now_s=time.time()))

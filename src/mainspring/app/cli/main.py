@@ -33,7 +33,7 @@ from mainspring.domain.errors import (
 _OWN = [name for name, found in vars(jobs).items() if isfunction(found) and found.__module__ == jobs.__name__]
 VERBS = {
     **{name: name for name in ("demo", "simulate", "plan", "goodput")},
-    **dict.fromkeys(("history", "gc"), "history"),
+    **dict.fromkeys(("fleet", "history", "gc"), "history"),
     "audit": "people.audit",
     **dict.fromkeys(("login", "logout", "whoami"), "people.login"),
     **{name: "jobs" for name in _OWN if not name.startswith("_")},

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from mainspring.lazy import names_of
 
 if TYPE_CHECKING:
-    from mainspring.app.render.clusters import held_table
+    from mainspring.app.render.clusters import held_table, past_fleet_panel
     from mainspring.app.render.events import event_line
     from mainspring.app.render.goodput import goodput_table, report_panel
     from mainspring.app.render.jobs import job_panel

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mainspring.app.render.tables import Listing, ago, clock_text, facts_grid, framed, hold_text
 from mainspring.app.sdk.clusters import ClusterShown
-from mainspring.domain.answers import ClusterView, HeldView, NodeView
+from mainspring.domain.answers import ClusterView, HeldView, NodeView, PastCluster, PastFleet
 from mainspring.domain.fleet import Inventory, Node, NodeCondition
 from mainspring.engines.common.hostlist import compress_hosts
 from mainspring.engines.common.kind import CheckResult, Finding
@@ -65,6 +66,35 @@ def held_table(held: Sequence[HeldView], *, now_s: float) -> RenderableType:
             one.allocation, one.cluster, one.job or "-", state, compress_hosts(one.nodes), seen, one.settled_by
         )
     return made
+
+
+def past_fleet_panel(past: PastFleet) -> RenderableType:
+    """Returns the fleet at a time: one row a cluster, and one an attempt that held nodes of it."""
+    facts = {"jobs": f"{past.running} on nodes, {past.waiting} waiting"}
+    if past.unread:
+        facts["not read"] = f"{past.unread} more jobs of the archive, which had not ended"
+    at = datetime.fromtimestamp(past.at_s).astimezone()
+    said: list[RenderableType] = [framed(facts_grid(facts), f"The fleet at {at.isoformat(' ', timespec='seconds')}")]
+    clusters = Listing("CLUSTER", ">NODES", ">IN USE", ">CLOSED", "~NOTE")
+    for one in past.clusters:
+        nodes = "not known" if one.nodes is None else str(one.nodes)
+        clusters.add_row(one.cluster, nodes, str(one.used), str(one.closed), "; ".join(_closed(one)))
+    attempts = Listing("JOB", "NAME", "?TEAM", "?>ATTEMPT", "CLUSTER", "?>SINCE", "~NODES")
+    for each in past.attempts:
+        where = (each.cluster, ago(past.at_s - each.granted_s), compress_hosts(each.nodes))
+        attempts.add_row(each.job, each.name, each.team, str(each.number), *where)
+    return Group(*said, *(table for table in (clusters, attempts) if table.rows))
+
+
+def _closed(cluster: PastCluster) -> Iterator[str]:
+    """Yields what kept work from a cluster, and from its nodes, those closed for one reason together."""
+    if cluster.hold is not None:
+        yield f"{'draining' if cluster.hold.drain else 'paused'} by {cluster.hold.by or 'somebody'}"
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for node in cluster.closed_nodes:
+        alike.setdefault((node.condition.value, node.by, node.reason), []).append(node.node)
+    for (condition, by, reason), nodes in alike.items():
+        yield f"{compress_hosts(nodes)} {condition}{f' by {by}' if by else ''}{f': {reason}' if reason else ''}"
 
 
 def clusters_table(clusters: Sequence[ClusterShown], *, now_s: float) -> RenderableType:

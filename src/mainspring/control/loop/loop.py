@@ -159,6 +159,7 @@ class Loop:
             yield Step.OBSERVED
         with leadership.write() as connection:
             self._writers.settling.settle(connection, seen, now_s, led_since_s=leadership.since_s)
+            self._fleet.note(connection, now_s)
             if leadership.shared:
                 self._fleet.keep(connection, now_s)
             count_ended(connection, limit=_COUNTED_MAX)

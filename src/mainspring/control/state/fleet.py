@@ -6,19 +6,21 @@ Where controllers share a store, the one that leads keeps its view there, and th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import final
 
 import sqlalchemy as sa
 
+from mainspring.control.store.records import chunks
 from mainspring.control.store.rows import RowMapping, read_text, text_of
-from mainspring.control.store.schema import fleet, holds
+from mainspring.control.store.schema import fleet, holds, node_states
 from mainspring.domain.fleet import Inventory, Node, NodeCondition, NodeRef
 from mainspring.domain.ids import ClusterName, NodeName, TeamName
 from mainspring.domain.job import Hold
 
+OWNER_KEPT = 255  # Letters of who closed a node, and why.
 KEPT_S = 5.0  # How old the time may be at which followers see that a cluster answered.
 _MARKS = sa.select(fleet.c.cluster, fleet.c.told_s, fleet.c.answering, fleet.c.seen_s)
 
@@ -38,6 +40,14 @@ class ClusterSeen:
     seen_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NodeStates:
+    """The inventory from which the states of a cluster's nodes were written last, and these: condition and owner."""
+
+    inventory: Inventory
+    states: Mapping[NodeName, tuple[str, str]]
+
+
 class FleetView:
     """The last inventory of each cluster that ever answered. Used by many threads."""
 
@@ -47,6 +57,8 @@ class FleetView:
         self._version = 0
         self._kept: dict[ClusterName, ClusterSeen] = {}  # As the store has it, by the thread of the loop alone.
         self._told_s: dict[ClusterName, float] = {}
+        self._states: dict[ClusterName, _NodeStates] = {}
+        self._asked: Collection[ClusterName] | None = None
 
     def answered(self, inventory: Inventory, *, now_s: float) -> None:
         """Keeps an answer.
@@ -92,7 +104,31 @@ class FleetView:
             known = {name: seen for name, seen in self._seen.items() if name in clusters}
             self._version += len(known) < len(self._seen)
             self._seen = known
-        self._kept, self._told_s = {}, {}
+        self._kept, self._told_s, self._states, self._asked = {}, {}, {}, clusters
+
+    def note(self, connection: sa.Connection, now_s: float) -> None:
+        """Writes which nodes came, changed and went since the last time; a node that only gives another reason has not.
+
+        Slots are no nodes, and come and go with the queue of their cluster: of a delegated one nothing is written.
+
+        Args:
+            connection: From `Store.write`, of the leader; where that fails, `lead` is to be called again.
+        """
+        if self._asked is not None:
+            gone = (node_states.c.until_s.is_(None), node_states.c.cluster.not_in(sorted(self._asked)))
+            connection.execute(sa.update(node_states).where(*gone).values(until_s=now_s))
+            self._asked = None
+        for name, seen in self.seen().items():
+            noted = self._states.get(name)
+            if noted is None or noted.inventory is not seen.inventory:
+                before = _open_states(connection, name) if noted is None else noted.states
+                told = () if seen.inventory.delegated else seen.inventory.nodes
+                states = {node.name: (node.condition.value, node.condition_owner[:OWNER_KEPT]) for node in told}
+                ended = [node for node, state in before.items() if states.get(node) != state]
+                begun = [node for node in told if before.get(node.name) != states[node.name]]
+                _end_states(connection, name, ended, now_s)
+                _begin_states(connection, name, begun, now_s)
+                self._states[name] = _NodeStates(inventory=seen.inventory, states=states)
 
     def keep(self, connection: sa.Connection, now_s: float) -> None:
         """Writes what has changed: inventories as they do, and every few seconds that a cluster answered.
@@ -139,6 +175,37 @@ class FleetView:
             )
             self._version += not (same and len(seen) == len(before))
             self._seen = seen
+
+
+# ---------------------------------------------------------------- states of nodes
+
+
+def _open_states(connection: sa.Connection, cluster: ClusterName) -> Mapping[NodeName, tuple[str, str]]:
+    now = (node_states.c.until_s.is_(None), node_states.c.cluster == cluster)
+    query = sa.select(node_states.c.node, node_states.c.condition, node_states.c.owner).where(*now)
+    return {NodeName(row.node): (row.condition, row.owner) for row in connection.execute(query)}
+
+
+def _end_states(connection: sa.Connection, cluster: ClusterName, ended: Sequence[NodeName], now_s: float) -> None:
+    now = (node_states.c.until_s.is_(None), node_states.c.cluster == cluster)
+    for some in chunks(ended):
+        connection.execute(sa.update(node_states).where(*now, node_states.c.node.in_(some)).values(until_s=now_s))
+
+
+def _begin_states(connection: sa.Connection, cluster: ClusterName, begun: Sequence[Node], now_s: float) -> None:
+    rows = [
+        {
+            "cluster": cluster,
+            "node": node.name,
+            "condition": node.condition.value,
+            "owner": node.condition_owner[:OWNER_KEPT],
+            "reason": node.condition_reason[:OWNER_KEPT],
+            "since_s": now_s,
+        }
+        for node in begun
+    ]
+    if rows:
+        connection.execute(sa.insert(node_states), rows)
 
 
 # ---------------------------------------------------------------- holds

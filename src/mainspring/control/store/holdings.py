@@ -13,10 +13,10 @@ from functools import lru_cache
 import sqlalchemy as sa
 
 from mainspring.control.store.records import chunks, read_text
-from mainspring.control.store.schema import ALLOCATION_ROWS, allocations
-from mainspring.control.store.schema import AllocationRecord as AllocationRecord
+from mainspring.control.store.rows import RowMapping
+from mainspring.control.store.schema import allocations
 from mainspring.domain.errors import NotFound
-from mainspring.domain.ids import AllocationId, AttemptId, NodeName, RoleName
+from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
 from mainspring.domain.job import JobSpec, Option, Overrides, Role
 from mainspring.domain.life import AllocationState, ended
 from mainspring.domain.plan import Grant
@@ -25,6 +25,38 @@ ALLOCATION_LIVE = tuple(state.value for state in AllocationState if not ended(st
 PARTS_KEPT = 8_192  # Texts read once: the parts of a few of the largest attempts.
 KEPT = (AllocationState.GRANTED, AllocationState.LAUNCHED)  # Those that are meant to go on.
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationRecord:
+    """One allocation, but for its part of the grants, which is read apart because it never changes.
+
+    `place` counts the attempt's allocations, `agent_first` and `rank_first` are numbers in the attempt. `came_s` is
+    when the last of its agents came, `ended_s` until when it is counted, None while it is; `lost` tells that an agent
+    of it ended otherwise than well. `queued` is what it waits for in its cluster's own queue, "" once it has left that,
+    None when it never was there; `hosts` names the machines behind its nodes, where its cluster chose them, () where
+    those are its nodes.
+    """
+
+    id: AllocationId
+    attempt: AttemptId
+    place: int
+    cluster: ClusterName
+    state: AllocationState
+    launched_s: float | None
+    stopped_s: float | None
+    agent_first: int
+    rank_first: int
+    nodes: int
+    dollars_per_hour: float
+    granted_s: float
+    came_s: float | None
+    ended_s: float | None
+    lost: bool
+    queued: str | None
+    hosts: tuple[str, ...]
+
+
+ALLOCATION_ROWS = RowMapping(AllocationRecord, allocations)
 _IN_ORDER = (allocations.c.attempt_id, allocations.c.place)
 _LIVE = ALLOCATION_ROWS.select.where(allocations.c.state.in_(ALLOCATION_LIVE)).order_by(*_IN_ORDER)
 

@@ -185,11 +185,11 @@ class StateWriter:
             place = (ids[0], 0, len(ids)) if many else (None, None, None)
             own = {"id": ids[0]} | dict(zip(("array", "array_index", "array_count"), place, strict=True))
             one = JOB_ROWS.row(alike(JobRecord, submit.spec, submit) | known | own)
-            one |= {"spec": spec, "submit_key": submit.key or None}
+            one |= {"spec": spec, "submit_key": submit.key or None, "code": submit.spec.code.tree or None}
             rows.append(one | {"name": member_name(submit.spec.name, 0)} if many else one)
             for index, job in enumerate(ids[1:], 1):
                 other = {"id": job, "array_index": index, "name": member_name(submit.spec.name, index)}
-                rows.append(one | other | {"spec": "", "submit_key": None})
+                rows.append(one | other | {"spec": "", "submit_key": None, "code": None})
         self.connection.execute(sa.insert(jobs), rows)
         tallies.begin(self.connection, owner, rows)
         told = [JobSubmittedEvent(name=str(row["name"]), team=TeamName(str(row["team"]))) for row in rows]

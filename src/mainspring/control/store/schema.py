@@ -28,14 +28,15 @@ from sqlalchemy import (
 
 from mainspring.control.store.rows import RowMapping
 from mainspring.domain.goodput import TimeUse
-from mainspring.domain.ids import SECRET_NAME_LENGTH_MAX, AllocationId, AttemptId, ClusterName, JobId, TeamName
+from mainspring.domain.ids import SECRET_NAME_LENGTH_MAX, AttemptId, ClusterName, JobId, TeamName
 from mainspring.domain.job import Overrides
-from mainspring.domain.life import AllocationState, AttemptState, JobState, ended
+from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.wire import Detail
 
 ID_LENGTH_MAX = 63
 REASON_LENGTH_MAX = 4_096
 KEY_LENGTH_MAX = 255
+CODE_LENGTH_MAX = 80  # The name of a hash, and its 64 digits.
 CHIPS_LENGTH_MAX = 1_024  # A few types, of names and counts.
 
 metadata = MetaData()
@@ -56,6 +57,7 @@ def _id(name: str = "id", *, primary_key: bool = False, nullable: bool = False) 
 
 # Literal, and the same in an index and in queries: databases use an index of some rows only where a query says so.
 LIVE = text("state IN ('queued', 'starting', 'running', 'stopping')")
+CODED = text("code IS NOT NULL")
 EVIDENCE = text("kind IN ('node_blamed', 'node_cleared')")
 
 jobs = Table(
@@ -79,6 +81,7 @@ jobs = Table(
     Column("array_count", Integer, nullable=True),
     Column("owner", _word(ID_LENGTH_MAX), nullable=False, default=""),  # Who submitted it.
     Column("overrides", Text, nullable=True),  # What was said of it since; NULL for nothing.
+    Column("code", _word(CODE_LENGTH_MAX), nullable=True),  # The tree that it runs, beside its spec; NULL for none.
     UniqueConstraint("team", "submit_key", name="jobs_team_submit_key"),
     Index("jobs_array", "array_id", "array_index"),
     Index("jobs_array_live", "array_id", "state", sqlite_where=LIVE, postgresql_where=LIVE),
@@ -86,7 +89,8 @@ jobs = Table(
     Index("jobs_name", "name", "ordinal"),
     Index("jobs_team", "team", "state", "ordinal"),
     Index("jobs_owner", "owner", "team", "state", "ordinal"),
-    Index("jobs_ended", "ended_s"),
+    Index("jobs_ended", "ended_s", "submitted_s"),
+    Index("jobs_code", "code", sqlite_where=CODED, postgresql_where=CODED),
 )
 
 attempts = Table(
@@ -118,7 +122,7 @@ attempts = Table(
     Column("counted", Boolean, nullable=False, default=False),  # Whether accounts have it: it has ended.
     UniqueConstraint("job_id", "number", name="attempts_job_number"),
     Index("attempts_state", "state"),
-    Index("attempts_ended", "ended_s"),
+    Index("attempts_ended", "ended_s", "granted_s"),
     Index("attempts_granted", "granted_s"),
 )
 # Of what has not ended, and of what was not counted yet.
@@ -359,6 +363,7 @@ archived = Table(
     _id("team"),
     Column("state", _word(16), nullable=False),
     Column("submitted_s", Double, nullable=False),
+    Column("ended_s", Double, nullable=False, default=0.0),  # At the latest, of one archived by an older release.
     Column("archive", BigInteger, ForeignKey("archives.number"), nullable=False),
     Column("offset", BigInteger, nullable=False),
     Column("bytes", Integer, nullable=False),
@@ -385,6 +390,20 @@ fleet = Table(
     Column("told_s", Double, nullable=False),  # When the inventory last changed.
     Column("answering", Boolean, nullable=False),
     Column("seen_s", Double, nullable=False),
+)
+
+node_states = Table(
+    "node_states",  # Each state that a node was in, as its engine told it, but for slots; None until it was another.
+    metadata,
+    Column("ordinal", _COUNTER, primary_key=True, autoincrement=True),
+    _id("cluster"),
+    _id("node"),
+    Column("condition", _word(16), nullable=False),
+    Column("owner", _word(255), nullable=False),
+    Column("reason", _word(255), nullable=False),
+    Column("since_s", Double, nullable=False),
+    Column("until_s", Double, nullable=True),
+    Index("node_states_until", "until_s", "since_s"),
 )
 
 leases = Table(
@@ -458,36 +477,5 @@ class AttemptRecord:
     seconds_before: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocationRecord:
-    """One allocation, but for its part of the grants, which is read apart because it never changes.
-
-    `place` counts the attempt's allocations, `agent_first` and `rank_first` are numbers in the attempt. `came_s` is
-    when the last of its agents came, `ended_s` until when it is counted, None while it is; `lost` tells that an agent
-    of it ended otherwise than well. `queued` is what it waits for in its cluster's own queue, "" once it has left that,
-    None when it never was there; `hosts` names the machines behind its nodes, where its cluster chose them, () where
-    those are its nodes.
-    """
-
-    id: AllocationId
-    attempt: AttemptId
-    place: int
-    cluster: ClusterName
-    state: AllocationState
-    launched_s: float | None
-    stopped_s: float | None
-    agent_first: int
-    rank_first: int
-    nodes: int
-    dollars_per_hour: float
-    granted_s: float
-    came_s: float | None
-    ended_s: float | None
-    lost: bool
-    queued: str | None
-    hosts: tuple[str, ...]
-
-
 JOB_ROWS = RowMapping(JobRecord, jobs)
 ATTEMPT_ROWS = RowMapping(AttemptRecord, attempts)
-ALLOCATION_ROWS = RowMapping(AllocationRecord, allocations)

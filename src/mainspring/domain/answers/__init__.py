@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mainspring.domain.answers.arrivals import ArrivalView, RecordingClaim, Standing
     from mainspring.domain.answers.clusters import ClusterView, NodeView, TeamUse, TeamView
     from mainspring.domain.answers.health import Health, HealthCheck, HealthStatus
-    from mainspring.domain.answers.history import JobHistory, Sweep
+    from mainspring.domain.answers.history import ClosedNode, JobHistory, PastAttempt, PastCluster, PastFleet, Sweep
     from mainspring.domain.answers.jobs import (
         BATCH_MAX,
         ArrayView,

@@ -213,6 +213,17 @@ class LabCalls:
     def fleet(self) -> tuple[answers.ClusterView, ...]:
         """Lists every cluster that ever answered."""
 
+    @route("GET", "/fleet", handler="retention.fleet_at", operation="fleet_at", patient=True)
+    def fleet_at(
+        self, *, at_s: Annotated[float, Query(alias="at", ge=0, allow_inf_nan=False)], limit: Limit = LIST_MAX
+    ) -> answers.PastFleet:
+        """Shows the fleet at a time: which jobs ran where, how many waited, which nodes there were, and were closed.
+
+        Args:
+            at_s: The time, in seconds since the Unix epoch.
+            limit: At most so many attempts, and closed nodes of each cluster.
+        """
+
     @route("GET", "/clusters/{cluster}/nodes", handler="questions.nodes", operation="list_nodes")
     def nodes(self, cluster: str, *, after: Named = None, limit: Limit = LIST_MAX) -> tuple[answers.NodeView, ...]:
         """Lists the nodes of a cluster, or its slots, in order of name.

@@ -1,4 +1,4 @@
-"""Proxies of engines: the seven calls of the port as one value, to be sent, delayed or failed in one place."""
+"""Proxies of engines: the calls of both ports as one value, to be sent, delayed or failed in one place."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from mainspring.domain.codec import message
 from mainspring.domain.errors import InvalidMessage
 from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder, LogChunk
 from mainspring.domain.ids import AllocationId, NodeName
-from mainspring.domain.ports import Engine
+from mainspring.domain.ports import Engine, Forgetting
 
 _NO_ALLOCATION, _NO_NODE = AllocationId(""), NodeName("")
-CallResult = Inventory | tuple[AllocationSeen, ...] | LogChunk | None
+CallResult = Inventory | tuple[AllocationSeen, ...] | LogChunk | int | None
 
 
 @message("FarCall")
@@ -31,6 +31,8 @@ class EngineCall:
     node: NodeName = _NO_NODE
     owner: str = ""
     reason: str = ""
+    ended_before_s: float = 0.0
+    kept: tuple[AllocationId, ...] = ()
 
     @property
     def about(self) -> AllocationId:
@@ -46,6 +48,11 @@ _CALLS: Mapping[str, Callable[[Engine, Any], CallResult]] = {
     "logs": lambda engine, call: engine.logs(call.allocation, rank=call.rank, since=call.since, limit=call.limit),
     "cordon": lambda engine, call: engine.cordon(call.node, owner=call.owner, reason=call.reason),
     "uncordon": lambda engine, call: engine.uncordon(call.node, owner=call.owner),
+    "forget_ended": lambda engine, call: (
+        engine.forget_ended(ended_before_s=call.ended_before_s, kept=call.kept, limit=call.limit)
+        if isinstance(engine, Forgetting)
+        else 0
+    ),
 }
 CALLS = tuple(_CALLS)
 
@@ -54,13 +61,13 @@ def perform(engine: Engine, call: EngineCall) -> CallResult:
     """Returns what an engine answers to a call.
 
     Raises:
-        InvalidMessage: It is none of the seven, or a launch without an order.
+        InvalidMessage: It is none of these, or a launch without an order.
     """
     if call.call not in _CALLS or (call.call == "launch" and call.order is None):
         raise InvalidMessage(
             "serve an engine",
             got=f"{call.call[:80]} {'with an' if call.order else 'without'} order",
-            wanted="one of the seven calls",
+            wanted=f"one of {', '.join(CALLS)}",
         )
     return _CALLS[call.call](engine, call)
 
@@ -101,3 +108,8 @@ class ForwardingEngine(ABC):
     def uncordon(self, node: NodeName, *, owner: str) -> None:
         """Takes back our own cordon; see `Engine.uncordon`."""
         self._forward(EngineCall(call="uncordon", node=node, owner=owner))
+
+    def forget_ended(self, *, ended_before_s: float, kept: tuple[AllocationId, ...], limit: int) -> int:
+        """Removes what is left of old allocations, where the engine can; see `Forgetting.forget_ended`."""
+        call = EngineCall(call="forget_ended", ended_before_s=ended_before_s, kept=kept, limit=limit)
+        return cast(int, self._forward(call))

@@ -109,7 +109,7 @@ class NonBlockingEngine(ForwardingEngine):
             case "launch" | "stop":
                 self._turns.do(BackgroundCall(call=call, run=partial(self._act, call)))
                 return None
-            case "logs":
+            case "logs" | "forget_ended":
                 return perform(self._engine, call)
             case _:
                 try:

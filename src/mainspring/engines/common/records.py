@@ -6,6 +6,7 @@
 <root>/<allocation>/launched.json       its processes; the moment this file is there, the launch has happened
 <root>/<allocation>/stop.json           somebody asked it to end
 <root>/<allocation>/ended.json          everything is over
+<root>/.gone-<allocation>/              what is left of one that is forgotten
 <root>/<allocation>/node-<i>/           an agent's own folder: order.json, grace, agent.log, exit.json, rank-<rank>.log;
                                         once all is over, only output and last words stay
 """
@@ -17,8 +18,8 @@ import fcntl
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -28,6 +29,7 @@ from mainspring.domain.errors import Conflict, DamagedData, InvalidMessage, Stor
 from mainspring.domain.ids import NO_JOB, AllocationId, JobId, NodeName, checked_name
 from mainspring.engines.common.processes import Process
 
+GONE = ".gone-"
 LOCK_WAIT_S = 10.0  # A launch of 100 nodes holds the lock for about a second.
 _LOCK_POLL_S = 0.005
 
@@ -67,6 +69,13 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndedAt:
+    """When an allocation ended: what there is in common of how engines write that down."""
+
+    ended_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cordon:
     """Who keeps new allocations off a node, and why."""
 
@@ -101,11 +110,11 @@ class Records:
         return self.root / checked_name(allocation, "allocation")
 
     def allocations(self) -> tuple[AllocationId, ...]:
-        """Returns every id ever claimed, in order."""
+        """Returns every id that is claimed, in order."""
         return tuple(AllocationId(name) for name in sorted(os.listdir(self.root)) if not name.startswith("."))
 
     def claim(self, allocation: AllocationId, claim: Claim) -> bool:
-        """Takes an id for good, whole or not at all; returns whether it was still free. The lock must be held."""
+        """Takes an id until it is forgotten, whole or not at all; returns if it was free. The lock must be held."""
         folder = self.folder(allocation)
         if folder.exists():
             return False
@@ -115,6 +124,47 @@ class Records:
         self.write(draft / "claim.json", claim)
         draft.rename(folder)
         return True
+
+    def forget_ended(
+        self, *, ended_before_s: float, kept: Collection[AllocationId], limit: int, below: str = ""
+    ) -> int:
+        """Removes allocations that ended long ago, and what earlier calls left of some; see `Forgetting.forget_ended`.
+
+        One that was stopped before it was launched has ended when its id was taken.
+
+        Args:
+            below: The folder in the root that they are in, "" for the root.
+
+        Raises:
+            Unavailable: See `locked`.
+        """
+        place, count = self.root / below, 0
+        names = sorted(os.listdir(place)) if place.is_dir() else []
+        for name in names:
+            if name.startswith(GONE) and limit:
+                shutil.rmtree(place / name, ignore_errors=True)
+            elif name.startswith(".") or name in kept or not self._ended_before(place / name, ended_before_s):
+                continue
+            else:
+                count += 1
+                if count <= limit:
+                    with self.locked(f"forget {name}"), suppress(FileNotFoundError):  # Another server may do the same.
+                        (place / name).rename(place / f"{GONE}{name}")
+                    shutil.rmtree(place / f"{GONE}{name}", ignore_errors=True)
+        return count
+
+    def _ended_before(self, folder: Path, time_s: float) -> bool:
+        """Returns whether an allocation surely ended before a time; most are not even read."""
+        try:
+            if folder.is_symlink() or (folder / "claim.json").stat().st_mtime >= time_s:
+                return False
+            ended = self.read(EndedAt, folder / "ended.json")
+            if ended is not None:
+                return ended.ended_s < time_s
+            claim = self.read(Claim, folder / "claim.json")
+        except (DamagedData, OSError):
+            return False
+        return claim is not None and not claim.nodes
 
     def read(self, kind: type[Record], path: Path) -> Record | None:
         """Returns a record; None when it was never written.

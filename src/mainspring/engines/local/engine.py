@@ -177,6 +177,19 @@ class LocalEngine:
         found = sorted(self._records.folder(allocation).glob(f"node-*/rank-{rank}.log"))
         return read_rank(found[0] if found else None, allocation, rank=rank, since=since, limit=limit)
 
+    def forget_ended(self, *, ended_before_s: float, kept: tuple[AllocationId, ...], limit: int) -> int:
+        """Removes folders of allocations that ended before a time; see `Forgetting.forget_ended`.
+
+        Args:
+            ended_before_s: By this machine's clock.
+            kept: Allocations that stay.
+            limit: The most to remove.
+
+        Raises:
+            Unavailable: The folder cannot be used.
+        """
+        return self._records.forget_ended(ended_before_s=ended_before_s, kept=frozenset(kept), limit=limit)
+
     def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
         """Keeps new allocations off a node; see `Engine.cordon`.
 

@@ -98,6 +98,8 @@ class RemoteEngine(ForwardingEngine):
                 except ValueError as error:
                     raise Unavailable("read a log", on=self._on, got=str(error), wanted="base64") from error
                 return LogChunk(data=data, next_offset=reply.answer.next_offset)
+            case "forget_ended":
+                return reply.answer.count
             case _:
                 return None
 

@@ -62,6 +62,7 @@ class FarAnswer:
     inventory: Inventory | None = None
     log: str = ""
     next_offset: int = 0
+    count: int = 0
 
 
 @message("FarAlive")

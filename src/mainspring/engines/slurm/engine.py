@@ -202,6 +202,20 @@ class SlurmEngine:
         with _as_unavailable("read a log", self._cluster.shared):
             return read_rank(self._folder.place(allocation).log(rank), allocation, rank=rank, since=since, limit=limit)
 
+    def forget_ended(self, *, ended_before_s: float, kept: tuple[AllocationId, ...], limit: int) -> int:
+        """Removes folders of allocations that ended before a time, and over an hour ago; see `Forgetting.forget_ended`.
+
+        Args:
+            ended_before_s: By this machine's clock.
+            kept: Allocations that stay.
+            limit: The most to remove.
+
+        Raises:
+            Unavailable: The folder cannot be used.
+        """
+        with _as_unavailable("forget allocations", self._cluster.shared):
+            return self._folder.forget_ended(ended_before_s=ended_before_s, kept=kept, limit=limit)
+
     def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
         """Keeps our new allocations off a node; Slurm is not told. See `Engine.cordon`.
 

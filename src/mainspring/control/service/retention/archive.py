@@ -7,6 +7,7 @@ stream): `zstd -dc` reads all of it, and a range of bytes is one job. Files are 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -14,10 +15,11 @@ import zstandard
 
 from mainspring.domain.answers import JobHistory
 from mainspring.domain.codec import MESSAGE_BYTES_MAX, decode, encode
-from mainspring.domain.errors import Conflict, DamagedData
+from mainspring.domain.errors import Conflict, DamagedData, NotFound
 from mainspring.objects import ObjectStore
 
 _TRIES_MAX = 1_000  # Numbers that others took: of a store that went back, as many as were written since.
+_READS_AT_ONCE = 16  # Of an object store that answers in 30 ms: 500 a second.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,14 @@ class Frame:
 
     offset: int
     size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a job is in the archive."""
+
+    number: int
+    frame: Frame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +80,22 @@ class Archive:
         raise Conflict(
             "archive jobs", got=f"files {number} to {taken}, which are there", wanted="a number that is free"
         )
+
+    def read_each(self, places: Sequence[Place]) -> tuple[JobHistory, ...]:
+        """Returns the lives of several jobs, in their order, without those that are gone or damaged.
+
+        Raises:
+            MainspringError: As `ObjectStore.get_range` does of any other reason.
+        """
+
+        def read(place: Place) -> JobHistory | None:
+            try:
+                return self.read(place.number, place.frame)
+            except (NotFound, DamagedData):
+                return None
+
+        with ThreadPoolExecutor(_READS_AT_ONCE, "archive") as pool:
+            return tuple(life for life in pool.map(read, places) if life is not None)
 
     def read(self, number: int, frame: Frame) -> JobHistory:
         """Returns one job's life.

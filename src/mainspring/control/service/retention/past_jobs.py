@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
-from mainspring.control.service.retention.archive import ArchiveFile, Frame
+from mainspring.control.service.retention.archive import ArchiveFile, Frame, Place
 from mainspring.control.service.views import view_job
 from mainspring.control.store.holdings import ALLOCATION_LIVE
-from mainspring.control.store.records import JobRecord, chunks, events_since
+from mainspring.control.store.records import ATTEMPT_LIVE, JobRecord, chunks, events_since
 from mainspring.control.store.schema import (
     LIVE,
     UNCOUNTED,
@@ -21,6 +21,7 @@ from mainspring.control.store.schema import (
     array_ends,
     attempts,
     events,
+    held,
     jobs,
     tallies,
     tokens,
@@ -28,7 +29,7 @@ from mainspring.control.store.schema import (
 )
 from mainspring.control.store.tallies import ENDS
 from mainspring.domain.answers import JobHistory
-from mainspring.domain.ids import JobId, TeamName
+from mainspring.domain.ids import AllocationId, JobId, TeamName
 
 EVENTS_SHOWN_MAX = 10_000  # Of one job, the newest: a month of one that saves every five minutes.
 _EVENTS_AT_ONCE = 1_000  # Removed in one transaction: some milliseconds.
@@ -77,14 +78,6 @@ def life_of(connection: sa.Connection, job: JobRecord, *, now_s: float, lease_s:
     return JobHistory(job=view_job(connection, job, now_s=now_s, lease_s=lease_s), events=told)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a job is in the archive."""
-
-    number: int
-    frame: Frame
-
-
 def place_of(connection: sa.Connection, reference: str, seen: frozenset[TeamName] | None) -> Place | None:
     """Returns where a job is that was archived, by id or by the newest of a name; None where there is none.
 
@@ -95,8 +88,13 @@ def place_of(connection: sa.Connection, reference: str, seen: frozenset[TeamName
         newest = sa.select(archived).where(own).order_by(archived.c.submitted_s.desc()).limit(_NAMED_MAX)
         for row in connection.execute(newest):
             if seen is None or row.team in seen:
-                return Place(number=row.archive, frame=Frame(offset=row.offset, size_bytes=row.bytes))
+                return place_in(row)
     return None
+
+
+def place_in(row: sa.Row[Any]) -> Place:
+    """Returns where a job is, as a row of `archived` tells."""
+    return Place(number=row.archive, frame=Frame(offset=row.offset, size_bytes=row.bytes))
 
 
 def not_archived(connection: sa.Connection, of: Sequence[JobId]) -> Sequence[JobId]:
@@ -125,13 +123,21 @@ def note_archived(connection: sa.Connection, lives: Sequence[JobHistory], file: 
             "team": one.job.spec.team,
             "state": one.job.state.value,
             "submitted_s": one.job.submitted_s,
+            "ended_s": end_s,
             "archive": file.number,
             "offset": frame.offset,
             "bytes": frame.size_bytes,
         }
-        for one, frame in zip(lives, file.frames, strict=True)
+        for one, frame, end_s in zip(lives, file.frames, ends, strict=True)
     ]
     connection.execute(sa.insert(archived), rows)
+
+
+def old_but_wanted(connection: sa.Connection, *, before_s: float) -> tuple[AllocationId, ...]:
+    """Returns allocations that ended before a time and whose attempts live still, and those that are held."""
+    of_live = sa.select(allocations.c.id).join(attempts).where(attempts.c.state.in_(ATTEMPT_LIVE))
+    kept = connection.execute(of_live.where(allocations.c.ended_s < before_s)).scalars().all()
+    return tuple(sorted(map(AllocationId, {*kept, *connection.execute(sa.select(held.c.allocation)).scalars()})))
 
 
 def remove_jobs(connection: sa.Connection, gone: Sequence[JobId]) -> bool:

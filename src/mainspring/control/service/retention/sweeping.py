@@ -6,7 +6,7 @@ in both, which the next sweep removes, or a file that nothing speaks of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, final
@@ -14,34 +14,50 @@ from typing import Any, final
 import sqlalchemy as sa
 
 from mainspring.control.service.retention.archive import Archive
+from mainspring.control.service.retention.past_fleet import (
+    LIVES_MAX,
+    archived_at,
+    clusters_at,
+    holds_at,
+    nodes_at,
+    require_known,
+    stored_at,
+    with_archived,
+)
 from mainspring.control.service.retention.past_jobs import (
     beyond,
     life_of,
     not_archived,
     note_archived,
+    old_but_wanted,
     over_jobs,
     place_of,
     remove_jobs,
 )
+from mainspring.control.service.retention.snapshots import CodeSnapshot, old_snapshots, unnamed
 from mainspring.control.service.views import find_job
 from mainspring.control.store.audit import note
 from mainspring.control.store.records import chunks, jobs_by_id
-from mainspring.control.store.schema import archives, events, plans, tokens
+from mainspring.control.store.schema import archives, events, node_states, plans, tokens
 from mainspring.control.store.settings import Settings
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
-from mainspring.domain.answers import JobHistory, Sweep
-from mainspring.domain.errors import Conflict, NotFound
-from mainspring.domain.ids import JobId
+from mainspring.domain.answers import JobHistory, PastFleet, Sweep
+from mainspring.domain.errors import Conflict, MainspringError, NotFound
+from mainspring.domain.ids import ClusterName, JobId
 from mainspring.domain.job import LAB
 from mainspring.domain.life import DAYS_MIN
-from mainspring.domain.ports import Clock
+from mainspring.domain.ports import Clock, Engine, Forgetting
 from mainspring.domain.team import Right
 from mainspring.objects import open_store
 
 FILE_JOBS = 500  # Of one file: a megabyte or so; 10,000 files hold five million jobs.
 TOLD_MAX = 100_000  # Jobs that a dry run counts.
+SNAPSHOTS_AT_ONCE = 100  # Removed of one listing, within a few seconds of it.
+SHOWN_MAX = 1_000  # Snapshots that a dry run names.
 _DAY_S = 86_400.0
+FORGOTTEN_AT_ONCE = 50  # Allocations of one cluster; each may have gigabytes of output.
+_FILES_S = 3_600.0  # Between two looks at all snapshots of code, and at all that engines remember.
 _READ_AT_ONCE = 25  # Jobs whose lives are read at one instant, or removed in one transaction: some milliseconds.
 _ROWS_AT_ONCE = 500
 _open = lru_cache(maxsize=4)(open_store)
@@ -57,14 +73,24 @@ class Keeping:
 
     Args:
         objects_url: Where the archive is.
+        engines: The clusters, by name.
     """
 
-    def __init__(self, store: Store, clock: Clock, objects_url: str, settings: Settings) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        objects_url: str,
+        settings: Settings,
+        engines: Mapping[ClusterName, Engine],
+    ) -> None:
         self._store = store
         self._clock = clock
         self._objects_url = objects_url
         self._keep = settings.keep
         self._lease_s = settings.lease_s
+        self._engines = engines
+        self._files_s = 0.0  # When what lies outside the store is looked at again.
 
     def history(self, reference: str, caller: Caller = LAB_ITSELF) -> JobHistory:
         """Returns a job's whole life, from the store or from the archive.
@@ -88,6 +114,36 @@ class Keeping:
                     raise
         return self._archive.read(place.number, place.frame)
 
+    def fleet_at(self, caller: Caller = LAB_ITSELF, *, at_s: float, limit: int) -> PastFleet:
+        """Returns the fleet at a time, from the store, and of jobs that left it from the archive.
+
+        Args:
+            caller: Who asks: of jobs that it may not read only their number is told.
+            at_s: The time.
+            limit: The most attempts to return, and closed nodes of a cluster.
+
+        Raises:
+            NotFound: Nothing is known of so long ago, or the time has not come.
+            Unavailable: The archive does not answer.
+        """
+        now_s = self._clock.now_s()
+        with self._store.read() as connection:
+            require_known(connection, at_s, now_s=now_s)
+            seen = sight(connection, caller)
+            nodes = nodes_at(connection, at_s, known_s=now_s - self._keep.days * _DAY_S)
+            held, stored = holds_at(connection, at_s), stored_at(connection, at_s)
+            places = archived_at(connection, at_s)
+        lives = self._archive.read_each(places[:LIVES_MAX]) if places else ()
+        jobs = with_archived(stored, lives, at_s)
+        return PastFleet(
+            at_s=at_s,
+            clusters=clusters_at(nodes, held, jobs.attempts, limit=limit),
+            running=jobs.running,
+            waiting=jobs.waiting,
+            attempts=tuple(one for one in jobs.attempts if seen is None or one.team in seen)[:limit],
+            unread=len(places) - len(lives),
+        )
+
     def collect(self, caller: Caller = LAB_ITSELF, *, dry_run: bool = False) -> Sweep:
         """Archives and removes a part of what is older than it is kept; returns what, nothing once all is done.
 
@@ -100,10 +156,10 @@ class Keeping:
         """
         with self._store.read() as connection:
             caller.require(connection, Right.KEEP_STORE, LAB)
-            if dry_run:
-                return self._told(connection)
+        if dry_run:
+            return self._told(self._clock.now_s())
         done = self.sweep(at_once=True)
-        if done != Sweep():
+        if replace(done, silent=()) != Sweep():
             with self._store.write() as connection:
                 note(connection, caller, "sweep", f"{done.jobs} jobs", team=LAB, now_s=self._clock.now_s())
         return done
@@ -138,6 +194,11 @@ class Keeping:
             pause()
             with self._store.write() as connection:
                 rows[name] = connection.execute(sa.delete(old.column.table).where(old.column.in_(old.query))).rowcount
+        if at_once or now_s >= self._files_s:
+            code, ended = self._sweep_code(now_s, pause), self._forget(now_s, limit=FORGOTTEN_AT_ONCE)
+            if code < SNAPSHOTS_AT_ONCE and not ended.left:
+                self._files_s = now_s + _FILES_S
+            rows |= {"snapshots": code, "allocations": ended.allocations, "silent": ended.silent}
         return Sweep(**rows, archived=len(fresh), jobs=len(over))
 
     @property
@@ -168,15 +229,71 @@ class Keeping:
                     raise Conflict("archive jobs", got="another sweep, which has some of them", next_step="try again")
                 note_archived(connection, lives, file, now_s)
 
-    def _told(self, connection: sa.Connection) -> Sweep:
+    def _sweep_code(self, now_s: float, pause: Callable[[], object]) -> int:
+        """Removes some snapshots of code that no job names; returns how many.
+
+        Few of one listing, right after it: what is submitted meanwhile is seen by the next.
+        """
+        objects, old = _open(self._objects_url), self._old_snapshots(now_s)
+        with self._store.read() as connection:
+            found = unnamed(connection, old)[:SNAPSHOTS_AT_ONCE]
+        for one in found:
+            pause()
+            with self._store.read() as connection:
+                keys = one.keys if unnamed(connection, [one]) else ()
+            for key in keys:
+                objects.delete(key)
+        return len(found)
+
+    def _forget(self, now_s: float, *, limit: int) -> _Forgotten:
+        """Has engines remove what is left of allocations that ended long ago, but for those of attempts that live.
+
+        Args:
+            limit: The most of each cluster; 0 to count them alone.
+        """
+        before_s = now_s - self._keep.log_days * _DAY_S
+        with self._store.read() as connection:
+            kept = old_but_wanted(connection, before_s=before_s)
+        done, left, silent = 0, 0, list[ClusterName]()
+        for name, engine in self._engines.items():
+            if isinstance(engine, Forgetting):
+                try:
+                    count = engine.forget_ended(ended_before_s=before_s, kept=kept, limit=limit)
+                except MainspringError:  # A cluster that is away, or of a release that cannot do this.
+                    silent.append(name)
+                else:
+                    done, left = done + min(count, limit), left + max(0, count - limit)
+        return _Forgotten(allocations=done, left=left, silent=tuple(silent))
+
+    def _old_snapshots(self, now_s: float) -> Sequence[CodeSnapshot]:
+        return old_snapshots(_open(self._objects_url), before_s=now_s - self._keep.code_days * _DAY_S)
+
+    def _told(self, now_s: float) -> Sweep:
         """Returns what is to go."""
-        now_s = self._clock.now_s()
-        over = self._over(connection, now_s, TOLD_MAX)
-        rows: dict[str, Any] = {
-            name: len(connection.execute(old.query).all())
-            for name, old in _old_rows(now_s - self._keep.days * _DAY_S).items()
-        }
-        return Sweep(**rows, dry_run=True, archived=len(not_archived(connection, over)), jobs=len(over))
+        snapshots, ended = self._old_snapshots(now_s), self._forget(now_s, limit=0)
+        with self._store.read() as connection:
+            over, code = self._over(connection, now_s, TOLD_MAX), unnamed(connection, snapshots)
+            rows: dict[str, Any] = {
+                name: len(connection.execute(old.query).all())
+                for name, old in _old_rows(now_s - self._keep.days * _DAY_S).items()
+            }
+            rows |= {
+                "allocations": ended.left,
+                "silent": ended.silent,
+                "jobs": len(over),
+                "archived": len(not_archived(connection, over)),
+            }
+        keys = tuple(one.keys[0] for one in code[:SHOWN_MAX])
+        return Sweep(**rows, dry_run=True, snapshots=len(code), snapshot_keys=keys)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Forgotten:
+    """How many allocations engines let go of, how many more there are, and which clusters could not be asked."""
+
+    allocations: int
+    left: int
+    silent: tuple[ClusterName, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +313,10 @@ def _old_rows(before_s: float) -> dict[str, _OldRows]:
     of_people = (tokens.c.attempt_id.is_(None), tokens.c.expires_s < before_s)
     queries = {
         "events": (events.c.sequence, sa.select(oldest.c.sequence).where(oldest.c.time_s < before_s)),
+        "node_states": (
+            node_states.c.ordinal,
+            sa.select(node_states.c.ordinal).where(node_states.c.until_s < before_s).limit(_ROWS_AT_ONCE),
+        ),
         "plans": (plans.c.number, sa.select(first.c.number).where(first.c.made_s < before_s, first.c.number < newest)),
         "tokens": (tokens.c.sha256, sa.select(tokens.c.sha256).where(*of_people).limit(_ROWS_AT_ONCE)),
     }

@@ -2,6 +2,7 @@
 
 <shared>/.lock, .cordons.json           as in `engines.records`; the lock is never held while a command of Slurm runs
 <shared>/.ended/<allocation>/           allocations that ended over an hour ago, so that a look need not pass them
+<shared>/.ended/.gone-<allocation>/     what is left of one that is forgotten
 <shared>/<allocation>/claim.json        there as soon as the folder is: the id can never be launched again
                       asked.json        what was asked of Slurm, node by node
                       orders.jsonl      an `AgentOrder` a line, in task order
@@ -225,6 +226,10 @@ class Folder:
         if not self.records.folder(allocation).exists() and (self.records.root / ENDED / allocation).exists():
             return False
         return self.records.claim(allocation, claim)
+
+    def forget_ended(self, *, ended_before_s: float, kept: tuple[AllocationId, ...], limit: int) -> int:
+        """Removes allocations that ended before a time, of those that were put away; see `Forgetting.forget_ended`."""
+        return self.records.forget_ended(ended_before_s=ended_before_s, kept=frozenset(kept), limit=limit, below=ENDED)
 
     def put_away(self, allocation: AllocationId) -> None:
         """Moves an allocation that ended long ago out of the way. The lock must be held."""
