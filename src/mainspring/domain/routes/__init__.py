@@ -436,6 +436,10 @@ class Calls(LabCalls):
     def store_credentials(self, body: wire.CredentialsWanted) -> wire.StoreCredentials:
         """Gives an agent credentials for its attempt's part of the object store, for a while."""
 
+    @route("POST", "/agents/view-credentials", may=None, handler="store_credentials")
+    def view_credentials(self, body: wire.ViewCredentialsWanted) -> wire.StoreCredentials:
+        """Gives an agent credentials to read one view by, which its ranks' job names, for a while."""
+
     @route("POST", "/agents/heartbeat", may=None)
     def heartbeat(self, body: wire.Heartbeat) -> wire.HeartbeatReply:
         """Takes a lead's report."""
