@@ -360,11 +360,15 @@ class Calls(LabCalls):
 
     @route("POST", "/jobs", may=Right.SUBMIT_JOBS, patient=True, repeats=True)
     def submit(self, body: answers.Submit) -> answers.JobView:
-        """Takes a job, or returns the one that the same key made before. `Client` draws a key where none is given."""
+        """Takes a job, or returns the one that the same key made before. `Idempotency-Key` stands for a key that is not
+        given; `Client` draws one.
+        """
 
     @route("POST", "/jobs/batch", may=Right.SUBMIT_JOBS, patient=True, repeats=True)
     def submit_batch(self, body: answers.SubmitBatch) -> answers.SubmittedBatch:
-        """Takes many jobs in one transaction: all of them, or none. `Client` draws a key for each that has none."""
+        """Takes many jobs in one transaction: all of them, or none. `Idempotency-Key` stands for the keys of those that
+        have none; `Client` draws one for each.
+        """
 
     @route("GET", "/jobs/{job}/events", may=_JOBS, handler="events")
     def job_events(
