@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import select
 import socket
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -37,6 +40,29 @@ def test_up_twice_is_one_server_and_down_stops_it(lab: Lab) -> None:
     assert _ms(lab, "ps").returncode == 6
     lab.up()
 
+
+def test_a_server_with_few_files_takes_what_it_may_says_so_and_answers_in_a_crowd(tmp_path: Path) -> None:
+    lab = Lab(tmp_path / "home")
+    command = ["prlimit", "--nofile=250:600", PROGRAM, "up", "--port", "0", "--json"]
+    done = subprocess.run(command, env=_environment(lab), cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    try:
+        record = json.loads(done.stdout)
+        limits = Path(f"/proc/{record['pid']}/limits").read_text()
+        assert re.search(r"Max open files +600 +600", limits)
+        assert "may have 600 files open, and so serves 300 connections" in lab.home.log.read_text()
+        address = ("127.0.0.1", int(record["url"].rpartition(":")[2]))
+        with ExitStack() as held:
+            lines = [held.enter_context(socket.create_connection(address)) for _ in range(700)]
+            with lab.client() as client:
+                assert client.ready()
+            gone = select.poll()
+            for line in lines:
+                gone.register(line)
+            assert len([line for line, what in gone.poll(0) if what & select.POLLIN]) >= 400
+        assert "out of system resource" not in lab.home.log.read_text()
+    finally:
+        lab.down()
 
 
 def test_two_ups_at_once_make_one_server(tmp_path: Path) -> None:
