@@ -26,8 +26,9 @@ from blake3 import blake3
 
 from mainspring.data.features import Camera, Column, Features
 from mainspring.data.loader.loader import Loader, Sampling
-from mainspring.data.views.manifest import Packets, SplitManifest, ViewManifest, ViewRecipe, ViewShard, view_key
+from mainspring.data.views.manifest import Packets, SplitManifest, ViewManifest, ViewRecipe, ViewShard
 from mainspring.data.views.moments import Statistics
+from mainspring.data.views.places import view_key
 from mainspring.data.views.view import open_view
 from mainspring.domain.codec import encode
 from mainspring.domain.ids import VersionId

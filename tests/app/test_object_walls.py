@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,6 +19,7 @@ from obstore.store import S3Store
 
 from mainspring.app.base.home import Config
 from mainspring.app.sdk.lab import Lab, job
+from mainspring.data import ViewRecipe, build_view, open_view
 from mainspring.domain import codec, wire
 from mainspring.domain.answers import JobView
 from mainspring.domain.errors import InvalidSpec, NotAllowed, NotFound, Unavailable
@@ -30,6 +32,7 @@ from mainspring.objects.sts import RoleSessions
 from tests.app.conftest import clusters, halted, kill, kinds, until
 from tests.app.test_run_as import COUNTER, python
 from tests.data.catalog.s3 import CEPH, CEPH_MISSING, ROLE, SECRET, Role, Server, moto, rados_gateway
+from tests.data.making import record_many, version_of
 from tests.node.conftest import make_rig
 from tests.node.rig import JOB, Rig
 from tests.users import LIBRARIES, USERS
@@ -63,6 +66,59 @@ print(json.dumps({
     "without": [status(endpoint + "/lab/objects/" + key) for key in os.environ["KEYS"].split()],
     "list": [status(endpoint + "/lab" + words) for words in ("", "?list-type=2&prefix=objects/")],
 }))
+"""
+# Reads the view that its spec names, and tries all else that its credentials could be good for; tells what came of it.
+READER = """
+import json, os, sys
+from pathlib import Path
+from mainspring.data import guard, open_view
+from mainspring.objects import Blob, fetch_blob, open_store
+from mainspring.session import join, open_view_store
+
+URL, mine, others, cache, keys = *sys.argv[1:5], json.loads(sys.argv[5])
+session = join()
+
+def came_of(work):
+    try:
+        return repr(work())
+    except Exception as error:
+        return type(error).__name__
+
+store = open_view_store(URL, mine)
+view = open_view(store, mine, Path(cache), "train")
+guard(store, view)
+tries = {
+    "other view": lambda: open_view_store(URL, others),
+    "its manifest": lambda: store.get(f"views/{others}.json"),
+    **{f"list {folder}": lambda folder=folder: store.list(folder) for folder in ("", "views", "blobs", "catalog")},
+    **{f"get {key}": lambda key=key: store.get(key) for key in keys},
+    **{f"put {key}": lambda key=key: store.put(key, b"") for key in (f"views/{mine}.json", "blobs/aa/bb", *keys)},
+    "delete": lambda: store.delete(f"views/{mine}.json"),
+    "without": lambda: open_store(URL).get(f"views/{mine}.json"),
+}
+print(json.dumps({
+    "environ": sorted(name for name in os.environ if name.startswith("AWS_")),
+    "rows": view.rows,
+    "first": view.take("action", view.episode_starts[:1]).tolist(),
+    "tried": {name: came_of(tried) for name, tried in tries.items()},
+}))
+"""
+# Reports a step whenever it can read a view.
+POLLER = """
+import sys, threading
+from mainspring.domain.errors import NotAllowed
+from mainspring.session import join, open_view_store
+
+session = join()
+store = open_view_store(sys.argv[1], "a")
+step = 0
+while True:
+    try:
+        step += store.get("views/a.json") == b"a view"
+        session.report(step)
+    except NotAllowed:
+        pass
+    threading.Event().wait(0.02)
 """
 
 
@@ -305,7 +361,64 @@ def test_a_job_reads_no_checkpoint_of_another_team_and_goes_on_from_its_own(
         assert _sources(lab, begun.id) == [f"{mine.id}@28"]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_job_reads_the_views_that_it_names_and_nothing_else(
+    owner: ObjectStore, lab: Lab, python: str, tmp_path: Path
+) -> None:
+    made = []
+    for number, name in enumerate(("mine", "theirs")):
+        version = version_of(owner, record_many(tmp_path / name, 4, first_seed=10 * number), name)
+        recipe = ViewRecipe(holdout_fraction=0.25)
+        made.append((version, build_view(owner, version, recipe, scratch_dir=tmp_path / "scratch")))
+    (version, mine), (_, theirs) = made
+    owner.put("checkpoints/theirs/x", b"")
+    keys = ["checkpoints/theirs/x", *(entry.key for entry in owner.list("catalog"))][:4]
+    with tempfile.TemporaryDirectory(prefix="cache-", dir="/tmp") as cache:
+        os.chmod(cache, 0o1777)
+        words = [URL, mine.id, theirs.id, f"{cache}/views", json.dumps(keys)]
+        reading = _program(python, READER, *words, team="arms", views=[mine.id], inputs=[version.name])
+        told = json.loads(b"".join(lab.logs(_well(lab, lab.run(reading)).id)))
+    view = open_view(owner, mine.id, tmp_path / "cache", "train")
+    assert (told["environ"], told["rows"]) == ([], view.rows)
+    assert told["first"] == view.take("action", view.episode_starts[:1]).tolist()
+    without = told["tried"].pop("without")
+    assert without != repr(owner.get(f"views/{mine.id}.json"))
+    assert set(told["tried"].values()) == {"NotAllowed"}, told["tried"]
+    assert len(told["tried"]) > 10
+
+
 # ---------------------------------------------------------------- renewal
+
+
+@pytest.mark.slow
+def test_a_rank_goes_on_reading_a_view_when_the_credentials_it_began_with_end(
+    gateway: Server, owner: ObjectStore, make_rig: Callable[..., Rig]
+) -> None:
+    owner.put("views/a.json", b"a view")
+    sessions = _sessions(gateway)
+
+    def given(access: Access) -> wire.StoreCredentials:
+        return replace(sessions.grant(access, holder="job-1.1"), lasts_s=1.0)
+
+    rig = make_rig(
+        command=(sys.executable, "-c", POLLER, URL),
+        agents=1,
+        objects_url=URL,
+        environment={name: "" for name in os.environ if name.startswith("AWS_")},
+        credentials=lambda: given(Access(writes=(f"checkpoints/{JOB}",))),
+        view_credentials=lambda view: given(Access(objects=(f"views/{view}.json",))),
+    )
+
+    def read() -> int:
+        return max((beat.step for beat in rig.heartbeats), default=-1)
+
+    rig.wait(lambda: read() > 0, "a rank to read the view")
+    role = Role(folder=gateway.folder)
+    role.remove()
+    role.make()
+    ended_at = read()
+    rig.wait(lambda: read() > ended_at + 50, "a rank to read with new credentials")
 
 
 @pytest.mark.slow

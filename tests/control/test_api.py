@@ -31,6 +31,7 @@ from mainspring.domain.ids import AllocationId, ChipName, TeamName
 from mainspring.domain.job import LAB, JobSpec, Option, Role
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.release import RELEASE, RELEASE_HEADER
+from mainspring.domain.routes import KEY_HEADER
 from mainspring.domain.team import Team, TeamRole
 from mainspring.domain.wire.events.jobs import JobSubmittedEvent
 from mainspring.testing import FakeEngine
@@ -73,6 +74,21 @@ def test_submit_over_http_with_a_used_key_is_idempotent_or_a_conflict(api: Api) 
     assert api.submit(api.world.spec(), key="k").id == first.id
     other = encode(answers.Submit(spec=api.world.spec("other"), key="k"))
     assert api.problem(api.http.post("/v1/jobs", content=other, headers=api.member), 409).error == "Conflict"
+
+
+def test_the_header_of_keys_counts_for_submits_that_name_none(api: Api) -> None:
+    headers = api.member | {KEY_HEADER: '"drawn"'}
+    one, named = answers.Submit(spec=api.world.spec()), answers.Submit(spec=api.world.spec(), key="k")
+
+    def made(path: str, body: object) -> list[str]:
+        told = api.http.post(path, content=encode(body), headers=headers).json()
+        return list(told.get("jobs") or [told["id"]])
+
+    first = made("/v1/jobs", one)
+    assert made("/v1/jobs", one) == first != made("/v1/jobs", named)
+    batch = made("/v1/jobs/batch", answers.SubmitBatch(submits=(one, one, named)))
+    assert made("/v1/jobs/batch", answers.SubmitBatch(submits=(one, one, named))) == batch
+    assert (batch[0], batch[2], len(set(batch))) == (first[0], *made("/v1/jobs", named), 3)
 
 
 def test_submit_of_what_can_never_run_says_the_most_that_could(api: Api) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.control.api_load import REQUESTS_MAX
-from mainspring.control.connections import BoundedConnection
+from mainspring.control.connections import BoundedConnection, bounded_by
 from mainspring.domain.answers import PROBLEM_TYPE, NewToken, Problem
 from mainspring.domain.codec import decode
 
@@ -135,6 +135,18 @@ def test_who_does_not_read_an_answer_is_hung_up_on(served: Served) -> None:
 def test_of_too_many_that_wait_one_gives_way(served: Served) -> None:
     with ExitStack() as held:
         lines = [held.enter_context(socket.create_connection(served.address)) for _ in range(Impatient.heads_max)]
+        with socket.create_connection(served.address) as last:
+            last.sendall(b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            assert b"200 OK" in _ended(last)
+        assert len(select.select(lines, [], [], 0.5 * PATIENCE_S)[0]) == 1
+
+
+@pytest.mark.slow
+def test_connections_are_bounded_by_the_files_that_a_process_may_have_open(lab: Lab) -> None:
+    kind = bounded_by(16)
+    served = _served(lab, kind)
+    with ExitStack() as held:
+        lines = [held.enter_context(socket.create_connection(served.address)) for _ in range(kind.connections_max)]
         with socket.create_connection(served.address) as last:
             last.sendall(b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
             assert b"200 OK" in _ended(last)

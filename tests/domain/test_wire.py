@@ -17,6 +17,7 @@ from mainspring.domain.release import RELEASE
 SRC = Path(wire.__file__).parents[2]
 RANK = "Hello NextGeneration StepReport SnapshotBegin SnapshotCommit RestoreRequest FetchPieces ResultReport"
 RANK += " Welcome StepReply SnapshotSlot RestorePlan PiecesFetched FetchFailed Done Piece Shard"
+RANK += " ViewWanted ViewRefused"
 NODE = (
     "AgentJoin StandbyAllowed GenerationPrepared RankStarted RankExited RankLeft RankProgress RankResult SnapshotTaken"
 )
@@ -26,7 +27,7 @@ NODE += (
 NODE += " SnapshotPace DumpStacks StoreStep EndAgent AgentChallenge AgentProof AgentWelcome CopyBegin IndexRequest"
 NODE += " Index IndexEntry BytesRequest BytesFollow Holder Holding RankPlace"
 CONTROLLER = "Register Orders RoleOrders Heartbeat HeartbeatReply LeadEvent RankStatus AtRisk"
-CONTROLLER += " CredentialsWanted StoreCredentials"
+CONTROLLER += " CredentialsWanted ViewCredentialsWanted StoreCredentials"
 PEOPLE = (
     "AddNodes ArrayView ArrivalView AttemptView ClusterView Event GoodputReport JobView PlanView PlannedStart Problem"
 )

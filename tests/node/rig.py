@@ -66,6 +66,7 @@ class Rig:
     objects_url: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     credentials: Callable[[], wire.StoreCredentials] | None = None
+    view_credentials: Callable[[str], wire.StoreCredentials] | None = None
     program: tuple[str, ...] = AGENT
     within: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # What runs an agent's command, by agent.
     away: bool = False
@@ -174,6 +175,9 @@ class Rig:
         if path == "/v1/agents/store-credentials":
             assert self.credentials is not None
             return self.credentials()
+        if path == "/v1/agents/view-credentials":
+            assert self.view_credentials is not None
+            return self.view_credentials(codec.decode(wire.ViewCredentialsWanted, body).view)
         if self.deaf:
             return None
         heartbeat = codec.decode(wire.Heartbeat, body)

@@ -147,7 +147,7 @@ def test_socket_of_a_rank_speaks_with_its_account_alone_even_where_its_folder_wa
     async def life(account: UserAccount) -> list[str]:
         path, python = f"{account.mark}7.sock", sys.executable if os.geteuid() else python_of_everybody()
         sockets = RankSockets(account, path)
-        await sockets.listen(greet)
+        await sockets.listen({"": greet})
         other = await UserAccount.begun(User.named(NOBODY), runs / "nobody")
         try:
             call = (python, "-S", "-c", CALL, path)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from operator import attrgetter
 from typing import Annotated, Any, cast
@@ -30,6 +30,7 @@ from mainspring.control.api_schema import STREAM_TYPE, documented, publish
 from mainspring.control.api_streams import Followers, followed_events, followed_output
 from mainspring.control.control import Control
 from mainspring.control.logins import Logins
+from mainspring.control.service.steering.repeats import bare_key
 from mainspring.control.store.tokens import Caller
 from mainspring.domain import answers
 from mainspring.domain.codec import MESSAGE_BYTES_MAX, decode, encode
@@ -273,6 +274,25 @@ def _set_recipe(*, request: Request, caller: Caller, dataset: str, body: bytes) 
     return Response(status_code=204)
 
 
+def _submit(*, request: Request, caller: Caller, body: bytes) -> Response:
+    (submit,) = _keyed(request, [decode(answers.Submit, body)])
+    return _answer(_control(request).submit(submit, caller))
+
+
+def _submit_batch(*, request: Request, caller: Caller, body: bytes) -> Response:
+    submits = _keyed(request, decode(answers.SubmitBatch, body).submits)
+    return _answer(_control(request).submit_batch(answers.SubmitBatch(submits=submits), caller))
+
+
+def _keyed(request: Request, submits: Sequence[answers.Submit]) -> tuple[answers.Submit, ...]:
+    """Returns submits of which each that names no key has one, where the header gives it."""
+    header = request.headers.get(KEY_HEADER)
+    if header is None:
+        return tuple(submits)
+    keys = [bare_key(header), *(f"{bare_key(header)}.{at}" for at in range(1, len(submits)))]
+    return tuple(replace(submit, key=submit.key or key) for submit, key in zip(submits, keys, strict=True))
+
+
 def _heartbeat(*, request: Request, caller: Caller, body: bytes) -> Response:
     newer = calls_newer(request)
     return _answer(_control(request).heartbeat(decode(Heartbeat, body, newer=newer), caller, newer=newer))
@@ -305,6 +325,8 @@ _OWN: Mapping[Route[..., Any], Callable[..., Any]] = {
     Calls.send: _receive,
     Calls.set_recipe: _set_recipe,
     Calls.heartbeat: _heartbeat,
+    Calls.submit: _submit,
+    Calls.submit_batch: _submit_batch,
     Calls.teams: _teams,
     Calls.whoami: _whoami,
 }  # Whatever is more than a message in and a message out.

@@ -13,6 +13,8 @@ from mainspring.domain.codec import encode
 from mainspring.domain.errors import InvalidMessage
 
 HEAD_BYTES_MAX = 64 << 10  # As much as h11 and nginx take, near enough; the parser itself knows no bound.
+FILES_PART = 2  # One open file in so many is a connection; of the rest, half may be accepted in one moment.
+FILES_USUAL = 1_024  # Of a process, where nobody says otherwise.
 
 
 class _Reading(Enum):
@@ -33,6 +35,7 @@ class BoundedConnection(HttpToolsProtocol):
     body_bytes_least = 16 << 10
     answer_s_max = 60.0  # While the caller takes nothing of its answer.
     heads_max = 4_096  # Connections that wait for a head: twice the backlog, which may all be accepted in one moment.
+    connections_max = FILES_USUAL // FILES_PART  # In all. See `bounded_by`.
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -44,13 +47,13 @@ class BoundedConnection(HttpToolsProtocol):
         self._answer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begins to wait for a request; where too many wait, the one that waited longest gives way."""
+        """Begins to wait for a request; where too many wait, or are, the one that waited longest gives way."""
         super().connection_made(transport)
         self._head = self.loop.call_later(self.head_s_max, self._hang_up)
-        if len(self.connections) > self.heads_max:
+        if len(self.connections) > min(self.heads_max, self.connections_max):
             every = [one for one in self.connections if isinstance(one, BoundedConnection)]
             waiting = [(one._head.when(), number) for number, one in enumerate(every) if one._head is not None]
-            if len(waiting) > self.heads_max:
+            if len(waiting) > self.heads_max or len(every) > self.connections_max:
                 every[min(waiting)[1]]._hang_up()
 
     def data_received(self, data: bytes) -> None:
@@ -122,6 +125,15 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _hang_up(self) -> None:
         self.transport.abort()  # What is still to be written nobody may ever take.
+
+
+def bounded_by(files: int) -> type[BoundedConnection]:
+    """Returns what serves the connections of a process, with a bound on them that leaves files for its other work.
+
+    Args:
+        files: How many the process may have open.
+    """
+    return type("BoundedConnection", (BoundedConnection,), {"connections_max": max(1, files // FILES_PART)})
 
 
 def _instead_of(

@@ -57,7 +57,15 @@ from mainspring.domain.job import JobSpec
 from mainspring.domain.life import JobState
 from mainspring.domain.ports import Clock, Dice, Engine
 from mainspring.domain.routes import LIST_MAX, LOG_BYTES_MAX
-from mainspring.domain.wire import CredentialsWanted, Heartbeat, HeartbeatReply, Orders, Register, StoreCredentials
+from mainspring.domain.wire import (
+    CredentialsWanted,
+    Heartbeat,
+    HeartbeatReply,
+    Orders,
+    Register,
+    StoreCredentials,
+    ViewCredentialsWanted,
+)
 from mainspring.planner import Policy
 
 
@@ -454,25 +462,22 @@ class Control:
         assert orders is not None
         return orders
 
-    def store_credentials(self, call: CredentialsWanted, caller: Caller) -> StoreCredentials:
-        """Returns credentials for an attempt's part of the object store.
-
-        Args:
-            call: What the agent says.
-            caller: The attempt's own token.
+    def store_credentials(self, call: CredentialsWanted | ViewCredentialsWanted, caller: Caller) -> StoreCredentials:
+        """Returns credentials for an attempt's part of the object store, or for a view that its job names.
 
         Raises:
-            NotFound: No such allocation, or the server gives none.
+            NotFound: No such allocation or view, or the server gives none.
             NotAllowed: The token is not the attempt's, or the store refuses.
             Unavailable: The store does not give them now.
         """
+        view = call.view if isinstance(call, ViewCredentialsWanted) else ""
         with self.store.read() as connection:
             attempt = posting(connection, call.allocation, caller).attempt
             caller.require_attempt(attempt.id, "get credentials of the object store")
             if self._access.grants is None:
                 raise NotFound("get credentials of the object store", got="a server without objects_role")
-            access = agents.store_access(connection, attempt)
-        return self._access.grants.grant(access, holder=attempt.id)
+            access = agents.store_access(connection, attempt, view)
+        return self._access.grants.grant(access, holder=f"{attempt.id}.{view}" if view else attempt.id)
 
     def heartbeat(self, beat: Heartbeat, caller: Caller, *, newer: bool = False) -> HeartbeatReply:
         """Takes a lead's report and returns what it need not repeat.

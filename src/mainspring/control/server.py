@@ -136,6 +136,7 @@ class Server:
             timeout_graceful_shutdown=round(_DRAIN_S),
             ssl_certfile=str(tls.certificate) if tls else None,
             ssl_keyfile=str(tls.key) if tls else None,
+            backlog=min(_BACKLOG, max(1, connection.connections_max // 2)),  # Accepted in one moment, before any bound.
         )
         self._http = uvicorn.Server(config)
         self._loop = control.new_loop()

@@ -26,6 +26,7 @@ CHIPS_PER_REPLICA_MAX = 65_536
 COMMAND_WORDS_MAX = 1_024
 COMMAND_BYTES_MAX = 65_536
 ENVIRONMENT_MAX = 256
+VIEWS_MAX = 1_000  # As many as inputs.
 SECRETS_MAX = 16  # Of a job: at their longest, half of what Linux lets a program start with.
 FILE_SUFFIX = "_FILE"  # Of the variable that tells where a secret lies as a file.
 CODE_SCHEME = "blake3:"  # What content ids of code begin with.
@@ -275,6 +276,8 @@ class JobSpec:
         roles: Groups of replicas; all start together or not at all.
         code: The code snapshot the commands run in.
         inputs: Names of dataset versions the job reads, recorded as lineage.
+        views: Ids of the training views its ranks read. Where agents get credentials of the object store for their own
+            job's part alone, a rank is given those of a view that is named here, and of no other.
         after: Jobs that must succeed first; it fails when one of them does not.
         begins_from: The checkpoint its ranks are given until it has one of its own: "NAME@STEP", or "NAME" for its
             newest durable step when the job starts, of a job's id or an import's name; "" for none.
@@ -290,6 +293,7 @@ class JobSpec:
     roles: tuple[Role, ...]
     code: Code = Code()
     inputs: tuple[str, ...] = ()
+    views: tuple[str, ...] = ()
     after: tuple[JobId, ...] = ()
     begins_from: str = ""
     duration_s: float = 0.0
@@ -312,6 +316,9 @@ class JobSpec:
         _require(0 <= self.restarts_max <= 1_000, "restarts_max", self.restarts_max, "0 to 1000")
         _require(1 <= self.attempts_max <= 1_000, "attempts_max", self.attempts_max, "1 to 1000")
         _require(len(self.inputs) <= 1_000, "inputs", len(self.inputs), "at most 1000")
+        _require(len(self.views) <= VIEWS_MAX, "views", len(self.views), f"at most {VIEWS_MAX}")
+        for view in self.views:
+            checked_name(view, "a view")
         _require(len(set(self.after)) == len(self.after) <= AFTER_MAX, "after", len(self.after), f"<= {AFTER_MAX} jobs")
         if self.begins_from:
             checked_name(checkpoint_named(self.begins_from)[0], "what a job begins from")

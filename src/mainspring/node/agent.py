@@ -219,6 +219,7 @@ class Agent:
             keeper=keeper,
             tell_lead=self._tell_lead,
             clock=self._clock,
+            views=self._store_access,
         )
         return crew, keeper
 

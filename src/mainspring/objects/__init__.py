@@ -10,6 +10,7 @@ from mainspring.lazy import names_of
 
 if TYPE_CHECKING:
     from mainspring.objects.blobs import (
+        BLOBS,
         Blob,
         blob_of,
         blob_of_file,

@@ -12,6 +12,7 @@ from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.objects.files import reported
 from mainspring.objects.port import Data, ObjectStore
 
+BLOBS = "blobs"  # The folder of them all.
 _HEX = frozenset("0123456789abcdef")
 _HASH_LETTERS = 64
 
@@ -40,7 +41,7 @@ class Blob:
     @property
     def key(self) -> str:
         """Returns where an object store keeps these bytes."""
-        return f"blobs/{self.id[:2]}/{self.id}"
+        return f"{BLOBS}/{self.id[:2]}/{self.id}"
 
 
 def blob_of(data: Data) -> Blob:

@@ -29,11 +29,13 @@ class Access:
         writes: Folders whose objects may be listed, read, stored and deleted.
         reads: Folders whose objects may be listed and read.
         objects: Keys of single objects that may be read.
+        named: Folders whose objects may be read, and not listed: by whoever knows their keys, as those of blobs.
     """
 
     writes: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     objects: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Checks every key, for some characters stand for others where access is written down.
@@ -41,7 +43,7 @@ class Access:
         Raises:
             InvalidInput: One breaks the rules of keys.
         """
-        for key in (*self.writes, *self.reads, *self.objects):
+        for key in (*self.writes, *self.reads, *self.objects, *self.named):
             checked_key(key)
 
 

@@ -96,8 +96,9 @@ class RoleSessions:
         """
         bucket = f"arn:{self._role.split(':')[1]}:s3:::{self._bucket}"
         root = f"{self._prefix}/" if self._prefix else ""
-        writes, reads = ([f"{root}{folder}/*" for folder in folders] for folders in (access.writes, access.reads))
-        readable = [*reads, *(f"{root}{key}" for key in access.objects)]
+        kinds = (access.writes, access.reads, access.named)
+        writes, reads, named = ([f"{root}{folder}/*" for folder in folders] for folders in kinds)
+        readable = [*reads, *named, *(f"{root}{key}" for key in access.objects)]
         statements: list[Mapping[str, Any]] = [
             _allowed(_WRITES, [f"{bucket}/{each}" for each in writes]),
             _allowed(_READS, [f"{bucket}/{each}" for each in readable]),

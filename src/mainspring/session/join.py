@@ -1,4 +1,4 @@
-"""Entry point of a rank's program: the one place outside `app` that reads an environment variable."""
+"""Entry points of a rank's program: the one place outside `app` that reads an environment variable."""
 
 from __future__ import annotations
 
@@ -8,12 +8,23 @@ import faulthandler
 import os
 import signal
 import sys
+import threading
 import time
 from types import FrameType
+from typing import TYPE_CHECKING, final
 
+from mainspring.domain.errors import InvalidMessage, NotAllowed, Unavailable
+from mainspring.domain.ports import Backoff
+from mainspring.domain.wire import VIEWS_SUFFIX, StoreCredentials, ViewRefused, ViewWanted
+from mainspring.session.line import AgentConnection
 from mainspring.session.session import Session
 
+if TYPE_CHECKING:
+    from mainspring.objects import ObjectStore
+
 SOCKET_VARIABLE = "MAINSPRING_SOCKET"
+RENEW_PART = 0.5  # Of the time of a view's credentials, as agents do with their own.
+ASK_AGAIN = Backoff(first_s=1.0, cap_s=60.0)
 
 
 def join(*, standby: bool = False, reconnects: bool = False) -> Session:
@@ -41,6 +52,68 @@ def join(*, standby: bool = False, reconnects: bool = False) -> Session:
     session = Session(path, pid=os.getpid(), stopwatch=time.monotonic, standby=standby, reconnects=reconnects)
     atexit.register(session.close)
     return session
+
+
+def open_view_store(url: str, view: str) -> ObjectStore:
+    """Returns the object store at `url`, for a program to read a view from. May be called before `join`.
+
+    Where the lab's agents alone hold credentials, this gives those for the view, which the job's spec must name under
+    `views`: with them the view can be read, and the checkpoint that the job begins from. They are renewed while the
+    process lives; a process forked from it needs its own. Elsewhere, and without an agent, it is `objects.open_store`.
+
+    Args:
+        url: Where the store is.
+        view: The view's id.
+
+    Raises:
+        NotAllowed: The job does not name the view, or the store refuses.
+        Unavailable: The agent does not answer.
+    """
+    from mainspring.objects import open_store  # A program that reads no view does without.
+
+    path = os.environ.get(SOCKET_VARIABLE, "")
+    if not path or not os.path.exists(path + VIEWS_SUFFIX):
+        return open_store(url)
+    held = _ViewCredentials(path + VIEWS_SUFFIX, view)
+    return open_store(url, held.current().options, held.current)
+
+
+@final
+class _ViewCredentials:
+    """Credentials for a view, renewed by a thread for as long as the process lives."""
+
+    def __init__(self, path: str, view: str) -> None:
+        self._path = path
+        self._view = view
+        self._now = self._asked()
+        threading.Thread(target=self._renew, name="mainspring-view", daemon=True).start()
+
+    def current(self) -> StoreCredentials:
+        """Returns those that are good now."""
+        return self._now
+
+    def _renew(self) -> None:
+        """Asks for others in time; those that are held are used until there are."""
+        tries = 0
+        never = threading.Event()
+        while True:
+            never.wait(ASK_AGAIN.wait_s(tries) if tries else self._now.lasts_s * RENEW_PART)
+            try:
+                self._now = self._asked()
+                tries = 0
+            except (NotAllowed, Unavailable, InvalidMessage):
+                tries += 1
+
+    def _asked(self) -> StoreCredentials:
+        """Returns new ones; waits for as long as those who give them are away."""
+        line = AgentConnection(self._path)
+        try:
+            answer = line.ask(ViewWanted(view=self._view), StoreCredentials | ViewRefused, limit_s=None)
+        finally:
+            line.close()
+        if isinstance(answer, ViewRefused):
+            raise NotAllowed("read a view", on=self._view, got=answer.reason)
+        return answer
 
 
 def _outlive_sigterm() -> None:

@@ -14,7 +14,7 @@ from typing import TypeVar, final
 
 from mainspring.domain import codec
 from mainspring.domain.errors import InvalidMessage, Unavailable
-from mainspring.domain.wire import FILES_SUFFIX, Hello, NextGeneration, RankRequest, StepReply
+from mainspring.domain.wire import FILES_SUFFIX, Hello, NextGeneration, RankRequest, StepReply, ViewWanted
 from mainspring.session.meter import Meter
 
 ANSWER_LIMIT_S = 60.0  # An agent answers in under a millisecond; past this it is stuck, and says so by silence.
@@ -24,7 +24,7 @@ REPEAT_EVERY_S = 0.5  # A long step learns of a stop while it is under way: the 
 _RECEIVE_BYTES_MAX = 1 << 20
 
 Answer = TypeVar("Answer")
-Question = Hello | NextGeneration | RankRequest
+Question = Hello | NextGeneration | ViewWanted | RankRequest
 
 
 @final

@@ -12,7 +12,7 @@ from mainspring.data import Version, ViewRecipe, build_view, episode_rows, suspe
 from mainspring.data.layers.layer import put_layer, put_part
 from mainspring.data.layers.making import Result
 from mainspring.data.layers.producer import LayerSpec
-from mainspring.data.views.manifest import view_key
+from mainspring.data.views.places import view_key
 from mainspring.objects import ObjectStore, open_store
 
 RECIPE = ViewRecipe(image_size=32, quality=26, cameras=(CAMERA,), holdout_fraction=0.0)

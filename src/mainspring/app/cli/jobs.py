@@ -106,6 +106,7 @@ def run(
     secret_file: Annotated[
         list[str] | None, typer.Option(help="Secret it finds as a file: NAME_FILE tells where.", metavar="NAME")
     ] = None,
+    views: Annotated[list[str] | None, typer.Option("--view", help="Training view it reads.", metavar="ID")] = None,
     after: Annotated[
         list[str] | None, typer.Option(help="Start only once this job has succeeded; repeat for more.", metavar="JOB")
     ] = None,
@@ -127,7 +128,7 @@ def run(
         _refuse([flag for flag, value in {"--wait": wait, "--follow": follow}.items() if value], "--count")
     each = {"cpus": cpus, "memory": memory, "within": within, "prefer": prefer}
     about = {"team": team, "tier": tier and tier.value, "kind": kind and kind.value, "env": env, "duration": duration}
-    about |= {"secret": secret, "secret-file": secret_file}
+    about |= {"secret": secret, "secret-file": secret_file, "view": views}
     given = {"name": name, "on": on, "replicas": replicas, "spares": spares, **each, **about}
     given = {f"--{field}": value for field, value in given.items() if value}
     if again:
@@ -197,7 +198,7 @@ def _spec_of(words: list[str], given: dict[str, Any]) -> JobSpec:
     each = {field: given.pop(flag) for flag, field in _EACH.items() if flag in given}
     if "--duration" in given:
         given["--duration_s"] = duration_from(given.pop("--duration"))
-    for flag, field in {"--secret": "--secrets", "--secret-file": "--secret_files"}.items():
+    for flag, field in {"--secret": "--secrets", "--secret-file": "--secret_files", "--view": "--views"}.items():
         if flag in given:
             given[field] = given.pop(flag)
     fields = {flag.removeprefix("--"): value for flag, value in given.items()}

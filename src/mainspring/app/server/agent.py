@@ -9,7 +9,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from mainspring.app.base.system import SystemClock, SystemDice
+from mainspring.app.base.system import SystemClock, SystemDice, raise_open_files
 from mainspring.app.server.output import OutputFile
 from mainspring.domain import codec
 from mainspring.domain.fleet import AgentExit, AgentOrder
@@ -30,6 +30,7 @@ def main(clock: Clock) -> int:
     reports = Path(order.report_dir or order.work_dir)
     for folder in (Path(order.work_dir), reports):
         folder.mkdir(parents=True, exist_ok=True)
+    raise_open_files()  # A lead has a connection to every agent.
     environment = dict(os.environ)
     certificate = environment.pop(CERTIFICATE_VARIABLE, "")
     try:

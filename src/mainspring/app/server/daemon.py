@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from mainspring.app.base.client import Client
 from mainspring.app.base.home import Config, Home, ServerRecord, url_of
+from mainspring.app.base.specs import read_policy
 from mainspring.app.server.output import turn_over
 from mainspring.app.server.store_grants import grants_of
 from mainspring.app.server.users import require_users
@@ -41,13 +42,15 @@ def up(
     """Returns where the home's server listens, starting it when it is not running.
 
     Args:
-        port: Port to listen on; 0 picks a free one; None takes the last one used, else the configured one.
+        port: Port to listen on; 0 picks a free one, or takes a running server's; None takes the last one used, else
+            the configured one.
         policy: A planning policy to keep and start with; None leaves it as it was.
         shared_account: Whether to write to the configuration that jobs of all teams may share the server's account.
         backup: Whether the server copies its store before it changes the tables.
 
     Raises:
-        Conflict: Another program holds the port, or the server is running and is given what it reads when it starts.
+        Conflict: Another program holds the port, or the server is running and is to have another port, or something
+            else that it reads when it starts.
         NotAllowed: It would listen beyond this machine, and nobody said that jobs may share its account; or it cannot
             run jobs as the users it is to, or the object store does not limit what agents may do.
         InvalidSpec: The configuration or the policy is wrong.
@@ -57,6 +60,14 @@ def up(
         config = _prepared(home, policy, shared_account=shared_account)
         record = home.server()
         if record is not None and running(record, home):
+            if port and port != _port_of(record):
+                raise Conflict(
+                    "start the Mainspring server",
+                    on=f"port {port}",
+                    got=f"this home's server, which is up at {record.url} (process {record.pid}, home {home.path})",
+                    wanted="none that runs, for a server keeps its port until it ends",
+                    next_step=f"ms down && ms up --port {port}; or use the one that runs",
+                )
             return record
         return _up(home, config, port, _words(backup=backup))
 
@@ -90,7 +101,7 @@ def _prepared(home: Home, policy: Path | None, *, shared_account: bool) -> Confi
     open_store(home.objects_url(config))  # A wrong URL is told now, and not by the first job.
     if not home.config_file.exists():
         home.write_config(config)
-    if policy is not None:
+    if policy is not None and read_policy(policy) != home.policy():
         _require_down(home, "take a planning policy", str(policy))
         home.keep_policy(policy)
     if shared_account and not config.shared_account:
@@ -134,7 +145,7 @@ def _opened(home: Home, config: Config, port: int | None) -> socket.socket:
     """Returns the socket that the server is to listen on, once all is there that it needs."""
     record = home.server()
     if port is None:
-        port = int(record.url.rpartition(":")[2]) if record is not None else config.port
+        port = _port_of(record) if record is not None else config.port
     home.certificate(config)
     _require_near(config)
     if config.run_as:
@@ -214,6 +225,15 @@ def running(record: ServerRecord, home: Home) -> bool:
     server = {b"mainspring", b"server"} <= set(words) or b"mainspring.app.server" in words  # The latter until 0.1.
     served = words[words.index(b"--home") + 1] if b"--home" in words[:-1] else b""
     return server and state != "Z" and os.path.realpath(served) == os.path.realpath(os.fsencode(home.path))
+
+
+def _port_of(record: ServerRecord) -> int:
+    """Returns the port that a server listens on.
+
+    Args:
+        record: Where it is, or was.
+    """
+    return int(record.url.rpartition(":")[2])
 
 
 def _ready(client: Client, server: subprocess.Popen[bytes]) -> bool:

@@ -6,6 +6,7 @@ Joins the adapters to the ports: which store, which engines, which objects.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import pwd
 import re
@@ -16,12 +17,13 @@ from pathlib import Path
 from mainspring.app.base.backups import backups_in
 from mainspring.app.base.home import Home, url_of
 from mainspring.app.base.oidc import fetch
-from mainspring.app.base.system import SystemClock, SystemDice
+from mainspring.app.base.system import FILES_WANTED, SystemClock, SystemDice, raise_open_files
 from mainspring.app.server.arrivals import Inboxes, Reader
 from mainspring.app.server.engines import Engines
 from mainspring.app.server.output import OutputFile
 from mainspring.app.server.store_grants import agents_environment, grants_of
 from mainspring.control import AgentAccess, Control, Settings, open_store
+from mainspring.control.connections import BoundedConnection, bounded_by
 from mainspring.control.logins import Logins
 from mainspring.control.server import Server, Tls
 from mainspring.domain.answers import NewToken
@@ -30,6 +32,8 @@ from mainspring.domain.ids import NAME_LENGTH_MAX
 from mainspring.domain.job import LAB
 from mainspring.domain.team import Team, TeamRole
 from mainspring.objects import SharedGrants
+
+_log = logging.getLogger(__name__)
 
 
 def main() -> int:
@@ -98,6 +102,7 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
         arrivals=inboxes,
         proxied=bool(config.public_url) and not config.certificate,
         logins=Logins(control.people, config.oidc, fetch, clock) if config.oidc else None,
+        connection=_connections(),
     )
     server.start()
     reader.start()
@@ -108,6 +113,21 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
         reader.stop()
         engines.close()
         control.store.close()
+
+
+def _connections() -> type[BoundedConnection]:
+    """Returns what serves connections, as many as this process may have open; the log tells of a low limit."""
+    files = raise_open_files()
+    kind = bounded_by(files)
+    if kind.connections_max < kind.heads_max:
+        _log.warning(
+            "this process may have %d files open, and so serves %d connections at once: too few for a lab of many "
+            "nodes; its hard limit can be raised (LimitNOFILE=%d in a unit of systemd, or ulimit -Hn)",
+            files,
+            kind.connections_max,
+            FILES_WANTED,
+        )
+    return kind
 
 
 def _owner() -> str:

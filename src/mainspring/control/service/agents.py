@@ -33,6 +33,7 @@ from mainspring.control.store.schema import agents, allocations, attempts, event
 from mainspring.control.store.secrets import SecretKeys, values_for
 from mainspring.control.store.settings import Settings
 from mainspring.control.store.tokens import Caller, peers_secret
+from mainspring.data.views.places import golden_folder, view_key
 from mainspring.domain.errors import Conflict, InvalidMessage, NotFound, Unavailable, nearest
 from mainspring.domain.goodput import TimeUse
 from mainspring.domain.ids import AllocationId, JobId, RoleName
@@ -51,7 +52,7 @@ from mainspring.domain.wire import (
 )
 from mainspring.domain.wire.events.attempts import LeadNamedEvent
 from mainspring.domain.wire.events.leads import ResultEvent, UnknownWordEvent
-from mainspring.objects import Access
+from mainspring.objects import BLOBS, Access
 
 ADDRESS_LENGTH_MAX = 255
 LEDGER_S_MAX = 1e13  # Of one use: every node of the largest cluster, for a year and a half.
@@ -266,15 +267,30 @@ def _with_secrets(
         return replace(orders, ready=False, roles=(), ranks=())
 
 
-def store_access(connection: sa.Connection, attempt: AttemptRecord) -> Access:
-    """Returns what an attempt's agents do with the object store: keep its job's checkpoints, and read what it names."""
+def store_access(connection: sa.Connection, attempt: AttemptRecord, view: str = "") -> Access:
+    """Returns what an attempt does with the object store; of it all, it reads what its job names.
+
+    Args:
+        view: Which its ranks want to read, with the checkpoint that their job begins from; "" for what its agents do.
+
+    Raises:
+        NotFound: Its job does not name the view.
+    """
     spec = specs(connection, [attempt.job])[attempt.job]
     begins_from, _ = checkpoint_named(spec.begins_from)
-    return Access(
-        writes=(job_folder(attempt.job),),
-        reads=(job_folder(JobId(begins_from)),) if begins_from else (),
-        objects=(spec.code.key,) if spec.code.key else (),
-    )
+    reads = (job_folder(JobId(begins_from)),) if begins_from else ()
+    if not view:
+        code = (spec.code.key,) if spec.code.key else ()
+        return Access(writes=(job_folder(attempt.job),), reads=reads, objects=code)
+    if view not in spec.views:
+        raise NotFound(
+            "read a view",
+            on=view[:80],
+            got=f"a job that names {len(spec.views)} others" if spec.views else "a job that names none",
+            wanted="one that its spec names under 'views'",
+            next_step="ms run --view VIEW",
+        )
+    return Access(reads=(*reads, golden_folder(view)), objects=(view_key(view),), named=(BLOBS,))
 
 
 def _granted(connection: sa.Connection, attempt: AttemptRecord, gang: _Gang, roles: int) -> list[Grant]:

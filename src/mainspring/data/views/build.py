@@ -34,9 +34,9 @@ from mainspring.data.views.manifest import (
     ViewManifest,
     ViewRecipe,
     ViewShard,
-    view_key,
     view_manifest,
 )
+from mainspring.data.views.places import view_key
 from mainspring.data.views.ready import FrameMaker, ReadyEpisode
 from mainspring.data.views.shards import Records, ShardRecord, ShardWriter, held_episodes, shard_blobs
 from mainspring.data.views.summary import Summary, summary_from_bytes

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from mainspring.data.views.manifest import ViewManifest, ViewRecipe, view_key, view_manifest
+from mainspring.data.views.manifest import ViewManifest, ViewRecipe, view_manifest
+from mainspring.data.views.places import view_key
 from mainspring.domain.errors import DamagedData, NotFound
 from mainspring.objects import ObjectStore, get_blob
 

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 from mainspring.data.features import ACTION, STATE, Features
 from mainspring.data.video.coded import Coding
 from mainspring.data.views.moments import Statistics
+from mainspring.data.views.places import view_key
 from mainspring.domain.codec import decode
 from mainspring.domain.errors import InvalidInput, NotFound
 from mainspring.domain.ids import VersionId
@@ -222,12 +223,3 @@ def view_manifest(store: ObjectStore, view_id: str) -> ViewManifest | None:
         return decode(ViewManifest, store.get(view_key(view_id)))
     except NotFound:
         return None
-
-
-def view_key(view_id: str) -> str:
-    """Returns where a view's manifest lies.
-
-    Args:
-        view_id: The view.
-    """
-    return f"views/{view_id}.json"

@@ -371,11 +371,15 @@ class Calls(LabCalls):
 
     @route("POST", "/jobs", may=Right.SUBMIT_JOBS, patient=True, repeats=True)
     def submit(self, body: answers.Submit) -> answers.JobView:
-        """Takes a job, or returns the one that the same key made before. `Client` draws a key where none is given."""
+        """Takes a job, or returns the one that the same key made before. `Idempotency-Key` stands for a key that is not
+        given; `Client` draws one.
+        """
 
     @route("POST", "/jobs/batch", may=Right.SUBMIT_JOBS, patient=True, repeats=True)
     def submit_batch(self, body: answers.SubmitBatch) -> answers.SubmittedBatch:
-        """Takes many jobs in one transaction: all of them, or none. `Client` draws a key for each that has none."""
+        """Takes many jobs in one transaction: all of them, or none. `Idempotency-Key` stands for the keys of those that
+        have none; `Client` draws one for each.
+        """
 
     @route("GET", "/jobs/{job}/events", may=_JOBS, handler="events")
     def job_events(
@@ -446,6 +450,10 @@ class Calls(LabCalls):
     @route("POST", "/agents/store-credentials", may=None)
     def store_credentials(self, body: wire.CredentialsWanted) -> wire.StoreCredentials:
         """Gives an agent credentials for its attempt's part of the object store, for a while."""
+
+    @route("POST", "/agents/view-credentials", may=None, handler="store_credentials")
+    def view_credentials(self, body: wire.ViewCredentialsWanted) -> wire.StoreCredentials:
+        """Gives an agent credentials to read one view by, which its ranks' job names, for a while."""
 
     @route("POST", "/agents/heartbeat", may=None)
     def heartbeat(self, body: wire.Heartbeat) -> wire.HeartbeatReply:

@@ -112,6 +112,14 @@ class CredentialsWanted:
     allocation: AllocationId
 
 
+@message("ViewCredentialsWanted")
+class ViewCredentialsWanted:
+    """An agent asks for what its ranks may read one view by, which their job's spec names."""
+
+    allocation: AllocationId
+    view: str
+
+
 @message("StoreCredentials")
 class StoreCredentials:
     """Credentials for what one attempt may do with the object store, good for `lasts_s` from now.

@@ -13,6 +13,9 @@ from mainspring.domain.wire.facts import Detail
 
 # After a rank's socket: where its agent hands it files, if there. Asked by the path it was told and a line end.
 FILES_SUFFIX = ".files"
+# After a rank's socket: where its agent gives credentials to read views by, if there. `ViewWanted` is asked there, once
+# a connection; the answer is `StoreCredentials` or `ViewRefused`.
+VIEWS_SUFFIX = ".views"
 
 
 @message("Hello")
@@ -213,6 +216,20 @@ class FetchFailed:
 
     reason: str
     corrupt: bool
+
+
+@message("ViewWanted")
+class ViewWanted:
+    """Asks for credentials to read a view by, which the job's spec names: its first, or new ones before those end."""
+
+    view: str
+
+
+@message("ViewRefused")
+class ViewRefused:
+    """There are none for it."""
+
+    reason: str
 
 
 @message("ResultReport")

@@ -78,6 +78,15 @@ class ControllerClient:
         """
         return await self._call("/v1/agents/store-credentials", message, wire.StoreCredentials)
 
+    async def view_credentials(self, message: wire.ViewCredentialsWanted) -> wire.StoreCredentials:
+        """Returns credentials to read a view by.
+
+        Raises:
+            NotAllowed: The attempt is over, its job does not name the view, or the store gives it none.
+            Unavailable: The controller does not answer, or has none to give now.
+        """
+        return await self._call("/v1/agents/view-credentials", message, wire.StoreCredentials)
+
     async def close(self) -> None:
         """Hangs up."""
         await self._client.aclose()

@@ -1,4 +1,7 @@
-"""An agent's credentials of the object store: asked of the controller, renewed while it works, in memory alone."""
+"""Credentials of the object store, asked of the controller: an agent's, renewed while it works, and its ranks'.
+
+They are in memory alone.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ class StoreAccess:
 
     def __init__(self, controller: ControllerClient, allocation: AllocationId, dice: Dice) -> None:
         self._controller = controller
+        self._allocation = allocation
         self._wanted = wire.CredentialsWanted(allocation=allocation)
         self._dice = dice
         self._held: wire.StoreCredentials | None = None
@@ -56,6 +60,23 @@ class StoreAccess:
                 tries = 0
             except MainspringError:  # Also a refusal: an attempt that is over hears so by other ways.
                 tries += 1
+
+    async def for_view(self, view: str) -> wire.StoreCredentials | wire.ViewRefused:
+        """Returns what ranks may read a view by; whoever gives it may be away for as long as it likes.
+
+        Args:
+            view: The view.
+        """
+        tries = 0
+        while True:
+            try:
+                wanted = wire.ViewCredentialsWanted(allocation=self._allocation, view=view)
+                return await self._controller.view_credentials(wanted)
+            except Unavailable:
+                tries += 1
+                await asyncio.sleep(ASK_AGAIN.wait_s(tries, self._dice))
+            except MainspringError as error:
+                return wire.ViewRefused(reason=str(error))
 
     def open(self, url: str) -> ObjectStore:
         """Returns the store, as far as it is open to the attempt.

@@ -1,4 +1,4 @@
-"""The sockets of one rank: its own, and one that hands it the files of its snapshots.
+"""The sockets of one rank: its own, one that hands it the files of its snapshots, and perhaps one for views.
 
 Those files have no name but the agent's descriptor, and that way into them is for the agent's own account, on its own
 machine's list of processes. So the second socket takes the path a rank was told, and answers with the open file.
@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import final
 
 from mainspring.domain.wire import FILES_SUFFIX
@@ -31,33 +31,33 @@ class RankSockets:
 
     Args:
         account: Whose they are: nobody else connects, and nobody else is spoken with.
-        path: Of its own socket, at most 107 bytes with `FILES_SUFFIX`.
+        path: Of its own socket, at most 107 bytes with the longest suffix.
     """
 
     def __init__(self, account: Account, path: str) -> None:
         self._account = account
         self._path = path
-        self._servers: list[asyncio.Server] = []
+        self._servers: dict[str, asyncio.Server] = {}
 
-    async def listen(self, serve: Serve) -> None:
+    async def listen(self, serve: Mapping[str, Serve]) -> None:
         """Opens them.
 
         Args:
-            serve: Speaks with whoever connects to the rank's own.
+            serve: By the suffix of a socket, what speaks with whoever connects to it: "" is the rank's own.
 
         Raises:
             OSError: Their folder cannot be written.
             Unavailable: The account cannot be used any more.
         """
-        for path, with_whom in ((self._path, serve), (self._path + FILES_SUFFIX, _hand)):
+        for suffix, with_whom in {**serve, FILES_SUFFIX: _hand}.items():
+            path = self._path + suffix
             bound = await self._account.bind(path)
-            self._servers.append(await asyncio.start_unix_server(self._to_its_own(with_whom), sock=bound))
+            self._servers[path] = await asyncio.start_unix_server(self._to_its_own(with_whom), sock=bound)
 
     def close(self) -> None:
         """Closes them, and removes their names."""
-        for server in self._servers:
+        for path, server in self._servers.items():
             server.close()
-        for path in (self._path, self._path + FILES_SUFFIX):
             self._account.remove(path)
 
     def _to_its_own(self, serve: Serve) -> Serve:

@@ -16,7 +16,7 @@ from mainspring.node.net.connection import Connection
 from mainspring.node.process.ranks import RankProcess
 from mainspring.node.snapshots.arena import Arena
 from mainspring.node.snapshots.work import SnapshotWork
-from mainspring.node.supervise.rank_files import RankSockets
+from mainspring.node.supervise.rank_files import RankSockets, Serve
 
 HELLO_LIMIT_S = 10.0  # The session says hello as it connects.
 RESULTS_KEPT_MAX = 100  # To be told again when the lead's line was down.
@@ -61,6 +61,13 @@ class RankSlot:
         return result
 
 
+class ViewAccess(Protocol):
+    """What gives ranks credentials to read views by."""
+
+    async def for_view(self, view: str) -> wire.StoreCredentials | wire.ViewRefused:
+        """Returns those for a view, or why there are none."""
+
+
 class Supervisor(Protocol):
     """What a process's conversation needs of the supervisor of its agent's ranks."""
 
@@ -81,6 +88,10 @@ class Supervisor(Protocol):
 
     def tell_lead(self, message: wire.AgentToLead) -> None:
         """Sends a message to the lead."""
+
+    @property
+    def views(self) -> ViewAccess | None:
+        """Returns what gives credentials to read views by, None where programs use what they have."""
 
 
 class SnapshotService(Protocol):
@@ -146,7 +157,10 @@ class RankConnection:
         """
         self._sockets = RankSockets(self.process.account, path)
         try:
-            await self._sockets.listen(self._serve)
+            doors: dict[str, Serve] = {"": self._serve}
+            if self._supervisor.views is not None:
+                doors[wire.VIEWS_SUFFIX] = self._serve_view
+            await self._sockets.listen(doors)
         except OSError as error:
             raise Unavailable("open a rank's socket", on=path, got=str(error)) from error
 
@@ -190,6 +204,14 @@ class RankConnection:
                 line.send(answer)
         finally:
             line.close()
+
+    async def _serve_view(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answers one question of any of the program's processes, of whatever generation."""
+        line = Connection(reader, writer, self._snapshots.work.read)
+        wanted = await line.receive(wire.ViewWanted, HELLO_LIMIT_S)
+        if wanted is not None and self._supervisor.views is not None:
+            line.send(await self._supervisor.views.for_view(wanted.view))
+        line.close()
 
     async def _next(self, line: Connection, *, after: int) -> None:
         """Answers with a `Welcome` once the process has a place in a generation after that one."""

@@ -15,7 +15,7 @@ from mainspring.domain.ports import Clock
 from mainspring.node.net.connection import address_of, free_port, host_port
 from mainspring.node.process.stacks import STUCK, dumped, process_state
 from mainspring.node.supervise.processes import RankProcesses
-from mainspring.node.supervise.rank_server import RankConnection, RankSlot, ended_all, signal_all
+from mainspring.node.supervise.rank_server import RankConnection, RankSlot, ViewAccess, ended_all, signal_all
 from mainspring.node.supervise.snapshot_manager import SnapshotManager
 from mainspring.node.supervise.standby import Standbys
 from mainspring.node.tasks import Tasks
@@ -53,6 +53,7 @@ class RankSupervisor:
         orders: The attempt's orders.
         host: The address other agents and ranks reach this machine under.
         tell_lead: Sends a message to the lead.
+        views: What gives ranks credentials to read views by; None where they use what they have.
     """
 
     def __init__(
@@ -64,8 +65,10 @@ class RankSupervisor:
         keeper: SnapshotManager,
         tell_lead: Callable[[wire.AgentToLead], None],
         clock: Clock,
+        views: ViewAccess | None = None,
     ) -> None:
         self.tell_lead = tell_lead
+        self.views = views
         self._orders = orders
         self._host = host
         self._processes = processes

@@ -225,7 +225,9 @@ class Demo:
             *("--view", view.id, "--version", version, "--cache", str(lab.home.cache), *words),
         ]
         kind = "train" if program == "train" else "batch"
-        return job(f"{self.dataset}-{program}", command, on=ON, replicas=replicas, kind=kind, inputs=[version])
+        return job(
+            f"{self.dataset}-{program}", command, on=ON, replicas=replicas, kind=kind, inputs=[version], views=[view.id]
+        )
 
     def _train_through_a_kill(self, submitted: JobView, total: int) -> JobView:
         """Waits for the training job, and kills its last rank half-way."""

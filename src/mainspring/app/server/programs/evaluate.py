@@ -11,13 +11,13 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from mainspring.app.server.programs.uses import noted
 from mainspring.checkpoint import load
-from mainspring.data import open_view, record_use
+from mainspring.data import open_view
 from mainspring.domain.ids import JobId
-from mainspring.objects import open_store
 from mainspring.robots.arm import ACTION_NAMES, STATE_NAMES, Purpose, draw_start
 from mainspring.robots.closed_loop import drive
-from mainspring.session import Session
+from mainspring.session import Session, open_view_store
 from mainspring.session.jax_distributed import run
 from mainspring.train.evaluate import SAMPLES, TrainedPolicy, held_out_error, make_actor, policy_from
 
@@ -39,9 +39,9 @@ def main() -> int:
 
 
 def _evaluate(words: argparse.Namespace, session: Session) -> None:
-    store, views = open_store(words.objects), words.cache / "views"
+    store, views = open_view_store(words.objects, words.view), words.cache / "views"
     if words.version and session.job:
-        record_use(store, words.version, "run", session.job)
+        noted(store, words.version, session.job)
     checkpoint = load(store, JobId(words.job))
     policy = policy_from(checkpoint.state, checkpoint.arrays)
     features = open_view(store, words.view, views, "train").manifest.features

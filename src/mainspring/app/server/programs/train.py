@@ -12,9 +12,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from mainspring.data import View, guard, open_view, record_use
-from mainspring.objects import ObjectStore, open_store
-from mainspring.session import Session
+from mainspring.app.server.programs.uses import noted
+from mainspring.data import View, guard, open_view
+from mainspring.objects import ObjectStore
+from mainspring.session import Session, open_view_store
 from mainspring.session.jax_distributed import run
 from mainspring.train.recipe import RECIPES, Recipe, changed, recipe_named
 from mainspring.train.trainer import train
@@ -33,7 +34,7 @@ def main() -> int:
     words = parser.parse_args()
 
     recipe = _recipe(words)
-    store = open_store(words.objects)
+    store = open_view_store(words.objects, words.view)
     view = open_view(store, words.view, words.cache / "views", "train")
     run(partial(_rank, recipe=recipe, view=view, store=store, version=words.version), cache=words.cache / "compiled")
     return 0
@@ -41,7 +42,7 @@ def main() -> int:
 
 def _rank(session: Session, *, recipe: Recipe, view: View, store: ObjectStore, version: str) -> None:
     if version and session.job and session.rank == 0:
-        record_use(store, version, "run", session.job)
+        noted(store, version, session.job)
     if session.rank == 0 and session.generation <= 1:  # Once: a rank that comes back must not pay for it.
         guard(store, view)
     outcome = train(session, recipe, view, facts={"view": view.manifest.id})

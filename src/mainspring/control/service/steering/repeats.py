@@ -52,7 +52,7 @@ class Repeats:
             InvalidInput: The key is empty, too long, or not of printable ASCII.
             KeyReused: It was used for another call.
         """
-        bare = _bare(key)
+        bare = bare_key(key)
         now_s, named = self._clock.now_s(), hashlib.sha256(bare.encode()).hexdigest()
         fingerprint = hashlib.sha256(request).hexdigest()
         own = (repeats.c.token == caller.token, repeats.c.key_sha256 == named)
@@ -92,8 +92,12 @@ class Repeats:
         return Fernet(base64.urlsafe_b64encode(made.digest()))
 
 
-def _bare(key: str) -> str:
-    """Returns a key without the quotes that RFC 8941 puts around strings."""
+def bare_key(key: str) -> str:
+    """Returns a key without the quotes that RFC 8941 puts around strings.
+
+    Raises:
+        InvalidInput: It is empty, too long, or not of printable ASCII.
+    """
     bare = key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
     if not 0 < len(bare) <= KEY_LENGTH_MAX or not (bare.isascii() and bare.isprintable()):
         wanted = f"1 to {KEY_LENGTH_MAX} printable letters of ASCII"
