@@ -130,6 +130,8 @@ class Host(Generic[Opening]):
                     self._say(FarPart(number=call.number, seen=seen))
             case LogChunk():
                 return replace(done, log=base64.b64encode(found.data).decode(), next_offset=found.next_offset)
+            case str():
+                return replace(done, attestation=found)
             case None:
                 pass
         return done

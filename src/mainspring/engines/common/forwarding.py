@@ -1,4 +1,4 @@
-"""Proxies of engines: the seven calls of the port as one value, to be sent, delayed or failed in one place."""
+"""Proxies of engines: the eight calls of the port as one value, to be sent, delayed or failed in one place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mainspring.domain.ids import AllocationId, NodeName
 from mainspring.domain.ports import Engine
 
 _NO_ALLOCATION, _NO_NODE = AllocationId(""), NodeName("")
-CallResult = Inventory | tuple[AllocationSeen, ...] | LogChunk | None
+CallResult = Inventory | tuple[AllocationSeen, ...] | LogChunk | str | None
 
 
 @message("FarCall")
@@ -44,6 +44,7 @@ _CALLS: Mapping[str, Callable[[Engine, Any], CallResult]] = {
     "launch": lambda engine, call: engine.launch(call.order),
     "stop": lambda engine, call: engine.stop(call.allocation, grace_s=call.grace_s),
     "logs": lambda engine, call: engine.logs(call.allocation, rank=call.rank, since=call.since, limit=call.limit),
+    "attestation": lambda engine, call: engine.attestation(call.allocation),
     "cordon": lambda engine, call: engine.cordon(call.node, owner=call.owner, reason=call.reason),
     "uncordon": lambda engine, call: engine.uncordon(call.node, owner=call.owner),
 }
@@ -54,13 +55,13 @@ def perform(engine: Engine, call: EngineCall) -> CallResult:
     """Returns what an engine answers to a call.
 
     Raises:
-        InvalidMessage: It is none of the seven, or a launch without an order.
+        InvalidMessage: It is none of the eight, or a launch without an order.
     """
     if call.call not in _CALLS or (call.call == "launch" and call.order is None):
         raise InvalidMessage(
             "serve an engine",
             got=f"{call.call[:80]} {'with an' if call.order else 'without'} order",
-            wanted="one of the seven calls",
+            wanted="one of the eight calls",
         )
     return _CALLS[call.call](engine, call)
 
@@ -93,6 +94,10 @@ class ForwardingEngine(ABC):
         return cast(
             LogChunk, self._forward(EngineCall(call="logs", allocation=allocation, rank=rank, since=since, limit=limit))
         )
+
+    def attestation(self, allocation: AllocationId) -> str:
+        """Returns what came with an allocation's order; see `Engine.attestation`."""
+        return cast(str, self._forward(EngineCall(call="attestation", allocation=allocation)))
 
     def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
         """Keeps new allocations off a node; see `Engine.cordon`."""

@@ -1,4 +1,4 @@
-"""An engine on another machine: the whole of it runs there, and the seven calls travel over the pipe of an `ssh`."""
+"""An engine on another machine: the whole of it runs there, and the eight calls travel over the pipe of an `ssh`."""
 
 from __future__ import annotations
 
@@ -98,6 +98,8 @@ class RemoteEngine(ForwardingEngine):
                 except ValueError as error:
                     raise Unavailable("read a log", on=self._on, got=str(error), wanted="base64") from error
                 return LogChunk(data=data, next_offset=reply.answer.next_offset)
+            case "attestation":
+                return reply.answer.attestation
             case _:
                 return None
 

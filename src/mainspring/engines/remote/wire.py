@@ -62,6 +62,7 @@ class FarAnswer:
     inventory: Inventory | None = None
     log: str = ""
     next_offset: int = 0
+    attestation: str = ""
 
 
 @message("FarAlive")
