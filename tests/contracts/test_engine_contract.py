@@ -387,6 +387,19 @@ def test_observe_tells_when_one_agent_is_lost_and_when_one_ended_well(harness: H
         harness.until(lambda: found() == wanted)
 
 
+def test_attestation_is_kept_until_the_allocation_is_over(harness: Harness) -> None:
+    engine, name = harness.engine(), AllocationId("allocation-1")
+    engine.launch(replace(order(harness), attestation="whose I am"))
+    engine.launch(order(harness, "allocation-2", places=(1,)))
+    assert harness.engine().attestation(name) == "whose I am"
+    with pytest.raises(NotFound):
+        engine.attestation(AllocationId("allocation-2"))
+    engine.stop(name, grace_s=10.0)
+    harness.until(lambda: (one := seen(engine)) is not None and one.phase is AllocationPhase.ENDED)
+    with pytest.raises(NotFound):
+        engine.attestation(name)
+
+
 def test_logs_continue_from_any_offset(harness: Harness) -> None:
     engine = harness.engine()
     name = AllocationId("allocation-1")

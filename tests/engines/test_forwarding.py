@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import final
 
 import pytest
@@ -46,8 +47,9 @@ def test_every_call_arrives_as_it_was_made_and_its_answer_comes_back() -> None:
     engine = Noting(inner)
     node = NodeName("alpha-1")
     assert engine.inventory() == inner.inventory()
-    engine.launch(order())
+    engine.launch(replace(order(), attestation="whose I am"))
     assert engine.observe() == inner.observe()
+    assert engine.attestation(NAME) == "whose I am"
     inner.write_log(NAME, 3, b"hello there")
     assert engine.logs(NAME, rank=3, since=6, limit=2).data == b"th"
     engine.cordon(node, owner="ada", reason="noisy fan")

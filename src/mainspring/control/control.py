@@ -153,7 +153,7 @@ class Control:
     @property
     def restores(self) -> Restores:
         """Returns what may be said of what runs beyond what the store knows."""
-        return Restores(self.store, self.clock, self.wake.set)
+        return Restores(self.store, self.clock, self.wake.set, self._engines, self.fleet, self._access.key)
 
     @property
     def repeats(self) -> Repeats:

@@ -254,6 +254,8 @@ class LaunchOrder:
         teams: The team that is charged, and those above it, nearest first.
         tier: How urgent it is.
         duration_s: How long the job is expected to run, None when nobody can know.
+        attestation: What the engine keeps until the allocation is over, and shows when asked: by it the controller
+            knows the allocation again. It holds no secret, and is at most a MiB.
     """
 
     allocation: AllocationId
@@ -271,6 +273,7 @@ class LaunchOrder:
     tier: Tier = Tier.STANDARD
     duration_s: float | None = None
     controllers_beside: tuple[str, ...] = ()
+    attestation: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         """Checks that every node has its grant, and completes what was not asked for."""

@@ -60,7 +60,7 @@ class Backoff:
 
 
 class Engine(Protocol):
-    """One kind of cluster, behind seven calls. All block, none keeps a transaction open, all may be repeated.
+    """One kind of cluster, behind eight calls. All block, none keeps a transaction open, all may be repeated.
 
     Every call raises `Unavailable` when the cluster does not answer within the adapter's own bound, and has then
     perhaps acted: callers look again with `observe` before they conclude anything, and repeat a launch or stop until it
@@ -107,6 +107,13 @@ class Engine(Protocol):
 
         Raises:
             NotFound: No such allocation, or that rank wrote nothing yet.
+        """
+
+    def attestation(self, allocation: AllocationId) -> str:
+        """Returns what came with the order of an allocation that is not over, for a store that has forgotten it.
+
+        Raises:
+            NotFound: There is no such allocation, it is over, or nothing came with its order.
         """
 
     def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:

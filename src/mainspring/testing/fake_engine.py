@@ -248,6 +248,18 @@ class FakeEngine:
             piece = data[since : since + limit]
         return LogChunk(data=piece, next_offset=since + len(piece))
 
+    def attestation(self, allocation: AllocationId) -> str:
+        """Returns what came with an allocation's order; see `Engine.attestation`.
+
+        Raises:
+            NotFound: There is no such allocation, it is over, or nothing came with its order.
+        """
+        with self._call("attestation"):
+            known = self._allocations.get(allocation)
+            if known is None or known.ended_at_s is not None or not known.order.attestation:
+                raise NotFound("know an allocation again", on=allocation, got="none that runs and has an attestation")
+        return known.order.attestation
+
     def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
         """Keeps new allocations off a node; see `Engine.cordon`.
 

@@ -116,6 +116,26 @@ class PostgresServer:
             select.select([], [], [], LOOK_S)
         raise Unavailable("follow a PostgreSQL", got=f"no standby in step within {START_S:.0f} s")
 
+    def fall_behind(self, primary: PostgresServer) -> None:
+        """Has a standby receive nothing more; what the primary commits from then on is on its own disk alone.
+
+        Args:
+            primary: The server that it follows.
+
+        Raises:
+            Unavailable: It did not let go.
+        """
+        # Source: both are read anew on reload; a receiver without an address ends.
+        primary.say("ALTER SYSTEM SET synchronous_standby_names = ''")
+        primary.say("SELECT pg_reload_conf()")
+        self.say("ALTER SYSTEM SET primary_conninfo = ''")
+        self.say("SELECT pg_reload_conf()")
+        for _ in range(round(START_S / LOOK_S)):
+            if not primary.say("SELECT 1 FROM pg_stat_replication"):
+                return
+            select.select([], [], [], LOOK_S)
+        raise Unavailable("leave a PostgreSQL behind", got=f"a standby that follows after {START_S:.0f} s")
+
     def promote(self) -> None:
         """Has a standby take writes, as whoever watches over both does once the primary is gone."""
         self.say("SELECT pg_promote()")

@@ -80,8 +80,8 @@ def restore(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            help="A file that `ms backup` made, or one of `backups/`; with --end, allocations that are held.",
-            metavar="[FILE | ALLOCATION...]",
+            help="A file that `ms backup` made, or one of `backups/`; with --adopt or --end, what is held.",
+            metavar="[FILE | ALLOCATION... | JOB...]",
         ),
     ] = None,
     any_key: Annotated[
@@ -90,16 +90,24 @@ def restore(
     end: Annotated[
         bool, typer.Option("--end", help="End what is held; a job of it that waits may start then.")
     ] = False,
-    everything: Annotated[bool, typer.Option("--all", help="With --end: all that is held.")] = False,
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="Adopt what is held and runs: it goes on as its job's attempt.")
+    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="With --adopt or --end: all that is held.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Put a back-up in the place of this home's store, which is kept. Or list what is held since then, and end it."""
+    """Put a back-up in the place of this home's store, which is kept. Or list, adopt or end what is held since."""
     lab, named = context.obj, what or []
-    if end:
+    if adopt and end:
+        raise InvalidInput("settle what is held", got="--adopt and --end", wanted="one of them")
+    if adopt or end:
         if bool(named) == everything:
-            raise InvalidInput("end what is held", got="nothing named" if not named else "names with --all")
+            raise InvalidInput("settle what is held", got="nothing named" if not named else "names with --all")
         asked = answers.HeldOnes(allocations=tuple(map(AllocationId, named)), all=everything)
-        _show_held(lab.end_held(asked), as_json=as_json)
+        if end:
+            _show_held(lab.end_held(asked), as_json=as_json)
+        else:
+            _show_adopted(lab.adopt_held(asked), as_json=as_json)
     elif not named:
         _show_held(lab.held(), as_json=as_json)
     elif len(named) > 1 or everything:
@@ -111,6 +119,14 @@ def restore(
 def _show_held(held: tuple[answers.HeldView, ...], *, as_json: bool) -> None:
     look = render.held_table(held, now_s=time.time()) if held else "Nothing is held: the store knows all that runs."
     render.show(held, as_json=as_json, look=lambda: look)
+
+
+def _show_adopted(done: answers.Adopted, *, as_json: bool) -> None:
+    words = [f"Adopted {len(done.adopted)} allocations."] if done.adopted or not done.refused else []
+    words += [f"{one.allocation} stays held: {one.reason}" for one in done.refused]
+    render.show(done, as_json=as_json, look=lambda: "\n".join(words))
+    if done.refused:
+        raise typer.Exit(1)
 
 
 def _put_back(lab: Lab, file: Path, *, any_key: bool, as_json: bool) -> None:

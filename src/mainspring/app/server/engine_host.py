@@ -132,6 +132,8 @@ class Host(Generic[Opening]):
                 return replace(done, log=base64.b64encode(found.data).decode(), next_offset=found.next_offset)
             case int():
                 return replace(done, count=found)
+            case str():
+                return replace(done, attestation=found)
             case None:
                 pass
         return done

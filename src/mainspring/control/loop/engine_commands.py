@@ -13,6 +13,7 @@ from mainspring.control.loop.losses import Lasting, lose
 from mainspring.control.state.active_state import ActiveState
 from mainspring.control.store.holdings import AllocationRecord, allocation_by_id, ranks_per_replica
 from mainspring.control.store.ledger import StateWriter, StopCause
+from mainspring.control.store.restores.attestations import attest
 from mainspring.control.store.settings import Settings
 from mainspring.control.store.tokens import TokenRecord, attempt_secret, save_token
 from mainspring.domain.errors import MainspringError, Unavailable
@@ -91,6 +92,8 @@ class EngineCommands:
         """
         mirror, settings = self._mirror, self._settings
         self._secrets = {attempt: secret for attempt, secret in self._secrets.items() if attempt in mirror.attempts}
+        due = [one.id for one in mirror.allocations if one.state is AllocationState.GRANTED and one.cluster in seen]
+        attested = attest(connection, due[: settings.acts_max], self._key)
         acts: list[Act] = []
         known: set[AllocationId] = set()
         for allocation in mirror.allocations:
@@ -104,7 +107,7 @@ class EngineCommands:
                         Act(cluster=allocation.cluster, allocation=allocation.id, grace_s=self._grace_s(allocation))
                     )
             elif allocation.state is AllocationState.GRANTED:
-                order = self._order(connection, allocation, now_s)
+                order = self._order(connection, allocation, now_s, attested.get(allocation.id, ""))
                 acts.append(Act(cluster=allocation.cluster, allocation=allocation.id, order=order))
         for cluster, found in seen.items():
             for allocation_id, phase in ((one.allocation, one.phase) for one in found.values()):
@@ -145,7 +148,9 @@ class EngineCommands:
         lost = attempt is None or attempt.stop_cause == StopCause.LOST
         return self._settings.lost_grace_s if lost else self._settings.grace_s
 
-    def _order(self, connection: sa.Connection, allocation: AllocationRecord, now_s: float) -> LaunchOrder:
+    def _order(
+        self, connection: sa.Connection, allocation: AllocationRecord, now_s: float, attestation: str
+    ) -> LaunchOrder:
         attempt = self._mirror.attempts[allocation.attempt]
         part, spec = self._mirror.parts[allocation.id], self._mirror.specs[attempt.job]
         option = next(role for role in spec.roles if role.name == part.role).options[part.option]
@@ -179,4 +184,5 @@ class EngineCommands:
             teams=self._mirror.with_those_above(spec.team),
             tier=spec.tier,
             duration_s=spec.duration_s or None,
+            attestation=attestation,
         )

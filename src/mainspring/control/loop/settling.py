@@ -160,7 +160,7 @@ class Settling:
         """Stops attempts whose agents have not all come within the time a start may take.
 
         The time counts from when this controller began to lead: while none led, agents had nowhere to register; and
-        from when the last of its allocations left its cluster's own queue.
+        from when the last of its allocations left its cluster's own queue, its lead was named, or it was adopted.
         """
         for attempt_id in [attempt for attempt in self._mirror.attempts if self._starts_late(attempt, led_since_s)]:
             attempt = attempt_by_id(connection, attempt_id)
@@ -180,7 +180,8 @@ class Settling:
         attempt, own = self._mirror.attempts[attempt_id], self._mirror.allocations_of(attempt_id)
         if attempt.state is not AttemptState.GRANTED or any(one.queued for one in own):
             return False
-        since_s = max((attempt.granted_s, led_since_s, *(one.granted_s for one in own)))
+        heard_s = attempt.granted_s if attempt.heard_s is None else attempt.heard_s
+        since_s = max((heard_s, led_since_s, *(one.granted_s for one in own)))
         return self._lasting.seconds("start", attempt_id, since_s) > self._settings.start_s_max
 
     def _missing_s(self, allocation: AllocationRecord) -> float:

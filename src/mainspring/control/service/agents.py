@@ -23,6 +23,7 @@ from mainspring.control.store.records import (
     AttemptRecord,
     JobRecord,
     attempt_by_id,
+    chunks,
     furthest_step,
     jobs_by_id,
     specs,
@@ -387,7 +388,7 @@ def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> Heart
         return HeartbeatReply(acknowledged=0, fenced=True)
     ledger = StateWriter(connection, now_s)
     if beat.epoch > attempt.epoch:
-        attempt = _recalled(ledger, attempt, beat.epoch)
+        attempt = _recalled(ledger, attempt, beat)
     if attempt.state is AttemptState.GRANTED:
         ledger.run_attempt(attempt, jobs_by_id(connection, [attempt.job])[attempt.job])
     seen = _write_events(ledger, attempt, beat.events)
@@ -420,14 +421,37 @@ def heartbeat(connection: sa.Connection, beat: Heartbeat, now_s: float) -> Heart
     return HeartbeatReply(acknowledged=seen, gone=_gone(connection, attempt))
 
 
-def _recalled(ledger: StateWriter, attempt: AttemptRecord, epoch: int) -> AttemptRecord:
+def _recalled(ledger: StateWriter, attempt: AttemptRecord, beat: Heartbeat) -> AttemptRecord:
     """Returns an attempt whose lead was named before the store went back in time, and is its lead all the same."""
+    kept = [one for one in live_allocations_of(ledger.connection, [attempt.id]) if one.state in KEPT]
+    everyone = [agent for one in kept for agent in range(one.agent_first, one.agent_first + one.nodes)]
+    lead = beat.agent if beat.agent in everyone else attempt.lead
     reason = f"it leads already, and the store knew of {attempt.epoch} leads"
-    told = LeadNamedEvent(epoch=epoch, agent=attempt.lead, reason=reason)
+    told = LeadNamedEvent(epoch=beat.epoch, agent=lead, reason=reason)
     ledger.event(told, job=attempt.job, attempt=attempt.id)
-    led_s = ledger.now_s if attempt.led_s is None else attempt.led_s
-    named: dict[str, object] = {"epoch": epoch, "events_seen": 0, "led_s": led_s, "heard_s": ledger.now_s}
+    _recall_agents(ledger, attempt, everyone, {lead: beat.address[:ADDRESS_LENGTH_MAX]} if beat.address else {})
+    led_s = attempt.granted_s if attempt.led_s is None else attempt.led_s
+    named = {"epoch": beat.epoch, "lead": lead, "events_seen": 0, "led_s": led_s, "heard_s": ledger.now_s}
     return _named(ledger.connection, attempt, named | _ledgers_closed(attempt))
+
+
+def _recall_agents(
+    ledger: StateWriter, attempt: AttemptRecord, everyone: Sequence[int], told: Mapping[int, str]
+) -> None:
+    """Writes what a lead's word tells of its attempt's agents: where it is itself; that all came before one led.
+
+    Args:
+        told: Addresses that are known, by agent; those of others are once they register again.
+    """
+    connection, own = ledger.connection, agents.c.attempt_id == attempt.id
+    if attempt.epoch == 0:
+        told = dict.fromkeys(everyone, "") | dict(told)
+        late = (allocations.c.attempt_id == attempt.id, allocations.c.came_s.is_(None))
+        connection.execute(sa.update(allocations).where(*late).values(came_s=ledger.now_s))
+    for some in chunks(told):
+        connection.execute(sa.delete(agents).where(own, agents.c.agent.in_(some)))
+        rows = [{"attempt_id": attempt.id, "agent": agent, "address": told[agent]} for agent in some]
+        connection.execute(sa.insert(agents), rows)
 
 
 def _ledgers_closed(attempt: AttemptRecord, more: Mapping[str, float] = MappingProxyType({})) -> dict[str, object]:

@@ -36,8 +36,30 @@ class HeldOnes:
     """Some of what is held.
 
     Args:
+        allocations: By id, or by that of their job: then all that is held of it.
         all: Whether all of it; else those named.
     """
 
     allocations: tuple[AllocationId, ...] = ()
     all: bool = False
+
+
+@message("NotAdopted")
+class NotAdopted:
+    """An allocation that is held still, and why."""
+
+    allocation: AllocationId
+    reason: str
+
+
+@message("Adopted")
+class Adopted:
+    """What became of what was to be adopted.
+
+    Args:
+        adopted: Allocations that the store knows from now on.
+        refused: Those that it cannot know.
+    """
+
+    adopted: tuple[AllocationId, ...]
+    refused: tuple[NotAdopted, ...]

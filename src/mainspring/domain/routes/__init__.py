@@ -276,6 +276,10 @@ class LabCalls:
     def end_held(self, body: answers.HeldOnes) -> tuple[answers.HeldView, ...]:
         """Ends what is held, lets its jobs start once it is over, and lists all that is held."""
 
+    @route("POST", "/held/adopt", may=Right.HOLD_FLEET, handler="restores.adopt", patient=True, repeats=True)
+    def adopt_held(self, body: answers.HeldOnes) -> answers.Adopted:
+        """Adopts what is held and runs: it goes on as its job's attempt; tells what cannot be adopted, and why."""
+
     @route("GET", "/whoami", handler="people.whoami")
     def whoami(self) -> answers.Person:
         """Tells whom the caller's token stands for."""

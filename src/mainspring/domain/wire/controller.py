@@ -170,7 +170,7 @@ class Heartbeat:
     """The lead's report on the whole attempt, every `heartbeat_s`; events repeat until acknowledged.
 
     `seconds` is the lead's ledger since it began to lead: node-seconds by `goodput.TimeUse`, which add up to its time
-    with its nodes.
+    with its nodes. `agent` is the lead's number, at `address`: a store that went back in time may have forgotten it.
     """
 
     attempt: AttemptId
@@ -184,6 +184,8 @@ class Heartbeat:
     reason: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
     at_risk: AtRisk | None = None
+    agent: int | None = None
+    address: str = ""
 
 
 @message("HeartbeatReply")

@@ -13,7 +13,7 @@ from mainspring.domain.ids import AllocationId, NodeName
 from mainspring.domain.ports import Engine, Forgetting
 
 _NO_ALLOCATION, _NO_NODE = AllocationId(""), NodeName("")
-CallResult = Inventory | tuple[AllocationSeen, ...] | LogChunk | int | None
+CallResult = Inventory | tuple[AllocationSeen, ...] | LogChunk | int | str | None
 
 
 @message("FarCall")
@@ -46,6 +46,7 @@ _CALLS: Mapping[str, Callable[[Engine, Any], CallResult]] = {
     "launch": lambda engine, call: engine.launch(call.order),
     "stop": lambda engine, call: engine.stop(call.allocation, grace_s=call.grace_s),
     "logs": lambda engine, call: engine.logs(call.allocation, rank=call.rank, since=call.since, limit=call.limit),
+    "attestation": lambda engine, call: engine.attestation(call.allocation),
     "cordon": lambda engine, call: engine.cordon(call.node, owner=call.owner, reason=call.reason),
     "uncordon": lambda engine, call: engine.uncordon(call.node, owner=call.owner),
     "forget_ended": lambda engine, call: (
@@ -100,6 +101,10 @@ class ForwardingEngine(ABC):
         return cast(
             LogChunk, self._forward(EngineCall(call="logs", allocation=allocation, rank=rank, since=since, limit=limit))
         )
+
+    def attestation(self, allocation: AllocationId) -> str:
+        """Returns what came with an allocation's order; see `Engine.attestation`."""
+        return cast(str, self._forward(EngineCall(call="attestation", allocation=allocation)))
 
     def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
         """Keeps new allocations off a node; see `Engine.cordon`."""

@@ -45,7 +45,7 @@ class NonBlockingEngine(ForwardingEngine):
     """The `Engine` port around another engine, which several threads will call at once.
 
     What it shows is at most `stale_s` old, or as acts have left it since. A launch or stop that raises `Unavailable`
-    may be under way: asked for again it tells what came of it. Logs and cordons are waited for.
+    may be under way: asked for again it tells what came of it. Logs, attestations and cordons are waited for.
 
     Args:
         inventory_s: How old what is known of its nodes may be before it is asked for again.
@@ -109,7 +109,7 @@ class NonBlockingEngine(ForwardingEngine):
             case "launch" | "stop":
                 self._turns.do(BackgroundCall(call=call, run=partial(self._act, call)))
                 return None
-            case "logs" | "forget_ended":
+            case "logs" | "attestation" | "forget_ended":
                 return perform(self._engine, call)
             case _:
                 try:

@@ -3,6 +3,7 @@
 <root>/.lock                            held during every call that looks at allocations
 <root>/.cordons.json                    cordons by node
 <root>/<allocation>/claim.json          there as soon as the folder is: the id can never be launched again
+<root>/<allocation>/attestation.json    what came with its order, until all is over
 <root>/<allocation>/launched.json       its processes; the moment this file is there, the launch has happened
 <root>/<allocation>/stop.json           somebody asked it to end
 <root>/<allocation>/ended.json          everything is over
@@ -25,13 +26,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from mainspring.domain.codec import decode, encode
-from mainspring.domain.errors import Conflict, DamagedData, InvalidMessage, StorageFull, Unavailable
+from mainspring.domain.errors import Conflict, DamagedData, InvalidMessage, NotFound, StorageFull, Unavailable
 from mainspring.domain.ids import NO_JOB, AllocationId, JobId, NodeName, checked_name
 from mainspring.engines.common.processes import Process
 
 GONE = ".gone-"
 LOCK_WAIT_S = 10.0  # A launch of 100 nodes holds the lock for about a second.
 _LOCK_POLL_S = 0.005
+
+ATTESTATION = "attestation.json"
 
 Record = TypeVar("Record")
 
@@ -189,6 +192,20 @@ class Records:
             file.flush()
             os.fsync(file.fileno())
         draft.rename(path)
+
+    def attestation(self, folder: Path) -> str:
+        """Returns what came with an allocation's order; see `Engine.attestation`.
+
+        Args:
+            folder: The allocation's.
+
+        Raises:
+            NotFound: There is nothing.
+        """
+        found = self.read(str, folder / ATTESTATION)
+        if found is None:
+            raise NotFound("know an allocation again", on=folder.name, got="none that runs and has an attestation")
+        return found
 
     def cordons(self) -> Mapping[str, Cordon]:
         """Returns who keeps new allocations off which node."""

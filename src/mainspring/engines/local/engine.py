@@ -32,7 +32,7 @@ from mainspring.domain.ids import AllocationId, NodeName
 from mainspring.domain.ports import Clock
 from mainspring.engines.common.kind import JobUsers
 from mainspring.engines.common.processes import Process, alive, ask_to_end, identify, kill_all
-from mainspring.engines.common.records import Claim, Ended, Launched, Records, StopAsked
+from mainspring.engines.common.records import ATTESTATION, Claim, Ended, Launched, Records, StopAsked
 from mainspring.engines.common.users import remove_of
 from mainspring.engines.common.work_folder import read_rank, tidy
 from mainspring.engines.local.config import LocalCluster
@@ -140,6 +140,8 @@ class LocalEngine:
         self._user(order)
         with self._records.locked(f"launch {order.allocation}"):
             if self._records.claim(order.allocation, Claim(nodes=order.nodes, job_id=order.job_id)):
+                if order.attestation:
+                    self._records.write(self._records.folder(order.allocation) / ATTESTATION, order.attestation)
                 self._spawn(order)
 
     def stop(self, allocation: AllocationId, *, grace_s: float) -> None:
@@ -189,6 +191,14 @@ class LocalEngine:
             Unavailable: The folder cannot be used.
         """
         return self._records.forget_ended(ended_before_s=ended_before_s, kept=frozenset(kept), limit=limit)
+
+    def attestation(self, allocation: AllocationId) -> str:
+        """Returns what came with an allocation's order; see `Engine.attestation`.
+
+        Raises:
+            NotFound: There is no such allocation, it is over, or nothing came with its order.
+        """
+        return self._records.attestation(self._records.folder(allocation))
 
     def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
         """Keeps new allocations off a node; see `Engine.cordon`.
@@ -333,6 +343,7 @@ class LocalEngine:
             for index, agent in enumerate(launched.agents):
                 self._children.pop(agent.pid, None)
                 self._tidy(self._records.folder(allocation) / f"node-{index}")
+        (self._records.folder(allocation) / ATTESTATION).unlink(missing_ok=True)
         self._records.write(self._records.folder(allocation) / "ended.json", ended)
         self._kill_at_s.pop(allocation, None)
         return ended

@@ -1,4 +1,4 @@
-"""An engine on another machine: the whole of it runs there, and the seven calls travel over the pipe of an `ssh`."""
+"""An engine on another machine: the whole of it runs there, and the eight calls travel over the pipe of an `ssh`."""
 
 from __future__ import annotations
 
@@ -100,6 +100,8 @@ class RemoteEngine(ForwardingEngine):
                 return LogChunk(data=data, next_offset=reply.answer.next_offset)
             case "forget_ended":
                 return reply.answer.count
+            case "attestation":
+                return reply.answer.attestation
             case _:
                 return None
 

@@ -63,6 +63,7 @@ class FarAnswer:
     log: str = ""
     next_offset: int = 0
     count: int = 0
+    attestation: str = ""
 
 
 @message("FarAlive")

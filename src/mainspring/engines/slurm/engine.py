@@ -18,7 +18,7 @@ from mainspring.domain.ids import AllocationId, NodeName
 from mainspring.domain.ports import Clock
 from mainspring.engines.common.hostlist import compress_hosts
 from mainspring.engines.common.kind import JobUsers
-from mainspring.engines.common.records import Claim
+from mainspring.engines.common.records import ATTESTATION, Claim
 from mainspring.engines.common.work_folder import read_rank
 from mainspring.engines.slurm.cluster.commands import Commands, Refused
 from mainspring.engines.slurm.cluster.config import SlurmCluster
@@ -143,6 +143,8 @@ class SlurmEngine:
             fresh = self._folder.claim(order.allocation, Claim(nodes=order.nodes, job_id=order.job_id))
             if not self._lay_out(place, prepared):
                 return
+            if order.attestation:
+                self._folder.records.write(place.path / ATTESTATION, order.attestation)
         found = () if fresh else self._find(order.allocation, attempted)
         try:
             number = found[0] if found else self._submit(prepared, attempted)
@@ -176,6 +178,7 @@ class SlurmEngine:
                     ended_s=self._clock.now_s(), exit_code=None, reason="stopped before it began", agent_lost=False
                 )
                 self._folder.records.write(place.path / "ended.json", over)
+                place.tidy()
             submitted = self._folder.records.read(Submitted, place.path / "job.json")
             begun = place.text("begun")
         number = int(begun) if begun.isdigit() else submitted.number if submitted else None
@@ -215,6 +218,16 @@ class SlurmEngine:
         """
         with _as_unavailable("forget allocations", self._cluster.shared):
             return self._folder.forget_ended(ended_before_s=ended_before_s, kept=kept, limit=limit)
+
+    def attestation(self, allocation: AllocationId) -> str:
+        """Returns what came with an allocation's order; see `Engine.attestation`.
+
+        Raises:
+            NotFound: There is no such allocation, it is over, or nothing came with its order.
+            Unavailable: The folder cannot be used.
+        """
+        with _as_unavailable("know an allocation again", self._cluster.shared):
+            return self._folder.records.attestation(self._folder.place(allocation).path)
 
     def cordon(self, node: NodeName, *, owner: str, reason: str) -> None:
         """Keeps our new allocations off a node; Slurm is not told. See `Engine.cordon`.

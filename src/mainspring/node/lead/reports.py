@@ -58,6 +58,8 @@ class Reports:
             reason=lead.reason if self._final else "",
             seconds=lead.seconds(now),
             at_risk=lead.at_risk,
+            agent=self._orders.agent,
+            address=self._orders.lead_address,
         )
 
     def answered(self, reply: wire.HeartbeatReply) -> Answered:

@@ -89,6 +89,20 @@ def settle_held(connection: sa.Connection, allocations: Collection[AllocationId]
         connection.execute(sa.update(held).where(held.c.allocation.in_(some)).values(settled_by=by))
 
 
+def release_held(connection: sa.Connection, allocations: Collection[AllocationId], *, job: JobId, by: str) -> None:
+    """Forgets what the store knows again; what is over of the same job is settled with it.
+
+    Args:
+        connection: From `Store.write`.
+        job: The job of all of them.
+        by: Who wants it.
+    """
+    for some in chunks(allocations):
+        connection.execute(sa.delete(held).where(held.c.allocation.in_(some)))
+    over = (held.c.job_id == job, held.c.over, held.c.settled_by == "")
+    connection.execute(sa.update(held).where(*over).values(settled_by=by))
+
+
 def _record(seen: AllocationSeen, cluster: ClusterName, now_s: float) -> HeldView:
     over = seen.phase is AllocationPhase.ENDED
     return HeldView(**alike(HeldView, seen), cluster=cluster, job=seen.job_id, over=over, since_s=now_s)

@@ -8,6 +8,7 @@
                       orders.jsonl      an `AgentOrder` a line, in task order
                       agents            "<index> <host>" a line, in the same order; "-" where Slurm decides
                       environment       the agents' variables, as a shell reads them
+                      attestation.json  what came with its order, until all is over
                       job.json          Slurm's id of its job, once known
                       begun             whoever creates it decides: a job that is to run (its id), or a withdrawal
                       hosts             Slurm's list of the nodes of each of the job's components, a line each
@@ -31,7 +32,7 @@ from mainspring.domain.codec import decode
 from mainspring.domain.errors import InvalidInput, InvalidMessage
 from mainspring.domain.fleet import AgentExit
 from mainspring.domain.ids import AllocationId, NodeName, checked_name
-from mainspring.engines.common.records import Claim, Records
+from mainspring.engines.common.records import ATTESTATION, Claim, Records
 
 WITHDRAWN = "withdrawn"
 ENDED = ".ended"
@@ -176,7 +177,7 @@ class AllocationFiles:
 
     def tidy(self) -> None:
         """Deletes what no agent reads any more: the token, and variables that may hold other secrets."""
-        for name in ("orders.jsonl", "agents", "environment"):
+        for name in ("orders.jsonl", "agents", "environment", ATTESTATION):
             (self.path / name).unlink(missing_ok=True)
 
     def log(self, rank: int) -> Path | None:
