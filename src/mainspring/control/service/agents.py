@@ -23,12 +23,12 @@ from mainspring.control.store.records import (
     AttemptRecord,
     JobRecord,
     attempt_by_id,
-    chunks,
     furthest_step,
     jobs_by_id,
     specs,
     text_of,
 )
+from mainspring.control.store.restores.adopting import recall_agents
 from mainspring.control.store.restores.postings import posting
 from mainspring.control.store.schema import agents, allocations, attempts, events, jobs
 from mainspring.control.store.secrets import SecretKeys, values_for
@@ -429,29 +429,10 @@ def _recalled(ledger: StateWriter, attempt: AttemptRecord, beat: Heartbeat) -> A
     reason = f"it leads already, and the store knew of {attempt.epoch} leads"
     told = LeadNamedEvent(epoch=beat.epoch, agent=lead, reason=reason)
     ledger.event(told, job=attempt.job, attempt=attempt.id)
-    _recall_agents(ledger, attempt, everyone, {lead: beat.address[:ADDRESS_LENGTH_MAX]} if beat.address else {})
+    recall_agents(ledger, attempt, everyone, {lead: beat.address[:ADDRESS_LENGTH_MAX]} if beat.address else {})
     led_s = attempt.granted_s if attempt.led_s is None else attempt.led_s
     named = {"epoch": beat.epoch, "lead": lead, "events_seen": 0, "led_s": led_s, "heard_s": ledger.now_s}
     return _named(ledger.connection, attempt, named | _ledgers_closed(attempt))
-
-
-def _recall_agents(
-    ledger: StateWriter, attempt: AttemptRecord, everyone: Sequence[int], told: Mapping[int, str]
-) -> None:
-    """Writes what a lead's word tells of its attempt's agents: where it is itself; that all came before one led.
-
-    Args:
-        told: Addresses that are known, by agent; those of others are once they register again.
-    """
-    connection, own = ledger.connection, agents.c.attempt_id == attempt.id
-    if attempt.epoch == 0:
-        told = dict.fromkeys(everyone, "") | dict(told)
-        late = (allocations.c.attempt_id == attempt.id, allocations.c.came_s.is_(None))
-        connection.execute(sa.update(allocations).where(*late).values(came_s=ledger.now_s))
-    for some in chunks(told):
-        connection.execute(sa.delete(agents).where(own, agents.c.agent.in_(some)))
-        rows = [{"attempt_id": attempt.id, "agent": agent, "address": told[agent]} for agent in some]
-        connection.execute(sa.insert(agents), rows)
 
 
 def _ledgers_closed(attempt: AttemptRecord, more: Mapping[str, float] = MappingProxyType({})) -> dict[str, object]:

@@ -18,6 +18,7 @@ from mainspring.control.store.records import (
     JobRecord,
     attempt_by_id,
     attempts_of,
+    chunks,
     jobs_by_id,
     removed_jobs,
     specs,
@@ -32,7 +33,7 @@ from mainspring.control.store.restores.attestations import (
 )
 from mainspring.control.store.restores.held import release_held
 from mainspring.control.store.rows import read_text
-from mainspring.control.store.schema import allocations, attempts, jobs
+from mainspring.control.store.schema import agents, allocations, attempts, jobs
 from mainspring.domain.answers import Submit
 from mainspring.domain.codec import alike
 from mainspring.domain.errors import Conflict, NotFound
@@ -199,3 +200,22 @@ def _require_room(connection: sa.Connection, held: Sequence[Attestation], room: 
             if left[node] < 0:
                 got = f"node {node} of {cluster}, which the store has given to others"
                 raise Conflict(_ATTEMPTED, on=one.allocation.id, got=got, next_step="ms restore --end")
+
+
+def recall_agents(
+    ledger: StateWriter, attempt: AttemptRecord, everyone: Sequence[int], told: Mapping[int, str]
+) -> None:
+    """Writes what a lead's word tells of its attempt's agents: where it is itself; that all came before one led.
+
+    Args:
+        told: Addresses that are known, by agent; those of others are once they register again.
+    """
+    connection, own = ledger.connection, agents.c.attempt_id == attempt.id
+    if attempt.epoch == 0:
+        told = dict.fromkeys(everyone, "") | dict(told)
+        late = (allocations.c.attempt_id == attempt.id, allocations.c.came_s.is_(None))
+        connection.execute(sa.update(allocations).where(*late).values(came_s=ledger.now_s))
+    for some in chunks(told):
+        connection.execute(sa.delete(agents).where(own, agents.c.agent.in_(some)))
+        rows = [{"attempt_id": attempt.id, "agent": agent, "address": told[agent]} for agent in some]
+        connection.execute(sa.insert(agents), rows)
