@@ -50,7 +50,8 @@ def test_node_lost_shrinks_the_world_and_keeps_the_global_batch(make_rig: Callab
     shrunk = training(make_rig, tmp_path, agents=3, ranks_min=1, attempt="shrunk", job="job-shrunk")
     shrunk.wait_step(40)
     shrunk.signal_agent(2, signal.SIGKILL)
-    assert shrunk.wait_resumed(ranks=2)["source"] == "arena"
+    # On a busy machine a durable step may be newer than the last that the lost node's peer has whole.
+    assert shrunk.wait_resumed(ranks=2)["source"] in {"arena", "store"}
     got = weights(shrunk)
     names = [f"weight_{index}" for index in range(4)]
     np.testing.assert_allclose([got[name] for name in names], [calm[name] for name in names], rtol=RELATIVE)  # type: ignore[arg-type]
