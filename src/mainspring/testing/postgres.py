@@ -7,23 +7,22 @@ the order to the database shows. Source: initdb(1), pg_basebackup(1), postgres(1
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pwd
 import select
 import shutil
+import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from types import TracebackType
 
 from mainspring.domain.errors import Unavailable
-from mainspring.testing import keeper
+from mainspring.testing.daemons import Daemons, last_words
+from mainspring.testing.keeper import descendants
 
 START_S = 30.0
 LOOK_S = 0.02
-LOG_LINES_MAX = 12
 USER = "mainspring"
 PACKAGES = Path("/usr/lib/postgresql")  # Source: Debian's postgresql-common: a folder each version.
 ACCOUNTS = ("postgres", "nobody")  # Whom it runs as where we are root, as which it refuses to run.
@@ -57,7 +56,7 @@ class PostgresServer:
     def __init__(self, **settings: str) -> None:
         self._settings = {**SETTINGS, **settings}
         self._folder = Path()
-        self._keeper: subprocess.Popen[str] | None = None
+        self._daemons: Daemons | None = None
         self._as_user: list[str] = []
         self._made = 0
 
@@ -101,7 +100,7 @@ class PostgresServer:
         Raises:
             Unavailable: As `start`.
         """
-        if self._keeper is None:
+        if self._daemons is None:
             self._make_room()
         shutil.rmtree(self._folder / "data", ignore_errors=True)
         copying = ["--host", str(primary._folder), f"--username={USER}", "--checkpoint=fast", "--no-sync"]
@@ -148,14 +147,7 @@ class PostgresServer:
             account = next(one for one in ACCOUNTS if one in {each.pw_name for each in pwd.getpwall()})
             self._as_user = ["setpriv", f"--reuid={account}", f"--regid={_group(account)}", "--clear-groups", "--"]
             shutil.chown(self._folder, account)
-        self._keeper = subprocess.Popen(
-            [sys.executable, "-I", "-S", keeper.__file__, str(self._folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd="/",
-            start_new_session=True,
-        )
+        self._daemons = Daemons(self._folder, work=Path("/"))
 
     def _run(self, program: str, *words: str) -> None:
         folder = _programs()
@@ -176,36 +168,32 @@ class PostgresServer:
         settings = {**self._settings, "unix_socket_directories": str(self._folder)}
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         data = str(self._folder / "data")
-        error = self._ask("start", "postgres", str(log), *self._as_user, str(programs / "postgres"), "-D", data, *words)
+        assert self._daemons is not None, "not started"
+        error = self._daemons.start("postgres", log, *self._as_user, str(programs / "postgres"), "-D", data, *words)
         for _ in range(round(START_S / LOOK_S)):
-            if error is not None or not self._alive():
+            if error or not self._daemons.runs("postgres"):
                 break
             if self._answers():
                 return
             select.select([], [], [], LOOK_S)
-        said = log.read_text().splitlines()[-LOG_LINES_MAX:] if log.exists() else []
-        raise Unavailable("start PostgreSQL", got=str(error or "\n".join(said)))
+        raise Unavailable("start PostgreSQL", got=error or last_words(log))
 
     def kill(self) -> None:
         """Ends it by SIGKILL, all its processes at once; `serve` starts it again."""
-        pids = keeper.descendants(self._keeper.pid) if self._keeper else []
-        self._ask("kill", "postgres", 9)
+        assert self._daemons is not None, "not started"
+        pids = descendants(self._daemons.pid)
+        self._daemons.kill("postgres", signal.SIGKILL)
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, 9)
+                os.kill(pid, signal.SIGKILL)
         (self._folder / f".s.PGSQL.{PORT}").unlink(missing_ok=True)
         (self._folder / f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)
 
     def stop(self) -> None:
         """Ends it and removes all that it kept; harmless when nothing runs."""
-        if self._keeper is not None:
-            assert self._keeper.stdin is not None
-            assert self._keeper.stdout is not None
-            with contextlib.suppress(BrokenPipeError):
-                self._keeper.stdin.close()
-            self._keeper.wait()  # Bounded: it sweeps a fixed number of times.
-            self._keeper.stdout.close()
-            self._keeper = None
+        if self._daemons is not None:
+            self._daemons.stop()
+            self._daemons = None
         if self._folder != Path():
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = Path()
@@ -241,17 +229,6 @@ class PostgresServer:
         except psycopg.OperationalError:
             return False
         return True
-
-    def _alive(self) -> bool:
-        return self._ask("status", "postgres") is None
-
-    def _ask(self, *words: object) -> object:
-        assert self._keeper is not None
-        assert self._keeper.stdin is not None
-        assert self._keeper.stdout is not None
-        self._keeper.stdin.write(json.dumps(words) + "\n")
-        self._keeper.stdin.flush()
-        return json.loads(self._keeper.stdout.readline())
 
 
 def _programs() -> Path | None:

@@ -16,8 +16,6 @@ Source: slurm.conf(5), gres.conf(5), slurmdbd.conf(5), munged(8) of Slurm 22.05 
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import pwd
 import select
@@ -25,14 +23,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from mainspring.domain.errors import Unavailable
-from mainspring.testing import keeper
+from mainspring.testing.daemons import Daemons, free_ports, last_words
 from mainspring.testing.slurm_conf import (
     CHIP_FILES,
     SlurmNodes,
@@ -49,7 +46,6 @@ LOOK_S = 0.05
 START_S = 30.0  # 64 nodes are idle after 3 s on two idle cores; the rest is for busy ones.
 DAEMON_S = 20.0
 COMMAND_S = 20.0  # A client gives up on a dead controller by itself after MessageTimeout, tried a few times.
-LOG_LINES_MAX = 12
 TRIES = 2  # A free port may be taken by somebody else between asking for it and listening on it.
 PROGRAMS = ("munged", "mungekey", "slurmctld", "slurmd", "sbatch", "srun", "sinfo", "scontrol", "squeue")
 PROGRAMS_ACCOUNTING = ("slurmdbd", "sacctmgr", "sacct", "mariadbd", "mariadb-install-db")
@@ -107,7 +103,7 @@ class SlurmServer:
         self._accounting = accounting
         self._owner = pwd.getpwuid(os.getuid()).pw_name
         self._account_users = sorted({self._owner, *account_users})
-        self._keeper: subprocess.Popen[str] | None = None
+        self._daemons: Daemons | None = None
         # What other users must reach, and sockets, whose paths are short: not below a folder of the owner's alone.
         self._public = Path()
 
@@ -154,14 +150,9 @@ class SlurmServer:
 
     def stop(self) -> None:
         """Kills every daemon, every step and every program of a job; harmless when nothing runs."""
-        if self._keeper is not None:
-            assert self._keeper.stdin is not None
-            assert self._keeper.stdout is not None
-            with contextlib.suppress(BrokenPipeError):
-                self._keeper.stdin.close()
-            self._keeper.wait()  # Bounded: it sweeps a fixed number of times.
-            self._keeper.stdout.close()
-            self._keeper = None
+        if self._daemons is not None:
+            self._daemons.stop()
+            self._daemons = None
         if self._public != Path():  # Its keeper removed it already, unless it never got that far.
             shutil.rmtree(self._public, ignore_errors=True)
             self._public = Path()
@@ -206,7 +197,7 @@ class SlurmServer:
         words = ("sinfo", "-h", "-N", "-o", "%T")
         if not self._await(lambda: set(self.run(*words).stdout.split()) == {"idle"}, bound_s):
             seen = self.run("sinfo", "-N", "-l").stdout
-            raise Unavailable("wait for idle Slurm nodes", got=f"{seen}\n{self._last_words('slurmctld')}")
+            raise Unavailable("wait for idle Slurm nodes", got=f"{seen}\n{last_words(self._log('slurmctld'))}")
 
     def save(self) -> None:
         """Waits until slurmctld has written down every job submitted until now; it does so within 5 s.
@@ -228,7 +219,7 @@ class SlurmServer:
         if "already finished" in marked.stderr:
             return
         if not self._await(lambda: state.exists() and mark.encode() in state.read_bytes(), DAEMON_S):
-            raise Unavailable("have Slurm's jobs saved", on=str(state), got=self._last_words("slurmctld"))
+            raise Unavailable("have Slurm's jobs saved", on=str(state), got=last_words(self._log("slurmctld")))
 
     def kill_controller(self) -> None:
         """Ends slurmctld by SIGKILL; jobs go on. What it has not saved it forgets; see `save`."""
@@ -284,14 +275,7 @@ class SlurmServer:
 
     def _start(self) -> None:
         self._prepare()
-        self._keeper = subprocess.Popen(
-            [sys.executable, "-I", "-S", keeper.__file__, str(self._public)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=self.folder,
-            start_new_session=True,  # Ctrl-C in a terminal is for the owner, who then stops it.
-        )
+        self._daemons = Daemons(self._public, work=self.folder)
         self.start_munge()
         if self._accounting:
             self._start_accounting()
@@ -316,7 +300,7 @@ class SlurmServer:
         ):  # They stand for chips: slurmd refuses plain files, and follows links to a device.
             (public / f"nvidia{index}").symlink_to(os.devnull)
         self._must(_found("mungekey"), "--create", f"--keyfile={public / 'private' / 'munge.key'}")
-        ports = _free_ports(len(self.node_names) + 2)
+        ports = free_ports(len(self.node_names) + 2)
         place = SlurmPlace(
             host=socket.gethostname().partition(".")[0],
             address=_address(),
@@ -371,20 +355,13 @@ class SlurmServer:
         self._begin(name, _found(name), *words)
 
     def _begin(self, name: str, *command: str) -> None:
-        error = self._ask("start", name, str(self._log(name)), *command)
-        if error is not None:
-            raise Unavailable("start Slurm", on=name, got=str(error))
+        assert self._daemons is not None, "not started"
+        if error := self._daemons.start(name, self._log(name), *command):
+            raise Unavailable("start Slurm", on=name, got=error)
 
     def _kill(self, name: str) -> None:
-        assert self._ask("kill", name, int(signal.SIGKILL)), f"{name} was not running"
-
-    def _ask(self, *question: str | int) -> object:
-        assert self._keeper is not None, "not started"
-        assert self._keeper.stdin is not None
-        assert self._keeper.stdout is not None
-        self._keeper.stdin.write(json.dumps(question) + "\n")
-        self._keeper.stdin.flush()
-        return json.loads(self._keeper.stdout.readline())
+        assert self._daemons is not None, "not started"
+        assert self._daemons.kill(name, signal.SIGKILL), f"{name} was not running"
 
     def _must(self, *words: str) -> None:
         done = self.run(*words)
@@ -393,8 +370,10 @@ class SlurmServer:
 
     def _await_daemon(self, name: str, ready: Callable[[], bool]) -> None:
         """Waits until a daemon is ready, or has ended, or too long."""
-        if not self._await(lambda: self._ask("status", name) is not None or ready(), DAEMON_S) or not ready():
-            raise Unavailable("start Slurm", on=name, got=self._last_words(name))
+        assert self._daemons is not None
+        runs = self._daemons.runs
+        if not self._await(lambda: not runs(name) or ready(), DAEMON_S) or not ready():
+            raise Unavailable("start Slurm", on=name, got=last_words(self._log(name)))
 
     def _await(self, condition: Callable[[], bool], bound_s: float) -> bool:
         for _ in range(max(1, round(bound_s / LOOK_S))):
@@ -410,11 +389,6 @@ class SlurmServer:
     def _log(self, daemon: str) -> Path:
         return self.folder / f"{daemon}.log"
 
-    def _last_words(self, daemon: str) -> str:
-        path = self._log(daemon)
-        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-        return f"{path} ends with:\n" + "\n".join(lines[-LOG_LINES_MAX:])
-
 
 def _find(program: str) -> str | None:
     return shutil.which(program) or shutil.which(program, path=DAEMON_FOLDERS)
@@ -428,12 +402,3 @@ def _found(program: str) -> str:
 
 def _address() -> str:
     return socket.gethostbyname(socket.gethostname())
-
-
-def _free_ports(count: int) -> list[int]:
-    """Returns ports nobody listens on, all different: they are held together while they are asked for."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for holder in sockets:
-            holder.bind(("", 0))
-        return [int(holder.getsockname()[1]) for holder in sockets]
