@@ -35,7 +35,7 @@ PEOPLE += " Goodput Remedy Shift Submit SubmitBatch SubmittedBatch Team TeamUse 
 PEOPLE += " Why JobCounts AuditLine Health HealthCheck NewSecret NewToken Person SecretView SecretsRotated TokenMade"
 PEOPLE += " TokenView RecordingClaim WaitingUse Blocked Login LoginOffer"
 PEOPLE += " HoldView NewHold NewPriority NewSize NodeView PlanLine Verdict JobHistory Sweep HeldOnes HeldView"
-PEOPLE += " ClosedNode PastAttempt PastCluster PastFleet"
+PEOPLE += " ClosedNode PastAttempt PastCluster PastFleet Adopted NotAdopted"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenSlurm"
 STARTER = """
 BeginStarter BindSocket Exited Made NotDone RemovePath SignalProcess StartProcess Started UnpackCode WriteFiles
