@@ -17,7 +17,7 @@ from mainspring.simulator import prove
 SOURCE = Path(mainspring.__file__).parent
 SEEDS_MAX = 200
 STEPS = 150
-LIMIT_S = 1_500.0
+LIMIT_S = 3_300.0
 HUNT = """
 import sys
 from mainspring.simulator import prove
