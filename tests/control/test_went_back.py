@@ -119,7 +119,7 @@ def test_restored_store_neither_stops_nor_repeats_what_came_after_it(world: Worl
         world.beat(job)
         world.succeed(job)
         assert world.job(job).state is JobState.SUCCEEDED
-        assert world.job(job).attempts[-1].number == 2
+        assert world.job(job).attempts[-1].number == 1_001  # Those between may have been given out.
 
 
 def test_lead_that_was_named_after_a_back_up_goes_on_leading(world: World, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from mainspring.control.state.active_state import ActiveState
 from mainspring.control.store.ledger import StateWriter, StopCause
 from mainspring.control.store.records import attempts_by_id
 from mainspring.control.store.restores.held import follow_held, hold
-from mainspring.control.store.restores.lives import follow_timeline
+from mainspring.control.store.restores.lives import Life, follow_timeline
 from mainspring.domain.answers import HeldView
 from mainspring.domain.fleet import AllocationSeen
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName
@@ -25,8 +25,8 @@ def look_beyond(
     mirror: ActiveState,
     seen: Mapping[ClusterName, Mapping[AllocationId, AllocationSeen]],
     now_s: float,
-) -> float:
-    """Holds what the store does not know; returns when it went back in time last, 0 where it never did.
+) -> Life | None:
+    """Holds what the store does not know; returns the store's newest life, None where it never went back.
 
     Args:
         connection: From `Store.write`.
@@ -36,7 +36,7 @@ def look_beyond(
     life = follow_timeline(connection, now_s)
     known = {one.id for one in mirror.allocations}
     mirror.set_held(follow_held(connection, seen, known=known, jobs=mirror.jobs, now_s=now_s))
-    return 0.0 if life is None else life.began_s
+    return life
 
 
 def hold_unseen(ledger: StateWriter, mirror: ActiveState, losses: Losses, went_back_s: float) -> Losses:

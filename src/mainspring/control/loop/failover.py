@@ -11,6 +11,8 @@ store as stopping: when the cluster answers again they are stopped before anythi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mainspring.control.store.records import AttemptRecord
 from mainspring.domain.ids import ClusterName
 
@@ -20,6 +22,8 @@ class Silence:
 
     def __init__(self) -> None:
         self._since_s: dict[ClusterName, float] = {}
+        self._life = 0
+        self._answered: dict[ClusterName, None] = {}
 
     def heard(self, cluster: ClusterName) -> None:
         """Notes an answer."""
@@ -36,6 +40,25 @@ class Silence:
     def forget(self) -> None:
         """Starts anew, as after a time in which nobody was asked."""
         self._since_s.clear()
+
+    def waits_for_any(
+        self, life: int, answering: Iterable[ClusterName], *, monotonic_s: float, failover_s: float
+    ) -> bool:
+        """Returns whether a cluster has not yet shown what runs there since the store went back, and may before long.
+
+        Args:
+            life: Of the store; another one begins where it goes back.
+            answering: The clusters that answer now.
+            failover_s: How long one may be silent before it is given up.
+        """
+        if life != self._life:
+            self._life, self._answered = life, {}
+        self._answered |= dict.fromkeys(answering)
+        return any(
+            self.seconds(name, monotonic_s=monotonic_s) <= failover_s
+            for name in self._since_s
+            if name not in self._answered
+        )
 
     def seconds(self, cluster: ClusterName, *, monotonic_s: float) -> float:
         """Returns for how long a cluster has been silent, 0 while it answers."""

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from mainspring.control.store.holdings import AllocationRecord, allocations_of, parts
 from mainspring.control.store.ledger import StateWriter
 from mainspring.control.store.records import AttemptRecord, JobRecord, befores, text_of
+from mainspring.control.store.restores.lives import current_life, first_attempt
 from mainspring.control.store.schema import allocations, attempts, jobs
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName
 from mainspring.domain.life import JOB_MOVES, AllocationState, AttemptState, JobState, moved
@@ -78,7 +79,11 @@ def grant(ledger: StateWriter, granted: Sequence[NewAttempt]) -> None:
         return
     connection = ledger.connection
     before = befores(connection, [new.job.id for new in granted])
-    numbers = [before[new.job.id].number + 1 if new.job.id in before else 1 for new in granted]
+    life = current_life(connection)
+    numbers = [
+        max(before[new.job.id].number + 1 if new.job.id in before else 1, first_attempt(life, new.job.submitted_s))
+        for new in granted
+    ]
     rows = [
         {
             "id": new.id,

@@ -68,7 +68,7 @@ class Settling:
         mirror, ledger = self._mirror, StateWriter(connection, now_s)
         self._lasting.next_tick()
         mirror.refresh(connection, now_s)
-        went_back_s = look_beyond(connection, mirror, seen, now_s)
+        went_back_s = self._look_beyond(connection, seen, now_s)
         losses: dict[AttemptId, dict[AllocationId, Loss]] = {}
         dropped: dict[AttemptId, None] = {}
         delegated = {cluster: one.inventory.delegated for cluster, one in self._fleet.seen().items()}
@@ -109,6 +109,20 @@ class Settling:
                 assert job.state is JobState.QUEUED
                 ledger.move_job(job, JobState.FAILED, mirror.doomed[job.id])
             mirror.refresh(connection, now_s)
+
+    def _look_beyond(self, connection: sa.Connection, seen: Seen, now_s: float) -> float:
+        """Holds what the store does not know; returns when it went back in time last, 0 where it never did.
+
+        Until every cluster has shown what runs there, or is given up, no job starts that may run there already.
+        """
+        life = look_beyond(connection, self._mirror, seen, now_s)
+        if life is None or not life.began_s:
+            return 0.0
+        waits = self._silence.waits_for_any(
+            life.number, seen, monotonic_s=self._clock.monotonic_s(), failover_s=self._failover_s
+        )
+        self._mirror.set_unseen_until(life.began_s if waits else 0.0)
+        return life.began_s
 
     def _stop_held(self, ledger: StateWriter) -> None:
         """Asks attempts to end, saved, whose jobs somebody paused, or whose teams or places somebody drains."""

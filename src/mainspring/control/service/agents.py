@@ -165,7 +165,7 @@ def register(
     gang = _Gang(allocations=kept, parts=parts(connection, [one.id for one in kept]))
     agent = where.allocation.agent_first + _place(gang.parts[call.allocation], call)
     fresh = _address(connection, attempt, agent) != call.address
-    formed = attempt.epoch == 0 and _all_came(connection, attempt, gang, agent)
+    formed = attempt.epoch == 0 and call.lost_epoch == 0 and _all_came(connection, attempt, gang, agent)
     leads = not formed and _succeeds(attempt, call, rules)
     waited = bool(where.allocation.queued)
     if known and (fresh or formed or leads or waited):
@@ -180,8 +180,10 @@ def register(
     if formed:
         attempt = _name_first(connection, attempt, rules.now_s)
     if leads:
-        attempt = _name_another(connection, attempt, agent, gang, rules)
+        attempt = _name_another(connection, attempt, agent, gang, call.lost_epoch, rules)
     orders = _orders(connection, attempt, agent, gang, rules)
+    if call.lost_epoch > attempt.epoch:  # Named in a time that the store forgot: one of then leads still, or this one.
+        orders = replace(orders, ready=False, lead=False, ranks=(), roles=())
     return _with_secrets(connection, orders, gang.parts[call.allocation].role, call, rules=rules, known=known)
 
 
@@ -335,14 +337,14 @@ def _name_first(connection: sa.Connection, attempt: AttemptRecord, now_s: float)
 
 def _succeeds(attempt: AttemptRecord, call: Register, rules: Rules) -> bool:
     """Returns whether who calls is to lead: the lead it has lost is the newest, and nobody here hears of it either."""
-    if call.lost_epoch != attempt.epoch or attempt.epoch == 0:
+    if call.lost_epoch < max(1, attempt.epoch):
         return False
     heard_s = max(rules.listens_since_s, attempt.granted_s if attempt.heard_s is None else attempt.heard_s)
     return rules.now_s - heard_s >= rules.settings.lease_s
 
 
 def _name_another(
-    connection: sa.Connection, attempt: AttemptRecord, agent: int, gang: _Gang, rules: Rules
+    connection: sa.Connection, attempt: AttemptRecord, agent: int, gang: _Gang, lost_epoch: int, rules: Rules
 ) -> AttemptRecord:
     if attempt.epoch >= rules.settings.leads_max:
         raise Conflict(
@@ -352,11 +354,12 @@ def _name_another(
     silent_s = max(0.0, rules.now_s - heard_s)
     # What nobody told of since: the nodes stood idle for want of a lead.
     closed = _ledgers_closed(attempt, {TimeUse.RECOVERY.value: silent_s * gang.size})
-    epoch = attempt.epoch + 1
+    epoch = lost_epoch + 1  # The store's own, or one of a time that it forgot.
     reason = f"agent {attempt.lead}, which led, has not been heard of for {silent_s:.0f} s"
     told = LeadNamedEvent(epoch=epoch, agent=agent, reason=reason)
     StateWriter(connection, rules.now_s).event(told, job=attempt.job, attempt=attempt.id)
     named: dict[str, object] = {"epoch": epoch, "lead": agent, "heard_s": rules.now_s, "events_seen": 0}
+    named["led_s"] = rules.now_s if attempt.led_s is None else attempt.led_s
     return _named(connection, attempt, named | closed)
 
 

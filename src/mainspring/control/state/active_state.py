@@ -162,6 +162,13 @@ class ActiveState:
                 self._add_pending(self.jobs[job])
                 self._feed.touch()
 
+    def set_unseen_until(self, until_s: float) -> None:
+        """Learns that jobs submitted until then may run where nobody has looked yet, and do not start; 0 for none."""
+        if until_s != self._holdings.unseen_until_s:
+            self._holdings.unseen_until_s = until_s
+            self._tell_pending_anew()
+            self._feed.touch()
+
     def held_back(self) -> Iterator[tuple[AttemptId, Hold]]:
         """Yields the attempts that go on although somebody paused their jobs, or drains their teams or places."""
         drains = any(hold.drain for hold in self.holds.all())
@@ -281,7 +288,8 @@ class ActiveState:
         self._feed.add_pending(PendingJob(job=job.id, spec=spec, **known))
 
     def _is_paused(self, job: JobRecord) -> bool:
-        own = job.id in self._holdings.held_jobs or (job.overrides is not None and job.overrides.paused is not None)
+        own = job.id in self._holdings.held_jobs or job.submitted_s <= self._holdings.unseen_until_s
+        own = own or (job.overrides is not None and job.overrides.paused is not None)
         return own or (bool(self.holds.teams) and self.holds.of_team(self.with_those_above(job.team)) is not None)
 
     def _drop_pending(self, job: JobId) -> None:

@@ -17,7 +17,8 @@ from mainspring.domain.plan import Grant
 class LiveHoldings:
     """Every allocation that is not gone, and its part; `bereaved` are attempts that have lost an agent.
 
-    `held` is what clusters show beyond what the store knows, `held_jobs` those that must not start for it.
+    `held` is what clusters show beyond what the store knows, `held_jobs` those that must not start for it; those that
+    were submitted until `unseen_until_s` must not either.
     """
 
     def __init__(self) -> None:
@@ -25,6 +26,7 @@ class LiveHoldings:
         self.bereaved: dict[AttemptId, None] = {}
         self.held: Held = {}
         self.held_jobs: frozenset[JobId] = frozenset()
+        self.unseen_until_s = 0.0
         self._by_attempt: dict[AttemptId, tuple[AllocationRecord, ...]] = {}
 
     def all(self) -> tuple[AllocationRecord, ...]:

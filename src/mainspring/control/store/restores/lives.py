@@ -16,6 +16,17 @@ from mainspring.control.store.schema import audit, events, lives, plans
 
 # Numbers given out in the time that a store forgot are never given out again: of events, a busy lab's of a week.
 LEAP = 10_000_000
+ATTEMPTS_LEAP = 1_000  # Of one job: far more than `attempts_max` lets it lose, and plans evict.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """The last numbers that a store gave out: of events, audit lines, plans and lives."""
+
+    event: int = 0
+    audit: int = 0
+    plan: int = 0
+    life: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +55,34 @@ def current_life(connection: sa.Connection) -> Life | None:
     return next(iter(_ROWS.read(connection, _NEWEST)), None)
 
 
+def first_attempt(life: Life | None, submitted_s: float) -> int:
+    """Returns the lowest number that the next attempt of a job may have; claims on its checkpoints compare by it.
+
+    Args:
+        life: The store's newest.
+        submitted_s: When the job was.
+    """
+    return 1 if life is None or submitted_s > life.began_s else 1 + life.number * ATTEMPTS_LEAP
+
+
+def given_out(connection: sa.Connection) -> Numbers:
+    """Returns the last numbers that a store gave out; 0 of those for which it has no table."""
+    there = sa.inspect(connection).get_table_names()
+
+    def last(counter: sa.Column[int]) -> int:
+        if counter.table.name not in there:
+            return 0
+        highest = connection.execute(sa.select(sa.func.max(counter))).scalar() or 0
+        return max(highest, last_of(connection, counter))  # The database itself numbers only events and audit lines.
+
+    return Numbers(
+        event=last(events.c.sequence),
+        audit=last(audit.c.sequence),
+        plan=last(plans.c.number),
+        life=last(lives.c.number),
+    )
+
+
 def follow_timeline(connection: sa.Connection, now_s: float) -> Life | None:
     """Returns the newest life, begun now where PostgreSQL's timeline is another than before.
 
@@ -61,23 +100,21 @@ def follow_timeline(connection: sa.Connection, now_s: float) -> Life | None:
     return newest
 
 
-def begin_life(connection: sa.Connection, cause: str, now_s: float, *, events_seen: int = 0) -> Life:
-    """Returns a new life, in which numbers of events, audit lines and plans are higher than any before.
+def begin_life(connection: sa.Connection, cause: str, now_s: float, *, seen: Numbers | None = None) -> Life:
+    """Returns a new life, in which all numbers are higher than any before.
 
     Args:
         connection: Of the store, in a transaction.
         cause: Why, for people.
-        events_seen: The newest event of which anybody knows.
+        seen: The last that were given out as far as anybody knows; None for those of this store.
     """
-    newest = current_life(connection)
-    for table, counter in ((events, events.c.sequence), (audit, audit.c.sequence)):
-        seen = events_seen if table is events else 0
-        count_on(connection, counter, max(seen, last_of(connection, counter)) + LEAP)
-    number = (connection.execute(sa.select(sa.func.max(plans.c.number))).scalar() or 0) + LEAP
+    own, seen = given_out(connection), seen or Numbers()
+    count_on(connection, events.c.sequence, max(own.event, seen.event) + LEAP)
+    count_on(connection, audit.c.sequence, max(own.audit, seen.audit) + LEAP)
+    number = max(own.plan, seen.plan) + LEAP
     connection.execute(sa.insert(plans).values(number=number, made_s=now_s, starts=0, evicts=0, waits=0))
     timeline = connection.exec_driver_sql(_TIMELINE).scalar_one() if connection.dialect.name == "postgresql" else 0
-    made = Life(number=1 if newest is None else newest.number + 1, began_s=now_s, cause=cause, timeline=timeline)
-    return _begin(connection, made)
+    return _begin(connection, Life(number=max(own.life, seen.life) + 1, began_s=now_s, cause=cause, timeline=timeline))
 
 
 def _begin(connection: sa.Connection, life: Life) -> Life:

@@ -21,7 +21,7 @@ from mainspring.control.store.databases.errors import told
 from mainspring.control.store.databases.migrating import build, require_known, revision_in
 from mainspring.control.store.databases.opening import is_sqlite, new_engine, parsed_url
 from mainspring.control.store.databases.owners import OwnedFile
-from mainspring.control.store.restores.lives import begin_life
+from mainspring.control.store.restores.lives import Numbers, begin_life, given_out
 from mainspring.control.store.schema import leases
 from mainspring.control.store.store import Store, open_store
 from mainspring.domain.errors import Conflict
@@ -81,7 +81,6 @@ def restore(
         kept = _restore_file(Path(str(parsed.database)), path, maker, progress)
     else:
         kept = _restore_rows(parsed, path, maker, progress)
-        _begin(url, header, maker)
     return Restored(backup=header, kept=kept)
 
 
@@ -90,24 +89,28 @@ def _restore_file(target: Path, path: Path, maker: Maker, progress: Callable[[in
     with closing(OwnedFile(target, now_s=maker.now_s)), drafted(target, _ATTEMPTED) as draft:
         header = unpack(path, draft, progress)
         kept = _set_aside(target, maker)
-        _begin(f"sqlite:///{draft}", header, maker, events_seen=_newest_event(target))
+        _begin(f"sqlite:///{draft}", header, maker, _given_out_by(target))
         return kept
 
 
-def _begin(url: str, header: BackupHeader, maker: Maker, *, events_seen: int = 0) -> None:
+def _begin(url: str, header: BackupHeader, maker: Maker, seen: Numbers) -> None:
     """Brings a store that was put back up to date, and lets it know that it went back in time."""
     store = open_store(url)
     with store.write() as connection:
-        begin_life(connection, f"restored as of {header.made_s:.0f}", maker.now_s, events_seen=events_seen)
+        begin_life(connection, f"restored as of {header.made_s:.0f}", maker.now_s, seen=seen)
     store.resign(store.leader())
     store.close()
 
 
-def _newest_event(target: Path) -> int:
-    """Returns the newest event that anybody was told of by the store that was there, 0 where it cannot be read."""
-    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{target.as_uri()}?mode=ro", uri=True)) as store:
-        return int(store.execute("SELECT coalesce(max(sequence), 0) FROM events").fetchone()[0])
-    return 0
+def _given_out_by(target: Path) -> Numbers:
+    """Returns the last numbers that the SQLite store gave out that was there, none where it cannot be read."""
+    there = sa.create_engine("sqlite://", creator=lambda: sqlite3.connect(f"{target.as_uri()}?mode=ro", uri=True))
+    try:
+        with suppress(sa.exc.DatabaseError), there.connect() as connection:
+            return given_out(connection)
+    finally:
+        there.dispose()
+    return Numbers()
 
 
 def _set_aside(target: Path, maker: Maker) -> str:
@@ -137,6 +140,7 @@ def _restore_rows(url: sa.URL, path: Path, maker: Maker, progress: Callable[[int
             with told(_ATTEMPTED), source.connect() as rows, store.engine.begin() as connection:
                 unbounded(connection)
                 epoch = _require_down(connection, maker.now_s)
+                seen = given_out(connection)
                 kept = _set_apart(connection, f"mainspring_before_{maker.stamp.lower()}")
                 build(connection, header.revision)
                 copy_rows(rows, connection, progress)
@@ -145,6 +149,7 @@ def _restore_rows(url: sa.URL, path: Path, maker: Maker, progress: Callable[[int
         finally:
             source.dispose()
             store.close()
+    _begin(url.render_as_string(hide_password=False), header, maker, seen)
     return kept
 
 
