@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mainspring.control.store.restores.adopting import adopt
+from mainspring.control.store.restores.attestations import read_attestation
 from mainspring.control.store.restores.lives import LEAP
 from mainspring.domain.answers import Adopted, HealthStatus, HeldOnes, HeldView, NewHold
-from mainspring.domain.errors import NotAllowed, NotFound, Unavailable
+from mainspring.domain.errors import Conflict, NotAllowed, NotFound, Unavailable
 from mainspring.domain.fleet import LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, NodeName, RoleName
 from mainspring.domain.life import AttemptState, JobState
@@ -256,6 +258,37 @@ def test_what_cannot_be_adopted_is_told_by_name_and_stays_held(world: World, tmp
     assert _all_running(world) == running
     with pytest.raises(NotFound, match="ms restore lists it"):
         _adopt(world, "allocation-none")
+
+
+def test_newer_attempt_of_a_job_is_adopted_once_the_one_that_the_store_knows_is_over(
+    world: World, tmp_path: Path
+) -> None:
+    job = world.submit()
+    world.run(job)
+    world.back_up(tmp_path / "copy")
+    world.clock.advance(60.0)
+    world.end_agents(job, exit_code=1)
+    world.tick(3)
+    world.run(job)
+    (order,) = world.orders_of(job).values()
+    assert world.job(job).attempts[-1].number == 2
+    world.go_back(tmp_path / "copy")
+    newer = read_attestation(order.attestation, "a key")
+    with pytest.raises(Conflict, match="attempt 1 lives"), world.control.store.write() as connection:
+        adopt(connection, [newer], room=None, by="ada", now_s=world.clock.now_s())
+    world.tick(2)
+    assert {(one.job, one.over) for one in _held(world)} == {(job, True), (job, False)}
+    with pytest.raises(Conflict, match="given to others"), world.control.store.write() as connection:
+        adopt(connection, [newer], room={order.nodes[0]: 500}, by="ada", now_s=world.clock.now_s())
+    done = _adopt(world)
+    assert (done.adopted, done.refused) == ((order.allocation,), ())
+    assert _adopt(world, order.allocation, job).adopted == ()  # Asked again, as where the answer was lost.
+    world.tick(2)
+    assert _held(world) == ()
+    assert not world.tell(world.last_beat, order).fenced
+    world.succeed(job)
+    assert world.job(job).state is JobState.SUCCEEDED
+    assert [each.number for each in world.job(job).attempts] == [1, 2]
 
 
 @pytest.mark.slow
