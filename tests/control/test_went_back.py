@@ -124,6 +124,32 @@ def test_restored_store_neither_stops_nor_repeats_what_came_after_it(world: Worl
         assert world.job(job).attempts[-1].number == 1_001  # Those between may have been given out.
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_job_that_was_to_stop_at_a_back_up_and_may_have_succeeded_first_waits(
+    world: World, tmp_path: Path, ends: bool
+) -> None:
+    job = world.submit()
+    world.run(job)
+    world.control.steering.requeue(job)
+    assert world.job(job).attempts[-1].state is AttemptState.STOPPING
+    world.back_up(tmp_path / "copy")
+    world.clock.advance(60.0)
+    if ends:
+        world.succeed(job)
+        assert world.job(job).state is JobState.SUCCEEDED
+    world.go_back(tmp_path / "copy")
+    if not ends:
+        world.beat(job, step=5)
+        world.tick()
+        world.end_agents(job, exit_code=0)
+    world.tick(3)
+    assert [(one.job, one.over) for one in _held(world)] == ([(job, True)] if ends else [])
+    assert len(world.job(job).attempts) == (1 if ends else 2)
+    world.control.restores.end(HeldOnes(all=True))
+    world.tick(3)
+    assert len(world.job(job).attempts) == 2
+
+
 def test_lead_that_was_named_after_a_back_up_goes_on_leading(world: World, tmp_path: Path) -> None:
     job = world.submit(world.spec(replicas=2, spares=1))
     world.run(job)

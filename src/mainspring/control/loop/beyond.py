@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import sqlalchemy as sa
 
@@ -16,6 +16,7 @@ from mainspring.control.store.restores.lives import Life, follow_timeline
 from mainspring.domain.answers import HeldView
 from mainspring.domain.fleet import AllocationSeen
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName
+from mainspring.domain.life import AttemptState
 
 Losses = Mapping[AttemptId, Mapping[AllocationId, Loss]]
 
@@ -39,30 +40,42 @@ def look_beyond(
     return life
 
 
-def hold_unseen(ledger: StateWriter, mirror: ActiveState, losses: Losses, went_back_s: float) -> Losses:
+def hold_unseen(
+    ledger: StateWriter,
+    mirror: ActiveState,
+    losses: Losses,
+    gone: Mapping[AttemptId, Collection[AllocationId]],
+    went_back_s: float,
+) -> Losses:
     """Returns losses but for those of attempts whose end may have been told to a store that has forgotten it.
 
-    Nobody can tell whether such an attempt did its work: it ends here, its job waits, and what it had is held.
+    Nobody can tell whether such an attempt did its work: it ends here, its job waits, and what it had is held. So too
+    of one that was to stop before the store went back, and may have come to its end first.
 
     Args:
         mirror: What has not ended; it is told what is held.
         losses: What was lost of attempts, by allocation.
+        gone: What came to its end as it was told to, by attempt.
         went_back_s: When the store last went back in time: of leads heard since, it knows what they told.
     """
     if not went_back_s:
         return losses
-    over = {name: own for name, own in losses.items() if any(loss.whole for loss in own.values())}
+    over = {name: tuple(own) for name, own in losses.items() if any(loss.whole for loss in own.values())}
+    over |= {name: (*over.get(name, ()), *own) for name, own in gone.items() if _stopping(mirror, name)}
     unseen = [
         attempt
         for attempt in attempts_by_id(ledger.connection, over)
-        if attempt.state in LIVE and max(attempt.granted_s, attempt.heard_s or 0.0) < went_back_s
+        if attempt.outcome is None and max(attempt.granted_s, attempt.heard_s or 0.0) < went_back_s
     ]
     held = dict(mirror.held)
     for attempt in sorted(unseen, key=lambda attempt: attempt.id):
-        words = "it was over when the store went back in time, and how it ended is not known here"
-        ledger.stop_attempt(attempt, StopCause.HOLD, words)
-        mirror.touch(attempt.id)
+        if attempt.state in LIVE:
+            words = "it was over when the store went back in time, and how it ended is not known here"
+            ledger.stop_attempt(attempt, StopCause.HOLD, words)
+            mirror.touch(attempt.id)
         for allocation in over[attempt.id]:
+            if allocation in held:
+                continue
             held[allocation] = HeldView(
                 allocation=allocation,
                 cluster=attempt.cluster,
@@ -73,5 +86,9 @@ def hold_unseen(ledger: StateWriter, mirror: ActiveState, losses: Losses, went_b
             )
             hold(ledger.connection, held[allocation])
     mirror.set_held(held)
-    gone = {attempt.id for attempt in unseen}
-    return {name: own for name, own in losses.items() if name not in gone}
+    unseen_ids = {attempt.id for attempt in unseen}
+    return {name: own for name, own in losses.items() if name not in unseen_ids}
+
+
+def _stopping(mirror: ActiveState, attempt: AttemptId) -> bool:
+    return attempt in mirror.attempts and mirror.attempts[attempt].state is AttemptState.STOPPING

@@ -70,7 +70,7 @@ class Settling:
         mirror.refresh(connection, now_s)
         went_back_s = self._look_beyond(connection, seen, now_s)
         losses: dict[AttemptId, dict[AllocationId, Loss]] = {}
-        dropped: dict[AttemptId, None] = {}
+        dropped: dict[AttemptId, list[AllocationId]] = {}
         delegated = {cluster: one.inventory.delegated for cluster, one in self._fleet.seen().items()}
         for allocation in mirror.allocations:
             if allocation.cluster in seen:
@@ -82,12 +82,12 @@ class Settling:
                     ledger.move_allocation(allocation, judgement.after)
                     mirror.touch(allocation.attempt)
                     if judgement.loss is None and judgement.after is AllocationState.GONE:
-                        dropped[allocation.attempt] = None
+                        dropped.setdefault(allocation.attempt, []).append(allocation.id)
                         if found is not None and found.taken:
                             ledger.take_back(allocation, taken_words(allocation, found))
                 if judgement.loss is not None:
                     losses.setdefault(allocation.attempt, {})[allocation.id] = judgement.loss
-        for attempt_id, own in hold_unseen(ledger, mirror, losses, went_back_s).items():
+        for attempt_id, own in hold_unseen(ledger, mirror, losses, dropped, went_back_s).items():
             lose(ledger, mirror, attempt_id, own)
         for attempt_id in dropped:
             if attempt_id in mirror.attempts and mirror.attempts[attempt_id].state is not AttemptState.STOPPING:
