@@ -69,7 +69,7 @@ class StandInController(Controller):
             furthest_step=max(told.furthest_step, self._step) if self._epoch > told.epoch else told.furthest_step,
         )
 
-    def heartbeat(self, beat: wire.Heartbeat, token: str) -> wire.HeartbeatReply:
+    def heartbeat(self, beat: wire.Heartbeat, token: str, *, newer: bool) -> wire.HeartbeatReply:
         """Takes a report of the lead it has named; fences any other.
 
         Raises:

@@ -144,6 +144,50 @@ MUTANTS = (
                 told.add(allocation.id)
 """,
     ),
+    # ------------------------------------------------------------ a store that goes back
+    Mutant(
+        "attempts are numbered from those that a restored store knows",
+        "control/loop/granting.py",
+        "first_attempt(life, new.job.submitted_s))",
+        "1)",
+    ),
+    Mutant(
+        "plans are numbered from those that a restored store knows",
+        "control/store/restores/lives.py",
+        "number = max(own.plan, seen.plan) + LEAP",
+        "number = own.plan + 1",
+    ),
+    Mutant(
+        "an attempt whose end was forgotten is lost, and its job starts again",
+        "control/loop/beyond.py",
+        "    if not went_back_s:\n",
+        "    if went_back_s >= 0.0:\n",
+    ),
+    Mutant(
+        "a job starts again of which something is over that the store does not know",
+        "control/store/restores/held.py",
+        "if not one.over or one.job in jobs}",
+        "if not one.over}",
+    ),
+    # ------------------------------------------------------------ peers of two releases
+    Mutant(
+        "a newer peer is refused",
+        "domain/release.py",
+        "    return found is Skew.NEWER\n",
+        "    return False\n",
+    ),
+    Mutant(
+        "a lead acts on a word that it does not know",
+        "node/lead/lead.py",
+        "                self._outbox.unknown(agent, message)\n",
+        "                self._drained(agent)\n",
+    ),
+    Mutant(
+        "an event that a server does not know is acknowledged and not kept",
+        AGENTS,
+        "            _write_unknown(ledger, attempt, event, time_s)\n",
+        "",
+    ),
     # ------------------------------------------------------------ fail-over, leads as control has them
     Mutant(
         "fail-over though the lead is heard",

@@ -21,6 +21,7 @@ from mainspring.simulator.nodes.object_store import JobStore
 from mainspring.simulator.nodes.parts import Agent, RunKey
 from mainspring.simulator.nodes.ranks import Ranks
 from mainspring.simulator.nodes.rare import Rare
+from mainspring.simulator.nodes.releases import as_heard
 
 PULSE_S = 1.0  # How often agents look around: call again, connect again, say that they live.
 LEAD_UP_LEASES = 2.0  # As a real agent: how long a lead just named has to answer its agents.
@@ -34,7 +35,7 @@ class Controller(Protocol):
     def register(self, call: wire.Register, token: str) -> wire.Orders:
         """Returns an agent's orders; see `control`."""
 
-    def heartbeat(self, beat: wire.Heartbeat, token: str) -> wire.HeartbeatReply:
+    def heartbeat(self, beat: wire.Heartbeat, token: str, *, newer: bool) -> wire.HeartbeatReply:
         """Takes a lead's report; see `control`."""
 
 
@@ -273,7 +274,8 @@ class SimulatedAttempt:
 
     def call_heartbeat(self, lead: SimulatedLead, beat: wire.Heartbeat) -> wire.HeartbeatReply | None:
         """Returns the controller's answer to a report, None where none came."""
+        newer = lead.agent.newer.states(self.agenda.now_s)
         try:
-            return self._controller.heartbeat(beat, lead.agent.token)
+            return self._controller.heartbeat(as_heard(beat) if newer else beat, lead.agent.token, newer=newer)
         except MainspringError:
             return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 from mainspring.checkpoint import Claim
 from mainspring.domain import wire
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire.events.leads import AgentLostEvent
+from mainspring.domain.wire.events.leads import AgentLostEvent, UnknownWordEvent
 from mainspring.node.lead import effects
 from mainspring.node.lead.lead import Lead
 from mainspring.node.lead.reports import Answered, Reports
@@ -70,11 +70,23 @@ class SimulatedLead:
         """Gives the lead one piece of news, and does what it wants."""
         if not self.hosted or self.lead.over:
             return
+        if isinstance(news, effects.Said) and isinstance(news.message, wire.Unknown):
+            self._hear_unknown(news)
+            return
         self._promises.learn(news)
         wanted = self.lead.handle(news, self._attempt.instant_at(self.agent))
         self._collect()
         for effect in wanted:
             self._do(effect)
+
+    def _hear_unknown(self, news: effects.Said) -> None:
+        """Gives the lead a word that it does not know, of which nothing may come but that it is shown."""
+        self.feed(effects.Tick())  # What is due by now is no answer to it.
+        wanted = self.lead.handle(news, self._attempt.instant_at(self.agent))
+        told = [event.kind for event in self.lead.events if event.kind != UnknownWordEvent.kind]
+        assert not wanted, f"{news} is acted on: {wanted}"
+        assert not told, f"{news} is acted on: {told}"
+        self._collect()
 
     def _tick(self) -> bool:
         self.feed(effects.Tick())

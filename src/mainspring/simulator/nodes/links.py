@@ -9,6 +9,7 @@ from mainspring.node.lead import effects
 from mainspring.simulator.nodes.agenda import chance, within
 from mainspring.simulator.nodes.leading import SimulatedLead
 from mainspring.simulator.nodes.parts import Agent, Line
+from mainspring.simulator.nodes.releases import word_to_lead
 
 if TYPE_CHECKING:
     from mainspring.simulator.nodes.attempt import SimulatedAttempt
@@ -68,6 +69,10 @@ class Links:
         if line is None or not line.up:
             return
         self._send(agent, line, TO_LEAD, message)
+        if agent.newer.states(self._attempt.agenda.now_s):
+            word = word_to_lead(self._attempt.luck)
+            if word is not None:
+                self._send(agent, line, TO_LEAD, word)
         if chance(self._attempt.luck, self.repeats):
             again = effects.Said(agent=agent.number, message=message)
             delay_s = within(self._attempt.luck, 0.0, LATE_S_MAX)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mainspring.domain import wire
 from mainspring.domain.ids import AllocationId, NodeName
 from mainspring.simulator.nodes.object_store import Content
+from mainspring.simulator.nodes.releases import NEVER, NewerRelease
 
 if TYPE_CHECKING:
     from mainspring.simulator.nodes.leading import SimulatedLead
@@ -108,6 +109,7 @@ class Agent:
         index: Its place among its allocation's nodes.
         address: Where others reach it.
         clock: Its node's.
+        newer: When its node runs the next release.
         lost_epoch: The epoch of the lead it has lost and asks another for.
         patience_s: How long it waits for a word of its lead.
         leaves_s: When its engine ends it, once it was told so.
@@ -121,6 +123,7 @@ class Agent:
     index: int
     address: str
     clock: NodeClock = NodeClock()
+    newer: NewerRelease = NEVER
     token: str = ""
     orders: wire.Orders | None = None
     alive: bool = True

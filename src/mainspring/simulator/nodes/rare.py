@@ -28,6 +28,9 @@ class Rare(str, Enum):
     ENGINE_FORGOT = "an engine forgot what it had taken"
     STRANGER = "something ran that no store knew of"
     SETTLED = "somebody ended what no store knew of"
+    WENT_BACK = "the store went back in time"
+    RECALLED = "a lead went on that was named in a time the store forgot"
+    OVER_UNHEARD = "an attempt was over, and how it ended was forgotten"
     CALL_LATE = "a launch or stop arrived long after it was given up"
     FROM_AHEAD = "a lead told of what is yet to come, by its node's clock"
     REPORT_LATE = "a late report was refused"
@@ -41,6 +44,8 @@ class Rare(str, Enum):
     RESIZED = "a plan resized an attempt that ran on"
     QUEUED = "an allocation waited in its cluster's queue"
     PROMISE_MOVED = "a promised start was moved"
+    WORD_UNKNOWN = "a newer peer said a word that nobody knew"
+    SERVER_NEWER = "a newer server answered"
     BOOT_HUNG = "an agent never came to life"
     LEAD_NAMED = "another lead was named"
     LEAD_FENCED = "a lead was fenced"
@@ -69,6 +74,7 @@ _KINDS = {
     leads.AgentLostEvent: Rare.AGENT_LOST,
     leads.AgentLeavingEvent: Rare.AGENT_LEFT,
     leads.CaughtUpEvent: Rare.CAUGHT_UP,
+    leads.UnknownWordEvent: Rare.WORD_UNKNOWN,
 }
 
 
@@ -81,7 +87,10 @@ def count_told(seen: Counter[Rare], everything: Iterable[Event]) -> None:
             case attempts.AttemptStoppingEvent(cause=cause, reason=reason):
                 rare = _CAUSES.get(cause)
                 rare = Rare.ABSENT if "has not seen" in reason else rare
+                rare = Rare.OVER_UNHEARD if "when the store went back" in reason else rare
                 rare = Rare.LEADERLESS if "no lead was heard" in reason else rare
+            case attempts.LeadNamedEvent(reason=reason) if "leads already" in reason:
+                rare = Rare.RECALLED
             case jobs.StartPromisedEvent(before_s=before_s) if before_s is not None:
                 rare = Rare.PROMISE_MOVED
             case leads.GenerationResumedEvent(source="store"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 from mainspring.domain.errors import Unavailable
@@ -76,6 +77,7 @@ class SimulatedCluster(ForwardingEngine):
         self._later = later
         self._now_s = now_s
         self._saw = saw
+        self._era = 0  # Of calls under way: those of an older one never arrive.
         self._hidden_until_s: dict[AllocationId, float] = {}
         self._shown: tuple[AllocationSeen, ...] | None = None
 
@@ -108,13 +110,19 @@ class SimulatedCluster(ForwardingEngine):
             self.inner.forget(allocation)
             self._saw(Rare.ENGINE_FORGOT)
 
+    def settle_calls(self) -> None:
+        """Loses what is under way, and lists all that it has: so long nobody calls."""
+        self._era += 1
+        self._hidden_until_s.clear()
+        self._shown = None
+
     def _forward(self, call: EngineCall) -> CallResult:
         if call.call == _STOP:
             self.stops[call.about] += 1
         if not self.answering or chance(self._dice, self.faults.lost):
             raise Unavailable(call.call, got="no answer")
         if self._later is not None and call.call in _ACTS and chance(self._dice, self.faults.late):
-            self._later(float(pick(self._dice, _LATE_S_MAX)), lambda: self._arrive_late(call))
+            self._later(float(pick(self._dice, _LATE_S_MAX)), partial(self._arrive_late, call, self._era))
             raise Unavailable(call.call, got="no answer yet")
         if call.call == "observe" and self._shown is not None and chance(self._dice, self.faults.stale):
             self._saw(Rare.ENGINE_STALE)
@@ -126,7 +134,9 @@ class SimulatedCluster(ForwardingEngine):
             found = self._shown = self._listed()
         return found
 
-    def _arrive_late(self, call: EngineCall) -> None:
+    def _arrive_late(self, call: EngineCall, era: int) -> None:
+        if era != self._era:
+            return
         self._saw(Rare.CALL_LATE)
         self._perform(call)
         if call.order:

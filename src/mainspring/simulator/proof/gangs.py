@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import TypeVar, final
 
 from mainspring.control import Control
 from mainspring.domain import wire
@@ -17,8 +17,9 @@ from mainspring.simulator.nodes.attempt import Controller, Program, SimulatedAtt
 from mainspring.simulator.nodes.object_store import JobStore
 from mainspring.simulator.nodes.parts import Agent, NodeClock
 from mainspring.simulator.nodes.rare import Rare
+from mainspring.simulator.nodes.releases import Upgrade, as_answered
 from mainspring.simulator.proof.cluster import SimulatedCluster
-from mainspring.simulator.proof.hearing import Hearing
+from mainspring.simulator.proof.laws.hearing import Hearing
 from mainspring.testing import SeededDice
 
 _CUT_S_MAX = 90  # Several leases: long enough for another lead to be named, or for nobody to be heard, meanwhile.
@@ -28,6 +29,7 @@ _SKEW_S_MAX, _SKEW_LEAP_S_MAX = 30.0, 4_000.0  # A lease, and over every bound o
 _UP_S_MAX = 10_000_000.0  # Four months.
 _TOGETHER, _AGAIN_S_MAX = 0.3, 8.0  # Troubles come together: a line breaks too, another rank dies soon after.
 _SLOW_COPIES = 0.1
+_Answer = TypeVar("_Answer")
 _BOOT_S_MAX = 8  # Agents of one allocation do not come at once.
 _STEPS_MAX = 40  # Of most jobs:
 _LONG, _LONG_STEPS_MAX = 0.4, 240  # some last for many leases.
@@ -79,29 +81,31 @@ class GangFaults:
 class _Calls(Controller):
     """One attempt's calls to the controller: lost, answered in vain, late and twice, or cut off."""
 
-    def __init__(self, gangs: Gangs, cluster: ClusterName, luck: SeededDice) -> None:
+    def __init__(self, gangs: Gangs, attempt: AttemptId, cluster: ClusterName, luck: SeededDice) -> None:
+        self.cluster = cluster
         self.cut_until_s = 0.0
+        self._attempt = attempt
         self._gangs = gangs
-        self._cluster = cluster
         self._luck = luck
 
     def register(self, call: wire.Register, token: str) -> wire.Orders:
         """Registers, where the call arrives."""
         control = self._arrive("register")
-        orders = control.register(call, control.people.caller(token))
+        orders = self._gangs.answered(control.register(call, control.entered(token, attempt=self._attempt)))
         self._gangs.hearing.named(orders, self._gangs.agenda.now_s)
         self._return("register")
         return orders
 
-    def heartbeat(self, beat: wire.Heartbeat, token: str) -> wire.HeartbeatReply:
+    def heartbeat(self, beat: wire.Heartbeat, token: str, *, newer: bool) -> wire.HeartbeatReply:
         """Reports, where the call arrives."""
         control, gangs = self._arrive("heartbeat"), self._gangs
         if any(event.time_s > gangs.agenda.clock.now_s() for event in beat.events):
             gangs.seen[Rare.FROM_AHEAD] += 1
         if chance(self._luck, gangs.faults.held_back):
             delay_s = float(pick(self._luck, _LATE_BEAT_S_MAX))
-            gangs.agenda.after(delay_s, lambda: gangs.beat_again(beat, token))
-        reply = control.heartbeat(beat, control.people.caller(token))
+            gangs.agenda.after(delay_s, lambda: gangs.beat_again(beat, token, newer=newer))
+        reply = control.heartbeat(beat, control.entered(token, attempt=self._attempt), newer=newer)
+        reply = gangs.answered(reply)
         if not reply.fenced:
             gangs.hearing.heard(beat, gangs.agenda.now_s)
         self._return("heartbeat")
@@ -109,7 +113,7 @@ class _Calls(Controller):
 
     def _arrive(self, call: str) -> Control:
         gangs = self._gangs
-        cut = gangs.is_cut(self._cluster) or gangs.agenda.now_s < self.cut_until_s
+        cut = gangs.is_cut(self.cluster) or gangs.agenda.now_s < self.cut_until_s
         if cut or chance(self._luck, gangs.faults.call_lost):
             raise Unavailable(call, got="no answer")
         return gangs.control()
@@ -144,7 +148,6 @@ class Gangs:
         self.control = control
         self.is_cut = is_cut
         self.attempts: dict[AttemptId, SimulatedAttempt] = {}
-        self.clusters: dict[AttemptId, ClusterName] = {}
         self.stores: dict[str, JobStore] = {}
         self.hearing = Hearing()
         self._say = say
@@ -152,20 +155,33 @@ class Gangs:
         self._seed = seed
         self._hurry = False
         self._luck = SeededDice(seed, "object stores")
+        self._upgrade = Upgrade(seed)
         self._agents: dict[tuple[AllocationId, NodeName], Agent] = {}
         self._calls: dict[AttemptId, _Calls] = {}
 
-    def beat_again(self, beat: wire.Heartbeat, token: str) -> None:
+    def beat_again(self, beat: wire.Heartbeat, token: str, *, newer: bool) -> None:
         """Delivers an old report once more, perhaps long after its attempt has gone."""
         control = self.control()
         try:
-            reply = control.heartbeat(beat, control.people.caller(token))
+            reply = control.heartbeat(beat, control.entered(token, attempt=beat.attempt), newer=newer)
         except MainspringError:
             return
         if reply.fenced:
             self.seen[Rare.REPORT_LATE] += 1
         else:
             self.hearing.heard(beat, self.agenda.now_s)
+
+    @property
+    def clusters(self) -> Mapping[AttemptId, ClusterName]:
+        """Returns where attempts came to life."""
+        return {name: calls.cluster for name, calls in self._calls.items()}
+
+    def answered(self, answer: _Answer) -> _Answer:
+        """Returns what an agent reads of a server's answer, which may be of the next release."""
+        if not self._upgrade.server.states(self.agenda.now_s):
+            return answer
+        self.seen[Rare.SERVER_NEWER] += 1
+        return as_answered(answer)
 
     # ------------------------------------------------------------ as engines have it
 
@@ -191,13 +207,13 @@ class Gangs:
         if attempt is None:
             self._say(f"{order.attempt} comes to life on {name}")
             attempt = self.attempts[order.attempt] = self._new(name, cluster, order)
-            self.clusters[order.attempt] = name
         agent = Agent(
             allocation=order.allocation,
             node=order.nodes[index],
             index=index,
             address=f"{order.nodes[index]}.{order.allocation}:1",
             clock=self._clock(name, order.nodes[index]),
+            newer=self._upgrade.of(f"{order.nodes[index]} of {name}"),
             token=order.token,
         )
         self._agents[order.allocation, agent.node] = agent
@@ -218,7 +234,7 @@ class Gangs:
 
     def _new(self, name: ClusterName, cluster: SimulatedCluster, order: LaunchOrder) -> SimulatedAttempt:
         luck, of_job = SeededDice(self._seed, f"gang {order.attempt}"), SeededDice(self._seed, f"job {order.job}")
-        calls = self._calls[order.attempt] = _Calls(self, name, luck)
+        calls = self._calls[order.attempt] = _Calls(self, order.attempt, name, luck)
         long = chance(of_job, _LONG) and not self._hurry
         last = 2 + pick(of_job, _LONG_STEPS_MAX if long else _STEPS_MAX)
 

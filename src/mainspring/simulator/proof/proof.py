@@ -1,7 +1,7 @@
 """Fault proof: the real loop, store and leads against a world that fails, on virtual time, from one seed.
 
 Safety phase: anything may fail, and nothing may be wrong. Liveness phase: faults stop, and everything ends within a
-bounded number of ticks. What may never be wrong is in `invariants`, and where it would show, in `nodes`.
+bounded number of ticks. What may never be wrong is in `laws`, and where it would show, in `nodes`.
 """
 
 from __future__ import annotations

@@ -34,14 +34,20 @@ class StoreFaults:
     """Makes a store fail at the rates it is given.
 
     Args:
-        store: The one that controllers use.
         seen: Counts what happened.
     """
 
-    def __init__(self, store: Store, luck: Dice, seen: Counter[Rare]) -> None:
+    def __init__(self, luck: Dice, seen: Counter[Rare]) -> None:
         self.rates = StoreRates()
         self._luck = luck
         self._seen = seen
+
+    def listen(self, store: Store) -> None:
+        """Makes a store fail from now on.
+
+        Args:
+            store: The one that controllers use.
+        """
         sa.event.listen(store.engine, "before_cursor_execute", self._before)
         sa.event.listen(store.engine, "commit", self._commit)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import final
 
@@ -20,9 +20,10 @@ from mainspring.simulator.nodes.agenda import Agenda, chance, pick
 from mainspring.simulator.nodes.rare import Rare, count_told
 from mainspring.simulator.proof.cluster import SimulatedCluster
 from mainspring.simulator.proof.draws import CHIP, Rates, draw_inventories, draw_limits, draw_rates, draw_submit
-from mainspring.simulator.proof.failover_laws import FailoverLaws
 from mainspring.simulator.proof.gangs import Gangs
-from mainspring.simulator.proof.invariants import Invariants
+from mainspring.simulator.proof.going_back import GoingBack
+from mainspring.simulator.proof.laws.failover import FailoverLaws
+from mainspring.simulator.proof.laws.invariants import Invariants
 from mainspring.simulator.proof.servers import Server, Servers
 from mainspring.simulator.proof.steering import let_go, steer
 from mainspring.simulator.proof.store_faults import StoreFaults
@@ -86,11 +87,11 @@ class World:
         self._limits = draw_limits(self._luck)
         url = f"sqlite:///{folder / 'store.db'}"
         self._servers = Servers(seed, self._agenda, seen=self.seen, say=self._say)
-        self._store = Store(open_store(url).engine, shared=self._servers.replicated)
-        self._faults = StoreFaults(self._store, SeededDice(seed, "store"), self.seen)
-        self._servers.first = self._new_server()
-        if self._servers.replicated:
-            self._servers.second = self._new_server()
+        self._past = GoingBack(seed, url, folder)
+        if self._past.wanted:  # When it went back, a store knows by the clock of then.
+            self._rates = replace(self._rates, clock_jump=0.0, clock_leap=0.0)
+        self._faults = StoreFaults(SeededDice(seed, "store"), self.seen)
+        self._begin()
         self._jobs: list[JobId] = []
         self._outages = _Outages()
         self._gangs = Gangs(
@@ -108,6 +109,14 @@ class World:
         self._laws = Invariants(
             open_store(url), self._clusters, self._gangs, clock, failover=failover, silences=silences
         )
+
+    def _begin(self) -> None:
+        """Opens the store, and starts servers on it."""
+        self._store = Store(open_store(self._past.url).engine, shared=self._servers.replicated)
+        self._faults.listen(self._store)
+        self._servers.first = self._new_server()
+        if self._servers.replicated:
+            self._servers.second = self._new_server()
 
     def close(self) -> None:
         """Lets go of the store."""
@@ -164,7 +173,8 @@ class World:
             self._submit()
         self._faults.rates = self._rates.store
         self._gangs.faults = self._rates.gangs
-        for _ in range(steps):
+        for step in range(steps):
+            self._go_back(step / steps)
             self._mischief()
             for _ in range(1 + pick(self._luck, 8)):
                 self._step_controller()
@@ -233,14 +243,14 @@ class World:
         self._servers.took_step(who, step)
         if step is None:
             who.tick = who.loop.steps()
-        if step in _TELLING:
-            self._laws.check()
         if step is Step.COMMITTED:
             answering = [name for name, cluster in who.control.fleet.seen().items() if cluster.answering]
-            who.stops_due = self._laws.stops_due(answering)
             self._laws.failover.answered(answering, who.led_s)
+            who.stops_due = self._laws.stops_due(answering)
         elif step is Step.RECORDED:
             self._laws.check_said(who.stops_due)
+        if step in _TELLING:
+            self._laws.check()
         if step is Step.FOLDED and self._heard_past_silence():
             self.seen[Rare.CALLED_OFF] += 1
         return step
@@ -367,10 +377,10 @@ class World:
     def _settle_held(self) -> None:
         """Has an operator end what no store knows."""
         try:
-            held = [one.allocation for one in self._reached().restores.held() if not one.settled_by]
+            held = [one for one in self._reached().restores.held() if not one.settled_by]
             if held:
-                self._laws.settled(held)
-                self._reached().restores.end(HeldOnes(allocations=tuple(held)))
+                self._laws.beyond.settled(held)
+                self._reached().restores.end(HeldOnes(allocations=tuple(one.allocation for one in held)))
                 self.seen[Rare.SETTLED] += 1
         except MainspringError as error:
             self._say(f"settle what is held: {type(error).__name__}")
@@ -388,8 +398,35 @@ class World:
         except MainspringError as error:
             self._say(f"cancel {job}: {type(error).__name__}")
 
+    def _go_back(self, share: float) -> None:
+        """Lets the store go back in time, where it is time for that, and an operator look at what is held since."""
+        past, now_s = self._past, self._agenda.clock.now_s()
+        if past.copies(share):
+            self._say("the store is copied")
+            past.copy(now_s)
+            with self._laws.read() as connection:
+                self._laws.beyond.copied(connection)
+        elif past.returns(share):
+            self._say("the store goes back")
+            self.seen[Rare.WENT_BACK] += 1
+            self._servers.stale.clear()
+            self._store.close()
+            for cluster in self._clusters.values():
+                cluster.settle_calls()
+            with self._laws.read() as connection:
+                self._laws.beyond.remember(connection)
+            past.go(now_s)
+            self._laws.went_back(open_store(self._past.url))
+            known = self._laws.states()
+            past.forgotten += len(self._jobs)
+            self._jobs = [job for job in self._jobs if job in known]
+            past.forgotten -= len(self._jobs)
+            self._begin()
+        if past.settles():
+            self._settle_held()
+
     def _submit(self) -> None:
-        submit = draw_submit(self._luck, len(self._jobs), self._jobs, self._limits)
+        submit = draw_submit(self._luck, len(self._jobs) + self._past.forgotten, self._jobs, self._limits)
         spec, count = submit.spec, submit.count
         control = self._servers.reached()
         if len(control.fleet.seen()) < len(self._clusters):

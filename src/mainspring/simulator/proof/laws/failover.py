@@ -13,7 +13,7 @@ from mainspring.control.store.ledger import StopCause
 from mainspring.control.store.records import ATTEMPT_LIVE
 from mainspring.control.store.schema import attempts, leases
 from mainspring.domain.ids import AttemptId, ClusterName
-from mainspring.simulator.proof.hearing import Hearing
+from mainspring.simulator.proof.laws.hearing import Hearing
 from mainspring.testing import FakeClock
 
 _FENCED = sa.select(attempts.c.id, attempts.c.cluster).where(attempts.c.stop_cause == StopCause.FENCED.value)
@@ -51,6 +51,7 @@ class FailoverLaws:
         self._answered_s: dict[ClusterName, float] = {}
         self._given_up: set[str] = set()
         self._epochs: dict[str, int] = {}
+        self._went_back_s = _NEVER_S
         self._lease: _LeaseSeen | None = None
         self._looked_s = _NEVER_S  # When the lease was looked at last; below 0 where the clock was set since.
 
@@ -62,6 +63,19 @@ class FailoverLaws:
         self._answered_s.clear()
         if seconds > 0:
             self._forward_s = self._clock.monotonic_s()
+
+    def went_back(self) -> None:
+        """Notes that the store went back in time: of what it forgot nothing is asked, and clusters answer anew."""
+        self._went_back_s = self._clock.monotonic_s()
+        self._lease = None
+        self._answered_s.clear()
+        self._epochs.clear()
+        self._given_up.clear()
+
+    def is_given_up(self, cluster: ClusterName) -> bool:
+        """Returns whether a cluster may be given up that has not answered since the store went back."""
+        waited_s = self._clock.monotonic_s() - self._went_back_s
+        return cluster not in self._answered_s and waited_s > self._failover_s
 
     def before_controller(self) -> None:
         """Notes what was heard before a controller's next step, which is what it may act on."""

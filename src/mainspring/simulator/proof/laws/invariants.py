@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import final
 
 import sqlalchemy as sa
@@ -23,8 +24,9 @@ from mainspring.domain.wire.events import TOLD_BY_CONTROLLER
 from mainspring.domain.wire.events.attempts import AttemptEndedEvent, AttemptGrantedEvent, AttemptStoppingEvent
 from mainspring.domain.wire.events.jobs import JobMovedEvent, JobSubmittedEvent, StartPromisedEvent, StopRequestedEvent
 from mainspring.simulator.proof.cluster import SimulatedCluster
-from mainspring.simulator.proof.failover_laws import FailoverLaws
 from mainspring.simulator.proof.gangs import Gangs
+from mainspring.simulator.proof.laws.beyond import BeyondLaws
+from mainspring.simulator.proof.laws.failover import FailoverLaws
 from mainspring.testing import FakeClock
 
 _EVENTS_MAX = 1_000_000
@@ -104,7 +106,7 @@ class Invariants:
         self._ended: dict[JobId, JobState] = {}
         self._stopping: dict[JobId, None] = {}
         self._paused: dict[str, str] = {}
-        self._settled: set[AllocationId] = set()
+        self.beyond = BeyondLaws(clusters, failover)
 
     def close(self) -> None:
         """Lets go of the store."""
@@ -119,9 +121,23 @@ class Invariants:
         self._submitted.append(job)
         self._after[job] = after
 
-    def settled(self, allocations: Iterable[AllocationId]) -> None:
-        """Notes what an operator had ended that the store does not know."""
-        self._settled.update(allocations)
+    def went_back(self, store: Store) -> None:
+        """Goes on with a store that went back in time: of what it has forgotten nothing is asked of it.
+
+        Args:
+            store: It, as it is now, by a connection that never fails.
+        """
+        self._store.close()
+        self._store = store
+        with store.read() as connection:
+            self.beyond.forget(connection)
+            known = _states(connection)
+        self._submitted = [job for job in self._submitted if job in known]
+        self._ended, self._stopping, self._paused = {}, {}, {}
+
+    def read(self) -> AbstractContextManager[sa.Connection]:
+        """Returns a transaction that only reads, and never fails."""
+        return self._store.read()
 
     def states(self) -> Mapping[JobId, JobState]:
         """Returns every job's state."""
@@ -186,6 +202,9 @@ class Invariants:
             assert sequences == sorted(set(sequences)), "events are out of order"
             granted_s = {row.id: row.granted_s for row in connection.execute(_GRANTED)}
             for attempt, gang in self._gangs.attempts.items():
+                if attempt not in granted_s:
+                    assert self.beyond.went_back, f"{attempt} ran, and the store does not know it"
+                    continue
                 kept = [
                     (one.kind, dict(one.detail), one.time_s)
                     for one in everything
@@ -194,14 +213,16 @@ class Invariants:
                 for kind, _, time_s in kept:  # Whatever the clock of its node says.
                     assert granted_s[attempt] <= time_s <= latest_s, f"{attempt} told at {time_s} of {kind}"
                 for lead in gang.leads:  # In order of epoch.
-                    told = [(one.kind, dict(one.detail), one.time_s) for one in lead.told]
-                    own = 0
-                    while own < min(len(kept), len(told)) and _alike(kept[own], told[own], granted_s[attempt]):
-                        own += 1
-                    kept = kept[own:]
+                    for one in lead.told:
+                        told = (one.kind, dict(one.detail), one.time_s)
+                        if kept and _alike(kept[0], told, granted_s[attempt]):
+                            kept = kept[1:]
+                        elif not self.beyond.went_back:  # Else it may have been heard, and forgotten.
+                            break
                 assert not kept, f"{attempt}: {len(kept)} reports are kept twice, or out of order: {kept[:3]}"
             _check_told(connection, everything)
             _check_asked(everything)
+            self.beyond.check_ends(connection, everything)
             self._check_accounts(connection)
         return everything
 
@@ -262,8 +283,6 @@ class Invariants:
             chips = {node.name: node.chips * MILLI for node in cluster.inner.inventory().nodes}
             for node, milli in cluster.inner.used_chip_milli().items():
                 assert milli <= chips[node], f"{node} of {name} has {chips[node]} and {milli} are in use"
-            ended = cluster.strangers & cluster.stopped - self._settled
-            assert not ended, f"{sorted(ended)} ran on {name}, no store knows of it, and it was stopped all the same"
             for allocation in sorted(cluster.running().keys() - cluster.strangers):
                 assert allocation in known, f"{allocation} runs on {name} and the store thinks it gone"
                 row = known[allocation]
@@ -274,6 +293,7 @@ class Invariants:
                 other = attempt_of.setdefault(JobId(row.job), AttemptId(row.attempt))
                 assert other == row.attempt, f"{row.job} has two live attempts, {other} and {row.attempt}"
                 held[TeamName(row.team)] = held.get(TeamName(row.team), 0) + sum(cluster.orders[allocation].chip_milli)
+        self.beyond.check(attempt_of, connection)
         tree = {team.name: team for team in tenants(connection)}
         for team in tree.values():
             own = [milli for other, milli in held.items() if team.name in (other, tree[other].parent)]
