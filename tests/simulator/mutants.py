@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+FIRST_SEED, SEEDS = 10_000, 200  # Of these one finds each.
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -17,12 +19,14 @@ class Mutant:
         file: Below `src/mainspring`.
         before: What stands there, once.
         after: What the bug makes of it.
+        seed: Which found it last, where others before it did not: the hunt begins there.
     """
 
     name: str
     file: str
     before: str
     after: str
+    seed: int = FIRST_SEED
 
 
 LEDGER, FOLD = "control/store/ledger.py", "control/loop/fold.py"

@@ -9,26 +9,26 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.simulator.mutants import MUTANTS, QUICK, Mutant
+from tests.simulator.mutants import FIRST_SEED, MUTANTS, QUICK, SEEDS, Mutant
 
 import mainspring
 from mainspring.simulator import prove
 
 SOURCE = Path(mainspring.__file__).parent
-SEEDS_MAX = 200
 STEPS = 150
 LIMIT_S = 3_300.0
 HUNT = """
 import sys
 from mainspring.simulator import prove
-for seed in range(int(sys.argv[1])):
+steps, *seeds = map(int, sys.argv[1:])
+for seed in seeds:
     try:
-        prove(10_000 + seed, steps=int(sys.argv[2]))
+        prove(seed, steps=steps)
     except Exception as error:
-        print(10_000 + seed)
+        print(seed)
         break
 else:
-    sys.exit(f"{sys.argv[1]} seeds found nothing")
+    sys.exit(f"{len(seeds)} seeds found nothing")
 """
 
 
@@ -51,8 +51,9 @@ def _found(mutant: Mutant, folder: Path) -> int:
     shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     path = copy / mutant.file
     path.write_text(path.read_text().replace(mutant.before, mutant.after))
+    seeds = dict.fromkeys((mutant.seed, *range(FIRST_SEED, FIRST_SEED + SEEDS)))
     done = subprocess.run(
-        [sys.executable, "-c", HUNT, str(SEEDS_MAX), str(STEPS)],
+        [sys.executable, "-c", HUNT, *map(str, (STEPS, *seeds))],
         env=os.environ | {"PYTHONPATH": str(folder), "PYTHONHASHSEED": "0"},
         capture_output=True,
         text=True,

@@ -8,6 +8,7 @@ from typing import final
 
 import sqlalchemy as sa
 
+from mainspring.control.store.ledger import StopCause
 from mainspring.control.store.records import JOB_LIVE
 from mainspring.control.store.schema import allocations, attempts, events, jobs, plans
 from mainspring.domain.answers import Event, HeldView
@@ -22,6 +23,7 @@ _PLANS = sa.select(plans.c.number)
 _ATTEMPTS = sa.select(attempts.c.id, attempts.c.job_id, attempts.c.number)
 _ALLOCATIONS = sa.select(allocations.c.id)
 _DONE = sa.select(jobs.c.id).where(jobs.c.state == JobState.SUCCEEDED.value)
+_GIVEN_UP = sa.select(attempts.c.job_id.label("id")).where(attempts.c.stop_cause == StopCause.FENCED.value)
 _LIVE = sa.select(jobs.c.id).where(jobs.c.state.in_(JOB_LIVE))
 
 
@@ -84,6 +86,7 @@ class BeyondLaws:
     def remember(self, connection: sa.Connection) -> None:
         """Notes what the store knows, which is about to go back."""
         self._before = _Before(newest=_newest(connection), done=_jobs(connection, _DONE))
+        self._excused |= _jobs(connection, _GIVEN_UP)  # What was given up may run yet, beside what followed it.
         self._check_numbers(connection)
 
     def forget(self, connection: sa.Connection) -> None:
