@@ -150,6 +150,25 @@ def test_job_that_was_to_stop_at_a_back_up_and_may_have_succeeded_first_waits(
     assert len(world.job(job).attempts) == 2
 
 
+def test_report_that_was_under_way_when_the_store_went_back_is_no_word_of_how_it_ended(
+    world: World, tmp_path: Path
+) -> None:
+    job = world.submit()
+    world.run(job)
+    world.beat(job, step=5)
+    ((_, order),) = world.orders_of(job).items()
+    late = world.last_beat
+    world.back_up(tmp_path / "copy")
+    world.clock.advance(60.0)
+    world.succeed(job)
+    world.go_back(tmp_path / "copy")
+    world.clock.advance(1.0)
+    world.tell(late, order)
+    world.tick(3)
+    assert [(one.job, one.over) for one in _held(world)] == [(job, True)]
+    assert world.job(job).state is JobState.QUEUED
+
+
 def test_lead_that_was_named_after_a_back_up_goes_on_leading(world: World, tmp_path: Path) -> None:
     job = world.submit(world.spec(replicas=2, spares=1))
     world.run(job)

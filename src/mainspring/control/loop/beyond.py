@@ -50,7 +50,8 @@ def hold_unseen(
     """Returns losses but for those of attempts whose end may have been told to a store that has forgotten it.
 
     Nobody can tell whether such an attempt did its work: it ends here, its job waits, and what it had is held. So too
-    of one that was to stop before the store went back, and may have come to its end first.
+    of one that was to stop before the store went back, and may have come to its end first. A lead that was heard since
+    has told of its end what there was to tell, but where its agents ended well: then what was heard was old.
 
     Args:
         mirror: What has not ended; it is told what is held.
@@ -62,10 +63,13 @@ def hold_unseen(
         return losses
     over = {name: tuple(own) for name, own in losses.items() if any(loss.whole for loss in own.values())}
     over |= {name: (*over.get(name, ()), *own) for name, own in gone.items() if _stopping(mirror, name)}
+    well = {name for name, own in losses.items() if any(loss.well for loss in own.values())}
     unseen = [
         attempt
         for attempt in attempts_by_id(ledger.connection, over)
-        if attempt.outcome is None and max(attempt.granted_s, attempt.heard_s or 0.0) < went_back_s
+        if attempt.outcome is None
+        and attempt.granted_s < went_back_s
+        and (attempt.id in well or (attempt.heard_s or 0.0) < went_back_s)
     ]
     held = dict(mirror.held)
     for attempt in sorted(unseen, key=lambda attempt: attempt.id):
