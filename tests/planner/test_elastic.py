@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
+import pytest
 from tests.planner.making import H100, Lab, cluster, grant, spec
 
 from mainspring.domain.fleet import Inventory
 from mainspring.domain.ids import ChipName
 from mainspring.domain.job import ANY_CHIP, JobSpec, Option
-from mainspring.domain.plan import Resize
+from mainspring.domain.plan import Limit, Resize
 from mainspring.domain.team import Team
 from mainspring.planner import Policy
 from mainspring.planner.displace.elastic import grow
@@ -96,8 +97,31 @@ def test_elastic_role_does_not_grow_for_less_than_the_restart_costs() -> None:
 
 
 def test_elastic_role_grows_only_as_far_as_its_team_may_hold() -> None:
-    world = running(elastic(), {"n000": 4}).teams(Team(name=elastic().team, chips_max=12.0))
-    assert grown(world) == ()
+    world = running(elastic(), {"n000": 4}).teams(Team(name=elastic().team, chips_max=11.0))
+    assert [resize.replicas for resize in grown(world)] == [11]
+    assert grown(running(elastic(), {"n000": 4}).teams(Team(name=elastic().team, chips_max=4.0))) == ()
+    of_three = elastic(24, group=3, group_within="node", replicas_min=3)
+    (resize,) = grown(running(of_three, {"n000": 3}).teams(Team(name=of_three.team, chips_max=11.0)))
+    assert resize.replicas == 9
+
+
+@pytest.mark.parametrize(("chips_max", "starts"), [(11.0, 11), (2.0, 2), (1.0, 0), (64.0, 16)])
+def test_elastic_role_starts_with_as_many_as_its_team_may_hold(chips_max: float, starts: int) -> None:
+    world = Lab(now_s=NOW_S).clusters(cluster("alpha")).teams(Team(name=elastic().team, chips_max=chips_max))
+    world.pend("job", elastic())
+    answer = world.plan()
+    assert sum(sum(grant.ranks) for start in answer.starts for grant in start.grants) == starts
+    told = [(wait.limit, wait.short_by) for wait in answer.waits]
+    assert told == ([] if starts else [(Limit.QUOTA, 1.0)])  # Short of the fewest it can run with.
+
+
+def test_elastic_roles_of_one_job_start_with_as_many_as_their_team_may_hold_together() -> None:
+    helpers = Option(chip=H100, chips=2, replicas=4, replicas_min=1)
+    job = spec(Option(chip=H100, replicas=8, replicas_min=2), others={"helper": helpers})
+    world = Lab(now_s=NOW_S).clusters(cluster("alpha")).teams(Team(name=job.team, chips_max=9.0))
+    world.pend("job", job)
+    (start,) = world.plan().starts
+    assert [sum(grant.ranks) for grant in start.grants] == [7, 1]
 
 
 def test_two_elastic_roles_share_the_idle_room_without_overlap() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf, nextafter
 
 import numpy as np
@@ -29,6 +30,7 @@ from mainspring.planner.place.candidates import (
     CandidatePlacement,
     CandidateSet,
     GangPlacement,
+    admitted,
     charge_of,
     menu,
     stand_at,
@@ -159,7 +161,8 @@ class _Cycle:
             else:
                 self._start(turn, menu, found)
             return
-        sites = [site for site in menu.sites if site.index not in barred]
+        open_to = [self._admitted(turn, site) for site in menu.sites if site.index not in barred]
+        sites = [site for site in open_to if isinstance(site, CandidatePlacement)]
         if avoided:  # Others of its shape may go where it may not.
             if not self._make_room(turn, menu, sites):
                 self._wait_for_cluster(turn, menu, avoided)
@@ -241,18 +244,17 @@ class _Cycle:
         """Returns the best site with room now: the cheapest; among equals the one left least broken up."""
         best: GangPlacement | None = None
         best_cost = inf
-        _, tier, level = turn.precedence
         holds = self.profile.holds_open(duration_s) if self.draft.reservations else None
         for tied in menu.tied:
             # What a site of equal price cost the last time ranks them: seldom is more than one looked at again.
-            for site in sorted(tied, key=lambda site: menu.costs[site.index]) if len(tied) > 1 else tied:
-                if best is not None and best_cost <= menu.costs[site.index]:
+            for whole in sorted(tied, key=lambda site: menu.costs[site.index]) if len(tied) > 1 else tied:
+                if best is not None and best_cost <= menu.costs[whole.index]:
                     break
-                if site.index in barred:
+                if whole.index in barred:
                     continue
-                bar = self.entitlement.bar(turn.team, self._charge(site.charge, turn.row), tier=tier, level=level)
-                if bar is not None:
-                    barred[site.index] = bar
+                site = self._admitted(turn, whole)
+                if isinstance(site, BindingLimit):
+                    barred[whole.index] = site
                     continue
                 if duration_s >= menu.closed_from_s[site.index]:
                     continue
@@ -270,6 +272,11 @@ class _Cycle:
             if best is not None:
                 break
         return best
+
+    def _admitted(self, turn: Turn, site: CandidatePlacement) -> CandidatePlacement | BindingLimit:
+        _, tier, level = turn.precedence
+        bar = partial(self.entitlement.bar, turn.team, tier=tier, level=level)
+        return admitted(site, lambda charge: bar(self._charge(charge, turn.row)))
 
     def _same_holds_from(self, cluster: int, duration_s: float) -> float:
         """Returns the least duration that may use the very same held nodes of a cluster as `duration_s` may."""
@@ -457,19 +464,12 @@ class _Cycle:
             self._bring_data(turn, menu, site)
             return True
         job, live = self.snapshot.pending.jobs[turn.row], self.snapshot.live
-        words = "makes room for" if cause is Limit.TIER else "moves so that there is room in one place for"
+        words = f"makes room for {job}, which comes before it"
+        if cause is not Limit.TIER:
+            words = f"moves so that there is room in one place for {job}"
         for row, price in zip(found.rows.tolist(), found.prices_chip_s.tolist(), strict=True):
-            self._evict(
-                row,
-                Evict(
-                    attempt=live.attempts[row],
-                    job=live.jobs[row],
-                    cause=cause,
-                    reason=f"{words} {job}, which comes before it" if cause is Limit.TIER else f"{words} {job}",
-                    for_job=job,
-                    price_chip_s=price,
-                ),
-            )
+            own, of = live.attempts[row], live.jobs[row]
+            self._evict(row, Evict(attempt=own, job=of, cause=cause, reason=words, for_job=job, price_chip_s=price))
         for resize in found.resizes:
             self._spare(replace(resize, for_job=job))
         return self._reserve(turn, menu, site, Reserved(start_s=self.now_s + DRAIN_S, picked=found.picked))

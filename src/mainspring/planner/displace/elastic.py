@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -313,21 +314,22 @@ def _grown(
         return None
     caps = _beside(room, pool, elastic)
     fits = min(wanted, most(caps, pool.tree, _ask(pool, 0)) // pool.units_per_replica)
-    more = fits - fits % pool.together
+    team, step = int(live.team[row]), pool.together
+
+    def too_many(groups: int) -> bool:
+        return entitlement.bar(team, _charge(room, pool, groups * step)) is not None
+
+    more = step * bisect_left(range(1, fits // step + 1), True, key=too_many)
     pays_s = min(GROWTH_PAYS_S, max(0.0, float(live.ends_s[row]) - now_s))
     pays = elastic.is_short or more * pays_s >= (elastic.replicas + more) * policy.restart_s
     if more <= 0 or not pays:
-        return None
-    team = int(live.team[row])
-    charge = _charge(room, pool, more)
-    if entitlement.bar(team, charge) is not None:
         return None
     chosen = choose(caps, pool.tree, _ask(pool, more * pool.units_per_replica))
     if chosen is None:
         return None
     picked = Picked(rows=pool.rows[chosen.rows], units=chosen.units)
     room.take(pool, picked)
-    entitlement.charge(team, charge)
+    entitlement.charge(team, _charge(room, pool, more))
     replicas = elastic.replicas + more
     return Resize(
         attempt=live.attempts[row],

@@ -6,7 +6,8 @@ on one cluster. Its score is the price of one chip-hour of useful work there, th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice, product
 from math import inf
@@ -358,6 +359,48 @@ def charge_of(choices: Iterable[OptionOnCluster]) -> Charge:
         if choice.charge_milli:
             chips[choice.chip] = chips.get(choice.chip, 0) + choice.charge_milli
     return Charge(chips=tuple(sorted(chips.items())), dollars_per_hour=dollars, duration_s=BUDGET_DURATION_S)
+
+
+def admitted(
+    site: CandidatePlacement, bar_of: Callable[[Charge], BindingLimit | None]
+) -> CandidatePlacement | BindingLimit:
+    """Returns a site as far as its team's limits let it go: elastic roles with fewer replicas where all are too many.
+
+    Args:
+        bar_of: Returns what keeps the team from taking that much, None when nothing does; never less of more.
+
+    Returns:
+        The site, or what bars even the fewest replicas that it can run with.
+    """
+    bar = bar_of(site.charge)
+    if bar is None:
+        return site
+    choices = [replace(one, replicas=min(one.replicas, one.wanted.replicas_min)) for one in site.choices]
+    if not any(fewest.replicas < one.replicas for fewest, one in zip(choices, site.choices, strict=True)):
+        return bar
+    if (bar := bar_of(charge_of(choices))) is not None:
+        return bar
+    for row, whole in enumerate(site.choices):
+        choices[row] = _most(choices, row, whole, bar_of)
+    return replace(site, choices=tuple(choices), charge=charge_of(choices))
+
+
+def _most(
+    choices: Sequence[OptionOnCluster],
+    row: int,
+    whole: OptionOnCluster,
+    bar_of: Callable[[Charge], BindingLimit | None],
+) -> OptionOnCluster:
+    """Returns one role's choice with the most replicas that its team may have beside those of the other roles."""
+    fewest, step = choices[row], 1 if whole.pool is None else whole.pool.together
+
+    def of(groups: int) -> OptionOnCluster:
+        return replace(fewest, replicas=fewest.replicas + groups * step)
+
+    def too_many(groups: int) -> bool:
+        return bar_of(charge_of([*choices[:row], of(groups), *choices[row + 1 :]])) is not None
+
+    return of(bisect_left(range(1, (whole.replicas - fewest.replicas) // step + 1), True, key=too_many))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
