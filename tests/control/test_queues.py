@@ -272,6 +272,24 @@ def test_agents_that_come_before_the_cluster_shows_them_count_from_then_on(share
     assert shared.job(job).attempts[0].granted_s == came_s
 
 
+def test_attempt_that_left_the_queue_and_ended_in_a_time_the_store_forgot_is_held(
+    shared: World, tmp_path: Path
+) -> None:
+    job = shared.submit()
+    shared.tick(2)
+    shared.back_up(tmp_path / "copy")
+    shared.clock.advance(60.0)
+    shared.west.inner.let_start(_only(shared, job))
+    shared.register(job)
+    shared.beat(job)
+    shared.succeed(job)
+    shared.go_back(tmp_path / "copy")
+    shared.clock.advance(1.0)
+    shared.tick(3)
+    assert [(one.job, one.over) for one in shared.control.restores.held()] == [(job, True)]
+    assert shared.job(job).state is JobState.QUEUED
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 def test_start_is_late_only_by_what_comes_after_the_clusters_queue(shared: World, *, restarts: bool) -> None:
     limit_s = shared.control.settings.start_s_max

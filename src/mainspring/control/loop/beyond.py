@@ -12,7 +12,7 @@ from mainspring.control.state.active_state import ActiveState
 from mainspring.control.store.ledger import StateWriter, StopCause
 from mainspring.control.store.records import attempts_by_id
 from mainspring.control.store.restores.held import follow_held, hold
-from mainspring.control.store.restores.lives import Life, follow_timeline
+from mainspring.control.store.restores.lives import Life, first_attempt, follow_timeline
 from mainspring.domain.answers import HeldView
 from mainspring.domain.fleet import AllocationSeen
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName
@@ -45,7 +45,7 @@ def hold_unseen(
     mirror: ActiveState,
     losses: Losses,
     gone: Mapping[AttemptId, Collection[AllocationId]],
-    went_back_s: float,
+    life: Life | None,
 ) -> Losses:
     """Returns losses but for those of attempts whose end may have been told to a store that has forgotten it.
 
@@ -57,9 +57,9 @@ def hold_unseen(
         mirror: What has not ended; it is told what is held.
         losses: What was lost of attempts, by allocation.
         gone: What came to its end as it was told to, by attempt.
-        went_back_s: When the store last went back in time: of leads heard since, it knows what they told.
+        life: The store's newest: of leads heard since it began, the store knows what they told.
     """
-    if not went_back_s:
+    if life is None:
         return losses
     over = {name: tuple(own) for name, own in losses.items() if any(loss.whole for loss in own.values())}
     over |= {name: (*over.get(name, ()), *own) for name, own in gone.items() if _stopping(mirror, name)}
@@ -68,8 +68,8 @@ def hold_unseen(
         attempt
         for attempt in attempts_by_id(ledger.connection, over)
         if attempt.outcome is None
-        and attempt.granted_s < went_back_s
-        and (attempt.id in well or (attempt.heard_s or 0.0) < went_back_s)
+        and attempt.number < first_attempt(life, mirror.jobs[attempt.job].submitted_s)
+        and (attempt.id in well or (attempt.heard_s or 0.0) < life.began_s)
     ]
     held = dict(mirror.held)
     for attempt in sorted(unseen, key=lambda attempt: attempt.id):

@@ -18,6 +18,7 @@ from mainspring.control.store.evidence import culprit_of, evidence_by
 from mainspring.control.store.holdings import AllocationRecord, grants
 from mainspring.control.store.ledger import StateWriter, StopCause
 from mainspring.control.store.records import AttemptRecord, attempt_by_id, attempts_by_id, jobs_by_id
+from mainspring.control.store.restores.lives import Life
 from mainspring.control.store.schema import agents
 from mainspring.control.store.settings import Settings
 from mainspring.domain.fleet import NodeRef
@@ -68,7 +69,7 @@ class Settling:
         mirror, ledger = self._mirror, StateWriter(connection, now_s)
         self._lasting.next_tick()
         mirror.refresh(connection, now_s)
-        went_back_s = self._look_beyond(connection, seen, now_s)
+        life = self._look_beyond(connection, seen, now_s)
         losses: dict[AttemptId, dict[AllocationId, Loss]] = {}
         dropped: dict[AttemptId, list[AllocationId]] = {}
         delegated = {cluster: one.inventory.delegated for cluster, one in self._fleet.seen().items()}
@@ -87,7 +88,7 @@ class Settling:
                             ledger.take_back(allocation, taken_words(allocation, found))
                 if judgement.loss is not None:
                     losses.setdefault(allocation.attempt, {})[allocation.id] = judgement.loss
-        for attempt_id, own in hold_unseen(ledger, mirror, losses, dropped, went_back_s).items():
+        for attempt_id, own in hold_unseen(ledger, mirror, losses, dropped, life).items():
             lose(ledger, mirror, attempt_id, own)
         for attempt_id in dropped:
             if attempt_id in mirror.attempts and mirror.attempts[attempt_id].state is not AttemptState.STOPPING:
@@ -110,19 +111,19 @@ class Settling:
                 ledger.move_job(job, JobState.FAILED, mirror.doomed[job.id])
             mirror.refresh(connection, now_s)
 
-    def _look_beyond(self, connection: sa.Connection, seen: Seen, now_s: float) -> float:
-        """Holds what the store does not know; returns when it went back in time last, 0 where it never did.
+    def _look_beyond(self, connection: sa.Connection, seen: Seen, now_s: float) -> Life | None:
+        """Holds what the store does not know; returns the store's newest life, None where it never went back.
 
         Until every cluster has shown what runs there, or is given up, no job starts that may run there already.
         """
         life = look_beyond(connection, self._mirror, seen, now_s)
         if life is None or not life.began_s:
-            return 0.0
+            return None
         waits = self._silence.waits_for_any(
             life.number, seen, monotonic_s=self._clock.monotonic_s(), failover_s=self._failover_s
         )
         self._mirror.set_unseen_until(life.began_s if waits else 0.0)
-        return life.began_s
+        return life
 
     def _stop_held(self, ledger: StateWriter) -> None:
         """Asks attempts to end, saved, whose jobs somebody paused, or whose teams or places somebody drains."""
