@@ -164,8 +164,20 @@ MUTANTS = (
     Mutant(
         "an attempt whose end was forgotten is lost, and its job starts again",
         "control/loop/beyond.py",
-        "    if not went_back_s:\n",
-        "    if went_back_s >= 0.0:\n",
+        "    if life is None:\n",
+        "    if life is None or life.began_s >= 0.0:\n",
+    ),
+    Mutant(
+        "an attempt that was to stop when the store was copied starts again, whatever became of it",
+        "control/loop/beyond.py",
+        " for name, own in gone.items() if _stopping(mirror, name)}",
+        " for name, own in gone.items() if False}",
+    ),
+    Mutant(
+        "an old report counts as word of how an attempt ended",
+        "control/loop/beyond.py",
+        "(attempt.id in well or (attempt.heard_s or 0.0) < life.began_s)",
+        "(attempt.heard_s or 0.0) < life.began_s",
     ),
     Mutant(
         "a job starts again of which something is over that the store does not know",
