@@ -174,12 +174,6 @@ MUTANTS = (
         " for name, own in gone.items() if False}",
     ),
     Mutant(
-        "an old report counts as word of how an attempt ended",
-        "control/loop/beyond.py",
-        "(attempt.id in well or (attempt.heard_s or 0.0) < life.began_s)",
-        "(attempt.heard_s or 0.0) < life.began_s",
-    ),
-    Mutant(
         "a job starts again of which something is over that the store does not know",
         "control/store/restores/held.py",
         "if not one.over or one.job in jobs}",
