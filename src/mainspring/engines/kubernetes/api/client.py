@@ -1,8 +1,9 @@
 """The API of a cluster: one call at a time, a collection in pages, and what changes in it from then on.
 
 No call waits longer than its bound for the next bytes, and every answer is bounded in size. "No" (`ApiRefusal`) and "no
-answer" (`Unavailable`) are told apart: what the API says of itself (busy, starting, timed out) is no answer. A connection whose other end is gone is
-noticed: a watched collection sends a bookmark a minute, so a silence of `SILENT_S_MAX` is an end.
+answer" (`Unavailable`) are told apart: what the API says of itself (busy, starting, timed out) is no answer. A
+connection whose other end is gone is noticed: a watched collection sends a bookmark a minute, so a silence of
+`SILENT_S_MAX` is an end.
 Source: kubernetes.io/docs/reference/using-api/api-concepts; the status codes of apimachinery's `pkg/api/errors`.
 """
 
