@@ -74,6 +74,18 @@ def test_context_names_the_cluster_the_user_and_the_namespace(server: Kubernetes
         reading(tmp_path / "no-such")()
 
 
+def test_kubeconfig_that_cannot_be_read_is_told_without_its_secrets(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text("users:\n- name: ada\n  user:\n    token: secret-word\n   client-key: [secret-word\n")
+    with pytest.raises(InvalidSpec, match="no YAML from line 5 on") as refused:
+        reading(path)()
+    assert "secret-word" not in str(refused.value)
+    assert refused.value.__suppress_context__  # Nor does a trace of the stack tell it.
+    path.write_text("clusters: 7\n")
+    with pytest.raises(InvalidSpec, match="a kubeconfig of API version v1"):
+        reading(path)()
+
+
 def test_account_of_the_pod_is_used_inside_of_a_cluster(server: KubernetesServer, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(server.place.token)
     (tmp_path / "ca.crt").write_bytes(server.place.authority.read_bytes())

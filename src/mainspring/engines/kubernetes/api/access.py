@@ -103,11 +103,15 @@ def read_kubeconfig(path: Path, context: str, *, environment: Mapping[str, str],
             namespace=found.get("namespace") or "",
             proxy=cluster.get("proxy-url") or "",
         )
+    except yaml.YAMLError as error:
+        # Its own words quote the text around, which may be a token.
+        line = f" from line {mark.line + 1} on" if (mark := getattr(error, "problem_mark", None)) else ""
+        raise InvalidSpec("read a kubeconfig", on=str(path), got=f"text that is no YAML{line}") from None
     except FileNotFoundError as error:
         raise NotFound(
-            "read a kubeconfig", on=str(error.filename), next_step="name the right file, or write it anew"
+            "read a kubeconfig", on=str(error.filename or path), next_step="name the right file, or write it anew"
         ) from error
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError, binascii.Error, OSError) as error:
+    except (KeyError, TypeError, AttributeError, binascii.Error, OSError) as error:
         raise InvalidSpec(
             "read a kubeconfig",
             on=str(path),

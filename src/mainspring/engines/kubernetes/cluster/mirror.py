@@ -91,7 +91,7 @@ class Mirror(Generic[Record]):
         if listed and (lost_s is None or self._clock.monotonic_s() - lost_s < OUT_OF_TOUCH_S_MAX):
             return
         if trouble is None:
-            raise Unavailable(f"list {self._path}", got=f"no answer within {wait_s:g} s")
+            raise Unavailable(f"list {self._path}", got=f"no whole list within {wait_s:g} s", next_step="look again")
         raise Unavailable(trouble.attempted, on=trouble.on, got=trouble.got, next_step=trouble.next_step) from trouble
 
     def close(self) -> None:
@@ -109,12 +109,13 @@ class Mirror(Generic[Record]):
                     version = change.version
                     if self._ended.is_set():
                         return
-            except VersionGone:
-                version = ""
             except MainspringError as error:
-                self._trouble = error
                 tries += 1
-                self._lost_s = self._clock.monotonic_s() if self._lost_s is None else self._lost_s
+                if isinstance(error, VersionGone):
+                    version = ""
+                else:
+                    self._trouble = error
+                    self._lost_s = self._clock.monotonic_s() if self._lost_s is None else self._lost_s
                 self._ended.wait(_AGAIN.wait_s(tries))
 
     def _list(self) -> str:
