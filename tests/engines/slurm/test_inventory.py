@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from mainspring.domain.errors import NotFound, Unavailable
 from mainspring.domain.fleet import NodeCondition
 from mainspring.domain.ids import ChipName, NodeName, checked_name
+from mainspring.engines.common.names import our_name
 from mainspring.engines.common.records import Cordon
 from mainspring.engines.slurm.cluster.commands import Refused
-from mainspring.engines.slurm.cluster.hosts import our_name, stands
+from mainspring.engines.slurm.cluster.hosts import stands
 from mainspring.engines.slurm.cluster.inventory import SLOW_S, Ours, SlotHolding
 from mainspring.testing import FakeClock
 

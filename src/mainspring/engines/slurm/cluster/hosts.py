@@ -8,14 +8,13 @@ Source: node_states and node_state_flags in slurm_protocol_defs.c of Slurm 22.05
 
 from __future__ import annotations
 
-import re
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from zlib import crc32
 
 from mainspring.domain.fleet import NodeCondition
-from mainspring.domain.ids import NAME_LENGTH_MAX, ChipName
+from mainspring.domain.ids import ChipName
+from mainspring.engines.common.names import our_name
 from mainspring.engines.slurm.cluster.text import gpus, node_fields, node_reason, told, tres
 
 CPU = ChipName("cpu")  # Chip of nodes without GPUs; their chips are their CPUs.
@@ -53,7 +52,6 @@ _OPEN = {
 _LEAVING = frozenset({"DRAIN", "FAIL"})
 # Short forms of the same, as `sinfo` and older releases print them.
 _ALSO = {"DRAINED": "DRAIN", "DRAINING": "DRAIN", "FAILING": "FAIL", "MAINT": "MAINTENANCE", "INVAL": "INVALID_REG"}
-_NOT_OURS = re.compile(r"[^a-z0-9._-]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,18 +210,3 @@ def chip_of(gres_type: str, chips: Mapping[str, ChipName]) -> ChipName:
     """
     known = chips.get(gres_type) or chips.get(gres_type.lower())
     return known or (ChipName(our_name(gres_type)) if gres_type else chips.get("gpu", UNTYPED))
-
-
-def our_name(name: str, taken: Container[str] = (), *, longest: int = NAME_LENGTH_MAX) -> str:
-    """Returns the name by which something of Slurm's goes here: lower case, of letters that names may have.
-
-    Args:
-        name: Slurm's.
-        taken: Names of others; where the plain form is one of them, or no name, it gets a mark of its own.
-        longest: How many letters it may have.
-    """
-    plain = _NOT_OURS.sub("-", name.lower()).strip("._-")
-    if plain and len(plain) <= longest and plain not in taken:
-        return plain
-    mark = f"{crc32(name.encode()):08x}"
-    return f"{plain[: longest - len(mark) - 1].rstrip('._-')}-{mark}".lstrip("-")

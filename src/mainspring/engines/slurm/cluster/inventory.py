@@ -18,10 +18,11 @@ from mainspring.domain.fleet import Inventory, Node, NodeCondition
 from mainspring.domain.ids import NodeName
 from mainspring.domain.job import Tier
 from mainspring.domain.ports import Clock
+from mainspring.engines.common.names import our_name
 from mainspring.engines.common.records import Cordon
 from mainspring.engines.slurm.cluster.commands import Refused
 from mainspring.engines.slurm.cluster.config import SlurmCluster
-from mainspring.engines.slurm.cluster.hosts import OWNER, Host, HostState, Machine, our_name, read_host
+from mainspring.engines.slurm.cluster.hosts import OWNER, Host, HostState, Machine, read_host
 from mainspring.engines.slurm.cluster.limits import (
     ASSOCIATION_FORMAT,
     QOS_FORMAT,

@@ -15,7 +15,8 @@ from math import inf
 from mainspring.domain.fleet import Node, NodeCondition
 from mainspring.domain.ids import NAME_LENGTH_MAX, NodeName
 from mainspring.domain.job import MILLI
-from mainspring.engines.slurm.cluster.hosts import CPU, OWNER, Host, HostState, Machine, our_name
+from mainspring.engines.common.names import our_name
+from mainspring.engines.slurm.cluster.hosts import CPU, OWNER, Host, HostState, Machine
 from mainspring.engines.slurm.cluster.limits import JOBS, Room
 
 MIB_PER_GIB = 1_024

@@ -1,0 +1,1 @@
+"""The Kubernetes engine: Mainspring on clusters as they are, through their API alone."""

@@ -1,0 +1,1 @@
+"""How the API of a cluster is reached and asked: credentials, calls, lists in pages, watches."""

@@ -1,0 +1,1 @@
+"""What a cluster is: its settings, its nodes and where they stand, what others use of them."""

@@ -1,0 +1,84 @@
+"""Chips of a node: which extended resource counts them, and which type they are.
+
+A type is told by labels, which the makers' device plugins and the providers of clusters set each in a way of its own.
+Source: labels of NVIDIA's GPU feature discovery, AMD's node labeller, GKE ("GPUs in GKE", "TPUs in GKE"), Karpenter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mainspring.domain.ids import ChipName
+from mainspring.engines.common.names import our_name
+
+CPU = ChipName("cpu")  # Chip of nodes without accelerators; their chips are their cores.
+NVIDIA, AMD, TPU = "nvidia.com/gpu", "amd.com/gpu", "google.com/tpu"
+PLAIN = {NVIDIA: ChipName("gpu"), AMD: ChipName("gpu"), TPU: ChipName("tpu")}  # Where no label tells the type.
+# Labels that tell the type, the most particular first.
+_TYPES = {
+    NVIDIA: (
+        "nvidia.com/gpu.product",
+        "cloud.google.com/gke-accelerator",
+        "karpenter.k8s.aws/instance-gpu-name",
+        "k8s.amazonaws.com/accelerator",
+    ),
+    AMD: ("amd.com/gpu.product-name", "amd.com/gpu.device-id"),
+    TPU: ("cloud.google.com/gke-tpu-accelerator",),
+}
+_TPUS = {
+    "tpu-v4-podslice": "v4",
+    "tpu-v5-lite-device": "v5e",
+    "tpu-v5-lite-podslice": "v5e",
+    "tpu-v5p-slice": "v5p",
+    "tpu-v6e-slice": "v6e",
+    "tpu7x": "v7x",
+}
+# A model inside of a product's name: "NVIDIA-H100-80GB-HBM3", "nvidia-tesla-t4", "AMD_Instinct_MI300X_OAM".
+_MODEL = re.compile(r"(?:^|[-_ ])(gb\d{3}|gh200|[abhlv]\d{2,3}[sg]?|l4|t4|p100|mi\d{3}[ax]?)(?:$|[-_ ])", re.IGNORECASE)
+# A part of a chip, or one shared by turns, is another thing than the chip.
+_PART = re.compile(r"shared|mig-", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chips:
+    """The chips of one node.
+
+    Args:
+        resource: The extended resource that counts them; "" for cores.
+        product: The cluster's own word for their type, "" for none.
+    """
+
+    chip: ChipName
+    resource: str
+    product: str
+    count: int
+
+
+def find_chips(allocatable: Mapping[str, float], labels: Mapping[str, str], named: Mapping[str, ChipName]) -> Chips:
+    """Returns the chips of a node: those of the resource that it has most of, or its cores.
+
+    Args:
+        allocatable: What pods may have of it, by resource.
+        named: What the operator calls them, by product or resource.
+    """
+    counted = {name: allocatable[name] for name in (*_TYPES, *named) if name in allocatable}
+    # Until its device plugin has counted them, only labels tell that there are any.
+    counted = counted or {name: 0.0 for name, of in _TYPES.items() if any(labels.get(label) for label in of)}
+    if not counted:
+        return Chips(chip=CPU, resource="", product="", count=int(allocatable.get("cpu", 0)))
+    resource = max(counted, key=lambda name: counted[name])
+    product = next((labels[label] for label in _TYPES.get(resource, ()) if labels.get(label)), "")
+    return Chips(chip=_chip(resource, product, named), resource=resource, product=product, count=int(counted[resource]))
+
+
+def _chip(resource: str, product: str, named: Mapping[str, ChipName]) -> ChipName:
+    if known := named.get(product) or named.get(resource):
+        return known
+    if not product:
+        return PLAIN[resource]
+    if resource == TPU:
+        return ChipName(_TPUS.get(product) or our_name(product))
+    model = None if _PART.search(product) else _MODEL.search(product)
+    return ChipName(model[1].lower() if model else our_name(product))

@@ -1,0 +1,85 @@
+"""Settings of a Kubernetes cluster, as its operator gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from mainspring.domain.errors import InvalidSpec
+from mainspring.domain.ids import ChipName, ClusterName, checked_name
+
+LEVELS_MAX = 8
+TOLERATED_MAX = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesCluster:
+    """A Kubernetes cluster, as its operator describes it.
+
+    Args:
+        kubeconfig: Absolute path of the file that says how it is reached; "" for the usual one, or, inside of a
+            cluster, for the account of the pod.
+        context: Which of that file's contexts; "" for its current one.
+        namespace: Where our objects are; ours alone.
+        nodes: Label selector of the nodes to use ("pool in (h100, h200), !reserved"); "" for all.
+        chips: Chip type by the cluster's own word for it, where ours is another: a product ("NVIDIA-A100-SXM4-40GB"),
+            an accelerator ("nvidia-l4"), or an extended resource ("habana.ai/gaudi"), which then counts as chips.
+        levels: The topology as labels of nodes, by level, widest first ({"block": "lab/block", "rack": "lab/rack"});
+            nothing for what the cluster's provider is known to set.
+        tolerated: Keys of taints that all our pods tolerate, besides those named like a chip's resource.
+        dollars_per_chip_hour: Price by chip type.
+        call_s_max: How long one call of the API may take.
+        simulated: Whether its chips are pretended.
+        losses_per_node_hour: How often it takes a node back, on average.
+    """
+
+    kind: ClassVar[str] = "kubernetes"
+
+    name: ClusterName
+    kubeconfig: str = ""
+    context: str = ""
+    namespace: str = "mainspring"
+    nodes: str = ""
+    chips: Mapping[str, ChipName] = field(default_factory=dict)
+    levels: Mapping[str, str] = field(default_factory=dict)
+    tolerated: tuple[str, ...] = ()
+    dollars_per_chip_hour: Mapping[ChipName, float] = field(default_factory=dict)
+    call_s_max: float = 10.0
+    simulated: bool = False
+    losses_per_node_hour: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            InvalidSpec: A field is out of its range.
+        """
+        checked_name(self.name, "cluster")
+        checked_name(self.namespace, "namespace")
+        wrong = {
+            "kubeconfig": (
+                bool(self.kubeconfig) and not self.kubeconfig.startswith("/"),
+                "an absolute path, or nothing",
+            ),
+            "namespace": (not set(self.namespace).isdisjoint("._"), "the name of a namespace: a-z, 0-9 and '-'"),
+            "levels": (
+                len(self.levels) > LEVELS_MAX or not all(self.levels.values()),
+                f"up to {LEVELS_MAX}, each with a label",
+            ),
+            "tolerated": (len(self.tolerated) > TOLERATED_MAX, f"up to {TOLERATED_MAX}"),
+            "call_s_max": (not 0 < self.call_s_max <= 600, "over 0, up to 600"),
+            "dollars_per_chip_hour": (
+                any(not 0 <= price <= 1e6 for price in self.dollars_per_chip_hour.values()),
+                "0 to 1e6",
+            ),
+            "losses_per_node_hour": (not 0 <= self.losses_per_node_hour <= 1e3, "0 to 1000"),
+        }
+        for name, (bad, wanted) in wrong.items():
+            if bad:
+                on, got = f"{self.name}, field {name!r}", repr(getattr(self, name))[:200]
+                raise InvalidSpec("accept a Kubernetes cluster", on=on, got=got, wanted=wanted)
+        for level in self.levels:
+            checked_name(level, "level")
+        for chip in (*self.chips.values(), *self.dollars_per_chip_hour):
+            checked_name(chip, "chip")

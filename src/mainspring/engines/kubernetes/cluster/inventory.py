@@ -1,0 +1,305 @@
+"""Inventory of a Kubernetes cluster, from copies of its nodes and of the pods that are bound to them.
+
+Of an object only what counts is kept: some hundred bytes of a pod. What the pods of a node hold is added up as they
+come and go, and a node whose object, use and cordon are as they were is shown as the same value again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from threading import Lock
+from typing import Any
+
+from mainspring.domain.errors import NotFound, nearest
+from mainspring.domain.fleet import CHIPS_MAX, Inventory, Node, NodeCondition
+from mainspring.domain.ids import NodeName
+from mainspring.domain.job import MILLI
+from mainspring.domain.ports import Clock
+from mainspring.engines.common.names import our_name
+from mainspring.engines.common.records import Cordon
+from mainspring.engines.kubernetes.api.client import Api
+from mainspring.engines.kubernetes.cluster.amounts import CPU, MEMORY, MIB, asked_by
+from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
+from mainspring.engines.kubernetes.cluster.machines import OWNER, KubernetesMachine, read_machine
+from mainspring.engines.kubernetes.cluster.mirror import Mirror
+
+ALLOCATION = "mainspring/allocation"  # The label that all our pods bear.
+MIB_PER_GIB = 1_024
+_NOTHING: Mapping[str, int] = {}
+# Pods that wait hold nothing, and pods that are over hold nothing any more.
+_HOLDING = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodUse:
+    """What a pod of others holds of its node, in thousandths by resource."""
+
+    node: str
+    milli: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """A node as it was shown, and what it was made of."""
+
+    node: Node
+    made_of: tuple[object, ...]
+
+
+class _Machines:
+    """Nodes by the cluster's name of them."""
+
+    def __init__(self, lock: Lock) -> None:
+        self._lock = lock
+        self.known: dict[str, KubernetesMachine] = {}
+
+    def replace(self, records: dict[str, KubernetesMachine]) -> None:
+        """Takes these for all there is."""
+        with self._lock:
+            self.known = records
+
+    def put(self, key: str, record: KubernetesMachine) -> None:
+        """Takes one that is new or has changed; what says nothing new leaves the one that was known."""
+        with self._lock:
+            if self.known.get(key) != record:
+                self.known[key] = record
+
+    def drop(self, key: str) -> None:
+        """Forgets one."""
+        with self._lock:
+            self.known.pop(key, None)
+
+
+class _Uses:
+    """What pods of others hold, each and by node."""
+
+    def __init__(self, lock: Lock) -> None:
+        self._lock = lock
+        self._pods: dict[str, PodUse] = {}
+        self.by_node: dict[str, Mapping[str, int]] = {}
+
+    def replace(self, records: dict[str, PodUse]) -> None:
+        """Takes these for all there is."""
+        with self._lock:
+            self._pods = records
+            self.by_node.clear()
+            for use in records.values():
+                self._add(use, 1)
+
+    def put(self, key: str, record: PodUse) -> None:
+        """Takes one that is new or has changed."""
+        with self._lock:
+            old = self._pods.get(key)
+            if old == record:
+                return
+            self._pods[key] = record
+            if old is not None:
+                self._add(old, -1)
+            self._add(record, 1)
+
+    def drop(self, key: str) -> None:
+        """Forgets one."""
+        with self._lock:
+            if (old := self._pods.pop(key, None)) is not None:
+                self._add(old, -1)
+
+    def _add(self, use: PodUse, sign: int) -> None:
+        # Kept as a new value, so that who was shown the old one can tell.
+        held = dict(self.by_node.pop(use.node, _NOTHING))
+        for name, milli in use.milli:
+            held[name] = held.get(name, 0) + sign * milli
+        if any(held.values()):
+            self.by_node[use.node] = held
+
+
+class NodeStock:
+    """Reads the nodes of a cluster, and what others hold of them.
+
+    Args:
+        cluster: Its settings.
+    """
+
+    def __init__(self, cluster: KubernetesCluster, api: Api, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._lock = Lock()  # Of what the mirrors' threads write.
+        self._looking = Lock()
+        self._machines = _Machines(self._lock)
+        self._uses = _Uses(self._lock)
+        self._known: Mapping[NodeName, KubernetesMachine] = {}
+        self._shown: dict[str, _Shown] = {}
+        self._leaving_s: dict[str, float] = {}
+        self._nodes = Mirror(
+            api,
+            clock,
+            path="/api/v1/nodes",
+            query={"labelSelector": cluster.nodes} if cluster.nodes else {},
+            key="name",
+            read=lambda found: read_machine(found, cluster),
+            keeps=self._machines,
+        )
+        self._pods = Mirror(
+            api,
+            clock,
+            path="/api/v1/pods",
+            query={"fieldSelector": _HOLDING},
+            key="uid",
+            read=self._read_pod,
+            keeps=self._uses,
+        )
+
+    def look(self, cordons: Mapping[str, Cordon]) -> Inventory:
+        """Returns the cluster as it is now.
+
+        Args:
+            cordons: Our own, by node.
+
+        Raises:
+            Unavailable: The API does not answer, and has not for some while.
+        """
+        self._pods.begin()  # Both are listed at once.
+        for mirror in (self._nodes, self._pods):
+            mirror.check(self._cluster.call_s_max)
+        with self._looking:
+            nodes = self._look(cordons)
+        return Inventory(
+            cluster=self._cluster.name,
+            engine=OWNER,
+            simulated=self._cluster.simulated,
+            dollars_per_chip_hour=self._cluster.dollars_per_chip_hour,
+            nodes=tuple(sorted(nodes, key=lambda node: node.name)),
+            losses_per_node_hour=self._cluster.losses_per_node_hour,
+        )
+
+    def machine(self, node: NodeName) -> KubernetesMachine:
+        """Returns what stands behind a node; looks when it never has.
+
+        Raises:
+            NotFound: There is none of that name.
+            Unavailable: The API does not answer.
+        """
+        if node not in self._known:
+            self.look({})
+        if node not in self._known:
+            raise NotFound(
+                "use a node of Kubernetes", on=self._cluster.name, got=node, wanted=nearest(node, self._known)
+            )
+        return self._known[node]
+
+    def close(self) -> None:
+        """Ends its threads, once the API lets go of them."""
+        self._nodes.close()
+        self._pods.close()
+
+    def _look(self, cordons: Mapping[str, Cordon]) -> list[Node]:
+        with self._lock:
+            known, uses = dict(self._machines.known), dict(self._uses.by_node)
+        self._known = machines = {name: known[theirs] for name, theirs in _names(known).items()}
+        broken = _broken(machines, cordons)
+        for gone in self._shown.keys() - known.keys():
+            del self._shown[gone]
+            self._leaving_s.pop(gone, None)
+        return [
+            self._node(
+                name, each, uses.get(each.name, _NOTHING), broken.get(each.place.slice_name, ""), cordons.get(name)
+            )
+            for name, each in machines.items()
+        ]
+
+    def _read_pod(self, found: dict[str, Any]) -> PodUse | None:
+        meta, spec = found["metadata"], found["spec"]
+        if meta["namespace"] == self._cluster.namespace and ALLOCATION in (meta.get("labels") or {}):
+            return None
+        return PodUse(
+            node=sys.intern(spec["nodeName"]),
+            milli=_same(tuple((sys.intern(name), round(amount * MILLI)) for name, amount in asked_by(spec).items())),
+        )
+
+    def _node(
+        self, name: NodeName, machine: KubernetesMachine, held: Mapping[str, int], shut: str, cordon: Cordon | None
+    ) -> Node:
+        """Returns a node as the planner knows it: the same value as before, where nothing about it has changed.
+
+        Args:
+            held: What others hold of it.
+            shut: Why it takes nothing though it could; "" where it does.
+        """
+        if machine.leaving:
+            leaves_s: float | None = self._leaving_s.setdefault(machine.name, self._clock.now_s())
+        else:
+            leaves_s = machine.leaves_s
+            self._leaving_s.pop(machine.name, None)
+        made_of = (name, machine, held, shut, cordon, leaves_s)
+        known = self._shown.get(machine.name)
+        if known is None or known.made_of != made_of:
+            known = _Shown(node=_make_node(*made_of), made_of=made_of)
+            self._shown[machine.name] = known
+        return known.node
+
+
+def _make_node(
+    name: NodeName,
+    machine: KubernetesMachine,
+    held: Mapping[str, int],
+    shut: str,
+    cordon: Cordon | None,
+    leaves_s: float | None,
+) -> Node:
+    condition, words = machine.condition, machine.words
+    owner = OWNER if condition is NodeCondition.CORDONED else ""
+    if condition is NodeCondition.READY and (cordon or shut):
+        condition = NodeCondition.CORDONED
+        owner, words = (cordon.owner, cordon.reason) if cordon else (OWNER, shut)
+    chips = min(machine.chips, CHIPS_MAX)
+    return Node(
+        name=name,
+        chip=machine.chip,
+        chips=chips,
+        domains=machine.place.domains,
+        condition=condition,
+        condition_owner=owner,
+        condition_reason=words,
+        foreign_chip_milli=min(chips * MILLI, held.get(machine.resource or CPU, 0)),
+        cpus=machine.cpus,
+        memory_gib=machine.memory_mib / MIB_PER_GIB,
+        foreign_cpus=min(machine.cpus, held.get(CPU, 0) / MILLI),
+        foreign_memory_gib=held.get(MEMORY, 0) / MILLI / MIB / MIB_PER_GIB,
+        taints=machine.taints,
+        slice=machine.place.slice,
+        leaves_s=leaves_s,
+        divides=False,
+        features=machine.features,
+    )
+
+
+def _names(machines: Iterable[str]) -> dict[NodeName, str]:
+    """Returns the cluster's names of its nodes by ours."""
+    names: dict[NodeName, str] = {}
+    for theirs in sorted(machines):
+        names[NodeName(our_name(theirs, names))] = theirs
+    return names
+
+
+def _broken(machines: Mapping[NodeName, KubernetesMachine], cordons: Mapping[str, Cordon]) -> dict[str, str]:
+    """Returns, by slice, why those of several hosts take nothing: a host of theirs does not, or is not there."""
+    hosts: dict[str, int] = {}
+    ready: Counter[str] = Counter()
+    for name, machine in machines.items():
+        if machine.place.slice_hosts > 1:
+            hosts[machine.place.slice_name] = machine.place.slice_hosts
+            ready[machine.place.slice_name] += machine.condition is NodeCondition.READY and name not in cordons
+    return {
+        name: f"its slice has {ready[name]} of {count} hosts ready"
+        for name, count in hosts.items()
+        if ready[name] < count
+    }
+
+
+@lru_cache(maxsize=8_192)
+def _same(milli: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """Returns one value for all that are equal: the pods of a cluster ask for few different amounts."""
+    return milli

@@ -1,0 +1,150 @@
+"""One node of a cluster as its object says: what it has, where it stands, and whether work may be placed on it.
+
+Taints are of three kinds: Kubernetes' own words for a condition, notices that a node is about to go, and all others,
+which a job has to tolerate. A node that its operators drain is leaving.
+Source: "Well-Known Labels, Annotations and Taints"; cluster-autoscaler's `taints.go`; Karpenter "Disruption"; AWS Node
+Termination Handler; GKE "Manage disruption in GPU and TPU nodes".
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mainspring.domain.fleet import NodeCondition
+from mainspring.domain.ids import ChipName
+from mainspring.engines.kubernetes.cluster.amounts import CPU, MEMORY, MIB, number
+from mainspring.engines.kubernetes.cluster.chips import AMD, NVIDIA, TPU, find_chips
+from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
+from mainspring.engines.kubernetes.cluster.places import NodeLocation, find_place
+
+OWNER = "kubernetes"  # Of conditions that the cluster, or who runs it, sets.
+_OWN = "node.kubernetes.io/"
+_DOWN = {
+    f"{_OWN}not-ready": "not ready",
+    f"{_OWN}unreachable": "its kubelet does not answer",
+    f"{_OWN}out-of-service": "out of service",
+    f"{_OWN}network-unavailable": "without a network",
+    "node.cloudprovider.kubernetes.io/uninitialized": "not set up by its provider yet",
+    "node.cloudprovider.kubernetes.io/shutdown": "shut down by its provider",
+}
+_CLOSED = {
+    f"{_OWN}unschedulable": "cordoned",
+    f"{_OWN}memory-pressure": "short of memory",
+    f"{_OWN}disk-pressure": "short of disk",
+    f"{_OWN}pid-pressure": "short of process ids",
+}
+_LEAVING = {
+    "ToBeDeletedByClusterAutoscaler": "taken away by the cluster's autoscaler",
+    "karpenter.sh/disrupted": "taken away by Karpenter",
+    "karpenter.sh/disruption": "taken away by Karpenter",  # Before Karpenter 1.0.
+    "cloud.google.com/impending-node-termination": "taken back by Google",
+    "aws-node-termination-handler/spot-itn": "taken back by AWS",
+    "aws-node-termination-handler/scheduled-maintenance": "in maintenance by AWS",
+    "aws-node-termination-handler/asg-lifecycle-termination": "taken away by its group in AWS",
+    "aws-node-termination-handler/rebalance-recommendation": "likely to be taken back by AWS",
+}
+_MAINTENANCE = "cloud.google.com/scheduled-maintenance-time"  # Seconds since the epoch, days ahead.
+_FEATURES = ("node.kubernetes.io/instance-type", "nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
+_HARD = frozenset({"NoSchedule", "NoExecute"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesMachine:
+    """A node as the cluster tells of it.
+
+    Args:
+        name: The cluster's.
+        resource: The extended resource that counts its chips; "" where those are its cores.
+        cpus: Cores that pods may use.
+        memory_mib: Memory that pods may use.
+        taints: What a job has to tolerate, "key=value" or "key".
+        words: Why no work may be placed on it.
+        leaving: Whether it is being taken away, now.
+        leaves_s: When it is, None when nobody said.
+        features: For people.
+    """
+
+    name: str
+    chip: ChipName
+    resource: str
+    chips: int
+    cpus: float
+    memory_mib: float
+    place: NodeLocation
+    taints: tuple[str, ...]
+    condition: NodeCondition
+    words: str
+    leaving: bool
+    leaves_s: float | None
+    features: tuple[str, ...]
+
+
+def read_machine(found: Mapping[str, Any], cluster: KubernetesCluster) -> KubernetesMachine:
+    """Returns what a node's object says.
+
+    Raises:
+        KeyError, TypeError, ValueError: It cannot be read.
+    """
+    meta, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
+    labels = meta.get("labels") or {}
+    allocatable = {name: number(str(amount)) for name, amount in (status.get("allocatable") or {}).items()}
+    chips = find_chips(allocatable, labels, cluster.chips)
+    taints = [taint for taint in spec.get("taints") or () if taint.get("effect") in _HARD]
+    condition, words, leaving = _state(spec, status.get("conditions") or (), {taint["key"] for taint in taints})
+    if condition is NodeCondition.READY and not chips.count:
+        condition, words = NodeCondition.CORDONED, f"its device plugin counts no {chips.resource or CPU}"
+    maintenance = labels.get(_MAINTENANCE, "")
+    return KubernetesMachine(
+        name=meta["name"],
+        chip=chips.chip,
+        resource=chips.resource,
+        chips=chips.count,
+        cpus=allocatable.get(CPU, 0.0),
+        memory_mib=allocatable.get(MEMORY, 0.0) / MIB,
+        place=find_place(meta["name"], labels, chips, cluster.levels),
+        taints=tuple(sorted(_word(taint) for taint in taints if not _known(taint["key"], cluster))),
+        condition=condition,
+        words=words,
+        leaving=leaving,
+        leaves_s=float(maintenance) if maintenance.isdigit() else None,
+        features=tuple(sorted({sys.intern(labels[label]) for label in _FEATURES if labels.get(label)})),
+    )
+
+
+def _state(
+    spec: Mapping[str, Any], conditions: Iterable[Mapping[str, Any]], taints: set[str]
+) -> tuple[NodeCondition, str, bool]:
+    """Returns whether work may be placed on a node, why not, and whether it is being taken away."""
+    ready = next((each for each in conditions if each.get("type") == "Ready"), None)
+    going = next((words for key, words in _LEAVING.items() if key in taints), "")
+    shut = next((words for key, words in _CLOSED.items() if key in taints), "")
+    if spec.get("unschedulable"):
+        going, shut = going or _CLOSED[f"{_OWN}unschedulable"], ""
+    if ready is None or ready.get("status") != "True":
+        said = (ready or {}).get("message") or "its kubelet has said nothing yet"
+        return NodeCondition.DOWN, str(said), bool(going)
+    if down := next((words for key, words in _DOWN.items() if key in taints), ""):
+        return NodeCondition.DOWN, down, bool(going)
+    if going or shut:
+        return NodeCondition.CORDONED, going or shut, bool(going)
+    return NodeCondition.READY, "", False
+
+
+def _known(key: str, cluster: KubernetesCluster) -> bool:
+    """Returns whether a taint asks nothing of a job: it is a condition, a notice, or tolerated by every pod of ours."""
+    return (
+        key in _DOWN
+        or key in _CLOSED
+        or key in _LEAVING
+        or key in (NVIDIA, AMD, TPU)
+        or key in cluster.chips
+        or key in cluster.tolerated
+    )
+
+
+def _word(taint: Mapping[str, Any]) -> str:
+    value = taint.get("value")
+    return f"{taint['key']}={value}" if value else str(taint["key"])

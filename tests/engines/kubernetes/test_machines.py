@@ -1,0 +1,221 @@
+"""What a node's and a pod's object say, as providers and device plugins write them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from mainspring.domain.errors import InvalidSpec
+from mainspring.domain.fleet import NodeCondition
+from mainspring.domain.ids import ChipName, ClusterName
+from mainspring.engines.kubernetes.cluster.amounts import asked_by, number
+from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
+from mainspring.engines.kubernetes.cluster.machines import KubernetesMachine, read_machine
+
+READY, CORDONED, DOWN = NodeCondition.READY, NodeCondition.CORDONED, NodeCondition.DOWN
+NAME = ClusterName("ada")
+PLAIN = KubernetesCluster(name=NAME)
+KUBELET = ({"type": "Ready", "status": "True"},)
+
+
+def read(
+    labels: Mapping[str, str] | None = None,
+    amounts: Mapping[str, str] | None = None,
+    taints: Sequence[Mapping[str, str]] = (),
+    cluster: KubernetesCluster = PLAIN,
+    conditions: Sequence[Mapping[str, str]] = KUBELET,
+    **spec: object,
+) -> KubernetesMachine:
+    status = {"allocatable": {"cpu": "31850m", "memory": "64Gi", **(amounts or {})}, "conditions": conditions}
+    meta = {"name": "n1", "labels": labels or {}}
+    return read_machine({"metadata": meta, "spec": {"taints": taints, **spec}, "status": status}, cluster)
+
+
+@pytest.mark.parametrize(
+    ("resource", "label", "product", "chip"),
+    [
+        ("nvidia.com/gpu", "nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3", "h100"),
+        ("nvidia.com/gpu", "nvidia.com/gpu.product", "NVIDIA-L40S", "l40s"),
+        ("nvidia.com/gpu", "nvidia.com/gpu.product", "NVIDIA-GB200", "gb200"),
+        ("nvidia.com/gpu", "nvidia.com/gpu.product", "NVIDIA-RTX-A6000", "nvidia-rtx-a6000"),
+        ("nvidia.com/gpu", "nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3-SHARED", "nvidia-h100-80gb-hbm3-shared"),
+        (
+            "nvidia.com/gpu",
+            "nvidia.com/gpu.product",
+            "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb",
+            "nvidia-a100-sxm4-40gb-mig-1g.5gb",
+        ),
+        ("nvidia.com/gpu", "cloud.google.com/gke-accelerator", "nvidia-h100-mega-80gb", "h100"),
+        ("nvidia.com/gpu", "cloud.google.com/gke-accelerator", "nvidia-l4", "l4"),
+        ("nvidia.com/gpu", "karpenter.k8s.aws/instance-gpu-name", "a10g", "a10g"),
+        ("nvidia.com/gpu", "k8s.amazonaws.com/accelerator", "nvidia-tesla-v100", "v100"),
+        ("nvidia.com/gpu", "unknown", "h100", "gpu"),
+        ("amd.com/gpu", "amd.com/gpu.product-name", "AMD_Instinct_MI300X_OAM", "mi300x"),
+        ("google.com/tpu", "cloud.google.com/gke-tpu-accelerator", "tpu-v5p-slice", "v5p"),
+        ("google.com/tpu", "cloud.google.com/gke-tpu-accelerator", "tpu-v5-lite-podslice", "v5e"),
+    ],
+)
+def test_chip_is_the_model_in_the_words_of_who_labels_the_node(
+    resource: str, label: str, product: str, chip: str
+) -> None:
+    found = read({label: product}, {resource: "8"})
+    assert (found.chip, found.resource, found.chips) == (chip, resource, 8)
+
+
+def test_operator_names_products_and_resources_that_count_as_chips() -> None:
+    cluster = KubernetesCluster(
+        name=NAME, chips={"NVIDIA-A100-SXM4-40GB": ChipName("a100-40g"), "habana.ai/gaudi": ChipName("gaudi2")}
+    )
+    label = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"}
+    assert read(label, {"nvidia.com/gpu": "4"}, cluster=cluster).chip == "a100-40g"
+    found = read({}, {"habana.ai/gaudi": "8"}, cluster=cluster)
+    assert (found.chip, found.chips, found.resource) == ("gaudi2", 8, "habana.ai/gaudi")
+    assert read({}, {"habana.ai/gaudi": "8"}).chip == "cpu"
+
+
+def test_node_without_accelerators_has_whole_cores_for_chips() -> None:
+    found = read()
+    assert (found.chip, found.chips, found.resource, found.cpus, found.memory_mib) == ("cpu", 31, "", 31.85, 65_536)
+
+
+@pytest.mark.parametrize("amounts", [{}, {"nvidia.com/gpu": "0"}])
+def test_accelerators_that_no_plugin_has_counted_yet_take_nothing_and_are_no_cores(amounts: Mapping[str, str]) -> None:
+    found = read({"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}, amounts)
+    assert (found.chip, found.chips, found.condition) == ("h100", 0, CORDONED)
+    assert found.words == "its device plugin counts no nvidia.com/gpu"
+
+
+@pytest.mark.parametrize(
+    ("labels", "domains"),
+    [
+        (
+            {
+                "topology.kubernetes.io/zone": "us-a",
+                "cloud.google.com/gce-topology-subblock": "s7",
+                "cloud.google.com/gce-topology-block": "b1",
+                "nvidia.com/gpu.clique": "f00.1",
+            },
+            (("zone", "us-a"), ("block", "b1"), ("rack", "s7"), ("nvlink", "f00.1")),
+        ),
+        (
+            {f"topology.k8s.aws/network-node-layer-{layer}": f"nn-{layer}" for layer in (3, 1, 2)},
+            (("spine", "nn-1"), ("block", "nn-2"), ("rack", "nn-3")),
+        ),
+        ({}, ()),
+    ],
+)
+def test_providers_labels_are_levels_widest_first(labels: Mapping[str, str], domains: object) -> None:
+    assert read(labels, {"nvidia.com/gpu": "8"}).place.domains == domains
+
+
+def test_operators_levels_stand_in_place_of_the_providers() -> None:
+    cluster = KubernetesCluster(name=NAME, levels={"hall": "lab/hall", "rack": "lab/rack"})
+    labels = {"lab/rack": "r1", "lab/hall": "east", "topology.kubernetes.io/zone": "us-a"}
+    assert read(labels, cluster=cluster).place.domains == (("hall", "east"), ("rack", "r1"))
+
+
+def tpu(topology: str, chips: int) -> KubernetesMachine:
+    labels = {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice",
+        "cloud.google.com/gke-tpu-topology": topology,
+        "cloud.google.com/gke-nodepool": "pool-3",
+    }
+    return read(labels, {"google.com/tpu": str(chips)})
+
+
+def test_hosts_of_one_tpu_slice_are_one_node_pool_and_lone_hosts_are_slices_of_their_own() -> None:
+    many, one = tpu("4x4x4", 4).place, tpu("2x2x1", 4).place
+    assert (many.slice, many.slice_hosts, many.domains) == ("4x4x4", 16, (("slice", "pool-3"),))
+    assert (one.slice, one.slice_hosts, one.domains) == ("2x2x1", 1, (("slice", "n1"),))
+
+
+def test_taints_are_conditions_notices_tolerated_by_all_or_asked_of_jobs() -> None:
+    taints = [
+        {"key": "team", "value": "vla", "effect": "NoSchedule"},
+        {"key": "spot", "effect": "NoExecute"},
+        {"key": "slow", "effect": "PreferNoSchedule"},
+        {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"},
+        {"key": "lab", "effect": "NoSchedule"},
+    ]
+    found = read(taints=taints, cluster=KubernetesCluster(name=NAME, tolerated=("lab",)))
+    assert (found.taints, found.condition) == (("spot", "team=vla"), READY)
+
+
+@pytest.mark.parametrize(
+    ("key", "condition", "words", "leaving"),
+    [
+        ("node.kubernetes.io/unreachable", DOWN, "its kubelet does not answer", False),
+        ("node.kubernetes.io/disk-pressure", CORDONED, "short of disk", False),
+        ("node.kubernetes.io/unschedulable", CORDONED, "cordoned", False),
+        ("ToBeDeletedByClusterAutoscaler", CORDONED, "taken away by the cluster's autoscaler", True),
+        ("cloud.google.com/impending-node-termination", CORDONED, "taken back by Google", True),
+        ("karpenter.sh/disrupted", CORDONED, "taken away by Karpenter", True),
+    ],
+)
+def test_words_of_a_taint_are_the_nodes_condition(
+    key: str, condition: NodeCondition, words: str, leaving: bool
+) -> None:
+    found = read(taints=[{"key": key, "effect": "NoSchedule"}])
+    assert (found.condition, found.words, found.leaving, found.taints) == (condition, words, leaving, ())
+
+
+def test_node_whose_kubelet_is_not_ready_is_down_whatever_else_is_said() -> None:
+    said = [{"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."}]
+    found = read(conditions=said, unschedulable=True)
+    assert (found.condition, found.words, found.leaving) == (DOWN, "Kubelet stopped posting node status.", True)
+    assert read(conditions=()).condition is DOWN
+
+
+def test_drained_node_is_leaving_and_maintenance_ahead_has_its_time() -> None:
+    found = read(unschedulable=True)
+    assert (found.condition, found.words, found.leaving) == (CORDONED, "cordoned", True)
+    planned = read({"cloud.google.com/scheduled-maintenance-time": "1800000000"})
+    assert (planned.condition, planned.leaving, planned.leaves_s) == (READY, False, 1_800_000_000.0)
+
+
+def container(**asked: str) -> dict[str, Any]:
+    return {"resources": {"requests": asked}}
+
+
+def test_pod_holds_the_most_that_its_containers_ever_need_together() -> None:
+    spec = {
+        "initContainers": [
+            container(cpu="6", memory="1Gi"),
+            {**container(cpu="500m"), "restartPolicy": "Always"},
+            container(cpu="5"),
+        ],
+        "containers": [container(cpu="2", memory="2Gi"), container(cpu="1500m", memory="1Gi"), {}],
+        "overhead": {"cpu": "100m"},
+    }
+    asked = asked_by(spec)
+    assert asked["cpu"] == pytest.approx(6.1)  # The first container's 6, over 5.5 and 4.
+    assert asked["memory"] == 3 << 30
+    spec["containers"] = [container(cpu="8")]
+    assert asked_by(spec)["cpu"] == pytest.approx(8.6)  # With the sidecar beside it.
+
+
+def test_what_is_asked_for_a_pod_as_a_whole_counts_in_place_of_its_containers() -> None:
+    spec = {**container(cpu="3"), "containers": [container(cpu="1", memory="1Gi")]}
+    assert asked_by(spec) == {"cpu": 3.0, "memory": float(1 << 30)}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0", 0), ("1500m", 1.5), ("64", 64), ("1e3", 1_000), ("5E", 5e18), ("2Ki", 2_048), ("1.5Gi", 1.5 * 2**30)],
+)
+def test_amounts_are_numbers(text: str, value: float) -> None:
+    assert number(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "Gi", "1Q", "one"])
+def test_text_that_is_no_amount_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        number(text)
+
+
+def test_settings_name_the_field_that_is_wrong() -> None:
+    for field, value in (("kubeconfig", "config"), ("namespace", "a.b"), ("levels", {"rack": ""}), ("call_s_max", 0.0)):
+        with pytest.raises(InvalidSpec, match=field):
+            KubernetesCluster(name=NAME, **{field: value})  # type: ignore[arg-type]
