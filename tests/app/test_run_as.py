@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,11 @@ def test_a_job_of_another_user_reaches_nothing_of_the_server_or_of_other_teams(
         lab.run(_job(python, SPY, team="strays"))
 
 
+def _at_risk(lab: Lab, view: JobView) -> float:
+    risk = lab.status(view.id).attempts[-1].at_risk
+    return inf if risk is None else risk.steps
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_job_of_another_user_goes_on_from_its_snapshots_after_a_rank_is_killed(
@@ -242,6 +248,7 @@ def test_a_job_of_another_user_goes_on_from_its_snapshots_after_a_rank_is_killed
     pids = [rank.pid for rank in halted(lab, view.id, open_folder, 20).attempts[-1].ranks]
     assert {os.stat(f"/proc/{pid}").st_uid for pid in pids} == {pwd.getpwnam("games").pw_uid}
     until(lambda: CheckpointDurableEvent.kind in kinds(lab, view.id), "a durable checkpoint")
+    until(lambda: _at_risk(lab, view) <= 20 - 14, "step 14 in memory")
     kill(pids[0])
     (open_folder / "go-20").touch()
     over = _well(lab, view)
@@ -365,7 +372,7 @@ def test_a_server_without_a_rule_of_sudo_for_its_users_does_not_start_and_says_w
 def test_commands_of_the_page_set_up_a_server_whose_jobs_run_as_users_by_a_rule_of_sudo(python: str) -> None:
     section = PAGE.read_text().partition("## Jobs as users of their teams")[2].partition("\n## ")[0]
     blocks = dict(re.findall(r"```(\w[^\n]*)\n(.*?)```", section, re.DOTALL))
-    users = ["mainspring", *re.findall(r"for user in (.*);", blocks["sh admin"])[0].split()]
+    users = ["mainspring", *re.findall(r"for user in (.*?);", blocks["sh admin"])[0].split()]
     made = [RULES / "mainspring", Path("/srv/mainspring")]
     if shutil.which("sudo") is None or any(path.exists() for path in made) or not {*users}.isdisjoint(_everybody()):
         pytest.skip("needs sudo (apt-get install sudo), and a machine without the users and files of the page")
