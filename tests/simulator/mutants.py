@@ -168,12 +168,6 @@ MUTANTS = (
         "    if life is None or life.began_s >= 0.0:\n",
     ),
     Mutant(
-        "an attempt that was to stop when the store was copied starts again, whatever became of it",
-        "control/loop/beyond.py",
-        " for name, own in gone.items() if _stopping(mirror, name)}",
-        " for name, own in gone.items() if False}",
-    ),
-    Mutant(
         "a job starts again of which something is over that the store does not know",
         "control/store/restores/held.py",
         "if not one.over or one.job in jobs}",
