@@ -7,11 +7,14 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from mainspring.domain.errors import Unavailable
 from mainspring.testing import keeper
 
 LOG_LINES_MAX = 12
+TRIES = 2  # A free port may be taken by somebody else between asking for it and listening on it.
 
 
 class Daemons:
@@ -69,6 +72,23 @@ class Daemons:
         self._keeper.stdin.write(json.dumps(question) + "\n")
         self._keeper.stdin.flush()
         return json.loads(self._keeper.stdout.readline())
+
+
+def start_up(start: Callable[[], None], stop: Callable[[], None]) -> None:
+    """Starts a server, and again where somebody took one of its ports first; nothing of it runs where that fails.
+
+    Raises:
+        Unavailable: It did not come up, however often.
+    """
+    for left in reversed(range(TRIES)):
+        try:
+            start()
+        except BaseException as error:
+            stop()
+            if not left or not isinstance(error, Unavailable):
+                raise
+        else:
+            return
 
 
 def last_words(log: Path) -> str:

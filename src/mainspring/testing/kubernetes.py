@@ -29,7 +29,7 @@ from typing import Any
 import httpx
 
 from mainspring.domain.errors import Unavailable
-from mainspring.testing.daemons import Daemons, free_ports, last_words
+from mainspring.testing.daemons import Daemons, free_ports, last_words, start_up
 from mainspring.testing.kubernetes_files import KubernetesNodes, KubernetesPlace
 
 __all__ = ["KubernetesNodes", "KubernetesServer", "kubernetes_missing"]
@@ -39,7 +39,6 @@ PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler
 LOOK_S = 0.05
 START_S = 60.0  # 4 s on two idle cores, 9 s for the first account; the rest is for busy ones.
 CALL_S = 30.0
-TRIES = 2  # A free port may be taken by somebody else between asking for it and listening on it.
 NODE_GRACE_S = 86_400  # No kubelet speaks for a node, and no test takes a day.
 
 
@@ -101,18 +100,7 @@ class KubernetesServer:
         missing = kubernetes_missing()
         if missing:
             raise Unavailable("start Kubernetes", got=missing)
-        for left in reversed(range(TRIES)):
-            try:
-                self._start()
-            except Unavailable:
-                self.stop()
-                if not left:
-                    raise
-            except BaseException:
-                self.stop()
-                raise
-            else:
-                return
+        start_up(self._start, self.stop)
 
     def stop(self) -> None:
         """Kills every program and removes all that they kept but the logs; harmless when nothing runs."""

@@ -29,7 +29,7 @@ from pathlib import Path
 from types import TracebackType
 
 from mainspring.domain.errors import Unavailable
-from mainspring.testing.daemons import Daemons, free_ports, last_words
+from mainspring.testing.daemons import Daemons, free_ports, last_words, start_up
 from mainspring.testing.slurm_conf import (
     CHIP_FILES,
     SlurmNodes,
@@ -46,7 +46,6 @@ LOOK_S = 0.05
 START_S = 30.0  # 64 nodes are idle after 3 s on two idle cores; the rest is for busy ones.
 DAEMON_S = 20.0
 COMMAND_S = 20.0  # A client gives up on a dead controller by itself after MessageTimeout, tried a few times.
-TRIES = 2  # A free port may be taken by somebody else between asking for it and listening on it.
 PROGRAMS = ("munged", "mungekey", "slurmctld", "slurmd", "sbatch", "srun", "sinfo", "scontrol", "squeue")
 PROGRAMS_ACCOUNTING = ("slurmdbd", "sacctmgr", "sacct", "mariadbd", "mariadb-install-db")
 DAEMON_FOLDERS = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin"  # Daemons are rarely in a user's PATH.
@@ -135,18 +134,7 @@ class SlurmServer:
         missing = slurm_missing(accounting=self._accounting)
         if missing:
             raise Unavailable("start Slurm", got=missing)
-        for left in reversed(range(TRIES)):
-            try:
-                self._start()
-            except Unavailable:
-                self.stop()
-                if not left:
-                    raise
-            except BaseException:
-                self.stop()
-                raise
-            else:
-                return
+        start_up(self._start, self.stop)
 
     def stop(self) -> None:
         """Kills every daemon, every step and every program of a job; harmless when nothing runs."""
