@@ -46,6 +46,7 @@ MUTANTS = (
         "control/store/store.py",
         "return not self.holder or self.expires_s <= now_s",
         "return not self.holder or self.expires_s <= now_s + 2.0",
+        10_010,
     ),
     Mutant(
         "a server that followed goes on from what it saw, and reads nothing anew",
@@ -55,6 +56,7 @@ MUTANTS = (
 """,
         """            pass
 """,
+        10_010,
     ),
     Mutant(
         "act before commit",
