@@ -362,6 +362,21 @@ def test_size_that_cannot_be_is_refused_and_nothing_is_kept(world: World) -> Non
     assert world.job(job).overrides is None
 
 
+def test_nothing_is_refused_as_impossible_while_a_cluster_has_never_answered(world: World) -> None:
+    world.west.inner.answering = False
+    world.tick()
+    job = world.submit(world.spec("huge", replicas=5_000))
+    world.control.steering.resize(job, NewSize(role=ROLE, least=9, most=9), OPS)
+    world.west.inner.answering = True
+    world.tick()
+    with pytest.raises(ImpossibleJob):
+        world.submit(world.spec("huge-too", replicas=5_000))
+    world.west.inner.answering = False
+    world.tick()
+    with pytest.raises(ImpossibleJob):
+        world.submit(world.spec("huge-again", replicas=5_000))
+
+
 def test_loss_of_a_node_is_borne_by_a_job_that_is_to_be_larger_than_it_is(world: World) -> None:
     job = _elastic(world, replicas=3)
     world.submit(world.spec("fills", replicas=4))

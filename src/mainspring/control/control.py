@@ -103,9 +103,8 @@ class Control:
         self._access = access
         self.questions = Questions(store, self.pictures, self.fleet, clock)
         keys = SecretKeys(access.secret_keys, dice)
-        self._submits = Submits(
-            store, KnownMachines(self.fleet), clock, dice, keys, self.wake.set, settings=self.settings
-        )
+        machines = KnownMachines(self.fleet, self._engines)
+        self._submits = Submits(store, machines, clock, dice, keys, self.wake.set, settings=self.settings)
         self.people = People(store, self.pictures, clock, dice, keys, self.wake.set, settings=self.settings)
         self.pulse = Pulse(clock, self.fleet, self._engines)
         self._heartbeats: Together[Heartbeat, HeartbeatReply] = Together(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from threading import Lock
 from typing import final
 
 from mainspring.control.state.fleet import FleetView
 from mainspring.domain.errors import ImpossibleJob
-from mainspring.domain.ids import RoleName
+from mainspring.domain.ids import ClusterName, RoleName
 from mainspring.domain.job import JobSpec, Option
 from mainspring.planner import Snapshot, SnapshotBuilder
 from mainspring.planner.feasible import feasible
@@ -21,17 +22,19 @@ class KnownMachines:
 
     Args:
         fleet: What every cluster last answered.
+        clusters: All that are asked: while one has never answered, what it could run is not known.
     """
 
-    def __init__(self, fleet: FleetView) -> None:
+    def __init__(self, fleet: FleetView, clusters: Collection[ClusterName]) -> None:
         self._fleet = fleet
+        self._clusters = clusters
         self._lock = Lock()
         self._version = -1
         self._made: Snapshot | None = None
         self._possible: dict[tuple[tuple[RoleName, tuple[Option, ...]], ...], None] = {}
 
     def impossible(self, spec: JobSpec) -> ImpossibleJob | None:
-        """Returns why a job could never run here; None when it could, or before any cluster has answered."""
+        """Returns why a job could never run here; None when it could, or before every cluster has answered once."""
         shape = tuple((role.name, role.options) for role in spec.roles)
         with self._lock:
             machines = self._snapshot()
@@ -50,4 +53,4 @@ class KnownMachines:
             for seen in self._fleet.seen().values():
                 builder.set_inventory(seen.inventory, answering=seen.answering)
             self._made = builder.build()
-        return self._made if self._fleet.seen() else None
+        return self._made if self._fleet.seen().keys() >= set(self._clusters) else None
