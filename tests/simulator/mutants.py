@@ -90,6 +90,12 @@ MUTANTS = (
         "            if jobs[start.job].state is not JobState.RUNNING and not _is_paused(jobs[start.job]):\n",
     ),
     Mutant(
+        "a job starts that was paused since its plan was made",
+        "control/loop/commit.py",
+        " and not _is_paused(jobs[start.job]):\n",
+        ":\n",
+    ),
+    Mutant(
         "an old plan's evictions end attempts that ended",
         "control/loop/commit.py",
         "        if attempt is None or attempt.state not in _LIVE:\n            return\n        match end:",

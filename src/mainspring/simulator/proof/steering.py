@@ -80,6 +80,14 @@ def _release(pauses: Pauses, held: HoldView) -> str:
     return f"release {hold.target}"
 
 
+def pause(control: Control, job: JobId) -> str:
+    """Pauses a job; returns what was said of it, in words."""
+    try:
+        return _said("pause", control.steering.pause(job, NewHold()))
+    except MainspringError as error:
+        return f"pause {job}: {type(error).__name__}"
+
+
 def let_go(control: Control, jobs: Sequence[JobId]) -> None:
     """Releases and resumes everything, at last, and takes back sizes over what specs say: they may fit nowhere.
 

@@ -25,7 +25,7 @@ from mainspring.simulator.proof.going_back import GoingBack
 from mainspring.simulator.proof.laws.failover import FailoverLaws
 from mainspring.simulator.proof.laws.invariants import Invariants
 from mainspring.simulator.proof.servers import Server, Servers
-from mainspring.simulator.proof.steering import let_go, steer
+from mainspring.simulator.proof.steering import let_go, pause, steer
 from mainspring.simulator.proof.store_faults import StoreFaults
 from mainspring.testing import FakeClock, FakeEngine, SeededDice
 
@@ -274,10 +274,13 @@ class World:
         if step in (Step.COMMITTED, Step.ACTED) and chance(self._luck, 5 * self._rates.crash):
             self._crash()  # What is decided and not done yet is where a death hurts most.
         elif step is Step.PLANNED:
-            evicts = self._servers.first.control.questions.plan().evicts
+            plan = self._servers.first.control.questions.plan()
+            evicts, starts = plan.evicts, plan.starts
             if chance(self._luck, self._rates.slow * (_EVICTING if evicts else 1)):
                 if self._rates.cancel and chance(self._luck, 0.5):
                     self._cancel()
+                if self._rates.steer and starts and chance(self._luck, 0.3):
+                    self._say(pause(self._reached(), starts[pick(self._luck, len(starts))].job))
                 slow_s = pick(self._luck, _SLOW_S_MAX)
                 if evicts:
                     self._gangs.finish(evicts[pick(self._luck, len(evicts))].attempt)
