@@ -289,7 +289,7 @@ def _of_agent(lab: Lab, job_id: str) -> tuple[AgentOrder, int]:
     (pid,) = [
         int(path.parent.name)
         for path in Path("/proc").glob("[0-9]*/cmdline")
-        if str(first).encode() in path.read_bytes().split(b"\0")
+        if b"agent" in path.read_bytes().split(b"\0") and (path.parent / "cwd").readlink() == first.parent
     ]
     return codec.decode(AgentOrder, first.read_bytes()), pid
 

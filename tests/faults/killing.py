@@ -29,6 +29,7 @@ LOOK_S = 0.1
 class Kind(Enum):
     CONTROLLER = "controller"
     AGENT = "agent"
+    READY = "agent without an order"
     RANK = "rank"
     DATABASE = "database"
     OTHER = "other"
@@ -72,14 +73,18 @@ def _kind(pid: int) -> Kind:
     if b"tests.faults.counted" in words:
         return Kind.RANK
     if {b"mainspring", b"agent"} <= words:
-        return Kind.AGENT
+        return Kind.AGENT if _order(pid).exists() else Kind.READY
     return Kind.CONTROLLER if {b"mainspring", b"server"} <= words else Kind.OTHER
+
+
+def _order(agent: int) -> Path:
+    """Returns where the order of an agent is: it works in the folder of its own."""
+    return Path(f"/proc/{agent}/cwd").readlink() / "order.json"
 
 
 def _attempt(rank: int) -> AttemptId:
     """Returns the attempt of a rank, from the order of the agent that started it."""
-    agent = _words(int(_stat(rank)[1]))
-    return codec.decode(AgentOrder, Path(os.fsdecode(agent[agent.index(b"--order") + 1])).read_bytes()).attempt
+    return codec.decode(AgentOrder, _order(int(_stat(rank)[1])).read_bytes()).attempt
 
 
 class Keeper:

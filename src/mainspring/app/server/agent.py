@@ -1,4 +1,7 @@
-"""The agent's entry program: `python -m mainspring agent --order FILE`, started by an engine on each node."""
+"""The agent's entry program: `python -m mainspring agent --order FILE`, started by an engine on each node.
+
+With `--wait` in place of the order it is started before there is one, and told on standard input where that is.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,15 @@ _SAID_BYTES_MAX = 4 << 20  # One agent's own words; its ranks' output is kept ap
 def main(clock: Clock) -> int:
     """Runs one agent to its end; leaves `exit.json` in its report folder as its last act. Returns the exit code."""
     parser = argparse.ArgumentParser(description="Runs one agent, as its engine ordered.")
-    parser.add_argument("--order", type=Path, required=True, help="file that holds the order")
+    told = parser.add_mutually_exclusive_group(required=True)
+    told.add_argument("--order", type=Path, help="file that holds the order")
+    told.add_argument("--wait", action="store_true", help="be told the file on standard input, once there is one")
+    words = parser.parse_args()
+    path = _awaited() if words.wait else words.order
+    if path is None:
+        return 0
     OutputFile(bytes_max=_SAID_BYTES_MAX, parts_max=1).start()
-    order = codec.decode(AgentOrder, parser.parse_args().order.read_bytes())
+    order = codec.decode(AgentOrder, path.read_bytes())
     reports = Path(order.report_dir or order.work_dir)
     for folder in (Path(order.work_dir), reports):
         folder.mkdir(parents=True, exist_ok=True)
@@ -47,6 +56,28 @@ def main(clock: Clock) -> int:
     except OSError:
         traceback.print_exc()  # The exit code alone has to say it.
     return ended.exit_code
+
+
+def _awaited() -> Path | None:
+    """Returns the file of the order once the launch is recorded; works and speaks beside it from then on.
+
+    Standard input has two lines, the order's file and the launch's, and its end. Without both the launch was cut short:
+    None.
+    """
+    lines = sys.stdin.read().splitlines()
+    if len(lines) != 2 or not Path(lines[1]).exists():
+        return None
+    path = Path(lines[0])
+    os.chdir(path.parent)
+    for number, name, flags in (
+        (0, os.devnull, os.O_RDONLY),
+        (1, "agent.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT),
+        (2, "agent.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT),
+    ):
+        file = os.open(name, flags | os.O_CLOEXEC, 0o666)
+        os.dup2(file, number)
+        os.close(file)
+    return path
 
 
 if __name__ == "__main__":

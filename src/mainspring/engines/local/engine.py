@@ -1,9 +1,10 @@
 """The local engine: pretends to be one cluster of any chips, and starts one real agent process a node.
 
 Agents live in sessions of their own and outlive the controller. A launch happens in one instant: every agent is started
-behind a gate, all their process numbers are written to one file, and only that file opens the gate; a controller that
-dies before leaves gates that close by themselves, so nothing runs. Stopping has no thread: `stop` sends SIGTERM, and
-the first `stop` or `observe` after the grace sends SIGKILL to the agent's session and descendants.
+behind a gate (one that was ready is there already), all their process numbers are written to one file, and only that
+file opens the gate; a controller that dies before leaves gates that close by themselves, so nothing runs. Stopping has
+no thread: `stop` sends SIGTERM, and the first `stop` or `observe` after the grace sends SIGKILL to the agent's session
+and descendants.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from mainspring.engines.common.records import ATTESTATION, Claim, Ended, Launche
 from mainspring.engines.common.users import remove_of
 from mainspring.engines.common.work_folder import read_rank, tidy
 from mainspring.engines.local.config import LocalCluster
+from mainspring.engines.local.ready import ReadyAgent
 
 ENDED_VISIBLE_S = 3_600.0  # The port's promise: a controller that was away learns how an allocation ended.
 # Waits for the launcher to let go of the pipe, then goes on only if the launch was recorded.
@@ -62,6 +64,7 @@ class LocalEngine:
     Args:
         root: Folder of this cluster alone; what is in it outlives the engine.
         agent_command: Program and first words of an agent; `--order <path>` is added.
+        ready_command: The same of one that is told its order later; see `ReadyAgent`.
         environment: Every variable an agent gets.
         users: Whose ranks run as whom, None where all run under the account of their agents.
     """
@@ -72,6 +75,7 @@ class LocalEngine:
         *,
         root: Path,
         agent_command: tuple[str, ...],
+        ready_command: tuple[str, ...] = (),
         environment: Mapping[str, str],
         clock: Clock,
         users: JobUsers | None = None,
@@ -83,6 +87,7 @@ class LocalEngine:
         self._agent_command = agent_command
         self._environment = dict(environment)
         self._clock = clock
+        self._ready = ReadyAgent(ready_command, self._environment, clock)
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._kill_at_s: dict[AllocationId, float] = {}
         self._forgotten: set[AllocationId] = set()
@@ -125,6 +130,7 @@ class LocalEngine:
         """
         with self._records.locked("observe a local cluster"):
             seen = [self._see(name) for name in self._records.allocations() if name not in self._forgotten]
+            self._ready.keep()
         return tuple(allocation for allocation in seen if allocation)
 
     def launch(self, order: LaunchOrder) -> None:
@@ -252,6 +258,9 @@ class LocalEngine:
         finally:
             os.close(opener)
             os.close(gate)
+            for child in begun:
+                if child.stdin is not None:
+                    child.stdin.close()
         self._children |= {child.pid: child for child in begun}
 
     def _begin_agent(self, order: LaunchOrder, index: int, folder: Path, gate: int) -> subprocess.Popen[bytes]:
@@ -272,7 +281,10 @@ class LocalEngine:
             shared_dir=self._shared_dir(order, index),
         )
         self._records.write(work_dir / "order.json", agent_order)
-        gate_words = ("/bin/sh", "-c", _GATE, "agent", str(folder / "launched.json"))
+        launched = folder / "launched.json"
+        if ready := self._ready.take(work_dir / "order.json", launched):
+            return ready
+        gate_words = ("/bin/sh", "-c", _GATE, "agent", str(launched))
         with (work_dir / "agent.log").open("ab") as log:
             return subprocess.Popen(
                 (*gate_words, *self._agent_command, "--order", str(work_dir / "order.json")),

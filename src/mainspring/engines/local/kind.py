@@ -30,6 +30,7 @@ def open_local(cluster: LocalCluster, context: EngineContext) -> Engine:
         cluster,
         root=context.folder / cluster.name,
         agent_command=(sys.executable, *AGENT_WORDS),
+        ready_command=(sys.executable, *AGENT_WORDS, "--wait"),
         environment=kept,
         clock=context.clock,
         users=context.users,
