@@ -39,7 +39,7 @@ from benchmarks.fleet_load import HEARTBEAT_S, Line, Load, spec_of
 from benchmarks.planner_scale import CLUSTERS, inventory
 
 from mainspring.app.base.client import Client
-from mainspring.app.base.system import SystemClock, SystemDice
+from mainspring.app.base.system import SystemClock, SystemDice, collect_rarely
 from mainspring.control import AgentAccess, Control, Settings, open_store
 from mainspring.control.loop.loop import Loop, Step
 from mainspring.control.server import Server, listen
@@ -171,6 +171,7 @@ def serve(folder: Path, url: str, nodes: int) -> None:
     control.people.set_team(Team(name=LAB))
     token = control.people.new_token(NewToken(holder="ada", team=LAB, role=TeamRole.ADMIN)).secret
     server = Server(control, listener)
+    collect_rarely()
     server.start()
     (folder / "server.new").write_text(json.dumps({"port": listener.getsockname()[1], "token": token}))
     (folder / "server.new").rename(folder / "server.json")
