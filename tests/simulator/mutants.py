@@ -94,6 +94,7 @@ MUTANTS = (
         "control/loop/commit.py",
         " and not _is_paused(jobs[start.job]):\n",
         ":\n",
+        10_010,
     ),
     Mutant(
         "an old plan's evictions end attempts that ended",
@@ -116,6 +117,7 @@ MUTANTS = (
         """                return AllocationOutcome(
                     after=AllocationState.GONE,
                     loss=Loss(reason=f"the engine has not seen""",
+        10_008,
     ),
     Mutant(
         "stopping counted as gone",
@@ -218,6 +220,7 @@ MUTANTS = (
         AGENTS,
         "if ended(attempt.state) or beat.epoch < attempt.epoch or not beat.epoch:",
         "if ended(attempt.state):",
+        10_044,
     ),
     Mutant(
         "another lead is named while one is heard",
@@ -289,12 +292,14 @@ MUTANTS = (
         """            self._hold(team, chip, -milli)
             self._limits.hold(team, chip, -milli)
 """,
+        10_012,
     ),
     Mutant(
         "what stops holds nothing",
         "control/state/active_state.py",
         "self._live(attempt, going, stopping=True) if going else None",
         "None",
+        10_006,
     ),
     Mutant(
         "an allocation is held a second longer than its books say",

@@ -10,7 +10,8 @@ from mainspring.control.service.steering.pausing import Pauses
 from mainspring.domain.answers import HoldView, JobView, NewHold, NewPriority, NewSize, QueuePlace
 from mainspring.domain.errors import Conflict, MainspringError
 from mainspring.domain.ids import JobId, RoleName, TeamName
-from mainspring.domain.job import MAIN, Tier
+from mainspring.domain.job import MAIN, Option, Tier
+from mainspring.domain.life import JobState
 from mainspring.simulator.nodes.agenda import chance, pick
 from mainspring.testing import SeededDice
 
@@ -78,6 +79,33 @@ def _release(pauses: Pauses, held: HoldView) -> str:
     else:
         pauses.resume_cluster(hold.cluster)
     return f"release {hold.target}"
+
+
+def breathe(control: Control, dice: SeededDice, jobs: Sequence[JobId]) -> str:
+    """Has some elastic job that runs do with its least, or have its most: what it lets go of ends while it goes on.
+
+    Args:
+        control: Any that lives.
+        jobs: Those that have not ended.
+
+    Returns:
+        What was said, in words.
+    """
+    try:
+        views = [view for view in map(control.job, jobs) if view.state is JobState.RUNNING]
+        elastic = [(view.id, option) for view in views if _is_elastic(option := view.spec.roles[0].options[0])]
+        if not elastic:
+            return "nobody runs who can change its size"
+        job, option = elastic[pick(dice, len(elastic))]
+        most = (option.replicas_min, option.replicas)[pick(dice, 2)]
+        size = NewSize(role=RoleName(MAIN), least=option.replicas_min, most=most)
+        return _said(f"resize to {size.least}..{size.most}", control.steering.resize(job, size))
+    except MainspringError as error:
+        return f"a resize is refused: {type(error).__name__}"
+
+
+def _is_elastic(option: Option) -> bool:
+    return option.replicas_min < option.replicas and option.chips >= 1
 
 
 def pause(control: Control, job: JobId) -> str:

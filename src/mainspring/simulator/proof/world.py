@@ -25,7 +25,7 @@ from mainspring.simulator.proof.going_back import GoingBack
 from mainspring.simulator.proof.laws.failover import FailoverLaws
 from mainspring.simulator.proof.laws.invariants import Invariants
 from mainspring.simulator.proof.servers import Server, Servers
-from mainspring.simulator.proof.steering import let_go, pause, steer
+from mainspring.simulator.proof.steering import breathe, let_go, pause, steer
 from mainspring.simulator.proof.store_faults import StoreFaults
 from mainspring.testing import FakeClock, FakeEngine, SeededDice
 
@@ -34,6 +34,7 @@ _TELLING = (Step.FOLDED, Step.COMMITTED, Step.ACTED, Step.RECORDED)  # The other
 _SILENT_S_MAX = 120  # Several times as long as a cluster may be silent before it is given up.
 _SLOW_S_MAX = 20  # Longer than a plan of 100,000 jobs takes.
 _EVICTING = 10  # So many times as often are plans slow that evict; what they would evict comes to its end meanwhile.
+_BREATHING, _BREATHES = 0.1, 0.4  # Of all worlds, those where jobs shrink and grow; and how often, each step.
 _STALE_MAX = 3  # Abandoned controllers that may still act.
 _LEAP_S_MAX = 4_000  # Over every bound of the controller, of which the longest is 900 s.
 _RUSH_MAX = 8  # So many jobs come at once before anything fails.
@@ -78,6 +79,8 @@ class World:
         self.lines: list[str] = []
         self.seen: Counter[Rare] = Counter()
         self._luck = SeededDice(seed, "world")
+        self._sizes = SeededDice(seed, "sizes")
+        self._breathes = _BREATHES if chance(self._sizes, _BREATHING) else 0.0
         self._agenda = Agenda(FakeClock())
         self._rates = draw_rates(SeededDice(seed, "rates"))
         self._clusters = {
@@ -327,6 +330,8 @@ class World:
             self._cancel()
         if chance(luck, rates.steer):
             self._say(steer(self._reached(), luck, self._live(), list(self._limits)))
+        if chance(self._sizes, self._breathes):
+            self._say(breathe(self._reached(), self._sizes, self._live()))
         if chance(luck, rates.crash):
             self._crash()
         if self._servers.stale and chance(luck, 0.3):
