@@ -313,6 +313,7 @@ MUTANTS = (
         SAVES,
         "stored.step == self._taken.step and stored.rank in self._ranks",
         "stored.rank in self._ranks",
+        10_085,
     ),
     Mutant(
         "a durable step lacks a share",
@@ -362,6 +363,7 @@ MUTANTS = (
         "node/lead/reports.py",
         "        if reply.fenced:\n            return Answered.FENCED\n",
         "",
+        10_014,
     ),
     Mutant(
         "a durable step is not resumed from",
