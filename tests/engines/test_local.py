@@ -21,7 +21,7 @@ from mainspring.domain.fleet import AgentOrder, AllocationPhase, AllocationSeen,
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, NodeName, RoleName, TeamName
 from mainspring.domain.job import LAB
 from mainspring.engines.common.kind import JobUsers
-from mainspring.engines.common.records import Claim, Ended, Launched, Records
+from mainspring.engines.common.records import Claim, Ended, Records
 from mainspring.engines.local.config import LocalCluster
 from mainspring.engines.local.engine import LocalEngine
 from mainspring.node.process.ranks import RankLog
@@ -34,8 +34,6 @@ NAME = AllocationId("allocation-1")
 OBEDIENT = 'echo $$ >> "$STARTS"; exec sleep 60'
 STUBBORN = 'trap "" TERM; echo $$ >> "$STARTS"; sleep 60 & echo $! >> "$STARTS"; while :; do wait; done'
 SHORT = 'echo $$ >> "$STARTS"; sleep 60 & echo $! >> "$STARTS"; exit 3'
-# Waits for an order as agents do, and says that it does.
-READY = 'echo $$ >> "$STARTS"; read -r order; read -r gate; read -r _; [ -e "$gate" ] || exit 1; exec sleep 60'
 SPEAKING = 'echo $$ >> "$STARTS"; echo \'{"exit_code": 4, "reason": "no lead"}\' > exit.json; exit 1'
 
 
@@ -125,40 +123,6 @@ def test_order_file_is_private_and_tells_the_agent_everything(machine: Machine) 
     assert (told.token, told.work_dir) == ("a-secret", str(path.parent))
     assert "a-secret" not in repr(told)
     assert (told.run_as, told.shared_dir) == ("", "")
-
-
-def test_agent_that_was_ready_is_the_first_of_the_next_launch_and_another_follows_once_it_is_quiet(
-    machine: Machine,
-) -> None:
-    engine = machine.engine(ready=READY)
-    engine.observe()
-    machine.until(lambda: len(machine.started()) == 1)
-    engine.observe()
-    (ready,) = machine.started()
-    engine.launch(order(2))
-    launched = decode(Launched, (machine.root / NAME / "launched.json").read_bytes())
-    assert launched.agents[0].pid == ready
-    machine.until(lambda: len(machine.started()) == 2)
-    assert engine.observe()[0].phase is AllocationPhase.RUNNING
-    assert len(machine.started()) == 2
-    machine.clock.advance(1.0)
-    engine.observe()
-    machine.until(lambda: len(machine.started()) == 3)
-
-
-def test_agent_that_was_ready_and_died_is_not_waited_for_and_not_begun_again_and_again(machine: Machine) -> None:
-    engine = machine.engine(ready='echo $$ >> "$STARTS"; exit 1')
-    engine.observe()
-    machine.until(lambda: len(machine.started()) == 1 and not runs(machine.started()[0]))
-    engine.launch(order(1))
-    machine.until(lambda: len(machine.started()) == 2)
-    assert engine.observe()[0].phase is AllocationPhase.RUNNING
-    machine.clock.advance(1.0)
-    engine.observe()
-    assert len(machine.started()) == 2
-    machine.clock.advance(60.0)
-    engine.observe()
-    machine.until(lambda: len(machine.started()) == 3)
 
 
 def test_agents_are_told_the_user_of_the_nearest_team_and_a_folder_each_which_goes_when_they_end(
@@ -316,7 +280,7 @@ def test_launch_from_many_threads_starts_once(machine: Machine) -> None:
     assert len(machine.started()) == 2
 
 
-_CONTROLLER = """
+CONTROLLER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
@@ -348,7 +312,7 @@ def test_controller_killed_while_launching_starts_all_agents_or_none(machine: Ma
     root = machine.root.parent
     (root / "launch.json").write_bytes(encode(order(NODES)))
     source = str(Path(mainspring.__file__).parent.parent)
-    with subprocess.Popen([sys.executable, "-c", _CONTROLLER, source, str(root)]) as controller:
+    with subprocess.Popen([sys.executable, "-c", CONTROLLER, source, str(root)]) as controller:
         while controller.poll() is None and not (machine.root / step).exists():
             pass
         controller.kill()
@@ -367,26 +331,11 @@ def test_controller_killed_while_launching_starts_all_agents_or_none(machine: Ma
 
 
 @pytest.mark.slow
-def test_agent_that_was_ready_outlives_the_controller_once_launched_and_ends_with_it_before(machine: Machine) -> None:
-    root = machine.root.parent
-    (root / "launch.json").write_bytes(encode(order()))
-    source = str(Path(mainspring.__file__).parent.parent)
-    words = (sys.executable, "-c", _CONTROLLER, source, str(root), READY)
-    with subprocess.Popen(words, stdin=subprocess.PIPE) as controller:
-        machine.until(lambda: len(machine.started()) == 2)
-        launched, waits = machine.started()
-        controller.kill()
-    machine.until(lambda: not runs(waits))
-    assert runs(launched)
-    assert machine.engine().observe()[0].phase is AllocationPhase.RUNNING
-
-
-@pytest.mark.slow
 def test_agents_outlive_the_controller(machine: Machine) -> None:
     root = machine.root.parent
     (root / "launch.json").write_bytes(encode(order(2)))
     source = str(Path(mainspring.__file__).parent.parent)
-    subprocess.run([sys.executable, "-c", _CONTROLLER, source, str(root)], check=True, timeout=20, input=b"")
+    subprocess.run([sys.executable, "-c", CONTROLLER, source, str(root)], check=True, timeout=20, input=b"")
     machine.until(lambda: len(machine.started()) == 2)
     engine = machine.engine()
     assert engine.observe()[0].phase is AllocationPhase.RUNNING

@@ -115,9 +115,11 @@ class Control:
         """Returns a loop over this controller's store and engines; one thread runs it."""
         silence = Silence()
 
-        def writers(mirror: ActiveState) -> LoopWriters:
+        def writers() -> LoopWriters:
             clock, settings, lasting = self.clock, self.settings, Lasting(self.clock)
+            mirror = ActiveState(self._submits.fresh)
             return LoopWriters(
+                mirror=mirror,
                 settling=Settling(mirror, self.fleet, silence, lasting, clock, settings, self.policy.failover_s),
                 committer=Committer(mirror, self.fleet, settings, self._dice),
                 commands=EngineCommands(mirror, lasting, settings, self._access.key, self._access.controller_urls),

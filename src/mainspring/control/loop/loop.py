@@ -47,6 +47,7 @@ class Step(str, Enum):
 class LoopWriters:
     """Who writes what during a tick, all from one mirror."""
 
+    mirror: ActiveState
     settling: Settling
     committer: Committer
     commands: EngineCommands
@@ -59,7 +60,7 @@ class Loop:
         leadership: Whether this controller leads.
         fleet: Where the engines' answers are shown.
         silence: Where it is noted which do not answer.
-        writers: Makes those who write, for a new mirror.
+        writers: Makes a new mirror, and those who write from it.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Loop:
         fleet: FleetView,
         silence: Silence,
         plans: PlanCycle,
-        writers: Callable[[ActiveState], LoopWriters],
+        writers: Callable[[], LoopWriters],
     ) -> None:
         self._leadership = leadership
         self._engines = {name: engines[name] for name in sorted(engines)}
@@ -126,8 +127,8 @@ class Loop:
 
     def _forget(self) -> None:
         self._followed = False
-        self._mirror = ActiveState()
-        self._writers = self._new_writers(self._mirror)
+        self._writers = self._new_writers()
+        self._mirror = self._writers.mirror
         self._plans.forget()
 
     def _steps(self) -> Iterator[Step]:

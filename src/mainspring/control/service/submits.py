@@ -14,6 +14,7 @@ from mainspring.control.service.machines import KnownMachines
 from mainspring.control.store.audit import Deed, note_all
 from mainspring.control.store.ledger import StateWriter, member_name
 from mainspring.control.store.records import (
+    FreshSpecs,
     JobRecord,
     RemovedJob,
     chunks,
@@ -96,6 +97,7 @@ class Submits:
         self._keys = keys
         self._together = Together(store, self._write)
         self.machines = machines
+        self.fresh = FreshSpecs()
         self._clock = clock
         self._dice = dice
         self._wake = wake
@@ -120,6 +122,7 @@ class Submits:
             _require_short(submit, len(text.encode()))
         impossible = [self.machines.impossible(one.spec) for one in submits]
         made = self._together.ask(_Asked(submits=submits, texts=texts, caller=caller, impossible=impossible))
+        self.fresh.put((one.id, one.submit.spec) for one in made if one.submit is not None)
         self._wake()
         return made
 

@@ -32,6 +32,7 @@ from mainspring.control.store.holdings import (
 from mainspring.control.store.ledger import DISPLACED, StopCause
 from mainspring.control.store.records import (
     AttemptRecord,
+    FreshSpecs,
     JobRecord,
     attempts_by_id,
     jobs_by_id,
@@ -59,11 +60,11 @@ class ActiveState:
     Valid only for transactions that were committed: whoever loses one makes a new mirror.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fresh: FreshSpecs | None = None) -> None:
+        self._fresh = fresh or FreshSpecs()
         self.jobs: dict[JobId, JobRecord] = {}
         self.specs: dict[JobId, JobSpec] = {}
         self.attempts: dict[AttemptId, AttemptRecord] = {}
-        self.doomed: dict[JobId, str] = {}
         self.plan_number = 0
         self.avoidance = Avoidance()
         self.holds = Holds()
@@ -80,6 +81,11 @@ class ActiveState:
     def version(self) -> int:
         """Returns a number that grows with whatever may change a plan."""
         return self._feed.version
+
+    @property
+    def doomed(self) -> Mapping[JobId, str]:
+        """Returns jobs that can never start, and why."""
+        return self._dependencies.doomed
 
     @property
     def bereaved(self) -> Mapping[AttemptId, None]:
@@ -234,7 +240,7 @@ class ActiveState:
 
     def _take_jobs(self, connection: sa.Connection, changed: Mapping[JobId, JobRecord]) -> None:
         anew = {job.id: job for job in changed.values() if not ended(job.state) and self._asks_anew(job)}
-        written = specs(connection, anew)
+        written = specs(connection, anew, self._fresh.take(anew))
         self.specs.update({name: spec.with_overrides(anew[name].overrides) for name, spec in written.items()})
         self.jobs.update({job.id: job for job in changed.values() if not ended(job.state)})
         self._learn_states(connection, changed)
@@ -279,9 +285,7 @@ class ActiveState:
 
     def _add_pending(self, job: JobRecord) -> None:
         spec = self.specs[job.id]
-        says = self._dependencies.verdict(spec)
-        if says.doomed:
-            self.doomed[job.id] = says.doomed
+        says = self._dependencies.verdict(job.id, spec)
         past, since_s = self._pasts.get(job.id, Past()), in_line_since_s(job)
         own = {"avoid": past.avoid, "avoid_nodes": self.avoidance.of_job(job.id), "submitted_s": since_s}
         known = alike(PendingJob, job, past, says) | own | {"paused": self._is_paused(job)}
@@ -293,7 +297,7 @@ class ActiveState:
         return own or (bool(self.holds.teams) and self.holds.of_team(self.with_those_above(job.team)) is not None)
 
     def _drop_pending(self, job: JobId) -> None:
-        self.doomed.pop(job, None)
+        self._dependencies.doomed.pop(job, None)
         self._feed.drop_pending(job)
 
     def _drop_job(self, job: JobRecord) -> Mapping[JobId, None]:

@@ -40,9 +40,10 @@ def verdict(after: Iterable[JobId], states: Mapping[JobId, JobState]) -> Depende
 
 @final
 class Dependencies:
-    """Which jobs come after which, and the states of those that others come after."""
+    """Which jobs come after which, the states of those that others come after, and who waits for what never comes."""
 
     def __init__(self) -> None:
+        self.doomed: dict[JobId, str] = {}
         self._dependents: dict[JobId, dict[JobId, None]] = {}
         self._states: dict[JobId, JobState] = {}
 
@@ -59,9 +60,12 @@ class Dependencies:
         """Learns the state of a job that others come after."""
         self._states[job] = state
 
-    def verdict(self, spec: JobSpec) -> DependencyState:
-        """Returns what follows for a job from those it comes after."""
-        return verdict(spec.after, self._states) if spec.after else DependencyState()
+    def verdict(self, job: JobId, spec: JobSpec) -> DependencyState:
+        """Returns what follows for a job from those it comes after, and notes it if it is doomed."""
+        says = verdict(spec.after, self._states) if spec.after else DependencyState()
+        if says.doomed:
+            self.doomed[job] = says.doomed
+        return says
 
     def ended(self, job: JobId, after: Iterable[JobId]) -> Mapping[JobId, None]:
         """Forgets what a job that has ended came after; returns the jobs that come after it."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from threading import Lock
+from typing import Any, TypeVar, final
 
 import sqlalchemy as sa
 
@@ -23,6 +24,7 @@ from mainspring.domain.wire import AtRisk, RankStatus
 
 TEAMS_MAX = 10_000
 ACTIVE_MAX = 200_000  # Jobs not ended that one loop looks at; the oldest come first.
+FRESH_MAX = 20_000  # Two whole batches; whatever else there is, the loop reads from the store.
 _CHUNK = 500  # Ids in one IN list: under every database's bound on parameters.
 LOOKED_AT_MAX = 100_000  # Events of all, to find those of some teams: a day's of a large lab, and a second's work.
 Item = TypeVar("Item")
@@ -67,17 +69,47 @@ def live_attempts(connection: sa.Connection) -> tuple[AttemptRecord, ...]:
     return ATTEMPT_ROWS.read(connection, _LIVE_ATTEMPTS)
 
 
-def specs(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[JobId, JobSpec]:
-    """Returns the specs of some jobs; those of one array share one object, which bears the array's name."""
-    holders: dict[JobId, JobId] = {}
+def specs(
+    connection: sa.Connection, wanted: Iterable[JobId], known: Mapping[JobId, JobSpec] | None = None
+) -> Mapping[JobId, JobSpec]:
+    """Returns the specs of some jobs; those of one array share one object, which bears the array's name.
+
+    Args:
+        known: What need not be read; of an array, by its first job.
+    """
+    known, holders = known or {}, dict[JobId, JobId]()
     for some in chunks(wanted):
         for row in connection.execute(sa.select(jobs.c.id, jobs.c.array_id).where(jobs.c.id.in_(some))):
             holders[JobId(row.id)] = JobId(row.array_id or row.id)
-    written: dict[JobId, JobSpec] = {}
-    for some in chunks(dict.fromkeys(holders.values())):
+    written = {holder: known[holder] for holder in holders.values() if holder in known}
+    for some in chunks(dict.fromkeys(holder for holder in holders.values() if holder not in known)):
         for row in connection.execute(sa.select(jobs.c.id, jobs.c.spec).where(jobs.c.id.in_(some))):
             written[JobId(row.id)] = read_text(JobSpec, row.spec)
     return {job: written[holder] for job, holder in holders.items()}
+
+
+@final
+class FreshSpecs:
+    """Specs of jobs that this server took and its loop has not seen: what was read from a call is not read again.
+
+    Of an array, by its first job. Used by many threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._specs: dict[JobId, JobSpec] = {}
+
+    def put(self, made: Iterable[tuple[JobId, JobSpec]]) -> None:
+        """Keeps specs as they stand in the store, until they are taken or there are too many."""
+        with self._lock:
+            self._specs.update(made)
+            if len(self._specs) > FRESH_MAX:
+                self._specs.clear()
+
+    def take(self, wanted: Iterable[JobId]) -> Mapping[JobId, JobSpec]:
+        """Returns those of some jobs that are kept, and keeps them no longer."""
+        with self._lock:
+            return {job: self._specs.pop(job) for job in wanted if job in self._specs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

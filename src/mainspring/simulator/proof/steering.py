@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import final
 
 from mainspring.control import Control
 from mainspring.control.service.steering.pausing import Pauses
@@ -15,6 +16,7 @@ from mainspring.domain.life import JobState
 from mainspring.simulator.nodes.agenda import chance, pick
 from mainspring.testing import SeededDice
 
+_BREATHING, _BREATHES = 0.1, 0.4  # Of all worlds, those where jobs shrink and grow; and how often, each step.
 _REPLICAS_MAX = 4  # As a job is drawn with.
 
 
@@ -81,16 +83,32 @@ def _release(pauses: Pauses, held: HoldView) -> str:
     return f"release {hold.target}"
 
 
-def breathe(control: Control, dice: SeededDice, jobs: Sequence[JobId]) -> str:
-    """Has some elastic job that runs do with its least, or have its most: what it lets go of ends while it goes on.
+@final
+class People:
+    """Those who work in a world: their teams, and in some the wish that jobs change their size all the time.
 
     Args:
-        control: Any that lives.
-        jobs: Those that have not ended.
-
-    Returns:
-        What was said, in words.
+        limits: How many chips each team may hold.
     """
+
+    def __init__(self, seed: int, limits: Mapping[TeamName, float]) -> None:
+        self.limits = limits
+        self._dice = SeededDice(seed, "sizes")
+        self._breathes = _BREATHES if chance(self._dice, _BREATHING) else 0.0
+
+    def breathe(self, control: Control, jobs: Callable[[], Sequence[JobId]]) -> str:
+        """Has some elastic job that runs do with its least, or have its most; returns what was said, "" for nothing.
+
+        What it lets go of ends while it goes on.
+
+        Args:
+            control: Any that lives.
+            jobs: Returns those that have not ended.
+        """
+        return _breathe(control, self._dice, jobs()) if chance(self._dice, self._breathes) else ""
+
+
+def _breathe(control: Control, dice: SeededDice, jobs: Sequence[JobId]) -> str:
     try:
         views = [view for view in map(control.job, jobs) if view.state is JobState.RUNNING]
         elastic = [(view.id, option) for view in views if _is_elastic(option := view.spec.roles[0].options[0])]

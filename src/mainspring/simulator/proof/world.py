@@ -25,7 +25,7 @@ from mainspring.simulator.proof.going_back import GoingBack
 from mainspring.simulator.proof.laws.failover import FailoverLaws
 from mainspring.simulator.proof.laws.invariants import Invariants
 from mainspring.simulator.proof.servers import Server, Servers
-from mainspring.simulator.proof.steering import breathe, let_go, pause, steer
+from mainspring.simulator.proof.steering import People, let_go, pause, steer
 from mainspring.simulator.proof.store_faults import StoreFaults
 from mainspring.testing import FakeClock, FakeEngine, SeededDice
 
@@ -34,7 +34,6 @@ _TELLING = (Step.FOLDED, Step.COMMITTED, Step.ACTED, Step.RECORDED)  # The other
 _SILENT_S_MAX = 120  # Several times as long as a cluster may be silent before it is given up.
 _SLOW_S_MAX = 20  # Longer than a plan of 100,000 jobs takes.
 _EVICTING = 10  # So many times as often are plans slow that evict; what they would evict comes to its end meanwhile.
-_BREATHING, _BREATHES = 0.1, 0.4  # Of all worlds, those where jobs shrink and grow; and how often, each step.
 _STALE_MAX = 3  # Abandoned controllers that may still act.
 _LEAP_S_MAX = 4_000  # Over every bound of the controller, of which the longest is 900 s.
 _RUSH_MAX = 8  # So many jobs come at once before anything fails.
@@ -79,15 +78,13 @@ class World:
         self.lines: list[str] = []
         self.seen: Counter[Rare] = Counter()
         self._luck = SeededDice(seed, "world")
-        self._sizes = SeededDice(seed, "sizes")
-        self._breathes = _BREATHES if chance(self._sizes, _BREATHING) else 0.0
         self._agenda = Agenda(FakeClock())
         self._rates = draw_rates(SeededDice(seed, "rates"))
         self._clusters = {
             name: self._new_cluster(FakeEngine(inventory, self._agenda.clock, obey_s=_OBEY_S), seed)
             for name, inventory in draw_inventories(self._luck).items()
         }
-        self._limits = draw_limits(self._luck)
+        self._people = People(seed, draw_limits(self._luck))
         url = f"sqlite:///{folder / 'store.db'}"
         self._servers = Servers(seed, self._agenda, seen=self.seen, say=self._say)
         self._past = GoingBack(seed, url, folder)
@@ -168,7 +165,7 @@ class World:
             AssertionError: A law was broken.
         """
         control = self._servers.first.control
-        for name, limit in self._limits.items():
+        for name, limit in self._people.limits.items():
             parent, guarantee = (None, {}) if name == LAB else (LAB, {CHIP: limit / 4})
             control.people.set_team(Team(name=name, parent=parent, chips_max=limit, guarantee=guarantee))
         self._step_whole_tick()  # Until clusters have answered once, what can never run is not refused.
@@ -329,9 +326,9 @@ class World:
         if chance(luck, rates.cancel):
             self._cancel()
         if chance(luck, rates.steer):
-            self._say(steer(self._reached(), luck, self._live(), list(self._limits)))
-        if chance(self._sizes, self._breathes):
-            self._say(breathe(self._reached(), self._sizes, self._live()))
+            self._say(steer(self._reached(), luck, self._live(), list(self._people.limits)))
+        if said := self._people.breathe(self._servers.first.control, self._live):
+            self._say(said)
         if chance(luck, rates.crash):
             self._crash()
         if self._servers.stale and chance(luck, 0.3):
@@ -434,7 +431,7 @@ class World:
             self._settle_held()
 
     def _submit(self) -> None:
-        submit = draw_submit(self._luck, len(self._jobs) + self._past.forgotten, self._jobs, self._limits)
+        submit = draw_submit(self._luck, len(self._jobs) + self._past.forgotten, self._jobs, self._people.limits)
         spec, count = submit.spec, submit.count
         control = self._servers.reached()
         if len(control.fleet.seen()) < len(self._clusters):
