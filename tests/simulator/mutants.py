@@ -345,6 +345,7 @@ MUTANTS = (
         HOLDINGS,
         "return later == len(self._resumes) or taken.step <= self._resumes[later][1]",
         "return True",
+        10_142,
     ),
     Mutant(
         "a lead goes on without an agent before its lease is over",

@@ -345,9 +345,12 @@ class _Reader:
         for name, part in parts.items():
             if name in plain:
                 entry = plain[name]
-                if entry.__class__ is part.plain and depth < DEPTH_MAX and (part.plain is bool or entry.isascii()):
+                if entry.__class__ is part.plain and depth < DEPTH_MAX and part.is_fine(entry):
                     self.items += 1  # Most fields are such: nothing of them can be wrong.
                     values[name] = entry
+                elif not entry and depth < DEPTH_MAX and entry.__class__ in part.blanks:
+                    self.items += 1
+                    values[name] = part.blanks[entry.__class__]
                 else:
                     path = f"{where}.{name}" if where else name
                     values[name] = self.read(part.kind, entry, where=path, depth=depth + 1)
@@ -407,13 +410,33 @@ def _way(kind: Any) -> tuple[Callable[[_Reader, Any, object, str, int], Any], An
     return _Reader._scalar, kind
 
 
+def _is_whole(value: int) -> bool:
+    return -WHOLE_MAX <= value <= WHOLE_MAX
+
+
+# What of a value of just this type may still be wrong.
+_FINE: dict[Any, Callable[[Any], bool]] = {
+    str: str.isascii,
+    bool: lambda value: True,
+    int: _is_whole,
+    float: math.isfinite,
+}
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """A field: its type, whether it must be there, and the type itself where that is text, or true or false."""
+    """A field: its type, whether it must be there, and what of it needs no reading.
+
+    Args:
+        plain: The type itself where that is a scalar; a value of it is what was sent, unless it is not fine.
+        blanks: What an empty value means, by its own type.
+    """
 
     kind: Any
     required: bool
     plain: Any
+    is_fine: Callable[[Any], bool]
+    blanks: Mapping[type, Any]
 
 
 @cache
@@ -423,7 +446,16 @@ def _parts(kind: type) -> dict[str, _Part]:
         hint = hints[field.name]
         bare = getattr(hint, "__supertype__", hint)
         required = field.default is missing and field.default_factory is missing
-        found[field.name] = _Part(kind=hint, required=required, plain=bare if bare in (str, bool) else None)
+        blanks: dict[type, Any] = {list: ()} if get_origin(bare) is tuple else {}
+        if get_origin(bare) in (Union, types.UnionType) and type(None) in get_args(bare):
+            blanks = {type(None): None}
+        found[field.name] = _Part(
+            kind=hint,
+            required=required,
+            plain=bare if bare in _FINE else None,
+            is_fine=_FINE.get(bare, bool),
+            blanks=blanks,
+        )
     return found
 
 
