@@ -208,6 +208,20 @@ def test_code_that_no_job_names_goes_when_it_was_not_submitted_for_long(lab: Wor
     assert [path.name for path in (lab.objects / "code").iterdir()] == [Path(known.key).name]
 
 
+def test_code_that_was_submitted_longest_ago_goes_where_all_of_it_takes_too_much(lab: World) -> None:
+    keep = Retention(code_days=3_000, code_gib=3.5 * len(b"code") / (1 << 30))
+    keeping = Keeping(lab.control.store, lab.clock, f"file://{lab.objects}", Settings(keep=keep), {})
+    named, *others = (Code(tree=f"blake3:{letter * 64}") for letter in "abcde")
+    lab.submit(lab.spec("waits", code=named))
+    for code in (named, *others):
+        _stored(lab, code.key)
+        lab.clock.advance(2 * DAY_S)
+    assert keeping.collect(dry_run=True).snapshot_keys == (others[0].key,), "of two the one that no job names"
+    assert (keeping.collect().snapshots, keeping.collect().snapshots) == (1, 0)
+    _stored(lab, others[0].key)
+    assert {*keeping.collect(dry_run=True).snapshot_keys} == {others[1].key}, "what is new goes for no bound"
+
+
 def _stored(world: World, key: str) -> None:
     """Stores something at the lab's own time."""
     path = world.objects / key
@@ -234,7 +248,7 @@ class _Remembering(ForwardingEngine):
 
 
 def test_engines_forget_what_ended_long_ago_but_for_what_lives_or_is_held(lab: World) -> None:
-    keep = Retention(days=7, log_days=30)
+    keep = Retention(days=7, log_days=30, log_gib=2.0)
     job = lab.submit(lab.spec("elastic", replicas=3, replicas_min=1))
     lab.run(job)
     lab.control.steering.resize(job, NewSize(role=RoleName("role-0"), least=1, most=1))
@@ -250,5 +264,6 @@ def test_engines_forget_what_ended_long_ago_but_for_what_lives_or_is_held(lab: W
     assert gone
     assert {call.kept for call in west.noted} == {tuple(sorted(gone))}
     assert {call.ended_before_s for call in west.noted} == {lab.clock.now_s() - 30 * DAY_S}
+    assert {(call.bytes_max, call.spared_s) for call in west.noted} == {(2 << 30, lab.clock.now_s() - DAY_S)}
     west.answers = False
     assert keeping.collect().silent == (WEST,)

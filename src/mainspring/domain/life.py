@@ -16,6 +16,7 @@ from mainspring.domain.errors import IllegalTransition, InvalidSpec
 DAYS_MIN = 7  # What jobs ended of is evidence about nodes for so long.
 DAYS_MAX = 36_500
 JOBS_MAX = 100_000_000
+GIB_MAX = 1e9
 
 
 class JobState(str, Enum):
@@ -135,12 +136,16 @@ class Retention:
         jobs: The most jobs that have ended which are in the store, the newest.
         log_days: Since they ended, what engines have of allocations: what ranks wrote, and how they ended.
         code_days: Since they were last submitted, snapshots of code that no job in the store runs or has run.
+        log_gib: The most that what engines have of ended allocations takes, of each cluster; None for no bound.
+        code_gib: The most that snapshots of code take; None for no bound.
     """
 
     days: int = 90
     jobs: int = 1_000_000
     log_days: int = 90
     code_days: int = 30
+    log_gib: float | None = None
+    code_gib: float | None = None
 
     def __post_init__(self) -> None:
         """Checks the ranges.
@@ -153,6 +158,8 @@ class Retention:
             ("jobs", self.jobs, 0, JOBS_MAX),
             ("log_days", self.log_days, DAYS_MIN, DAYS_MAX),
             ("code_days", self.code_days, DAYS_MIN, DAYS_MAX),
+            ("log_gib", self.log_gib or 0.0, 0, GIB_MAX),
+            ("code_gib", self.code_gib or 0.0, 0, GIB_MAX),
         ):
             if not least <= value <= most:
                 raise InvalidSpec(

@@ -139,8 +139,18 @@ class Engine(Protocol):
 class Forgetting(Protocol):
     """What an engine can do that remembers allocations by itself: let go of those that ended long ago."""
 
-    def forget_ended(self, *, ended_before_s: float, kept: tuple[AllocationId, ...], limit: int) -> int:
+    def forget_ended(
+        self,
+        *,
+        ended_before_s: float,
+        kept: tuple[AllocationId, ...],
+        limit: int,
+        bytes_max: int | None = None,
+        spared_s: float = 0.0,
+    ) -> int:
         """Removes what is left of allocations that ended before a time: what was known of them, and what ranks wrote.
+
+        Where what has ended takes more than a bound, what ended longest ago goes too.
 
         Blocks, and may be repeated. Each is forgotten whole or not at all, and its id is then one that nobody ever
         launched; what a call that was cut short has left of it is no allocation, and goes with the next call. What has
@@ -150,6 +160,8 @@ class Forgetting(Protocol):
             ended_before_s: By the clock of the engine, in seconds since the Unix epoch.
             kept: Allocations that stay, however long ago they ended.
             limit: The most to remove; 0 removes nothing.
+            bytes_max: How much all that has ended may take together, what stays among it; None for no bound.
+            spared_s: What ended after this goes for no bound; by the same clock.
 
         Returns:
             How many there are, before any is removed.

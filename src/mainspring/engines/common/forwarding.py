@@ -33,6 +33,8 @@ class EngineCall:
     reason: str = ""
     ended_before_s: float = 0.0
     kept: tuple[AllocationId, ...] = ()
+    bytes_max: int | None = None
+    spared_s: float = 0.0
 
     @property
     def about(self) -> AllocationId:
@@ -50,7 +52,13 @@ _CALLS: Mapping[str, Callable[[Engine, Any], CallResult]] = {
     "cordon": lambda engine, call: engine.cordon(call.node, owner=call.owner, reason=call.reason),
     "uncordon": lambda engine, call: engine.uncordon(call.node, owner=call.owner),
     "forget_ended": lambda engine, call: (
-        engine.forget_ended(ended_before_s=call.ended_before_s, kept=call.kept, limit=call.limit)
+        engine.forget_ended(
+            ended_before_s=call.ended_before_s,
+            kept=call.kept,
+            limit=call.limit,
+            bytes_max=call.bytes_max,
+            spared_s=call.spared_s,
+        )
         if isinstance(engine, Forgetting)
         else 0
     ),
@@ -114,7 +122,22 @@ class ForwardingEngine(ABC):
         """Takes back our own cordon; see `Engine.uncordon`."""
         self._forward(EngineCall(call="uncordon", node=node, owner=owner))
 
-    def forget_ended(self, *, ended_before_s: float, kept: tuple[AllocationId, ...], limit: int) -> int:
+    def forget_ended(
+        self,
+        *,
+        ended_before_s: float,
+        kept: tuple[AllocationId, ...],
+        limit: int,
+        bytes_max: int | None = None,
+        spared_s: float = 0.0,
+    ) -> int:
         """Removes what is left of old allocations, where the engine can; see `Forgetting.forget_ended`."""
-        call = EngineCall(call="forget_ended", ended_before_s=ended_before_s, kept=kept, limit=limit)
+        call = EngineCall(
+            call="forget_ended",
+            ended_before_s=ended_before_s,
+            kept=kept,
+            limit=limit,
+            bytes_max=bytes_max,
+            spared_s=spared_s,
+        )
         return cast(int, self._forward(call))

@@ -18,6 +18,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -79,6 +80,15 @@ class EndedAt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndedBefore:
+    """Which of what has ended is to go; see `Forgetting.forget_ended`."""
+
+    time_s: float
+    bytes_max: int | None = None
+    spared_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cordon:
     """Who keeps new allocations off a node, and why."""
 
@@ -102,6 +112,7 @@ class Records:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
+        self._sizes: dict[str, int] = {}  # Of what has ended, which grows no more.
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def folder(self, allocation: AllocationId) -> Path:
@@ -128,14 +139,13 @@ class Records:
         draft.rename(folder)
         return True
 
-    def forget_ended(
-        self, *, ended_before_s: float, kept: Collection[AllocationId], limit: int, below: str = ""
-    ) -> int:
+    def forget_ended(self, due: EndedBefore, *, kept: Collection[AllocationId], limit: int, below: str = "") -> int:
         """Removes allocations that ended long ago, and what earlier calls left of some; see `Forgetting.forget_ended`.
 
         One that was stopped before it was launched has ended when its id was taken.
 
         Args:
+            due: Which of them.
             below: The folder in the root that they are in, "" for the root.
 
         Raises:
@@ -143,18 +153,36 @@ class Records:
         """
         place, count = self.root / below, 0
         names = sorted(os.listdir(place)) if place.is_dir() else []
+        beyond = self._beyond(place, names, due) if due.bytes_max is not None else frozenset()
         for name in names:
             if name.startswith(GONE) and limit:
                 shutil.rmtree(place / name, ignore_errors=True)
-            elif name.startswith(".") or name in kept or not self._ended_before(place / name, ended_before_s):
-                continue
-            else:
+            elif name.startswith(".") or name in kept:
+                continue  # Of nobody's concern.
+            elif name in beyond or self._ended_before(place / name, due.time_s):
                 count += 1
                 if count <= limit:
                     with self.locked(f"forget {name}"), suppress(FileNotFoundError):  # Another server may do the same.
                         (place / name).rename(place / f"{GONE}{name}")
                     shutil.rmtree(place / f"{GONE}{name}", ignore_errors=True)
+                    self._sizes.pop(name, None)
         return count
+
+    def _beyond(self, place: Path, names: Collection[str], due: EndedBefore) -> frozenset[str]:
+        """Returns what goes because all that has ended takes too much: what ended longest ago."""
+        ended: list[tuple[float, str]] = []
+        for name in names:
+            with suppress(DamagedData, OSError):
+                if not name.startswith(".") and (told := self.read(EndedAt, place / name / "ended.json")) is not None:
+                    ended.append((told.ended_s, name))
+        taken, found = 0, list[str]()
+        for ended_s, name in sorted(ended, reverse=True):
+            if name not in self._sizes:
+                self._sizes[name] = bytes_below(place / name)
+            taken += self._sizes[name]
+            if taken > (due.bytes_max or 0) and ended_s < due.spared_s:
+                found.append(name)
+        return frozenset(found)
 
     def _ended_before(self, folder: Path, time_s: float) -> bool:
         """Returns whether an allocation surely ended before a time; most are not even read."""
@@ -270,3 +298,14 @@ class Records:
         raise Unavailable(
             attempted, on=str(self.root), got=f"a lock held by another process for {LOCK_WAIT_S:g} s", wanted="the lock"
         )
+
+
+def bytes_below(folder: Path) -> int:
+    """Returns how much the files below a folder take; links count nothing."""
+    total = 0
+    for place, _, files in os.walk(folder):
+        for file in files:
+            with suppress(OSError):  # It has gone since the folder was read.
+                status = os.lstat(os.path.join(place, file))
+                total += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return total

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import inf
 from typing import Any, final
 
 import sqlalchemy as sa
@@ -56,6 +57,8 @@ TOLD_MAX = 100_000  # Jobs that a dry run counts.
 SNAPSHOTS_AT_ONCE = 100  # Removed of one listing, within a few seconds of it.
 SHOWN_MAX = 1_000  # Snapshots that a dry run names.
 _DAY_S = 86_400.0
+_SPARED_S = _DAY_S  # What is younger goes for no bound of bytes: people are looking at it.
+_GIB = 1 << 30
 FORGOTTEN_AT_ONCE = 50  # Allocations of one cluster; each may have gigabytes of output.
 _FILES_S = 3_600.0  # Between two looks at all snapshots of code, and at all that engines remember.
 _READ_AT_ONCE = 25  # Jobs whose lives are read at one instant, or removed in one transaction: some milliseconds.
@@ -251,14 +254,17 @@ class Keeping:
         Args:
             limit: The most of each cluster; 0 to count them alone.
         """
-        before_s = now_s - self._keep.log_days * _DAY_S
+        before_s, spared_s = now_s - self._keep.log_days * _DAY_S, now_s - _SPARED_S
+        bytes_max = None if self._keep.log_gib is None else int(self._keep.log_gib * _GIB)
         with self._store.read() as connection:
-            kept = old_but_wanted(connection, before_s=before_s)
+            kept = old_but_wanted(connection, before_s=before_s if bytes_max is None else spared_s)
         done, left, silent = 0, 0, list[ClusterName]()
         for name, engine in self._engines.items():
             if isinstance(engine, Forgetting):
                 try:
-                    count = engine.forget_ended(ended_before_s=before_s, kept=kept, limit=limit)
+                    count = engine.forget_ended(
+                        ended_before_s=before_s, kept=kept, limit=limit, bytes_max=bytes_max, spared_s=spared_s
+                    )
                 except MainspringError:  # A cluster that is away, or of a release that cannot do this.
                     silent.append(name)
                 else:
@@ -266,7 +272,13 @@ class Keeping:
         return _Forgotten(allocations=done, left=left, silent=tuple(silent))
 
     def _old_snapshots(self, now_s: float) -> Sequence[CodeSnapshot]:
-        return old_snapshots(_open(self._objects_url), before_s=now_s - self._keep.code_days * _DAY_S)
+        keep = self._keep
+        return old_snapshots(
+            _open(self._objects_url),
+            before_s=now_s - keep.code_days * _DAY_S,
+            bytes_max=inf if keep.code_gib is None else keep.code_gib * _GIB,
+            spared_s=now_s - _SPARED_S,
+        )
 
     def _told(self, now_s: float) -> Sweep:
         """Returns what is to go."""
