@@ -1,13 +1,14 @@
 """Submitting jobs over HTTP, durably: ours one by one and in batches, slurmrestd, and sbatch.
 
-Run as `python -m benchmarks.control_submit [--quick]`. 16 clients on kept connections submit jobs of distinct specs and
-keys to a server on this machine, whose store is SQLite with synchronous=FULL; jobs wait, since their team may hold no
-chips. `single_per_s`: answers a second over the whole time, `p99_ms` of them; `batch_per_s`: jobs a second in batches
-of 10,000 different ones from one client. After each, the server is killed by SIGKILL and started anew, and every job
-that was answered must be there. Beside it, in turn: 16 processes at a time that call `sbatch` (`sbatch_per_s`), and 16
-clients on kept connections to slurmrestd (`slurmrestd_per_s`, None where it is not installed), on a real Slurm here
-whose jobs are held. `sbatch_ratio` is ours over the faster of these. Medians of 3 rounds. `loop_s` is the time of
-6,000,000 turns of `total += i * i % 7`, by which bounds scale (0.20 s is the reference).
+Run as `python -m benchmarks.control_submit [--quick] [--store postgresql]`. 16 clients on kept connections submit jobs
+of distinct specs and keys to a server on this machine, whose store is SQLite with synchronous=FULL, or PostgreSQL with
+fsync and synchronous_commit on; jobs wait, since their team may hold no chips. `single_per_s`: answers a second over
+the whole time, `p99_ms` of them; `batch_per_s`: jobs a second in batches of 10,000 different ones from one client.
+After each, the server is killed by SIGKILL and started anew, and every job that was answered must be there. Beside it,
+in turn: 16 processes at a time that call `sbatch` (`sbatch_per_s`), and 16 clients on kept connections to slurmrestd
+(`slurmrestd_per_s`, None where it is not installed), on a real Slurm here whose jobs are held. `sbatch_ratio` is ours
+over the faster of these. Medians of 3 rounds. `loop_s` is the time of 6,000,000 turns of `total += i * i % 7`, by which
+bounds scale (0.20 s is the reference).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -38,6 +40,7 @@ from mainspring.domain.answers import BATCH_MAX, Submit, SubmitBatch, SubmittedB
 from mainspring.domain.codec import decode, encode
 from mainspring.domain.ids import TeamName
 from mainspring.domain.team import WaitingLimits
+from mainspring.testing.postgres import PostgresServer
 from mainspring.testing.slurm import SlurmNodes, SlurmServer
 
 CLIENTS = 16
@@ -46,6 +49,7 @@ ROUNDS = 3
 SINGLE_S = 60.0
 PEER_S = 15.0
 QUICK_S = 5.0
+SAFE = {"fsync": "on", "synchronous_commit": "on", "max_wal_size": "4GB"}
 BATCHES = 3
 TEAM = TeamName("waiting")
 SCRIPT = "#!/bin/sh\ntrue\n"
@@ -105,11 +109,10 @@ def pattern() -> bytes:
     return encode(Submit(spec=spec, key="NAME")).replace(b'"name":"name"', b'"name":"NAME"')
 
 
-def ours(folder: Path, seconds: float) -> dict[str, float]:
+def ours(folder: Path, seconds: float, database: str) -> dict[str, float]:
     lab = Lab(folder / "home")
-    lab.home.write_config(
-        replace(lab.home.config(), limits=WaitingLimits(person_jobs=ACTIVE_MAX, team_jobs=ACTIVE_MAX))
-    )
+    limits = WaitingLimits(person_jobs=ACTIVE_MAX, team_jobs=ACTIVE_MAX)
+    lab.home.write_config(replace(lab.home.config(), limits=limits, database=database))
     record = lab.up(port=0)
     try:
         lab.set_team(TEAM, chips_max=0.0)
@@ -248,6 +251,7 @@ def peers(folder: Path, seconds: float) -> dict[str, float | None]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help=f"one round of {QUICK_S:g} s each")
+    parser.add_argument("--store", choices=("sqlite", "postgresql"), default="sqlite", help="where jobs are kept")
     parser.add_argument("--ours", action="store_true", help="leave out the peers")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
@@ -256,7 +260,9 @@ def main() -> None:
     for _ in range(rounds):
         folder = Path(tempfile.mkdtemp(prefix="control-submit-"))
         try:
-            figures: dict[str, float | None] = {"loop_s": loop_s(), **ours(folder, single_s)}
+            with PostgresServer(**SAFE) if given.store == "postgresql" else nullcontext() as database:
+                url = database.new_database() if database is not None else ""
+                figures: dict[str, float | None] = {"loop_s": loop_s(), **ours(folder, single_s, url)}
             figures |= {} if given.ours else peers(folder, peer_s)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
