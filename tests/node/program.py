@@ -52,7 +52,7 @@ class Meeting:
         self.others: list[socket.socket] = []
         if apart:
             return
-        note = folder / f"{session.generation}"
+        note = folder / f"{session.attempt}-{session.generation}"  # Another has generations of these numbers.
         if self.leads:
             server = socket.create_server(("127.0.0.1", 0))
             note.with_suffix(".new").write_text(str(server.getsockname()[1]))

@@ -124,6 +124,7 @@ class BeyondLaws:
 
     def _check_done(self, connection: sa.Connection) -> None:
         """Checks that no job is done again that had succeeded, unless an operator said so."""
+        given_up = _jobs(connection, _GIVEN_UP)
         for row in connection.execute(_ATTEMPTS.where(attempts.c.job_id.in_(sorted(self._done)))):
             key = (JobId(row.job_id), row.number)
             on = [
@@ -131,7 +132,7 @@ class BeyondLaws:
                 for name, cluster in self._clusters.items()
                 if any(order.job_id == row.job_id for order in cluster.orders.values())
             ]
-            if any(self._failover.is_given_up(name) for name in on):
+            if row.job_id in given_up or any(self._failover.is_given_up(name) for name in on):
                 self._attempts.setdefault(key, AttemptId(row.id))
             assert key in self._attempts, f"{row.job_id} had succeeded, and starts again as {row.id}"
 
