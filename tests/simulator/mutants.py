@@ -182,6 +182,7 @@ MUTANTS = (
         "control/store/restores/held.py",
         "if not one.over or one.job in jobs}",
         "if not one.over}",
+        10_006,
     ),
     # ------------------------------------------------------------ peers of two releases
     Mutant(
@@ -299,7 +300,7 @@ MUTANTS = (
         "control/state/active_state.py",
         "self._live(attempt, going, stopping=True) if going else None",
         "None",
-        10_006,
+        10_063,
     ),
     Mutant(
         "an allocation is held a second longer than its books say",

@@ -156,7 +156,7 @@ def draw_submit(dice: SeededDice, number: int, before: list[JobId], limits: Mapp
         team=list(limits)[pick(dice, len(limits))],
         # Who comes later is often in a hurry: plans have to evict.
         tier=Tier.CRITICAL if number > _LEISURELY and chance(dice, 0.5) else list(Tier)[pick(dice, len(Tier))],
-        roles=_draw_roles(dice, min(limits.values())) if count == 1 else (_role(_LITTLE),),
+        roles=_draw_roles(dice, min(limits.values())) if count == 1 else (role(_LITTLE),),
         after=(before[pick(dice, len(before))],) if before and chance(dice, 0.2) else (),
         duration_s=float(pick(dice, 60)),
         attempts_max=1 + pick(dice, 4),
@@ -171,12 +171,13 @@ def _draw_roles(dice: SeededDice, most: float) -> tuple[Role, ...]:
     chips = (0.5, 1.0, 2.0)[pick(dice, 3)]
     if (replicas + spares + 1) * chips > most:
         chips = _LITTLE
-    roles = [_role(chips, replicas=replicas, replicas_min=least, spares=spares)]
+    roles = [role(chips, replicas=replicas, replicas_min=least, spares=spares)]
     if chance(dice, 0.3):
-        roles.append(_role(chips, name="helper"))
+        roles.append(role(chips, name="helper"))
     return tuple(roles)
 
 
-def _role(chips: float, *, name: str = MAIN, replicas: int = 1, replicas_min: int = 1, spares: int = 0) -> Role:
+def role(chips: float, *, name: str = MAIN, replicas: int = 1, replicas_min: int = 1, spares: int = 0) -> Role:
+    """Returns a role of one option."""
     option = Option(chip=CHIP, replicas=replicas, replicas_min=replicas_min, chips=chips)
     return Role(name=RoleName(name), command=(name,), options=(option,), spares=spares)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import final
 
 from mainspring.control import Control
 from mainspring.control.service.steering.pausing import Pauses
-from mainspring.domain.answers import HoldView, JobView, NewHold, NewPriority, NewSize, QueuePlace
+from mainspring.domain.answers import HoldView, JobView, NewHold, NewPriority, NewSize, QueuePlace, Submit
 from mainspring.domain.errors import Conflict, MainspringError
 from mainspring.domain.ids import JobId, RoleName, TeamName
-from mainspring.domain.job import MAIN, Option, Tier
+from mainspring.domain.job import MAIN, JobSpec, Option, Tier
 from mainspring.domain.life import JobState
 from mainspring.simulator.nodes.agenda import chance, pick
+from mainspring.simulator.proof.draws import role
 from mainspring.testing import SeededDice
 
 _BREATHING, _BREATHES = 0.1, 0.4  # Of all worlds, those where jobs shrink and grow; and how often, each step.
@@ -93,22 +94,43 @@ class People:
 
     def __init__(self, seed: int, limits: Mapping[TeamName, float]) -> None:
         self.limits = limits
-        self._dice = SeededDice(seed, "sizes")
+        self._dice = SeededDice(seed, "resizes")
         self._breathes = _BREATHES if chance(self._dice, _BREATHING) else 0.0
 
-    def breathe(self, control: Control, jobs: Callable[[], Sequence[JobId]]) -> str:
-        """Has some elastic job that runs do with its least, or have its most; returns what was said, "" for nothing.
+    def breathe(self) -> bool:
+        """Returns whether they want the size of some job changed now."""
+        return chance(self._dice, self._breathes)
+
+    def elastic(self, number: int) -> Submit | None:
+        """Returns a job that can change its size node by node, at times.
+
+        Args:
+            number: How many jobs there were before.
+        """
+        if chance(self._dice, 0.5):
+            return None
+        spec = JobSpec(
+            name=f"job-{number}",
+            team=list(self.limits)[pick(self._dice, len(self.limits))],
+            tier=list(Tier)[pick(self._dice, len(Tier))],
+            roles=(role(1.0, replicas=2 + pick(self._dice, 2), replicas_min=1),),
+            duration_s=float(20 + pick(self._dice, 60)),
+        )
+        return Submit(spec=spec, key=f"key-{number}")
+
+    def resize(self, control: Control, jobs: Sequence[JobId]) -> str:
+        """Has some elastic job that runs do with its least, or have its most; returns what was said, in words.
 
         What it lets go of ends while it goes on.
 
         Args:
             control: Any that lives.
-            jobs: Returns those that have not ended.
+            jobs: Those that have not ended.
         """
-        return _breathe(control, self._dice, jobs()) if chance(self._dice, self._breathes) else ""
+        return _resize(control, self._dice, jobs)
 
 
-def _breathe(control: Control, dice: SeededDice, jobs: Sequence[JobId]) -> str:
+def _resize(control: Control, dice: SeededDice, jobs: Sequence[JobId]) -> str:
     try:
         views = [view for view in map(control.job, jobs) if view.state is JobState.RUNNING]
         elastic = [(view.id, option) for view in views if _is_elastic(option := view.spec.roles[0].options[0])]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import final
 
 from mainspring.control import AgentAccess, Control, Settings, Step, Store, open_store
-from mainspring.domain.answers import HeldOnes
+from mainspring.domain.answers import HeldOnes, Submit
 from mainspring.domain.errors import Conflict, IllegalTransition, MainspringError, Unavailable
 from mainspring.domain.ids import ClusterName, JobId, NodeName
 from mainspring.domain.job import LAB
@@ -327,8 +327,10 @@ class World:
             self._cancel()
         if chance(luck, rates.steer):
             self._say(steer(self._reached(), luck, self._live(), list(self._people.limits)))
-        if said := self._people.breathe(self._servers.first.control, self._live):
-            self._say(said)
+        if self._people.breathe():
+            if (submit := self._people.elastic(len(self._jobs) + self._past.forgotten)) is not None:
+                self._submit(submit)
+            self._say(self._people.resize(self._servers.first.control, self._live()))
         if chance(luck, rates.crash):
             self._crash()
         if self._servers.stale and chance(luck, 0.3):
@@ -430,8 +432,9 @@ class World:
         if past.settles():
             self._settle_held()
 
-    def _submit(self) -> None:
-        submit = draw_submit(self._luck, len(self._jobs) + self._past.forgotten, self._jobs, self._people.limits)
+    def _submit(self, submit: Submit | None = None) -> None:
+        number = len(self._jobs) + self._past.forgotten
+        submit = submit or draw_submit(self._luck, number, self._jobs, self._people.limits)
         spec, count = submit.spec, submit.count
         control = self._servers.reached()
         if len(control.fleet.seen()) < len(self._clusters):
