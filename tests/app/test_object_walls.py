@@ -391,11 +391,19 @@ def test_a_job_reads_the_views_that_it_names_and_nothing_else(
 # ---------------------------------------------------------------- renewal
 
 
+@pytest.fixture
+def _a_view(owner: ObjectStore) -> Iterator[None]:
+    """Something where views are, which is none: whoever lists them meanwhile would not read it."""
+    owner.put("views/a.json", b"a view")
+    yield
+    owner.delete("views/a.json")
+
+
+@pytest.mark.usefixtures("_a_view")
 @pytest.mark.slow
 def test_a_rank_goes_on_reading_a_view_when_the_credentials_it_began_with_end(
-    gateway: Server, owner: ObjectStore, make_rig: Callable[..., Rig]
+    gateway: Server, make_rig: Callable[..., Rig]
 ) -> None:
-    owner.put("views/a.json", b"a view")
     sessions = _sessions(gateway)
 
     def given(access: Access) -> wire.StoreCredentials:
