@@ -17,6 +17,7 @@ from mainspring.control.state.history import usage
 from mainspring.control.store.schema import allocations, array_ends, attempts, events, jobs, plans, tokens, whys
 from mainspring.domain.answers import JobHistory, NewHold, NewSize, Submit, Sweep
 from mainspring.domain.errors import MainspringError, NotFound, Unavailable
+from mainspring.domain.fleet import EndedBefore
 from mainspring.domain.ids import ClusterName, JobId, RoleName, TeamName
 from mainspring.domain.job import LAB, Code
 from mainspring.domain.life import JobState, Retention
@@ -235,15 +236,16 @@ class _Remembering(ForwardingEngine):
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.left, self.answers = engine, 3, True
-        self.noted: list[EngineCall] = []
+        self.noted: list[EndedBefore] = []
 
     def _forward(self, call: EngineCall) -> CallResult:
         if call.call != "forget_ended":
             return perform(self.engine, call)
         if not self.answers:
             raise Unavailable("forget allocations")
-        self.noted.append(call)
-        before, self.left = self.left, max(0, self.left - call.limit)
+        assert call.due is not None
+        self.noted.append(call.due)
+        before, self.left = self.left, max(0, self.left - call.due.limit)
         return before
 
 
@@ -263,7 +265,7 @@ def test_engines_forget_what_ended_long_ago_but_for_what_lives_or_is_held(lab: W
         gone = connection.execute(sa.select(allocations.c.id).where(allocations.c.state == "gone")).scalars().all()
     assert gone
     assert {call.kept for call in west.noted} == {tuple(sorted(gone))}
-    assert {call.ended_before_s for call in west.noted} == {lab.clock.now_s() - 30 * DAY_S}
+    assert {call.time_s for call in west.noted} == {lab.clock.now_s() - 30 * DAY_S}
     assert {(call.bytes_max, call.spared_s) for call in west.noted} == {(2 << 30, lab.clock.now_s() - DAY_S)}
     west.answers = False
     assert keeping.collect().silent == (WEST,)

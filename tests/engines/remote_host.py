@@ -46,7 +46,8 @@ class Mean(Troubled):
             case _:
                 pass
         if call.call == "forget_ended":
-            return len(call.kept) + round(call.ended_before_s) + call.limit
+            assert call.due is not None
+            return len(call.due.kept) + round(call.due.time_s) + call.due.limit
         return super()._forward(call)
 
 

@@ -9,7 +9,7 @@ from typing import final
 import pytest
 
 from mainspring.domain.errors import InvalidMessage
-from mainspring.domain.fleet import AllocationPhase
+from mainspring.domain.fleet import AllocationPhase, EndedBefore
 from mainspring.domain.ids import AllocationId, NodeName
 from mainspring.domain.ports import Engine, Forgetting
 from mainspring.engines.common.forwarding import CALLS, CallResult, EngineCall, ForwardingEngine, perform
@@ -58,7 +58,7 @@ def test_every_call_arrives_as_it_was_made_and_its_answer_comes_back() -> None:
     assert engine.inventory() == inner.inventory()
     engine.stop(NAME, grace_s=0.0)
     assert engine.observe()[0].phase is AllocationPhase.ENDED
-    assert engine.forget_ended(ended_before_s=clock.now_s(), kept=(), limit=9) == 0, "of an engine that cannot"
+    assert engine.forget_ended(EndedBefore(time_s=clock.now_s(), kept=(), limit=9)) == 0, "of an engine that cannot"
     assert {call.call for call in engine.noted} == set(CALLS)
     assert [call.about for call in engine.noted if call.call in ("launch", "stop", "logs")] == [NAME] * 3
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.domain.errors import NotFound
+from mainspring.domain.fleet import EndedBefore
 from mainspring.domain.ids import AllocationId, NodeName
 from mainspring.engines.common.records import Claim, Ended, Records
 from mainspring.engines.local.engine import LocalEngine
@@ -39,11 +40,11 @@ def test_allocations_that_ended_long_ago_are_forgotten_with_their_output(
     machine: Machine, forgetful: LocalEngine
 ) -> None:
     before_s, kept = machine.clock.now_s() - 10 * DAY_S, (AllocationId("kept"),)
-    assert forgetful.forget_ended(ended_before_s=before_s, kept=kept, limit=0) == 3
-    assert forgetful.forget_ended(ended_before_s=before_s, kept=kept, limit=2) == 3
+    assert forgetful.forget_ended(EndedBefore(time_s=before_s, kept=kept, limit=0)) == 3
+    assert forgetful.forget_ended(EndedBefore(time_s=before_s, kept=kept, limit=2)) == 3
     stays = {NAME, "kept", "last", "late", "of-others", "unheard"}
     assert {path.name for path in machine.root.iterdir() if not path.name.startswith(".")} >= stays - {"last"}
-    assert forgetful.forget_ended(ended_before_s=before_s, kept=kept, limit=2) == 1
+    assert forgetful.forget_ended(EndedBefore(time_s=before_s, kept=kept, limit=2)) == 1
     assert {path.name for path in machine.root.iterdir() if path.name != ".lock"} == stays - {"last"}
     assert forgetful.logs(AllocationId("kept"), rank=0, since=0, limit=9).data == b"words"
     with pytest.raises(NotFound):
@@ -60,9 +61,9 @@ def test_allocation_whose_removal_was_cut_short_is_none_and_goes_with_the_next(
     (machine.root / "last").rename(machine.root / ".gone-last")
     (machine.root / ".gone-last" / "ended.json").unlink()
     assert "last" not in {one.allocation for one in forgetful.observe()}
-    assert forgetful.forget_ended(ended_before_s=0.0, kept=(), limit=0) == 0
+    assert forgetful.forget_ended(EndedBefore(time_s=0.0, kept=(), limit=0)) == 0
     assert (machine.root / ".gone-last").exists()
-    assert forgetful.forget_ended(ended_before_s=0.0, kept=(), limit=1) == 0
+    assert forgetful.forget_ended(EndedBefore(time_s=0.0, kept=(), limit=1)) == 0
     assert not (machine.root / ".gone-last").exists()
     assert (outside / "data").read_text() == "a lab's"
 
@@ -79,7 +80,7 @@ def test_what_ended_longest_ago_goes_where_all_takes_too_much_but_for_what_is_yo
 
     def forget(bytes_max: int | None, *, limit: int = 9) -> int:
         return forgetful.forget_ended(
-            ended_before_s=now_s - 15 * DAY_S, kept=kept, limit=limit, bytes_max=bytes_max, spared_s=now_s - DAY_S
+            EndedBefore(time_s=now_s - 15 * DAY_S, kept=kept, limit=limit, bytes_max=bytes_max, spared_s=now_s - DAY_S)
         )
 
     assert (forget(None, limit=0), forget(10_000, limit=0)) == (1, 1), "what was never launched, weeks ago"

@@ -20,7 +20,7 @@ from mainspring.domain import errors
 from mainspring.domain.answers import Problem, error_of, problem_of
 from mainspring.domain.codec import decode, encode
 from mainspring.domain.errors import Conflict, MainspringError, NotFound, Unavailable
-from mainspring.domain.fleet import AllocationPhase
+from mainspring.domain.fleet import AllocationPhase, EndedBefore
 from mainspring.domain.ids import AllocationId, ClusterName, NodeName
 from mainspring.domain.ports import Clock
 from mainspring.domain.release import RELEASE
@@ -97,7 +97,7 @@ def test_all_calls_come_back_as_the_engine_there_answered(far: Make) -> None:
     engine.uncordon(NODE, owner="ada")
     engine.stop(ONE, grace_s=0.5)
     assert engine.observe()[0].phase is AllocationPhase.STOPPING
-    assert engine.forget_ended(ended_before_s=1_000.0, kept=(ONE, ONE), limit=30) == 1_032
+    assert engine.forget_ended(EndedBefore(time_s=1_000.0, kept=(ONE, ONE), limit=30)) == 1_032
 
 
 @pytest.mark.slow

@@ -367,3 +367,22 @@ class Replica:
     name: str
     cluster: ClusterName
     size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedBefore:
+    """Which of the allocations that have ended are to be forgotten; times are by the clock of the engine.
+
+    Args:
+        time_s: Those that ended before this, in seconds since the Unix epoch.
+        kept: Allocations that stay, however long ago they ended.
+        limit: The most to remove; 0 removes nothing.
+        bytes_max: How much all that has ended may take together, what stays among it; None for no bound.
+        spared_s: What ended after this goes for no bound.
+    """
+
+    time_s: float
+    kept: tuple[AllocationId, ...] = ()
+    limit: int = 0
+    bytes_max: int | None = None
+    spared_s: float = 0.0

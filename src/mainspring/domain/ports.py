@@ -10,7 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder, LogChunk
+    from mainspring.domain.fleet import AllocationSeen, EndedBefore, Inventory, LaunchOrder, LogChunk
     from mainspring.domain.ids import AllocationId, NodeName
 
 
@@ -139,15 +139,7 @@ class Engine(Protocol):
 class Forgetting(Protocol):
     """What an engine can do that remembers allocations by itself: let go of those that ended long ago."""
 
-    def forget_ended(
-        self,
-        *,
-        ended_before_s: float,
-        kept: tuple[AllocationId, ...],
-        limit: int,
-        bytes_max: int | None = None,
-        spared_s: float = 0.0,
-    ) -> int:
+    def forget_ended(self, due: EndedBefore) -> int:
         """Removes what is left of allocations that ended before a time: what was known of them, and what ranks wrote.
 
         Where what has ended takes more than a bound, what ended longest ago goes too.
@@ -157,11 +149,7 @@ class Forgetting(Protocol):
         not ended, or is not known to have, is never touched.
 
         Args:
-            ended_before_s: By the clock of the engine, in seconds since the Unix epoch.
-            kept: Allocations that stay, however long ago they ended.
-            limit: The most to remove; 0 removes nothing.
-            bytes_max: How much all that has ended may take together, what stays among it; None for no bound.
-            spared_s: What ended after this goes for no bound; by the same clock.
+            due: Which of them.
 
         Returns:
             How many there are, before any is removed.

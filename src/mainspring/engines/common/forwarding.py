@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from mainspring.domain.codec import message
 from mainspring.domain.errors import InvalidMessage
-from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder, LogChunk
+from mainspring.domain.fleet import AllocationSeen, EndedBefore, Inventory, LaunchOrder, LogChunk
 from mainspring.domain.ids import AllocationId, NodeName
 from mainspring.domain.ports import Engine, Forgetting
 
@@ -31,10 +31,7 @@ class EngineCall:
     node: NodeName = _NO_NODE
     owner: str = ""
     reason: str = ""
-    ended_before_s: float = 0.0
-    kept: tuple[AllocationId, ...] = ()
-    bytes_max: int | None = None
-    spared_s: float = 0.0
+    due: EndedBefore | None = None
 
     @property
     def about(self) -> AllocationId:
@@ -51,17 +48,7 @@ _CALLS: Mapping[str, Callable[[Engine, Any], CallResult]] = {
     "attestation": lambda engine, call: engine.attestation(call.allocation),
     "cordon": lambda engine, call: engine.cordon(call.node, owner=call.owner, reason=call.reason),
     "uncordon": lambda engine, call: engine.uncordon(call.node, owner=call.owner),
-    "forget_ended": lambda engine, call: (
-        engine.forget_ended(
-            ended_before_s=call.ended_before_s,
-            kept=call.kept,
-            limit=call.limit,
-            bytes_max=call.bytes_max,
-            spared_s=call.spared_s,
-        )
-        if isinstance(engine, Forgetting)
-        else 0
-    ),
+    "forget_ended": lambda engine, call: engine.forget_ended(call.due) if isinstance(engine, Forgetting) else 0,
 }
 CALLS = tuple(_CALLS)
 
@@ -122,22 +109,6 @@ class ForwardingEngine(ABC):
         """Takes back our own cordon; see `Engine.uncordon`."""
         self._forward(EngineCall(call="uncordon", node=node, owner=owner))
 
-    def forget_ended(
-        self,
-        *,
-        ended_before_s: float,
-        kept: tuple[AllocationId, ...],
-        limit: int,
-        bytes_max: int | None = None,
-        spared_s: float = 0.0,
-    ) -> int:
+    def forget_ended(self, due: EndedBefore) -> int:
         """Removes what is left of old allocations, where the engine can; see `Forgetting.forget_ended`."""
-        call = EngineCall(
-            call="forget_ended",
-            ended_before_s=ended_before_s,
-            kept=kept,
-            limit=limit,
-            bytes_max=bytes_max,
-            spared_s=spared_s,
-        )
-        return cast(int, self._forward(call))
+        return cast(int, self._forward(EngineCall(call="forget_ended", due=due)))

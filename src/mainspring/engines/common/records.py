@@ -28,6 +28,7 @@ from typing import TypeVar
 
 from mainspring.domain.codec import decode, encode
 from mainspring.domain.errors import Conflict, DamagedData, InvalidMessage, NotFound, StorageFull, Unavailable
+from mainspring.domain.fleet import EndedBefore
 from mainspring.domain.ids import NO_JOB, AllocationId, JobId, NodeName, checked_name
 from mainspring.engines.common.processes import Process
 
@@ -77,15 +78,6 @@ class EndedAt:
     """When an allocation ended: what there is in common of how engines write that down."""
 
     ended_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndedBefore:
-    """Which of what has ended is to go; see `Forgetting.forget_ended`."""
-
-    time_s: float
-    bytes_max: int | None = None
-    spared_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +131,7 @@ class Records:
         draft.rename(folder)
         return True
 
-    def forget_ended(self, due: EndedBefore, *, kept: Collection[AllocationId], limit: int, below: str = "") -> int:
+    def forget_ended(self, due: EndedBefore, *, below: str = "") -> int:
         """Removes allocations that ended long ago, and what earlier calls left of some; see `Forgetting.forget_ended`.
 
         One that was stopped before it was launched has ended when its id was taken.
@@ -151,17 +143,17 @@ class Records:
         Raises:
             Unavailable: See `locked`.
         """
-        place, count = self.root / below, 0
+        place, kept, count = self.root / below, frozenset(due.kept), 0
         names = sorted(os.listdir(place)) if place.is_dir() else []
         beyond = self._beyond(place, names, due) if due.bytes_max is not None else frozenset()
         for name in names:
-            if name.startswith(GONE) and limit:
+            if name.startswith(GONE) and due.limit:
                 shutil.rmtree(place / name, ignore_errors=True)
             elif name.startswith(".") or name in kept:
                 continue  # Of nobody's concern.
             elif name in beyond or self._ended_before(place / name, due.time_s):
                 count += 1
-                if count <= limit:
+                if count <= due.limit:
                     with self.locked(f"forget {name}"), suppress(FileNotFoundError):  # Another server may do the same.
                         (place / name).rename(place / f"{GONE}{name}")
                     shutil.rmtree(place / f"{GONE}{name}", ignore_errors=True)

@@ -23,6 +23,7 @@ from mainspring.domain.fleet import (
     AgentOrder,
     AllocationPhase,
     AllocationSeen,
+    EndedBefore,
     Inventory,
     LaunchOrder,
     LogChunk,
@@ -33,7 +34,7 @@ from mainspring.domain.ids import AllocationId, NodeName
 from mainspring.domain.ports import Clock
 from mainspring.engines.common.kind import JobUsers
 from mainspring.engines.common.processes import Process, alive, ask_to_end, identify, kill_all
-from mainspring.engines.common.records import ATTESTATION, Claim, Ended, EndedBefore, Launched, Records, StopAsked
+from mainspring.engines.common.records import ATTESTATION, Claim, Ended, Launched, Records, StopAsked
 from mainspring.engines.common.users import remove_of
 from mainspring.engines.common.work_folder import read_rank, tidy
 from mainspring.engines.local.config import LocalCluster
@@ -185,29 +186,16 @@ class LocalEngine:
         found = sorted(self._records.folder(allocation).glob(f"node-*/rank-{rank}.log"))
         return read_rank(found[0] if found else None, allocation, rank=rank, since=since, limit=limit)
 
-    def forget_ended(
-        self,
-        *,
-        ended_before_s: float,
-        kept: tuple[AllocationId, ...],
-        limit: int,
-        bytes_max: int | None = None,
-        spared_s: float = 0.0,
-    ) -> int:
+    def forget_ended(self, due: EndedBefore) -> int:
         """Removes folders of allocations that ended before a time; see `Forgetting.forget_ended`.
 
         Args:
-            ended_before_s: By this machine's clock.
-            kept: Allocations that stay.
-            limit: The most to remove.
-            bytes_max: How much all that has ended may take together, None for no bound.
-            spared_s: What ended after this goes for no bound.
+            due: Which of them; by this machine's clock.
 
         Raises:
             Unavailable: The folder cannot be used.
         """
-        due = EndedBefore(time_s=ended_before_s, bytes_max=bytes_max, spared_s=spared_s)
-        return self._records.forget_ended(due, kept=frozenset(kept), limit=limit)
+        return self._records.forget_ended(due)
 
     def attestation(self, allocation: AllocationId) -> str:
         """Returns what came with an allocation's order; see `Engine.attestation`.

@@ -13,12 +13,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mainspring.domain.errors import Conflict, Unavailable
-from mainspring.domain.fleet import AllocationSeen, Inventory, LaunchOrder, LogChunk, NodeCondition
+from mainspring.domain.fleet import AllocationSeen, EndedBefore, Inventory, LaunchOrder, LogChunk, NodeCondition
 from mainspring.domain.ids import AllocationId, NodeName
 from mainspring.domain.ports import Clock
 from mainspring.engines.common.hostlist import compress_hosts
 from mainspring.engines.common.kind import JobUsers
-from mainspring.engines.common.records import ATTESTATION, Claim, EndedBefore
+from mainspring.engines.common.records import ATTESTATION, Claim
 from mainspring.engines.common.work_folder import read_rank
 from mainspring.engines.slurm.cluster.commands import Commands, Refused
 from mainspring.engines.slurm.cluster.config import SlurmCluster
@@ -205,30 +205,17 @@ class SlurmEngine:
         with _as_unavailable("read a log", self._cluster.shared):
             return read_rank(self._folder.place(allocation).log(rank), allocation, rank=rank, since=since, limit=limit)
 
-    def forget_ended(
-        self,
-        *,
-        ended_before_s: float,
-        kept: tuple[AllocationId, ...],
-        limit: int,
-        bytes_max: int | None = None,
-        spared_s: float = 0.0,
-    ) -> int:
+    def forget_ended(self, due: EndedBefore) -> int:
         """Removes folders of allocations that ended before a time, and over an hour ago; see `Forgetting.forget_ended`.
 
         Args:
-            ended_before_s: By this machine's clock.
-            kept: Allocations that stay.
-            limit: The most to remove.
-            bytes_max: How much all that has ended may take together, None for no bound.
-            spared_s: What ended after this goes for no bound.
+            due: Which of them; by this machine's clock.
 
         Raises:
             Unavailable: The folder cannot be used.
         """
         with _as_unavailable("forget allocations", self._cluster.shared):
-            due = EndedBefore(time_s=ended_before_s, bytes_max=bytes_max, spared_s=spared_s)
-            return self._folder.forget_ended(due, kept=kept, limit=limit)
+            return self._folder.forget_ended(due)
 
     def attestation(self, allocation: AllocationId) -> str:
         """Returns what came with an allocation's order; see `Engine.attestation`.

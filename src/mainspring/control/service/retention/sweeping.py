@@ -45,6 +45,7 @@ from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
 from mainspring.domain.answers import JobHistory, PastFleet, Sweep
 from mainspring.domain.errors import Conflict, MainspringError, NotFound
+from mainspring.domain.fleet import EndedBefore
 from mainspring.domain.ids import ClusterName, JobId
 from mainspring.domain.job import LAB
 from mainspring.domain.life import DAYS_MIN
@@ -258,13 +259,12 @@ class Keeping:
         bytes_max = None if self._keep.log_gib is None else int(self._keep.log_gib * _GIB)
         with self._store.read() as connection:
             kept = old_but_wanted(connection, before_s=before_s if bytes_max is None else spared_s)
+        due = EndedBefore(time_s=before_s, kept=kept, limit=limit, bytes_max=bytes_max, spared_s=spared_s)
         done, left, silent = 0, 0, list[ClusterName]()
         for name, engine in self._engines.items():
             if isinstance(engine, Forgetting):
                 try:
-                    count = engine.forget_ended(
-                        ended_before_s=before_s, kept=kept, limit=limit, bytes_max=bytes_max, spared_s=spared_s
-                    )
+                    count = engine.forget_ended(due)
                 except MainspringError:  # A cluster that is away, or of a release that cannot do this.
                     silent.append(name)
                 else:

@@ -30,9 +30,9 @@ from pathlib import Path
 
 from mainspring.domain.codec import decode
 from mainspring.domain.errors import InvalidInput, InvalidMessage
-from mainspring.domain.fleet import AgentExit
+from mainspring.domain.fleet import AgentExit, EndedBefore
 from mainspring.domain.ids import AllocationId, NodeName, checked_name
-from mainspring.engines.common.records import ATTESTATION, Claim, EndedBefore, Records
+from mainspring.engines.common.records import ATTESTATION, Claim, Records
 
 WITHDRAWN = "withdrawn"
 ENDED = ".ended"
@@ -228,9 +228,9 @@ class Folder:
             return False
         return self.records.claim(allocation, claim)
 
-    def forget_ended(self, due: EndedBefore, *, kept: tuple[AllocationId, ...], limit: int) -> int:
+    def forget_ended(self, due: EndedBefore) -> int:
         """Removes allocations that ended before a time, of those that were put away; see `Forgetting.forget_ended`."""
-        return self.records.forget_ended(due, kept=frozenset(kept), limit=limit, below=ENDED)
+        return self.records.forget_ended(due, below=ENDED)
 
     def put_away(self, allocation: AllocationId) -> None:
         """Moves an allocation that ended long ago out of the way. The lock must be held."""
