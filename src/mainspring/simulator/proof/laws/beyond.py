@@ -66,6 +66,7 @@ class BeyondLaws:
         self._forgotten: list[_Forgotten] = []
         self._attempts: dict[tuple[JobId, int], AttemptId] = {}
         self._done: set[JobId] = set()
+        self._back_s = 0.0  # Nothing that the store knew as it went back is younger.
         self._excused: set[JobId] = set()
 
     @property
@@ -96,6 +97,7 @@ class BeyondLaws:
             cluster.strangers |= cluster.orders.keys() - known
             self._settled |= {one for one in cluster.strangers if cluster.stops[one]}  # It was to stop before.
         self._done |= self._before.done & _jobs(connection, _LIVE)
+        self._back_s = connection.execute(sa.select(sa.func.max(events.c.time_s))).scalar() or 0.0
         self._forgotten.append(_Forgotten(low=self._copied, high=self._before.newest))
         self._failover.went_back()
 
@@ -124,7 +126,7 @@ class BeyondLaws:
 
     def _check_done(self, connection: sa.Connection) -> None:
         """Checks that no job is done again that had succeeded, unless an operator said so."""
-        given_up = _jobs(connection, _GIVEN_UP)
+        given_up = _jobs(connection, _GIVEN_UP.where(attempts.c.ended_s >= self._back_s))
         for row in connection.execute(_ATTEMPTS.where(attempts.c.job_id.in_(sorted(self._done)))):
             key = (JobId(row.job_id), row.number)
             on = [
