@@ -13,26 +13,39 @@ import pytest
 from mainspring.app.base.async_client import AsyncClient
 from mainspring.app.base.client import Client
 from mainspring.app.base.system import SystemClock
-from mainspring.domain.errors import OtherRelease
-from mainspring.domain.ids import AllocationId, AttemptId, NodeName
+from mainspring.app.render.tables import state_text, states_text
+from mainspring.domain.codec import to_plain
+from mainspring.domain.errors import InvalidMessage, OtherRelease
+from mainspring.domain.ids import AllocationId, AttemptId, ChipName, NodeName, RoleName
+from mainspring.domain.job import JobSpec, Option, Role
+from mainspring.domain.life import JobState
 from mainspring.domain.release import RELEASE, RELEASE_HEADER
 from mainspring.domain.wire import Register
 from mainspring.node.net.controller import ControllerClient
-from tests.domain.test_release import BEYOND
+from tests.domain.test_release import BEYOND, NEWER
 
+SPEC = JobSpec(
+    name="a", roles=(Role(name=RoleName("main"), command=("true",), options=(Option(chip=ChipName("cpu")),)),)
+)
+JOB = {
+    "id": "job-a", "state": "queued", "submitted_s": 0.0, "ended_s": None, "reason": "", "step": 0, "metrics": {},
+    "spec": to_plain(SPEC), "result": {}, "attempts": [], "goodput": None,
+}  # fmt: skip
 TOO_FAR = f"got Mainspring {BEYOND}; wanted Mainspring {RELEASE}, .*; next: upgrade this end"
 
 
 class Later(BaseHTTPRequestHandler):
-    """Answers as a server of a release two later does: well, whatever is asked."""
+    """Answers as a server of a later release does: well, whatever is asked."""
 
     stated: list[str | None]
+    release = BEYOND
+    says: object = {}
 
     def do_GET(self) -> None:
         type(self).stated.append(self.headers.get(RELEASE_HEADER))
-        body = json.dumps({}).encode()
+        body = json.dumps(self.says).encode()
         self.send_response(200)
-        self.send_header(RELEASE_HEADER, BEYOND)
+        self.send_header(RELEASE_HEADER, self.release)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -74,3 +87,23 @@ def test_server_too_far_from_its_clients_is_refused_by_each_of_them(later: str) 
         await agent.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("release", [NEWER, RELEASE])
+def test_state_that_only_a_newer_server_knows_is_shown(
+    later: str, release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = {"first": "job-a", "index": 0, "count": 2, "states": {"queued": 1, "hibernated": 1}}
+    monkeypatch.setattr(Later, "says", [JOB | {"state": "hibernated"}, JOB | {"array": array}])
+    monkeypatch.setattr(Later, "release", release)
+    with Client(later, "") as client:
+        if release == RELEASE:
+            with pytest.raises(InvalidMessage, match="hibernated"):
+                client.ps()
+            return
+        alone, member = client.ps()
+    assert alone.state.value == "hibernated"
+    assert alone.state not in set(JobState)
+    assert to_plain(alone)["state"] == "hibernated"
+    assert state_text(alone.state).plain == "hibernated"
+    assert states_text(member).plain == "1 queued, 1 hibernated"

@@ -31,6 +31,7 @@ class Mutant:
 
 LEDGER, FOLD = "control/store/ledger.py", "control/loop/fold.py"
 COMMANDS, AGENTS = "control/loop/engine_commands.py", "control/service/agents.py"
+ADOPTING = "control/store/restores/adopting.py"
 HOLDINGS, SAVES = "node/lead/holdings.py", "node/lead/saves.py"
 
 MUTANTS = (
@@ -183,6 +184,31 @@ MUTANTS = (
         "if not one.over or one.job in jobs}",
         "if not one.over}",
         10_006,
+    ),
+    Mutant(
+        "a job whose attempt lives has an older one adopted too",
+        ADOPTING,
+        """    if live is not None:
+        got = f"a job whose attempt {live.number} lives, as the store has it"
+        raise Conflict(_ATTEMPTED, on=known.id, got=got, next_step="again, once that is over; or ms restore --end")
+    if known.state is not JobState.QUEUED:
+""",
+        """    if ended(known.state):
+""",
+    ),
+    Mutant(
+        "agents of an adopted attempt are waited for though its lead runs",
+        ADOPTING,
+        """        late = (allocations.c.attempt_id == attempt.id, allocations.c.came_s.is_(None))
+        connection.execute(sa.update(allocations).where(*late).values(came_s=ledger.now_s))
+""",
+        "",
+    ),
+    Mutant(
+        "an adopted attempt was granted when it was adopted",
+        ADOPTING,
+        "row = ATTEMPTS_ATTESTED.row(columns) | {",
+        'row = ATTEMPTS_ATTESTED.row(columns) | {"granted_s": now_s, ',
     ),
     # ------------------------------------------------------------ peers of two releases
     Mutant(

@@ -20,7 +20,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
 from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, MainspringError, nearest
-from mainspring.domain.release import RELEASE, Unknown, is_newer
+from mainspring.domain.release import KIND_LENGTH_MAX, RELEASE, Unknown, is_newer
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm as TypeForm  # A union of classes, as a value that mypy follows (PEP 747).
@@ -68,7 +68,13 @@ def to_plain(value: object) -> Any:
 
 
 def from_plain(
-    kind: type[Value], plain: object, *, strict: bool = False, where: str = "", newer: bool = False
+    kind: type[Value],
+    plain: object,
+    *,
+    strict: bool = False,
+    where: str = "",
+    newer: bool = False,
+    shown: bool = False,
 ) -> Value:
     """Returns `plain` as a `kind`.
 
@@ -78,12 +84,14 @@ def from_plain(
         strict: Whether an unknown field is an error.
         newer: Whether a peer of a newer release wrote it: then `Unknown` comes of what fits no other arm of a union.
         where: Its place in a larger document, for errors.
+        shown: Whether such a peer's words for states and the like are only shown: each that is not known is a member
+            of its own then, equal to its word and to no member.
 
     Raises:
         InvalidSpec: `strict`, and a field is unknown, missing or of the wrong type.
         InvalidMessage: Not `strict`, and a field is missing or of the wrong type, or a bound is passed.
     """
-    reader = _Reader(strict=strict, newer=newer)
+    reader = _Reader(strict=strict, newer=newer, shown=shown)
     value: Value = reader.read(kind, plain, where=where, depth=0)
     return value
 
@@ -113,18 +121,19 @@ def encode(value: object) -> bytes:
     return _ENCODER.encode(to_plain(value)).encode()
 
 
-def decode(kind: type[Value], data: bytes, *, newer: bool = False) -> Value:
+def decode(kind: type[Value], data: bytes, *, newer: bool = False, shown: bool = False) -> Value:
     """Returns the `kind` that `data` holds.
 
     Args:
         kind: The dataclass wanted.
         data: UTF-8 JSON, at most `MESSAGE_BYTES_MAX` bytes.
         newer: See `from_plain`.
+        shown: See `from_plain`.
 
     Raises:
         InvalidMessage: Too large, not JSON, too deep, or not such a value.
     """
-    return from_plain(kind, loads(data), newer=newer)
+    return from_plain(kind, loads(data), newer=newer, shown=shown)
 
 
 def loads(data: bytes) -> object:
@@ -282,9 +291,10 @@ def _unknown(name: str, plain: object) -> Unknown:
 class _Reader:
     """Reads one document and counts what it has read."""
 
-    def __init__(self, *, strict: bool, newer: bool) -> None:
+    def __init__(self, *, strict: bool, newer: bool, shown: bool = False) -> None:
         self.strict = strict
         self.newer = newer
+        self.shown = shown
         self.items = 0
 
     def error(self, where: str, got: object, wanted: str) -> MainspringError:
@@ -368,9 +378,11 @@ class _Reader:
 
     def _enum(self, kind: type[Enum], plain: object, where: str, _: int) -> Any:
         values = _members(kind)
-        if not isinstance(plain, str) or plain not in values:
-            raise self.error(where, plain, nearest(str(plain), values))
-        return values[plain]
+        if isinstance(plain, str) and plain in values:
+            return values[plain]
+        if self.shown and isinstance(plain, str) and issubclass(kind, str):
+            return _member_of_its_own(kind, plain)
+        raise self.error(where, plain, nearest(str(plain), values))
 
     def _scalar(self, kind: Any, plain: object, where: str, _: int) -> Any:
         if kind in (Any, object):
@@ -457,6 +469,14 @@ def _parts(kind: type) -> dict[str, _Part]:
             blanks=blanks,
         )
     return found
+
+
+def _member_of_its_own(kind: type[Any], word: str) -> Any:
+    """Returns a word of a newer peer in the place of a member: it has a value as those have, and is none of them."""
+    word = _SURROGATE.sub("?", word[:KIND_LENGTH_MAX])
+    member = str.__new__(kind, word)
+    member._name_ = member._value_ = word
+    return member
 
 
 @cache

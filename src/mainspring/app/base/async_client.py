@@ -81,7 +81,7 @@ class AsyncClient(Calls):
         while True:
             try:
                 response = await self._http.request(url=patience.url + call.path, **call.words)
-                return answer_of(route, self._checked(response).content)
+                return answer_of(route, self._checked(response))
             except (httpx.HTTPError, Unavailable) as error:
                 wait_s = patience.spend(error)
             await asyncio.sleep(wait_s)

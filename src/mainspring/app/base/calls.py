@@ -118,30 +118,41 @@ def asked(route: Route[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Asked:
     )
 
 
-def answer_of(route: Route[P, Answer], content: bytes) -> Answer:
+def answer_of(route: Route[P, Answer], response: httpx.Response) -> Answer:
     """Returns what a server answered to a call.
 
     Raises:
         InvalidMessage: It is nothing that this route answers.
     """
-    kind = route.signature.return_annotation
+    kind, newer = route.signature.return_annotation, answers_newer(response)
     if get_origin(kind) is not tuple:
-        return cast(Answer, None if kind is None else decode(kind, content))
-    plain = loads(content)
+        return cast(Answer, None if kind is None else decode(kind, response.content, newer=newer, shown=newer))
+    plain = loads(response.content)
     if not isinstance(plain, list):
         raise InvalidMessage("read the server's answer", on=route.path, wanted="a list")
-    return cast(Answer, tuple(from_plain(get_args(kind)[0], item) for item in plain))
+    each = get_args(kind)[0]
+    return cast(Answer, tuple(from_plain(each, item, newer=newer, shown=newer) for item in plain))
+
+
+def answers_newer(response: httpx.Response) -> bool:
+    """Returns whether whoever answers is of a newer release, so that it may say what is not known here.
+
+    Raises:
+        OtherRelease: Of one that this one does not speak with; what it answers may mean something else.
+    """
+    stated = response.headers.get(RELEASE_HEADER)
+    if stated is None and not response.is_success:
+        return False  # It may be the answer of a proxy.
+    return is_newer(stated, f"the server at {response.url.netloc.decode()}")
 
 
 def require_spoken(response: httpx.Response) -> None:
     """Returns if whoever answers is of a release that this one speaks with.
 
     Raises:
-        OtherRelease: It is not, and what it answers may mean something else.
+        OtherRelease: It is not.
     """
-    stated = response.headers.get(RELEASE_HEADER)
-    if stated is not None or response.is_success:  # Else it may be the answer of a proxy.
-        is_newer(stated, f"the server at {response.url.netloc.decode()}")
+    answers_newer(response)
 
 
 def error_of(response: httpx.Response) -> MainspringError:

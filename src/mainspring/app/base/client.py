@@ -93,7 +93,7 @@ class Client(Calls):
             MainspringError: The server's own error, of the same class.
             Unavailable: None answers.
         """
-        return answer_of(route, self._response(route, *args, **kwargs).content)
+        return answer_of(route, self._response(route, *args, **kwargs))
 
     def every_job(
         self,

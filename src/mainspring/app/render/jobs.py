@@ -10,10 +10,10 @@ from rich.text import Text
 from mainspring.app.render.events import events_table
 from mainspring.app.render.goodput import goodput_text
 from mainspring.app.render.tables import (
-    COLOURS,
     Listing,
     ago,
     asks,
+    colour,
     facts_grid,
     framed,
     gist,
@@ -38,7 +38,9 @@ def job_panel(job: JobView, events: Sequence[Event], *, now_s: float) -> Rendera
     """
     code = job.spec.code
     facts: dict[str, str | Text] = {
-        "state": Text(f"{job.state.value}: {job.reason}" if job.reason else job.state.value, style=COLOURS[job.state]),
+        "state": Text(
+            f"{job.state.value}: {job.reason}" if job.reason else job.state.value, style=colour(job.state.value)
+        ),
         "asks": _asks(job),
         "owner": job.owner or "nobody knows",
     }

@@ -33,14 +33,14 @@ ERRORS = _console(sys.stderr, stderr=True, piped_columns=None)
 _TRACEBACK = "Traceback (most recent call last):"  # How Python begins one.
 BOX_COLUMNS_MAX = 100  # Of a frame in a file or a pipe.
 WRAP_WIDTH_MIN = 16  # Below this, wrapped words are harder to read than a column fewer.
-COLOURS = {
-    JobState.QUEUED: "yellow",
-    JobState.STARTING: "cyan",
-    JobState.RUNNING: "cyan",
-    JobState.STOPPING: "yellow",
-    JobState.SUCCEEDED: "green",
-    JobState.FAILED: "red",
-    JobState.CANCELLED: "dim",
+_COLOURS = {
+    JobState.QUEUED.value: "yellow",
+    JobState.STARTING.value: "cyan",
+    JobState.RUNNING.value: "cyan",
+    JobState.STOPPING.value: "yellow",
+    JobState.SUCCEEDED.value: "green",
+    JobState.FAILED.value: "red",
+    JobState.CANCELLED.value: "dim",
 }
 
 
@@ -255,15 +255,21 @@ def where(attempt: AttemptView) -> str:
 
 def state_text(state: JobState) -> Text:
     """Returns a job's state in its colour."""
-    return Text(state.value, style=COLOURS[state])
+    return Text(state.value, style=colour(state.value))
+
+
+def colour(state: str) -> str:
+    """Returns the colour of a job's state, "" for one that only a newer server knows."""
+    return _COLOURS.get(state, "")
 
 
 def states_text(job: JobView) -> Text:
     """Returns a job's state, or how many jobs of its array are in each."""
     if job.array is None or not job.array.states:
         return state_text(job.state)
-    counts = {state: job.array.states[state.value] for state in JobState if state.value in job.array.states}
-    return Text(", ").join(Text(f"{count} {state.value}", style=COLOURS[state]) for state, count in counts.items())
+    order = list(_COLOURS)
+    counts = sorted(job.array.states.items(), key=lambda one: order.index(one[0]) if one[0] in order else len(order))
+    return Text(", ").join(Text(f"{count} {state}", style=colour(state)) for state, count in counts)
 
 
 def jobs_table(jobs: Sequence[JobView], *, now_s: float, members: bool = False) -> RenderableType:

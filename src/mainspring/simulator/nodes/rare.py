@@ -29,6 +29,7 @@ class Rare(str, Enum):
     STRANGER = "something ran that no store knew of"
     SETTLED = "somebody ended what no store knew of"
     WENT_BACK = "the store went back in time"
+    ADOPTED = "somebody adopted what the store forgot"
     RECALLED = "a lead went on that was named in a time the store forgot"
     OVER_UNHEARD = "an attempt was over, and how it ended was forgotten"
     CALL_LATE = "a launch or stop arrived long after it was given up"

@@ -15,6 +15,7 @@ from mainspring.testing import SeededDice
 _GOES_BACK = 0.15  # Of all worlds.
 _AGAIN = 0.3  # Of these, those that go back to the same copy twice.
 _SETTLES = 0.04  # Each step: an operator looks at what is held after some tens of seconds.
+_ADOPTS = 0.5  # Each time: they adopt what they can, or else end it.
 
 
 @final
@@ -28,6 +29,7 @@ class GoingBack:
 
     def __init__(self, seed: int, url: str, folder: Path) -> None:
         self._luck = SeededDice(seed, "going back")
+        self._operator = SeededDice(seed, "adopting")
         self.wanted = chance(self._luck, _GOES_BACK)
         self.happened = 0
         """How often it has."""
@@ -58,6 +60,10 @@ class GoingBack:
     def settles(self) -> bool:
         """Returns whether an operator looks at what is held."""
         return self.happened > 0 and chance(self._luck, _SETTLES)
+
+    def adopts(self) -> bool:
+        """Returns whether an operator who looks at what is held adopts what they can of it."""
+        return self.happened > 0 and chance(self._operator, _ADOPTS)
 
     def copy(self, now_s: float) -> None:
         """Copies the store, while servers work with it."""

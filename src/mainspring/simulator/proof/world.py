@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import final
 
 from mainspring.control import AgentAccess, Control, Settings, Step, Store, open_store
-from mainspring.domain.answers import HeldOnes, Submit
+from mainspring.domain.answers import HeldOnes, HeldView, Submit
 from mainspring.domain.errors import Conflict, IllegalTransition, MainspringError, Unavailable
 from mainspring.domain.ids import ClusterName, JobId, NodeName
 from mainspring.domain.job import LAB
@@ -382,15 +382,26 @@ class World:
             self._say(f"{name} takes back {allocation}")
 
     def _settle_held(self) -> None:
-        """Has an operator end what no store knows."""
+        """Has an operator end what no store knows, or adopt it."""
         try:
             held = [one for one in self._reached().restores.held() if not one.settled_by]
-            if held:
+            if held and self._past.adopts():
+                self._adopt(held)
+            elif held:
                 self._laws.beyond.settled(held)
-                self._reached().restores.end(HeldOnes(allocations=tuple(one.allocation for one in held)))
+                self._reached().restores.end(_asked(held))
                 self.seen[Rare.SETTLED] += 1
         except MainspringError as error:
             self._say(f"settle what is held: {type(error).__name__}")
+
+    def _adopt(self, held: Sequence[HeldView]) -> None:
+        self._laws.beyond.may_adopt(held)
+        try:
+            done = self._reached().restores.adopt(_asked(held))
+            self.seen[Rare.ADOPTED] += len(done.adopted)
+            self._say(f"adopt {', '.join(done.adopted) or 'nothing'}")
+        finally:
+            self._found(after=())  # Jobs that were forgotten too are made again.
 
     def _live(self) -> list[JobId]:
         return [job for job, state in self._laws.states().items() if not ended(state)]
@@ -474,3 +485,7 @@ class World:
 
     def _say(self, words: str) -> None:
         self.lines.append(f"{self._agenda.now_s:.1f} {words}")
+
+
+def _asked(held: Sequence[HeldView]) -> HeldOnes:
+    return HeldOnes(allocations=tuple(one.allocation for one in held))

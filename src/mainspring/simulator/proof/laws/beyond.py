@@ -60,7 +60,10 @@ class BeyondLaws:
     def __init__(self, clusters: Mapping[ClusterName, SimulatedCluster], failover: FailoverLaws) -> None:
         self._clusters = clusters
         self._failover = failover
+        self.adopted: set[AllocationId] = set()
+        """What the store knows again since an operator said so."""
         self._settled: set[AllocationId] = set()
+        self._adoptable: dict[AllocationId, JobId] = {}
         self._copied: _Numbers = (0, 0)
         self._before = _Before()
         self._forgotten: list[_Forgotten] = []
@@ -80,6 +83,14 @@ class BeyondLaws:
             self._settled.add(one.allocation)
             self._done.discard(one.job)
 
+    def may_adopt(self, held: Iterable[HeldView]) -> None:
+        """Notes what an operator wants adopted, as far as that is possible."""
+        self._adoptable |= {one.allocation: one.job for one in held}
+
+    def runs_early(self, job: JobId) -> bool:
+        """Returns whether a job may run though those it comes after have not succeeded, as far as the store knows."""
+        return job in self._adoptable.values()
+
     def copied(self, connection: sa.Connection) -> None:
         """Notes what the store knows, which is copied."""
         self._copied = _newest(connection)
@@ -96,6 +107,8 @@ class BeyondLaws:
         for cluster in self._clusters.values():
             cluster.strangers |= cluster.orders.keys() - known
             self._settled |= {one for one in cluster.strangers if cluster.stops[one]}  # It was to stop before.
+            self.adopted -= cluster.strangers
+        self._adoptable.clear()
         self._done |= self._before.done & _jobs(connection, _LIVE)
         self._back_s = connection.execute(sa.select(sa.func.max(events.c.time_s))).scalar() or 0.0
         self._forgotten.append(_Forgotten(low=self._copied, high=self._before.newest))
@@ -111,6 +124,7 @@ class BeyondLaws:
             AssertionError: One is broken; says which.
         """
         for name, cluster in self._clusters.items():
+            self._check_adopted(cluster, connection)
             ended = cluster.strangers & cluster.stopped - self._settled
             assert not ended, f"{sorted(ended)} ran on {name}, no store knows of it, and it was stopped all the same"
             if not self.went_back:
@@ -123,6 +137,16 @@ class BeyondLaws:
                 assert not twice, f"{job} runs in {attempt_of.get(JobId(job))}, and in {allocation} on {name} too"
         if self._done:
             self._check_done(connection)
+
+    def _check_adopted(self, cluster: SimulatedCluster, connection: sa.Connection) -> None:
+        """Checks that what the store knows again was adopted: then it is no stranger, nor is its job done."""
+        again = {row.id for row in connection.execute(_ALLOCATIONS.where(allocations.c.id.in_(cluster.strangers)))}
+        assert again <= self._adoptable.keys(), (
+            f"{sorted(again - self._adoptable.keys())} are known again, and nobody adopted them"
+        )
+        self.adopted |= again
+        cluster.strangers -= again
+        self._done -= {JobId(cluster.orders[allocation].job_id) for allocation in again}
 
     def _check_done(self, connection: sa.Connection) -> None:
         """Checks that no job is done again that had succeeded, unless an operator said so."""
