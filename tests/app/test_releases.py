@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import ClassVar
 
 import pytest
 
@@ -42,7 +43,7 @@ class Later(BaseHTTPRequestHandler):
     says: object = {}
 
     def do_GET(self) -> None:
-        type(self).stated.append(self.headers.get(RELEASE_HEADER))
+        Later.stated.append(self.headers.get(RELEASE_HEADER))
         body = json.dumps(self.says).encode()
         self.send_response(200)
         self.send_header(RELEASE_HEADER, self.release)
@@ -56,10 +57,24 @@ class Later(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
-@pytest.fixture
-def later() -> Iterator[str]:
+class Hibernating(Later):
+    """A server of the next release, which knows a state of jobs that we do not."""
+
+    release = NEWER
+    array: ClassVar = {"first": "job-a", "index": 0, "count": 2, "states": {"queued": 1, "hibernated": 1}}
+    says = (JOB | {"state": "hibernated"}, JOB | {"array": array})
+
+
+class Mistaken(Hibernating):
+    """One of our own release that says so all the same."""
+
+    release = RELEASE
+
+
+@pytest.fixture(params=[Later])
+def later(request: pytest.FixtureRequest) -> Iterator[str]:
     Later.stated = []
-    server = HTTPServer(("127.0.0.1", 0), Later)
+    server = HTTPServer(("127.0.0.1", 0), request.param)
     serving = threading.Thread(target=server.serve_forever, args=(0.01,))
     serving.start()
     yield f"http://127.0.0.1:{server.server_port}"
@@ -89,15 +104,10 @@ def test_server_too_far_from_its_clients_is_refused_by_each_of_them(later: str) 
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("release", [NEWER, RELEASE])
-def test_state_that_only_a_newer_server_knows_is_shown(
-    later: str, release: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    array = {"first": "job-a", "index": 0, "count": 2, "states": {"queued": 1, "hibernated": 1}}
-    monkeypatch.setattr(Later, "says", [JOB | {"state": "hibernated"}, JOB | {"array": array}])
-    monkeypatch.setattr(Later, "release", release)
+@pytest.mark.parametrize("later", [Hibernating, Mistaken], indirect=True)
+def test_state_that_only_a_newer_server_knows_is_shown(later: str, request: pytest.FixtureRequest) -> None:
     with Client(later, "") as client:
-        if release == RELEASE:
+        if "Mistaken" in request.node.name:
             with pytest.raises(InvalidMessage, match="hibernated"):
                 client.ps()
             return

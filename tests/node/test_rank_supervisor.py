@@ -482,19 +482,16 @@ def test_crew_tells_a_lead_again_all_it_may_have_missed(tmp_path: Path) -> None:
             await post.begin(1, place(0), place(1))
             line = await post.join(1, reconnects=True)
             await post.welcome(line)
+            await ask(line, wire.StepReport(step=7, metrics={"loss": 0.5}, seconds={"data": 1.0}))
             await ask(line, wire.ResultReport(values={"loss": 0.5}))
             line.send(wire.NextGeneration(after=1))
             await until(lambda: post.of(wire.RankLeft) != [])
             post.told.clear()
             post.crew.retell()
-            kinds = [type(message) for message in post.told]
-            assert kinds == [
-                wire.GenerationPrepared,
-                wire.RankStarted,
-                wire.RankStarted,
-                wire.RankLeft,
-                wire.RankResult,
-            ]
+            begun = [wire.GenerationPrepared, wire.RankStarted, wire.RankStarted]
+            assert [type(one) for one in post.told] == [*begun, wire.RankProgress, wire.RankLeft, wire.RankResult]
+            (progress,) = post.of(wire.RankProgress)
+            assert (progress.step, progress.seconds) == (7, {})  # Its times are booked once, or not at all.
             line.close()
 
     asyncio.run(life())

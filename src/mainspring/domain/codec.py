@@ -17,6 +17,7 @@ import types
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
 from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, MainspringError, nearest
@@ -33,11 +34,10 @@ WHOLE_MAX = (1 << 63) - 1  # What a column of a store holds.
 Value = TypeVar("Value")
 _SCALARS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 _PLAIN = frozenset((str, int, float, bool, type(None)))
-_FIELDS: dict[type, tuple[str, ...]] = {}  # Names of the fields of dataclasses that were written.
+_NAMED: dict[type, Callable[[Any], dict[str, Any]]] = {}  # What dataclasses that were written are, field by field.
 _NAMES: dict[type, str] = {}  # What each message is called where it travels.
 _SHARED: dict[type, tuple[str, ...]] = {}  # Fields marked as "shared": many messages carry the same long tuple.
 _LENGTH = struct.Struct(">I")
-_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can spell half a character; UTF-8 cannot.
 FRAME_HEADER_BYTES = _LENGTH.size
 MESSAGE_VERSION = 1  # Of the whole vocabulary: peers of another version are refused by name.
@@ -49,22 +49,38 @@ def to_plain(value: object) -> Any:
     Args:
         value: A dataclass, enum, tuple, mapping with string keys, or scalar.
     """
-    kind = value.__class__
-    if kind in _PLAIN:
+    if value.__class__ in _PLAIN:
         return value
-    if (names := _FIELDS.get(kind)) is not None:
-        return {name: item if (item := getattr(value, name)).__class__ in _PLAIN else to_plain(item) for name in names}
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, (str, int, float)):
-        return value
+    if value.__class__ in _NAMED or not isinstance(value, (tuple, list, str, int, float)):
+        found = _one_level(value)
+        if not isinstance(found, dict):
+            return found
+        return {name: item if item.__class__ in _PLAIN else to_plain(item) for name, item in found.items()}
     if isinstance(value, (tuple, list)):
         return [item if item.__class__ in _PLAIN else to_plain(item) for item in value]
+    return value.value if isinstance(value, Enum) else value
+
+
+def _one_level(value: Any) -> Any:
+    """Returns what JSON's own encoder does not know in a form that it does, and what is in it as it is."""
+    kind: type = value.__class__
+    if (fields_of := _NAMED.get(kind)) is not None:
+        return fields_of(value)
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, Mapping):
-        return {key: to_plain(item) for key, item in value.items()}
+        return dict(value)
     assert dataclasses.is_dataclass(value), f"no wire form for {kind}"
-    _FIELDS[kind] = tuple(field.name for field in dataclasses.fields(value))
-    return to_plain(value)
+    names = tuple(field.name for field in dataclasses.fields(value))
+    getter = attrgetter(*names) if len(names) > 1 else lambda one: [getattr(one, name) for name in names]
+    _NAMED[kind] = lambda one: dict(zip(names, getter(one), strict=True))
+    return _one_level(value)
+
+
+# What is written are values that cannot hold themselves.
+_ENCODER = json.JSONEncoder(
+    separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=False, default=_one_level
+)
 
 
 def from_plain(
@@ -118,7 +134,7 @@ def encode(value: object) -> bytes:
     Args:
         value: See `to_plain`.
     """
-    return _ENCODER.encode(to_plain(value)).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def decode(kind: type[Value], data: bytes, *, newer: bool = False, shown: bool = False) -> Value:
@@ -201,7 +217,7 @@ def frame(value: object, *, release: str = RELEASE) -> bytes:
     assert dataclasses.is_dataclass(value)
     shared = _SHARED.get(type(value), ())
     names = [part.name for part in dataclasses.fields(value)]
-    plain = {part: [] if part in shared else to_plain(getattr(value, part)) for part in names}
+    plain = {part: [] if part in shared else getattr(value, part) for part in names}
     body = encode({"type": name, "version": MESSAGE_VERSION, "release": release, "body": plain})
     for part in shared:  # A quote inside a text is escaped, so nothing else in the body looks like this.
         body = body.replace(f'"{part}":[]'.encode(), f'"{part}":'.encode() + _encoded_once(getattr(value, part)), 1)

@@ -204,9 +204,10 @@ class RunningGeneration:
         """Takes a rank's step report, of this generation."""
         rank, now_s = message.rank, self._outbox.now_s
         before = self._ranks[rank].step
+        if message.step <= before:
+            return  # Told again, after a break of the line.
         steps = max(0, message.step - (before if before >= 0 else self._resumed))
-        if message.step > before:
-            self._hangs.progressed(self._members.active[rank].role, rank, now_s)
+        self._hangs.progressed(self._members.active[rank].role, rank, now_s)
         self._ranks.stepped(rank, message.step, message.metrics)
         self._stragglers.stepped(rank, steps=steps, seconds=message.seconds)
         if self._reporter < 0 or rank <= self._reporter:

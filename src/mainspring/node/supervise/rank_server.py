@@ -34,7 +34,8 @@ class RankSlot:
         coordinator: The JAX service of its role in this generation.
         served: Generations it had a rank in, newest last.
         progress: Its newest progress that the lead has not been told.
-        told_s: When the lead was last told of its progress.
+        told: What the lead was told last of its progress, but for where its time went.
+        told_s: When that was.
         stepped_in: The newest generation it has reported a step of.
         results: What its program gave as results, newest last.
         results_told: How many it gave, in all generations.
@@ -48,6 +49,7 @@ class RankSlot:
     coordinator: str = ""
     served: deque[int] = field(default_factory=lambda: deque(maxlen=SERVED_KEPT_MAX))
     progress: wire.RankProgress | None = None
+    told: wire.RankProgress | None = None
     told_s: float = 0.0
     stepped_in: int = 0
     results: list[wire.RankResult] = field(default_factory=list)

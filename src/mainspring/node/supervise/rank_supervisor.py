@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from mainspring.domain import wire
@@ -110,6 +110,9 @@ class RankSupervisor:
         for rank, life in self._assigned.items():
             if life.generation == self.generation:
                 self.tell_lead(wire.RankStarted(generation=self.generation, rank=rank, pid=life.process.pid))
+        for desk in self._desks.values():
+            if desk.told is not None and desk.told.generation == self.generation:
+                self.tell_lead(desk.told)
         for role in sorted(self._allowed):
             self.tell_lead(wire.StandbyAllowed(role=role))
         ends: list[wire.AgentToLead] = [*self._now.left.values(), *self._now.exits.values()]
@@ -421,7 +424,8 @@ class RankSupervisor:
     def _tell_progress(self, desk: RankSlot) -> None:
         if desk.progress is not None:
             self.tell_lead(desk.progress)
-            desk.told_s, desk.progress = self._clock.monotonic_s(), None
+            desk.told, desk.told_s = replace(desk.progress, seconds={}), self._clock.monotonic_s()
+            desk.progress = None
 
     async def close(self) -> None:
         """Ends what is left: ranks, sockets, the guard."""

@@ -53,6 +53,8 @@ class Links:
             self.say(agent, agent.prepared)
         for rank in agent.ranks.values():
             self.say(agent, wire.RankStarted(generation=rank.run.generation, rank=rank.place.rank, pid=1))
+            if rank.reported:
+                self._attempt.ranks.tell(agent, rank, {})
         for exited in agent.exits.values():
             self.say(agent, exited)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, final
@@ -130,17 +131,23 @@ class Ranks:
         if rank.step > rank.told and rank.step >= 0:  # Also in a pause: a program reports from a thread of its own.
             rank.told, rank.reported = rank.step, True
             blocked_s, rank.blocked_s = rank.blocked_s, 0.0
-            self._attempt.say(
-                agent,
-                wire.RankProgress(
-                    generation=rank.run.generation,
-                    rank=rank.place.rank,
-                    step=rank.step,
-                    time_s=self._attempt.instant_at(agent).now_s,
-                    metrics={"loss": 1.0},
-                    seconds={"snapshot": blocked_s, "data": 0.01},
-                ),
-            )
+            self.tell(agent, rank, {"snapshot": blocked_s, "data": 0.01})
+
+    def tell(self, agent: Agent, rank: Rank, seconds: Mapping[str, float]) -> None:
+        """Tells the lead, perhaps again, of the last step that it was to know of.
+
+        Args:
+            seconds: Where the rank's time went since what it was told before.
+        """
+        progress = wire.RankProgress(
+            generation=rank.run.generation,
+            rank=rank.place.rank,
+            step=rank.told,
+            time_s=self._attempt.instant_at(agent).now_s,
+            metrics={"loss": 1.0},
+            seconds=seconds,
+        )
+        self._attempt.say(agent, progress)
 
     # ------------------------------------------------------------ memory
 
