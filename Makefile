@@ -14,14 +14,14 @@ demo: install
 	$(BIN)/ms demo $(DEMO)
 
 test: install build/dex
-	$(BIN)/pytest -m "not soak" -n 2 --durations=10
+	$(BIN)/pytest -m "not soak" -n 3 --durations=10
 
 check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -m "not slow and not soak"
+	$(BIN)/pytest -m "not slow and not soak" -n 2
 
 soak: install
 	$(BIN)/pytest -m soak -n auto --timeout 3600

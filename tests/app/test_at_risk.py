@@ -40,6 +40,7 @@ for step in session.steps(restored.step if restored else 0, 10**6):
 """
 
 
+@pytest.mark.soak
 def test_killed_rank_of_a_program_of_short_steps_repeats_seconds_of_work(lab: Lab, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -139,6 +139,7 @@ def test_clusters_added_at_once_are_all_there(tmp_path: Path) -> None:
     assert _names(lab) == {*(each.name for each in Config().clusters), *(f"pod-{index}" for index in range(4))}
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(bool(slurm_missing()), reason=slurm_missing())
 def test_a_slurm_cluster_is_added_once_its_set_up_is_sound(lab: Lab, tmp_path: Path) -> None:
     with SlurmServer(tmp_path / "slurm", nodes=[SlurmNodes(count=2)]) as server:

@@ -38,6 +38,7 @@ def _left(home: Path) -> list[str]:
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_demo_on_slurm_trains_there_through_a_killed_rank(tmp_path: Path) -> None:
     home = tmp_path / "demo"

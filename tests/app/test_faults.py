@@ -69,7 +69,7 @@ def test_goodput_counts_the_steps_a_kill_repeats(lab: Lab, gate: Path) -> None:
     assert min(goodput.seconds[use] for use in (TimeUse.PRODUCTIVE, TimeUse.STARTUP, TimeUse.RECOVERY)) > 0
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_job_with_a_killed_agent_goes_on_in_a_new_attempt(lab: Lab, gate: Path, victim: int) -> None:
     view = lab.run(counting(gate, 30))
     before = halted(lab, view.id, gate, 30)
@@ -120,6 +120,7 @@ def test_job_outlives_a_killed_controller_and_starts_nothing_twice(lab: Lab, gat
     assert kinds(lab, view.id).count(GenerationSteppingEvent.kind) == 1
 
 
+@pytest.mark.soak
 def test_job_with_a_corrupted_checkpoint_resumes_from_the_one_before_and_says_so(lab: Lab, gate: Path) -> None:
     view = lab.run(counting(gate, 10, 30, every=10))
     until(lambda: _durable(lab, view.id) == [10], "the first durable checkpoint")

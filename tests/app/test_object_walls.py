@@ -429,7 +429,7 @@ def test_a_rank_goes_on_reading_a_view_when_the_credentials_it_began_with_end(
     rig.wait(lambda: read() > ended_at + 50, "a rank to read with new credentials")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_agents_go_on_saving_when_the_credentials_they_began_with_end(
     gateway: Server,
     owner: ObjectStore,

@@ -40,7 +40,7 @@ threading.Event().wait()
 """
 
 
-@pytest.fixture(params=["sudo", "root"])
+@pytest.fixture(params=["sudo", pytest.param("root", marks=pytest.mark.soak)])
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """Gives a server with one Slurm cluster, under an account with a rule of sudo, or all of it root."""
     python_of_everybody()

@@ -67,6 +67,7 @@ def test_a_job_that_is_paused_and_then_requeued_goes_on_at_its_saved_steps(lab: 
     assert resumed == sorted(resumed)
 
 
+@pytest.mark.soak
 def test_a_requeue_whose_answer_is_lost_ends_one_attempt(lab: Lab, tmp_path: Path) -> None:
     record = lab.home.server()
     assert record is not None

@@ -58,7 +58,7 @@ def _end(lab: Lab, job_id: str) -> Loaded:
     return checkpoint
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_training_through_a_killed_rank_ends_with_bitwise_equal_parameters(
     lab: Lab, tmp_path: Path, victim: int
 ) -> None:

@@ -29,6 +29,12 @@ class Impatient(BoundedConnection):
     heads_max = 8
 
 
+class Patient(Impatient):
+    """Gives requests so long that a busy machine may hold one up meanwhile."""
+
+    head_s_max = body_s_max = answer_s_max = 4 * PATIENCE_S
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """Where a server is, and a token there."""
@@ -188,12 +194,12 @@ def _trickle(line: socket.socket) -> None:
 
 
 @pytest.mark.slow
-def test_a_slow_request_that_goes_on_and_those_after_it_are_served(address: tuple[str, int]) -> None:
-    with socket.create_connection(address) as line:
-        for _ in range(2):  # On one connection.
+def test_a_slow_request_that_goes_on_and_those_after_it_are_served(lab: Lab) -> None:
+    with socket.create_connection(_served(lab, Patient).address) as line:
+        for _ in range(2):  # On one connection; both take longer than one may.
             line.sendall(b"PUT /v1/teams/x HTTP/1.1\r\nHost: a\r\nContent-Length: 8\r\n\r\n")
             for letter in b"abcdefgh":
-                Event().wait(PATIENCE_S / 12)
+                Event().wait(Patient.body_s_max / 14)
                 line.sendall(bytes([letter]))
             assert b"401" in line.recv(65_536)
         line.sendall(b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")

@@ -84,6 +84,7 @@ def test_an_sshd_killed_in_the_middle_is_told_and_used_again_once_it_is_back(
     assert gone(pids(tmp_path)[0])
 
 
+@pytest.mark.soak
 def test_an_sshd_that_hangs_is_given_up_and_its_host_ends_once_it_wakes(
     far: RemoteEngine, sshd: Sshd, tmp_path: Path
 ) -> None:

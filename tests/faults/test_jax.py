@@ -33,6 +33,7 @@ def weights(rig: Rig) -> dict[str, object]:
     return {name: value for detail in rig.of_kind(ResultEvent.kind) for name, value in detail.items()}
 
 
+@pytest.mark.soak
 def test_two_of_three_ranks_killed_at_once_leave_the_weights_bitwise_as_they_would_be(
     make_rig: Callable[..., Rig], tmp_path: Path
 ) -> None:

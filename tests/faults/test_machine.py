@@ -41,6 +41,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.soak
 def test_disk_that_becomes_read_only_stops_saves_alone_and_they_catch_up(
     disk: Path, make_rig: Callable[..., Rig]
 ) -> None:

@@ -60,6 +60,7 @@ def island() -> Iterator[Island]:
         subprocess.run(["ip", "link", "del", island.cable], capture_output=True)
 
 
+@pytest.mark.soak
 def test_follower_cut_off_ends_its_ranks_before_the_others_go_on_without_it(
     island: Island, make_rig: Callable[..., Rig]
 ) -> None:

@@ -68,7 +68,7 @@ def with_commands(rig: Rig, folder: Path, **scripts: str) -> SlurmEngine:
 # ---------------------------------------------------------------- daemons that die
 
 
-@pytest.mark.parametrize("agents", [0, 2])
+@pytest.mark.parametrize("agents", [0, pytest.param(2, marks=pytest.mark.soak)])
 def test_slurmctld_killed_right_after_sbatch_starts_an_allocation_once_or_gives_it_back(
     tmp_path: Path, agents: int
 ) -> None:

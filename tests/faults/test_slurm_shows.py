@@ -173,6 +173,7 @@ def test_job_preempted_comes_back_when_nothing_else_is_free(slurm: SlurmLab) -> 
     assert slurm.resumed("back")[-1] >= 30, slurm.story("back")
 
 
+@pytest.mark.soak
 def test_slurm_that_answers_late_holds_up_neither_other_clusters_nor_what_runs(slurm: SlurmLab) -> None:
     slurm.lab.run(slurm.counting("steady", ["h100"], 30))
     slurm.halted("steady", 30)
@@ -188,6 +189,7 @@ def test_slurm_that_answers_late_holds_up_neither_other_clusters_nor_what_runs(s
     assert [attempt.generation for attempt in view.attempts] == [1]
 
 
+@pytest.mark.soak
 def test_job_cancelled_by_an_operator_goes_on_in_another_cluster(slurm: SlurmLab) -> None:
     slurm.lab.run(slurm.counting("cancelled", ["h100", "v5e@0.3"], 30))
     slurm.halted("cancelled", 30)

@@ -92,6 +92,7 @@ def test_store_that_hangs_neither_stops_training_nor_loses_the_end(make_rig: Cal
     assert int(rig.of_kind(CheckpointDurableEvent.kind)[-1]["step"]) == 400
 
 
+@pytest.mark.soak
 def test_store_that_refuses_and_comes_back_empty_has_the_end_all_the_same(make_rig: Callable[..., Rig], s3: S3) -> None:
     rig = attempt(make_rig, s3, 400)
     rig.wait_event(CheckpointDurableEvent.kind)

@@ -156,6 +156,7 @@ def test_attempt_with_an_agent_killed_shrinks_and_grows_again_when_a_node_joins(
     rig.check_results(600, ranks=3)
 
 
+@pytest.mark.soak
 def test_attempt_whose_engine_sees_an_agent_end_goes_on_without_it_long_before_its_lease(
     make_rig: Callable[..., Rig],
 ) -> None:
@@ -235,6 +236,7 @@ def test_attempt_whose_lead_is_killed_gets_another_and_goes_on(make_rig: Callabl
     rig.check_results(200, ranks=2)
 
 
+@pytest.mark.soak
 def test_attempt_whose_first_lead_is_killed_before_it_spoke_gets_another(
     make_rig: Callable[..., Rig], tmp_path: Path
 ) -> None:
@@ -388,6 +390,7 @@ def test_agent_whose_orders_have_no_secret_to_know_others_by_ends_and_says_so(ma
     assert "a controller at least as new as its agents" in rig.exit_of(0).reason
 
 
+@pytest.mark.soak
 def test_attempt_whose_lead_is_fenced_by_another_goes_on_under_that_with_the_agents_it_had(
     make_rig: Callable[..., Rig],
 ) -> None:

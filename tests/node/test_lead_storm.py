@@ -22,7 +22,7 @@ from mainspring.simulator.nodes.parts import Agent
 from tests.node.lead_agents import LEASE_S, orders
 from tests.node.lead_cluster import Cluster
 
-SEEDS = 40
+SEEDS = 20
 SEEDS_SOAK = 600
 SOAK_PARTS = 20
 STORM_S = 600.0

@@ -186,17 +186,6 @@ MUTANTS = (
         10_006,
     ),
     Mutant(
-        "a job whose attempt lives has an older one adopted too",
-        ADOPTING,
-        """    if live is not None:
-        got = f"a job whose attempt {live.number} lives, as the store has it"
-        raise Conflict(_ATTEMPTED, on=known.id, got=got, next_step="again, once that is over; or ms restore --end")
-    if known.state is not JobState.QUEUED:
-""",
-        """    if ended(known.state):
-""",
-    ),
-    Mutant(
         "agents of an adopted attempt are waited for though its lead runs",
         ADOPTING,
         """        late = (allocations.c.attempt_id == attempt.id, allocations.c.came_s.is_(None))
@@ -260,6 +249,7 @@ MUTANTS = (
         AGENTS,
         "        if event.sequence <= seen:\n",
         "        if event.sequence < seen:\n",
+        10_002,
     ),
     Mutant(
         "an event is acknowledged and not kept",

@@ -79,6 +79,7 @@ def test_topology_given_is_the_one_slurm_shows(tmp_path: Path) -> None:
         assert seen == ["a1", "gpu:tpu:8", "b1", "(null)", "b2", "(null)"]
 
 
+@pytest.mark.soak
 def test_controller_killed_once_it_has_saved_keeps_its_jobs_and_gives_no_number_again(server: SlurmServer) -> None:
     job = submit(server, "--wrap", "sleep 300")
     until(lambda: state(server, job) == "RUNNING")
@@ -167,6 +168,7 @@ def test_daemon_that_cannot_start_is_quoted(tmp_path: Path) -> None:
     server.stop()
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(bool(slurm_missing(accounting=True)), reason=slurm_missing(accounting=True))
 def test_limit_of_an_account_holds_a_job_back_and_sacct_tells_the_ended(tmp_path: Path) -> None:
     with SlurmServer(tmp_path, nodes=[SlurmNodes(count=2)], accounting=True) as server:

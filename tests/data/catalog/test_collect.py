@@ -234,7 +234,7 @@ def until_it_lasts(work: Callable[[], None]) -> None:
     raise AssertionError(f"in vain {TRIES_MAX} times")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 40)), max_size=40), st.integers(0, 3))
 def test_commits_beside_collections_lose_nothing_in_any_order(bursts: list[tuple[int, int]], mixed: int) -> None:

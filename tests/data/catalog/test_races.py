@@ -91,7 +91,7 @@ def test_processes_that_commit_at_once_to_s3_lose_nothing(tmp_path: Path) -> Non
         race("s3://lab/objects", server.options)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_processes_that_commit_at_once_to_a_rados_gateway_lose_nothing(tmp_path: Path) -> None:
     if absent := [name for name in CEPH if shutil.which(name) is None]:

@@ -110,7 +110,7 @@ def test_a_running_allocation_outlives_its_controller_and_ends_without_it(rig: R
     assert (ended.exit_code, rig.starts()) == (0, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_munge_that_is_down_is_unavailable_and_refuses_nothing(rig: Rig) -> None:
     rig.engine.inventory()
     rig.server.kill_munge()
