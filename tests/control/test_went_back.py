@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -9,16 +10,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mainspring.control import Step
 from mainspring.control.store.restores.adopting import adopt
 from mainspring.control.store.restores.attestations import read_attestation
 from mainspring.control.store.restores.lives import LEAP
 from mainspring.domain.answers import Adopted, HealthStatus, HeldOnes, HeldView, NewHold
-from mainspring.domain.errors import Conflict, NotAllowed, NotFound, Unavailable
+from mainspring.domain.errors import Conflict, NotAllowed, NotFound, StorageFull, Unavailable
 from mainspring.domain.fleet import LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, NodeName, RoleName
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.team import TeamRole
 from mainspring.domain.wire import LeadEvent, Register
+from mainspring.simulator.proof.store_faults import StoreFaults, StoreRates
+from mainspring.testing import SeededDice
 from mainspring.testing.postgres import PostgresServer, postgres_missing
 
 if TYPE_CHECKING:
@@ -62,6 +66,35 @@ def test_what_no_store_knows_is_left_alone_with_its_nodes_until_an_operator_ends
     assert _held(world) == ()
     assert not world.west.running().keys() & {"allocation-stray"}
     assert not [one for one in world.control.health().checks if one.name == "held"]
+
+
+def test_what_a_cluster_showed_keeps_jobs_from_starting_twice_only_once_it_is_written(
+    world: World, tmp_path: Path
+) -> None:
+    """A controller looks at all clusters and cannot write that down; one of them is silent from then on."""
+    job = world.submit()
+    world.control.steering.pause(job, NewHold())
+    world.back_up(tmp_path / "copy")
+    world.control.steering.resume(job)
+    world.run(job)
+    cluster = world.clusters[world.job(job).attempts[-1].cluster]
+    world.go_back(tmp_path / "copy")
+    world.control.steering.resume(job)
+    faults = StoreFaults(SeededDice(1, "store"), Counter())
+    faults.listen(world.control.store)
+    steps = world.loop.steps()
+    next(step for step in steps if step is Step.OBSERVED)
+    faults.rates = StoreRates(full=1.0)
+    with pytest.raises(StorageFull):
+        list(steps)
+    faults.rates = StoreRates()
+    cluster.answering = False
+    world.tick(5)
+    assert world.job(job).state is JobState.QUEUED
+    cluster.answering = True
+    world.tick(2)
+    (held,) = _held(world)
+    assert (held.job, world.job(job).state) == (job, JobState.QUEUED)
 
 
 def test_restored_store_neither_stops_nor_repeats_what_came_after_it(world: World, tmp_path: Path) -> None:

@@ -186,18 +186,24 @@ MUTANTS = (
         10_006,
     ),
     Mutant(
-        "agents of an adopted attempt are waited for though its lead runs",
-        ADOPTING,
-        """        late = (allocations.c.attempt_id == attempt.id, allocations.c.came_s.is_(None))
-        connection.execute(sa.update(allocations).where(*late).values(came_s=ledger.now_s))
-""",
-        "",
-    ),
-    Mutant(
         "an adopted attempt was granted when it was adopted",
         ADOPTING,
         "row = ATTEMPTS_ATTESTED.row(columns) | {",
         'row = ATTEMPTS_ATTESTED.row(columns) | {"granted_s": now_s, ',
+        10_006,
+    ),
+    Mutant(
+        "what a cluster showed counts though it was never written",
+        "control/loop/failover.py",
+        "        shown = {*self._answered, *answering}\n",
+        "        shown = self._answered = {**self._answered, **dict.fromkeys(answering)}\n",
+    ),
+    Mutant(
+        "a job that is adopted goes on waiting",
+        ADOPTING,
+        '    ledger.move_job(job, JobState.STARTING, f"{by} adopted {where}")\n',
+        "",
+        10_006,
     ),
     # ------------------------------------------------------------ peers of two releases
     Mutant(

@@ -53,12 +53,14 @@ class Silence:
         """
         if life != self._life:
             self._life, self._answered = life, {}
-        self._answered |= dict.fromkeys(answering)
+        shown = {*self._answered, *answering}
         return any(
-            self.seconds(name, monotonic_s=monotonic_s) <= failover_s
-            for name in self._since_s
-            if name not in self._answered
+            self.seconds(name, monotonic_s=monotonic_s) <= failover_s for name in self._since_s if name not in shown
         )
+
+    def written(self, answering: Iterable[ClusterName]) -> None:
+        """Notes that the store knows what some clusters showed: until then, whoever asks next starts from nothing."""
+        self._answered |= dict.fromkeys(answering)
 
     def seconds(self, cluster: ClusterName, *, monotonic_s: float) -> float:
         """Returns for how long a cluster has been silent, 0 while it answers."""

@@ -165,6 +165,7 @@ class Loop:
                 self._fleet.keep(connection, now_s)
             count_ended(connection, limit=_COUNTED_MAX)
             leadership.renew(connection)
+        self._writers.settling.written(seen)
         yield Step.FOLDED
         decided = self._plan(now_s)
         yield Step.PLANNED

@@ -111,6 +111,14 @@ class Settling:
                 ledger.move_job(job, JobState.FAILED, mirror.doomed[job.id])
             mirror.refresh(connection, now_s)
 
+    def written(self, seen: Seen) -> None:
+        """Notes that what was settled is in the store.
+
+        Args:
+            seen: What it was settled by.
+        """
+        self._silence.written(seen)
+
     def _look_beyond(self, connection: sa.Connection, seen: Seen, now_s: float) -> Life | None:
         """Holds what the store does not know; returns the store's newest life, None where it never went back.
 

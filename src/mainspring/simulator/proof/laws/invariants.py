@@ -31,7 +31,11 @@ from mainspring.testing import FakeClock
 
 _EVENTS_MAX = 1_000_000
 _Report = tuple[str, Mapping[str, object], float]  # Its kind, what it tells, and when.
-_GRANTED = sa.select(attempts.c.id, attempts.c.granted_s)
+_GRANTED = (  # With when the first of its allocations were.
+    sa.select(attempts.c.id, attempts.c.granted_s, sa.func.min(allocations.c.granted_s).label("held_s"))
+    .join(allocations, allocations.c.attempt_id == attempts.c.id)
+    .group_by(attempts.c.id)
+)
 _STATES = sa.select(jobs.c.id, jobs.c.state).order_by(jobs.c.ordinal)
 _TALLIED = sa.select(sa.func.coalesce(sa.func.sum(tallies.c.jobs), 0))
 _LIVE = sa.select(sa.func.count()).where(jobs.c.state.in_(JOB_LIVE))
@@ -200,7 +204,10 @@ class Invariants:
             everything = events_since(connection, since=0, limit=_EVENTS_MAX)
             sequences = [event.sequence for event in everything]
             assert sequences == sorted(set(sequences)), "events are out of order"
-            granted_s = {row.id: row.granted_s for row in connection.execute(_GRANTED)}
+            granted = connection.execute(_GRANTED).all()
+            granted_s = {row.id: row.granted_s for row in granted}
+            wrong = [row for row in granted if row.granted_s != row.held_s]
+            assert not wrong, f"attempts were granted at other times than what they held first: {wrong[:3]}"
             for attempt, gang in self._gangs.attempts.items():
                 if attempt not in granted_s:
                     assert self.beyond.went_back, f"{attempt} ran, and the store does not know it"
