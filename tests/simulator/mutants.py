@@ -193,12 +193,6 @@ MUTANTS = (
         10_006,
     ),
     Mutant(
-        "what a cluster showed counts though it was never written",
-        "control/loop/failover.py",
-        "        shown = {*self._answered, *answering}\n",
-        "        shown = self._answered = {**self._answered, **dict.fromkeys(answering)}\n",
-    ),
-    Mutant(
         "a job that is adopted goes on waiting",
         ADOPTING,
         '    ledger.move_job(job, JobState.STARTING, f"{by} adopted {where}")\n',

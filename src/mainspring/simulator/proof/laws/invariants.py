@@ -206,8 +206,8 @@ class Invariants:
             assert sequences == sorted(set(sequences)), "events are out of order"
             granted = connection.execute(_GRANTED).all()
             granted_s = {row.id: row.granted_s for row in granted}
-            wrong = [row for row in granted if row.granted_s != row.held_s]
-            assert not wrong, f"attempts were granted at other times than what they held first: {wrong[:3]}"
+            wrong = [row for row in granted if row.granted_s > row.held_s]
+            assert not wrong, f"attempts were granted after what they held first: {wrong[:3]}"
             for attempt, gang in self._gangs.attempts.items():
                 if attempt not in granted_s:
                     assert self.beyond.went_back, f"{attempt} ran, and the store does not know it"
