@@ -17,7 +17,7 @@ from mainspring.app.sdk.lab import Lab, job
 from mainspring.control.server import Tls, listen
 from mainspring.domain.errors import InvalidInput, InvalidSpec, NotAllowed, Unavailable
 from mainspring.domain.ids import ClusterName
-from mainspring.domain.life import JobState
+from mainspring.domain.life import JobState, ended
 from mainspring.domain.wire.trust import CERTIFICATE_VARIABLE
 from mainspring.engines.slurm.cluster.config import SlurmCluster
 from tests.app.certificates import Certificate, self_signed
@@ -137,6 +137,7 @@ def test_agents_come_through_a_declared_proxy_while_the_server_stays_on_loopback
         assert '"controller":"http://localhost:9"' in text
         assert '"controllers_beside":["http://127.0.0.1:1"]' in text
         lab.stop(view.id)
+        until(lambda: ended(lab.status(view.id).state), "its agent to end")
     finally:
         lab.down()
 
