@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from tests.contracts.on_kubernetes import KubernetesHarness, kubernetes_of
 
 from mainspring.domain.errors import Conflict, NotFound
 from mainspring.domain.fleet import AllocationPhase, AllocationSeen, Inventory, LaunchOrder, Node, NodeCondition
@@ -27,6 +28,8 @@ from mainspring.engines.local.engine import LocalEngine
 from mainspring.engines.slurm.cluster.config import SlurmCluster
 from mainspring.engines.slurm.engine import SlurmEngine
 from mainspring.testing import FakeClock, FakeEngine
+from mainspring.testing.kubernetes import KubernetesServer, kubernetes_missing
+from mainspring.testing.kubernetes_pods import pods_missing
 from mainspring.testing.slurm import SlurmNodes, SlurmServer, slurm_missing
 
 # An agent that says hello in its rank's log, and ends well when asked to.
@@ -232,12 +235,31 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmServer]:
         yield server
 
 
-@pytest.fixture(params=["local", "fake", "behind", pytest.param("slurm", marks=pytest.mark.slow)])
+@pytest.fixture(scope="session")
+def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesServer]:
+    """A real control plane, started where a test first needs it."""
+    if missing := kubernetes_missing() or pods_missing():
+        pytest.skip(missing)
+    with kubernetes_of(tmp_path_factory.mktemp("kubernetes"), NODES) as server:
+        yield server
+
+
+@pytest.fixture(
+    params=[
+        "local",
+        "fake",
+        "behind",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("slurm", "kubernetes")),
+    ]
+)
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     """Each engine in turn; whatever it started is gone afterwards."""
     made: Harness
     if request.param == "slurm":
         made = SlurmHarness(tmp_path, request.getfixturevalue("slurm"))
+    elif request.param == "kubernetes":
+        names = [f"alpha-{index + 1}" for index in range(NODES)]
+        made = KubernetesHarness(tmp_path, request.getfixturevalue("kubernetes"), names)
     elif request.param == "behind":
         made = BehindHarness(tmp_path)
     else:
@@ -249,6 +271,8 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]
     made.until(lambda: all(allocation.phase is AllocationPhase.ENDED for allocation in engine.observe()))
     for behind in getattr(made, "made", ()):
         behind.close()
+    if isinstance(made, KubernetesHarness):
+        made.close()
 
 
 def order(harness: Harness, name: str = "allocation-1", places: tuple[int, ...] = (0, 2)) -> LaunchOrder:

@@ -233,7 +233,7 @@ def test_a_configuration_that_lists_no_clusters_has_this_machine(tmp_path: Path)
     ("text", "told"),
     [
         ("clusters: [{kind: slrum, name: a}]", ("clusters[0].kind", "did you mean 'slurm'?")),
-        ("clusters: [{kind: [1], name: a}]", ("clusters[0].kind", "one of local, slurm")),
+        ("clusters: [{kind: [1], name: a}]", ("clusters[0].kind", "one of kubernetes, local, slurm")),
         ("clusters: [{kind: slurm, name: a, share: /x}]", ("clusters[0].share", "a field of SlurmCluster")),
         ("clusters: [{kind: slurm, name: a, partitions: [m]}]", ("clusters[0].shared", "this field of SlurmCluster")),
         ("clusters: [{kind: slurm, name: a, partitions: [m], shared: x}]", ("a, field 'shared'", "an absolute folder")),

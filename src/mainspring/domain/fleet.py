@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from mainspring.domain.errors import InvalidInput
@@ -326,6 +326,28 @@ class AgentOrder:
     run_as: str = ""
     shared_dir: str = ""
     controllers_beside: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPlaces:
+    """Where the agents of one allocation are, for an order that is written once for all of them.
+
+    Args:
+        nodes: In rank order.
+        chip_milli: Thousandths of chips granted on each.
+    """
+
+    nodes: tuple[NodeName, ...]
+    chip_milli: tuple[int, ...]
+
+    def order_of(self, index: int, order: AgentOrder) -> AgentOrder:
+        """Returns one agent's order.
+
+        Args:
+            index: Its place among the nodes.
+            order: Any agent's.
+        """
+        return replace(order, node=self.nodes[index], index=index, chip_milli=self.chip_milli[index])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

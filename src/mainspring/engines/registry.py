@@ -15,6 +15,7 @@ from mainspring.engines.common.kind import ClusterKind, ClusterSettings
 # Loaded when one is first wanted. Commands list them in this order.
 ENGINES = {
     "slurm": "mainspring.engines.slurm.kind",
+    "kubernetes": "mainspring.engines.kubernetes.kind",
     "local": "mainspring.engines.local.kind",
 }
 # Mainspring 0.1 kept the clusters of each engine under a key of its own, without their kind.

@@ -61,7 +61,7 @@ def _add_command(kind: ClusterKind[Any]) -> Any:
     def add_cluster(
         *, context: LabContext, name: str, no_check: bool = False, as_json: bool = False, **given: Any
     ) -> None:
-        cluster = kind.settings(name=name, **{each.field: _field(each, given[each.field]) for each in kind.options})
+        cluster = kind.settings(name=name, **{each.field: _field(each, given[_name(each)]) for each in kind.options})
         with _telling(kind.steps, as_json=as_json) as tell:
             shown = context.obj.clusters.add(cluster, check=not no_check, on_finding=tell)
         told = f"Added {shown.name}. "
@@ -93,11 +93,16 @@ def _parameter(option: AddOption) -> Parameter:
     )
     default = usual if option.default is None else option.default
     return Parameter(
-        option.field,
+        _name(option),
         Parameter.KEYWORD_ONLY,
         annotation=Annotated[kind, told],
         default=Parameter.empty if option.required else default,
     )
+
+
+def _name(option: AddOption) -> str:
+    """Returns what an option is called among all that the command takes: no field of an engine's is any of ours."""
+    return f"of_{option.field}"
 
 
 def _flag(option: AddOption) -> str:

@@ -13,9 +13,10 @@ import traceback
 from pathlib import Path
 
 from mainspring.app.base.system import SystemClock, SystemDice, raise_open_files
+from mainspring.app.server.echo import Echo
 from mainspring.app.server.output import OutputFile
 from mainspring.domain import codec
-from mainspring.domain.fleet import AgentExit, AgentOrder
+from mainspring.domain.fleet import AgentExit, AgentOrder, AgentPlaces
 from mainspring.domain.ports import Clock
 from mainspring.domain.wire.trust import CERTIFICATE_VARIABLE
 from mainspring.node.agent import run_agent
@@ -30,18 +31,25 @@ def main(clock: Clock) -> int:
     told = parser.add_mutually_exclusive_group(required=True)
     told.add_argument("--order", type=Path, help="file that holds the order")
     told.add_argument("--wait", action="store_true", help="be told the file on standard input, once there is one")
+    parser.add_argument("--places", type=Path, help="file that tells all agents' places, where they share an order")
+    parser.add_argument("--index", type=int, default=0, help="which of these is this agent's")
+    parser.add_argument("--last-words", type=Path, help="file that is told, too, how it ended")
+    parser.add_argument("--echo", action="store_true", help="say on standard output what ranks write")
     words = parser.parse_args()
     path = _awaited() if words.wait else words.order
     if path is None:
         return 0
     OutputFile(bytes_max=_SAID_BYTES_MAX, parts_max=1).start()
     order = codec.decode(AgentOrder, path.read_bytes())
+    if words.places is not None:
+        order = codec.decode(AgentPlaces, words.places.read_bytes()).order_of(words.index, order)
     reports = Path(order.report_dir or order.work_dir)
     for folder in (Path(order.work_dir), reports):
         folder.mkdir(parents=True, exist_ok=True)
     raise_open_files()  # A lead has a connection to every agent.
     environment = dict(os.environ)
     certificate = environment.pop(CERTIFICATE_VARIABLE, "")
+    echo = Echo(reports, sys.stdout.buffer) if words.echo else None
     try:
         ended = asyncio.run(
             run_agent(order, environment=environment, clock=clock, dice=SystemDice(), certificate=certificate)
@@ -49,7 +57,11 @@ def main(clock: Clock) -> int:
     except Exception as error:  # noqa: BLE001  (the last word of a process that ends either way)
         traceback.print_exc()
         ended = AgentExit(exit_code=1, reason=f"fault in the agent: {error!r}")
+    if echo is not None:
+        echo.close()
     try:
+        if words.last_words is not None:  # A file that is mounted there: it cannot be replaced.
+            words.last_words.write_bytes(codec.encode(ended))
         partial = reports / (EXIT_FILE + ".partial")
         partial.write_bytes(codec.encode(ended))
         partial.replace(reports / EXIT_FILE)

@@ -29,6 +29,7 @@ PAGE_ITEMS = 500  # What client-go's pagers ask for: some megabytes of pods.
 ANSWER_BYTES_MAX = 64 << 20  # A page of 500 pods of 100 KiB; etcd keeps no object over 1.5 MiB.
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
 _NOT_NOW = frozenset({401, 408, 429})  # Credentials renew, time passes, a queue empties.
 _GONE = 410
 # A peer that is gone without a word is noticed within half a minute while nothing is asked of it.
@@ -144,6 +145,16 @@ class Api:
         headers = {"Accept": "application/json", **({} if content is None else {"Content-Type": kind})}
         with self._asked(method, path, attempted, query or {}, content=content, headers=headers) as answer:
             return self._json(b"".join(self._bounded(answer, attempted, path)), attempted, path)
+
+    def text(self, path: str, *, attempted: str, query: Mapping[str, str]) -> bytes:
+        """Returns what the API answers with that is no JSON, such as the log of a container.
+
+        Raises:
+            ApiRefusal: It said no.
+            Unavailable: No answer in time, or one that is too long.
+        """
+        with self._asked("GET", path, attempted, query) as answer:
+            return b"".join(self._bounded(answer, attempted, path))
 
     def pages(self, path: str, *, attempted: str, query: Mapping[str, str]) -> Iterator[Page]:
         """Yields a collection as it is at one instant, in pages.

@@ -29,12 +29,19 @@ class KubernetesCluster:
             nothing for what the cluster's provider is known to set.
         tolerated: Keys of taints that all our pods tolerate, besides those named like a chip's resource.
         dollars_per_chip_hour: Price by chip type.
+        image: What jobs run in; Mainspring is installed there.
+        python: Its interpreter that has Mainspring.
+        user: The number of the user that agents, and so jobs, run as.
+        grace_s: How long agents have to end in good order when the cluster takes their nodes back.
+        priority_class: Of our pods; "" for the cluster's own.
+        pull_secrets: Secrets of the namespace by which the image is pulled.
         call_s_max: How long one call of the API may take.
         simulated: Whether its chips are pretended.
         losses_per_node_hour: How often it takes a node back, on average.
     """
 
     kind: ClassVar[str] = "kubernetes"
+    delegated: ClassVar[bool] = False
 
     name: ClusterName
     kubeconfig: str = ""
@@ -45,6 +52,12 @@ class KubernetesCluster:
     levels: Mapping[str, str] = field(default_factory=dict)
     tolerated: tuple[str, ...] = ()
     dollars_per_chip_hour: Mapping[ChipName, float] = field(default_factory=dict)
+    image: str = ""
+    python: str = "python3"
+    user: int = 1_000
+    grace_s: float = 60.0
+    priority_class: str = ""
+    pull_secrets: tuple[str, ...] = ()
     call_s_max: float = 10.0
     simulated: bool = False
     losses_per_node_hour: float = 0.0
@@ -68,6 +81,8 @@ class KubernetesCluster:
                 f"up to {LEVELS_MAX}, each with a label",
             ),
             "tolerated": (len(self.tolerated) > TOLERATED_MAX, f"up to {TOLERATED_MAX}"),
+            "user": (not 0 <= self.user < 1 << 31, "0 to 2147483647"),
+            "grace_s": (not 0 < self.grace_s <= 3_600, "over 0, up to 3600"),
             "call_s_max": (not 0 < self.call_s_max <= 600, "over 0, up to 600"),
             "dollars_per_chip_hour": (
                 any(not 0 <= price <= 1e6 for price in self.dollars_per_chip_hour.values()),

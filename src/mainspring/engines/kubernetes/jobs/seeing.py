@@ -1,0 +1,121 @@
+"""What an allocation's pods mean: its phase, how it ended, and what is to be done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from mainspring.domain.fleet import AllocationPhase, AllocationSeen
+from mainspring.domain.ids import NodeName
+from mainspring.engines.kubernetes.jobs.pods import PodSeen, PodStage
+from mainspring.engines.kubernetes.jobs.watch import EndedSeen, Found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What is seen of an allocation.
+
+    Args:
+        ended: How it ended, where nobody has written that down yet.
+        stuck: What keeps it from starting that nothing but a change mends, "" for nothing.
+        refused: Whether that is for want of room: the cluster would not have it.
+    """
+
+    seen: AllocationSeen
+    ended: EndedSeen | None = None
+    stuck: str = ""
+    refused: bool = False
+
+
+def outcome(found: Found, *, launching: bool, now_s: float) -> Outcome:
+    """Returns what is seen of an allocation that was launched.
+
+    Args:
+        launching: Whether its Job may be made yet, or be on its way into our copy.
+    """
+    claim, nodes = found.claim, found.claim.claimed.nodes
+    if claim.ended is not None:
+        return Outcome(seen=_over(found, claim.ended))
+    agents = [_agent(found, index, launching=launching) for index in range(len(nodes))]
+    lost = tuple(nodes[index] for index, one in enumerate(agents) if one.stage is PodStage.OVER and one.exit_code != 0)
+    if all(one.stage is PodStage.OVER for one in agents):
+        ended = _end(found, agents, lost, now_s)
+        return Outcome(seen=_over(found, ended), ended=ended)
+    waiting = [one for one in agents if one.stage in (PodStage.WAITING, PodStage.GATED)]
+    going = claim.stop is not None or all(one.going_s is not None for one in agents if one.stage is PodStage.RUNNING)
+    phase = AllocationPhase.STOPPING if claim.stop is not None else AllocationPhase.RUNNING
+    if claim.stop is None and waiting:
+        phase = AllocationPhase.PENDING
+    elif going:
+        phase = AllocationPhase.STOPPING
+    stuck = next((one for one in waiting if one.stuck), None)
+    seen = AllocationSeen(
+        allocation=found.allocation,
+        phase=phase,
+        nodes=nodes,
+        reason=(stuck or waiting[0]).words if waiting else next((one.words for one in agents if one.taken), ""),
+        agent_lost=bool(lost),
+        lost_nodes=lost,
+        taken=phase is AllocationPhase.STOPPING and any(one.taken for one in agents),
+        job_id=claim.claimed.job_id,
+    )
+    if stuck is None or claim.stop is not None:
+        return Outcome(seen=seen)
+    return Outcome(seen=seen, stuck=stuck.words, refused=not stuck.host)
+
+
+def _agent(found: Found, index: int, *, launching: bool) -> PodSeen:
+    """Returns the pod of an index, or what is known of one that nobody sees."""
+    if index in found.pods:
+        return found.pods[index]
+    bare = PodSeen(allocation=found.allocation, name="", uid="", index=index, stage=PodStage.WAITING)
+    if found.job is not None and index in found.job.completed:
+        return replace(bare, stage=PodStage.OVER, exit_code=0)
+    if found.job is not None and (index in found.job.failed or found.job.over):
+        return replace(bare, stage=PodStage.OVER, words="its pod is gone, and how it ended nobody saw")
+    if found.job is None and not launching:
+        return replace(bare, stage=PodStage.OVER, words="its launch was cut short, or somebody deleted its Job")
+    return replace(bare, words=f"its pod is not made: kubectl describe job {found.allocation}", stuck=True)
+
+
+def _end(found: Found, agents: list[PodSeen], lost: tuple[NodeName, ...], now_s: float) -> EndedSeen:
+    stop = found.claim.stop
+    first = next((one for one in agents if one.exit_code != 0), agents[0])
+    words = first.words or ("every agent ended well" if not lost else "ended")
+    taken = any(one.taken for one in agents)
+    if stop is not None and stop.words:
+        kept = () if stop.taken else lost
+        return EndedSeen(ended_s=now_s, exit_code=None, reason=stop.words, lost_nodes=kept, taken=stop.taken)
+    if stop is not None and lost and not any(one.host for one in agents):
+        return EndedSeen(ended_s=now_s, exit_code=None, reason="stopped before it began")
+    return EndedSeen(ended_s=now_s, exit_code=first.exit_code, reason=words, lost_nodes=lost, taken=taken)
+
+
+def _over(found: Found, ended: EndedSeen) -> AllocationSeen:
+    return AllocationSeen(
+        allocation=found.allocation,
+        phase=AllocationPhase.ENDED,
+        nodes=found.claim.claimed.nodes,
+        exit_code=ended.exit_code,
+        reason=ended.reason,
+        agent_lost=bool(ended.lost_nodes),
+        lost_nodes=ended.lost_nodes,
+        taken=ended.taken,
+        job_id=found.claim.claimed.job_id,
+    )
+
+
+def places_due(found: Found) -> Mapping[str, str]:
+    """Returns the pods that may go to their nodes, by name; none before all are made, or once they are to stop.
+
+    Returns:
+        The cluster's name of each pod's node.
+    """
+    claim = found.claim
+    if claim.stop is not None or claim.ended is not None or len(found.pods) < len(claim.claimed.nodes):
+        return {}
+    return {
+        pod.name: claim.claimed.theirs[pod.index]
+        for pod in found.pods.values()
+        if pod.stage is PodStage.GATED and pod.going_s is None
+    }

@@ -1,0 +1,242 @@
+"""Looks at a cluster's set-up step by step: whether we may do what we must, and whether a pod can reach us.
+
+Decides what must hold before jobs are sent there. Every step gives exactly one finding, in the order of `STEPS`; one
+whose ground is missing is skipped. Nothing is changed but for one short pod, which is gone afterwards.
+Source: kubernetes.io/docs, "Checking API Access" (SelfSubjectAccessReview).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+from typing import Any
+from urllib.parse import urlsplit
+
+from mainspring.domain.errors import InvalidSpec, MainspringError, Unavailable
+from mainspring.domain.fleet import Inventory, NodeCondition
+from mainspring.domain.ports import Clock
+from mainspring.domain.release import RELEASE, Skew, skew
+from mainspring.engines.common.kind import CheckResult, Finding
+from mainspring.engines.kubernetes.api.client import Api, ApiRefusal
+from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
+from mainspring.engines.kubernetes.cluster.inventory import NodeStock
+from mainspring.engines.kubernetes.jobs.manifests import probe_pod
+from mainspring.engines.kubernetes.jobs.pods import PodStage, stage_of
+from mainspring.engines.kubernetes.setup import probe
+from mainspring.engines.kubernetes.setup.findings import STEPS
+
+VERSION_MIN = (1, 33)  # From there on a failed index of a Job is neither made again nor ends the others, for everybody.
+# Verb, group, resource; in our namespace but for nodes and pods, which are read everywhere.
+RIGHTS = (
+    *(("list", "", what) for what in ("nodes", "pods")),
+    *((verb, "", "configmaps") for verb in ("get", "list", "watch", "create", "patch", "delete")),
+    *((verb, "", "secrets") for verb in ("create", "delete")),
+    *((verb, "", "pods") for verb in ("create", "get", "watch", "patch", "delete", "deletecollection")),
+    ("get", "", "pods/log"),
+    ("get", "", "serviceaccounts"),
+    *((verb, "batch", "jobs") for verb in ("list", "watch", "create", "patch")),
+)
+EVERYWHERE = frozenset({("list", "", "nodes"), ("list", "", "pods")})
+PROBE = Path(probe.__file__)
+POD_S_MAX = 180.0  # An image of some gigabytes is pulled meanwhile.
+LOOK_S = 0.5
+_FIXES = {
+    "API": "see that kubectl reaches it with the same kubeconfig and context",
+    "rights": "docs/engines/kubernetes.md has a Role, a ClusterRole and their bindings",
+    "namespace": "kubectl create namespace",
+    "nodes": "see that nodes bear the labels of --nodes, and that their device plugin runs",
+    "prices": "ms cluster add ... --price CHIP=DOLLARS",
+    "image": "name one that the cluster can pull, and that may run there",
+    "Mainspring in a pod": f"install mainspring=={RELEASE} in the image, and name its interpreter with --python",
+    "server from a pod": "give the server a public_url that pods reach",
+}
+
+
+class ClusterSetUp:
+    """The set-up of one cluster.
+
+    Args:
+        cluster: As its operator describes it.
+        api: Opens its API.
+        environment: Variables that agents get.
+        controller: Where agents will call; "" to call nobody.
+    """
+
+    def __init__(
+        self,
+        cluster: KubernetesCluster,
+        api: Callable[[], Api],
+        *,
+        environment: Mapping[str, str],
+        controller: str,
+        clock: Clock,
+    ) -> None:
+        self._cluster = cluster
+        self._open = api
+        self._environment = environment
+        self._controller = controller
+        self._clock = clock
+        self._pause = Event()
+        self._api: Api | None = None
+        self._inventory: Inventory | None = None
+        self._said: Mapping[str, Any] = {}
+
+    def findings(self) -> Iterator[Finding]:
+        """Yields what each step found, as soon as it has; one for each of `STEPS`, in their order."""
+        steps: tuple[tuple[Callable[[], Finding], tuple[str, ...]], ...] = (
+            (self._api_answers, ()),
+            (self._rights_are_given, ("API",)),
+            (self._namespace_is_there, ("API",)),
+            (self._nodes_are_known, ("rights",)),
+            (self._chips_have_prices, ("nodes",)),
+            (self._pod_runs, ("rights", "namespace", "nodes")),
+            (self._agent_can_start, ("image",)),
+            (self._server_answers, ("Mainspring in a pod",)),
+        )
+        broken: set[str] = set()
+        try:
+            for name, (look, needs) in zip(STEPS, steps, strict=True):
+                finding = self._look(name, look, [need for need in needs if need in broken])
+                if finding.standing in (CheckResult.FAILED, CheckResult.SKIPPED):
+                    broken.add(name)
+                yield finding
+        finally:
+            if self._api is not None:
+                self._api.close()
+
+    def _look(self, name: str, look: Callable[[], Finding], broken: list[str]) -> Finding:
+        if broken:
+            return Finding(name=name, standing=CheckResult.SKIPPED, found=f"waits for: {broken[0]}")
+        try:
+            return look()
+        except MainspringError as error:
+            found = f"{error.got or error}{f', on {error.on}' if error.on else ''}"
+            return Finding(name=name, standing=CheckResult.FAILED, found=found, fix=error.next_step or _FIXES[name])
+
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        assert self._api is not None
+        return self._api.call(method, path, attempted="look at a cluster's set-up", body=body)
+
+    # ------------------------------------------------------------ steps
+
+    def _api_answers(self) -> Finding:
+        self._api = self._open()
+        version = self._call("GET", "/version")
+        said = str(version.get("gitVersion", ""))
+        found = tuple(int("".join(filter(str.isdigit, str(version.get(part, ""))))) or 0 for part in ("major", "minor"))
+        if found < VERSION_MIN:
+            wanted = ".".join(map(str, VERSION_MIN))
+            raise InvalidSpec(
+                "use this cluster", got=f"Kubernetes {said}", next_step=f"have Kubernetes {wanted} or newer"
+            )
+        return _ok("API", f"Kubernetes {said}")
+
+    def _rights_are_given(self) -> Finding:
+        missing = []
+        for verb, group, resource in RIGHTS:
+            where = "" if (verb, group, resource) in EVERYWHERE else self._cluster.namespace
+            what, _, part = resource.partition("/")
+            asked = {"verb": verb, "group": group, "resource": what, "subresource": part, "namespace": where}
+            review = {
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "spec": {"resourceAttributes": asked},
+            }
+            answer = self._call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+            if not answer["status"].get("allowed"):
+                missing.append(f"{verb} {resource}{'' if where else ' everywhere'}")
+        if missing:
+            raise InvalidSpec("use this cluster", got=f"no right to {', '.join(missing)}")
+        return _ok("rights", f"all {len(RIGHTS)} that are needed")
+
+    def _namespace_is_there(self) -> Finding:
+        name = self._cluster.namespace
+        try:
+            self._call("GET", f"/api/v1/namespaces/{name}/configmaps?limit=1")
+            self._call("GET", f"/api/v1/namespaces/{name}/serviceaccounts/default")
+        except ApiRefusal as error:
+            if error.reason == "NotFound":
+                fix = f"kubectl create namespace {name}"
+                raise InvalidSpec("use this cluster", got=f"no namespace {name!r}", next_step=fix) from error
+        return _ok("namespace", name)
+
+    def _nodes_are_known(self) -> Finding:
+        assert self._api is not None
+        stock = NodeStock(self._cluster, self._api, self._clock)
+        try:
+            self._inventory = found = stock.look({})
+        finally:
+            stock.close()
+        ready = [node for node in found.nodes if node.condition is NodeCondition.READY]
+        chips: Counter[str] = Counter()
+        for node in ready:
+            chips[node.chip] += node.chips
+        if not ready:
+            got = f"{len(found.nodes)} nodes, none of them ready" if found.nodes else "no nodes"
+            raise InvalidSpec("use this cluster", got=got)
+        shown = ", ".join(f"{count} {chip}" for chip, count in sorted(chips.items()))
+        return _ok("nodes", f"{len(ready)} of {len(found.nodes)} ready, with {shown}")
+
+    def _chips_have_prices(self) -> Finding:
+        assert self._inventory is not None
+        priced = self._cluster.dollars_per_chip_hour
+        bare = sorted({node.chip for node in self._inventory.nodes} - priced.keys())
+        if bare:
+            found = f"none for {', '.join(bare)}: its jobs count as free"
+            return Finding(name="prices", standing=CheckResult.WARNING, found=found, fix=_FIXES["prices"])
+        return _ok("prices", ", ".join(f"{chip} ${price:g} an hour" for chip, price in sorted(priced.items())))
+
+    def _pod_runs(self) -> Finding:
+        """Runs one short pod as agents would run, and keeps what it says."""
+        path = f"/api/v1/namespaces/{self._cluster.namespace}/pods"
+        made = self._call(
+            "POST", path, probe_pod(self._cluster, self._environment, PROBE.read_text(), self._controller)
+        )
+        name = made["metadata"]["name"]
+        try:
+            end_s = self._clock.monotonic_s() + POD_S_MAX
+            while True:
+                found = self._call("GET", f"{path}/{name}")
+                stage = stage_of(found)
+                if stage.stage is PodStage.OVER:
+                    break
+                if stage.stuck or self._clock.monotonic_s() > end_s:
+                    got = stage.words if stage.stuck else f"no end within {POD_S_MAX:g} s: {stage.words or 'it runs'}"
+                    raise Unavailable("run a pod", got=got)
+                self._pause.wait(LOOK_S)
+        finally:
+            with suppress(MainspringError):
+                self._call("DELETE", f"{path}/{name}", {"gracePeriodSeconds": 0})
+        with suppress(ValueError):
+            self._said = json.loads(stage.message)
+        if not self._said and stage.exit_code is None:
+            raise Unavailable("run a pod", got=stage.words)
+        self._said = self._said or {"agent_error": stage.words}
+        return _ok("image", f"{self._cluster.image} runs on {found['spec'].get('nodeName', 'a node')}")
+
+    def _agent_can_start(self) -> Finding:
+        version, error = str(self._said.get("version", "")), str(self._said.get("agent_error", ""))
+        if error or not version:
+            raise InvalidSpec("use this image", got=error or "no Mainspring")
+        if skew(RELEASE, version) is Skew.BEYOND:
+            raise InvalidSpec("use this image", got=f"Mainspring {version}; here {RELEASE}")
+        return _ok("Mainspring in a pod", f"Mainspring {version}, Python {self._said.get('python', '')}")
+
+    def _server_answers(self) -> Finding:
+        name, url = "server from a pod", self._controller
+        if not url:
+            return Finding(name=name, standing=CheckResult.SKIPPED, found="no server runs: ms up")
+        if urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1") and not self._said.get("server_status"):
+            raise InvalidSpec("reach the server", got=f"{url}, which is this machine alone")
+        status, error = self._said.get("server_status"), self._said.get("server_error")
+        if status != 200:
+            raise InvalidSpec("reach the server", on=url, got=str(error or f"HTTP {status}"))
+        return _ok(name, url)
+
+
+def _ok(name: str, found: str) -> Finding:
+    return Finding(name=name, standing=CheckResult.OK, found=found)

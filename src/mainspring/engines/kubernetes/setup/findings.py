@@ -1,0 +1,5 @@
+"""Steps of a look at a cluster's set-up, and what to do where one fails."""
+
+from __future__ import annotations
+
+STEPS = ("API", "rights", "namespace", "nodes", "prices", "image", "Mainspring in a pod", "server from a pod")

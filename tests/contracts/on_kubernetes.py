@@ -1,0 +1,134 @@
+"""The Kubernetes engine under test: a real control plane, whose pods run as processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from mainspring.app.base.system import SystemClock
+from mainspring.domain.ids import AllocationId, ChipName, ClusterName
+from mainspring.engines.kubernetes.api.access import read_kubeconfig
+from mainspring.engines.kubernetes.api.client import Api
+from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
+from mainspring.engines.kubernetes.engine import KubernetesEngine
+from mainspring.testing import FakeClock
+from mainspring.testing.kubernetes import KubernetesNodes, KubernetesServer
+from mainspring.testing.kubernetes_pods import PodRunner
+
+# An agent that says hello as its rank, and ends well when asked to.
+AGENT = """
+import json, os, signal, sys
+told = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+index = int(told["--index"])
+with open(told["--places"]) as file:
+    node = json.load(file)["nodes"][index]
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+with open(os.environ["STARTS"], "a") as file:
+    file.write(node + "\\n")
+os.write(1, b"%d@0~hello from rank %d\\n" % (index, index))
+signal.sigwait([signal.SIGTERM])
+with open(told["--last-words"], "w") as file:
+    json.dump({"exit_code": 0, "reason": "stopped"}, file)
+"""
+CALL_S_MAX = 60.0  # A machine that runs all tests at once is slow.
+
+
+@contextmanager
+def kubernetes_of(folder: Path, count: int) -> Iterator[KubernetesServer]:
+    """Gives a cluster of nodes named "alpha-1" and so on, of eight H100 each."""
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    nodes = KubernetesNodes(count=count, prefix="alpha-", labels=labels)
+    with KubernetesServer(folder, nodes=[nodes]) as server:
+        yield server
+
+
+class KubernetesHarness:
+    """Several tests share the cluster, each in a namespace of its own."""
+
+    def __init__(
+        self,
+        root: Path,
+        server: KubernetesServer,
+        nodes: Sequence[str],
+        *,
+        space: str = "",
+        kubeconfig: Path | None = None,
+    ) -> None:
+        self.clock = FakeClock(SystemClock().now_s())  # The API server's own times are those of this machine.
+        self.nodes = tuple(nodes)
+        self.space = space or f"lab-{os.urandom(4).hex()}"
+        self._kubeconfig = kubeconfig or server.place.kubeconfig
+        self._server = server
+        self._starts = root / "starts"
+        (root / "agent.py").write_text(AGENT)
+        self._python = root / "python"
+        # Past "-m mainspring agent"; "--echo", which has no value, is its last word.
+        self._python.write_text(f'#!/bin/sh\nshift 3\nexec {sys.executable} -S -E {root}/agent.py "$@"\n')
+        self._python.chmod(0o755)
+        if not space:
+            server.call("POST", "/api/v1/namespaces", {"metadata": {"name": self.space}})
+        server.wait(lambda: server.there(f"/api/v1/namespaces/{self.space}/serviceaccounts/default"), "etcd")
+        self._made: list[KubernetesEngine] = []
+        self.pods = PodRunner(
+            server,
+            root / "pods",
+            space=self.space,
+            environment={**os.environ, "STARTS": str(self._starts)},
+            clock=SystemClock(),
+        )
+        self.pods.serve(*nodes)
+
+    def close(self) -> None:
+        """Ends the threads of its engines, and all pods."""
+        for engine in self._made:
+            engine.close()
+        self.pods.close()
+
+    def engine(self, *, image: str = "this-machine") -> KubernetesEngine:
+        """Returns a new adapter to the same cluster, as after a restart of the controller."""
+        access = read_kubeconfig(self._kubeconfig, "", environment=os.environ, clock=self.clock)
+        cluster = KubernetesCluster(
+            name=ClusterName("alpha"),
+            namespace=self.space,
+            image=image,
+            python=str(self._python),
+            dollars_per_chip_hour={ChipName("h100"): 2.0},
+            simulated=True,
+            call_s_max=CALL_S_MAX,
+        )
+        api = Api("alpha", lambda: access, call_s=CALL_S_MAX)
+        self._made.append(KubernetesEngine(cluster, api, environment={}, clock=self.clock))
+        return self._made[-1]
+
+    def starts(self) -> int:
+        """Returns how many agents have ever been started."""
+        return len(self._starts.read_text().splitlines()) if self._starts.exists() else 0
+
+    def speak(self, allocation: AllocationId, ranks: int) -> None:
+        """Waits until the ranks have said hello."""
+        self.until(lambda: len([one for one in self.pods.said(allocation) if b"hello" in one]) == ranks)
+
+    def end_agent(self, allocation: AllocationId, index: int, *, well: bool) -> None:
+        """Ends one agent, well or by force."""
+        os.kill(self.pods.pid(allocation, index), signal.SIGTERM if well else signal.SIGKILL)
+
+    def over(self, allocation: AllocationId) -> list[str]:
+        """Returns the last words of agents that have ended."""
+        return self.pods.last_words(allocation)
+
+    def living(self, allocation: AllocationId) -> list[str]:
+        """Returns the pods whose agents live."""
+        return self.pods.names(allocation, living=True)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Lets time pass until the condition holds."""
+
+        def holds() -> bool:
+            self.clock.advance(0.05)
+            return condition()
+
+        self._server.wait(holds, "etcd")

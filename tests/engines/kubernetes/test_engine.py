@@ -1,0 +1,251 @@
+"""The engine where things go wrong: no room, no image, no API, no kubelet, others who delete, quotas, evictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mainspring.domain.errors import Unavailable
+from mainspring.domain.fleet import AllocationPhase, AllocationSeen, EndedBefore, LaunchOrder
+from mainspring.domain.ids import AllocationId, AttemptId, NodeName, RoleName
+from mainspring.domain.ports import Engine
+from mainspring.engines.kubernetes.api.client import ApiRefusal
+from mainspring.engines.kubernetes.engine import ENDED_VISIBLE_S, FENCED_S, LAUNCH_S_MAX, STUCK_S_MAX
+from mainspring.testing.kubernetes import KubernetesServer, kubernetes_missing
+from mainspring.testing.kubernetes_pods import NO_IMAGE, pods_missing
+from tests.contracts.on_kubernetes import KubernetesHarness, kubernetes_of
+
+MISSING = kubernetes_missing() or pods_missing()
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
+NAME = AllocationId("allocation-1")
+NODES = ("alpha-1", "alpha-2")
+PENDING, RUNNING, STOPPING, ENDED = AllocationPhase
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesServer]:
+    with kubernetes_of(tmp_path_factory.mktemp("kubernetes"), len(NODES)) as server:
+        yield server
+
+
+@pytest.fixture
+def rig(cluster: KubernetesServer, tmp_path: Path) -> Iterator[KubernetesHarness]:
+    made = KubernetesHarness(tmp_path, cluster, NODES)
+    yield made
+    engine = made.engine()
+    for one in engine.observe():
+        engine.stop(one.allocation, grace_s=0.0)
+    made.until(lambda: all(one.phase is ENDED for one in engine.observe()))
+    pods = f"/api/v1/namespaces/{made.space}/pods"
+    cluster.call("DELETE", pods, {"gracePeriodSeconds": 0})  # Of others, too: the next test has the same nodes.
+    made.until(lambda: cluster.call("GET", pods)["items"] == [])
+    made.close()
+    cluster.call("DELETE", f"/api/v1/namespaces/{made.space}")
+
+
+def order(name: AllocationId = NAME, *, milli: int = 8_000) -> LaunchOrder:
+    return LaunchOrder(
+        allocation=name,
+        attempt=AttemptId("attempt-1"),
+        role=RoleName("main"),
+        nodes=tuple(map(NodeName, NODES)),
+        chip_milli=(milli,) * len(NODES),
+        controller="http://127.0.0.1:1",
+        token="a-secret",
+    )
+
+
+def running(rig: KubernetesHarness, engine: Engine) -> None:
+    """Waits until both agents have said hello."""
+    rig.until(lambda: phase(engine) is RUNNING)
+    rig.speak(NAME, len(NODES))
+
+
+def seen(engine: Engine, name: AllocationId = NAME) -> AllocationSeen:
+    return next(one for one in engine.observe() if one.allocation == name)
+
+
+def phase(engine: Engine, name: AllocationId = NAME) -> AllocationPhase:
+    return seen(engine, name).phase
+
+
+def silent(engine: Engine) -> bool:
+    """Returns whether the cluster does not answer; nor does it before its watches stand."""
+    try:
+        engine.observe()
+    except Unavailable:
+        return True
+    return False
+
+
+def test_pods_for_which_others_leave_no_room_give_their_nodes_back_in_the_schedulers_words(
+    rig: KubernetesHarness, cluster: KubernetesServer
+) -> None:
+    taken = {"requests": {"nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}}
+    other = {
+        "metadata": {"name": "other"},
+        "spec": {"nodeName": "alpha-2", "containers": [{"name": "a", "image": NO_IMAGE, "resources": taken}]},
+    }
+    cluster.call("POST", f"/api/v1/namespaces/{rig.space}/pods", other)
+    engine = rig.engine()
+    engine.launch(order())
+    rig.until(lambda: "nvidia.com/gpu" in seen(engine).reason)
+    assert phase(engine) is PENDING
+    rig.clock.advance(STUCK_S_MAX + 1.0)
+    rig.until(lambda: phase(engine) is ENDED)
+    over = seen(rig.engine())
+    assert (over.taken, over.exit_code) == (True, None)
+    assert "nvidia.com/gpu" in over.reason
+
+
+def test_pods_whose_image_cannot_be_pulled_end_and_their_job_is_blamed(
+    rig: KubernetesHarness, cluster: KubernetesServer
+) -> None:
+    engine = rig.engine(image=f"{NO_IMAGE}:1")
+    engine.launch(order())
+    rig.until(lambda: "ImagePullBackOff" in seen(engine).reason)
+    rig.clock.advance(STUCK_S_MAX + 1.0)
+    rig.until(lambda: phase(engine) is ENDED)
+    assert (seen(engine).taken, seen(engine).agent_lost) == (False, True)
+    assert rig.starts() == 0
+
+
+def test_api_server_that_is_gone_is_no_answer_and_what_runs_goes_on(
+    rig: KubernetesHarness, cluster: KubernetesServer
+) -> None:
+    engine = rig.engine()
+    engine.launch(order(milli=4_000))
+    running(rig, engine)
+    cluster.kill("kube-apiserver")
+    second = AllocationId("allocation-2")
+    with pytest.raises(Unavailable):
+        engine.launch(order(second, milli=4_000))
+    with pytest.raises(Unavailable):
+        engine.stop(NAME, grace_s=1.0)
+    rig.until(lambda: silent(engine))
+    cluster.serve("kube-apiserver")
+    rig.until(lambda: not silent(engine) and phase(engine) is RUNNING)
+    engine.launch(order(second, milli=4_000))
+    rig.until(lambda: phase(engine, second) is RUNNING)
+    rig.speak(second, len(NODES))
+    assert rig.starts() == 4
+
+
+def test_node_whose_kubelet_is_dead_keeps_its_pod_until_its_lease_is_surely_over(
+    rig: KubernetesHarness, cluster: KubernetesServer
+) -> None:
+    engine = rig.engine()
+    engine.launch(order())
+    running(rig, engine)
+    rig.pods.die("alpha-2")
+    engine.stop(NAME, grace_s=5.0)
+    pods = f"/api/v1/namespaces/{rig.space}/pods"
+    rig.until(lambda: len(cluster.call("GET", pods)["items"]) == 1)
+    assert phase(engine) is STOPPING
+    rig.clock.advance(FENCED_S - 60.0)
+    assert phase(engine) is STOPPING
+    rig.clock.advance(70.0)
+    rig.until(lambda: phase(engine) is ENDED)
+    assert seen(engine).lost_nodes == ("alpha-2",)
+
+
+def test_pod_that_is_evicted_is_taken_and_the_rest_goes_on(rig: KubernetesHarness, cluster: KubernetesServer) -> None:
+    engine = rig.engine()
+    engine.launch(order())
+    running(rig, engine)
+    (name,) = [one for one in rig.pods.names(NAME) if one.startswith(f"{NAME}-1-")]
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+    cluster.call("POST", f"/api/v1/namespaces/{rig.space}/pods/{name}/eviction", eviction)
+    rig.until(lambda: rig.pods.names(NAME) != [] and len(rig.living(NAME)) == 1)
+    rig.until(lambda: "viction" in seen(engine).reason)
+    assert phase(engine) is RUNNING
+    rig.clock.advance(30.0)
+    assert rig.starts() == 2, "a pod that is gone is not made again"
+
+
+def test_job_that_somebody_deletes_is_over_and_says_so(rig: KubernetesHarness, cluster: KubernetesServer) -> None:
+    engine = rig.engine()
+    engine.launch(order())
+    running(rig, engine)
+    cluster.call(
+        "DELETE",
+        f"/apis/batch/v1/namespaces/{rig.space}/jobs/{NAME}",
+        {"propagationPolicy": "Background"},
+    )
+    rig.until(lambda: phase(engine) is ENDED)
+    engine.launch(order())
+    assert phase(rig.engine()) is ENDED
+    assert rig.starts() == 2
+
+
+def test_quota_of_the_namespace_refuses_a_launch_in_its_words_and_a_later_one_goes_through(
+    rig: KubernetesHarness, cluster: KubernetesServer
+) -> None:
+    path = f"/api/v1/namespaces/{rig.space}/resourcequotas"
+    cluster.call("POST", path, {"metadata": {"name": "q"}, "spec": {"hard": {"count/jobs.batch": "0"}}})
+    cluster.wait(lambda: "hard" in cluster.call("GET", f"{path}/q").get("status", {}), "kube-controller-manager")
+    engine = rig.engine()
+    with pytest.raises(ApiRefusal, match="exceeded quota"):
+        engine.launch(order())
+    assert phase(engine) is PENDING
+    cluster.call("DELETE", f"{path}/q")
+    cluster.wait(lambda: cluster.call("GET", path)["items"] == [], "kube-apiserver")
+
+    def launched() -> bool:
+        try:
+            engine.launch(order())
+        except ApiRefusal:  # What admission knows of quotas is some moments old.
+            return False
+        return True
+
+    rig.until(launched)
+    running(rig, engine)
+    assert rig.starts() == 2
+
+
+def test_launch_that_was_cut_short_is_over_once_it_cannot_be_under_way(
+    rig: KubernetesHarness, cluster: KubernetesServer
+) -> None:
+    path = f"/api/v1/namespaces/{rig.space}/resourcequotas"
+    cluster.call("POST", path, {"metadata": {"name": "q"}, "spec": {"hard": {"count/jobs.batch": "0"}}})
+    cluster.wait(lambda: "hard" in cluster.call("GET", f"{path}/q").get("status", {}), "kube-controller-manager")
+    engine = rig.engine()
+    with pytest.raises(ApiRefusal):
+        engine.launch(order())
+    assert phase(engine) is PENDING
+    rig.clock.advance(LAUNCH_S_MAX + 1.0)
+    rig.until(lambda: not silent(engine) and phase(engine) is ENDED)
+    assert "cut short" in seen(engine).reason
+    assert cluster.call("GET", f"/api/v1/namespaces/{rig.space}/secrets")["items"] == []
+
+
+def test_pods_let_nobody_have_more_than_kubernetes_calls_restricted(
+    rig: KubernetesHarness, cluster: KubernetesServer
+) -> None:
+    enforce = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    cluster.call("PATCH", f"/api/v1/namespaces/{rig.space}", enforce, kind="application/merge-patch+json")
+    engine = rig.engine()
+    engine.launch(order())
+    running(rig, engine)
+
+
+def test_what_ended_long_ago_is_forgotten_and_what_was_stopped_before_its_launch_too(
+    rig: KubernetesHarness, cluster: KubernetesServer
+) -> None:
+    engine, never = rig.engine(), AllocationId("allocation-never")
+    engine.launch(order())
+    running(rig, engine)
+    engine.stop(never, grace_s=0.0)
+    engine.stop(NAME, grace_s=30.0)
+    rig.until(lambda: phase(engine) is ENDED)
+    due = EndedBefore(time_s=rig.clock.now_s() + 10 * ENDED_VISIBLE_S, limit=10)
+    assert engine.forget_ended(due) == 0
+    rig.clock.advance(ENDED_VISIBLE_S + 1.0)
+    assert engine.forget_ended(replace(due, limit=0)) == 2
+    assert engine.forget_ended(due) == 2
+    rig.until(lambda: engine.forget_ended(due) == 0)
+    maps = cluster.call("GET", f"/api/v1/namespaces/{rig.space}/configmaps?labelSelector=mainspring/allocation")
+    assert maps["items"] == []

@@ -1,0 +1,102 @@
+"""The account on the page of Kubernetes is enough for all that the engine does, and no more than it says."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mainspring.domain.fleet import AllocationPhase, LaunchOrder
+from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
+from mainspring.engines.common.kind import CheckResult, EngineContext
+from mainspring.engines.kubernetes.api.access import read_kubeconfig
+from mainspring.engines.kubernetes.api.client import Api, ApiRefusal
+from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
+from mainspring.engines.kubernetes.kind import check
+from mainspring.testing import FakeClock
+from mainspring.testing.kubernetes import KubernetesServer, kubernetes_missing
+from mainspring.testing.kubernetes_pods import pods_missing
+from tests.contracts.on_kubernetes import KubernetesHarness, kubernetes_of
+
+MISSING = kubernetes_missing() or pods_missing()
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
+PAGE = Path(__file__).parents[3] / "docs" / "engines" / "kubernetes.md"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+SPACE = "/api/v1/namespaces/mainspring"
+PLACES = {
+    "Namespace": "/api/v1/namespaces",
+    "ServiceAccount": f"{SPACE}/serviceaccounts",
+    "Role": f"{RBAC}/namespaces/mainspring/roles",
+    "RoleBinding": f"{RBAC}/namespaces/mainspring/rolebindings",
+    "ClusterRole": f"{RBAC}/clusterroles",
+    "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
+}
+NAME = AllocationId("allocation-1")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[KubernetesServer]:
+    """A control plane with the account of the page, and no other of ours."""
+    with kubernetes_of(tmp_path / "kubernetes", 2) as started:
+        said = PAGE.read_text().partition("```yaml\n")[2].partition("```")[0]
+        for one in yaml.safe_load_all(said):
+            started.call("POST", PLACES[one["kind"]], one)
+        started.wait(lambda: started.there(f"{SPACE}/serviceaccounts/default"), "kube-controller-manager")
+        yield started
+
+
+def kubeconfig(server: KubernetesServer, folder: Path) -> Path:
+    """Writes a kubeconfig of the page's account."""
+    request: dict[str, Any] = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = server.call("POST", f"{SPACE}/serviceaccounts/mainspring/token", request)["status"]["token"]
+    told = yaml.safe_load(server.place.kubeconfig.read_text())
+    told["users"] = [{"name": told["users"][0]["name"], "user": {"token": token}}]
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(told))
+    return path
+
+
+def test_account_of_the_page_is_enough_for_a_whole_life_and_reads_no_secret(
+    server: KubernetesServer, tmp_path: Path
+) -> None:
+    path = kubeconfig(server, tmp_path)
+    rig = KubernetesHarness(tmp_path, server, ("alpha-1", "alpha-2"), space="mainspring", kubeconfig=path)
+    try:
+        cluster = KubernetesCluster(
+            name=ClusterName("cloud"), kubeconfig=str(path), image="this-machine", python=sys.executable
+        )
+        context = EngineContext(environment=os.environ, certificate="", clock=FakeClock())
+        found = list(check(cluster, context, ""))
+        assert [one.name for one in found if one.standing is CheckResult.FAILED] == [], found
+        engine = rig.engine()
+        order = LaunchOrder(
+            allocation=NAME,
+            attempt=AttemptId("attempt-1"),
+            role=RoleName("main"),
+            nodes=(NodeName("alpha-1"), NodeName("alpha-2")),
+            chip_milli=(8_000, 8_000),
+            controller="http://127.0.0.1:1",
+            token="a-secret",
+        )
+        engine.inventory()
+        engine.launch(order)
+        rig.until(lambda: [one.phase for one in engine.observe()] == [AllocationPhase.RUNNING])
+        rig.speak(NAME, 2)
+        assert engine.logs(NAME, rank=1, since=0, limit=5).data == b"hello"
+        engine.cordon(NodeName("alpha-1"), owner="ada", reason="noisy fan")
+        engine.uncordon(NodeName("alpha-1"), owner="ada")
+        engine.stop(NAME, grace_s=30.0)
+        rig.until(lambda: [one.phase for one in engine.observe()] == [AllocationPhase.ENDED])
+        access = read_kubeconfig(path, "", environment=os.environ, clock=FakeClock())
+        api = Api("cloud", lambda: access)
+        for refused in (f"{SPACE}/secrets", "/api/v1/namespaces/kube-system/configmaps"):
+            with pytest.raises(ApiRefusal):
+                api.call("GET", refused, attempted="look where we must not")
+        api.close()
+    finally:
+        rig.close()

@@ -1,0 +1,169 @@
+"""What a pod's object says of it, and what those of an allocation mean together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mainspring.domain.fleet import AllocationPhase
+from mainspring.domain.ids import AllocationId, JobId, NodeName
+from mainspring.engines.kubernetes.jobs.manifests import Claimed
+from mainspring.engines.kubernetes.jobs.pods import PodStage, read_pod
+from mainspring.engines.kubernetes.jobs.seeing import outcome, places_due
+from mainspring.engines.kubernetes.jobs.watch import AskedToStop, ClaimSeen, EndedSeen, Found, JobSeen, read_claim
+
+NAME = AllocationId("allocation-1")
+NODES = (NodeName("n1"), NodeName("n2"))
+RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+WELL = {"terminated": {"exitCode": 0, "reason": "Completed", "message": '{"exit_code": 0, "reason": "all done"}'}}
+KILLED = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+
+
+def pod(
+    index: int,
+    state: dict[str, Any] | None = None,
+    *,
+    phase: str = "Running",
+    spec: Any = (),
+    meta: Any = (),
+    **status: Any,
+) -> dict[str, Any]:
+    containers = [{"name": "agent", "state": state}] if state is not None else []
+    return {
+        "metadata": {
+            "name": f"{NAME}-{index}-x",
+            "uid": str(index),
+            "labels": {"mainspring/allocation": NAME},
+            "annotations": {"batch.kubernetes.io/job-completion-index": str(index)},
+            **dict(meta),
+        },
+        "spec": dict(spec),
+        "status": {"phase": phase, "containerStatuses": containers, **status},
+    }
+
+
+def found(*pods: dict[str, Any], stop: AskedToStop | None = None, job: JobSeen | None = JobSeen()) -> Found:  # noqa: B008
+    claimed = Claimed(nodes=NODES, theirs=("N1", "N2"), chip_milli=(1_000, 1_000), job_id=JobId("job-1"))
+    seen = [one for one in map(read_pod, pods) if one is not None]
+    claim = ClaimSeen(claimed=claimed, uid="u", stop=stop)
+    return Found(allocation=NAME, claim=claim, job=job, pods={one.index: one for one in seen})
+
+
+GATED = pod(0, phase="Pending", spec={"schedulingGates": [{"name": "mainspring/place"}]})
+UNBOUND: Any = {
+    "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]
+}
+PULLING = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+CREATING = {"waiting": {"reason": "ContainerCreating"}}
+
+
+@pytest.mark.parametrize(
+    ("said", "stage", "words", "stuck", "code"),
+    [
+        (GATED, PodStage.GATED, "place", True, None),
+        (pod(0, phase="Pending", **UNBOUND), PodStage.WAITING, "0/3 nodes", True, None),
+        (pod(0, PULLING, phase="Pending"), PodStage.WAITING, "ImagePullBackOff: no such image", True, None),
+        (pod(0, CREATING, phase="Pending"), PodStage.WAITING, "ContainerCreating", False, None),
+        (pod(0, RUNNING), PodStage.RUNNING, "", False, None),
+        (pod(0, WELL, phase="Succeeded"), PodStage.OVER, "all done", False, 0),
+        (pod(0, KILLED, phase="Failed"), PodStage.OVER, "OOMKilled, by code 137", False, 137),
+        (
+            pod(0, phase="Failed", reason="Evicted", message="low on memory"),
+            PodStage.OVER,
+            "low on memory",
+            False,
+            None,
+        ),
+    ],
+)
+def test_pod_is_read_as_far_as_it_has_come(
+    said: dict[str, Any], stage: PodStage, words: str, stuck: bool, code: int | None
+) -> None:
+    read = read_pod(said)
+    assert read is not None
+    assert (read.stage, read.stuck, read.exit_code) == (stage, stuck, code)
+    assert words in read.words
+
+
+def test_pod_that_the_cluster_takes_away_says_so_in_its_words() -> None:
+    taken = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "preempted"}
+    gone = {"deletionTimestamp": "2026-01-01T00:00:30Z"}
+    read = read_pod(pod(0, RUNNING, meta=gone, conditions=[taken]))
+    assert read is not None
+    assert (read.taken, read.words, read.going_s) == (True, "preempted", 1_767_225_630.0)
+
+
+def test_pod_of_our_label_that_is_part_of_no_job_is_none_of_ours() -> None:
+    said = pod(0, RUNNING)
+    said["metadata"]["annotations"] = {}
+    assert read_pod(said) is None
+
+
+@pytest.mark.parametrize(
+    ("pods", "phase", "code", "lost"),
+    [
+        ((), AllocationPhase.PENDING, None, ()),
+        ((GATED, pod(1, RUNNING)), AllocationPhase.PENDING, None, ()),
+        ((pod(0, RUNNING), pod(1, RUNNING)), AllocationPhase.RUNNING, None, ()),
+        ((pod(0, RUNNING), pod(1, KILLED)), AllocationPhase.RUNNING, None, ("n2",)),
+        ((pod(0, RUNNING), pod(1, WELL)), AllocationPhase.RUNNING, None, ()),
+        ((pod(0, WELL), pod(1, WELL)), AllocationPhase.ENDED, 0, ()),
+        ((pod(0, WELL), pod(1, KILLED)), AllocationPhase.ENDED, 137, ("n2",)),
+    ],
+)
+def test_allocation_is_what_its_pods_are(
+    pods: tuple[dict[str, Any], ...], phase: AllocationPhase, code: int | None, lost: tuple[str, ...]
+) -> None:
+    seen = outcome(found(*pods), launching=False, now_s=9.0)
+    assert (seen.seen.phase, seen.seen.exit_code, seen.seen.lost_nodes) == (phase, code, lost)
+    assert seen.seen.agent_lost is bool(lost)
+    assert (seen.ended is not None) is (phase is AllocationPhase.ENDED)
+
+
+def test_allocation_that_somebody_stops_is_stopping_until_every_pod_is_over() -> None:
+    asked = AskedToStop(at_s=1.0, grace_s=30.0)
+    assert outcome(found(pod(0, RUNNING), pod(1, WELL), stop=asked), launching=False, now_s=9.0).seen.phase is (
+        AllocationPhase.STOPPING
+    )
+    over = outcome(found(pod(0, WELL), pod(1, WELL), stop=asked), launching=False, now_s=9.0)
+    assert over.ended == EndedSeen(ended_s=9.0, exit_code=0, reason="all done")
+
+
+def test_allocation_all_of_whose_pods_the_cluster_takes_is_taken() -> None:
+    going = {"deletionTimestamp": "2026-01-01T00:00:30Z"}
+    taken = [{"type": "DisruptionTarget", "status": "True", "message": "node is drained"}]
+    pods = [pod(index, RUNNING, meta=going, conditions=taken) for index in range(2)]
+    seen = outcome(found(*pods), launching=False, now_s=9.0).seen
+    assert (seen.phase, seen.taken, seen.reason) == (AllocationPhase.STOPPING, True, "node is drained")
+    ended = [pod(index, KILLED, meta=going, conditions=taken) for index in range(2)]
+    over = outcome(found(*ended), launching=False, now_s=9.0).ended
+    assert over is not None
+    assert (over.taken, over.reason) == (True, "node is drained")
+
+
+def test_pods_that_nobody_sees_are_what_their_job_says_of_them() -> None:
+    job = JobSeen(completed=frozenset({0}), failed=frozenset({1}), over=True)
+    over = outcome(found(job=job), launching=False, now_s=9.0).ended
+    assert over is not None
+    assert (over.exit_code, over.lost_nodes) == (None, ("n2",))
+
+
+def test_launch_without_a_job_is_waited_for_and_then_was_cut_short() -> None:
+    assert outcome(found(job=None), launching=True, now_s=9.0).seen.phase is AllocationPhase.PENDING
+    over = outcome(found(job=None), launching=False, now_s=9.0).ended
+    assert over is not None
+    assert "cut short" in over.reason
+
+
+def test_pods_go_to_their_nodes_once_all_are_made_and_nobody_stops_them() -> None:
+    second = GATED | {"metadata": pod(1)["metadata"]}
+    assert places_due(found(GATED)) == {}
+    assert places_due(found(GATED, second)) == {f"{NAME}-0-x": "N1", f"{NAME}-1-x": "N2"}
+    assert places_due(found(GATED, second, stop=AskedToStop(at_s=1.0, grace_s=1.0))) == {}
+    assert places_due(found(pod(0, RUNNING), second)) == {f"{NAME}-1-x": "N2"}
+
+
+def test_claim_that_says_nothing_readable_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        read_claim({"metadata": {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}, "data": {}})
