@@ -36,7 +36,7 @@ PEOPLE += " Why JobCounts AuditLine Health HealthCheck NewSecret NewToken Person
 PEOPLE += " TokenView RecordingClaim WaitingUse Blocked Login LoginOffer"
 PEOPLE += " HoldView NewHold NewPriority NewSize NodeView PlanLine Verdict JobHistory Sweep HeldOnes HeldView"
 PEOPLE += " ClosedNode PastAttempt PastCluster PastFleet Adopted NotAdopted"
-ENGINES = "FarAlive FarAnswer FarCall FarPart OpenSlurm"
+ENGINES = "FarAlive FarAnswer FarCall FarPart OpenKubernetes OpenSlurm"
 STARTER = """
 BeginStarter BindSocket Exited Made NotDone RemovePath SignalProcess StartProcess Started UnpackCode WriteFiles
 """
