@@ -81,6 +81,14 @@ def silent(engine: Engine) -> bool:
     return False
 
 
+def no_jobs(rig: KubernetesHarness, cluster: KubernetesServer) -> str:
+    """Gives a namespace a quota that lets no Job in; returns where quotas are."""
+    path = f"/api/v1/namespaces/{rig.space}/resourcequotas"
+    cluster.call("POST", path, {"metadata": {"name": "q"}, "spec": {"hard": {"count/jobs.batch": "0"}}})
+    cluster.wait(lambda: "hard" in cluster.call("GET", f"{path}/q").get("status", {}), "kube-controller-manager")
+    return path
+
+
 def test_pods_for_which_others_leave_no_room_give_their_nodes_back_in_the_schedulers_words(
     rig: KubernetesHarness, cluster: KubernetesServer
 ) -> None:
@@ -184,9 +192,7 @@ def test_job_that_somebody_deletes_is_over_and_says_so(rig: KubernetesHarness, c
 def test_quota_of_the_namespace_refuses_a_launch_in_its_words_and_a_later_one_goes_through(
     rig: KubernetesHarness, cluster: KubernetesServer
 ) -> None:
-    path = f"/api/v1/namespaces/{rig.space}/resourcequotas"
-    cluster.call("POST", path, {"metadata": {"name": "q"}, "spec": {"hard": {"count/jobs.batch": "0"}}})
-    cluster.wait(lambda: "hard" in cluster.call("GET", f"{path}/q").get("status", {}), "kube-controller-manager")
+    path = no_jobs(rig, cluster)
     engine = rig.engine()
     with pytest.raises(ApiRefusal, match="exceeded quota"):
         engine.launch(order())
@@ -209,9 +215,7 @@ def test_quota_of_the_namespace_refuses_a_launch_in_its_words_and_a_later_one_go
 def test_launch_that_was_cut_short_is_over_once_it_cannot_be_under_way(
     rig: KubernetesHarness, cluster: KubernetesServer
 ) -> None:
-    path = f"/api/v1/namespaces/{rig.space}/resourcequotas"
-    cluster.call("POST", path, {"metadata": {"name": "q"}, "spec": {"hard": {"count/jobs.batch": "0"}}})
-    cluster.wait(lambda: "hard" in cluster.call("GET", f"{path}/q").get("status", {}), "kube-controller-manager")
+    no_jobs(rig, cluster)
     engine = rig.engine()
     with pytest.raises(ApiRefusal):
         engine.launch(order())

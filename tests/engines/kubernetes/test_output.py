@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mainspring.app.server.echo import Echo
 from mainspring.domain.fleet import LogChunk
 from mainspring.engines.kubernetes.jobs.output import chunk, pieces
+from tests.app.conftest import until
 
 
 def said(folder: Path, text: bytes, rank: int = 3) -> bytes:
@@ -54,8 +55,7 @@ def test_line_that_grows_is_said_in_parts_that_fit_together(tmp_path: Path) -> N
     log, out = tmp_path / "rank-0.log", io.BytesIO()
     log.write_bytes(b"10 %")
     echo = Echo(tmp_path, out)
-    while b"10 %" not in out.getvalue():
-        pass
+    until(lambda: b"10 %" in out.getvalue(), "the beginning of a line to be said")
     with log.open("ab") as file:
         file.write(b" 20 %\ndone\n")
     echo.close()

@@ -185,6 +185,8 @@ class KubernetesEngine:
     def forget_ended(self, due: EndedBefore) -> int:
         """Removes claims of allocations that ended before a time, and over an hour ago; see `Forgetting.forget_ended`.
 
+        Each takes a kilobyte or so, and goes after a day anyway: they are held to no bound of bytes.
+
         Args:
             due: Which of them; by this machine's clock.
 

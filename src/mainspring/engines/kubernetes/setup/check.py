@@ -127,7 +127,7 @@ class ClusterSetUp:
         self._api = self._open()
         version = self._call("GET", "/version")
         said = str(version.get("gitVersion", ""))
-        found = tuple(int("".join(filter(str.isdigit, str(version.get(part, ""))))) or 0 for part in ("major", "minor"))
+        found = tuple(int("".join(filter(str.isdigit, str(version.get(part)))) or 0) for part in ("major", "minor"))
         if found < VERSION_MIN:
             wanted = ".".join(map(str, VERSION_MIN))
             raise InvalidSpec(
