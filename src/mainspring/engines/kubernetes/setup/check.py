@@ -21,6 +21,7 @@ from mainspring.domain.fleet import Inventory, NodeCondition
 from mainspring.domain.ports import Clock
 from mainspring.domain.release import RELEASE, Skew, skew
 from mainspring.engines.common.kind import CheckResult, Finding
+from mainspring.engines.common.steps import walk
 from mainspring.engines.kubernetes.api.client import Api, ApiRefusal
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.cluster.inventory import NodeStock
@@ -97,25 +98,11 @@ class ClusterSetUp:
             (self._agent_can_start, ("image",)),
             (self._server_answers, ("Mainspring in a pod",)),
         )
-        broken: set[str] = set()
         try:
-            for name, (look, needs) in zip(STEPS, steps, strict=True):
-                finding = self._look(name, look, [need for need in needs if need in broken])
-                if finding.standing in (CheckResult.FAILED, CheckResult.SKIPPED):
-                    broken.add(name)
-                yield finding
+            yield from walk([(name, *step) for name, step in zip(STEPS, steps, strict=True)], _FIXES)
         finally:
             if self._api is not None:
                 self._api.close()
-
-    def _look(self, name: str, look: Callable[[], Finding], broken: list[str]) -> Finding:
-        if broken:
-            return Finding(name=name, standing=CheckResult.SKIPPED, found=f"waits for: {broken[0]}")
-        try:
-            return look()
-        except MainspringError as error:
-            found = f"{error.got or error}{f', on {error.on}' if error.on else ''}"
-            return Finding(name=name, standing=CheckResult.FAILED, found=found, fix=error.next_step or _FIXES[name])
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         assert self._api is not None

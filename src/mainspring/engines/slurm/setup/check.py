@@ -20,6 +20,7 @@ from mainspring.domain.fleet import Inventory
 from mainspring.domain.job import LAB
 from mainspring.domain.ports import Clock
 from mainspring.engines.common.kind import CheckResult, Finding
+from mainspring.engines.common.steps import look, walk
 from mainspring.engines.slurm.cluster.commands import Commands, Refused
 from mainspring.engines.slurm.cluster.config import SlurmCluster
 from mainspring.engines.slurm.cluster.inventory import Ours, Stock
@@ -69,12 +70,7 @@ class SetUp:
             (self._folder_is_usable, ()),
             (self._job_runs, ("submitting", "shared folder")),
         )
-        broken: set[str] = set()
-        for name, (look, needs) in zip(STEPS, here, strict=False):
-            finding = self._look(name, look, [need for need in needs if need in broken])
-            if finding.standing in (CheckResult.FAILED, CheckResult.SKIPPED):
-                broken.add(name)
-            yield finding
+        yield from walk([(name, *step) for name, step in zip(STEPS, here, strict=False)], _FIXES)
         trial, scratch = self._trial, self._cluster.scratch
         on_node = (
             lambda: check_node.folder_is_the_same(trial, self._cluster.shared),
@@ -84,23 +80,8 @@ class SetUp:
             lambda: check_node.clocks_agree(trial),
             lambda: check_node.server_answers(trial, self._ask.controller),
         )
-        for name, look in zip(STEPS[len(here) :], on_node, strict=True):
-            yield self._look(name, look, [] if trial.answer else ["test job"])
-
-    def _look(self, name: str, look: Callable[[], Finding], broken: list[str]) -> Finding:
-        if broken:
-            return Finding(name=name, standing=CheckResult.SKIPPED, found=f"waits for: {broken[0]}")
-        try:
-            return look()
-        except MainspringError as error:
-            return Finding(
-                name=name,
-                standing=CheckResult.FAILED,
-                found=f"{error.got or error}{f', on {error.on}' if error.on else ''}",
-                fix=error.next_step or _FIXES[name],
-            )
-        except OSError as error:
-            return Finding(name=name, standing=CheckResult.FAILED, found=str(error), fix=_FIXES[name])
+        for name, step in zip(STEPS[len(here) :], on_node, strict=True):
+            yield look(name, step, [] if trial.answer else ["test job"], _FIXES)
 
     # ---------------------------------------------------------------- Slurm
 
