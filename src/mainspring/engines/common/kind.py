@@ -113,6 +113,15 @@ class AddOption:
     least: int | None = None
 
 
+PRICES = AddOption(
+    field="dollars_per_chip_hour",
+    flag="--price",
+    form=OptionForm.PRICES,
+    help="Price of a chip for an hour; repeat.",
+    metavar="CHIP=DOLLARS",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobUsers:
     """Whose jobs run as whom, where they do not run under the account of their agents.

@@ -43,6 +43,17 @@ def read_log(path: Path, *, since: int, limit: int) -> LogChunk | None:
     return None
 
 
+def check_piece(allocation: AllocationId, *, since: int, limit: int) -> None:
+    """Returns if a piece of output can be asked for.
+
+    Raises:
+        InvalidInput: `since` or `limit` is out of its range.
+    """
+    if since < 0 or limit < 1:
+        got = f"since {since}, limit {limit}"
+        raise InvalidInput("read a log", on=allocation, got=got, wanted="at least 0 and at least 1")
+
+
 def read_rank(path: Path | None, allocation: AllocationId, *, rank: int, since: int, limit: int) -> LogChunk:
     """Returns a piece of a rank's output, at most `LOG_BYTES_MAX`; see `Engine.logs`.
 
@@ -56,10 +67,7 @@ def read_rank(path: Path | None, allocation: AllocationId, *, rank: int, since: 
         NotFound: That rank wrote nothing yet.
         InvalidInput: `since` or `limit` is out of its range.
     """
-    if since < 0 or limit < 1:
-        raise InvalidInput(
-            "read a log", on=allocation, got=f"since {since}, limit {limit}", wanted="at least 0 and at least 1"
-        )
+    check_piece(allocation, since=since, limit=limit)
     chunk = read_log(path, since=since, limit=min(limit, LOG_BYTES_MAX)) if path else None
     if chunk is None:
         raise NotFound("read a log", on=allocation, got=f"rank {rank}", wanted="a rank that has written something")

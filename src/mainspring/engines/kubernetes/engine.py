@@ -15,12 +15,12 @@ from threading import Lock
 from typing import Any
 
 from mainspring.domain.codec import decode, encode
-from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotFound
+from mainspring.domain.errors import Conflict, MainspringError, NotFound
 from mainspring.domain.fleet import AllocationSeen, EndedBefore, Inventory, LaunchOrder, LogChunk
 from mainspring.domain.ids import NO_JOB, AllocationId, NodeName
 from mainspring.domain.ports import Clock
 from mainspring.engines.common.records import Cordon
-from mainspring.engines.common.work_folder import LOG_BYTES_MAX
+from mainspring.engines.common.work_folder import LOG_BYTES_MAX, check_piece
 from mainspring.engines.kubernetes.api.client import MERGE, Api, ApiRefusal
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.cluster.inventory import ALLOCATION, NodeStock
@@ -155,9 +155,7 @@ class KubernetesEngine:
             InvalidInput: `since` or `limit` is out of its range.
             Unavailable: The API does not answer.
         """
-        if since < 0 or limit < 1:
-            got = f"since {since}, limit {limit}"
-            raise InvalidInput("read a log", on=allocation, got=got, wanted="at least 0 and at least 1")
+        check_piece(allocation, since=since, limit=limit)
         self._watch.check()
         found = next((one for one in self._watch.found() if one.allocation == allocation), None)
         for _, pod in sorted(found.pods.items()) if found is not None else ():

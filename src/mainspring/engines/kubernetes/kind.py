@@ -12,7 +12,7 @@ from mainspring.domain.codec import message
 from mainspring.domain.errors import NotFound
 from mainspring.domain.ports import Engine
 from mainspring.domain.wire.trust import CERTIFICATE_VARIABLE
-from mainspring.engines.common.kind import AddOption, ClusterKind, EngineContext, Finding, Hosting, OptionForm
+from mainspring.engines.common.kind import PRICES, AddOption, ClusterKind, EngineContext, Finding, Hosting, OptionForm
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.setup.findings import STEPS
 
@@ -158,13 +158,7 @@ KIND = ClusterKind(
         AddOption(
             field="user", form=OptionForm.COUNT, help="Number of the user that jobs run as.", default=1_000, least=0
         ),
-        AddOption(
-            field="dollars_per_chip_hour",
-            flag="--price",
-            form=OptionForm.PRICES,
-            help="Price of a chip for an hour; repeat.",
-            metavar="CHIP=DOLLARS",
-        ),
+        PRICES,
         AddOption(
             field="chips",
             flag="--chip",

@@ -11,6 +11,7 @@ from mainspring.domain.codec import message
 from mainspring.domain.ports import Engine
 from mainspring.engines.common.kind import (
     AGENT_WORDS,
+    PRICES,
     AddOption,
     ClusterKind,
     EngineContext,
@@ -159,13 +160,7 @@ KIND = ClusterKind(
             shown_default="this one",
         ),
         AddOption(field="scratch", help="Local folder on the nodes.", metavar="DIR", default="/tmp"),
-        AddOption(
-            field="dollars_per_chip_hour",
-            flag="--price",
-            form=OptionForm.PRICES,
-            help="Price of a chip for an hour; repeat.",
-            metavar="CHIP=DOLLARS",
-        ),
+        PRICES,
         AddOption(
             field="chips",
             flag="--chip",
