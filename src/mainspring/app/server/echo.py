@@ -1,7 +1,7 @@
 """What ranks write, said once more on an agent's standard output: where only that is kept, as in a container's log.
 
-Each line bears its rank and its offset in all that the rank wrote: "3@1200 text". One that is not whole yet, a prompt
-or a bar, is said once the rank is silent for a second, with "~" in place of the space, and goes on in the next.
+Each line bears its rank and its offset in all that the rank wrote: "3@1200 text". One that is not whole after a second,
+a prompt or a bar, is said as far as it has come, with "~" in place of the space, and goes on in the next.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import BinaryIO, final
 from mainspring.engines.common.work_folder import read_log
 
 LOOK_S = 0.2
-_LOOKS_WHOLE = 5  # So many without news, and what has come of a line is said.
+_LOOKS_WHOLE = 5  # So many without the end of a line, and what has come of it is said.
 _PIECE_BYTES_MAX = 1 << 20
 
 
@@ -30,7 +30,7 @@ class Echo:
         self._reports = reports
         self._out = out
         self._said: dict[Path, int] = {}
-        self._silent: dict[Path, int] = {}
+        self._unended: dict[Path, int] = {}
         self._ended = Event()
         self._thread = Thread(target=self._run, name="echo", daemon=True)
         self._thread.start()
@@ -59,13 +59,14 @@ class Echo:
             return False
         begin = found.next_offset - len(found.data)
         *lines, rest = found.data.split(b"\n")
-        self._silent[path] = 0 if lines else self._silent.get(path, 0) + 1
+        self._unended[path] = 0 if lines else self._unended.get(path, 0) + 1
         rank = path.stem.partition("-")[2].encode()
         for line in lines:
             self._out.write(b"%s@%d %s\n" % (rank, begin, line))
             begin += len(line) + 1
-        if rest and (whole or self._silent[path] >= _LOOKS_WHOLE or len(rest) == _PIECE_BYTES_MAX):
+        if rest and (whole or self._unended[path] >= _LOOKS_WHOLE or len(rest) == _PIECE_BYTES_MAX):
             self._out.write(b"%s@%d~%s\n" % (rank, begin, rest))
             begin += len(rest)
+            self._unended[path] = 0
         self._said[path] = begin
         return bool(lines) and len(found.data) == _PIECE_BYTES_MAX

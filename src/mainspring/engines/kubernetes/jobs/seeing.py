@@ -42,11 +42,9 @@ def outcome(found: Found, *, launching: bool, now_s: float) -> Outcome:
         ended = _end(found, agents, lost, now_s)
         return Outcome(seen=_over(found, ended), ended=ended)
     waiting = [one for one in agents if one.stage in (PodStage.WAITING, PodStage.GATED)]
-    going = claim.stop is not None or all(one.going_s is not None for one in agents if one.stage is PodStage.RUNNING)
-    phase = AllocationPhase.STOPPING if claim.stop is not None else AllocationPhase.RUNNING
-    if claim.stop is None and waiting:
-        phase = AllocationPhase.PENDING
-    elif going:
+    going = all(one.going_s is not None for one in agents if one.stage is PodStage.RUNNING)
+    phase = AllocationPhase.PENDING if waiting else AllocationPhase.RUNNING
+    if claim.stop is not None or (going and not waiting):
         phase = AllocationPhase.STOPPING
     stuck = next((one for one in waiting if one.stuck), None)
     seen = AllocationSeen(
