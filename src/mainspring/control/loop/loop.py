@@ -158,6 +158,8 @@ class Loop:
             if found is not None:
                 seen[cluster] = found
             yield Step.OBSERVED
+        with leadership.read() as connection:
+            self._mirror.refresh(connection, now_s)  # While others write: a second's jobs take a while to learn.
         with leadership.write() as connection:
             self._writers.settling.settle(connection, seen, now_s, led_since_s=leadership.since_s)
             self._fleet.note(connection, now_s)
