@@ -53,6 +53,9 @@ kubernetes:
 	@-version=$$(go list -C $(KUBERNETES)/kubernetes -m -f '{{.Version}}' k8s.io/kubernetes) && minor=$${version#v1.} && \
 	  stamps=$$(printf ' -X k8s.io/component-base/version.%s' gitVersion=$$version gitMajor=1 gitMinor=$${minor%%.*}) && \
 	  CGO_ENABLED=0 go build -C $(KUBERNETES)/kubernetes -buildvcs=false -ldflags "-s -w$$stamps" -o $(CURDIR)/build/kubernetes/ tool
+	@-CGO_ENABLED=0 go build -C $(KUBERNETES)/kueue -buildvcs=false -ldflags "-s -w" -o $(CURDIR)/build/kubernetes/ tool && \
+	  from=$$(go list -C $(KUBERNETES)/kueue -m -f '{{.Dir}}' sigs.k8s.io/kueue)/config/components && \
+	  install -D -m 644 -t build/kubernetes/kueue.d $$from/crd/bases/*.yaml $$from/webhook/manifests.yaml
 
 # The lock: every package that is installed, each file by its hash, for every platform; versions change with UPGRADE=--upgrade.
 lock: install

@@ -35,7 +35,7 @@ from benchmarks.control_submit import loop_s
 from benchmarks.fleet_load import HEARTBEAT_S, Line, Load, spec_of
 from benchmarks.planner_scale import CLUSTERS, inventory
 
-from mainspring.app.base.system import SystemClock, SystemDice, collect_rarely
+from mainspring.app.base.system import SystemClock, SystemDice, tune_for_serving
 from mainspring.control import AgentAccess, Control, Settings, open_store
 from mainspring.control.loop.loop import Loop, Step
 from mainspring.control.server import Server, listen
@@ -166,7 +166,7 @@ def serve(folder: Path, url: str, name: str, port: int, nodes: int) -> None:
         asked = NewToken(holder="ada", team=LAB, role=TeamRole.ADMIN)
         (folder / "token").write_text(control.people.new_token(asked).secret)
     server = Server(control, listen("127.0.0.1", port))
-    collect_rarely()
+    tune_for_serving()
     server.start()
     (folder / f"up-{name}").touch()
     try:

@@ -39,7 +39,7 @@ from benchmarks.fleet_load import HEARTBEAT_S, Line, Load, spec_of
 from benchmarks.planner_scale import CLUSTERS, inventory
 
 from mainspring.app.base.client import Client
-from mainspring.app.base.system import SystemClock, SystemDice, collect_rarely
+from mainspring.app.base.system import SystemClock, SystemDice, tune_for_serving
 from mainspring.control import AgentAccess, Control, Settings, open_store
 from mainspring.control.loop.loop import Loop, Step
 from mainspring.control.server import Server, listen
@@ -72,7 +72,7 @@ k(place, kind, detail) AS (VALUES
   (0, 'job_submitted', '{"name":"past","team":"lab"}'),
   (1, 'job_moved', '{"before":"queued","after":"starting","reason":"granted"}'),
   (2, 'job_moved', '{"before":"starting","after":"running","reason":"its ranks run"}'),
-  (3, 'start_promised', '{"start_s": null}'),
+  (3, 'start_promised', '{}'),
   (4, 'job_moved', '{"before":"running","after":"stopping","reason":"its ranks have ended"}'),
   (5, 'job_moved', '{"before":"stopping","after":"succeeded","reason":"all ranks ended well"}'))
 SELECT :since_s + i + 500 * place, kind, 'job-past-' || i, detail FROM n, k"""
@@ -171,7 +171,7 @@ def serve(folder: Path, url: str, nodes: int) -> None:
     control.people.set_team(Team(name=LAB))
     token = control.people.new_token(NewToken(holder="ada", team=LAB, role=TeamRole.ADMIN)).secret
     server = Server(control, listener)
-    collect_rarely()
+    tune_for_serving()
     server.start()
     (folder / "server.new").write_text(json.dumps({"port": listener.getsockname()[1], "token": token}))
     (folder / "server.new").rename(folder / "server.json")

@@ -24,7 +24,7 @@ def _words(home: Path) -> list[str]:
     return [PROGRAM, "--home", str(home), "demo", "--engine", "slurm", *few]
 
 
-def _left(home: Path) -> list[str]:
+def left_of(home: Path) -> list[str]:
     """Returns the command lines of processes that work for this home, Slurm's daemons included."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -49,7 +49,7 @@ def test_demo_on_slurm_trains_there_through_a_killed_rank(tmp_path: Path) -> Non
     assert report["steps"] == 300
     assert report["generations"] == 2
     assert [cluster.name for cluster in Home(home).config().clusters if cluster.kind == "slurm"] == ["slurm"]
-    until(lambda: not _left(home), "everything to be over")
+    until(lambda: not left_of(home), "everything to be over")
 
 
 @pytest.mark.soak  # Half a minute; an interrupted demo without Slurm is a test of every day.
@@ -65,4 +65,4 @@ def test_an_interrupted_demo_on_slurm_leaves_no_process(tmp_path: Path) -> None:
         demo.send_signal(signal.SIGTERM)
         _, errors = demo.communicate(timeout=90)
     assert demo.returncode == 130, errors[-2_000:]
-    until(lambda: not _left(home), "everything to be over")
+    until(lambda: not left_of(home), "everything to be over")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from mainspring.app.base.system import SystemClock
 from mainspring.domain.ids import AllocationId, ChipName, ClusterName
@@ -17,6 +18,7 @@ from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.engine import KubernetesEngine
 from mainspring.testing import FakeClock
 from mainspring.testing.kubernetes import KubernetesNodes, KubernetesServer
+from mainspring.testing.kubernetes_kueue import make_queues
 from mainspring.testing.kubernetes_pods import PodRunner
 
 # An agent that says hello as its rank, and ends well when asked to.
@@ -57,9 +59,11 @@ class KubernetesHarness:
         *,
         space: str = "",
         kubeconfig: Path | None = None,
+        queues: Mapping[str, int] | None = None,
     ) -> None:
         self.clock = FakeClock(SystemClock().now_s())  # The API server's own times are those of this machine.
         self.nodes = tuple(nodes)
+        self.queue = next(iter(queues), "") if queues else ""
         self.space = space or f"lab-{os.urandom(4).hex()}"
         self._kubeconfig = kubeconfig or server.place.kubeconfig
         self._server = server
@@ -72,6 +76,10 @@ class KubernetesHarness:
         if not space:
             server.call("POST", "/api/v1/namespaces", {"metadata": {"name": self.space}})
         server.wait(lambda: server.there(f"/api/v1/namespaces/{self.space}/serviceaccounts/default"), "etcd")
+        if queues:  # Of whose machines we know no name: each has a slot.
+            self.nodes = tuple(f"gpus-h100x8-{index + 1:04}" for index in range(len(nodes)))
+            quota = {name: {"gpus": chips} for name, chips in queues.items()}
+            make_queues(server, self.space, flavors={"gpus": {}}, queues=quota, priorities={"now": 1_000})
         self._made: list[KubernetesEngine] = []
         self.pods = PodRunner(
             server,
@@ -88,8 +96,12 @@ class KubernetesHarness:
             engine.close()
         self.pods.close()
 
-    def engine(self, *, image: str = "this-machine") -> KubernetesEngine:
-        """Returns a new adapter to the same cluster, as after a restart of the controller."""
+    def engine(self, *, image: str = "this-machine", **settings: Any) -> KubernetesEngine:
+        """Returns a new adapter to the same cluster, as after a restart of the controller.
+
+        Args:
+            **settings: More that its operator says.
+        """
         access = read_kubeconfig(self._kubeconfig, "", environment=os.environ, clock=self.clock)
         cluster = KubernetesCluster(
             name=ClusterName("alpha"),
@@ -99,6 +111,7 @@ class KubernetesHarness:
             dollars_per_chip_hour={ChipName("h100"): 2.0},
             simulated=True,
             call_s_max=CALL_S_MAX,
+            **{"queue": self.queue, "queued_nodes_max": 0, **settings},
         )
         api = Api("alpha", lambda: access, call_s=CALL_S_MAX)
         self._made.append(KubernetesEngine(cluster, api, environment={}, clock=self.clock))

@@ -29,6 +29,7 @@ from mainspring.engines.slurm.cluster.config import SlurmCluster
 from mainspring.engines.slurm.engine import SlurmEngine
 from mainspring.testing import FakeClock, FakeEngine
 from mainspring.testing.kubernetes import KubernetesServer, kubernetes_missing
+from mainspring.testing.kubernetes_kueue import kueue_missing, start_kueue
 from mainspring.testing.kubernetes_pods import pods_missing
 from mainspring.testing.slurm import SlurmNodes, SlurmServer, slurm_missing
 
@@ -244,12 +245,21 @@ def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesS
         yield server
 
 
+@pytest.fixture(scope="session")
+def kueue(kubernetes: KubernetesServer) -> KubernetesServer:
+    """The same control plane, with a queue of its own from then on."""
+    if missing := kueue_missing():
+        pytest.skip(missing)
+    start_kueue(kubernetes)
+    return kubernetes
+
+
 @pytest.fixture(
     params=[
         "local",
         "fake",
         "behind",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("slurm", "kubernetes")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("slurm", "kubernetes", "kueue")),
     ]
 )
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
@@ -260,6 +270,9 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]
     elif request.param == "kubernetes":
         names = [f"alpha-{index + 1}" for index in range(NODES)]
         made = KubernetesHarness(tmp_path, request.getfixturevalue("kubernetes"), names)
+    elif request.param == "kueue":
+        names = [f"alpha-{index + 1}" for index in range(NODES)]
+        made = KubernetesHarness(tmp_path, request.getfixturevalue("kueue"), names, queues={"lab": 8 * NODES})
     elif request.param == "behind":
         made = BehindHarness(tmp_path)
     else:
@@ -447,6 +460,10 @@ def test_logs_of_what_never_wrote_are_not_found(harness: Harness, name: str, ran
 
 def test_cordon_belongs_to_its_owner(harness: Harness) -> None:
     engine, node = harness.engine(), NodeName(harness.nodes[1])
+    if engine.inventory().delegated:
+        with pytest.raises(Conflict, match="slot"):
+            engine.cordon(node, owner="ada", reason="noisy fan")
+        return
     engine.cordon(node, owner="ada", reason="noisy fan")
     engine.cordon(node, owner="ada", reason="dead fan")
     with pytest.raises(Conflict):
@@ -466,6 +483,8 @@ def test_cordon_keeps_what_runs(harness: Harness) -> None:
     engine = harness.engine()
     engine.launch(order(harness))
     harness.until(lambda: phase(engine) is AllocationPhase.RUNNING)
+    if engine.inventory().delegated:
+        return
     engine.cordon(NodeName(harness.nodes[0]), owner="ada", reason="noisy fan")
     assert phase(engine) is AllocationPhase.RUNNING
 

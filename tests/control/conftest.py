@@ -125,6 +125,10 @@ class World:
         self.clock.advance(0.01)  # Jobs queue in the order they came.
         return self.control.submit(Submit(spec=spec or self.spec(), key=key, count=count), ADMIN).id
 
+    def newest(self) -> int:
+        """The sequence of the newest event."""
+        return self.control.events(limit=1, newest=True)[-1].sequence
+
     def job(self, job: JobId) -> JobView:
         return self.control.job(job)
 

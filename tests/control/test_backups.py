@@ -96,7 +96,7 @@ def test_restored_store_is_what_it_was_and_the_one_that_was_there_is_kept(world:
 def test_store_moves_between_databases_and_goes_on_counting(world: World, postgres_url: str, tmp_path: Path) -> None:
     world.run(world.submit())
     world.submit(count=5)
-    newest = world.control.newest_event()
+    newest = world.newest()
     with world.control.store.write() as connection:  # Numbers that were given out stay so, whoever is gone.
         connection.execute(sa.delete(events).where(events.c.sequence == newest))
     was = _rows(world.control.store)
@@ -113,7 +113,7 @@ def test_store_moves_between_databases_and_goes_on_counting(world: World, postgr
         made = world.submit()
         with world.control.store.read() as connection:
             assert jobs_by_id(connection, [made])[made].ordinal == 7
-        assert world.control.newest_event() > newest
+        assert world.newest() > newest
         world.control.store.close()
 
 

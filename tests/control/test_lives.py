@@ -26,7 +26,7 @@ def test_numbers_are_new_in_each_life_that_one_back_up_begins(world: World, tmp_
     world.control.steering.pause(job, NewHold())
     world.back_up(tmp_path / "copy")
     world.tick()
-    plans, newest, numbers = [world.control.questions.plan().number], [world.control.newest_event()], []
+    plans, newest, numbers = [world.control.questions.plan().number], [world.newest()], []
     for _ in range(2):
         world.go_back(tmp_path / "copy")
         world.clock.advance(60.0)
@@ -35,7 +35,7 @@ def test_numbers_are_new_in_each_life_that_one_back_up_begins(world: World, tmp_
         world.control.steering.resume(job)
         world.run(job)
         plans.append(world.control.questions.plan().number)
-        newest.append(world.control.newest_event())
+        newest.append(world.newest())
         numbers.append(world.job(job).attempts[-1].number)
     assert numbers == [ATTEMPTS_LEAP + 1, 2 * ATTEMPTS_LEAP + 1]
     for before, after in zip([*plans[:-1], *newest[:-1]], [*plans[1:], *newest[1:]], strict=True):

@@ -107,7 +107,7 @@ def test_restored_store_neither_stops_nor_repeats_what_came_after_it(world: Worl
     over = world.submit(world.spec("over"))
     world.run(over)
     world.back_up(tmp_path / "copy")
-    newest, plan = world.control.newest_event(), world.control.questions.plan().number
+    newest, plan = world.newest(), world.control.questions.plan().number
     world.clock.advance(60.0)
     world.beat(long, step=5)
     world.succeed(over)
@@ -128,7 +128,7 @@ def test_restored_store_neither_stops_nor_repeats_what_came_after_it(world: Worl
         world.control.steering.resume(job)  # What it was said of them since is forgotten too.
     world.tick(5, seconds=20.0)
     assert _all_running(world) == running
-    assert world.control.newest_event() > newest + LEAP
+    assert world.newest() > newest + LEAP
     assert world.control.questions.plan().number > plan + LEAP
     told = {(one.job, one.over) for one in _held(world)}
     assert told == {(done, True), (failed, False), (unknown, False), (over, True)}

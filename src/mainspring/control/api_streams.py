@@ -12,12 +12,15 @@ import anyio
 from anyio import to_thread
 
 from mainspring.control.control import Control
-from mainspring.control.store.tokens import Caller
+from mainspring.control.store.records import events_since, newest_event
+from mainspring.control.store.tokens import Caller, Sight
 from mainspring.domain.codec import encode
 from mainspring.domain.errors import TooManyRequests, Unavailable
+from mainspring.domain.ids import JobId
 from mainspring.domain.routes import LIST_MAX
 
 FOLLOWERS_MAX = 256  # Each holds a connection; one of output asks its engine twice a second.
+PAGES_MAX = 16  # Of events, kept for those who ask for the same a moment later.
 _POLL_S = 0.5
 _LOOK_S = 0.2  # How soon an event is heard of.
 QUIET_S = 15.0  # A comment this often keeps proxies from closing a quiet stream, and finds readers that left.
@@ -41,6 +44,8 @@ class Followers:
         self._newest = 0
         self._looked_s = -inf
         self._looking = anyio.Lock()
+        self._pages: dict[tuple[object, ...], tuple[tuple[int, bytes], ...]] = {}
+        self._reading = anyio.Lock()
 
     def check(self, control: Control, attempted: str) -> None:
         """Returns if there is room for one more.
@@ -60,9 +65,41 @@ class Followers:
         """Returns the sequence of the newest event, as it was `_LOOK_S` ago at the earliest."""
         async with self._looking:
             if anyio.current_time() - self._looked_s >= _LOOK_S:
-                self._newest = await to_thread.run_sync(control.newest_event)
+                self._newest = await to_thread.run_sync(_newest, control)
                 self._looked_s = anyio.current_time()
         return self._newest
+
+    async def page(
+        self, control: Control, job: JobId | None, may: Sight, *, since: int, newest: int
+    ) -> tuple[tuple[int, bytes], ...]:
+        """Returns the next events as they are told, each with its sequence: read once for all who wait for the same.
+
+        Args:
+            job: Only of this job, unless None.
+            may: What its reader may read.
+            since: The last sequence that was told.
+            newest: The newest event that is known of.
+        """
+        wanted = (job, may, since, newest)
+        async with self._reading:
+            if wanted not in self._pages:
+                read = partial(_page, control, job, may, since)
+                self._pages[wanted] = await to_thread.run_sync(read)
+                if len(self._pages) > PAGES_MAX:
+                    del self._pages[next(iter(self._pages))]
+            return self._pages[wanted]
+
+
+def _newest(control: Control) -> int:
+    with control.store.read() as connection:
+        return newest_event(connection)
+
+
+def _page(control: Control, job: JobId | None, may: Sight, since: int) -> tuple[tuple[int, bytes], ...]:
+    with control.store.read() as connection:
+        seen = None if job else may.teams
+        found = events_since(connection, since=since, limit=LIST_MAX, job=job, seen=seen)
+    return tuple((one.sequence, b"id: %d\ndata: %s\n\n" % (one.sequence, encode(one))) for one in found)
 
 
 @final
@@ -78,16 +115,17 @@ class _Reader:
         self._look = partial(control.may_follow, job, caller)
         self._pulse = control.pulse
         self._asked_s = followers.asked_s
-        self._until_s = anyio.current_time() + self._asked_s
+        self._until_s = -inf
+        self._may: Sight | None = None
 
-    async def may(self) -> bool:
-        """Returns whether they may go on."""
+    async def may(self) -> Sight | None:
+        """Returns what they may read; None where they may not go on."""
         if self._pulse.ending:
-            return False
+            return None
         if anyio.current_time() >= self._until_s:
+            self._may = await to_thread.run_sync(self._look)
             self._until_s = anyio.current_time() + self._asked_s
-            return await to_thread.run_sync(self._look)
-        return True
+        return self._may
 
 
 def followed_output(
@@ -123,7 +161,7 @@ async def _output(
     try:
         text = codecs.getincrementaldecoder("utf-8")("replace")
         told_s, reader = anyio.current_time(), _Reader(control, followers, caller, job)
-        while await reader.may():
+        while await reader.may() is not None:
             progress = await to_thread.run_sync(control.progress, job)
             data, next_offset, answered = b"", since, True
             if attempt <= len(progress.attempts):
@@ -177,20 +215,20 @@ def followed_events(
 
 
 async def _events(
-    control: Control, followers: Followers, job: str | None, caller: Caller, *, since: int
+    control: Control, followers: Followers, job: JobId | None, caller: Caller, *, since: int
 ) -> AsyncIterator[bytes]:
     followers.count += 1
     try:
         told_s, reader = anyio.current_time(), _Reader(control, followers, caller, job)
         seen = -1  # What has been looked through, this caller's events or not.
-        while await reader.may():
+        while (may := await reader.may()) is not None:
             newest = await followers.newest(control)
             if newest > seen:
                 ended = "" if job is None else await to_thread.run_sync(_ended, control, job)
-                page = await to_thread.run_sync(partial(control.events, job, caller, since=since))
-                for event in page:
-                    yield b"id: %d\ndata: %s\n\n" % (event.sequence, encode(event))
-                    since, told_s = event.sequence, anyio.current_time()
+                page = await followers.page(control, job, may, since=since, newest=newest)
+                for sequence, told in page:
+                    yield told
+                    since, told_s = sequence, anyio.current_time()
                 if len(page) == LIST_MAX:
                     continue
                 since, seen = max(since, newest), newest

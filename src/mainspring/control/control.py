@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from threading import Event as Signal
 
 from mainspring.control.loop.commit import Committer
@@ -32,12 +33,12 @@ from mainspring.control.state.active_state import ActiveState
 from mainspring.control.state.fleet import FleetView
 from mainspring.control.state.latest_plan import LatestPlans
 from mainspring.control.store.holdings import allocation_of_rank
-from mainspring.control.store.records import attempts_of, events_since, newest_event
+from mainspring.control.store.records import attempts_of, events_since
 from mainspring.control.store.restores.postings import posting
 from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import AgentAccess, Settings
 from mainspring.control.store.store import Lease, Store, Together
-from mainspring.control.store.tokens import LAB_ITSELF, Caller, agent_by_key, sight
+from mainspring.control.store.tokens import LAB_ITSELF, Caller, Sight, agent_by_key, sight
 from mainspring.domain.answers import (
     ClusterView,
     Event,
@@ -107,6 +108,9 @@ class Control:
         self._submits = Submits(store, machines, clock, dice, keys, self.wake.set, settings=self.settings)
         self.people = People(store, self.pictures, clock, dice, keys, self.wake.set, settings=self.settings)
         self.pulse = Pulse(clock, self.fleet, self._engines)
+        self._registers: Together[Callable[..., Orders | None], Orders | None] = Together(
+            store, lambda connection, asked: [register(connection) for register in asked]
+        )
         self._heartbeats: Together[Heartbeat, HeartbeatReply] = Together(
             store, lambda connection, beats: [agents.heartbeat(connection, beat, clock.now_s()) for beat in beats]
         )
@@ -297,18 +301,15 @@ class Control:
             seen = sight(connection, caller) if job is None else None
             return events_since(connection, since=since, limit=limit, job=job, seen=seen, newest=newest)
 
-    def may_follow(self, reference: str | None, caller: Caller) -> bool:
-        """Returns whether somebody who has entered may still read a job, or anything where it is None."""
+    def may_follow(self, reference: str | None, caller: Caller) -> Sight | None:
+        """Returns what somebody who has entered may still read; None where a job that is named is not part of it."""
         if not self.people.is_known(caller):
-            return False
+            return None
         with self.store.read() as connection:
             seen = sight(connection, caller)
-            return reference is None or seen is None or find_job(connection, reference).team in seen
-
-    def newest_event(self) -> int:
-        """Returns the sequence of the newest event of all, 0 before the first."""
-        with self.store.read() as connection:
-            return newest_event(connection)
+            if reference is None or seen is None or find_job(connection, reference).team in seen:
+                return Sight(seen)
+        return None
 
     def logs(
         self,
@@ -457,9 +458,7 @@ class Control:
             attempt = posting(connection, call.allocation, caller).attempt
             caller.require_attempt(attempt.id, "register an agent")
             orders = agents.register(connection, call, caller, rules=rules, known=True)
-        if orders is None:
-            with self.store.write() as connection:
-                orders = agents.register(connection, call, caller, rules=rules)
+        orders = orders or self._registers.ask(partial(agents.register, call=call, caller=caller, rules=rules))
         assert orders is not None
         return orders
 

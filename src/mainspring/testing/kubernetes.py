@@ -138,6 +138,19 @@ class KubernetesServer:
         if program == "kube-apiserver":
             self.wait(lambda: self.there("/readyz"), program)
 
+    def run(self, name: str, *words: str) -> None:
+        """Starts one more program, which goes with the server.
+
+        Args:
+            words: Its command.
+
+        Raises:
+            Unavailable: It did not start.
+        """
+        assert self._daemons is not None, "not started"
+        if error := self._daemons.start(name, self._log(name), *words):
+            raise Unavailable(f"start {name}", got=error)
+
     def call(self, method: str, path: str, body: object = None, *, kind: str = "application/json") -> Any:
         """Returns what the API answers its administrator.
 

@@ -18,6 +18,7 @@ class DemoEngine(str, Enum):
 
     LOCAL = "local"
     SLURM = "slurm"
+    KUBERNETES = "kubernetes"
 
 
 DEMO_HOME = Path(".mainspring") / "demo"
@@ -31,7 +32,8 @@ def demo(
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to record.")] = 200,
     steps: Annotated[int, typer.Option(min=0, help="Training steps; 0 for the recipe's own number.")] = 0,
     engine: Annotated[
-        DemoEngine, typer.Option(help="What runs the better cluster; slurm starts a Slurm of its own here.")
+        DemoEngine,
+        typer.Option(help="What runs the better cluster; slurm and kubernetes start one of their own here."),
     ] = DemoEngine.LOCAL,
     starts: Annotated[int, typer.Option(min=1, help="Unseen starts to evaluate on.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Of recording and evaluation.")] = 0,
@@ -44,20 +46,26 @@ def demo(
     from mainspring.app.cli.demos.job import (  # The simulated arm takes long to import.
         Demo,
         DemoOptions,
+        check_nothing,
         pretended,
         summary,
     )
+    from mainspring.app.cli.demos.kubernetes import check_kubernetes, on_kubernetes
     from mainspring.app.cli.demos.slurm import check_slurm, on_slurm
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # Whoever ends the demo, it leaves nothing behind.
-    slurm = engine is DemoEngine.SLURM
-    if slurm:
-        check_slurm()
+    stages = {
+        DemoEngine.LOCAL: (check_nothing, pretended),
+        DemoEngine.SLURM: (check_slurm, on_slurm),
+        DemoEngine.KUBERNETES: (check_kubernetes, on_kubernetes),
+    }
+    can_start, stage = stages[engine]
+    can_start()
     lab = context.obj
     chosen = context.parent is not None and context.parent.params.get("home") is not None
     if not chosen:
         lab = sdk.Lab(DEMO_HOME)
     options = DemoOptions(data=data, episodes=episodes, steps=steps, starts=starts, seed=seed)
-    report = Demo(lab, options, on_slurm if slurm else pretended).run()
+    report = Demo(lab, options, stage).run()
     render.show(report, as_json=as_json, look=lambda: summary(report))

@@ -17,7 +17,7 @@ from pathlib import Path
 from mainspring.app.base.backups import backups_in
 from mainspring.app.base.home import Home, url_of
 from mainspring.app.base.oidc import fetch
-from mainspring.app.base.system import FILES_WANTED, SystemClock, SystemDice, collect_rarely, raise_open_files
+from mainspring.app.base.system import FILES_WANTED, SystemClock, SystemDice, raise_open_files, tune_for_serving
 from mainspring.app.server.arrivals import Inboxes, Reader
 from mainspring.app.server.engines import Engines
 from mainspring.app.server.output import OutputFile
@@ -104,7 +104,7 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
         logins=Logins(control.people, config.oidc, fetch, clock) if config.oidc else None,
         connection=_connections(),
     )
-    collect_rarely()
+    tune_for_serving()
     server.start()
     reader.start()
     try:

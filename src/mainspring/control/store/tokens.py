@@ -18,7 +18,7 @@ from mainspring.domain.errors import NotAllowed
 from mainspring.domain.ids import AttemptId, TeamName
 from mainspring.domain.job import LAB
 from mainspring.domain.ports import Dice
-from mainspring.domain.team import LAB_WIDE, RIGHTS, Right, TeamRole, Whose
+from mainspring.domain.team import LAB_WIDE, RIGHTS, Right, Team, TeamRole, Whose
 
 _SECRET_BITS = 256  # As long as the hash that keeps it: a plain hash is enough, since nobody can guess it.
 _USED_S = 60.0  # How exactly it is known when a token was last used.
@@ -91,7 +91,7 @@ class Caller:
 
     def covers(self, connection: sa.Connection, team: TeamName) -> bool:
         """Returns whether a team is the caller's, or below it; one that nobody has placed is below the lab."""
-        if self.team == LAB and self.role in (*LAB_WIDE, TeamRole.ADMIN):
+        if _covers_all(self):
             return True
         parents = {node.name: node.parent for node in tenants(connection)}
         above: TeamName | None = team
@@ -100,6 +100,17 @@ class Caller:
                 break
             above = parents.get(above)
         return above == self.team
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What somebody may read.
+
+    Args:
+        teams: Whose jobs, None for all.
+    """
+
+    teams: frozenset[TeamName] | None
 
 
 LAB_ITSELF = Caller(role=TeamRole.ADMIN, team=LAB)  # Whoever calls from within the controller's own process.
@@ -112,10 +123,10 @@ def sight(connection: sa.Connection, caller: Caller) -> frozenset[TeamName] | No
         connection: Where the tenant tree is.
         caller: Who asks.
     """
-    own = covered(connection, caller)
-    if own is None:
+    if _covers_all(caller):
         return None
     tree = tenants(connection)
+    own = _below(tree, caller.team)
     seen = own | {one.name for one in tree if one.open}
     return None if seen >= {LAB, *(one.name for one in tree)} else seen
 
@@ -127,10 +138,16 @@ def covered(connection: sa.Connection, caller: Caller) -> frozenset[TeamName] | 
         connection: Where the tenant tree is.
         caller: Who asks.
     """
-    if caller.team == LAB and caller.role in (*LAB_WIDE, TeamRole.ADMIN):
-        return None
-    tree = tenants(connection)
-    seen = {caller.team}
+    return None if _covers_all(caller) else _below(tenants(connection), caller.team)
+
+
+def _covers_all(caller: Caller) -> bool:
+    return caller.team == LAB and caller.role in (*LAB_WIDE, TeamRole.ADMIN)
+
+
+def _below(tree: Collection[Team], team: TeamName) -> frozenset[TeamName]:
+    """Returns a team and all below it."""
+    seen = {team}
     for _ in tree:
         more = {one.name for one in tree if one.parent in seen} - seen
         if not more:

@@ -1,4 +1,4 @@
-"""The Kubernetes engine: an allocation is an Indexed Job of one pod a node, on nodes that we choose.
+"""The Kubernetes engine: an allocation is an Indexed Job of one pod a node, on nodes that we choose, or Kueue does.
 
 All state is in the cluster's own objects (see `jobs.manifests`), so a new instance, here or on another machine, sees
 everything. Pods wait behind a gate until all of an allocation are made; then threads let each through to its node.
@@ -24,11 +24,13 @@ from mainspring.engines.common.work_folder import LOG_BYTES_MAX, check_piece
 from mainspring.engines.kubernetes.api.client import MERGE, Api, ApiRefusal
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.cluster.inventory import ALLOCATION, NodeStock
+from mainspring.engines.kubernetes.cluster.machines import KubernetesMachine
+from mainspring.engines.kubernetes.cluster.queues import GROUP, version_of
 from mainspring.engines.kubernetes.jobs import manifests, output
 from mainspring.engines.kubernetes.jobs.manifests import Claimed
 from mainspring.engines.kubernetes.jobs.placing import Placing
 from mainspring.engines.kubernetes.jobs.pods import PodStage
-from mainspring.engines.kubernetes.jobs.seeing import Outcome, outcome, places_due
+from mainspring.engines.kubernetes.jobs.seeing import Outcome, outcome, places_due, slots_held, waits_in_queue
 from mainspring.engines.kubernetes.jobs.watch import (
     AllocationWatch,
     AskedToStop,
@@ -43,6 +45,8 @@ LAUNCH_S_MAX = 60.0  # Of a launch whose Job nobody has seen: over it, it was cu
 FENCED_S = 120.0  # Past its grace, what is left of a pod on a node that does not answer: its lease is over for long.
 CLAIMED_S = 86_400.0  # Past its end an id stays taken for so long: no controller launches what ended a day ago.
 CORDONS = "mainspring-cordons"
+_LAUNCH = "launch"
+_HOSTNAME = "kubernetes.io/hostname"
 _GONE, _EXISTS, _CHANGED = "NotFound", "AlreadyExists", "Conflict"
 _TRIES_MAX = 8  # Others write the cordons too.
 
@@ -75,12 +79,15 @@ class KubernetesEngine:
         self._stock.close()
 
     def inventory(self) -> Inventory:
-        """Returns every node; see `Engine.inventory`.
+        """Returns every node, or slot; see `Engine.inventory`.
 
         Raises:
-            Unavailable: The API does not answer, and has not for some while.
+            Unavailable: The API does not answer, and has not for some while; or Kueue is needed, and not there.
         """
-        return self._stock.look(self._cordons()[0])
+        if not self._cluster.delegated:
+            return self._stock.look(self._cordons()[0])
+        self._watch.check()
+        return self._stock.look({}, [holding for found in self._watch.found() for holding in slots_held(found)])
 
     def observe(self) -> tuple[AllocationSeen, ...]:
         """Returns every allocation, and does what follows from what became of them; see `Engine.observe`.
@@ -96,7 +103,7 @@ class KubernetesEngine:
         for found in self._watch.found():
             if not found.claim.claimed.nodes:
                 continue
-            launching = self._lasts(found.allocation, "launch", lasting) < LAUNCH_S_MAX
+            launching = self._lasts(found.allocation, _LAUNCH, lasting) < LAUNCH_S_MAX
             seen = outcome(found, launching=launching, now_s=now_s)
             with suppress(MainspringError):  # What the API refuses now is found again by the next look.
                 self._follow(found, seen, now_s, lasting)
@@ -119,8 +126,9 @@ class KubernetesEngine:
         machines = [self._stock.machine(node) for node in order.nodes]
         claimed = Claimed(
             nodes=order.nodes,
-            theirs=tuple(machine.name for machine in machines),
+            theirs=() if self._cluster.delegated else tuple(machine.name for machine in machines),
             chip_milli=order.chip_milli,
+            queue=self._cluster.queue_of(order.teams),
             job_id=order.job_id,
         )
         made = self._make("configmaps", manifests.claim(name, claimed, order.attestation), attempted)
@@ -130,7 +138,8 @@ class KubernetesEngine:
             return
         self._watch.claimed(name, seen)
         self._make("secrets", manifests.orders(order, claim), attempted)
-        job = manifests.job(order, self._cluster, claim, machines=machines, environment=self._environment)
+        near = self._level_of(machines[0], attempted) if len(machines) > 1 else ""
+        job = manifests.job(order, self._cluster, claim, machines=machines, environment=self._environment, near=near)
         self._make("jobs", job, attempted)
         self._begin()
 
@@ -207,7 +216,7 @@ class KubernetesEngine:
 
         Raises:
             NotFound: No such node.
-            Conflict: Another owner has cordoned it.
+            Conflict: Another owner has cordoned it, or the cluster is delegated.
             Unavailable: The API does not answer.
         """
         self._change_cordon(node, owner, Cordon(owner=owner, reason=reason))
@@ -217,7 +226,7 @@ class KubernetesEngine:
 
         Raises:
             NotFound: No such node.
-            Conflict: The cordon belongs to another owner.
+            Conflict: The cordon belongs to another owner, or the cluster is delegated.
             Unavailable: The API does not answer.
         """
         self._change_cordon(node, owner, None)
@@ -253,12 +262,32 @@ class KubernetesEngine:
         living = [pod for pod in found.pods.values() if pod.stage is not PodStage.OVER]
         if claim.stop is not None and any(pod.going_s is None for pod in living):
             self._stop(name, claim.stop)  # Its Job was made while it was stopped.
+        if claim.stop is None and (words := self._given_back(found, now_s)):
+            self._stop(name, AskedToStop(at_s=now_s, grace_s=self._cluster.grace_s, words=words, taken=True))
         if seen.stuck and self._lasts(name, "stuck", lasting) > STUCK_S_MAX:
             words = f"its pods cannot start: {seen.stuck}"
             self._stop(name, AskedToStop(at_s=now_s, grace_s=0.0, words=words, taken=seen.refused))
         for pod in living:
             if pod.going_s is not None and now_s > pod.going_s + FENCED_S:
                 self._delete(f"{self._core}/pods/{pod.name}", attempted, grace_s=0)
+
+    def _given_back(self, found: Found, now_s: float) -> str:
+        """Returns why an allocation goes back to our queue: Kueue has put it out, or lets it wait for too long."""
+        if found.workload is not None and found.workload.put_out:
+            return found.workload.put_out
+        waited_s, most_s = now_s - found.claim.made_s, self._cluster.queue_wait_s_max
+        if waits_in_queue(found) and waited_s > most_s:
+            return f"withdrawn from queue {found.claim.claimed.queue} after {waited_s:.0f} s"
+        return ""
+
+    def _level_of(self, machine: KubernetesMachine, attempted: str) -> str:
+        """Returns the label of the narrowest level that holds several nodes, where Kueue knows levels; "" elsewhere."""
+        name = self._stock.topology_of(machine)
+        if not name:
+            return ""
+        found = self._api.call("GET", f"{GROUP}/{version_of(self._api)}/topologies/{name}", attempted=attempted)
+        labels = [str(level["nodeLabel"]) for level in found["spec"]["levels"]]
+        return next((label for label in reversed(labels) if label != _HOSTNAME), "")
 
     def _stop(self, name: AllocationId, asked: AskedToStop) -> None:
         attempted = f"stop {name}"
@@ -277,6 +306,11 @@ class KubernetesEngine:
         grace = {"gracePeriodSeconds": math.ceil(asked.grace_s)}
         query = {"labelSelector": f"{ALLOCATION}={name}"}
         self._api.call("DELETE", f"{self._core}/pods", attempted=attempted, body=grace, query=query)
+        if seen.claimed.queue:
+            self._delete(f"{self._batch}/jobs/{name}", attempted)  # One that waits would wait on.
+            with self._mutex:
+                self._since_s[name, _LAUNCH] = -math.inf
+            return
         # A Job past its time makes no pods any more, and goes by itself.
         self._patch(f"{self._batch}/jobs/{name}", {"spec": {"activeDeadlineSeconds": 1}}, attempted)
 
@@ -291,6 +325,8 @@ class KubernetesEngine:
     def _change_cordon(self, node: NodeName, owner: str, wanted: Cordon | None) -> None:
         attempted = "cordon a node" if wanted else "uncordon a node"
         self._stock.machine(node)
+        if self._cluster.delegated:
+            raise Conflict(attempted, on=node, got="a slot, which is no node in particular", wanted="a node")
         for _ in range(_TRIES_MAX):
             known, found = self._cordons()
             held = known.get(node)

@@ -129,6 +129,12 @@ def facts(cluster: KubernetesCluster, in_words: Callable[[float], str]) -> Mappi
         "interpreter": cluster.python,
         "nodes": cluster.nodes,
         "priority class": cluster.priority_class,
+        "queue": cluster.queue,
+        "queue by team": ", ".join(f"{team} = {queue}" for team, queue in sorted(cluster.queues.items())),
+        "priority by tier": ", ".join(f"{tier} = {name}" for tier, name in sorted(cluster.priorities.items())),
+        "waiting there": f"up to {cluster.queued_nodes_max} nodes, {in_words(cluster.queue_wait_s_max)}"
+        if cluster.delegated
+        else "",
         "levels": ", ".join(f"{level} = {label}" for level, label in cluster.levels.items()),
         "product to chip": ", ".join(f"{product} = {chip}" for product, chip in sorted(cluster.chips.items())),
         "grace": in_words(cluster.grace_s),
@@ -167,6 +173,26 @@ KIND = ClusterKind(
             metavar="PRODUCT=CHIP",
         ),
         AddOption(field="priority_class", help="Priority class of our pods.", metavar="NAME"),
+        AddOption(
+            field="queue",
+            help="Kueue's LocalQueue of the namespace: it decides where and when.",
+            metavar="NAME",
+            shown_default="we choose nodes",
+        ),
+        AddOption(
+            field="queues",
+            flag="--team-queue",
+            form=OptionForm.PAIRS,
+            help="LocalQueue of a team; repeat.",
+            metavar="TEAM=NAME",
+        ),
+        AddOption(
+            field="priorities",
+            flag="--tier-priority",
+            form=OptionForm.PAIRS,
+            help="Kueue's WorkloadPriorityClass of a tier; repeat.",
+            metavar="TIER=NAME",
+        ),
         AddOption(
             field="pull_secrets",
             flag="--pull-secret",

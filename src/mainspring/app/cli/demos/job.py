@@ -11,7 +11,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,8 +89,40 @@ class DemoReport:
     wall_s: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blow:
+    """What befalls the training job.
+
+    Args:
+        at: When: the share of its steps.
+        strike: Does it to the job as it is then; returns what was done, for people.
+    """
+
+    at: float
+    strike: Callable[[JobView], str]
+
+
+def kill_last_rank(view: JobView) -> str:
+    """Kills the last rank of a job; returns what was done."""
+    victim: RankStatus = view.attempts[-1].ranks[-1]
+    os.kill(victim.pid, signal.SIGKILL)
+    return f"kill -9 rank {victim.rank} at step {view.step}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Where the demo runs, and what befalls it there; in order of time."""
+
+    config: Config
+    blows: tuple[Blow, ...] = (Blow(at=0.5, strike=kill_last_rank),)
+
+
+def check_nothing() -> None:
+    """Sees that pretended clusters can be started here, which is anywhere."""
+
+
 @contextmanager
-def pretended(home: Path) -> Iterator[Config]:
+def pretended(home: Path) -> Iterator[Stage]:
     """Gives two pretended clusters with different chips and prices.
 
     Args:
@@ -98,7 +131,7 @@ def pretended(home: Path) -> Iterator[Config]:
     h100 = LocalCluster(
         name=ClusterName("alpha"), chip=ChipName("h100"), chips_per_node=1, nodes=4, dollars_per_chip_hour=2.4
     )
-    yield Config(clusters=(h100, v5e_beside()))
+    yield Stage(config=Config(clusters=(h100, v5e_beside())))
 
 
 def v5e_beside() -> LocalCluster:
@@ -114,18 +147,18 @@ class Demo:
     Args:
         lab: Whose home folder is made anew.
         options: What a user may change.
-        clusters: Gives the configuration to run with, and keeps what its clusters need running meanwhile.
+        stage: Gives the configuration to run with, and keeps what its clusters need running meanwhile.
     """
 
     def __init__(
         self,
         lab: Lab,
         options: DemoOptions,
-        clusters: Callable[[Path], AbstractContextManager[Config]] = pretended,
+        stage: Callable[[Path], AbstractContextManager[Stage]] = pretended,
     ) -> None:
         self.lab = lab
         self.options = options
-        self.clusters = clusters
+        self.stage = stage
         self.recipe = "video" if options.data else "arm"
         self.dataset = "demo-recordings" if options.data else "pick-place"
         self.wall_s: dict[str, float] = {}
@@ -138,14 +171,14 @@ class Demo:
             Unavailable: A job did not end as it should.
         """
         self._fresh_home()
-        with self.clusters(self.lab.home.path) as config:
-            self.lab.home.write_config(config)
+        with self.stage(self.lab.home.path) as stage:
+            self.lab.home.write_config(stage.config)
             try:
-                return self._run()
+                return self._run(stage.blows)
             finally:
                 self._end()
 
-    def _run(self) -> DemoReport:
+    def _run(self, blows: Sequence[Blow]) -> DemoReport:
         source = self.options.data or self._record()
         with self._step("ingest"):
             report = ingest_with_progress(self.lab, [source], self.dataset)
@@ -164,7 +197,8 @@ class Demo:
             submitted = self.lab.run(self._spec("train", view, report.version.name, *words))
             self._show_why(submitted)
         with self._step("train"):
-            trained = self._train_through_a_kill(submitted, self.options.steps or recipe_named(self.recipe).steps)
+            total = self.options.steps or recipe_named(self.recipe).steps
+            trained = self._train_through(blows, submitted, total)
         with self._step("evaluate"):
             evaluated = self._evaluate(trained, view, report)
         return self._report(report, trained, evaluated)
@@ -229,9 +263,9 @@ class Demo:
             f"{self.dataset}-{program}", command, on=ON, replicas=replicas, kind=kind, inputs=[version], views=[view.id]
         )
 
-    def _train_through_a_kill(self, submitted: JobView, total: int) -> JobView:
-        """Waits for the training job, and kills its last rank half-way."""
-        victims: list[RankStatus] = []
+    def _train_through(self, blows: Sequence[Blow], submitted: JobView, total: int) -> JobView:
+        """Waits for the training job, and lets happen to it what is to happen."""
+        coming = deque(blows)
         with progress_bar() as bar:
             task = bar.add_task("train", total=total, note="starting")
 
@@ -242,10 +276,8 @@ class Demo:
                         completed=view.step,
                         note=f"loss {view.metrics['loss']:.4f}" if "loss" in view.metrics else "",
                     )
-                if not victims and view.step >= total // 2 and view.attempts[-1].ranks:
-                    victims.append(view.attempts[-1].ranks[-1])
-                    os.kill(victims[0].pid, signal.SIGKILL)
-                    bar.console.print(f"kill -9 rank {victims[0].rank} at step {view.step}", style="red")
+                if coming and view.step >= total * coming[0].at and view.attempts[-1].ranks:
+                    bar.console.print(coming.popleft().strike(view), style="red")
 
             view = _succeeded(self.lab.wait(submitted.id, timeout_s=JOB_S_MAX, on_look=look))
             bar.update(task, completed=view.step)

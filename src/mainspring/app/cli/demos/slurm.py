@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mainspring.app.base.home import Config
-from mainspring.app.cli.demos.job import v5e_beside
+from mainspring.app.cli.demos.job import Stage, v5e_beside
 from mainspring.app.render.tables import ERRORS
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.ids import ChipName, ClusterName
@@ -32,7 +32,7 @@ def check_slurm() -> None:
 
 
 @contextmanager
-def on_slurm(home: Path) -> Iterator[Config]:
+def on_slurm(home: Path) -> Iterator[Stage]:
     """Gives a Slurm cluster with the better chip and a pretended one beside it; stops Slurm whatever happens.
 
     Args:
@@ -58,7 +58,7 @@ def on_slurm(home: Path) -> Iterator[Config]:
         ERRORS.print(f"{version}: {NODES} nodes in partition {PARTITION}, on this machine", style="dim")
         os.environ.update(server.environment)  # For the Mainspring server, which is started from here.
         try:
-            yield Config(clusters=(v5e_beside(), cluster))
+            yield Stage(config=Config(clusters=(v5e_beside(), cluster)))
         finally:
             for name in server.environment:
                 os.environ.pop(name)

@@ -47,12 +47,12 @@ class Chips:
 
     Args:
         resource: The extended resource that counts them; "" for cores.
-        product: The cluster's own word for their type, "" for none.
+        telling: The label that tells their type, and its value, if any does.
     """
 
     chip: ChipName
     resource: str
-    product: str
+    telling: Mapping[str, str]
     count: int
 
 
@@ -67,10 +67,11 @@ def find_chips(allocatable: Mapping[str, float], labels: Mapping[str, str], name
     # Until its device plugin has counted them, only labels tell that there are any.
     counted = counted or {name: 0.0 for name, of in _TYPES.items() if any(labels.get(label) for label in of)}
     if not counted:
-        return Chips(chip=CPU, resource="", product="", count=int(allocatable.get("cpu", 0)))
+        return Chips(chip=CPU, resource="", telling={}, count=int(allocatable.get("cpu", 0)))
     resource = max(counted, key=lambda name: counted[name])
-    product = next((labels[label] for label in _TYPES.get(resource, ()) if labels.get(label)), "")
-    return Chips(chip=_chip(resource, product, named), resource=resource, product=product, count=int(counted[resource]))
+    telling = next(({label: labels[label]} for label in _TYPES.get(resource, ()) if labels.get(label)), {})
+    chip = _chip(resource, "".join(telling.values()), named)
+    return Chips(chip=chip, resource=resource, telling=telling, count=int(counted[resource]))
 
 
 def _chip(resource: str, product: str, named: Mapping[str, ChipName]) -> ChipName:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from mainspring.domain.errors import InvalidSpec
-from mainspring.domain.ids import ChipName, ClusterName, checked_name
+from mainspring.domain.ids import ChipName, ClusterName, TeamName, checked_name
+from mainspring.domain.job import Tier
 
 LEVELS_MAX = 8
+TIERS = frozenset(tier.value for tier in Tier)
 TOLERATED_MAX = 64
 
 
@@ -35,13 +37,17 @@ class KubernetesCluster:
         grace_s: How long agents have to end in good order when the cluster takes their nodes back.
         priority_class: Of our pods; "" for the cluster's own.
         pull_secrets: Secrets of the namespace by which the image is pulled.
+        queue: Kueue's LocalQueue that jobs wait in, and which then decides where and when; "" where we name nodes.
+        queues: LocalQueue by team, where one has its own; teams below share it.
+        priorities: Kueue's WorkloadPriorityClass by tier ("critical", "standard", "opportunistic").
+        queued_nodes_max: For how many nodes beyond the idle ones our allocations may wait in those queues.
+        queue_wait_s_max: How long one may wait there before it is withdrawn and placed anew.
         call_s_max: How long one call of the API may take.
         simulated: Whether its chips are pretended.
         losses_per_node_hour: How often it takes a node back, on average.
     """
 
     kind: ClassVar[str] = "kubernetes"
-    delegated: ClassVar[bool] = False
 
     name: ClusterName
     kubeconfig: str = ""
@@ -58,6 +64,11 @@ class KubernetesCluster:
     grace_s: float = 60.0
     priority_class: str = ""
     pull_secrets: tuple[str, ...] = ()
+    queue: str = ""
+    queues: Mapping[TeamName, str] = field(default_factory=dict)
+    priorities: Mapping[str, str] = field(default_factory=dict)
+    queued_nodes_max: int = 8
+    queue_wait_s_max: float = 6 * 3_600.0
     call_s_max: float = 10.0
     simulated: bool = False
     losses_per_node_hour: float = 0.0
@@ -81,6 +92,10 @@ class KubernetesCluster:
                 f"up to {LEVELS_MAX}, each with a label",
             ),
             "tolerated": (len(self.tolerated) > TOLERATED_MAX, f"up to {TOLERATED_MAX}"),
+            "queue": (bool(self.queues or self.priorities) and not self.queue, "one for teams without their own"),
+            "priorities": (not self.priorities.keys() <= TIERS, f"tiers out of {', '.join(sorted(TIERS))}"),
+            "queued_nodes_max": (not 0 <= self.queued_nodes_max <= 100_000, "0 to 100000"),
+            "queue_wait_s_max": (not 0 < self.queue_wait_s_max <= 366 * 86_400, "over 0, up to a year"),
             "user": (not 0 <= self.user < 1 << 31, "0 to 2147483647"),
             "grace_s": (not 0 < self.grace_s <= 3_600, "over 0, up to 3600"),
             "call_s_max": (not 0 < self.call_s_max <= 600, "over 0, up to 600"),
@@ -94,7 +109,27 @@ class KubernetesCluster:
             if bad:
                 on, got = f"{self.name}, field {name!r}", repr(getattr(self, name))[:200]
                 raise InvalidSpec("accept a Kubernetes cluster", on=on, got=got, wanted=wanted)
+        for name in (*self.queues.values(), *self.priorities.values(), *filter(None, (self.queue,))):
+            checked_name(name, "queue or priority class")
         for level in self.levels:
             checked_name(level, "level")
         for chip in (*self.chips.values(), *self.dollars_per_chip_hour):
             checked_name(chip, "chip")
+
+    @property
+    def delegated(self) -> bool:
+        """Returns whether Kueue decides where and when."""
+        return bool(self.queue)
+
+    @property
+    def every_queue(self) -> tuple[str, ...]:
+        """Returns the LocalQueues that jobs may wait in."""
+        return tuple(dict.fromkeys((self.queue, *self.queues.values())))
+
+    def queue_of(self, teams: Iterable[TeamName]) -> str:
+        """Returns the LocalQueue that a job waits in.
+
+        Args:
+            teams: The team that is charged, and those above it, nearest first.
+        """
+        return next((self.queues[team] for team in teams if team in self.queues), self.queue)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
@@ -26,6 +26,8 @@ from mainspring.engines.kubernetes.cluster.amounts import CPU, MEMORY, MIB, aske
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.cluster.machines import OWNER, KubernetesMachine, read_machine
 from mainspring.engines.kubernetes.cluster.mirror import Mirror
+from mainspring.engines.kubernetes.cluster.queues import QueueWatch
+from mainspring.engines.kubernetes.cluster.slots import Slot, SlotHolding, make_slots
 
 ALLOCATION = "mainspring/allocation"  # The label that all our pods bear.
 MIB_PER_GIB = 1_024
@@ -133,6 +135,7 @@ class NodeStock:
         self._known: Mapping[NodeName, KubernetesMachine] = {}
         self._shown: dict[str, _Shown] = {}
         self._leaving_s: dict[str, float] = {}
+        self._queues = QueueWatch(cluster, api, clock) if cluster.delegated else None
         self._nodes = Mirror(
             api,
             clock,
@@ -152,11 +155,12 @@ class NodeStock:
             keeps=self._uses,
         )
 
-    def look(self, cordons: Mapping[str, Cordon]) -> Inventory:
+    def look(self, cordons: Mapping[str, Cordon], held: Sequence[SlotHolding] = ()) -> Inventory:
         """Returns the cluster as it is now.
 
         Args:
             cordons: Our own, by node.
+            held: Of a delegated cluster: the slots that are ours.
 
         Raises:
             Unavailable: The API does not answer, and has not for some while.
@@ -164,14 +168,20 @@ class NodeStock:
         self._pods.begin()  # Both are listed at once.
         for mirror in (self._nodes, self._pods):
             mirror.check(self._cluster.call_s_max)
+        if self._queues is not None:
+            self._queues.check()
         with self._looking:
-            nodes = self._look(cordons)
+            found = self._look(cordons)
+            if self._queues is not None:
+                found = self._slots(found, self._queues, held)
+            self._known = {slot.node.name: slot.machine for slot in found}
         return Inventory(
             cluster=self._cluster.name,
             engine=OWNER,
             simulated=self._cluster.simulated,
             dollars_per_chip_hour=self._cluster.dollars_per_chip_hour,
-            nodes=tuple(sorted(nodes, key=lambda node: node.name)),
+            nodes=tuple(sorted((slot.node for slot in found), key=lambda node: node.name)),
+            delegated=self._cluster.delegated,
             losses_per_node_hour=self._cluster.losses_per_node_hour,
         )
 
@@ -194,18 +204,43 @@ class NodeStock:
         """Ends its threads, once the API lets go of them."""
         self._nodes.close()
         self._pods.close()
+        if self._queues is not None:
+            self._queues.close()
 
-    def _look(self, cordons: Mapping[str, Cordon]) -> list[Node]:
+    def topology_of(self, machine: KubernetesMachine) -> str:
+        """Returns the name of the Topology by which Kueue places pods on slots like this one, "" for none.
+
+        Args:
+            machine: Of a slot.
+        """
+        flavors = self._queues.flavors() if self._queues is not None else {}
+        return flavors[machine.name].topology if machine.name in flavors else ""
+
+    def _slots(self, nodes: Iterable[Slot], queues: QueueWatch, held: Sequence[SlotHolding]) -> list[Slot]:
+        """Returns slots in place of nodes."""
+        return make_slots(
+            nodes,
+            queues.flavors(),
+            queues.left(),
+            held,
+            queued=self._cluster.queued_nodes_max,
+            closed=queues.closed(),
+        )
+
+    def _look(self, cordons: Mapping[str, Cordon]) -> list[Slot]:
         with self._lock:
             known, uses = dict(self._machines.known), dict(self._uses.by_node)
-        self._known = machines = {name: known[theirs] for name, theirs in _names(known).items()}
+        machines = {name: known[theirs] for name, theirs in _names(known).items()}
         broken = _broken(machines, cordons)
         for gone in self._shown.keys() - known.keys():
             del self._shown[gone]
             self._leaving_s.pop(gone, None)
         return [
-            self._node(
-                name, each, uses.get(each.name, _NOTHING), broken.get(each.place.slice_name, ""), cordons.get(name)
+            Slot(
+                node=self._node(
+                    name, each, uses.get(each.name, _NOTHING), broken.get(each.place.slice_name, ""), cordons.get(name)
+                ),
+                machine=each,
             )
             for name, each in machines.items()
         ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mainspring.domain.fleet import NodeCondition
@@ -65,6 +65,8 @@ class KubernetesMachine:
         leaving: Whether it is being taken away, now.
         leaves_s: When it is, None when nobody said.
         features: For people.
+        telling: The label that tells its chips' type, if any does.
+        labels: All that it bears, where a queue chooses nodes by them; else none are kept.
     """
 
     name: str
@@ -80,6 +82,8 @@ class KubernetesMachine:
     leaving: bool
     leaves_s: float | None
     features: tuple[str, ...]
+    telling: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_machine(found: Mapping[str, Any], cluster: KubernetesCluster) -> KubernetesMachine:
@@ -111,6 +115,8 @@ def read_machine(found: Mapping[str, Any], cluster: KubernetesCluster) -> Kubern
         leaving=leaving,
         leaves_s=float(maintenance) if maintenance.isdigit() else None,
         features=tuple(sorted({sys.intern(labels[label]) for label in _FEATURES if labels.get(label)})),
+        telling=chips.telling,
+        labels=labels if cluster.delegated else {},
     )
 
 

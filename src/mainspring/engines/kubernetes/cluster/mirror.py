@@ -8,7 +8,7 @@ of an object is kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Any, Generic, Protocol, TypeVar, final
 
 from mainspring.domain.errors import MainspringError, Unavailable
@@ -32,6 +32,48 @@ class Keeps(Protocol[Record]):
 
     def drop(self, key: str) -> None:
         """Forgets one, which may be unknown."""
+
+
+class Known(Generic[Record]):
+    """Records by key; `dropped` is told of those that go, `came` of all others.
+
+    Args:
+        lock: Of what is read together with them.
+    """
+
+    def __init__(
+        self,
+        lock: Lock,
+        came: Callable[[Record], None] = lambda record: None,
+        dropped: Callable[[Record], None] = lambda record: None,
+    ) -> None:
+        self._lock = lock
+        self._came = came
+        self._dropped = dropped
+        self.known: dict[str, Record] = {}
+
+    def replace(self, records: dict[str, Record]) -> None:
+        """Takes these for all there is."""
+        with self._lock:
+            gone = [record for key, record in self.known.items() if key not in records]
+            self.known = records
+            for record in gone:
+                self._dropped(record)
+        for record in records.values():
+            self._came(record)
+
+    def put(self, key: str, record: Record) -> None:
+        """Takes one that is new or has changed."""
+        with self._lock:
+            self.known[key] = record
+        self._came(record)
+
+    def drop(self, key: str) -> None:
+        """Forgets one."""
+        with self._lock:
+            record = self.known.pop(key, None)
+            if record is not None:
+                self._dropped(record)
 
 
 @final

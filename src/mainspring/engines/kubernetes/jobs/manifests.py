@@ -28,6 +28,8 @@ FOLDER = "/srv/mainspring"  # Of ours in every pod: orders, claim, work.
 WORDS = f"{FOLDER}/words"  # Where the kubelet looks for a container's last.
 GATE = "mainspring/place"
 CONTAINER = "agent"
+QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
+NEAR = "kueue.x-k8s.io/podset-preferred-topology"
 STOP, ENDED = "mainspring/stop", "mainspring/ended"  # Annotations of a claim.
 CLAIM_FILE, ORDER_FILE, ATTESTATION = "claim.json", "order.json", "attestation"
 KEPT_S = 3_600  # A Job that is over goes by itself then, also where no server is left; so long its output is there.
@@ -40,13 +42,15 @@ class Claimed:
 
     Args:
         nodes: In rank order, as we name them.
-        theirs: The cluster's names of them.
+        theirs: The cluster's names of them; none where its queue chooses nodes.
         chip_milli: Thousandths of chips on each.
+        queue: Kueue's LocalQueue that it waits in, "" for none.
     """
 
     nodes: tuple[NodeName, ...]
     theirs: tuple[str, ...] = ()
     chip_milli: tuple[int, ...] = ()
+    queue: str = ""
     job_id: JobId
 
 
@@ -96,6 +100,7 @@ def job(
     *,
     machines: Sequence[KubernetesMachine],
     environment: Mapping[str, str],
+    near: str = "",
 ) -> dict[str, Any]:
     """Returns the Job that starts one agent a node.
 
@@ -103,13 +108,19 @@ def job(
         owner: The claim, as it was made.
         machines: What stands behind the order's nodes, in their order.
         environment: Variables of the agents.
+        near: The label of the level that shall hold all of them if one can, "" for no matter; Kueue goes by it.
     """
     count = len(order.nodes)
+    meta = _meta(order.allocation, owner) | {"annotations": {"mainspring/job": order.job or order.job_id}}
+    if cluster.delegated:
+        priority = cluster.priorities.get(order.tier.value, "")
+        meta["labels"] |= {QUEUE: cluster.queue_of(order.teams)} | ({PRIORITY: priority} if priority else {})
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": _meta(order.allocation, owner) | {"annotations": {"mainspring/job": order.job or order.job_id}},
+        "metadata": meta,
         "spec": {
+            "suspend": cluster.delegated,  # Kueue lets it begin.
             "completionMode": "Indexed",
             "completions": count,
             "parallelism": count,
@@ -119,7 +130,7 @@ def job(
             "podReplacementPolicy": "Failed",
             "ttlSecondsAfterFinished": KEPT_S,
             "template": {
-                "metadata": {"labels": {ALLOCATION: order.allocation}},
+                "metadata": {"labels": {ALLOCATION: order.allocation}, "annotations": {NEAR: near} if near else {}},
                 "spec": _pod(order, cluster, machines=machines, environment=environment),
             },
         },
@@ -127,7 +138,9 @@ def job(
 
 
 def placed(node: str) -> dict[str, Any]:
-    """Returns the strategic merge that lets a pod through to its node, by the cluster's name."""
+    """Returns the strategic merge that lets a pod through to its node, by the cluster's name; "" for any."""
+    if not node:
+        return {"spec": {"schedulingGates": [{"name": GATE, "$patch": "delete"}]}}
     here = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
     wanted = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [here]}}
     return {
@@ -168,6 +181,7 @@ def _pod(
     container = {"resources": _resources(order, machines), "volumeMounts": mounts}
     return _alone(cluster, command, environment, container) | {
         "schedulingGates": [{"name": GATE}],
+        **({"nodeSelector": dict(machines[0].labels)} if cluster.delegated else {}),
         "terminationGracePeriodSeconds": math.ceil(cluster.grace_s),
         "tolerations": _tolerations(machines, cluster),
         "volumes": [

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mainspring.domain.fleet import AllocationPhase, AllocationSeen
 from mainspring.domain.ids import NodeName
+from mainspring.engines.kubernetes.cluster.slots import SlotHolding
 from mainspring.engines.kubernetes.jobs.pods import PodSeen, PodStage
 from mainspring.engines.kubernetes.jobs.watch import EndedSeen, Found
 
@@ -54,7 +55,8 @@ def outcome(found: Found, *, launching: bool, now_s: float) -> Outcome:
         reason=(stuck or waiting[0]).words if waiting else next((one.words for one in agents if one.taken), ""),
         agent_lost=bool(lost),
         lost_nodes=lost,
-        taken=phase is AllocationPhase.STOPPING and any(one.taken for one in agents),
+        taken=phase is AllocationPhase.STOPPING and _is_taken(found, agents),
+        hosts=_hosts(found, agents),
         job_id=claim.claimed.job_id,
     )
     if stuck is None or claim.stop is not None:
@@ -69,6 +71,9 @@ def _agent(found: Found, index: int, *, launching: bool) -> PodSeen:
     bare = PodSeen(allocation=found.allocation, name="", uid="", index=index, stage=PodStage.WAITING)
     if found.job is not None and index in found.job.completed:
         return replace(bare, stage=PodStage.OVER, exit_code=0)
+    if waits_in_queue(found):
+        words = found.workload.words if found.workload is not None else ""
+        return replace(bare, words=words or f"Kueue has not said a word of it in queue {found.claim.claimed.queue}")
     if found.job is not None and (index in found.job.failed or found.job.over):
         return replace(bare, stage=PodStage.OVER, words="its pod is gone, and how it ended nobody saw")
     if found.job is None and not launching:
@@ -103,17 +108,45 @@ def _over(found: Found, ended: EndedSeen) -> AllocationSeen:
     )
 
 
+def waits_in_queue(found: Found) -> bool:
+    """Returns whether an allocation waits for Kueue to let it begin."""
+    waits = bool(found.claim.claimed.queue) and found.claim.stop is None and found.job is not None
+    return waits and (found.workload is None or not found.workload.admitted)
+
+
+def slots_held(found: Found) -> Iterator[SlotHolding]:
+    """Yields what a live allocation holds of a delegated cluster's slots."""
+    if found.claim.ended is None:
+        for index, slot in enumerate(found.claim.claimed.nodes):
+            pod = found.pods.get(index)
+            yield SlotHolding(slot=slot, host=pod.host if pod is not None else "")
+
+
+def _is_taken(found: Found, agents: Sequence[PodSeen]) -> bool:
+    return any(one.taken for one in agents) or (found.claim.stop is not None and found.claim.stop.taken)
+
+
+def _hosts(found: Found, agents: Sequence[PodSeen]) -> tuple[str, ...]:
+    """Returns the nodes that a queue has chosen, once it has chosen all."""
+    hosts = tuple(one.host for one in agents) if found.claim.claimed.queue else ()
+    return hosts if all(hosts) else ()
+
+
 def places_due(found: Found) -> Mapping[str, str]:
     """Returns the pods that may go to their nodes, by name; none before all are made, or once they are to stop.
 
+    Nor any that Kueue has let in a second time: who was put out has gone on elsewhere.
+
     Returns:
-        The cluster's name of each pod's node.
+        The cluster's name of each pod's node, "" for any.
     """
-    claim = found.claim
+    claim, workload = found.claim, found.workload
     if claim.stop is not None or claim.ended is not None or len(found.pods) < len(claim.claimed.nodes):
         return {}
+    if claim.claimed.queue and (workload is None or not workload.admitted or workload.put_out):
+        return {}
     return {
-        pod.name: claim.claimed.theirs[pod.index]
+        pod.name: claim.claimed.theirs[pod.index] if claim.claimed.theirs else ""
         for pod in found.pods.values()
         if pod.stage is PodStage.GATED and pod.going_s is None
     }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from mainspring.domain.codec import decode
 from mainspring.domain.ids import AllocationId, NodeName
@@ -14,11 +14,11 @@ from mainspring.domain.ports import Clock
 from mainspring.engines.kubernetes.api.client import Api
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.cluster.inventory import ALLOCATION
-from mainspring.engines.kubernetes.cluster.mirror import Mirror
+from mainspring.engines.kubernetes.cluster.mirror import Known, Mirror
+from mainspring.engines.kubernetes.cluster.queues import GROUP, version_of
 from mainspring.engines.kubernetes.jobs.manifests import CLAIM_FILE, ENDED, STOP, Claimed
 from mainspring.engines.kubernetes.jobs.pods import PodSeen, PodStage, read_pod
-
-Record = TypeVar("Record")
+from mainspring.engines.kubernetes.jobs.workloads import WorkloadSeen, read_workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,45 +82,8 @@ class Found:
     allocation: AllocationId
     claim: ClaimSeen
     job: JobSeen | None = None
+    workload: WorkloadSeen | None = None
     pods: dict[int, PodSeen] = field(default_factory=dict)
-
-
-class _Known(Generic[Record]):
-    """Records by key; `dropped` is told of those that go, `came` of all others."""
-
-    def __init__(
-        self,
-        lock: Lock,
-        came: Callable[[Record], None] = lambda record: None,
-        dropped: Callable[[Record], None] = lambda record: None,
-    ) -> None:
-        self._lock = lock
-        self._came = came
-        self._dropped = dropped
-        self.known: dict[str, Record] = {}
-
-    def replace(self, records: dict[str, Record]) -> None:
-        """Takes these for all there is."""
-        with self._lock:
-            gone = [record for key, record in self.known.items() if key not in records]
-            self.known = records
-            for record in gone:
-                self._dropped(record)
-        for record in records.values():
-            self._came(record)
-
-    def put(self, key: str, record: Record) -> None:
-        """Takes one that is new or has changed."""
-        with self._lock:
-            self.known[key] = record
-        self._came(record)
-
-    def drop(self, key: str) -> None:
-        """Forgets one."""
-        with self._lock:
-            record = self.known.pop(key, None)
-            if record is not None:
-                self._dropped(record)
 
 
 class AllocationWatch:
@@ -134,9 +97,10 @@ class AllocationWatch:
         self._call_s = cluster.call_s_max
         self._lock = Lock()
         self._gone: dict[AllocationId, dict[int, PodSeen]] = {}
-        self._claims = _Known[ClaimSeen](self._lock)
-        self._jobs = _Known[JobSeen](self._lock)
-        self._pods = _Known[PodSeen](
+        self._claims = Known[ClaimSeen](self._lock)
+        self._jobs = Known[JobSeen](self._lock)
+        self._workloads = Known[WorkloadSeen](self._lock)
+        self._pods = Known[PodSeen](
             self._lock, lambda pod: came() if pod.stage is PodStage.GATED else None, self._forgot
         )
         query = {"labelSelector": ALLOCATION}
@@ -144,6 +108,17 @@ class AllocationWatch:
             "v1": f"/api/v1/namespaces/{cluster.namespace}",
             "batch": f"/apis/batch/v1/namespaces/{cluster.namespace}",
         }
+        self._queues: Callable[[], Mirror[WorkloadSeen]] | None = None
+        if cluster.delegated:
+            self._queues = lambda: Mirror(
+                api,
+                clock,
+                path=f"{GROUP}/{version_of(api)}/namespaces/{cluster.namespace}/workloads",
+                query={},
+                key="name",
+                read=read_workload,
+                keeps=self._workloads,
+            )
         self._mirrors: tuple[Mirror[Any], ...] = (
             Mirror(
                 api,
@@ -161,7 +136,13 @@ class AllocationWatch:
         )
 
     def begin(self) -> None:
-        """Starts its threads; harmless when they run."""
+        """Starts its threads; harmless when they run.
+
+        Raises:
+            Unavailable: Kueue is needed, and not there.
+        """
+        if self._queues is not None:
+            self._mirrors, self._queues = (*self._mirrors, self._queues()), None
         for mirror in self._mirrors:
             mirror.begin()
 
@@ -188,6 +169,7 @@ class AllocationWatch:
         """Yields what is seen of every allocation, in order of id."""
         with self._lock:
             claims, jobs = dict(self._claims.known), dict(self._jobs.known)
+            workloads = {one.job: one for one in self._workloads.known.values()}
             pods = list(self._pods.known.values())
             self._gone = {name: own for name, own in self._gone.items() if name in claims}
             by_allocation: dict[str, dict[int, PodSeen]] = {name: dict(own) for name, own in self._gone.items()}
@@ -198,6 +180,7 @@ class AllocationWatch:
                 allocation=AllocationId(name),
                 claim=claims[name],
                 job=jobs.get(name),
+                workload=workloads.get(name),
                 pods=by_allocation.get(name, {}),
             )
 

@@ -25,6 +25,7 @@ from mainspring.engines.common.steps import walk
 from mainspring.engines.kubernetes.api.client import Api, ApiRefusal
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.cluster.inventory import NodeStock
+from mainspring.engines.kubernetes.cluster.queues import GROUP, QueueWatch, version_of
 from mainspring.engines.kubernetes.jobs.manifests import probe_pod
 from mainspring.engines.kubernetes.jobs.pods import PodStage, stage_of
 from mainspring.engines.kubernetes.setup import probe
@@ -41,7 +42,18 @@ RIGHTS = (
     ("get", "", "serviceaccounts"),
     *((verb, "batch", "jobs") for verb in ("list", "watch", "create", "patch")),
 )
-EVERYWHERE = frozenset({("list", "", "nodes"), ("list", "", "pods")})
+KUEUE = "kueue.x-k8s.io"
+_WATCHED = ("localqueues", "workloads", "clusterqueues", "resourceflavors")
+# What a cluster with a queue of its own needs besides.
+QUEUE_RIGHTS = (
+    ("delete", "batch", "jobs"),
+    *((verb, KUEUE, what) for what in _WATCHED for verb in ("list", "watch")),
+    *(("get", KUEUE, what) for what in ("topologies", "workloadpriorityclasses")),
+)
+_OURS = ("jobs", "localqueues", "workloads")
+EVERYWHERE = frozenset(
+    {("list", "", "nodes"), ("list", "", "pods"), *(right for right in QUEUE_RIGHTS if right[2] not in _OURS)}
+)
 PROBE = Path(probe.__file__)
 POD_S_MAX = 180.0  # An image of some gigabytes is pulled meanwhile.
 LOOK_S = 0.5
@@ -49,6 +61,7 @@ _FIXES = {
     "API": "see that kubectl reaches it with the same kubeconfig and context",
     "rights": "docs/engines/kubernetes.md has a Role, a ClusterRole and their bindings",
     "namespace": "kubectl create namespace",
+    "queues": "see that kubectl get localqueues shows them, and what their ClusterQueues say",
     "nodes": "see that nodes bear the labels of --nodes, and that their device plugin runs",
     "prices": "ms cluster add ... --price CHIP=DOLLARS",
     "image": "name one that the cluster can pull, and that may run there",
@@ -92,7 +105,8 @@ class ClusterSetUp:
             (self._api_answers, ()),
             (self._rights_are_given, ("API",)),
             (self._namespace_is_there, ("API",)),
-            (self._nodes_are_known, ("rights",)),
+            (self._queues_are_open, ("rights", "namespace")),
+            (self._nodes_are_known, ("queues",)),
             (self._chips_have_prices, ("nodes",)),
             (self._pod_runs, ("rights", "namespace", "nodes")),
             (self._agent_can_start, ("image",)),
@@ -124,7 +138,8 @@ class ClusterSetUp:
 
     def _rights_are_given(self) -> Finding:
         missing = []
-        for verb, group, resource in RIGHTS:
+        wanted = (*RIGHTS, *(QUEUE_RIGHTS if self._cluster.delegated else ()))
+        for verb, group, resource in wanted:
             where = "" if (verb, group, resource) in EVERYWHERE else self._cluster.namespace
             what, _, part = resource.partition("/")
             asked = {"verb": verb, "group": group, "resource": what, "subresource": part, "namespace": where}
@@ -138,7 +153,7 @@ class ClusterSetUp:
                 missing.append(f"{verb} {resource}{'' if where else ' everywhere'}")
         if missing:
             raise InvalidSpec("use this cluster", got=f"no right to {', '.join(missing)}")
-        return _ok("rights", f"all {len(RIGHTS)} that are needed")
+        return _ok("rights", f"all {len(wanted)} that are needed")
 
     def _namespace_is_there(self) -> Finding:
         name = self._cluster.namespace
@@ -150,6 +165,31 @@ class ClusterSetUp:
                 fix = f"kubectl create namespace {name}"
                 raise InvalidSpec("use this cluster", got=f"no namespace {name!r}", next_step=fix) from error
         return _ok("namespace", name)
+
+    def _queues_are_open(self) -> Finding:
+        cluster = self._cluster
+        if not cluster.delegated:
+            return _ok("queues", "none: nodes are chosen here")
+        assert self._api is not None
+        queues = QueueWatch(cluster, self._api, self._clock)
+        try:
+            queues.check()
+            known, closed = queues.doors(), queues.closed()
+        finally:
+            queues.close()
+        missing = [name for name in cluster.every_queue if name not in known]
+        if missing:
+            got = f"no LocalQueue {', '.join(missing)} in {cluster.namespace}"
+            raise InvalidSpec("use this cluster", got=got, wanted=f"one of {', '.join(sorted(known)) or 'some'}")
+        version = version_of(self._api)
+        for name in cluster.priorities.values():
+            try:
+                self._call("GET", f"{GROUP}/{version}/workloadpriorityclasses/{name}")
+            except ApiRefusal as error:
+                raise InvalidSpec("use this cluster", got=f"no WorkloadPriorityClass {name}") from error
+        if closed:
+            return Finding(name="queues", standing=CheckResult.WARNING, found=closed, fix=_FIXES["queues"])
+        return _ok("queues", f"{', '.join(cluster.every_queue)} of Kueue ({version})")
 
     def _nodes_are_known(self) -> Finding:
         assert self._api is not None
