@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.kind import check
 from mainspring.testing import FakeClock
 from mainspring.testing.kubernetes import KubernetesServer, kubernetes_missing
+from mainspring.testing.kubernetes_kueue import kueue_missing, start_kueue
 from mainspring.testing.kubernetes_pods import pods_missing
 from tests.contracts.on_kubernetes import KubernetesHarness, kubernetes_of
 
@@ -61,6 +63,18 @@ def kubeconfig(server: KubernetesServer, folder: Path) -> Path:
     return path
 
 
+def order(rig: KubernetesHarness) -> LaunchOrder:
+    return LaunchOrder(
+        allocation=NAME,
+        attempt=AttemptId("attempt-1"),
+        role=RoleName("main"),
+        nodes=tuple(map(NodeName, rig.nodes)),
+        chip_milli=(8_000, 8_000),
+        controller="http://127.0.0.1:1",
+        token="a-secret",
+    )
+
+
 def test_account_of_the_page_is_enough_for_a_whole_life_and_reads_no_secret(
     server: KubernetesServer, tmp_path: Path
 ) -> None:
@@ -74,17 +88,8 @@ def test_account_of_the_page_is_enough_for_a_whole_life_and_reads_no_secret(
         found = list(check(cluster, context, ""))
         assert [one.name for one in found if one.standing is CheckResult.FAILED] == [], found
         engine = rig.engine()
-        order = LaunchOrder(
-            allocation=NAME,
-            attempt=AttemptId("attempt-1"),
-            role=RoleName("main"),
-            nodes=(NodeName("alpha-1"), NodeName("alpha-2")),
-            chip_milli=(8_000, 8_000),
-            controller="http://127.0.0.1:1",
-            token="a-secret",
-        )
         engine.inventory()
-        engine.launch(order)
+        engine.launch(order(rig))
         rig.until(lambda: [one.phase for one in engine.observe()] == [AllocationPhase.RUNNING])
         rig.speak(NAME, 2)
         assert engine.logs(NAME, rank=1, since=0, limit=5).data == b"hello"
@@ -98,5 +103,45 @@ def test_account_of_the_page_is_enough_for_a_whole_life_and_reads_no_secret(
             with pytest.raises(ApiRefusal):
                 api.call("GET", refused, attempted="look where we must not")
         api.close()
+    finally:
+        rig.close()
+
+
+@pytest.mark.skipif(bool(kueue_missing()), reason=kueue_missing())
+def test_account_with_the_pages_rules_for_kueue_is_enough_where_that_decides(
+    server: KubernetesServer, tmp_path: Path
+) -> None:
+    start_kueue(server)
+    blocks = [block.partition("```")[0] for block in PAGE.read_text().split("```yaml\n")[2:4]]
+    for (kind, name), block in zip((("Role", "mainspring"), ("ClusterRole", "mainspring-looks")), blocks, strict=True):
+        place = f"{PLACES[kind]}/{name}"
+        given = server.call("GET", place)
+        server.call("PUT", place, given | {"rules": given["rules"] + yaml.safe_load(block)})
+    path = kubeconfig(server, tmp_path)
+    names = ("alpha-1", "alpha-2")
+    rig = KubernetesHarness(tmp_path, server, names, space="mainspring", kubeconfig=path, queues={"lab": 16})
+    try:
+        cluster = KubernetesCluster(
+            name=ClusterName("cloud"),
+            kubeconfig=str(path),
+            image="this-machine",
+            python=sys.executable,
+            queue="lab",
+            priorities={"critical": "now"},
+        )
+        context = EngineContext(environment=os.environ, certificate="", clock=FakeClock())
+        found = list(check(cluster, context, ""))
+        assert [one.name for one in found if one.standing is CheckResult.FAILED] == [], found
+        unknown = list(check(replace(cluster, queue="nobody"), context, ""))
+        assert [one.found for one in unknown if one.standing is CheckResult.FAILED] != []
+        assert "nobody" in next(one.found for one in unknown if one.name == "queues")
+        engine = rig.engine()
+        assert tuple(node.name for node in engine.inventory().nodes) == rig.nodes
+        engine.launch(order(rig))
+        rig.until(lambda: [one.phase for one in engine.observe()] == [AllocationPhase.RUNNING])
+        rig.speak(NAME, 2)
+        engine.stop(NAME, grace_s=30.0)
+        rig.until(lambda: [one.phase for one in engine.observe()] == [AllocationPhase.ENDED])
+        assert not server.there(f"/apis/batch/v1/namespaces/mainspring/jobs/{NAME}")
     finally:
         rig.close()

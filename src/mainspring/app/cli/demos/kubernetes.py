@@ -62,8 +62,10 @@ def on_kubernetes(home: Path) -> Iterator[Stage]:
         make_queues(server, SPACE, flavors={"gpus": {}}, queues=quota, priorities={URGENT: 1_000})
         version = server.call("GET", "/version")["gitVersion"]
         ERRORS.print(f"Kubernetes {version} with Kueue: {NODES} nodes, on this machine", style="dim")
+        # The image is this machine, as this interpreter sees it.
+        environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
         pods = PodRunner(
-            server, home / "kubernetes" / "pods", space=SPACE, environment=dict(os.environ), clock=SystemClock()
+            server, home / "kubernetes" / "pods", space=SPACE, environment=environment, clock=SystemClock()
         )
         try:
             pods.serve(*nodes.names)
@@ -86,6 +88,7 @@ def _cluster(server: KubernetesServer) -> KubernetesCluster:
         image="this-machine",
         python=sys.executable,
         queue=OURS,
+        queued_nodes_max=0,  # Where it would wait it need not go: there is another cluster.
         dollars_per_chip_hour={ChipName("h100"): 2.4},
         simulated=True,
     )
