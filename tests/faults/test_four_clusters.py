@@ -34,6 +34,7 @@ from tests.faults.test_kills import check_ended_once, every_job, number_of, stor
 
 MISSING = kueue_missing() or slurm_missing()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
+ROOT = Path(__file__).parents[2]
 TEAMS, EACH = ("arms", "legs", "eyes", "hands"), int(os.environ.get("JOBS_EACH", "50"))
 STEPS, PAUSE_S = 60, 0.25
 SPACE, CHIP = "lab", ChipName("h100")
@@ -130,7 +131,14 @@ def submit(lab: Lab, folder: Path) -> None:
     for number, team in enumerate(TEAMS):
         lab.set_team(team)
         words = [sys.executable, "-m", "tests.faults.counted", str(number * EACH), str(STEPS), str(PAUSE_S)]
-        spec = job(f"{team}-count", [*words, str(folder), "apart"], on=[CHIP], team=team, attempts_max=20)
+        spec = job(
+            f"{team}-count",
+            [*words, str(folder), "apart"],
+            on=[CHIP],
+            team=team,
+            attempts_max=20,
+            environment={"PYTHONPATH": str(ROOT)},
+        )
         lab.call(Calls.submit, Submit(spec=spec, key=team, count=EACH))
 
 
@@ -167,4 +175,4 @@ def test_two_hundred_jobs_of_four_teams_outlive_the_loss_of_a_whole_cluster(
         resumed = [event for event in lab.events(view.id) if event.kind == GenerationResumedEvent.kind]
         assert int(resumed[-1].detail["step"]) > 0, "it goes on from its checkpoint"
     where = Counter(view.attempts[-1].cluster for view in views)
-    assert len(where) == 4, where
+    assert {*where} - {FIRST} == {"cloud-b", "slurm", "local"}, where

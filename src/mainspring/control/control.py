@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from threading import Event as Signal
+from typing import Any
 
 from mainspring.control.loop.commit import Committer
 from mainspring.control.loop.engine_commands import EngineCommands
@@ -108,11 +109,8 @@ class Control:
         self._submits = Submits(store, machines, clock, dice, keys, self.wake.set, settings=self.settings)
         self.people = People(store, self.pictures, clock, dice, keys, self.wake.set, settings=self.settings)
         self.pulse = Pulse(clock, self.fleet, self._engines)
-        self._registers: Together[Callable[..., Orders | None], Orders | None] = Together(
-            store, lambda connection, asked: [register(connection) for register in asked]
-        )
-        self._heartbeats: Together[Heartbeat, HeartbeatReply] = Together(
-            store, lambda connection, beats: [agents.heartbeat(connection, beat, clock.now_s()) for beat in beats]
+        self._agents_say: Together[Callable[[Any], Any], Any] = Together(
+            store, lambda connection, writes: [write(connection) for write in writes]
         )
 
     def new_loop(self) -> Loop:
@@ -458,7 +456,8 @@ class Control:
             attempt = posting(connection, call.allocation, caller).attempt
             caller.require_attempt(attempt.id, "register an agent")
             orders = agents.register(connection, call, caller, rules=rules, known=True)
-        orders = orders or self._registers.ask(partial(agents.register, call=call, caller=caller, rules=rules))
+        if orders is None:
+            orders = self._agents_say.ask(partial(agents.register, call=call, caller=caller, rules=rules))
         assert orders is not None
         return orders
 
@@ -491,7 +490,8 @@ class Control:
             InvalidMessage: It tells what is not known here, and is not newer.
         """
         caller.require_attempt(beat.attempt, "report on an attempt")
-        reply = self._heartbeats.ask(replace(beat, events=tuple(each.known(newer=newer) for each in beat.events)))
+        known = replace(beat, events=tuple(each.known(newer=newer) for each in beat.events))
+        reply: HeartbeatReply = self._agents_say.ask(partial(agents.heartbeat, beat=known, now_s=self.clock.now_s()))
         if beat.outcome is not None:
             self.wake.set()
         return reply

@@ -27,7 +27,7 @@ from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.cluster.machines import OWNER, KubernetesMachine, read_machine
 from mainspring.engines.kubernetes.cluster.mirror import Mirror
 from mainspring.engines.kubernetes.cluster.queues import QueueWatch
-from mainspring.engines.kubernetes.cluster.slots import Slot, SlotHolding, make_slots
+from mainspring.engines.kubernetes.cluster.slots import QueueHolding, Slot, make_slots
 
 ALLOCATION = "mainspring/allocation"  # The label that all our pods bear.
 MIB_PER_GIB = 1_024
@@ -155,7 +155,7 @@ class NodeStock:
             keeps=self._uses,
         )
 
-    def look(self, cordons: Mapping[str, Cordon], held: Sequence[SlotHolding] = ()) -> Inventory:
+    def look(self, cordons: Mapping[str, Cordon], held: Sequence[QueueHolding] = ()) -> Inventory:
         """Returns the cluster as it is now.
 
         Args:
@@ -216,7 +216,7 @@ class NodeStock:
         flavors = self._queues.flavors() if self._queues is not None else {}
         return flavors[machine.name].topology if machine.name in flavors else ""
 
-    def _slots(self, nodes: Iterable[Slot], queues: QueueWatch, held: Sequence[SlotHolding]) -> list[Slot]:
+    def _slots(self, nodes: Iterable[Slot], queues: QueueWatch, held: Sequence[QueueHolding]) -> list[Slot]:
         """Returns slots in place of nodes."""
         return make_slots(
             nodes,

@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"(.*)-[0-9]{4,6}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotHolding:
+class QueueHolding:
     """What one live allocation of ours holds.
 
     Args:
@@ -67,7 +67,7 @@ def make_slots(
     nodes: Iterable[Slot],
     flavors: Mapping[str, Flavor],
     left: Amounts,
-    holdings: Sequence[SlotHolding],
+    holdings: Sequence[QueueHolding],
     *,
     queued: int,
     closed: str,
@@ -82,7 +82,7 @@ def make_slots(
         closed: Why the queues take nothing, "" where they do.
     """
     kinds = _kinds(nodes, [flavor for flavor in flavors.values() if any(name == flavor.name for name, _ in left)])
-    held: dict[str, list[SlotHolding]] = {}
+    held: dict[str, list[QueueHolding]] = {}
     for holding in holdings:
         if match := _NUMBER.fullmatch(holding.slot):
             held.setdefault(match[1], []).append(holding)
@@ -130,7 +130,7 @@ def _kinds(nodes: Iterable[Slot], flavors: Iterable[Flavor]) -> Iterator[_Kind]:
         yield _Kind(name=name, flavor=flavor, machine=machine, nodes=tuple(same))
 
 
-def _slots(kind: _Kind, held: Sequence[SlotHolding], left: Amounts, *, queued: int, closed: str) -> Iterator[Slot]:
+def _slots(kind: _Kind, held: Sequence[QueueHolding], left: Amounts, *, queued: int, closed: str) -> Iterator[Slot]:
     machine = kind.machine
     behind = {holding.slot: holding.host for holding in held}
     hosts = {one.machine.name: one.node for one in kind.nodes}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mainspring.domain.fleet import AllocationPhase, AllocationSeen
 from mainspring.domain.ids import NodeName
-from mainspring.engines.kubernetes.cluster.slots import SlotHolding
+from mainspring.engines.kubernetes.cluster.slots import QueueHolding
 from mainspring.engines.kubernetes.jobs.pods import PodSeen, PodStage
 from mainspring.engines.kubernetes.jobs.watch import EndedSeen, Found
 
@@ -114,12 +114,12 @@ def waits_in_queue(found: Found) -> bool:
     return waits and (found.workload is None or not found.workload.admitted)
 
 
-def slots_held(found: Found) -> Iterator[SlotHolding]:
+def slots_held(found: Found) -> Iterator[QueueHolding]:
     """Yields what a live allocation holds of a delegated cluster's slots."""
     if found.claim.ended is None:
         for index, slot in enumerate(found.claim.claimed.nodes):
             pod = found.pods.get(index)
-            yield SlotHolding(slot=slot, host=pod.host if pod is not None else "")
+            yield QueueHolding(slot=slot, host=pod.host if pod is not None else "")
 
 
 def _is_taken(found: Found, agents: Sequence[PodSeen]) -> bool:
