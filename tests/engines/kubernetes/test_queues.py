@@ -167,8 +167,8 @@ def test_slots_are_what_quota_and_nodes_leave(rig: KubernetesHarness, cluster: K
     path = f"{API}/clusterqueues/{rig.space}-lab"
     kind = "application/merge-patch+json"
     cluster.call("PATCH", path, {"spec": {"stopPolicy": "Hold"}}, kind=kind)
-    rig.until(lambda: {node.condition for node in engine.inventory().nodes} == {NodeCondition.CORDONED})
-    assert "stopped (Hold)" in engine.inventory().nodes[0].condition_reason
+    rig.until(lambda: "stopped (Hold)" in engine.inventory().nodes[0].condition_reason)
+    assert {node.condition for node in engine.inventory().nodes} == {NodeCondition.CORDONED}
     cluster.call("PATCH", path, {"spec": {"stopPolicy": "None"}}, kind=kind)
     cluster.call("DELETE", theirs, {"propagationPolicy": "Background", "gracePeriodSeconds": 0})
     rig.until(lambda: shown() == free)

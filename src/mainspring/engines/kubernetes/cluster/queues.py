@@ -167,7 +167,7 @@ class QueueWatch:
             return f"there is no LocalQueue {name!r} in {self._cluster.namespace}"
         if door.leads_to not in quotas:
             return f"LocalQueue {name!r} names no ClusterQueue that is there"
-        return door.closed or quotas[door.leads_to].closed
+        return quotas[door.leads_to].closed or door.closed  # The cause first.
 
 
 def left_of(own: Quota, every: Iterable[Quota]) -> Amounts:
