@@ -82,10 +82,6 @@ class Cloud:
             self.server.kill(program)
         self.pods.close()
 
-    def stop(self) -> None:
-        self.pods.close()
-        self.server.stop()
-
 
 @pytest.fixture
 def clouds(tmp_path: Path) -> Iterator[tuple[Cloud, Cloud]]:
