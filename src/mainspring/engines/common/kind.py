@@ -251,3 +251,8 @@ class ClusterKind(Generic[Settings]):
     here: bool = False
     runs_as: bool = False
     found: Callable[[], tuple[Settings, ...]] = tuple
+
+
+def in_pairs(mapping: Mapping[Any, str]) -> str:
+    """Returns texts by text as facts of a cluster are shown, in order."""
+    return ", ".join(f"{left} = {right}" for left, right in sorted(mapping.items()))

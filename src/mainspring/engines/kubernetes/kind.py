@@ -12,7 +12,16 @@ from mainspring.domain.codec import message
 from mainspring.domain.errors import NotFound
 from mainspring.domain.ports import Engine
 from mainspring.domain.wire.trust import CERTIFICATE_VARIABLE
-from mainspring.engines.common.kind import PRICES, AddOption, ClusterKind, EngineContext, Finding, Hosting, OptionForm
+from mainspring.engines.common.kind import (
+    PRICES,
+    AddOption,
+    ClusterKind,
+    EngineContext,
+    Finding,
+    Hosting,
+    OptionForm,
+    in_pairs,
+)
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.setup.findings import STEPS
 
@@ -130,13 +139,13 @@ def facts(cluster: KubernetesCluster, in_words: Callable[[float], str]) -> Mappi
         "nodes": cluster.nodes,
         "priority class": cluster.priority_class,
         "queue": cluster.queue,
-        "queue by team": ", ".join(f"{team} = {queue}" for team, queue in sorted(cluster.queues.items())),
-        "priority by tier": ", ".join(f"{tier} = {name}" for tier, name in sorted(cluster.priorities.items())),
+        "queue by team": in_pairs(cluster.queues),
+        "priority by tier": in_pairs(cluster.priorities),
         "waiting there": f"up to {cluster.queued_nodes_max} nodes, {in_words(cluster.queue_wait_s_max)}"
         if cluster.delegated
         else "",
         "levels": ", ".join(f"{level} = {label}" for level, label in cluster.levels.items()),
-        "product to chip": ", ".join(f"{product} = {chip}" for product, chip in sorted(cluster.chips.items())),
+        "product to chip": in_pairs(cluster.chips),
         "grace": in_words(cluster.grace_s),
     }
 

@@ -18,6 +18,7 @@ from mainspring.engines.common.kind import (
     Finding,
     Hosting,
     OptionForm,
+    in_pairs,
 )
 from mainspring.engines.slurm.cluster.config import SlurmCluster
 from mainspring.engines.slurm.setup.findings import STEPS, NodeAsk
@@ -111,17 +112,13 @@ def facts(cluster: SlurmCluster, in_words: Callable[[float], str]) -> Mapping[st
         "shared folder": cluster.shared,
         "commands": f"over SSH on {cluster.ssh}" if cluster.ssh else "on this machine",
         "interpreter": cluster.python,
-        "tier to QOS": _pairs(cluster.qos),
-        "tier to partition": _pairs(cluster.tier_partitions),
-        "team to account": _pairs(cluster.accounts),
-        "GRES to chip": _pairs(cluster.chips),
+        "tier to QOS": in_pairs(cluster.qos),
+        "tier to partition": in_pairs(cluster.tier_partitions),
+        "team to account": in_pairs(cluster.accounts),
+        "GRES to chip": in_pairs(cluster.chips),
         "time limit": in_words(cluster.time_limit_s) if cluster.time_limit_s else "",
         "waiting there": waiting if cluster.delegated else "",
     }
-
-
-def _pairs(mapping: Mapping[str, str]) -> str:
-    return ", ".join(f"{left} = {right}" for left, right in sorted(mapping.items()))
 
 
 KIND = ClusterKind(

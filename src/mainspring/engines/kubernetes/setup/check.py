@@ -105,7 +105,7 @@ class ClusterSetUp:
             (self._api_answers, ()),
             (self._rights_are_given, ("API",)),
             (self._namespace_is_there, ("API",)),
-            (self._queues_are_open, ("rights", "namespace")),
+            (self._queues_are_open, ("rights",)),
             (self._nodes_are_known, ("queues",)),
             (self._chips_have_prices, ("nodes",)),
             (self._pod_runs, ("rights", "namespace", "nodes")),
