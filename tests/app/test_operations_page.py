@@ -17,6 +17,7 @@ PEOPLE = [role for role in TeamRole if role is not TeamRole.ATTEMPT]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_commands_of_the_operations_page_run(tmp_path: Path) -> None:
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAINSPRING_")}
@@ -24,7 +25,7 @@ def test_commands_of_the_operations_page_run(tmp_path: Path) -> None:
     environment["MAINSPRING_HOME"] = str(tmp_path / "home")
     script = "\n".join(["set -eux -o pipefail", *blocks])
     done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=350
     )
     assert done.returncode == 0, done.stderr[-4_000:] + done.stdout[-2_000:]
     listings = [words.split() for words in done.stdout.splitlines() if " bo " in words]

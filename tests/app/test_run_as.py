@@ -7,6 +7,7 @@ import os
 import pwd
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -272,6 +273,25 @@ def test_a_killed_agent_leaves_nothing_of_ranks_of_another_user(lab: Lab, python
     until(lambda: not any(lives(told[name]) for name in ("pid", "stray")), "its processes to end")
     until(lambda: not Path(told["secret"]).parent.exists(), "its secrets to go")
     until(lambda: not Path(told["socket"]).parent.exists(), "its folder to go")
+    assert len(_well(lab, view).attempts) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_an_agent_killed_with_all_that_would_tidy_up_after_it_leaves_no_secret(
+    lab: Lab, python: str, open_folder: Path
+) -> None:
+    lab.set_secret("arms", "REGISTRY", NewSecret(value=SECRET))
+    view = lab.run(_job(python, VICTIM, str(open_folder), team="arms", secret_files=["REGISTRY"]))
+    until((open_folder / "told").exists, "the job to be under way")
+    told = json.loads((open_folder / "told").read_text())
+    agent = agent_of(told["starter"])
+    doomed = {agent, *_children(agent), told["starter"]}
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # Stopped first, so that none sees another one end.
+        for pid in doomed:
+            os.kill(pid, number)
+    until(lambda: not Path(told["secret"]).parent.parent.exists(), "its secrets to go")
+    (open_folder / "go").touch()
     assert len(_well(lab, view).attempts) == 2
 
 

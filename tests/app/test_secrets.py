@@ -131,15 +131,20 @@ def test_secrets_reach_ranks_as_variable_and_file_and_are_told_to_nobody_else(te
     ]
 
 
-def test_files_of_secrets_do_not_outlive_an_agent_that_is_killed(teams: Lab, tmp_path: Path) -> None:
+@pytest.mark.parametrize("alone", [True, False])
+def test_files_of_secrets_do_not_outlive_an_agent_that_is_killed(teams: Lab, tmp_path: Path, alone: bool) -> None:
     keep(teams)
     note = tmp_path / "note"
     view = teams.run(telling(SLEEPER, str(note)))
     until(lambda: note.exists() and note.read_text().endswith("\n"), "the rank to tell where its file is")
     path, agent = note.read_text().split()
     assert Path(path).read_text() == FILE
-    os.kill(int(agent), signal.SIGKILL)
-    until(lambda: not Path(path).parent.exists(), "the guard to remove the file")
+    children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    doomed = [int(pid) for pid in (agent, *([] if alone else children))]
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # Stopped first, so that none sees another one end.
+        for pid in doomed:
+            os.kill(pid, number)
+    until(lambda: not Path(path).parent.parent.exists(), "the guard, or else the engine, to remove the file")
     teams.stop(view.id)
 
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 import pytest
 
 from mainspring.domain.errors import NotAllowed, Unavailable
+from mainspring.domain.fleet import memory_of
 from mainspring.node.process.account import Account
 from mainspring.node.process.guard import SOCKET_VARIABLE
 from mainspring.node.process.ranks import RankLog, RankProcess
@@ -179,8 +180,10 @@ def test_rank_that_ends_takes_along_what_it_left_behind(runs: Path, logs: Path) 
 
 @pytest.mark.slow
 def test_rank_whose_starter_is_killed_dies_with_it_and_nothing_is_left(runs: Path, logs: Path) -> None:
+    memory = Path(memory_of(str(runs / "games")))
+
     async def life(account: UserAccount) -> list[int]:
-        await account.write("secrets", {"KEY": "a secret"})
+        assert (await account.write("secrets", {"KEY": "a secret"})).parent == memory
         process = await started(account, logs, ("/bin/sh", "-c", STRAY))
         stray, starter = map(int, await words(process))
         account.signal(starter, signal.SIGKILL, group=False)
@@ -190,7 +193,7 @@ def test_rank_whose_starter_is_killed_dies_with_it_and_nothing_is_left(runs: Pat
         return [process.pid, stray]
 
     assert all(map(gone, as_user(runs / "games", life)))
-    assert list(Path("/dev/shm").glob("mainspring-games")) == []
+    assert not memory.exists()
     assert not (runs / "games").exists()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from hashlib import sha256
 
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.ids import (
@@ -22,6 +23,7 @@ from mainspring.domain.ids import (
 from mainspring.domain.job import LAB, Tier
 
 NODES_MAX = 200_000
+MEMORY = "/dev/shm"  # Linux keeps POSIX shared memory there, a tmpfs: files in it never see a disk.
 CHIPS_MAX = 1_000_000  # Of one node; far more than any machine has, and a pool that is shown as one may.
 
 
@@ -309,8 +311,8 @@ class AgentOrder:
             all of the rank's output at which it ends and `rank-<rank>.log` begins.
         run_as: The user of this machine that its ranks run as; "" for its own.
         shared_dir: With such a user: absolute folder that this user is to make, where nobody else can remove it. Its
-            path is short, as sockets lie in it, and nobody can guess its name. It goes when the agent ends; what is
-            left where all was killed, its engine removes.
+            path is short, as sockets lie in it, and nobody can guess its name. It goes when the agent ends, as does
+            `memory_of` it, or of the work folder; what is left where all was killed, its engine removes.
     """
 
     allocation: AllocationId
@@ -326,6 +328,15 @@ class AgentOrder:
     run_as: str = ""
     shared_dir: str = ""
     controllers_beside: tuple[str, ...] = ()
+
+
+def memory_of(folder: str) -> str:
+    """Returns where the files of an agent's folder are that see no disk: others see the name, and not what it is of.
+
+    Args:
+        folder: The one that its ranks' user makes, else its work folder.
+    """
+    return f"{MEMORY}/mainspring-{sha256(folder.encode()).hexdigest()[:32]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

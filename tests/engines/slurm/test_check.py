@@ -143,7 +143,7 @@ def test_check_of_a_node_without_python_or_scratch_or_the_way_back_says_which(
     bare = tmp_path / "bare"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')  # A Python without packages.
     bare.chmod(0o700)
-    wrong = _cluster(tmp_path, python=str(bare), scratch="/nowhere")
+    wrong = _cluster(tmp_path, python=str(bare), scratch=f"{bare}/none")  # A file is nobody's folder, not even root's.
     found = _found(server, wrong, controller="http://127.0.0.1:1")
     assert _standing(found, CheckResult.FAILED) == {"Mainspring on a node", "scratch on a node"}
     found = _found(server, _cluster(tmp_path), controller="http://127.0.0.1:1")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mainspring.domain.errors import InvalidInput, NotFound
-from mainspring.domain.fleet import LogChunk
+from mainspring.domain.fleet import LogChunk, memory_of
 from mainspring.domain.ids import AllocationId
 
 LOG_BYTES_MAX = 1 << 20
@@ -77,6 +77,8 @@ def read_rank(path: Path | None, allocation: AllocationId, *, rank: int, since: 
 def tidy(work: Path) -> None:
     """Deletes what nobody reads once an agent has ended: its token, code, restored state. Output and last words stay.
 
+    What lies in memory for it goes too: the secrets of its ranks.
+
     Args:
         work: The agent's folder.
     """
@@ -85,6 +87,7 @@ def tidy(work: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         elif ".log" not in path.name and path.name != "exit.json":
             path.unlink(missing_ok=True)
+    shutil.rmtree(memory_of(str(work)), ignore_errors=True)
 
 
 def _ends_at(part: Path) -> int:

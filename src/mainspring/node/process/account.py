@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, final
@@ -21,7 +20,8 @@ from typing import Protocol, final
 from mainspring.node.process.actions import (
     becoming_a_rank,
     bind,
-    memory_folder,
+    make_folder,
+    make_memory_folder,
     remove,
     signal_if_there,
     unpack,
@@ -225,8 +225,11 @@ class OwnAccount:
         return unbound
 
     async def write(self, name: str, files: Mapping[str, str]) -> Path:
-        folder = Path(tempfile.mkdtemp(prefix=f"mainspring-{name}-", dir=memory_folder(str(self._work))))
+        memory = Path(make_memory_folder(str(self._work)))
+        self.guard.note_folder(memory)
+        folder = memory / name
         self.guard.note_files(folder)
+        make_folder(str(folder))
         write_files(str(folder), files)
         return folder
 

@@ -16,10 +16,11 @@ import tarfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from mainspring.domain.fleet import MEMORY, memory_of
+
 MEMBERS_MAX = 200_000
 UNPACKED_BYTES_MAX = 8 << 30  # A working tree with its assets; data belongs in the catalog.
 FAILURES = (OSError, EOFError, ValueError, tarfile.TarError)  # Of the actions below: what each says is for people.
-_MEMORY = "/dev/shm"  # Linux keeps POSIX shared memory there, a tmpfs: files in it never see a disk.
 _FOLDER, _FILE, _SOCKET, _OTHERS = 0o700, 0o400, 0o600, 0o077
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -38,9 +39,15 @@ def make_folder(path: str) -> None:
         raise PermissionError(f"{path} is there already, and not this user's alone")
 
 
-def memory_folder(otherwise: str) -> str:
-    """Returns where files in memory may be made; where a machine has no such place, the folder given."""
-    return _MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else otherwise
+def make_memory_folder(folder: str) -> str:
+    """Returns the place of a folder's files in memory, made; inside of it where a machine has no such place.
+
+    Raises:
+        OSError: See `make_folder`.
+    """
+    memory = memory_of(folder) if os.access(MEMORY, os.W_OK | os.X_OK) else os.path.join(folder, "memory")
+    make_folder(memory)
+    return memory
 
 
 def unpack(archive: int | None, root: str, inside: str) -> str:

@@ -19,7 +19,6 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import blake2s
 from typing import final
 
 from mainspring.domain.codec import FRAME_HEADER_BYTES, frame, unframe
@@ -28,7 +27,7 @@ from mainspring.node.process.actions import (
     becoming_a_rank,
     bind,
     make_folder,
-    memory_folder,
+    make_memory_folder,
     remove,
     signal_if_there,
     unpack,
@@ -146,10 +145,7 @@ class Starter:
             signal_if_there(pid, signal.SIGKILL, group=False)
         make_folder(request.folder)
         self._folder = request.folder
-        name = blake2s(request.folder.encode(), digest_size=16).hexdigest()  # Others see it, and not what it is of.
-        memory = os.path.join(memory_folder(request.folder), f"mainspring-{name}")
-        make_folder(memory)
-        self._memory = memory
+        self._memory = make_memory_folder(request.folder)
 
     def _start(self, request: StartProcess, answers: int, files: list[int]) -> None:
         output, *entry = files

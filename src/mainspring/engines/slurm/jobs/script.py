@@ -18,6 +18,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mainspring.domain.fleet import MEMORY
 from mainspring.engines.common.hostlist import compress_hosts
 from mainspring.engines.slurm.cluster.queue import NAME
 
@@ -64,12 +65,15 @@ exec >> "$node/agent.log" 2>&1
 say() { # Seconds the agent has, whole or not at all.
   echo "$1" > "$node/.grace" && mv -f "$node/.grace" "$node/grace"
 }
+memory() { # A folder; see `memory_of`.
+  printf 'MEMORY/mainspring-%.32s' "$(printf %s "$1" | sha256sum)"
+}
 gone() { # A work folder of an agent, and what it says that ranks' user may have left in one of its own.
   user= theirs= as=
   [ ! -e "$1/theirs" ] || read -r user theirs < "$1/theirs"
   [ "$(id -u)" = 0 ] || as="sudo -n -u $user --"
-  [ -z "$user" ] || $as rm -rf -- "$theirs"
-  rm -rf "$1"
+  [ -z "$user" ] || $as rm -rf -- "$theirs" "$(memory "$theirs")"
+  rm -rf "$1" "$(memory "$1")"
 }
 end() { # Exit code, words if the agent has none of its own; the code is said last but for tidying up.
   rm -f "$work/order.json"
@@ -261,6 +265,7 @@ def script(submission: Submission, *, base: str, taken_s: float, agent_command: 
     arguments = shlex.join((base, *numbers, *agent_command))
     task = (
         _TASK.replace("LOOK_S", str(LOOK_S))
+        .replace("MEMORY", MEMORY)
         .replace("EARLY_S", str(EARLY_S))
         .replace("WAIT_FOR child", _WAIT.replace("NAME", "child"))
     )
