@@ -13,6 +13,7 @@ from tests.control.calling import Api, Served
 from tests.control.serving import Lab
 
 from mainspring.control import LAB_ITSELF, AgentAccess, Control, Loop, Settings, Step, create_app, listen, open_store
+from mainspring.control.api_metrics import Metrics
 from mainspring.control.api_streams import Followers
 from mainspring.control.store.databases.backups import Maker, back_up
 from mainspring.control.store.databases.opening import parsed_url
@@ -283,6 +284,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture
 def api(world: World, served: Served) -> Iterator[Api]:
     served.app.state.control = world.control
+    served.app.state.metrics = Metrics(world.control)
     served.app.state.followers = Followers()  # The last world's newest event is none of this one's.
     made = Api(world, served.url)
     yield made

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mainspring.control import Caller
+from mainspring.control.api_metrics import Metrics
 from mainspring.control.service.people import REFUSED_S, People
 from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import Settings
@@ -93,6 +94,8 @@ def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
             control.people.remove_token(own.id, caller)
         case Right.MAKE_TOKENS:
             control.people.new_token(NewToken(holder=owner, team=team), caller)
+        case Right.READ_METRICS:
+            Metrics(control).read(caller, "")
         case Right.KEEP_STORE:
             control.retention.collect(caller, dry_run=True)
         case Right.READ_AUDIT:

@@ -25,6 +25,7 @@ from starlette.routing import Match
 
 from mainspring.control.api_arrivals import Arrivals, received
 from mainspring.control.api_load import RETRY_AFTER_S, Familiar, InFlight
+from mainspring.control.api_metrics import Measured, Metrics
 from mainspring.control.api_releases import Releases, calls_newer
 from mainspring.control.api_schema import STREAM_TYPE, documented, publish
 from mainspring.control.api_streams import Followers, followed_events, followed_output
@@ -91,6 +92,7 @@ def create_app(control: Control, arrivals: Arrivals | None = None, logins: Login
     app.state.logins = logins
     app.state.followers = Followers()
     app.state.familiar = Familiar()
+    app.state.metrics = Metrics(control)
     for route in ROUTES:
         app.add_api_route(
             route.path,
@@ -102,6 +104,7 @@ def create_app(control: Control, arrivals: Arrivals | None = None, logins: Login
         )
     app.add_middleware(InFlight)
     app.add_middleware(Releases)
+    app.add_middleware(Measured)
     app.add_exception_handler(MainspringError, _tell_error)
     app.add_exception_handler(RequestValidationError, _tell_invalid)
     app.add_exception_handler(StarletteHTTPException, _tell_http)
@@ -185,6 +188,11 @@ def _alive(*, request: Request) -> Response:
 def _ready(*, request: Request) -> Response:
     health = _control(request).health()
     return _answer(health, 503 if health.status is answers.HealthStatus.FAILING else 200)
+
+
+def _metrics(*, request: Request, caller: Caller) -> Response:
+    told, kind = cast(Metrics, request.app.state.metrics).read(caller, request.headers.get("accept", ""))
+    return Response(told, headers={"content-type": kind})
 
 
 def _login_offer(*, request: Request) -> Response:
@@ -315,6 +323,7 @@ _OWN: Mapping[Route[..., Any], Callable[..., Any]] = {
     Calls.health: _health,
     Calls.livez: _alive,
     Calls.readyz: _ready,
+    Calls.metrics: _metrics,
     Calls.login_offer: _login_offer,
     Calls.log_in: _log_in,
     Calls.put_team: _set_team,

@@ -50,6 +50,8 @@ def documented(route: Route[..., Any]) -> dict[str, Any]:
     answer, body = route.signature.return_annotation, route.signature.parameters.get("body")
     if answer is bytes:
         responses[200] = _LOGS
+    elif answer is str:
+        responses[200] = {"description": "Samples", "content": {"text/plain": {}}}
     elif answer is None:
         said["status_code"] = 204
     else:

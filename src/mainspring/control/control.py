@@ -167,7 +167,7 @@ class Control:
         """Returns how this controller is, also while its store does not answer."""
         try:
             lease: Lease | MainspringError = self.store.leader()
-            held = sum(not one.settled_by for one in self.restores.held())
+            held = self.restores.waiting()
         except MainspringError as error:
             lease, held = error, 0
         return self.pulse.health(lease, held=held, now_s=self.clock.now_s())

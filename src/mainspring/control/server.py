@@ -125,8 +125,10 @@ class Server:
         self._leading = Event()
         self._ticked = Event()
         self._leads = False
+        app = create_app(control, arrivals, logins)
+        self._measures = app.state.metrics.measures
         config = uvicorn.Config(
-            create_app(control, arrivals, logins),
+            app,
             log_level="error",  # Strangers could fill the log with warnings of bytes that are no HTTP.
             access_log=False,
             proxy_headers=proxied,
@@ -211,6 +213,7 @@ class Server:
                     if self._stopping.is_set():  # A controller may die after any of its steps.
                         break
                     control.pulse.stepped(step)
+                    self._measures.stepped(step)
                     self._leads = step is not Step.FOLLOWING
                     if step is Step.LEADING:
                         self._leading.set()

@@ -173,6 +173,7 @@ class Right(str, Enum):
     MAKE_TOKENS = "make tokens"
     MANAGE_TOKENS = "list and remove tokens"
     READ_AUDIT = "read the audit log"
+    READ_METRICS = "read metrics of the whole lab"
     KEEP_STORE = "archive and remove what is over"
 
 
@@ -209,6 +210,7 @@ RIGHTS: Mapping[tuple[Right, Whose], frozenset[TeamRole]] = {
     (Right.MANAGE_TOKENS, Whose.OWN): EVERYBODY,
     (Right.MANAGE_TOKENS, Whose.TEAM): frozenset((TeamRole.ADMIN,)),
     (Right.READ_AUDIT, Whose.TEAM): frozenset((TeamRole.ADMIN, TeamRole.AUDITOR)),
+    (Right.READ_METRICS, Whose.LAB): LAB_WIDE | {TeamRole.ADMIN},
     (Right.KEEP_STORE, Whose.LAB): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),
 }
 

@@ -32,6 +32,8 @@ _ADD_OF_ARRAY = {
 }
 _SUMS = (sa.func.coalesce(sa.func.sum(tallies.c.jobs), 0), sa.func.coalesce(sa.func.sum(tallies.c.letters), 0))
 _OF_TEAMS = sa.select(tallies.c.team, *_SUMS).group_by(tallies.c.team)
+_ENDED = [sa.func.sum(tallies.c[end.value]) for end in ENDS]
+_ENDED_OF_TEAMS = sa.select(tallies.c.team, *_ENDED).group_by(tallies.c.team)
 _OF_PERSON = sa.select(*_SUMS).where(tallies.c.owner == sa.bindparam("whose"))
 
 
@@ -102,6 +104,18 @@ def counts_by_state(
     own = (jobs.c[name].in_(some) for name, some in which.items() if some is not None)
     query = sa.select(jobs.c.state, sa.func.count()).where(LIVE, *own).group_by(jobs.c.state)
     return found | {JobState(state): count for state, count in connection.execute(query)}
+
+
+def counts_by_team(connection: sa.Connection) -> Mapping[tuple[str, JobState], int]:
+    """Returns how many jobs of each team are in each state, as `counts_by_state` does; states of none are left out."""
+    found = {
+        (row.team, end): int(row[at])
+        for row in connection.execute(_ENDED_OF_TEAMS)
+        for at, end in enumerate(ENDS, start=1)
+        if row[at]
+    }
+    live = sa.select(jobs.c.team, jobs.c.state, sa.func.count()).where(LIVE).group_by(jobs.c.team, jobs.c.state)
+    return found | {(team, JobState(state)): count for team, state, count in connection.execute(live)}
 
 
 def counts_of_arrays(connection: sa.Connection, of: Sequence[JobId]) -> Mapping[JobId, Mapping[JobState, int]]:

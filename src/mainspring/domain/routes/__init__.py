@@ -365,6 +365,10 @@ class Calls(LabCalls):
         not answer makes it degraded, with status 200.
         """
 
+    @route("GET", "/metrics", may=Right.READ_METRICS, below="")
+    def metrics(self) -> str:
+        """Tells what this server measures, in the text format of Prometheus or of OpenMetrics."""
+
     @route("GET", "/login", anybody=True)
     def login_offer(self) -> answers.LoginOffer:
         """Tells how people log in by the lab's provider of identities; needs no token."""

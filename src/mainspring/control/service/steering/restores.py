@@ -55,6 +55,10 @@ class Restores:
         with self._store.read() as connection:
             return tuple(one for one in all_held(connection) if one.holds_job)
 
+    def waiting(self) -> int:
+        """Returns how many allocations of what is held wait for an operator."""
+        return sum(not one.settled_by for one in self.held())
+
     def end(self, asked: HeldOnes, caller: Caller = LAB_ITSELF) -> tuple[HeldView, ...]:
         """Ends what is held, with the usual grace, and lets its jobs start then; returns all that is held.
 

@@ -1,0 +1,73 @@
+"""What Prometheus reads over HTTP, and the requests that are counted for it on their way."""
+
+from __future__ import annotations
+
+from typing import final
+
+from prometheus_client.exposition import choose_encoder
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mainspring.control.control import Control
+from mainspring.control.service.metrics.lab import LabCollector
+from mainspring.control.service.metrics.measures import Measures
+from mainspring.control.store.tokens import Caller
+from mainspring.domain.job import LAB
+from mainspring.domain.team import Right
+
+
+@final
+class Metrics:
+    """All that one server tells Prometheus."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self.measures = Measures(control.clock)
+        self.measures.registry.register(
+            LabCollector(
+                control.store,
+                control.fleet,
+                control.pictures,
+                control.clock,
+                lease_s=control.settings.lease_s,
+                held=control.restores.waiting,
+            )
+        )
+
+    def read(self, caller: Caller, accepted: str) -> tuple[bytes, str]:
+        """Returns every sample as text, and the type of that text.
+
+        Args:
+            accepted: What the caller takes, as HTTP's `Accept` says.
+
+        Raises:
+            NotAllowed: The caller may not read them.
+        """
+        with self._control.store.read() as connection:
+            caller.require(connection, Right.READ_METRICS, LAB)
+        encoder, kind = choose_encoder(accepted)
+        return encoder(self.measures.registry), kind
+
+
+@final
+class Measured:
+    """Counts each request, and how long its answer took to begin.
+
+    Args:
+        app: What serves them.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request."""
+        measures: Measures = scope["app"].state.metrics.measures
+        begun_s = measures.clock.monotonic_s()
+
+        async def counting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                operation = getattr(scope.get("route"), "name", "")
+                measures.answered(operation, message["status"], begun_s)
+            await send(message)
+
+        await self._app(scope, receive, counting)

@@ -1,0 +1,1 @@
+"""What Prometheus is told: of the lab, read when it asks, and of this server, counted as it goes."""

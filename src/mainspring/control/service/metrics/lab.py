@@ -1,0 +1,182 @@
+"""What Prometheus is told of the lab, read when it asks: jobs, goodput, clusters, the queue, what attempts hold.
+
+Labels are team, tier, cluster and one of what is counted, three of them at most; a metric has at most `SERIES_MAX`
+series, the largest. What stands in the store every server tells alike, so rules take `max without (instance)` of it;
+what a plan shows its leader alone tells.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from threading import Lock
+from typing import Any, final
+
+import numpy as np
+import sqlalchemy as sa
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from mainspring.control.service.goodput import goodput_report
+from mainspring.control.service.metrics.events import RECOVERY_S, EventCounts
+from mainspring.control.state.fleet import FleetView
+from mainspring.control.state.latest_plan import LatestPlan, LatestPlans
+from mainspring.control.store.store import Store
+from mainspring.control.store.tallies import counts_by_team
+from mainspring.domain.errors import Unavailable
+from mainspring.domain.fleet import NodeCondition
+from mainspring.domain.goodput import Goodput
+from mainspring.domain.job import MILLI, Tier
+from mainspring.domain.life import ended
+from mainspring.domain.ports import Clock
+from mainspring.domain.release import RELEASE
+
+SERIES_MAX = 1_000  # Of one metric.
+_TIERS = [tier.value for tier in Tier]
+_Samples = Mapping[Any, float]  # By the values of their labels.
+
+
+@final
+class LabCollector(Collector):
+    """Reads the lab for each scrape, one at a time.
+
+    Args:
+        lease_s: How long a lead may be silent.
+        held: How many allocations run that the store does not know.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        fleet: FleetView,
+        pictures: LatestPlans,
+        clock: Clock,
+        *,
+        lease_s: float,
+        held: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._fleet = fleet
+        self._pictures = pictures
+        self._clock = clock
+        self._lease_s = lease_s
+        self._held = held
+        self._counts = EventCounts()
+        self._lock = Lock()
+
+    def collect(self) -> Iterator[Metric]:
+        """Returns what there is to tell; where the store does not answer, what is known without it."""
+        picture = self._pictures.newest
+        yield _gauge("mainspring_release_info", "Which release this server is.", ("release",), {(RELEASE,): 1})
+        yield _gauge("mainspring_leads", "Whether this server leads and has planned.", (), {(): picture is not None})
+        yield from self._of_clusters()
+        if picture is not None:
+            yield from _of_plan(picture)
+        try:
+            with self._lock, self._store.read() as connection:
+                told = [*self._of_store(connection)]
+        except Unavailable:
+            told = []
+        yield from told
+        yield _gauge("mainspring_store_up", "Whether the store answers this server.", (), {(): bool(told)})
+
+    def _of_store(self, connection: sa.Connection) -> Iterator[Metric]:
+        jobs = counts_by_team(connection)
+        labels = ("team", "state")
+        live = {(team, state.value): count for (team, state), count in jobs.items() if not ended(state)}
+        over = {(team, state.value): count for (team, state), count in jobs.items() if ended(state)}
+        yield _gauge("mainspring_jobs", "Jobs that have not ended.", labels, live)
+        yield _counter("mainspring_jobs_ended", "Jobs that have ended.", labels, over)
+        report = goodput_report(
+            connection, team=None, cluster=None, since_s=0.0, now_s=self._clock.now_s(), lease_s=self._lease_s
+        )
+        words = "Node-seconds allocated ever, by what they went into; live ones may still move from one use to another."
+        yield _gauge("mainspring_node_seconds", words, ("team", "use"), _by_use(report.teams))
+        yield _gauge("mainspring_cluster_node_seconds", words, ("cluster", "use"), _by_use(report.clusters))
+        yield _gauge(
+            "mainspring_allocations_held",
+            "Allocations that run and the store does not know; they wait for an operator.",
+            (),
+            {(): self._held()},
+        )
+        yield from self._of_events(connection)
+
+    def _of_events(self, connection: sa.Connection) -> Iterator[Metric]:
+        counts = self._counts
+        counts.read(connection)
+        yield _counter(
+            "mainspring_attempts_stopped", "Attempts asked to end, and why.", ("cluster", "cause"), counts.stopped
+        )
+        words = "Hangs, slow ranks and durable checkpoints that leads told of."
+        yield _counter("mainspring_events", words, ("cluster", "kind"), counts.told)
+        words = "From the decision for another generation of ranks to its first step."
+        recoveries = HistogramMetricFamily("mainspring_recovery_seconds", words, labels=("cluster",))
+        bounds = [*map(str, RECOVERY_S), "+Inf"]
+        for cluster, spent in sorted(counts.recoveries.items()):
+            recoveries.add_metric([cluster], list(zip(bounds, spent.counts, strict=True)), spent.sum_s)
+        yield recoveries
+
+    def _of_clusters(self) -> Iterator[Metric]:
+        nodes: Counter[tuple[str, ...]] = Counter()
+        chips: defaultdict[tuple[str, ...], float] = defaultdict(float)
+        up: dict[tuple[str, ...], float] = {}
+        silent_s: dict[tuple[str, ...], float] = {}
+        now_s = self._clock.now_s()
+        for cluster, seen in self._fleet.seen().items():
+            up[cluster,] = seen.answering
+            silent_s[cluster,] = max(0.0, now_s - seen.seen_s)
+            for node in seen.inventory.nodes:
+                nodes[cluster, node.condition.value] += 1
+                chips[cluster, node.chip, node.condition.value] += node.chips
+                chips[cluster, node.chip, "foreign"] += node.foreign_chip_milli / MILLI
+        conditions = ", ".join(condition.value for condition in NodeCondition)
+        yield _gauge("mainspring_cluster_up", "Whether a cluster answered last.", ("cluster",), up)
+        yield _gauge("mainspring_cluster_silent_seconds", "Since its last answer.", ("cluster",), silent_s)
+        yield _gauge("mainspring_nodes", f"Nodes: {conditions}.", ("cluster", "condition"), nodes)
+        words = f"Chips of nodes: {conditions}; foreign ones are in use by others, whatever the node's condition."
+        yield _gauge("mainspring_chips", words, ("cluster", "chip", "condition"), chips)
+
+
+def _of_plan(picture: LatestPlan) -> Iterator[Metric]:
+    snapshot, pending, live = picture.snapshot, picture.snapshot.pending, picture.snapshot.live
+    teams, clusters = snapshot.teams.names, snapshot.clusters.names
+    may_start = ~(pending.blocked | pending.paused)
+    waits, oldest_s = {}, {}
+    for team, tier in {*zip(pending.team.tolist(), pending.tier.tolist(), strict=True)}:
+        own = (pending.team == team) & (pending.tier == tier)
+        waits[teams[team], _TIERS[tier]] = int(own.sum())
+        own &= may_start
+        since_s = pending.submitted_s[own]
+        oldest_s[teams[team], _TIERS[tier]] = max(0.0, picture.now_s - float(since_s.min())) if since_s.size else 0.0
+    yield _gauge("mainspring_queue_jobs", "Jobs that wait.", ("team", "tier"), waits)
+    words = "How long ago the oldest that may start was submitted."
+    yield _gauge("mainspring_queue_oldest_seconds", words, ("team", "tier"), oldest_s)
+    held: defaultdict[tuple[str, ...], float] = defaultdict(float)
+    for row in np.flatnonzero(live.cluster >= 0).tolist():
+        key = clusters[live.cluster[row]], teams[live.team[row]], _TIERS[live.tier[row]]
+        held[key] += live.chip_milli[row] / MILLI
+    yield _gauge("mainspring_chips_held", "Chips that attempts hold.", ("cluster", "team", "tier"), held)
+    yield _gauge("mainspring_plan_timestamp_seconds", "When the last plan was made.", (), {(): picture.now_s})
+
+
+def _by_use(ledgers: Mapping[str, Goodput]) -> _Samples:
+    return {(name, use.value): spent_s for name, one in ledgers.items() for use, spent_s in one.seconds.items()}
+
+
+def _gauge(name: str, words: str, labels: tuple[str, ...], samples: _Samples) -> Metric:
+    family = GaugeMetricFamily(name, words, labels=labels)
+    for values, value in sorted(_largest(samples)):
+        family.add_metric(values, float(value))
+    return family
+
+
+def _counter(name: str, words: str, labels: tuple[str, ...], samples: _Samples) -> Metric:
+    family = CounterMetricFamily(name, words, labels=labels)
+    for values, value in sorted(_largest(samples)):
+        family.add_metric(values, float(value))
+    return family
+
+
+def _largest(samples: _Samples) -> Iterable[tuple[tuple[str, ...], float]]:
+    return sorted(samples.items(), key=lambda sample: -sample[1])[:SERIES_MAX]
