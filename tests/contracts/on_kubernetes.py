@@ -40,11 +40,17 @@ CALL_S_MAX = 60.0  # A machine that runs all tests at once is slow.
 
 
 @contextmanager
-def kubernetes_of(folder: Path, count: int) -> Iterator[KubernetesServer]:
-    """Gives a cluster of nodes named "alpha-1" and so on, of eight H100 each."""
+def kubernetes_of(
+    folder: Path, count: int, *, extra: Mapping[str, Sequence[str]] | None = None
+) -> Iterator[KubernetesServer]:
+    """Gives a cluster of nodes named "alpha-1" and so on, of eight H100 each.
+
+    Args:
+        extra: Flags by program.
+    """
     labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
     nodes = KubernetesNodes(count=count, prefix="alpha-", labels=labels)
-    with KubernetesServer(folder, nodes=[nodes]) as server:
+    with KubernetesServer(folder, nodes=[nodes], extra=extra) as server:
         yield server
 
 

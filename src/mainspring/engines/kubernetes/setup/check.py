@@ -24,42 +24,21 @@ from mainspring.engines.common.kind import CheckResult, Finding
 from mainspring.engines.common.steps import walk
 from mainspring.engines.kubernetes.api.client import Api, ApiRefusal
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
-from mainspring.engines.kubernetes.cluster.inventory import NodeStock
+from mainspring.engines.kubernetes.cluster.inventory import ALLOCATION, NodeStock
 from mainspring.engines.kubernetes.cluster.queues import GROUP, QueueWatch, version_of
 from mainspring.engines.kubernetes.jobs.manifests import probe_pod
 from mainspring.engines.kubernetes.jobs.pods import PodStage, stage_of
 from mainspring.engines.kubernetes.setup import probe
+from mainspring.engines.kubernetes.setup.account import AccountWanted, rights
 from mainspring.engines.kubernetes.setup.findings import STEPS
 
 VERSION_MIN = (1, 33)  # From there on a failed index of a Job is neither made again nor ends the others, for everybody.
-# Verb, group, resource; in our namespace but for nodes and pods, which are read everywhere.
-RIGHTS = (
-    *(("list", "", what) for what in ("nodes", "pods")),
-    *((verb, "", "configmaps") for verb in ("get", "list", "watch", "create", "patch", "delete")),
-    *((verb, "", "secrets") for verb in ("create", "delete")),
-    *((verb, "", "pods") for verb in ("create", "get", "watch", "patch", "delete", "deletecollection")),
-    ("get", "", "pods/log"),
-    ("get", "", "serviceaccounts"),
-    *((verb, "batch", "jobs") for verb in ("list", "watch", "create", "patch")),
-)
-KUEUE = "kueue.x-k8s.io"
-_WATCHED = ("localqueues", "workloads", "clusterqueues", "resourceflavors")
-# What a cluster with a queue of its own needs besides.
-QUEUE_RIGHTS = (
-    ("delete", "batch", "jobs"),
-    *((verb, KUEUE, what) for what in _WATCHED for verb in ("list", "watch")),
-    *(("get", KUEUE, what) for what in ("topologies", "workloadpriorityclasses")),
-)
-_OURS = ("jobs", "localqueues", "workloads")
-EVERYWHERE = frozenset(
-    {("list", "", "nodes"), ("list", "", "pods"), *(right for right in QUEUE_RIGHTS if right[2] not in _OURS)}
-)
 PROBE = Path(probe.__file__)
 POD_S_MAX = 180.0  # An image of some gigabytes is pulled meanwhile.
 LOOK_S = 0.5
 _FIXES = {
     "API": "see that kubectl reaches it with the same kubeconfig and context",
-    "rights": "docs/engines/kubernetes.md has a Role, a ClusterRole and their bindings",
+    "rights": "ms cluster manifests kubernetes --help: what it prints gives them",
     "namespace": "kubectl create namespace",
     "queues": "see that kubectl get localqueues shows them, and what their ClusterQueues say",
     "nodes": "see that nodes bear the labels of --nodes, and that their device plugin runs",
@@ -118,9 +97,9 @@ class ClusterSetUp:
             if self._api is not None:
                 self._api.close()
 
-    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: str) -> Any:
         assert self._api is not None
-        return self._api.call(method, path, attempted="look at a cluster's set-up", body=body)
+        return self._api.call(method, path, attempted="look at a cluster's set-up", body=body, query=query)
 
     # ------------------------------------------------------------ steps
 
@@ -138,11 +117,17 @@ class ClusterSetUp:
 
     def _rights_are_given(self) -> Finding:
         missing = []
-        wanted = (*RIGHTS, *(QUEUE_RIGHTS if self._cluster.delegated else ()))
-        for verb, group, resource in wanted:
-            where = "" if (verb, group, resource) in EVERYWHERE else self._cluster.namespace
-            what, _, part = resource.partition("/")
-            asked = {"verb": verb, "group": group, "resource": what, "subresource": part, "namespace": where}
+        wanted = list(rights(AccountWanted(namespace=self._cluster.namespace, kueue=self._cluster.delegated)))
+        for right in wanted:
+            where = "" if right.everywhere else self._cluster.namespace
+            what, _, part = right.resource.partition("/")
+            asked = {
+                "verb": right.verb,
+                "group": right.group,
+                "resource": what,
+                "subresource": part,
+                "namespace": where,
+            }
             review = {
                 "apiVersion": "authorization.k8s.io/v1",
                 "kind": "SelfSubjectAccessReview",
@@ -150,7 +135,7 @@ class ClusterSetUp:
             }
             answer = self._call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
             if not answer["status"].get("allowed"):
-                missing.append(f"{verb} {resource}{'' if where else ' everywhere'}")
+                missing.append(f"{right.verb} {right.resource}{' everywhere' if right.everywhere else ''}")
         if missing:
             raise InvalidSpec("use this cluster", got=f"no right to {', '.join(missing)}")
         return _ok("rights", f"all {len(wanted)} that are needed")
@@ -158,12 +143,18 @@ class ClusterSetUp:
     def _namespace_is_there(self) -> Finding:
         name = self._cluster.namespace
         try:
-            self._call("GET", f"/api/v1/namespaces/{name}/configmaps?limit=1")
+            self._call("GET", f"/api/v1/namespaces/{name}/configmaps", limit="1")
             self._call("GET", f"/api/v1/namespaces/{name}/serviceaccounts/default")
         except ApiRefusal as error:
             if error.reason == "NotFound":
                 fix = f"kubectl create namespace {name}"
                 raise InvalidSpec("use this cluster", got=f"no namespace {name!r}", next_step=fix) from error
+        claim = {"metadata": {"generateName": "mainspring-check-", "labels": {ALLOCATION: "check"}}}
+        try:  # Policies, webhooks and quotas have their say; nothing is made.
+            self._call("POST", f"/api/v1/namespaces/{name}/configmaps", claim, dryRun="All")
+        except ApiRefusal as error:
+            fix = "let this account make it; ms cluster manifests kubernetes --account USER is for another than its own"
+            raise InvalidSpec("make an object there", got=error.got, next_step=fix) from error
         return _ok("namespace", name)
 
     def _queues_are_open(self) -> Finding:
