@@ -11,6 +11,8 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -20,6 +22,7 @@ from mainspring.domain.errors import InvalidSpec, MainspringError, Unavailable
 from mainspring.domain.fleet import Inventory, NodeCondition
 from mainspring.domain.ports import Clock
 from mainspring.domain.release import RELEASE, Skew, skew
+from mainspring.engines.common.clocks import clock_finding, outside_s
 from mainspring.engines.common.kind import CheckResult, Finding
 from mainspring.engines.common.steps import walk
 from mainspring.engines.kubernetes.api.client import Api, ApiRefusal
@@ -45,8 +48,30 @@ _FIXES = {
     "prices": "ms cluster add ... --price CHIP=DOLLARS",
     "image": "name one that the cluster can pull, and that may run there",
     "Mainspring in a pod": f"install mainspring=={RELEASE} in the image, and name its interpreter with --python",
+    "clocks": "run NTP on the nodes and here",
     "server from a pod": "give the server a public_url that pods reach",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TrialPod:
+    """A pod that ran, and when, by our clock.
+
+    Args:
+        node: Where.
+        created_s: When it was made, by the clock of the API.
+        begun_s: Before it was made.
+        made_s: After that.
+        over_s: When its end was seen.
+        said: Its answer; see `probe`.
+    """
+
+    node: str
+    created_s: float
+    begun_s: float
+    made_s: float
+    over_s: float
+    said: Mapping[str, Any]
 
 
 class ClusterSetUp:
@@ -76,7 +101,7 @@ class ClusterSetUp:
         self._pause = Event()
         self._api: Api | None = None
         self._inventory: Inventory | None = None
-        self._said: Mapping[str, Any] = {}
+        self._trial: _TrialPod | None = None
 
     def findings(self) -> Iterator[Finding]:
         """Yields what each step found, as soon as it has; one for each of `STEPS`, in their order."""
@@ -89,6 +114,7 @@ class ClusterSetUp:
             (self._chips_have_prices, ("nodes",)),
             (self._pod_runs, ("rights", "namespace", "nodes")),
             (self._agent_can_start, ("image",)),
+            (self._clocks_agree, ("Mainspring in a pod",)),
             (self._server_answers, ("Mainspring in a pod",)),
         )
         try:
@@ -211,49 +237,82 @@ class ClusterSetUp:
     def _pod_runs(self) -> Finding:
         """Runs one short pod as agents would run, and keeps what it says."""
         path = f"/api/v1/namespaces/{self._cluster.namespace}/pods"
-        made = self._call(
-            "POST", path, probe_pod(self._cluster, self._environment, PROBE.read_text(), self._controller)
-        )
-        name = made["metadata"]["name"]
+        pod = probe_pod(self._cluster, self._environment, PROBE.read_text(), self._controller)
+        begun_s = self._clock.now_s()
+        made = self._call("POST", path, pod)
+        made_s, name = self._clock.now_s(), made["metadata"]["name"]
         try:
-            end_s = self._clock.monotonic_s() + POD_S_MAX
-            while True:
-                found = self._call("GET", f"{path}/{name}")
-                stage = stage_of(found)
-                if stage.stage is PodStage.OVER:
-                    break
-                if stage.stuck or self._clock.monotonic_s() > end_s:
-                    got = stage.words if stage.stuck else f"no end within {POD_S_MAX:g} s: {stage.words or 'it runs'}"
-                    raise Unavailable("run a pod", got=got)
-                self._pause.wait(LOOK_S)
+            found = self._end_of(f"{path}/{name}")
         finally:
             with suppress(MainspringError):
                 self._call("DELETE", f"{path}/{name}", {"gracePeriodSeconds": 0})
+        stage = stage_of(found)
+        said: Mapping[str, Any] = {}
         with suppress(ValueError):
-            self._said = json.loads(stage.message)
-        if not self._said and stage.exit_code is None:
+            said = json.loads(stage.message)
+        if not said and stage.exit_code is None:
             raise Unavailable("run a pod", got=stage.words)
-        self._said = self._said or {"agent_error": stage.words}
-        return _ok("image", f"{self._cluster.image} runs on {found['spec'].get('nodeName', 'a node')}")
+        self._trial = _TrialPod(
+            node=found["spec"].get("nodeName", "a node"),
+            created_s=datetime.fromisoformat(made["metadata"]["creationTimestamp"]).timestamp(),
+            begun_s=begun_s,
+            made_s=made_s,
+            over_s=self._clock.now_s(),
+            said=said or {"agent_error": stage.words},
+        )
+        return _ok("image", f"{self._cluster.image} runs on {self._trial.node}")
+
+    def _end_of(self, path: str) -> Mapping[str, Any]:
+        """Waits for a pod's end; returns it as it is then."""
+        end_s = self._clock.monotonic_s() + POD_S_MAX
+        while True:
+            found = self._call("GET", path)
+            stage = stage_of(found)
+            if stage.stage is PodStage.OVER:
+                return dict(found)
+            if stage.stuck or self._clock.monotonic_s() > end_s:
+                got = stage.words if stage.stuck else f"no end within {POD_S_MAX:g} s: {stage.words or 'it runs'}"
+                raise Unavailable("run a pod", got=got)
+            self._pause.wait(LOOK_S)
 
     def _agent_can_start(self) -> Finding:
-        version, error = str(self._said.get("version", "")), str(self._said.get("agent_error", ""))
+        said = self._ran().said
+        version, error = str(said.get("version", "")), str(said.get("agent_error", ""))
         if error or not version:
             raise InvalidSpec("use this image", got=error or "no Mainspring")
         if skew(RELEASE, version) is Skew.BEYOND:
             raise InvalidSpec("use this image", got=f"Mainspring {version}; here {RELEASE}")
-        return _ok("Mainspring in a pod", f"Mainspring {version}, Python {self._said.get('python', '')}")
+        return _ok("Mainspring in a pod", f"Mainspring {version}, Python {said.get('python', '')}")
+
+    def _clocks_agree(self) -> Finding:
+        """Compares the pod's clock with the server's, or else with ours; and the API's, which dates objects."""
+        trial = self._ran()
+        # It dates in whole seconds, cut off: half of one is added back.
+        api_s = outside_s(trial.created_s + 0.5, begun_s=trial.begun_s, over_s=trial.made_s)
+        api = clock_finding("clocks", "the API server", api_s)
+        if api.standing is CheckResult.FAILED:
+            return api
+        ahead_s = trial.said.get("server_ahead_s")
+        if ahead_s is not None:
+            return clock_finding("clocks", trial.node, -ahead_s)
+        at_s = outside_s(trial.said["time_s"], begun_s=trial.begun_s, over_s=trial.over_s)
+        return clock_finding("clocks", trial.node, at_s)
 
     def _server_answers(self) -> Finding:
         name, url = "server from a pod", self._controller
         if not url:
             return Finding(name=name, standing=CheckResult.SKIPPED, found="no server runs: ms up")
-        if urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1") and not self._said.get("server_status"):
+        said = self._ran().said
+        if urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1") and not said.get("server_status"):
             raise InvalidSpec("reach the server", got=f"{url}, which is this machine alone")
-        status, error = self._said.get("server_status"), self._said.get("server_error")
+        status, error = said.get("server_status"), said.get("server_error")
         if status != 200:
             raise InvalidSpec("reach the server", on=url, got=str(error or f"HTTP {status}"))
         return _ok(name, url)
+
+    def _ran(self) -> _TrialPod:
+        assert self._trial is not None, "the steps before have seen to it"
+        return self._trial
 
 
 def _ok(name: str, found: str) -> Finding:
