@@ -82,6 +82,7 @@ def test_account_of_the_page_is_enough_for_a_whole_life_and_reads_no_secret(
         context = EngineContext(environment=os.environ, certificate="", clock=SystemClock())
         found = list(check(cluster, context, ""))
         assert [one.name for one in found if one.standing is CheckResult.FAILED] == [], found
+        assert next(one.found for one in found if one.name == "rights") in PAGE.read_text()
         assert not server.call("GET", f"{SPACE}/configmaps?labelSelector=mainspring/allocation")["items"]
         engine = rig.engine()
         engine.inventory()

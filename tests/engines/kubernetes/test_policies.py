@@ -30,6 +30,7 @@ from tests.engines.kubernetes.applying import apply, somebody
 MISSING = kubernetes_missing() or pods_missing()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 SPACE = "/api/v1/namespaces/mainspring"
+DEVICES = "/apis/resource.k8s.io/v1/namespaces/mainspring"
 JOBS = "/apis/batch/v1/namespaces/{}/jobs"
 NAME = AllocationId("allocation-1")
 OURS: dict[str, str] = {"mainspring/allocation": NAME}
@@ -87,6 +88,13 @@ def pod(labels: dict[str, str], *, gpus: int = 0) -> dict[str, Any]:
     return dict(made)
 
 
+def devices(labels: dict[str, str], made: dict[str, str] | None = None) -> dict[str, Any]:
+    """Returns a claim of a device; of what `made` says, its template."""
+    claim = {"devices": {"requests": [{"name": "a", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}
+    spec = claim if made is None else {"metadata": {"labels": made}, "spec": claim}
+    return {"metadata": {"name": "theirs", "labels": labels}, "spec": spec}
+
+
 def refused(answer: httpx.Response, policy: str = "mainspring-objects") -> bool:
     return answer.status_code == httpx.codes.FORBIDDEN and policy in answer.json()["message"]
 
@@ -117,6 +125,8 @@ def test_stranger_makes_nothing_with_our_label_and_others_things_as_before(
         "job of such pods": stranger.post(jobs, json=job({}, OURS)),
         "pod": stranger.post(pods, json=pod(OURS)),
         "pod under a job": stranger.post(pods, json=forged),
+        "devices": stranger.post(f"{DEVICES}/resourceclaims?dryRun=All", json=devices(OURS)),
+        "template of such": stranger.post(f"{DEVICES}/resourceclaimtemplates?dryRun=All", json=devices({}, OURS)),
     }
     assert {what: answer.text for what, answer in answers.items() if not refused(answer)} == {}
     assert "made by Mainspring alone" in answers["pod"].text

@@ -23,13 +23,13 @@ from mainspring.engines.common.names import our_name
 from mainspring.engines.common.records import Cordon
 from mainspring.engines.kubernetes.api.client import Api
 from mainspring.engines.kubernetes.cluster.amounts import CPU, MEMORY, MIB, asked_by
-from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
+from mainspring.engines.kubernetes.cluster.config import ALLOCATION, KubernetesCluster
+from mainspring.engines.kubernetes.cluster.devices import DeviceWatch
 from mainspring.engines.kubernetes.cluster.machines import OWNER, KubernetesMachine, read_machine
 from mainspring.engines.kubernetes.cluster.mirror import Mirror
 from mainspring.engines.kubernetes.cluster.queues import QueueWatch
 from mainspring.engines.kubernetes.cluster.slots import QueueHolding, Slot, make_slots
 
-ALLOCATION = "mainspring/allocation"  # The label that all our pods bear.
 MIB_PER_GIB = 1_024
 _NOTHING: Mapping[str, int] = {}
 # Pods that wait hold nothing, and pods that are over hold nothing any more.
@@ -135,6 +135,7 @@ class NodeStock:
         self._known: Mapping[NodeName, KubernetesMachine] = {}
         self._shown: dict[str, _Shown] = {}
         self._leaving_s: dict[str, float] = {}
+        self._devices = DeviceWatch(cluster, api, clock)
         self._queues = QueueWatch(cluster, api, clock) if cluster.delegated else None
         self._nodes = Mirror(
             api,
@@ -168,6 +169,7 @@ class NodeStock:
         self._pods.begin()  # Both are listed at once.
         for mirror in (self._nodes, self._pods):
             mirror.check(self._cluster.call_s_max)
+        self._devices.check()
         if self._queues is not None:
             self._queues.check()
         with self._looking:
@@ -204,6 +206,7 @@ class NodeStock:
         """Ends its threads, once the API lets go of them."""
         self._nodes.close()
         self._pods.close()
+        self._devices.close()
         if self._queues is not None:
             self._queues.close()
 
@@ -230,6 +233,10 @@ class NodeStock:
     def _look(self, cordons: Mapping[str, Cordon]) -> list[Slot]:
         with self._lock:
             known, uses = dict(self._machines.known), dict(self._uses.by_node)
+        for node, found in self._devices.by_node().items():
+            if node in known:
+                known[node] = known[node].with_published(found, self._cluster)
+                uses[node] = {**uses.get(node, _NOTHING), found.driver: found.held * MILLI}
         machines = {name: known[theirs] for name, theirs in _names(known).items()}
         broken = _broken(machines, cordons)
         for gone in self._shown.keys() - known.keys():
@@ -298,7 +305,7 @@ def _make_node(
         condition=condition,
         condition_owner=owner,
         condition_reason=words,
-        foreign_chip_milli=min(chips * MILLI, held.get(machine.resource or CPU, 0)),
+        foreign_chip_milli=min(chips * MILLI, held.get(machine.counted_by, 0)),
         cpus=machine.cpus,
         memory_gib=machine.memory_mib / MIB_PER_GIB,
         foreign_cpus=min(machine.cpus, held.get(CPU, 0) / MILLI),

@@ -26,8 +26,8 @@ from mainspring.engines.common.clocks import clock_finding, outside_s
 from mainspring.engines.common.kind import CheckResult, Finding
 from mainspring.engines.common.steps import walk
 from mainspring.engines.kubernetes.api.client import Api, ApiRefusal
-from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
-from mainspring.engines.kubernetes.cluster.inventory import ALLOCATION, NodeStock
+from mainspring.engines.kubernetes.cluster.config import ALLOCATION, KubernetesCluster
+from mainspring.engines.kubernetes.cluster.inventory import NodeStock
 from mainspring.engines.kubernetes.cluster.queues import GROUP, QueueWatch, version_of
 from mainspring.engines.kubernetes.jobs.manifests import probe_pod
 from mainspring.engines.kubernetes.jobs.pods import PodStage, stage_of
