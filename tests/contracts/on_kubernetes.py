@@ -108,7 +108,6 @@ class KubernetesHarness:
         Args:
             **settings: More that its operator says.
         """
-        access = read_kubeconfig(self._kubeconfig, "", environment=os.environ, clock=self.clock)
         cluster = KubernetesCluster(
             name=ClusterName("alpha"),
             namespace=self.space,
@@ -119,7 +118,11 @@ class KubernetesHarness:
             call_s_max=CALL_S_MAX,
             **{"queue": self.queue, "queued_nodes_max": 0, **settings},
         )
-        api = Api("alpha", lambda: access, call_s=CALL_S_MAX)
+        api = Api(
+            "alpha",
+            lambda: read_kubeconfig(self._kubeconfig, "", environment=os.environ, clock=self.clock),
+            call_s=CALL_S_MAX,
+        )
         self._made.append(KubernetesEngine(cluster, api, environment={}, clock=self.clock))
         return self._made[-1]
 
