@@ -160,6 +160,15 @@ def test_operator_names_drivers_and_products_and_unnamed_drivers_have_no_chips(
     assert (named["beta-1"].chip, named["beta-1"].chips, named["alpha-1"].chip) == ("v5p", 2, "hopper")
 
 
+def test_cluster_whose_api_knows_no_devices_has_the_chips_that_its_plugins_count(tmp_path: Path) -> None:
+    before = {"kube-apiserver": ["--emulated-version=1.33"]}
+    with KubernetesServer(tmp_path / "before", nodes=[KubernetesNodes(count=1)], extra=before) as older:
+        assert not older.there(GROUP)
+        stocks = Stocks(older)
+        assert shown(stocks.new())["n1"].chips == 8
+        stocks.close()
+
+
 def test_allocation_has_devices_of_its_own_under_the_policies_and_leaves_none_behind(
     server: KubernetesServer, tmp_path: Path
 ) -> None:

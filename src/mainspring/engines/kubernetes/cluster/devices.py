@@ -11,9 +11,9 @@ from __future__ import annotations
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from threading import Lock
+from threading import Event, Lock
 from typing import Any, final
 
 from mainspring.domain.ports import Clock
@@ -60,7 +60,7 @@ class Published:
     driver: str
     product: str
     count: int
-    held: int
+    held: int = 0
 
 
 @final
@@ -72,9 +72,16 @@ class DeviceWatch:
         self._api = api
         self._clock = clock
         self._lock = Lock()
-        self._slices = Known[SliceSeen](self._lock)
-        self._claims = Known[tuple[Device, ...]](self._lock)
+        self._new_slices, self._new_claims = Event(), Event()
+        self._slices = Known[SliceSeen](
+            self._lock, lambda one: self._new_slices.set(), lambda one: self._new_slices.set()
+        )
+        self._claims = Known[tuple[Device, ...]](
+            self._lock, lambda one: self._new_claims.set(), lambda one: self._new_claims.set()
+        )
         self._mirrors: tuple[Mirror[Any], ...] | None = None
+        self._published: dict[str, Published] = {}
+        self._node_of: dict[Device, str] = {}
 
     def check(self) -> None:
         """Returns when the copies are ones to go by. What is not served when it first looks is not looked for again.
@@ -95,22 +102,52 @@ class DeviceWatch:
             mirror.close()
 
     def by_node(self) -> Mapping[str, Published]:
-        """Returns the chips of each node that has some: those of the product that it has most of."""
-        with self._lock:
-            slices, claims = list(self._slices.known.values()), list(self._claims.known.values())
-        held = {device for devices in claims for device in devices}
+        """Returns the chips of each node that has some: those of the product that it has most of.
+
+        Not to be called by several threads at once.
+        """
+        slices_changed, claims_changed = self._new_slices.is_set(), self._new_claims.is_set()
+        if slices_changed:
+            self._new_slices.clear()
+            with self._lock:
+                slices = list(self._slices.known.values())
+            self._count(slices)
+        if slices_changed or claims_changed:
+            self._new_claims.clear()
+            with self._lock:
+                claims = list(self._claims.known.values())
+            devices = {device for claim in claims for device in claim}  # Several claims may share one.
+            held = Counter(map(self._node_of.get, devices))
+            self._published = {
+                node: found if found.held == held[node] else replace(found, held=held[node])
+                for node, found in self._published.items()
+            }
+        return self._published
+
+    def _count(self, slices: Iterable[SliceSeen]) -> None:
+        """Takes these for all that is published."""
+        self._published, self._node_of = {}, {}
         of_node: dict[str, list[SliceSeen]] = defaultdict(list)
         for one in _whole(slices):
             of_node[one.node].append(one)
-        return {node: found for node, own in of_node.items() if (found := _most(own, held)) is not None}
+        for node, own in of_node.items():
+            if (most := _most(own)) is None:
+                continue
+            driver, product = most
+            devices = [
+                (driver, one.pool, name)
+                for one in own
+                for name, of in one.devices
+                if (one.driver, of) == (driver, product)
+            ]
+            self._published[node] = Published(driver=driver, product=product, count=len(devices))
+            self._node_of.update(dict.fromkeys(devices, node))
 
     def _is_served(self) -> bool:
         try:
             self._api.call("GET", GROUP, attempted="find dynamic resource allocation")
-        except ApiRefusal as error:
-            if error.reason == "NotFound":  # Before Kubernetes 1.34.
-                return False
-            raise
+        except ApiRefusal:  # Before Kubernetes 1.34.
+            return False
         return True
 
     def _made(self) -> tuple[Mirror[Any], ...]:
@@ -209,18 +246,10 @@ def _whole(slices: Iterable[SliceSeen]) -> list[SliceSeen]:
     return newest
 
 
-def _most(own: Iterable[SliceSeen], held: set[Device]) -> Published | None:
-    """Returns the chips of the product that a node has most of."""
-    counts: Counter[tuple[str, str]] = Counter()
-    gone: Counter[tuple[str, str]] = Counter()
-    for one in own:
-        for name, product in one.devices:
-            counts[one.driver, product] += 1
-            gone[one.driver, product] += (one.driver, one.pool, name) in held
-    if not counts:
-        return None
-    driver, product = max(sorted(counts), key=lambda key: counts[key])
-    return Published(driver=driver, product=product, count=counts[driver, product], held=gone[driver, product])
+def _most(own: Iterable[SliceSeen]) -> tuple[str, str] | None:
+    """Returns the driver and product that a node has most of, None where it has no chips."""
+    counts = Counter((one.driver, product) for one in own for _, product in one.devices)
+    return max(sorted(counts), key=lambda kind: counts[kind], default=None)
 
 
 @lru_cache(maxsize=8_192)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
@@ -24,7 +24,7 @@ from mainspring.engines.common.records import Cordon
 from mainspring.engines.kubernetes.api.client import Api
 from mainspring.engines.kubernetes.cluster.amounts import CPU, MEMORY, MIB, asked_by
 from mainspring.engines.kubernetes.cluster.config import ALLOCATION, KubernetesCluster
-from mainspring.engines.kubernetes.cluster.devices import DeviceWatch
+from mainspring.engines.kubernetes.cluster.devices import DeviceWatch, Published
 from mainspring.engines.kubernetes.cluster.machines import OWNER, KubernetesMachine, read_machine
 from mainspring.engines.kubernetes.cluster.mirror import Mirror
 from mainspring.engines.kubernetes.cluster.queues import QueueWatch
@@ -50,6 +50,15 @@ class _Shown:
 
     node: Node
     made_of: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Equipped:
+    """A node with the chips that its driver publishes, and what it was made of."""
+
+    machine: KubernetesMachine
+    bare: KubernetesMachine
+    found: Published
 
 
 class _Machines:
@@ -135,6 +144,7 @@ class NodeStock:
         self._known: Mapping[NodeName, KubernetesMachine] = {}
         self._shown: dict[str, _Shown] = {}
         self._leaving_s: dict[str, float] = {}
+        self._equipped: dict[str, _Equipped] = {}
         self._devices = DeviceWatch(cluster, api, clock)
         self._queues = QueueWatch(cluster, api, clock) if cluster.delegated else None
         self._nodes = Mirror(
@@ -233,10 +243,10 @@ class NodeStock:
     def _look(self, cordons: Mapping[str, Cordon]) -> list[Slot]:
         with self._lock:
             known, uses = dict(self._machines.known), dict(self._uses.by_node)
-        for node, found in self._devices.by_node().items():
-            if node in known:
-                known[node] = known[node].with_published(found, self._cluster)
-                uses[node] = {**uses.get(node, _NOTHING), found.driver: found.held * MILLI}
+        self._equipped = {one.machine.name: one for one in self._equip(known)}
+        for theirs, one in self._equipped.items():
+            known[theirs] = one.machine
+            uses[theirs] = {**uses.get(theirs, _NOTHING), one.found.driver: one.found.held * MILLI}
         machines = {name: known[theirs] for name, theirs in _names(known).items()}
         broken = _broken(machines, cordons)
         for gone in self._shown.keys() - known.keys():
@@ -251,6 +261,15 @@ class NodeStock:
             )
             for name, each in machines.items()
         ]
+
+    def _equip(self, known: Mapping[str, KubernetesMachine]) -> Iterator[_Equipped]:
+        """Yields nodes with what their drivers publish: the same value as before, where nothing of it has changed."""
+        for theirs, found in self._devices.by_node().items():
+            bare, before = known.get(theirs), self._equipped.get(theirs)
+            if before is not None and before.bare is bare and before.found == found:
+                yield before
+            elif bare is not None:
+                yield _Equipped(bare=bare, found=found, machine=bare.with_published(found, self._cluster))
 
     def _read_pod(self, found: dict[str, Any]) -> PodUse | None:
         meta, spec = found["metadata"], found["spec"]
