@@ -40,11 +40,17 @@ CALL_S_MAX = 60.0  # A machine that runs all tests at once is slow.
 
 
 @contextmanager
-def kubernetes_of(folder: Path, count: int) -> Iterator[KubernetesServer]:
-    """Gives a cluster of nodes named "alpha-1" and so on, of eight H100 each."""
+def kubernetes_of(
+    folder: Path, count: int, *, extra: Mapping[str, Sequence[str]] | None = None
+) -> Iterator[KubernetesServer]:
+    """Gives a cluster of nodes named "alpha-1" and so on, of eight H100 each.
+
+    Args:
+        extra: Flags by program.
+    """
     labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
     nodes = KubernetesNodes(count=count, prefix="alpha-", labels=labels)
-    with KubernetesServer(folder, nodes=[nodes]) as server:
+    with KubernetesServer(folder, nodes=[nodes], extra=extra) as server:
         yield server
 
 
@@ -102,7 +108,6 @@ class KubernetesHarness:
         Args:
             **settings: More that its operator says.
         """
-        access = read_kubeconfig(self._kubeconfig, "", environment=os.environ, clock=self.clock)
         cluster = KubernetesCluster(
             name=ClusterName("alpha"),
             namespace=self.space,
@@ -113,7 +118,11 @@ class KubernetesHarness:
             call_s_max=CALL_S_MAX,
             **{"queue": self.queue, "queued_nodes_max": 0, **settings},
         )
-        api = Api("alpha", lambda: access, call_s=CALL_S_MAX)
+        api = Api(
+            "alpha",
+            lambda: read_kubeconfig(self._kubeconfig, "", environment=os.environ, clock=self.clock),
+            call_s=CALL_S_MAX,
+        )
         self._made.append(KubernetesEngine(cluster, api, environment={}, clock=self.clock))
         return self._made[-1]
 

@@ -15,6 +15,7 @@ Source: kube-apiserver(8), kube-controller-manager(8), kube-scheduler(8) of Kube
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import shutil
@@ -39,7 +40,8 @@ PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler
 LOOK_S = 0.05
 START_S = 60.0  # 4 s on two idle cores, 9 s for the first account; the rest is for busy ones.
 CALL_S = 30.0
-NODE_GRACE_S = 86_400  # No kubelet speaks for a node, and no test takes a day.
+DAY_S = 86_400
+NODE_GRACE_S = DAY_S  # No kubelet speaks for a node, and no test takes a day.
 
 
 def kubernetes_missing() -> str:
@@ -193,6 +195,19 @@ class KubernetesServer:
             ),
             "kube-controller-manager",
         )
+
+    def write_kubeconfig(self, path: Path, space: str, account: str) -> None:
+        """Writes a kubeconfig of an account, whose token is good for a day.
+
+        Args:
+            space: The account's namespace.
+        """
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": DAY_S}}
+        answer = self.call("POST", f"/api/v1/namespaces/{space}/serviceaccounts/{account}/token", asked)
+        told = json.loads(self.place.kubeconfig.read_text())
+        told["users"] = [{"name": told["users"][0]["name"], "user": {"token": answer["status"]["token"]}}]
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(told))
 
     def wait(self, condition: Callable[[], bool], program: str) -> None:
         """Waits until a condition holds, within a bound.

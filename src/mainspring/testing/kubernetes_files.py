@@ -144,6 +144,7 @@ class KubernetesPlace:
                 "secure-port": 0,
                 "service-account-private-key-file": private / "accounts.key",
                 "root-ca-file": self.authority,
+                "use-service-account-credentials": "true",  # Each controller is known by its own name, as on most.
                 "node-monitor-grace-period": f"{node_grace_s}s",
             },
             "kube-scheduler": {"kubeconfig": self.kubeconfig, "leader-elect": "false", "secure-port": 0},

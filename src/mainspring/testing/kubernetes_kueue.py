@@ -24,7 +24,7 @@ from mainspring.testing.kubernetes_files import HOST
 from mainspring.testing.kubernetes_pods import pods_missing
 
 API = "/apis/kueue.x-k8s.io/v1beta2"
-SPACE = "kueue-system"
+SPACE, ACCOUNT = "kueue-system", "kueue-controller-manager"
 GPU = "nvidia.com/gpu"  # Whose quota that is.
 DEFINED = BUILT / "kueue.d"  # Definitions of its objects, and its webhooks, as Kueue has them.
 CALL_S = 2.0
@@ -69,10 +69,10 @@ def start_kueue(server: KubernetesServer) -> None:
     defined = sorted(DEFINED.glob("kueue.x-k8s.io_*.yaml"))
     for path in defined:
         server.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", yaml.safe_load(path.read_text()))
-    server.call("POST", "/api/v1/namespaces", {"metadata": {"name": SPACE}})
+    kubeconfig = _make_account(server, folder)
     server.wait(lambda: server.there(API) and len(_kinds(server)) == len(defined), "kube-apiserver")
     words = ("unshare", "--mount", "--propagation", "private", "sh", "-c", _OWN_ETC, str(etc), str(BUILT / "kueue"))
-    server.run("kueue", *words, f"--config={folder / 'config.yaml'}", f"--kubeconfig={place.kubeconfig}")
+    server.run("kueue", *words, f"--config={folder / 'config.yaml'}", f"--kubeconfig={kubeconfig}")
     server.wait(lambda: _is_ready(health), "kueue")
     hooks = yaml.safe_load_all((DEFINED / "manifests.yaml").read_text())
     for found in hooks:
@@ -127,6 +127,22 @@ def _make(server: KubernetesServer, path: str, kind: str, name: str, **fields: o
     if not server.there(f"{path}/{name}"):
         bare = {"apiVersion": API.removeprefix("/apis/"), "kind": kind, "metadata": {"name": name}}
         server.call("POST", path, bare | fields)
+
+
+def _make_account(server: KubernetesServer, folder: Path) -> Path:
+    """Makes the account that Kueue has; returns a kubeconfig of it."""
+    server.call("POST", "/api/v1/namespaces", {"metadata": {"name": SPACE}})
+    accounts = f"/api/v1/namespaces/{SPACE}/serviceaccounts"
+    server.call("POST", accounts, {"metadata": {"name": ACCOUNT}})
+    bound = {
+        "metadata": {"name": ACCOUNT},
+        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": SPACE}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+    }
+    server.call("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", bound)
+    path = folder / "kubeconfig"
+    server.write_kubeconfig(path, SPACE, ACCOUNT)
+    return path
 
 
 def _kinds(server: KubernetesServer) -> list[str]:

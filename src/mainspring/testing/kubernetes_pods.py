@@ -63,6 +63,7 @@ class _Pod:
     Args:
         meta: Of its object.
         kills_s: When it is ended by force, on the clock that never jumps; None while nobody ends it.
+        evicted: For want of what its kubelet has ended it.
     """
 
     meta: Mapping[str, Any]
@@ -71,6 +72,7 @@ class _Pod:
     process: subprocess.Popen[bytes]
     kills_s: float | None = None
     told: bool = False
+    evicted: str = ""
 
 
 @final
@@ -119,6 +121,16 @@ class PodRunner:
     def pid(self, job: str, index: int) -> int:
         """Returns the process of a pod's container, of an Indexed Job."""
         return next(one.process.pid for one in self._pods.values() if one.meta["name"].startswith(f"{job}-{index}-"))
+
+    def evict(self, job: str, index: int, words: str) -> None:
+        """Has a pod's kubelet end it at once, as one does that is short of something.
+
+        Args:
+            words: Of what.
+        """
+        pod = next(one for one in self._pods.values() if one.meta["name"].startswith(f"{job}-{index}-"))
+        pod.evicted = words
+        _kill(pod)
 
     def said(self, job: str) -> list[bytes]:
         """Returns what the containers of a Job's pods have written so far."""
@@ -255,11 +267,17 @@ class PodRunner:
             "message": words,
             "finishedAt": self._now(),
         }
-        self._tell(pod.meta, {"terminated": over, "running": None}, "Succeeded" if code == 0 else "Failed")
+        more: dict[str, Any] = {}
+        if pod.evicted:
+            mark = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}
+            mark["message"] = pod.evicted
+            more = {"reason": "Evicted", "message": pod.evicted, "conditions": [mark]}
+        self._tell(pod.meta, {"terminated": over, "running": None}, "Succeeded" if code == 0 else "Failed", **more)
         pod.told = True
 
-    def _tell(self, meta: Mapping[str, Any], state: Mapping[str, Any], phase: str) -> None:
+    def _tell(self, meta: Mapping[str, Any], state: Mapping[str, Any], phase: str, **more: Any) -> None:
         status = {
+            **more,
             "phase": phase,
             "containerStatuses": [
                 {

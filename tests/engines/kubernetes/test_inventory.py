@@ -15,8 +15,8 @@ from mainspring.domain.ids import ClusterName, NodeName
 from mainspring.engines.common.records import Cordon
 from mainspring.engines.kubernetes.api.access import read_kubeconfig
 from mainspring.engines.kubernetes.api.client import MERGE, Api
-from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
-from mainspring.engines.kubernetes.cluster.inventory import ALLOCATION, NodeStock
+from mainspring.engines.kubernetes.cluster.config import ALLOCATION, KubernetesCluster
+from mainspring.engines.kubernetes.cluster.inventory import NodeStock
 from mainspring.testing import FakeClock
 from mainspring.testing.kubernetes import KubernetesNodes, KubernetesServer
 from tests.engines.kubernetes.line import Line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from mainspring.domain.fleet import NodeCondition
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.engines.kubernetes.cluster.amounts import asked_by, number
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
+from mainspring.engines.kubernetes.cluster.devices import Published
 from mainspring.engines.kubernetes.cluster.machines import KubernetesMachine, read_machine
 
 READY, CORDONED, DOWN = NodeCondition.READY, NodeCondition.CORDONED, NodeCondition.DOWN
@@ -85,6 +87,22 @@ def test_accelerators_that_no_plugin_has_counted_yet_take_nothing_and_are_no_cor
     found = read({"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}, amounts)
     assert (found.chip, found.chips, found.condition) == ("h100", 0, CORDONED)
     assert found.words == "its device plugin counts no nvidia.com/gpu"
+
+
+def test_chips_that_a_driver_publishes_stand_in_for_what_no_plugin_counts() -> None:
+    found = Published(driver="gpu.nvidia.com", product="NVIDIA H200", count=8, held=1)
+    label = {"nvidia.com/gpu.product": "NVIDIA-H200"}
+    one = read(label).with_published(found, PLAIN)
+    assert (one.chip, one.chips, one.condition, one.words, one.counted_by) == ("h200", 8, READY, "", "gpu.nvidia.com")
+    counted = read(label, {"nvidia.com/gpu": "4"})
+    assert counted.with_published(found, PLAIN) == counted
+    lost = read(label, conditions=()).with_published(found, PLAIN)
+    assert (lost.condition, lost.chips) == (DOWN, 8)
+    queued = read(label).with_published(found, replace(PLAIN, queue="lab"))
+    assert (queued.condition, queued.words) == (
+        CORDONED,
+        "its chips are those of gpu.nvidia.com: Kueue is asked for none",
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
+from typer.testing import CliRunner
 
+from mainspring.app.base.system import SystemClock
+from mainspring.app.cli import cluster as cluster_commands
 from mainspring.domain.fleet import AllocationPhase, LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
 from mainspring.engines.common.kind import CheckResult, EngineContext
@@ -24,42 +25,36 @@ from mainspring.testing.kubernetes import KubernetesServer, kubernetes_missing
 from mainspring.testing.kubernetes_kueue import kueue_missing, start_kueue
 from mainspring.testing.kubernetes_pods import pods_missing
 from tests.contracts.on_kubernetes import KubernetesHarness, kubernetes_of
+from tests.engines.kubernetes.applying import apply
 
 MISSING = kubernetes_missing() or pods_missing()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 PAGE = Path(__file__).parents[3] / "docs" / "engines" / "kubernetes.md"
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
 SPACE = "/api/v1/namespaces/mainspring"
-PLACES = {
-    "Namespace": "/api/v1/namespaces",
-    "ServiceAccount": f"{SPACE}/serviceaccounts",
-    "Role": f"{RBAC}/namespaces/mainspring/roles",
-    "RoleBinding": f"{RBAC}/namespaces/mainspring/rolebindings",
-    "ClusterRole": f"{RBAC}/clusterroles",
-    "ClusterRoleBinding": f"{RBAC}/clusterrolebindings",
-}
 NAME = AllocationId("allocation-1")
+
+
+def printed(words: str) -> str:
+    """Returns what a command of the page prints for `kubectl apply -f -`."""
+    assert f"\nms {words} | kubectl apply -f -\n" in PAGE.read_text()
+    told = CliRunner().invoke(cluster_commands.app, words.removeprefix("cluster ").split())
+    assert told.exit_code == 0, told.output
+    return told.output
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[KubernetesServer]:
     """A control plane with the account of the page, and no other of ours."""
     with kubernetes_of(tmp_path / "kubernetes", 2) as started:
-        said = PAGE.read_text().partition("```yaml\n")[2].partition("```")[0]
-        for one in yaml.safe_load_all(said):
-            started.call("POST", PLACES[one["kind"]], one)
+        apply(started, printed("cluster manifests kubernetes"))
         started.wait(lambda: started.there(f"{SPACE}/serviceaccounts/default"), "kube-controller-manager")
         yield started
 
 
 def kubeconfig(server: KubernetesServer, folder: Path) -> Path:
     """Writes a kubeconfig of the page's account."""
-    request: dict[str, Any] = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    token = server.call("POST", f"{SPACE}/serviceaccounts/mainspring/token", request)["status"]["token"]
-    told = yaml.safe_load(server.place.kubeconfig.read_text())
-    told["users"] = [{"name": told["users"][0]["name"], "user": {"token": token}}]
     path = folder / "kubeconfig"
-    path.write_text(yaml.safe_dump(told))
+    server.write_kubeconfig(path, "mainspring", "mainspring")
     return path
 
 
@@ -84,9 +79,11 @@ def test_account_of_the_page_is_enough_for_a_whole_life_and_reads_no_secret(
         cluster = KubernetesCluster(
             name=ClusterName("cloud"), kubeconfig=str(path), image="this-machine", python=sys.executable
         )
-        context = EngineContext(environment=os.environ, certificate="", clock=FakeClock())
+        context = EngineContext(environment=os.environ, certificate="", clock=SystemClock())
         found = list(check(cluster, context, ""))
         assert [one.name for one in found if one.standing is CheckResult.FAILED] == [], found
+        assert next(one.found for one in found if one.name == "rights") in PAGE.read_text()
+        assert not server.call("GET", f"{SPACE}/configmaps?labelSelector=mainspring/allocation")["items"]
         engine = rig.engine()
         engine.inventory()
         engine.launch(order(rig))
@@ -112,11 +109,7 @@ def test_account_with_the_pages_rules_for_kueue_is_enough_where_that_decides(
     server: KubernetesServer, tmp_path: Path
 ) -> None:
     start_kueue(server)
-    blocks = [block.partition("```")[0] for block in PAGE.read_text().split("```yaml\n")[2:4]]
-    for (kind, name), block in zip((("Role", "mainspring"), ("ClusterRole", "mainspring-looks")), blocks, strict=True):
-        place = f"{PLACES[kind]}/{name}"
-        given = server.call("GET", place)
-        server.call("PUT", place, given | {"rules": given["rules"] + yaml.safe_load(block)})
+    apply(server, printed("cluster manifests kubernetes --kueue"))
     path = kubeconfig(server, tmp_path)
     names = ("alpha-1", "alpha-2")
     rig = KubernetesHarness(tmp_path, server, names, space="mainspring", kubeconfig=path, queues={"lab": 16})
@@ -129,7 +122,7 @@ def test_account_with_the_pages_rules_for_kueue_is_enough_where_that_decides(
             queue="lab",
             priorities={"critical": "now"},
         )
-        context = EngineContext(environment=os.environ, certificate="", clock=FakeClock())
+        context = EngineContext(environment=os.environ, certificate="", clock=SystemClock())
         found = list(check(cluster, context, ""))
         assert [one.name for one in found if one.standing is CheckResult.FAILED] == [], found
         unknown = list(check(replace(cluster, queue="nobody"), context, ""))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import Parameter, Signature
-from typing import Annotated, Any
+from typing import Annotated, Any, final
 
 import typer
 from typer.core import TyperGroup
@@ -18,27 +19,48 @@ from mainspring.app.render.tables import CONSOLE, ERRORS, show, told_of_accounts
 from mainspring.app.sdk.clusters import refused
 from mainspring.domain.errors import InvalidSpec, NotFound
 from mainspring.domain.routes import LIST_MAX
-from mainspring.engines.common.kind import AddOption, ClusterKind, Finding, OptionForm
+from mainspring.engines.common.kind import AddOption, ClusterKind, Finding, Manifests, OptionForm
 from mainspring.engines.registry import ENGINES, kind_named, kinds
 
 
-class _AddGroup(TyperGroup):
-    """A command for each kind of cluster, made when one is wanted: who adds none loads no engine."""
+class _KindGroup(TyperGroup, ABC):
+    """A command for each kind of cluster, made when one is wanted: who wants none loads no engine."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Returns the kinds of cluster."""
-        self.commands = self.commands or {kind.name: _add_command(kind) for kind in kinds()}
+        self.commands = self.commands or {name: made for kind in kinds() for name, made in self.made(kind)}
         return list(self.commands)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Returns the command that adds a cluster of a kind; None where there is no such kind."""
+        """Returns the command for a kind; None where there is no such kind."""
         self.list_commands(ctx)
         return super().get_command(ctx, cmd_name)
+
+    @abstractmethod
+    def made(self, kind: ClusterKind[Any]) -> Iterator[tuple[str, Any]]:
+        """Yields the command for a kind, by its name, if there is one."""
+
+
+@final
+class _AddGroup(_KindGroup):
+    def made(self, kind: ClusterKind[Any]) -> Iterator[tuple[str, Any]]:
+        """Yields the command that adds a cluster of a kind."""
+        yield kind.name, _add_command(kind)
+
+
+@final
+class _ManifestsGroup(_KindGroup):
+    def made(self, kind: ClusterKind[Any]) -> Iterator[tuple[str, Any]]:
+        """Yields the command of a kind whose operators apply something."""
+        if kind.manifests is not None:
+            yield kind.name, _manifests_command(kind.name, kind.manifests)
 
 
 app = typer.Typer()
 add = typer.Typer(cls=_AddGroup, help="Add a cluster; its set-up is checked first.", no_args_is_help=True)
 app.add_typer(add, name="add")
+manifests = typer.Typer(cls=_ManifestsGroup, help="Print what a cluster's operators apply first.", no_args_is_help=True)
+app.add_typer(manifests, name="manifests")
 Name = Annotated[str, typer.Argument(help="Name of a cluster.", metavar="NAME")]
 NewName = Annotated[str, typer.Argument(help="Name to give it.", metavar="NAME")]
 NoCheck = Annotated[bool, typer.Option("--no-check", help="Add it without looking at its set-up.")]
@@ -61,7 +83,7 @@ def _add_command(kind: ClusterKind[Any]) -> Any:
     def add_cluster(
         *, context: LabContext, name: str, no_check: bool = False, as_json: bool = False, **given: Any
     ) -> None:
-        cluster = kind.settings(name=name, **{each.field: _field(each, given[_name(each)]) for each in kind.options})
+        cluster = kind.settings(name=name, **_fields(kind.options, given))
         with _telling(kind.steps, as_json=as_json) as tell:
             shown = context.obj.clusters.add(cluster, check=not no_check, on_finding=tell)
         told = f"Added {shown.name}. "
@@ -76,8 +98,22 @@ def _add_command(kind: ClusterKind[Any]) -> Any:
         Parameter("as_json", Parameter.KEYWORD_ONLY, annotation=Json, default=False),
     ]
     add_cluster.__signature__ = Signature([each for each in own if kind.steps or each.name != "no_check"])  # type: ignore[attr-defined]
+    return _command(kind.name, kind.help, add_cluster)
+
+
+def _manifests_command(name: str, manifests: Manifests) -> Any:
+    """Returns `ms cluster manifests KIND`."""
+
+    def print_manifests(**given: Any) -> None:
+        print(manifests.text(_fields(manifests.options, given)), end="")
+
+    print_manifests.__signature__ = Signature([*map(_parameter, manifests.options)])  # type: ignore[attr-defined]
+    return _command(name, manifests.help, print_manifests)
+
+
+def _command(name: str, help: str, called: Callable[..., None]) -> Any:
     made = typer.Typer(add_completion=False)
-    made.command(kind.name, help=kind.help)(add_cluster)
+    made.command(name, help=help)(called)
     return typer.main.get_command(made)
 
 
@@ -107,6 +143,11 @@ def _name(option: AddOption) -> str:
 
 def _flag(option: AddOption) -> str:
     return option.flag or f"--{option.field.replace('_', '-')}"
+
+
+def _fields(options: Sequence[AddOption], given: Mapping[str, Any]) -> dict[str, object]:
+    """Returns what each option's field is given."""
+    return {each.field: _field(each, given[_name(each)]) for each in options}
 
 
 def _field(option: AddOption, typed: Any) -> object:

@@ -123,6 +123,20 @@ PRICES = AddOption(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Manifests:
+    """What the operators of a cluster apply before it is added; `ms cluster manifests` prints it.
+
+    Args:
+        options: Of that command.
+        text: Returns it, for what was said of each option, by field.
+    """
+
+    help: str
+    options: tuple[AddOption, ...]
+    text: Callable[[Mapping[str, Any]], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobUsers:
     """Whose jobs run as whom, where they do not run under the account of their agents.
 
@@ -229,6 +243,7 @@ class ClusterKind(Generic[Settings]):
         hosting: How a host of it is reached; None where it opens in the server, as one none of whose calls wait.
         opening: The message that makes a host serve it: a codec's `message` with the fields `cluster` (the settings),
             `certificate` and `run_as` (see `JobUsers`).
+        manifests: What its operators apply before one is added; None where there is nothing to.
         steps: Names of what a check looks at, in their order; none where there is nothing to set up.
         check: Yields one finding a step, as soon as it is there; the text is the URL at which agents call the server.
         facts: How a cluster is set up, by label, for people; what is "" is left out. Durations are put in words by the
@@ -245,6 +260,7 @@ class ClusterKind(Generic[Settings]):
     engine: Callable[[Settings, EngineContext], Engine]
     hosting: Callable[[Settings], Hosting] | None = None
     opening: type[Any] | None = None
+    manifests: Manifests | None = None
     steps: tuple[str, ...] = ()
     check: Callable[[Settings, EngineContext, str], Iterator[Finding]] = lambda settings, context, controller: iter(())
     facts: Callable[[Settings, Callable[[float], str]], Mapping[str, str]] = lambda settings, in_words: {}

@@ -22,8 +22,9 @@ from mainspring.domain.ports import Clock
 from mainspring.engines.common.records import Cordon
 from mainspring.engines.common.work_folder import LOG_BYTES_MAX, check_piece
 from mainspring.engines.kubernetes.api.client import MERGE, Api, ApiRefusal
-from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
-from mainspring.engines.kubernetes.cluster.inventory import ALLOCATION, NodeStock
+from mainspring.engines.kubernetes.cluster.config import ALLOCATION, KubernetesCluster
+from mainspring.engines.kubernetes.cluster.devices import GROUP as DEVICES
+from mainspring.engines.kubernetes.cluster.inventory import NodeStock
 from mainspring.engines.kubernetes.cluster.machines import KubernetesMachine
 from mainspring.engines.kubernetes.cluster.queues import GROUP, version_of
 from mainspring.engines.kubernetes.jobs import manifests, output
@@ -67,6 +68,10 @@ class KubernetesEngine:
         self._stock = NodeStock(cluster, api, clock)
         self._core = f"/api/v1/namespaces/{cluster.namespace}"
         self._batch = f"/apis/batch/v1/namespaces/{cluster.namespace}"
+        self._spaces = {
+            "jobs": self._batch,
+            "resourceclaimtemplates": f"{DEVICES}/namespaces/{cluster.namespace}",
+        }
         self._placing = Placing(api, f"{self._core}/pods", self._due)
         self._watch = AllocationWatch(cluster, api, clock, self._placing.look)
         self._mutex = Lock()
@@ -138,6 +143,8 @@ class KubernetesEngine:
             return
         self._watch.claimed(name, seen)
         self._make("secrets", manifests.orders(order, claim), attempted)
+        if (devices := manifests.device_claims(order, machines, claim)) is not None:
+            self._make("resourceclaimtemplates", devices, attempted)
         near = self._level_of(machines[0], attempted) if len(machines) > 1 else ""
         job = manifests.job(order, self._cluster, claim, machines=machines, environment=self._environment, near=near)
         self._make("jobs", job, attempted)
@@ -349,7 +356,7 @@ class KubernetesEngine:
 
     def _make(self, kind: str, body: Mapping[str, Any], attempted: str) -> dict[str, Any] | None:
         """Returns an object that was made now, None where there is one of its name."""
-        path = f"{self._batch if kind == 'jobs' else self._core}/{kind}"
+        path = f"{self._spaces.get(kind, self._core)}/{kind}"
         try:
             made: dict[str, Any] = self._api.call("POST", path, attempted=attempted, body=body)
         except ApiRefusal as error:

@@ -19,10 +19,12 @@ from mainspring.engines.common.kind import (
     EngineContext,
     Finding,
     Hosting,
+    Manifests,
     OptionForm,
     in_pairs,
 )
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
+from mainspring.engines.kubernetes.setup.account import PORTS, AccountWanted
 from mainspring.engines.kubernetes.setup.findings import STEPS
 
 if TYPE_CHECKING:
@@ -150,6 +152,33 @@ def facts(cluster: KubernetesCluster, in_words: Callable[[float], str]) -> Mappi
     }
 
 
+MANIFESTS = Manifests(
+    help="Print what a cluster's operators apply before it is added: kubectl apply -f -.",
+    options=(
+        AddOption(field="namespace", help="Namespace of jobs.", metavar="NAME", default="mainspring"),
+        AddOption(
+            field="account",
+            help="What the cluster calls the server (kubectl auth whoami).",
+            metavar="USER",
+            shown_default="the account mainspring of that namespace",
+        ),
+        AddOption(field="kueue", form=OptionForm.FLAG, help="Jobs wait in queues of Kueue."),
+        AddOption(
+            field="ports",
+            flag="--port",
+            form=OptionForm.NAMES,
+            help=f"TCP port that jobs reach anywhere, besides {' and '.join(PORTS)}; repeat.",
+            metavar="PORT",
+        ),
+        AddOption(
+            field="accelerators",
+            help="What is done about pods with accelerators that come neither by us nor by Kueue.",
+            metavar="audit|deny",
+            shown_default="nothing",
+        ),
+    ),
+    text=lambda given: AccountWanted(**given).text(),
+)
 KIND = ClusterKind(
     name=KubernetesCluster.kind,
     settings=KubernetesCluster,
@@ -214,6 +243,7 @@ KIND = ClusterKind(
     hosting=hosting,
     opening=OpenKubernetes,
     steps=STEPS,
+    manifests=MANIFESTS,
     check=check,
     facts=facts,
 )

@@ -74,6 +74,18 @@ def find_chips(allocatable: Mapping[str, float], labels: Mapping[str, str], name
     return Chips(chip=chip, resource=resource, telling=telling, count=int(counted[resource]))
 
 
+def published_chip(driver: str, product: str, named: Mapping[str, ChipName]) -> ChipName:
+    """Returns the type of chips that a driver publishes.
+
+    Args:
+        product: The driver's name of it, "" where it tells none.
+        named: What the operator calls them, by product or driver.
+    """
+    if known := named.get(product) or named.get(driver):
+        return known
+    return _model(product) if product else PLAIN[NVIDIA]
+
+
 def _chip(resource: str, product: str, named: Mapping[str, ChipName]) -> ChipName:
     if known := named.get(product) or named.get(resource):
         return known
@@ -81,5 +93,9 @@ def _chip(resource: str, product: str, named: Mapping[str, ChipName]) -> ChipNam
         return PLAIN[resource]
     if resource == TPU:
         return ChipName(_TPUS.get(product) or our_name(product))
+    return _model(product)
+
+
+def _model(product: str) -> ChipName:
     model = None if _PART.search(product) else _MODEL.search(product)
     return ChipName(model[1].lower() if model else our_name(product))

@@ -10,6 +10,7 @@ from mainspring.domain.errors import InvalidSpec
 from mainspring.domain.ids import ChipName, ClusterName, TeamName, checked_name
 from mainspring.domain.job import Tier
 
+ALLOCATION = "mainspring/allocation"  # The label that all our objects bear.
 LEVELS_MAX = 8
 TIERS = frozenset(tier.value for tier in Tier)
 TOLERATED_MAX = 64
@@ -26,7 +27,8 @@ class KubernetesCluster:
         namespace: Where our objects are; ours alone.
         nodes: Label selector of the nodes to use ("pool in (h100, h200), !reserved"); "" for all.
         chips: Chip type by the cluster's own word for it, where ours is another: a product ("NVIDIA-A100-SXM4-40GB"),
-            an accelerator ("nvidia-l4"), or an extended resource ("habana.ai/gaudi"), which then counts as chips.
+            an accelerator ("nvidia-l4"), or an extended resource ("habana.ai/gaudi") or a driver of devices
+            ("tpu.example.org"), whose units then count as chips.
         levels: The topology as labels of nodes, by level, widest first ({"block": "lab/block", "rack": "lab/rack"});
             nothing for what the cluster's provider is known to set.
         tolerated: Keys of taints that all our pods tolerate, besides those named like a chip's resource.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
@@ -23,13 +23,13 @@ from mainspring.engines.common.names import our_name
 from mainspring.engines.common.records import Cordon
 from mainspring.engines.kubernetes.api.client import Api
 from mainspring.engines.kubernetes.cluster.amounts import CPU, MEMORY, MIB, asked_by
-from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
+from mainspring.engines.kubernetes.cluster.config import ALLOCATION, KubernetesCluster
+from mainspring.engines.kubernetes.cluster.devices import DeviceWatch, Published
 from mainspring.engines.kubernetes.cluster.machines import OWNER, KubernetesMachine, read_machine
 from mainspring.engines.kubernetes.cluster.mirror import Mirror
 from mainspring.engines.kubernetes.cluster.queues import QueueWatch
 from mainspring.engines.kubernetes.cluster.slots import QueueHolding, Slot, make_slots
 
-ALLOCATION = "mainspring/allocation"  # The label that all our pods bear.
 MIB_PER_GIB = 1_024
 _NOTHING: Mapping[str, int] = {}
 # Pods that wait hold nothing, and pods that are over hold nothing any more.
@@ -50,6 +50,15 @@ class _Shown:
 
     node: Node
     made_of: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Equipped:
+    """A node with the chips that its driver publishes, and what it was made of."""
+
+    machine: KubernetesMachine
+    bare: KubernetesMachine
+    found: Published
 
 
 class _Machines:
@@ -135,6 +144,8 @@ class NodeStock:
         self._known: Mapping[NodeName, KubernetesMachine] = {}
         self._shown: dict[str, _Shown] = {}
         self._leaving_s: dict[str, float] = {}
+        self._equipped: dict[str, _Equipped] = {}
+        self._devices = DeviceWatch(cluster, api, clock)
         self._queues = QueueWatch(cluster, api, clock) if cluster.delegated else None
         self._nodes = Mirror(
             api,
@@ -168,6 +179,7 @@ class NodeStock:
         self._pods.begin()  # Both are listed at once.
         for mirror in (self._nodes, self._pods):
             mirror.check(self._cluster.call_s_max)
+        self._devices.check()
         if self._queues is not None:
             self._queues.check()
         with self._looking:
@@ -204,6 +216,7 @@ class NodeStock:
         """Ends its threads, once the API lets go of them."""
         self._nodes.close()
         self._pods.close()
+        self._devices.close()
         if self._queues is not None:
             self._queues.close()
 
@@ -230,6 +243,10 @@ class NodeStock:
     def _look(self, cordons: Mapping[str, Cordon]) -> list[Slot]:
         with self._lock:
             known, uses = dict(self._machines.known), dict(self._uses.by_node)
+        self._equipped = {one.machine.name: one for one in self._equip(known)}
+        for theirs, one in self._equipped.items():
+            known[theirs] = one.machine
+            uses[theirs] = {**uses.get(theirs, _NOTHING), one.found.driver: one.found.held * MILLI}
         machines = {name: known[theirs] for name, theirs in _names(known).items()}
         broken = _broken(machines, cordons)
         for gone in self._shown.keys() - known.keys():
@@ -244,6 +261,15 @@ class NodeStock:
             )
             for name, each in machines.items()
         ]
+
+    def _equip(self, known: Mapping[str, KubernetesMachine]) -> Iterator[_Equipped]:
+        """Yields nodes with what their drivers publish: the same value as before, where nothing of it has changed."""
+        for theirs, found in self._devices.by_node().items():
+            bare, before = known.get(theirs), self._equipped.get(theirs)
+            if before is not None and before.bare is bare and before.found == found:
+                yield before
+            elif bare is not None:
+                yield _Equipped(bare=bare, found=found, machine=bare.with_published(found, self._cluster))
 
     def _read_pod(self, found: dict[str, Any]) -> PodUse | None:
         meta, spec = found["metadata"], found["spec"]
@@ -298,7 +324,7 @@ def _make_node(
         condition=condition,
         condition_owner=owner,
         condition_reason=words,
-        foreign_chip_milli=min(chips * MILLI, held.get(machine.resource or CPU, 0)),
+        foreign_chip_milli=min(chips * MILLI, held.get(machine.counted_by, 0)),
         cpus=machine.cpus,
         memory_gib=machine.memory_mib / MIB_PER_GIB,
         foreign_cpus=min(machine.cpus, held.get(CPU, 0) / MILLI),

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mainspring.domain.fleet import NodeCondition
 from mainspring.domain.ids import ChipName
 from mainspring.engines.kubernetes.cluster.amounts import CPU, MEMORY, MIB, number
-from mainspring.engines.kubernetes.cluster.chips import AMD, NVIDIA, TPU, find_chips
+from mainspring.engines.kubernetes.cluster.chips import AMD, NVIDIA, TPU, find_chips, published_chip
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
+from mainspring.engines.kubernetes.cluster.devices import Published
 from mainspring.engines.kubernetes.cluster.places import NodeLocation, find_place
 
 OWNER = "kubernetes"  # Of conditions that the cluster, or who runs it, sets.
@@ -57,7 +58,7 @@ class KubernetesMachine:
 
     Args:
         name: The cluster's.
-        resource: The extended resource that counts its chips; "" where those are its cores.
+        resource: The extended resource that counts its chips; "" where those are its cores, or a driver's.
         cpus: Cores that pods may use.
         memory_mib: Memory that pods may use.
         taints: What a job has to tolerate, "key=value" or "key".
@@ -67,6 +68,8 @@ class KubernetesMachine:
         features: For people.
         telling: The label that tells its chips' type, if any does.
         labels: All that it bears, where a queue chooses nodes by them; else none are kept.
+        driver: The driver that publishes its chips, if one does.
+        product: That driver's name of their type; "" where it tells none.
     """
 
     name: str
@@ -84,6 +87,33 @@ class KubernetesMachine:
     features: tuple[str, ...]
     telling: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    driver: str = ""
+    product: str = ""
+
+    @property
+    def counted_by(self) -> str:
+        """Returns what its chips are counted by: a resource, or a driver."""
+        return self.driver or self.resource or CPU
+
+    def with_published(self, found: Published, cluster: KubernetesCluster) -> KubernetesMachine:
+        """Returns it with the chips that a driver publishes there; a resource that counts chips has them for itself."""
+        if self.resource and self.chips:
+            return self
+        condition, words = self.condition, self.words
+        if words == _uncounted(self.resource):
+            condition, words = NodeCondition.READY, ""
+        if condition is NodeCondition.READY and cluster.delegated:
+            condition, words = NodeCondition.CORDONED, f"its chips are those of {found.driver}: Kueue is asked for none"
+        return replace(
+            self,
+            chip=published_chip(found.driver, found.product, cluster.chips),
+            chips=found.count,
+            resource="",
+            driver=found.driver,
+            product=found.product,
+            condition=condition,
+            words=words,
+        )
 
 
 def read_machine(found: Mapping[str, Any], cluster: KubernetesCluster) -> KubernetesMachine:
@@ -99,7 +129,7 @@ def read_machine(found: Mapping[str, Any], cluster: KubernetesCluster) -> Kubern
     taints = [taint for taint in spec.get("taints") or () if taint.get("effect") in _HARD]
     condition, words, leaving = _state(spec, status.get("conditions") or (), {taint["key"] for taint in taints})
     if condition is NodeCondition.READY and not chips.count:
-        condition, words = NodeCondition.CORDONED, f"its device plugin counts no {chips.resource or CPU}"
+        condition, words = NodeCondition.CORDONED, _uncounted(chips.resource)
     maintenance = labels.get(_MAINTENANCE, "")
     return KubernetesMachine(
         name=meta["name"],
@@ -118,6 +148,10 @@ def read_machine(found: Mapping[str, Any], cluster: KubernetesCluster) -> Kubern
         telling=chips.telling,
         labels=labels if cluster.delegated else {},
     )
+
+
+def _uncounted(resource: str) -> str:
+    return f"its device plugin counts no {resource or CPU}"
 
 
 def _state(

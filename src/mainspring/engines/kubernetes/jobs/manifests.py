@@ -11,6 +11,7 @@ Standards" (restricted).
 from __future__ import annotations
 
 import base64
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,14 +21,16 @@ from mainspring.domain.codec import encode
 from mainspring.domain.fleet import AgentOrder, LaunchOrder
 from mainspring.domain.ids import JobId, NodeName
 from mainspring.domain.job import MILLI
-from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
-from mainspring.engines.kubernetes.cluster.inventory import ALLOCATION
+from mainspring.engines.kubernetes.cluster.chips import CPU
+from mainspring.engines.kubernetes.cluster.config import ALLOCATION, KubernetesCluster
+from mainspring.engines.kubernetes.cluster.devices import DRIVERS
 from mainspring.engines.kubernetes.cluster.machines import KubernetesMachine
 
 FOLDER = "/srv/mainspring"  # Of ours in every pod: orders, claim, work.
 WORDS = f"{FOLDER}/words"  # Where the kubelet looks for a container's last.
 GATE = "mainspring/place"
 CONTAINER = "agent"
+CHIPS = "chips"  # What a driver is asked for.
 QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 NEAR = "kueue.x-k8s.io/podset-preferred-topology"
 STOP, ENDED = "mainspring/stop", "mainspring/ended"  # Annotations of a claim.
@@ -90,6 +93,35 @@ def orders(order: LaunchOrder, owner: Mapping[str, Any]) -> dict[str, Any]:
         "metadata": _meta(order.allocation, owner),
         "immutable": True,
         "data": {ORDER_FILE: base64.b64encode(encode(told)).decode()},
+    }
+
+
+def device_claims(
+    order: LaunchOrder, machines: Sequence[KubernetesMachine], owner: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Returns the ResourceClaimTemplate by which each pod asks a driver for chips; None where a resource counts them.
+
+    Args:
+        machines: What stands behind the order's nodes, in their order.
+        owner: The claim, as it was made.
+    """
+    driver, products = machines[0].driver, sorted({machine.product for machine in machines})
+    if not driver:
+        return None
+    asked: dict[str, Any] = {"deviceClassName": driver, "count": _chips(order)}
+    if all(products):
+        said = f"device.attributes[{json.dumps(driver)}]"
+        told = f'"productName" in {said} && {said}.productName in {json.dumps(products)}'
+        asked["selectors"] = [{"cel": {"expression": told}}]
+    requests = [{"name": CHIPS, "exactly": asked}]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": _meta(order.allocation, owner),
+        "spec": {
+            "metadata": {"labels": {ALLOCATION: order.allocation}},
+            "spec": {"devices": {"requests": requests}},
+        },
     }
 
 
@@ -184,6 +216,11 @@ def _pod(
         **({"nodeSelector": dict(machines[0].labels)} if cluster.delegated else {}),
         "terminationGracePeriodSeconds": math.ceil(cluster.grace_s),
         "tolerations": _tolerations(machines, cluster),
+        **(
+            {"resourceClaims": [{"name": CHIPS, "resourceClaimTemplateName": order.allocation}]}
+            if machines[0].driver
+            else {}
+        ),
         "volumes": [
             {"name": "order", "secret": {"secretName": order.allocation}},
             {"name": "claim", "configMap": {"name": order.allocation, "items": claim_alone}},
@@ -241,18 +278,22 @@ def _alone(
 
 def _resources(order: LaunchOrder, machines: Sequence[KubernetesMachine]) -> dict[str, Any]:
     """Returns what each pod asks for: of a gang all pods ask for the same, the most that one of them needs."""
-    chips = math.ceil(max(order.chip_milli) / MILLI)
     cpu_milli, memory_mib = max(order.cpu_milli), max(order.memory_mib)
     resource = machines[0].resource
     requests = {"cpu": f"{cpu_milli}m"} if cpu_milli else {}
     if memory_mib:
         requests["memory"] = f"{memory_mib}Mi"
-    if not resource and not cpu_milli:
+    if machines[0].counted_by == CPU and not cpu_milli:
         requests["cpu"] = f"{max(order.chip_milli)}m"  # Its chips are its cores.
     limits = {name: amount for name, amount in requests.items() if name == "memory"}
     if resource:
-        requests[resource] = limits[resource] = str(chips)
-    return {"requests": requests, "limits": limits}
+        requests[resource] = limits[resource] = str(_chips(order))
+    claims = {"claims": [{"name": CHIPS}]} if machines[0].driver else {}
+    return {"requests": requests, "limits": limits, **claims}
+
+
+def _chips(order: LaunchOrder) -> int:
+    return math.ceil(max(order.chip_milli) / MILLI)
 
 
 def _tolerations(machines: Iterable[KubernetesMachine], cluster: KubernetesCluster) -> list[dict[str, str]]:
@@ -260,5 +301,5 @@ def _tolerations(machines: Iterable[KubernetesMachine], cluster: KubernetesClust
     keys = {*cluster.tolerated}
     for machine in machines:
         keys |= {taint.partition("=")[0] for taint in machine.taints}
-        keys |= {machine.resource} if machine.resource else set()
+        keys |= {key for key in (machine.resource, DRIVERS.get(machine.driver, "")) if key}
     return [{"key": key, "operator": "Exists"} for key in sorted(keys)]

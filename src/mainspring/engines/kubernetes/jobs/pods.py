@@ -16,7 +16,7 @@ from mainspring.domain.codec import decode
 from mainspring.domain.errors import InvalidMessage
 from mainspring.domain.fleet import AgentExit
 from mainspring.domain.ids import AllocationId
-from mainspring.engines.kubernetes.cluster.inventory import ALLOCATION
+from mainspring.engines.kubernetes.cluster.config import ALLOCATION
 from mainspring.engines.kubernetes.jobs.manifests import GATE
 
 INDEX = "batch.kubernetes.io/job-completion-index"

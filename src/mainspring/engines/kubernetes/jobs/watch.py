@@ -12,8 +12,7 @@ from mainspring.domain.codec import decode
 from mainspring.domain.ids import AllocationId, NodeName
 from mainspring.domain.ports import Clock
 from mainspring.engines.kubernetes.api.client import Api
-from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
-from mainspring.engines.kubernetes.cluster.inventory import ALLOCATION
+from mainspring.engines.kubernetes.cluster.config import ALLOCATION, KubernetesCluster
 from mainspring.engines.kubernetes.cluster.mirror import Known, Mirror
 from mainspring.engines.kubernetes.cluster.queues import GROUP, version_of
 from mainspring.engines.kubernetes.jobs.manifests import CLAIM_FILE, ENDED, STOP, Claimed

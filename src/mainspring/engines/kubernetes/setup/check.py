@@ -11,6 +11,8 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -20,54 +22,56 @@ from mainspring.domain.errors import InvalidSpec, MainspringError, Unavailable
 from mainspring.domain.fleet import Inventory, NodeCondition
 from mainspring.domain.ports import Clock
 from mainspring.domain.release import RELEASE, Skew, skew
+from mainspring.engines.common.clocks import clock_finding, outside_s
 from mainspring.engines.common.kind import CheckResult, Finding
 from mainspring.engines.common.steps import walk
 from mainspring.engines.kubernetes.api.client import Api, ApiRefusal
-from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
+from mainspring.engines.kubernetes.cluster.config import ALLOCATION, KubernetesCluster
 from mainspring.engines.kubernetes.cluster.inventory import NodeStock
 from mainspring.engines.kubernetes.cluster.queues import GROUP, QueueWatch, version_of
 from mainspring.engines.kubernetes.jobs.manifests import probe_pod
 from mainspring.engines.kubernetes.jobs.pods import PodStage, stage_of
 from mainspring.engines.kubernetes.setup import probe
+from mainspring.engines.kubernetes.setup.account import AccountWanted, rights
 from mainspring.engines.kubernetes.setup.findings import STEPS
 
 VERSION_MIN = (1, 33)  # From there on a failed index of a Job is neither made again nor ends the others, for everybody.
-# Verb, group, resource; in our namespace but for nodes and pods, which are read everywhere.
-RIGHTS = (
-    *(("list", "", what) for what in ("nodes", "pods")),
-    *((verb, "", "configmaps") for verb in ("get", "list", "watch", "create", "patch", "delete")),
-    *((verb, "", "secrets") for verb in ("create", "delete")),
-    *((verb, "", "pods") for verb in ("create", "get", "watch", "patch", "delete", "deletecollection")),
-    ("get", "", "pods/log"),
-    ("get", "", "serviceaccounts"),
-    *((verb, "batch", "jobs") for verb in ("list", "watch", "create", "patch")),
-)
-KUEUE = "kueue.x-k8s.io"
-_WATCHED = ("localqueues", "workloads", "clusterqueues", "resourceflavors")
-# What a cluster with a queue of its own needs besides.
-QUEUE_RIGHTS = (
-    ("delete", "batch", "jobs"),
-    *((verb, KUEUE, what) for what in _WATCHED for verb in ("list", "watch")),
-    *(("get", KUEUE, what) for what in ("topologies", "workloadpriorityclasses")),
-)
-_OURS = ("jobs", "localqueues", "workloads")
-EVERYWHERE = frozenset(
-    {("list", "", "nodes"), ("list", "", "pods"), *(right for right in QUEUE_RIGHTS if right[2] not in _OURS)}
-)
 PROBE = Path(probe.__file__)
 POD_S_MAX = 180.0  # An image of some gigabytes is pulled meanwhile.
 LOOK_S = 0.5
 _FIXES = {
     "API": "see that kubectl reaches it with the same kubeconfig and context",
-    "rights": "docs/engines/kubernetes.md has a Role, a ClusterRole and their bindings",
+    "rights": "ms cluster manifests kubernetes --help: what it prints gives them",
     "namespace": "kubectl create namespace",
     "queues": "see that kubectl get localqueues shows them, and what their ClusterQueues say",
     "nodes": "see that nodes bear the labels of --nodes, and that their device plugin runs",
     "prices": "ms cluster add ... --price CHIP=DOLLARS",
     "image": "name one that the cluster can pull, and that may run there",
     "Mainspring in a pod": f"install mainspring=={RELEASE} in the image, and name its interpreter with --python",
+    "clocks": "run NTP on the nodes and here",
     "server from a pod": "give the server a public_url that pods reach",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TrialPod:
+    """A pod that ran, and when, by our clock.
+
+    Args:
+        node: Where.
+        created_s: When it was made, by the clock of the API.
+        begun_s: Before it was made.
+        made_s: After that.
+        over_s: When its end was seen.
+        said: Its answer; see `probe`.
+    """
+
+    node: str
+    created_s: float
+    begun_s: float
+    made_s: float
+    over_s: float
+    said: Mapping[str, Any]
 
 
 class ClusterSetUp:
@@ -97,7 +101,7 @@ class ClusterSetUp:
         self._pause = Event()
         self._api: Api | None = None
         self._inventory: Inventory | None = None
-        self._said: Mapping[str, Any] = {}
+        self._trial: _TrialPod | None = None
 
     def findings(self) -> Iterator[Finding]:
         """Yields what each step found, as soon as it has; one for each of `STEPS`, in their order."""
@@ -110,6 +114,7 @@ class ClusterSetUp:
             (self._chips_have_prices, ("nodes",)),
             (self._pod_runs, ("rights", "namespace", "nodes")),
             (self._agent_can_start, ("image",)),
+            (self._clocks_agree, ("Mainspring in a pod",)),
             (self._server_answers, ("Mainspring in a pod",)),
         )
         try:
@@ -118,9 +123,9 @@ class ClusterSetUp:
             if self._api is not None:
                 self._api.close()
 
-    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: str) -> Any:
         assert self._api is not None
-        return self._api.call(method, path, attempted="look at a cluster's set-up", body=body)
+        return self._api.call(method, path, attempted="look at a cluster's set-up", body=body, query=query)
 
     # ------------------------------------------------------------ steps
 
@@ -138,11 +143,17 @@ class ClusterSetUp:
 
     def _rights_are_given(self) -> Finding:
         missing = []
-        wanted = (*RIGHTS, *(QUEUE_RIGHTS if self._cluster.delegated else ()))
-        for verb, group, resource in wanted:
-            where = "" if (verb, group, resource) in EVERYWHERE else self._cluster.namespace
-            what, _, part = resource.partition("/")
-            asked = {"verb": verb, "group": group, "resource": what, "subresource": part, "namespace": where}
+        wanted = list(rights(AccountWanted(namespace=self._cluster.namespace, kueue=self._cluster.delegated)))
+        for right in wanted:
+            where = "" if right.everywhere else self._cluster.namespace
+            what, _, part = right.resource.partition("/")
+            asked = {
+                "verb": right.verb,
+                "group": right.group,
+                "resource": what,
+                "subresource": part,
+                "namespace": where,
+            }
             review = {
                 "apiVersion": "authorization.k8s.io/v1",
                 "kind": "SelfSubjectAccessReview",
@@ -150,7 +161,7 @@ class ClusterSetUp:
             }
             answer = self._call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
             if not answer["status"].get("allowed"):
-                missing.append(f"{verb} {resource}{'' if where else ' everywhere'}")
+                missing.append(f"{right.verb} {right.resource}{' everywhere' if right.everywhere else ''}")
         if missing:
             raise InvalidSpec("use this cluster", got=f"no right to {', '.join(missing)}")
         return _ok("rights", f"all {len(wanted)} that are needed")
@@ -158,12 +169,18 @@ class ClusterSetUp:
     def _namespace_is_there(self) -> Finding:
         name = self._cluster.namespace
         try:
-            self._call("GET", f"/api/v1/namespaces/{name}/configmaps?limit=1")
+            self._call("GET", f"/api/v1/namespaces/{name}/configmaps", limit="1")
             self._call("GET", f"/api/v1/namespaces/{name}/serviceaccounts/default")
         except ApiRefusal as error:
             if error.reason == "NotFound":
                 fix = f"kubectl create namespace {name}"
                 raise InvalidSpec("use this cluster", got=f"no namespace {name!r}", next_step=fix) from error
+        claim = {"metadata": {"generateName": "mainspring-check-", "labels": {ALLOCATION: "check"}}}
+        try:  # Policies, webhooks and quotas have their say; nothing is made.
+            self._call("POST", f"/api/v1/namespaces/{name}/configmaps", claim, dryRun="All")
+        except ApiRefusal as error:
+            fix = "let this account make it; ms cluster manifests kubernetes --account USER is for another than its own"
+            raise InvalidSpec("make an object there", got=error.got, next_step=fix) from error
         return _ok("namespace", name)
 
     def _queues_are_open(self) -> Finding:
@@ -220,49 +237,82 @@ class ClusterSetUp:
     def _pod_runs(self) -> Finding:
         """Runs one short pod as agents would run, and keeps what it says."""
         path = f"/api/v1/namespaces/{self._cluster.namespace}/pods"
-        made = self._call(
-            "POST", path, probe_pod(self._cluster, self._environment, PROBE.read_text(), self._controller)
-        )
-        name = made["metadata"]["name"]
+        pod = probe_pod(self._cluster, self._environment, PROBE.read_text(), self._controller)
+        begun_s = self._clock.now_s()
+        made = self._call("POST", path, pod)
+        made_s, name = self._clock.now_s(), made["metadata"]["name"]
         try:
-            end_s = self._clock.monotonic_s() + POD_S_MAX
-            while True:
-                found = self._call("GET", f"{path}/{name}")
-                stage = stage_of(found)
-                if stage.stage is PodStage.OVER:
-                    break
-                if stage.stuck or self._clock.monotonic_s() > end_s:
-                    got = stage.words if stage.stuck else f"no end within {POD_S_MAX:g} s: {stage.words or 'it runs'}"
-                    raise Unavailable("run a pod", got=got)
-                self._pause.wait(LOOK_S)
+            found = self._end_of(f"{path}/{name}")
         finally:
             with suppress(MainspringError):
                 self._call("DELETE", f"{path}/{name}", {"gracePeriodSeconds": 0})
+        stage = stage_of(found)
+        said: Mapping[str, Any] = {}
         with suppress(ValueError):
-            self._said = json.loads(stage.message)
-        if not self._said and stage.exit_code is None:
+            said = json.loads(stage.message)
+        if not said and stage.exit_code is None:
             raise Unavailable("run a pod", got=stage.words)
-        self._said = self._said or {"agent_error": stage.words}
-        return _ok("image", f"{self._cluster.image} runs on {found['spec'].get('nodeName', 'a node')}")
+        self._trial = _TrialPod(
+            node=found["spec"].get("nodeName", "a node"),
+            created_s=datetime.fromisoformat(made["metadata"]["creationTimestamp"]).timestamp(),
+            begun_s=begun_s,
+            made_s=made_s,
+            over_s=self._clock.now_s(),
+            said=said or {"agent_error": stage.words},
+        )
+        return _ok("image", f"{self._cluster.image} runs on {self._trial.node}")
+
+    def _end_of(self, path: str) -> Mapping[str, Any]:
+        """Waits for a pod's end; returns it as it is then."""
+        end_s = self._clock.monotonic_s() + POD_S_MAX
+        while True:
+            found = self._call("GET", path)
+            stage = stage_of(found)
+            if stage.stage is PodStage.OVER:
+                return dict(found)
+            if stage.stuck or self._clock.monotonic_s() > end_s:
+                got = stage.words if stage.stuck else f"no end within {POD_S_MAX:g} s: {stage.words or 'it runs'}"
+                raise Unavailable("run a pod", got=got)
+            self._pause.wait(LOOK_S)
 
     def _agent_can_start(self) -> Finding:
-        version, error = str(self._said.get("version", "")), str(self._said.get("agent_error", ""))
+        said = self._ran().said
+        version, error = str(said.get("version", "")), str(said.get("agent_error", ""))
         if error or not version:
             raise InvalidSpec("use this image", got=error or "no Mainspring")
         if skew(RELEASE, version) is Skew.BEYOND:
             raise InvalidSpec("use this image", got=f"Mainspring {version}; here {RELEASE}")
-        return _ok("Mainspring in a pod", f"Mainspring {version}, Python {self._said.get('python', '')}")
+        return _ok("Mainspring in a pod", f"Mainspring {version}, Python {said.get('python', '')}")
+
+    def _clocks_agree(self) -> Finding:
+        """Compares the pod's clock with the server's, or else with ours; and the API's, which dates objects."""
+        trial = self._ran()
+        # It dates in whole seconds, cut off: half of one is added back.
+        api_s = outside_s(trial.created_s + 0.5, begun_s=trial.begun_s, over_s=trial.made_s)
+        api = clock_finding("clocks", "the API server", api_s)
+        if api.standing is CheckResult.FAILED:
+            return api
+        ahead_s = trial.said.get("server_ahead_s")
+        if ahead_s is not None:
+            return clock_finding("clocks", trial.node, -ahead_s)
+        at_s = outside_s(trial.said["time_s"], begun_s=trial.begun_s, over_s=trial.over_s)
+        return clock_finding("clocks", trial.node, at_s)
 
     def _server_answers(self) -> Finding:
         name, url = "server from a pod", self._controller
         if not url:
             return Finding(name=name, standing=CheckResult.SKIPPED, found="no server runs: ms up")
-        if urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1") and not self._said.get("server_status"):
+        said = self._ran().said
+        if urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1") and not said.get("server_status"):
             raise InvalidSpec("reach the server", got=f"{url}, which is this machine alone")
-        status, error = self._said.get("server_status"), self._said.get("server_error")
+        status, error = said.get("server_status"), said.get("server_error")
         if status != 200:
             raise InvalidSpec("reach the server", on=url, got=str(error or f"HTTP {status}"))
         return _ok(name, url)
+
+    def _ran(self) -> _TrialPod:
+        assert self._trial is not None, "the steps before have seen to it"
+        return self._trial
 
 
 def _ok(name: str, found: str) -> Finding:

@@ -2,4 +2,7 @@
 
 from __future__ import annotations
 
-STEPS = ("API", "rights", "namespace", "queues", "nodes", "prices", "image", "Mainspring in a pod", "server from a pod")
+STEPS = (
+    *("API", "rights", "namespace", "queues", "nodes", "prices", "image", "Mainspring in a pod", "clocks"),
+    "server from a pod",
+)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+from email.utils import parsedate_to_datetime
 from importlib import import_module
 from importlib.metadata import version
 
@@ -34,7 +36,7 @@ def server(url: str) -> dict[str, object]:
     Args:
         url: Where; "" to ask nobody.
     """
-    said: dict[str, object] = {"server_status": 0, "server_error": ""}
+    said: dict[str, object] = {"server_status": 0, "server_error": "", "server_ahead_s": None}
     if not url:
         return said
     try:
@@ -45,6 +47,9 @@ def server(url: str) -> dict[str, object]:
         vouched = trust(url, os.environ.get(CERTIFICATE_VARIABLE, ""))  # noqa: TID251  (as an agent is told it)
         answer = httpx.get(f"{url}/v1/health", timeout=CALL_S, trust_env=False, verify=vouched)
         said["server_status"] = answer.status_code
+        if "date" in answer.headers:  # Whole seconds, cut off: half of one is added back.
+            at_s = parsedate_to_datetime(answer.headers["date"]).timestamp() + 0.5
+            said["server_ahead_s"] = at_s - time.time()  # noqa: TID251  (the clock that is being looked at)
     except Exception as error:  # noqa: BLE001  (as above)
         said["server_error"] = f"{type(error).__name__}: {error}"
     return said
@@ -55,6 +60,7 @@ def main() -> None:
     url, path = sys.argv[1:]
     found = agent()
     answer = {"python": sys.version.split()[0], **found, **({} if found["agent_error"] else server(url))}
+    answer["time_s"] = time.time()  # noqa: TID251  (the clock that is being looked at)
     with open(path, "w", encoding="utf-8") as file:
         json.dump({name: value[:1_000] if isinstance(value, str) else value for name, value in answer.items()}, file)
 

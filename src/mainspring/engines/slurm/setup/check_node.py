@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from mainspring.domain.codec import decode
 from mainspring.domain.errors import InvalidMessage, MainspringError, Unavailable
 from mainspring.domain.ports import Clock
+from mainspring.engines.common.clocks import clock_finding, outside_s
 from mainspring.engines.common.kind import CheckResult, Finding
 from mainspring.engines.slurm.cluster.commands import Commands, Refused
 from mainspring.engines.slurm.cluster.queue import Stage, stage_of, state_words, waits_for
@@ -33,8 +34,6 @@ LOOK_S = 0.5
 MEMORY_MIB = 512
 OUTPUT_BYTES_MAX = 4_096
 SCRATCH_BYTES_MIN = 1 << 30  # Code, sockets and state of an agent; checkpoints go wherever the program says.
-# NTP keeps machines within a second; what runs on leases of 15 s must not differ by a good part of one.
-CLOCK_S_MAX = 5.0
 _MINUTES = 3  # More than RUN_S_MAX.
 _NAME = "mainspring-check"  # Not as allocations are called, so that no engine takes it for one.
 _NO_FOLDER, _NO_WRITE, _NO_PYTHON = 81, 82, 83
@@ -294,17 +293,12 @@ def clocks_agree(trial: Trial) -> Finding:
 
     Without the server's word all that is known is that the job ran between two looks at the clock here.
     """
-    name, answer = "clocks", _answer(trial)
+    answer = _answer(trial)
     if answer.server_ahead_s is not None:
         ahead_s = -answer.server_ahead_s
     else:
-        ahead_s = min(0.0, answer.time_s - trial.begun_s) + max(0.0, answer.time_s - trial.over_s)
-    found = f"{answer.node} is {abs(ahead_s):.1f} s {'behind' if ahead_s < 0 else 'ahead'}"
-    if abs(ahead_s) > CLOCK_S_MAX:
-        return Finding(
-            name=name, standing=CheckResult.FAILED, found=found, fix=f"run NTP on both; at most {CLOCK_S_MAX:g} s apart"
-        )
-    return Finding(name=name, standing=CheckResult.OK, found=found if abs(ahead_s) >= 1 else "within a second")
+        ahead_s = outside_s(answer.time_s, begun_s=trial.begun_s, over_s=trial.over_s)
+    return clock_finding("clocks", answer.node, ahead_s)
 
 
 def server_answers(trial: Trial, url: str) -> Finding:

@@ -1,0 +1,258 @@
+"""Chips that a driver publishes (dynamic resource allocation), in place of an extended resource that counts them.
+
+A ResourceSlice lists devices of one node, a ResourceClaim names those that were given to its pods. Whole chips alone
+are counted: a part of one (MIG) is no chip, and while others hold parts of one, the scheduler alone knows. Devices that
+no one node has are not counted.
+Source: kubernetes.io/docs, "Dynamic Resource Allocation"; attributes of NVIDIA's and AMD's drivers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from threading import Event, Lock
+from typing import Any, final
+
+from mainspring.domain.ports import Clock
+from mainspring.engines.kubernetes.api.client import Api, ApiRefusal
+from mainspring.engines.kubernetes.cluster.chips import AMD, NVIDIA
+from mainspring.engines.kubernetes.cluster.config import ALLOCATION, KubernetesCluster
+from mainspring.engines.kubernetes.cluster.mirror import Known, Mirror
+
+GROUP = "/apis/resource.k8s.io/v1"
+# Drivers of whole chips, each with a DeviceClass of its name, by the extended resource that stands for the same.
+DRIVERS = {"gpu.nvidia.com": NVIDIA, "gpu.amd.com": AMD}
+WHOLE = "gpu"  # What both call a whole chip, where they tell the type.
+_HARD = frozenset({"NoSchedule", "NoExecute"})
+Device = tuple[str, str, str]  # Driver, pool, name.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceSeen:
+    """A ResourceSlice: some or all of the devices that a driver has on one node.
+
+    Args:
+        generation: Of the pool; slices of an older one are over.
+        parts: How many slices that generation has.
+        devices: Name and product of each whole chip; "" where nobody tells the product.
+    """
+
+    node: str
+    driver: str
+    pool: str
+    generation: int
+    parts: int
+    devices: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """Chips of one node, as its driver publishes them.
+
+    Args:
+        product: The driver's name of their type; "" where it tells none.
+        held: How many of them others hold.
+    """
+
+    driver: str
+    product: str
+    count: int
+    held: int = 0
+
+
+@final
+class DeviceWatch:
+    """Keeps up what drivers publish on the nodes of one cluster, and what of that others hold."""
+
+    def __init__(self, cluster: KubernetesCluster, api: Api, clock: Clock) -> None:
+        self._cluster = cluster
+        self._api = api
+        self._clock = clock
+        self._lock = Lock()
+        self._new_slices, self._new_claims = Event(), Event()
+        self._slices = Known[SliceSeen](
+            self._lock, lambda one: self._new_slices.set(), lambda one: self._new_slices.set()
+        )
+        self._claims = Known[tuple[Device, ...]](
+            self._lock, lambda one: self._new_claims.set(), lambda one: self._new_claims.set()
+        )
+        self._mirrors: tuple[Mirror[Any], ...] | None = None
+        self._published: dict[str, Published] = {}
+        self._node_of: dict[Device, str] = {}
+
+    def check(self) -> None:
+        """Returns when the copies are ones to go by. What is not served when it first looks is not looked for again.
+
+        Raises:
+            Unavailable: The API does not answer, and has not for some while.
+        """
+        if self._mirrors is None:
+            self._mirrors = self._made() if self._is_served() else ()
+        for mirror in self._mirrors:
+            mirror.begin()
+        for mirror in self._mirrors:
+            mirror.check(self._cluster.call_s_max)
+
+    def close(self) -> None:
+        """Ends its threads, once the API lets go of them."""
+        for mirror in self._mirrors or ():
+            mirror.close()
+
+    def by_node(self) -> Mapping[str, Published]:
+        """Returns the chips of each node that has some: those of the product that it has most of.
+
+        Not to be called by several threads at once.
+        """
+        slices_changed, claims_changed = self._new_slices.is_set(), self._new_claims.is_set()
+        if slices_changed:
+            self._new_slices.clear()
+            with self._lock:
+                slices = list(self._slices.known.values())
+            self._count(slices)
+        if slices_changed or claims_changed:
+            self._new_claims.clear()
+            with self._lock:
+                claims = list(self._claims.known.values())
+            devices = {device for claim in claims for device in claim}  # Several claims may share one.
+            held = Counter(map(self._node_of.get, devices))
+            self._published = {
+                node: found if found.held == held[node] else replace(found, held=held[node])
+                for node, found in self._published.items()
+            }
+        return self._published
+
+    def _count(self, slices: Iterable[SliceSeen]) -> None:
+        """Takes these for all that is published."""
+        self._published, self._node_of = {}, {}
+        of_node: dict[str, list[SliceSeen]] = defaultdict(list)
+        for one in _whole(slices):
+            of_node[one.node].append(one)
+        for node, own in of_node.items():
+            if (most := _most(own)) is None:
+                continue
+            driver, product = most
+            devices = [
+                (driver, one.pool, name)
+                for one in own
+                for name, of in one.devices
+                if (one.driver, of) == (driver, product)
+            ]
+            self._published[node] = Published(driver=driver, product=product, count=len(devices))
+            self._node_of.update(dict.fromkeys(devices, node))
+
+    def _is_served(self) -> bool:
+        try:
+            self._api.call("GET", GROUP, attempted="find dynamic resource allocation")
+        except ApiRefusal:  # Before Kubernetes 1.34.
+            return False
+        return True
+
+    def _made(self) -> tuple[Mirror[Any], ...]:
+        cluster = self._cluster
+        drivers = frozenset((*DRIVERS, *cluster.chips))
+        return (
+            Mirror(
+                self._api,
+                self._clock,
+                path=f"{GROUP}/resourceslices",
+                query={},
+                key="name",
+                read=lambda found: read_slice(found, drivers),
+                keeps=self._slices,
+            ),
+            Mirror(
+                self._api,
+                self._clock,
+                path=f"{GROUP}/resourceclaims",
+                query={},
+                key="uid",
+                read=lambda found: read_claim(found, drivers, cluster.namespace),
+                keeps=self._claims,
+            ),
+        )
+
+
+def read_slice(found: Mapping[str, Any], drivers: frozenset[str]) -> SliceSeen | None:
+    """Returns a slice of one node's devices; None for any other.
+
+    Args:
+        drivers: Those whose devices are chips.
+
+    Raises:
+        KeyError, TypeError: It cannot be read.
+    """
+    spec = found["spec"]
+    if not spec.get("nodeName") or spec["driver"] not in drivers:
+        return None
+    devices = tuple(
+        (sys.intern(one["name"]), sys.intern(_attribute(one, spec["driver"], "productName")))
+        for one in spec.get("devices") or ()
+        if _attribute(one, spec["driver"], "type") in ("", WHOLE)
+        and not any(taint.get("effect") in _HARD for taint in one.get("taints") or ())
+    )
+    return SliceSeen(
+        node=sys.intern(spec["nodeName"]),
+        driver=sys.intern(spec["driver"]),
+        pool=sys.intern(spec["pool"]["name"]),
+        generation=int(spec["pool"]["generation"]),
+        parts=int(spec["pool"]["resourceSliceCount"]),
+        devices=_same(devices),
+    )
+
+
+def read_claim(found: Mapping[str, Any], drivers: frozenset[str], space: str) -> tuple[Device, ...] | None:
+    """Returns the devices that a claim of others holds; None where it holds none, or is ours.
+
+    Args:
+        drivers: Those whose devices are chips.
+        space: Our namespace.
+
+    Raises:
+        KeyError, TypeError: It cannot be read.
+    """
+    meta, allocation = found["metadata"], (found.get("status") or {}).get("allocation") or {}
+    if meta["namespace"] == space and ALLOCATION in (meta.get("labels") or {}):
+        return None
+    results = (allocation.get("devices") or {}).get("results") or ()
+    return (
+        tuple(
+            (sys.intern(one["driver"]), sys.intern(one["pool"]), sys.intern(one["device"]))
+            for one in results
+            if one["driver"] in drivers and not one.get("adminAccess")
+        )
+        or None
+    )
+
+
+def _attribute(device: Mapping[str, Any], driver: str, name: str) -> str:
+    """Returns a text that a driver says of a device, "" for none."""
+    said = device.get("attributes") or {}
+    return str((said.get(name) or said.get(f"{driver}/{name}") or {}).get("string") or "")
+
+
+def _whole(slices: Iterable[SliceSeen]) -> list[SliceSeen]:
+    """Returns the slices of each pool's newest generation, once all of that are there."""
+    pools: dict[tuple[str, str], list[SliceSeen]] = defaultdict(list)
+    for one in slices:
+        pools[one.driver, one.pool].append(one)
+    newest = []
+    for own in pools.values():
+        generation = max(one.generation for one in own)
+        current = [one for one in own if one.generation == generation]
+        newest += current if len(current) >= current[0].parts else []
+    return newest
+
+
+def _most(own: Iterable[SliceSeen]) -> tuple[str, str] | None:
+    """Returns the driver and product that a node has most of, None where it has no chips."""
+    counts = Counter((one.driver, product) for one in own for _, product in one.devices)
+    return max(sorted(counts), key=lambda kind: counts[kind], default=None)
+
+
+@lru_cache(maxsize=8_192)
+def _same(devices: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Returns one value for all that are equal: most nodes of a cluster are alike."""
+    return devices
