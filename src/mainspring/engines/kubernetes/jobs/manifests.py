@@ -4,34 +4,29 @@ The claim is made first, and whoever finds it made starts nothing anew; it owns 
 is said of an allocation later (a stop, its end) are annotations of the claim. The Job's pods are made behind a
 scheduling gate, and let through to the node that the plan has for their index: the index is the agent's, whatever the
 cluster calls the pod. One that fails is not made again, and the others go on without it.
-Source: kubernetes.io/docs, "Job" (Indexed, `backoffLimitPerIndex`), "Pod Scheduling Readiness", "Pod Security
-Standards" (restricted).
+Source: kubernetes.io/docs, "Job" (Indexed, `backoffLimitPerIndex`), "Pod Scheduling Readiness".
 """
 
 from __future__ import annotations
 
 import base64
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mainspring.domain.codec import encode
 from mainspring.domain.fleet import AgentOrder, LaunchOrder
 from mainspring.domain.ids import JobId, NodeName
-from mainspring.domain.job import MILLI
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.cluster.inventory import ALLOCATION
 from mainspring.engines.kubernetes.cluster.machines import KubernetesMachine
+from mainspring.engines.kubernetes.cluster.pods import FOLDER
+from mainspring.engines.kubernetes.jobs.pod_template import CLAIM_FILE, GATE, ORDER_FILE, agent_template
 
-FOLDER = "/srv/mainspring"  # Of ours in every pod: orders, claim, work.
-WORDS = f"{FOLDER}/words"  # Where the kubelet looks for a container's last.
-GATE = "mainspring/place"
-CONTAINER = "agent"
 QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 NEAR = "kueue.x-k8s.io/podset-preferred-topology"
 STOP, ENDED = "mainspring/stop", "mainspring/ended"  # Annotations of a claim.
-CLAIM_FILE, ORDER_FILE, ATTESTATION = "claim.json", "order.json", "attestation"
+ATTESTATION = "attestation"
 KEPT_S = 3_600  # A Job that is over goes by itself then, also where no server is left; so long its output is there.
 MAP_BYTES_MAX = 1_000_000  # The API takes a MiB in all.
 
@@ -129,10 +124,13 @@ def job(
             "maxFailedIndexes": count,
             "podReplacementPolicy": "Failed",
             "ttlSecondsAfterFinished": KEPT_S,
-            "template": {
-                "metadata": {"labels": {ALLOCATION: order.allocation}, "annotations": {NEAR: near} if near else {}},
-                "spec": _pod(order, cluster, machines=machines, environment=environment),
-            },
+            "template": agent_template(
+                order,
+                cluster,
+                machines=machines,
+                environment=environment,
+                annotations={NEAR: near} if near else {},
+            ),
         },
     }
 
@@ -164,101 +162,3 @@ def _meta(name: str, owner: Mapping[str, Any] | None = None) -> dict[str, Any]:
         uid = owner["metadata"]["uid"]
         meta["ownerReferences"] = [{"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": uid}]
     return meta
-
-
-def _pod(
-    order: LaunchOrder,
-    cluster: KubernetesCluster,
-    *,
-    machines: Sequence[KubernetesMachine],
-    environment: Mapping[str, str],
-) -> dict[str, Any]:
-    words = ("-m", "mainspring", "agent", "--order", f"{FOLDER}/order/{ORDER_FILE}")
-    place = ("--places", f"{FOLDER}/claim/{CLAIM_FILE}", "--index", "$(JOB_COMPLETION_INDEX)")
-    command = [cluster.python, *words, *place, "--last-words", WORDS, "--echo"]
-    claim_alone = [{"key": CLAIM_FILE, "path": CLAIM_FILE}]
-    mounts = [{"name": name, "mountPath": f"{FOLDER}/{name}"} for name in ("order", "claim", "work")]
-    container = {"resources": _resources(order, machines), "volumeMounts": mounts}
-    return _alone(cluster, command, environment, container) | {
-        "schedulingGates": [{"name": GATE}],
-        **({"nodeSelector": dict(machines[0].labels)} if cluster.delegated else {}),
-        "terminationGracePeriodSeconds": math.ceil(cluster.grace_s),
-        "tolerations": _tolerations(machines, cluster),
-        "volumes": [
-            {"name": "order", "secret": {"secretName": order.allocation}},
-            {"name": "claim", "configMap": {"name": order.allocation, "items": claim_alone}},
-            {"name": "work", "emptyDir": {}},
-        ],
-    }
-
-
-def probe_pod(cluster: KubernetesCluster, environment: Mapping[str, str], program: str, url: str) -> dict[str, Any]:
-    """Returns a pod that runs once as agents would, on any node, and leaves its answer as its last words.
-
-    Args:
-        program: Text of what it runs in its interpreter.
-        url: Where agents will call; "" to call nobody.
-    """
-    mounts = [{"name": "work", "mountPath": f"{FOLDER}/work"}]
-    pod = _alone(cluster, [cluster.python, "-c", program, url, WORDS], environment, {"volumeMounts": mounts})
-    volumes = [{"name": "work", "emptyDir": {}}]
-    meta = {"generateName": "mainspring-check-", "labels": {"mainspring/check": "true"}}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod | {"volumes": volumes}}
-
-
-def _alone(
-    cluster: KubernetesCluster, command: Sequence[str], environment: Mapping[str, str], more: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Returns what all our pods have in common: one container, with the rights that Kubernetes calls restricted.
-
-    Args:
-        more: Of the container.
-    """
-    container = {
-        "name": CONTAINER,
-        "image": cluster.image,
-        "command": list(command),
-        "env": [{"name": name, "value": value} for name, value in sorted(environment.items())],
-        "terminationMessagePath": WORDS,
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-    }
-    return {
-        "restartPolicy": "Never",
-        "automountServiceAccountToken": False,  # No job of a lab has a say in its cluster.
-        "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": cluster.user > 0,
-            "runAsUser": cluster.user,
-            "runAsGroup": cluster.user,
-            "fsGroup": cluster.user,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        **({"priorityClassName": cluster.priority_class} if cluster.priority_class else {}),
-        **({"imagePullSecrets": [{"name": name} for name in cluster.pull_secrets]} if cluster.pull_secrets else {}),
-        "containers": [container | dict(more)],
-    }
-
-
-def _resources(order: LaunchOrder, machines: Sequence[KubernetesMachine]) -> dict[str, Any]:
-    """Returns what each pod asks for: of a gang all pods ask for the same, the most that one of them needs."""
-    chips = math.ceil(max(order.chip_milli) / MILLI)
-    cpu_milli, memory_mib = max(order.cpu_milli), max(order.memory_mib)
-    resource = machines[0].resource
-    requests = {"cpu": f"{cpu_milli}m"} if cpu_milli else {}
-    if memory_mib:
-        requests["memory"] = f"{memory_mib}Mi"
-    if not resource and not cpu_milli:
-        requests["cpu"] = f"{max(order.chip_milli)}m"  # Its chips are its cores.
-    limits = {name: amount for name, amount in requests.items() if name == "memory"}
-    if resource:
-        requests[resource] = limits[resource] = str(chips)
-    return {"requests": requests, "limits": limits}
-
-
-def _tolerations(machines: Iterable[KubernetesMachine], cluster: KubernetesCluster) -> list[dict[str, str]]:
-    """Returns what pods put up with: the plan has chosen nodes whose taints their job tolerates."""
-    keys = {*cluster.tolerated}
-    for machine in machines:
-        keys |= {taint.partition("=")[0] for taint in machine.taints}
-        keys |= {machine.resource} if machine.resource else set()
-    return [{"key": key, "operator": "Exists"} for key in sorted(keys)]

@@ -2,4 +2,7 @@
 
 from __future__ import annotations
 
-STEPS = ("API", "rights", "namespace", "queues", "nodes", "prices", "image", "Mainspring in a pod", "server from a pod")
+STEPS = (
+    *("API", "rights", "namespace", "queues", "nodes", "prices", "claims and accounts"),
+    *("image", "Mainspring in a pod", "volumes", "server from a pod"),
+)
