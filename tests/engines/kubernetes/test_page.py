@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from mainspring.domain.codec import from_plain
 from mainspring.domain.fleet import AllocationPhase, LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
 from mainspring.engines.common.kind import CheckResult, EngineContext
@@ -105,6 +106,32 @@ def test_account_of_the_page_is_enough_for_a_whole_life_and_reads_no_secret(
         api.close()
     finally:
         rig.close()
+
+
+def test_rules_of_the_page_are_enough_for_its_claims_and_without_them_the_right_is_missed(
+    server: KubernetesServer, tmp_path: Path
+) -> None:
+    told, rule = [block.partition("```")[0] for block in PAGE.read_text().split("```yaml\n")[4:6]]
+    path = kubeconfig(server, tmp_path)
+    plain = {"name": "cloud", "kubeconfig": str(path), "image": "train", **yaml.safe_load(told)}
+    cluster = from_plain(KubernetesCluster, plain, strict=True)
+    context = EngineContext(environment=os.environ, certificate="", clock=FakeClock())
+
+    def found(name: str) -> str:
+        return next(one.found for one in check(cluster, context, "") if one.name == name)
+
+    assert found("rights") == "no right to get persistentvolumeclaims"
+    place = f"{PLACES['Role']}/mainspring"
+    given = server.call("GET", place)
+    server.call("PUT", place, given | {"rules": given["rules"] + yaml.safe_load(rule)})
+    server.wait(lambda: found("rights").startswith("all"), "kube-apiserver")
+    missing = "no PersistentVolumeClaim robot-data, no ServiceAccount trainer, no ServiceAccount vision-trainer"
+    assert found("claims and accounts").startswith(missing)
+    wanted = {"resources": {"requests": {"storage": "1Gi"}}, "accessModes": ["ReadWriteOnce"]}
+    server.call("POST", f"{SPACE}/persistentvolumeclaims", {"metadata": {"name": "robot-data"}, "spec": wanted})
+    for name in ("trainer", "vision-trainer"):
+        server.call("POST", f"{SPACE}/serviceaccounts", {"metadata": {"name": name}})
+    assert "only one node at a time can have claim robot-data" in found("claims and accounts")
 
 
 @pytest.mark.skipif(bool(kueue_missing()), reason=kueue_missing())

@@ -25,7 +25,7 @@ WITHIN = {
         "memory": {"path": "/dev/shm", "memory_gib": 64},
         "lake": {"path": "/lake", "csi": "gcsfuse.csi.storage.gke.io", "attributes": {"bucketName": "lab"}},
     },
-    "devices": {"rdma/hca": 1, "hugepages/2mi": "5Gi"},
+    "devices": {"rdma/hca": 1, "hugepages-2Mi": "5Gi"},
     "accounts": {"lab": "trainer"},
     "labels": {"lab/paid-by": "vision"},
     "annotations": {"gke-gcsfuse/volumes": "true"},
@@ -44,7 +44,12 @@ def cluster(pods: Any, **settings: Any) -> KubernetesCluster:
     return from_plain(KubernetesCluster, told, strict=True)
 
 
-def template(of: KubernetesCluster, *, milli: int = 8_000, devices: tuple[Any, ...] = ({"rdma/hca": "4"},)) -> Any:
+def template(
+    of: KubernetesCluster,
+    *,
+    milli: int = 8_000,
+    devices: tuple[Any, ...] = ({"rdma/hca": "4", "hugepages-2Mi": "8Gi"},),
+) -> Any:
     """Returns the pods of an allocation on nodes of 8 chips each that have devices."""
     order = LaunchOrder(
         allocation=AllocationId("allocation-1"),

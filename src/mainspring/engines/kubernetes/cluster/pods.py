@@ -26,6 +26,7 @@ TEAMS_MAX = 10_000
 NAME_LETTERS_MAX = 58  # Of a volume: the API takes 63, ours in front included.
 _SYSTEM = ("/dev", "/proc", "/sys")
 _OWN = ("mainspring/", "kueue.x-k8s.io/", "batch.kubernetes.io/")  # Said of each pod by who runs it.
+_PAGES = "hugepages-"
 _SOURCES = ("claim", "memory_gib", "csi", "nfs", "host")
 
 
@@ -76,8 +77,8 @@ class PodSettings:
 
     Args:
         volumes: By name.
-        devices: Extended resources besides chips, by name and how many: a pod that takes all chips of nodes that have
-            them gets them too ({"rdma/hca": 1}).
+        devices: Extended resources besides chips, and huge pages, by name and how many: a pod that takes all chips of
+            nodes that have them gets them too ({"rdma/hca": 1}).
         accounts: ServiceAccount by team: as whom its pods are known to the cluster's provider; teams below share it.
             Pods of all others have the namespace's own.
         labels: Of every pod, for those who look for them.
@@ -112,7 +113,8 @@ class PodSettings:
             field_name, _, wanted = volume.wrong().partition(": ")
             _require(f"volumes.{name}.{field_name}", not wanted, volume, wanted)
         for name, amount in self.devices.items():
-            _require(f"devices.{name}", "/" in name and _is_amount(amount), amount, "an extended resource and how many")
+            fine = ("/" in name or name.startswith(_PAGES)) and _is_amount(amount)
+            _require(f"devices.{name}", fine, amount, "an extended resource, or pages, and how many")
         for kind in ("labels", "annotations"):
             own = [key for key in getattr(self, kind) if key.startswith(_OWN)]
             fine = not own and len(getattr(self, kind)) <= ENTRIES_MAX

