@@ -10,6 +10,7 @@ import sys
 
 PROGRAMS = {
     "agent": "mainspring.app.server.agent",
+    "bundle": "mainspring.engines.kubernetes.setup.bundle",
     "check-cluster": "mainspring.app.server.checking",
     "engine-host": "mainspring.app.server.engine_host",
     "evaluate": "mainspring.app.server.programs.evaluate",

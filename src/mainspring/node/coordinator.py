@@ -121,7 +121,7 @@ class Coordinators:
 
 async def _child() -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "mainspring.node.coordinator"),
+        *(sys.executable, *(("-I",) if sys.flags.isolated else ()), "-m", "mainspring.node.coordinator"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

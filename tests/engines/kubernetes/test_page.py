@@ -9,10 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from mainspring.app.base.system import SystemClock
 from mainspring.app.cli import cluster as cluster_commands
+from mainspring.domain.codec import from_plain
 from mainspring.domain.fleet import AllocationPhase, LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
 from mainspring.engines.common.kind import CheckResult, EngineContext
@@ -102,6 +104,26 @@ def test_account_of_the_page_is_enough_for_a_whole_life_and_reads_no_secret(
         api.close()
     finally:
         rig.close()
+
+
+def test_claims_and_accounts_that_the_page_names_are_looked_for(server: KubernetesServer, tmp_path: Path) -> None:
+    (told,) = [
+        part for block in PAGE.read_text().split("```yaml\n") if (part := block.partition("```")[0])[:5] == "pods:"
+    ]
+    plain = {"name": "cloud", "kubeconfig": str(kubeconfig(server, tmp_path)), "image": "train", **yaml.safe_load(told)}
+    cluster = from_plain(KubernetesCluster, plain, strict=True)
+    context = EngineContext(environment=os.environ, certificate="", clock=SystemClock())
+
+    def found(name: str) -> str:
+        return next(one.found for one in check(cluster, context, "") if one.name == name)
+
+    missing = "no PersistentVolumeClaim robot-data, no ServiceAccount trainer, no ServiceAccount vision-trainer"
+    assert found("claims and accounts").startswith(missing)
+    wanted = {"resources": {"requests": {"storage": "1Gi"}}, "accessModes": ["ReadWriteOnce"]}
+    server.call("POST", f"{SPACE}/persistentvolumeclaims", {"metadata": {"name": "robot-data"}, "spec": wanted})
+    for name in ("trainer", "vision-trainer"):
+        server.call("POST", f"{SPACE}/serviceaccounts", {"metadata": {"name": name}})
+    assert "only one node at a time can have claim robot-data" in found("claims and accounts")
 
 
 @pytest.mark.skipif(bool(kueue_missing()), reason=kueue_missing())

@@ -86,6 +86,38 @@ def test_pod_is_read_as_far_as_it_has_come(
     assert words in read.words
 
 
+@pytest.mark.parametrize(
+    ("first", "phase", "stage", "words", "stuck"),
+    [
+        (PULLING, "Pending", PodStage.WAITING, "bundle ImagePullBackOff: no such image", True),
+        ({"running": {}}, "Pending", PodStage.WAITING, "PodInitializing", False),
+        ({"terminated": {"exitCode": 0, "reason": "Completed"}}, "Pending", PodStage.WAITING, "PodInitializing", False),
+        (
+            {"terminated": {"exitCode": 1, "reason": "Error", "message": "disk full"}},
+            "Failed",
+            PodStage.OVER,
+            "its container bundle failed: disk full",
+            False,
+        ),
+    ],
+)
+def test_pod_whose_bundle_is_copied_first_says_how_that_goes(
+    first: dict[str, Any], phase: str, stage: PodStage, words: str, stuck: bool
+) -> None:
+    coming = {"waiting": {"reason": "PodInitializing"}}
+    read = read_pod(pod(0, coming, phase=phase, initContainerStatuses=[{"name": "bundle", "state": first}]))
+    assert read is not None
+    assert (read.stage, read.words, read.stuck, read.exit_code) == (stage, words, stuck, None)
+
+
+def test_pod_that_others_put_a_container_beside_is_as_its_agent_is() -> None:
+    said = pod(0, RUNNING)
+    said["status"]["containerStatuses"].insert(0, {"name": "istio-proxy", "state": KILLED})
+    read = read_pod(said)
+    assert read is not None
+    assert read.stage is PodStage.RUNNING
+
+
 def test_pod_that_the_cluster_takes_away_says_so_in_its_words() -> None:
     taken = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "preempted"}
     gone = {"deletionTimestamp": "2026-01-01T00:00:30Z"}

@@ -137,7 +137,8 @@ def facts(cluster: KubernetesCluster, in_words: Callable[[float], str]) -> Mappi
         "context": cluster.context,
         "namespace": cluster.namespace,
         "image": cluster.image,
-        "interpreter": cluster.python,
+        "bundle": cluster.bundle,
+        "interpreter": "" if cluster.bundle else cluster.python,
         "nodes": cluster.nodes,
         "priority class": cluster.priority_class,
         "queue": cluster.queue,
@@ -148,6 +149,10 @@ def facts(cluster: KubernetesCluster, in_words: Callable[[float], str]) -> Mappi
         else "",
         "levels": ", ".join(f"{level} = {label}" for level, label in cluster.levels.items()),
         "product to chip": in_pairs(cluster.chips),
+        "volumes": ", ".join(f"{name} at {volume.path}" for name, volume in cluster.pods.volumes.items()),
+        "devices": ", ".join(f"{amount} {name}" for name, amount in cluster.pods.devices.items()),
+        "account by team": in_pairs(cluster.pods.accounts),
+        "beyond restricted": ", ".join(cluster.pods.beyond),
         "grace": in_words(cluster.grace_s),
     }
 
@@ -186,9 +191,15 @@ KIND = ClusterKind(
     options=(
         AddOption(
             field="image",
-            help="What jobs run in; Mainspring is installed there.",
+            help="What jobs run in; Mainspring is installed there, unless a bundle brings it.",
             metavar="IMAGE",
             required=True,
+        ),
+        AddOption(
+            field="bundle",
+            help="Image of a bundle by which agents come into pods, whatever is in the image of jobs.",
+            metavar="IMAGE",
+            shown_default="Mainspring is in the image of jobs",
         ),
         AddOption(field="context", help="Context of the kubeconfig.", metavar="NAME", shown_default="its current one"),
         AddOption(

@@ -9,6 +9,7 @@ from typing import ClassVar
 from mainspring.domain.errors import InvalidSpec
 from mainspring.domain.ids import ChipName, ClusterName, TeamName, checked_name
 from mainspring.domain.job import Tier
+from mainspring.engines.kubernetes.cluster.pods import ROOT, PodSettings
 
 ALLOCATION = "mainspring/allocation"  # The label that all our objects bear.
 LEVELS_MAX = 8
@@ -33,12 +34,15 @@ class KubernetesCluster:
             nothing for what the cluster's provider is known to set.
         tolerated: Keys of taints that all our pods tolerate, besides those named like a chip's resource.
         dollars_per_chip_hour: Price by chip type.
-        image: What jobs run in; Mainspring is installed there.
-        python: Its interpreter that has Mainspring.
+        image: What jobs run in; Mainspring is installed there, unless a bundle brings it.
+        bundle: An image that has a bundle (`python -m mainspring bundle`), from which the agent then comes into every
+            pod, whatever is in the image of jobs; "" where that has Mainspring.
+        python: The interpreter of the image of jobs that has Mainspring; of no matter where a bundle brings it.
         user: The number of the user that agents, and so jobs, run as.
         grace_s: How long agents have to end in good order when the cluster takes their nodes back.
         priority_class: Of our pods; "" for the cluster's own.
-        pull_secrets: Secrets of the namespace by which the image is pulled.
+        pull_secrets: Secrets of the namespace by which images are pulled.
+        pods: What pods have besides.
         queue: Kueue's LocalQueue that jobs wait in, and which then decides where and when; "" where we name nodes.
         queues: LocalQueue by team, where one has its own; teams below share it.
         priorities: Kueue's WorkloadPriorityClass by tier ("critical", "standard", "opportunistic").
@@ -61,11 +65,13 @@ class KubernetesCluster:
     tolerated: tuple[str, ...] = ()
     dollars_per_chip_hour: Mapping[ChipName, float] = field(default_factory=dict)
     image: str = ""
+    bundle: str = ""
     python: str = "python3"
     user: int = 1_000
     grace_s: float = 60.0
     priority_class: str = ""
     pull_secrets: tuple[str, ...] = ()
+    pods: PodSettings = field(default_factory=PodSettings)
     queue: str = ""
     queues: Mapping[TeamName, str] = field(default_factory=dict)
     priorities: Mapping[str, str] = field(default_factory=dict)
@@ -79,7 +85,7 @@ class KubernetesCluster:
         """Checks every field.
 
         Raises:
-            InvalidSpec: A field is out of its range.
+            InvalidSpec: A field is out of its range, or is not allowed.
         """
         checked_name(self.name, "cluster")
         checked_name(self.namespace, "namespace")
@@ -111,6 +117,7 @@ class KubernetesCluster:
             if bad:
                 on, got = f"{self.name}, field {name!r}", repr(getattr(self, name))[:200]
                 raise InvalidSpec("accept a Kubernetes cluster", on=on, got=got, wanted=wanted)
+        self.pods.require_allowed(ROOT, "user", "0" if not self.user else "")
         for name in (*self.queues.values(), *self.priorities.values(), *filter(None, (self.queue,))):
             checked_name(name, "queue or priority class")
         for level in self.levels:

@@ -67,6 +67,7 @@ class KubernetesMachine:
         leaves_s: When it is, None when nobody said.
         features: For people.
         telling: The label that tells its chips' type, if any does.
+        devices: Of those that the operator names, the ones it has.
         labels: All that it bears, where a queue chooses nodes by them; else none are kept.
         driver: The driver that publishes its chips, if one does.
         product: That driver's name of their type; "" where it tells none.
@@ -86,6 +87,7 @@ class KubernetesMachine:
     leaves_s: float | None
     features: tuple[str, ...]
     telling: Mapping[str, str] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     driver: str = ""
     product: str = ""
@@ -146,6 +148,7 @@ def read_machine(found: Mapping[str, Any], cluster: KubernetesCluster) -> Kubern
         leaves_s=float(maintenance) if maintenance.isdigit() else None,
         features=tuple(sorted({sys.intern(labels[label]) for label in _FEATURES if labels.get(label)})),
         telling=chips.telling,
+        devices=tuple(sorted(name for name in cluster.pods.devices if allocatable.get(name))),
         labels=labels if cluster.delegated else {},
     )
 

@@ -4,37 +4,36 @@ The claim is made first, and whoever finds it made starts nothing anew; it owns 
 is said of an allocation later (a stop, its end) are annotations of the claim. The Job's pods are made behind a
 scheduling gate, and let through to the node that the plan has for their index: the index is the agent's, whatever the
 cluster calls the pod. One that fails is not made again, and the others go on without it.
-Source: kubernetes.io/docs, "Job" (Indexed, `backoffLimitPerIndex`), "Pod Scheduling Readiness", "Pod Security
-Standards" (restricted).
+Source: kubernetes.io/docs, "Job" (Indexed, `backoffLimitPerIndex`), "Pod Scheduling Readiness".
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mainspring.domain.codec import encode
 from mainspring.domain.fleet import AgentOrder, LaunchOrder
 from mainspring.domain.ids import JobId, NodeName
-from mainspring.domain.job import MILLI
-from mainspring.engines.kubernetes.cluster.chips import CPU
 from mainspring.engines.kubernetes.cluster.config import ALLOCATION, KubernetesCluster
-from mainspring.engines.kubernetes.cluster.devices import DRIVERS
 from mainspring.engines.kubernetes.cluster.machines import KubernetesMachine
+from mainspring.engines.kubernetes.cluster.pods import FOLDER
+from mainspring.engines.kubernetes.jobs.pod_template import (
+    CHIPS,
+    CLAIM_FILE,
+    GATE,
+    ORDER_FILE,
+    agent_template,
+    chips_of,
+)
 
-FOLDER = "/srv/mainspring"  # Of ours in every pod: orders, claim, work.
-WORDS = f"{FOLDER}/words"  # Where the kubelet looks for a container's last.
-GATE = "mainspring/place"
-CONTAINER = "agent"
-CHIPS = "chips"  # What a driver is asked for.
 QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 NEAR = "kueue.x-k8s.io/podset-preferred-topology"
 STOP, ENDED = "mainspring/stop", "mainspring/ended"  # Annotations of a claim.
-CLAIM_FILE, ORDER_FILE, ATTESTATION = "claim.json", "order.json", "attestation"
+ATTESTATION = "attestation"
 KEPT_S = 3_600  # A Job that is over goes by itself then, also where no server is left; so long its output is there.
 MAP_BYTES_MAX = 1_000_000  # The API takes a MiB in all.
 
@@ -108,7 +107,7 @@ def device_claims(
     driver, products = machines[0].driver, sorted({machine.product for machine in machines})
     if not driver:
         return None
-    asked: dict[str, Any] = {"deviceClassName": driver, "count": _chips(order)}
+    asked: dict[str, Any] = {"deviceClassName": driver, "count": chips_of(order)}
     if all(products):
         said = f"device.attributes[{json.dumps(driver)}]"
         told = f'"productName" in {said} && {said}.productName in {json.dumps(products)}'
@@ -161,10 +160,13 @@ def job(
             "maxFailedIndexes": count,
             "podReplacementPolicy": "Failed",
             "ttlSecondsAfterFinished": KEPT_S,
-            "template": {
-                "metadata": {"labels": {ALLOCATION: order.allocation}, "annotations": {NEAR: near} if near else {}},
-                "spec": _pod(order, cluster, machines=machines, environment=environment),
-            },
+            "template": agent_template(
+                order,
+                cluster,
+                machines=machines,
+                environment=environment,
+                annotations={NEAR: near} if near else {},
+            ),
         },
     }
 
@@ -196,110 +198,3 @@ def _meta(name: str, owner: Mapping[str, Any] | None = None) -> dict[str, Any]:
         uid = owner["metadata"]["uid"]
         meta["ownerReferences"] = [{"apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": uid}]
     return meta
-
-
-def _pod(
-    order: LaunchOrder,
-    cluster: KubernetesCluster,
-    *,
-    machines: Sequence[KubernetesMachine],
-    environment: Mapping[str, str],
-) -> dict[str, Any]:
-    words = ("-m", "mainspring", "agent", "--order", f"{FOLDER}/order/{ORDER_FILE}")
-    place = ("--places", f"{FOLDER}/claim/{CLAIM_FILE}", "--index", "$(JOB_COMPLETION_INDEX)")
-    command = [cluster.python, *words, *place, "--last-words", WORDS, "--echo"]
-    claim_alone = [{"key": CLAIM_FILE, "path": CLAIM_FILE}]
-    mounts = [{"name": name, "mountPath": f"{FOLDER}/{name}"} for name in ("order", "claim", "work")]
-    container = {"resources": _resources(order, machines), "volumeMounts": mounts}
-    return _alone(cluster, command, environment, container) | {
-        "schedulingGates": [{"name": GATE}],
-        **({"nodeSelector": dict(machines[0].labels)} if cluster.delegated else {}),
-        "terminationGracePeriodSeconds": math.ceil(cluster.grace_s),
-        "tolerations": _tolerations(machines, cluster),
-        **(
-            {"resourceClaims": [{"name": CHIPS, "resourceClaimTemplateName": order.allocation}]}
-            if machines[0].driver
-            else {}
-        ),
-        "volumes": [
-            {"name": "order", "secret": {"secretName": order.allocation}},
-            {"name": "claim", "configMap": {"name": order.allocation, "items": claim_alone}},
-            {"name": "work", "emptyDir": {}},
-        ],
-    }
-
-
-def probe_pod(cluster: KubernetesCluster, environment: Mapping[str, str], program: str, url: str) -> dict[str, Any]:
-    """Returns a pod that runs once as agents would, on any node, and leaves its answer as its last words.
-
-    Args:
-        program: Text of what it runs in its interpreter.
-        url: Where agents will call; "" to call nobody.
-    """
-    mounts = [{"name": "work", "mountPath": f"{FOLDER}/work"}]
-    pod = _alone(cluster, [cluster.python, "-c", program, url, WORDS], environment, {"volumeMounts": mounts})
-    volumes = [{"name": "work", "emptyDir": {}}]
-    meta = {"generateName": "mainspring-check-", "labels": {"mainspring/check": "true"}}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod | {"volumes": volumes}}
-
-
-def _alone(
-    cluster: KubernetesCluster, command: Sequence[str], environment: Mapping[str, str], more: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Returns what all our pods have in common: one container, with the rights that Kubernetes calls restricted.
-
-    Args:
-        more: Of the container.
-    """
-    container = {
-        "name": CONTAINER,
-        "image": cluster.image,
-        "command": list(command),
-        "env": [{"name": name, "value": value} for name, value in sorted(environment.items())],
-        "terminationMessagePath": WORDS,
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-    }
-    return {
-        "restartPolicy": "Never",
-        "automountServiceAccountToken": False,  # No job of a lab has a say in its cluster.
-        "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": cluster.user > 0,
-            "runAsUser": cluster.user,
-            "runAsGroup": cluster.user,
-            "fsGroup": cluster.user,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        **({"priorityClassName": cluster.priority_class} if cluster.priority_class else {}),
-        **({"imagePullSecrets": [{"name": name} for name in cluster.pull_secrets]} if cluster.pull_secrets else {}),
-        "containers": [container | dict(more)],
-    }
-
-
-def _resources(order: LaunchOrder, machines: Sequence[KubernetesMachine]) -> dict[str, Any]:
-    """Returns what each pod asks for: of a gang all pods ask for the same, the most that one of them needs."""
-    cpu_milli, memory_mib = max(order.cpu_milli), max(order.memory_mib)
-    resource = machines[0].resource
-    requests = {"cpu": f"{cpu_milli}m"} if cpu_milli else {}
-    if memory_mib:
-        requests["memory"] = f"{memory_mib}Mi"
-    if machines[0].counted_by == CPU and not cpu_milli:
-        requests["cpu"] = f"{max(order.chip_milli)}m"  # Its chips are its cores.
-    limits = {name: amount for name, amount in requests.items() if name == "memory"}
-    if resource:
-        requests[resource] = limits[resource] = str(_chips(order))
-    claims = {"claims": [{"name": CHIPS}]} if machines[0].driver else {}
-    return {"requests": requests, "limits": limits, **claims}
-
-
-def _chips(order: LaunchOrder) -> int:
-    return math.ceil(max(order.chip_milli) / MILLI)
-
-
-def _tolerations(machines: Iterable[KubernetesMachine], cluster: KubernetesCluster) -> list[dict[str, str]]:
-    """Returns what pods put up with: the plan has chosen nodes whose taints their job tolerates."""
-    keys = {*cluster.tolerated}
-    for machine in machines:
-        keys |= {taint.partition("=")[0] for taint in machine.taints}
-        keys |= {key for key in (machine.resource, DRIVERS.get(machine.driver, "")) if key}
-    return [{"key": key, "operator": "Exists"} for key in sorted(keys)]

@@ -17,7 +17,7 @@ from mainspring.domain.errors import InvalidMessage
 from mainspring.domain.fleet import AgentExit
 from mainspring.domain.ids import AllocationId
 from mainspring.engines.kubernetes.cluster.config import ALLOCATION
-from mainspring.engines.kubernetes.jobs.manifests import GATE
+from mainspring.engines.kubernetes.jobs.pod_template import CONTAINER, GATE
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 WORDS_MAX = 300
@@ -111,13 +111,13 @@ def read_pod(found: Mapping[str, Any]) -> PodSeen | None:
 
 
 def stage_of(found: Mapping[str, Any]) -> PodProgress:
-    """Returns how far a pod of one container has come.
+    """Returns how far a pod has come: its agent's container, whatever others were put in beside it.
 
     Raises:
         KeyError, TypeError, ValueError: It cannot be read.
     """
     spec, status = found["spec"], found.get("status") or {}
-    state = next((one.get("state") or {} for one in status.get("containerStatuses") or ()), {})
+    state = _states(status, "containerStatuses").get(CONTAINER, {})
     phase = status.get("phase") or "Pending"
     if over := state.get("terminated"):
         message = str(over.get("message") or "")
@@ -125,21 +125,37 @@ def stage_of(found: Mapping[str, Any]) -> PodProgress:
             stage=PodStage.OVER, words=_last_words(over), exit_code=int(over["exitCode"]), message=message
         )
     if phase in ("Succeeded", "Failed"):
-        words = str(status.get("message") or status.get("reason") or phase.lower())
+        words = str(status.get("message") or status.get("reason") or _failed_before(status) or phase.lower())
         return PodProgress(stage=PodStage.OVER, words=words, exit_code=0 if phase == "Succeeded" else None)
     if "running" in state:
         return PodProgress(stage=PodStage.RUNNING)
     if any(gate["name"] == GATE for gate in spec.get("schedulingGates") or ()):
         return PodProgress(stage=PodStage.GATED, words="its place is not told yet", stuck=True)
-    waiting = state.get("waiting") or {}
-    if reason := waiting.get("reason"):
-        words = f"{reason}: {waiting.get('message') or ''}".rstrip(": ")
-        return PodProgress(stage=PodStage.WAITING, words=words, stuck=reason not in _COMING)
+    for who, each in {**_states(status, "initContainerStatuses"), "": state}.items():
+        waiting = each.get("waiting") or {}
+        reason = waiting.get("reason")
+        if reason and (reason not in _COMING or not who):
+            words = f"{who} {reason}: {waiting.get('message') or ''}".strip(": ")
+            return PodProgress(stage=PodStage.WAITING, words=words, stuck=reason not in _COMING)
     unbound = _condition(status, "PodScheduled", "False")
     if unbound is not None:
         words = str(unbound.get("message") or unbound.get("reason") or "not scheduled")
         return PodProgress(stage=PodStage.WAITING, words=words, stuck=unbound.get("reason") == "Unschedulable")
     return PodProgress(stage=PodStage.WAITING, words="its kubelet has said nothing of it yet")
+
+
+def _states(status: Mapping[str, Any], kind: str) -> dict[str, Mapping[str, Any]]:
+    """Returns how containers stand, by name, in their order."""
+    return {str(one.get("name")): one.get("state") or {} for one in status.get(kind) or ()}
+
+
+def _failed_before(status: Mapping[str, Any]) -> str:
+    """Returns what is told of a container that failed, so that the agent's never began; "" for none."""
+    for name, state in _states(status, "initContainerStatuses").items():
+        over = state.get("terminated") or {}
+        if over.get("exitCode"):
+            return f"its container {name} failed: {over.get('message') or _last_words(over)}"
+    return ""
 
 
 def _last_words(over: Mapping[str, Any]) -> str:

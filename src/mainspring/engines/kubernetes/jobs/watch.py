@@ -15,7 +15,8 @@ from mainspring.engines.kubernetes.api.client import Api
 from mainspring.engines.kubernetes.cluster.config import ALLOCATION, KubernetesCluster
 from mainspring.engines.kubernetes.cluster.mirror import Known, Mirror
 from mainspring.engines.kubernetes.cluster.queues import GROUP, version_of
-from mainspring.engines.kubernetes.jobs.manifests import CLAIM_FILE, ENDED, STOP, Claimed
+from mainspring.engines.kubernetes.jobs.manifests import ENDED, STOP, Claimed
+from mainspring.engines.kubernetes.jobs.pod_template import CLAIM_FILE
 from mainspring.engines.kubernetes.jobs.pods import PodSeen, PodStage, read_pod
 from mainspring.engines.kubernetes.jobs.workloads import WorkloadSeen, read_workload
 

@@ -29,7 +29,7 @@ from mainspring.engines.kubernetes.api.client import Api, ApiRefusal
 from mainspring.engines.kubernetes.cluster.config import ALLOCATION, KubernetesCluster
 from mainspring.engines.kubernetes.cluster.inventory import NodeStock
 from mainspring.engines.kubernetes.cluster.queues import GROUP, QueueWatch, version_of
-from mainspring.engines.kubernetes.jobs.manifests import probe_pod
+from mainspring.engines.kubernetes.jobs.pod_template import probe_pod
 from mainspring.engines.kubernetes.jobs.pods import PodStage, stage_of
 from mainspring.engines.kubernetes.setup import probe
 from mainspring.engines.kubernetes.setup.account import AccountWanted, rights
@@ -37,6 +37,7 @@ from mainspring.engines.kubernetes.setup.findings import STEPS
 
 VERSION_MIN = (1, 33)  # From there on a failed index of a Job is neither made again nor ends the others, for everybody.
 PROBE = Path(probe.__file__)
+BUNDLE_FIX = f"make the bundle's image anew, by python -m mainspring bundle of {RELEASE}"
 POD_S_MAX = 180.0  # An image of some gigabytes is pulled meanwhile.
 LOOK_S = 0.5
 _FIXES = {
@@ -46,6 +47,8 @@ _FIXES = {
     "queues": "see that kubectl get localqueues shows them, and what their ClusterQueues say",
     "nodes": "see that nodes bear the labels of --nodes, and that their device plugin runs",
     "prices": "ms cluster add ... --price CHIP=DOLLARS",
+    "claims and accounts": "make them in the namespace: docs/engines/kubernetes.md has examples",
+    "volumes": "let the number of the user that jobs run as (user) have them, or its group, which is the same",
     "image": "name one that the cluster can pull, and that may run there",
     "Mainspring in a pod": f"install mainspring=={RELEASE} in the image, and name its interpreter with --python",
     "clocks": "run NTP on the nodes and here",
@@ -112,9 +115,11 @@ class ClusterSetUp:
             (self._queues_are_open, ("rights",)),
             (self._nodes_are_known, ("queues",)),
             (self._chips_have_prices, ("nodes",)),
-            (self._pod_runs, ("rights", "namespace", "nodes")),
+            (self._claims_and_accounts_are_there, ("rights", "namespace")),
+            (self._pod_runs, ("rights", "namespace", "nodes", "claims and accounts")),
             (self._agent_can_start, ("image",)),
             (self._clocks_agree, ("Mainspring in a pod",)),
+            (self._volumes_are_open, ("image",)),
             (self._server_answers, ("Mainspring in a pod",)),
         )
         try:
@@ -234,6 +239,31 @@ class ClusterSetUp:
             return Finding(name="prices", standing=CheckResult.WARNING, found=found, fix=_FIXES["prices"])
         return _ok("prices", ", ".join(f"{chip} ${price:g} an hour" for chip, price in sorted(priced.items())))
 
+    def _claims_and_accounts_are_there(self) -> Finding:
+        """Looks for what pods name; that a claim can be in several pods at once is seen too."""
+        pods, space = self._cluster.pods, f"/api/v1/namespaces/{self._cluster.namespace}"
+        missing, narrow = [], []
+        for name, volume in pods.claims.items():
+            try:
+                spec = self._call("GET", f"{space}/persistentvolumeclaims/{name}")["spec"]
+            except ApiRefusal as error:
+                missing.append(_absent("PersistentVolumeClaim", name, error))
+                continue
+            shared = {"ReadWriteMany", *(("ReadOnlyMany",) if volume.read_only else ())}
+            narrow += [] if shared & {*spec["accessModes"]} else [f"{name} ({', '.join(spec['accessModes'])})"]
+        for name in sorted({*pods.accounts.values()}):
+            try:
+                self._call("GET", f"{space}/serviceaccounts/{name}")
+            except ApiRefusal as error:
+                missing.append(_absent("ServiceAccount", name, error))
+        if missing:
+            raise InvalidSpec("use this cluster", got=f"no {', no '.join(missing)} in {self._cluster.namespace}")
+        if narrow:
+            found = f"only one node at a time can have claim {', '.join(narrow)}"
+            fix = "make claims that are ReadWriteMany, or ReadOnlyMany where read_only is said"
+            return Finding(name="claims and accounts", standing=CheckResult.WARNING, found=found, fix=fix)
+        return _ok("claims and accounts", ", ".join([*pods.claims, *sorted({*pods.accounts.values()})]) or "none named")
+
     def _pod_runs(self) -> Finding:
         """Runs one short pod as agents would run, and keeps what it says."""
         path = f"/api/v1/namespaces/{self._cluster.namespace}/pods"
@@ -278,10 +308,11 @@ class ClusterSetUp:
     def _agent_can_start(self) -> Finding:
         said = self._ran().said
         version, error = str(said.get("version", "")), str(said.get("agent_error", ""))
+        fix = BUNDLE_FIX if self._cluster.bundle else ""
         if error or not version:
-            raise InvalidSpec("use this image", got=error or "no Mainspring")
+            raise InvalidSpec("use this image", got=error or "no Mainspring", next_step=fix)
         if skew(RELEASE, version) is Skew.BEYOND:
-            raise InvalidSpec("use this image", got=f"Mainspring {version}; here {RELEASE}")
+            raise InvalidSpec("use this image", got=f"Mainspring {version}; here {RELEASE}", next_step=fix)
         return _ok("Mainspring in a pod", f"Mainspring {version}, Python {said.get('python', '')}")
 
     def _clocks_agree(self) -> Finding:
@@ -298,6 +329,12 @@ class ClusterSetUp:
         at_s = outside_s(trial.said["time_s"], begun_s=trial.begun_s, over_s=trial.over_s)
         return clock_finding("clocks", trial.node, at_s)
 
+    def _volumes_are_open(self) -> Finding:
+        volumes = self._cluster.pods.volumes
+        if shut := str(self._ran().said.get("closed", "")):
+            raise InvalidSpec("use its volumes", got=f"user {self._cluster.user} cannot use {shut}")
+        return _ok("volumes", ", ".join(volume.path for volume in volumes.values()) or "none named")
+
     def _server_answers(self) -> Finding:
         name, url = "server from a pod", self._controller
         if not url:
@@ -313,6 +350,17 @@ class ClusterSetUp:
     def _ran(self) -> _TrialPod:
         assert self._trial is not None, "the steps before have seen to it"
         return self._trial
+
+
+def _absent(kind: str, name: str, error: ApiRefusal) -> str:
+    """Returns what is not there.
+
+    Raises:
+        ApiRefusal: The API has another reason not to show it.
+    """
+    if error.reason != "NotFound":
+        raise error
+    return f"{kind} {name}"
 
 
 def _ok(name: str, found: str) -> Finding:

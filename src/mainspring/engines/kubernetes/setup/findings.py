@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 STEPS = (
-    *("API", "rights", "namespace", "queues", "nodes", "prices", "image", "Mainspring in a pod", "clocks"),
-    "server from a pod",
+    *("API", "rights", "namespace", "queues", "nodes", "prices", "claims and accounts"),
+    *("image", "Mainspring in a pod", "clocks", "volumes", "server from a pod"),
 )

@@ -1,7 +1,7 @@
 """Probe of an image: the program of the pod that `check` runs. Its text travels inside that pod.
 
 Nothing of Mainspring is imported before it is looked for: this runs under whatever Python the image has.
-Arguments: the controller's URL, "" for none, and the file to answer in.
+Arguments: the controller's URL, "" for none; the file to answer in; and what is mounted, "r" or "w" before each path.
 """
 
 from __future__ import annotations
@@ -55,11 +55,23 @@ def server(url: str) -> dict[str, object]:
     return said
 
 
+def closed(places: list[str]) -> str:
+    """Returns which of the folders mounted here this user cannot use, "" for none.
+
+    Args:
+        places: A path each, behind "r" where it is to be read, or "w" where it is to be written too.
+    """
+    wanted = {"r": os.R_OK | os.X_OK, "w": os.R_OK | os.W_OK | os.X_OK}
+    shut = [place[1:] for place in places if not os.access(place[1:], wanted[place[0]])]
+    return ", ".join(shut)
+
+
 def main() -> None:
     """Answers."""
-    url, path = sys.argv[1:]
+    url, path, *places = sys.argv[1:]
     found = agent()
-    answer = {"python": sys.version.split()[0], **found, **({} if found["agent_error"] else server(url))}
+    answer = {"python": sys.version.split()[0], "closed": closed(places), **found}
+    answer |= {} if found["agent_error"] else server(url)
     answer["time_s"] = time.time()  # noqa: TID251  (the clock that is being looked at)
     with open(path, "w", encoding="utf-8") as file:
         json.dump({name: value[:1_000] if isinstance(value, str) else value for name, value in answer.items()}, file)
