@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mainspring.domain.errors import InvalidInput
-from mainspring.train.models.augment import varied_images
+from mainspring.train.models.images import varied_images
 from mainspring.train.models.model import Signature
 from mainspring.train.models.shapes import ImageRecipe, PolicyRecipe
 from mainspring.train.policy import (

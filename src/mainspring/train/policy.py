@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mainspring.domain.errors import InvalidInput
+from mainspring.train.models.act import act_model
 from mainspring.train.models.arrays import Arrays, Weights
 from mainspring.train.models.flow import flow_model
 from mainspring.train.models.model import Model, Signature
-from mainspring.train.models.shapes import Policy, PolicyRecipe, VlaRecipe
+from mainspring.train.models.shapes import ActRecipe, Policy, PolicyRecipe, VlaRecipe
 from mainspring.train.models.vla import vla_model
 
 Statistics = dict[str, Any]
@@ -41,6 +42,8 @@ def model_of(policy: Policy) -> Model:
             return flow_model(policy)
         case VlaRecipe():
             return vla_model(policy)
+        case ActRecipe():
+            return act_model(policy)
 
 
 def signature_of(batch: Arrays, policy: Policy) -> Signature:

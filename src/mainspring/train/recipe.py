@@ -16,12 +16,15 @@ from mainspring.domain.errors import NotFound, nearest
 from mainspring.train.models.shapes import (
     GEMMA_2B,
     SIGLIP_SO400M,
+    ActRecipe,
     ComputeRecipe,
+    ConvolutionRecipe,
     FloatKind,
     GemmaRecipe,
     ImageRecipe,
     Policy,
     PolicyRecipe,
+    Remat,
     SiglipRecipe,
     VlaKind,
     VlaRecipe,
@@ -120,6 +123,28 @@ def video_recipe() -> Recipe:
     )
 
 
+def act_recipe() -> Recipe:
+    """Returns the recipe for ACT in the shape of LeRobot's, with an images' encoder of our own: chunks of 100."""
+    return Recipe(
+        name="act",
+        policy=ActRecipe(
+            width=512,
+            mlp=3200,
+            heads=8,
+            encoder_layers=4,
+            decoder_layers=1,
+            style_layers=4,
+            style_dim=32,
+            horizon=100,
+            image=ConvolutionRecipe(channels=(32, 64, 128, 256, 512)),
+            compute=ComputeRecipe(numbers=FloatKind.FLOAT32, remat=Remat.NONE),
+        ),
+        optimizer=OptimizerRecipe(learning_rate=1e-4, warmup_steps=500, weight_decay=1e-4),
+        batch_size=64,
+        steps=50_000,
+    )
+
+
 def vla_tiny_recipe() -> Recipe:
     """Returns the recipe for the smallest VLA, which two CPU cores train: cameras and joint positions, as `video`."""
     return Recipe(
@@ -199,6 +224,7 @@ def pi05_recipe() -> Recipe:
 RECIPES: Mapping[str, Callable[[], Recipe]] = {
     "arm": arm_recipe,
     "video": video_recipe,
+    "act": act_recipe,
     "vla_tiny": vla_tiny_recipe,
     "vla_small": vla_small_recipe,
     "pi0": pi0_recipe,

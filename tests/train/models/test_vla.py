@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from mainspring.domain.errors import InvalidInput
-from mainspring.train.models.layouts import weights_from, weights_to
+from mainspring.train.layouts.openpi import openpi_layout
+from mainspring.train.layouts.rows import weights_from, weights_to
 from mainspring.train.models.model import Signature
-from mainspring.train.models.openpi import openpi_layout
 from mainspring.train.models.shapes import (
     ComputeRecipe,
     FloatKind,

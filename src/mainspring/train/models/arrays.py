@@ -53,6 +53,15 @@ def fresh_layer(inputs: int, outputs: int, *stack: int, scale: float = 1.0) -> W
     return {"kernel": kernel, "bias": Fresh(shape=(*stack, outputs))}
 
 
+def fresh_norm(width: int, *stack: int) -> Weights:
+    """Returns a layer norm to be, which changes nothing beyond normalising.
+
+    Args:
+        stack: Leading axes, where many such norms are stacked.
+    """
+    return {"scale": Fresh(shape=(*stack, width), mean=1.0), "bias": Fresh(shape=(*stack, width))}
+
+
 def drawn(key: jax.Array, plan: Any) -> Weights:
     """Returns fresh weights.
 

@@ -17,8 +17,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from mainspring.train.models.arrays import Arrays, Fresh, Weights, dense, drawn, fresh_layer
-from mainspring.train.models.augment import varied_images
+from mainspring.train.models.arrays import Arrays, Weights, dense, drawn, fresh_layer
+from mainspring.train.models.images import convolved, fresh_convolutions, varied_images
 from mainspring.train.models.model import Model, Signature, mean_of_valid
 from mainspring.train.models.shapes import ImageRecipe, PolicyRecipe
 
@@ -60,13 +60,10 @@ def _fresh_weights(policy: PolicyRecipe, signature: Signature) -> Weights:
 
 
 def _fresh_image(image: ImageRecipe, signature: Signature) -> Weights:
-    height, width, before = signature.image_height, signature.image_width, 3
-    layers = []
-    for channels in image.channels:
-        kernel = Fresh(shape=(3, 3, before, channels), deviation=1.0 / math.sqrt(9 * before))
-        layers.append({"kernel": kernel, "bias": Fresh(shape=(channels,))})
-        height, width, before = -(-height // 2), -(-width // 2), channels
-    return {"layers": layers, "leave": fresh_layer(height * width * before, image.features)}
+    halvings = 2 ** len(image.channels)
+    places = math.ceil(signature.image_height / halvings) * math.ceil(signature.image_width / halvings)
+    leave = fresh_layer(places * image.channels[-1], image.features)
+    return {"layers": fresh_convolutions(image.channels), "leave": leave}
 
 
 def _normalised(x_BK: jax.Array) -> jax.Array:
@@ -93,11 +90,8 @@ def encode_images(weights: Weights, images_BVHWC: jax.Array) -> jax.Array:
         images_BVHWC: Brightness, 0 to 255.
     """
     batch, views = images_BVHWC.shape[:2]
-    x = images_BVHWC.reshape(batch * views, *images_BVHWC.shape[2:]).astype(jnp.float32) / 127.5 - 1.0
-    for layer in weights["layers"]:
-        x = jax.lax.conv_general_dilated(x, layer["kernel"], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-        x = jax.nn.relu(x + layer["bias"])
-    return dense(weights["leave"], x.reshape(batch * views, -1)).reshape(batch, -1)
+    map_BK = convolved(weights["layers"], images_BVHWC).reshape(batch * views, -1)
+    return dense(weights["leave"], map_BK).reshape(batch, -1)
 
 
 def observe(weights: Weights, policy: PolicyRecipe, batch: Arrays) -> jax.Array:

@@ -307,7 +307,81 @@ class VlaRecipe:
         return self.language.with_size(width=self.expert_width, mlp=self.expert_mlp)
 
 
-Policy = PolicyRecipe | VlaRecipe
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvolutionRecipe:
+    """A convolutional encoder of which every place of the last map gives one token.
+
+    Args:
+        channels: Channels of each 3x3 convolution; every one halves the image.
+        shift_pixels: As for `ImageRecipe`.
+        tint: As for `ImageRecipe`.
+    """
+
+    channels: tuple[int, ...]
+    shift_pixels: int = 4
+    tint: float = 0.2
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            InvalidInput: A field is out of its range.
+        """
+        require_within("image encoder", "channels", len(self.channels), 1, LAYERS_MAX)
+        for count in self.channels:
+            require_within("image encoder", "channels", count, 1, WIDTH_MAX)
+        require("image encoder", self, shift_pixels=(0, 1024), tint=(0.0, 1.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActRecipe:
+    """The shape of ACT: a transformer that turns what it sees, and a style, into a chunk of actions at once.
+
+    Args:
+        width: Features of a token; a multiple of 4.
+        mlp: Hidden features of an MLP.
+        heads: Attention heads; divides `width`.
+        encoder_layers: Blocks over what is seen.
+        decoder_layers: Blocks over the chunk.
+        style_layers: Blocks of the encoder that finds a chunk's style, in training alone.
+        style_dim: Dimensions of the style.
+        style_weight: How much the loss counts a style's distance from unit Gaussian noise.
+        horizon: Actions in a chunk.
+        relative_actions: As for `PolicyRecipe`.
+        image: How images are read, None for a policy without eyes.
+        compute: How all of this is computed.
+    """
+
+    width: int
+    mlp: int
+    heads: int
+    encoder_layers: int
+    decoder_layers: int
+    style_layers: int
+    style_dim: int
+    horizon: int
+    style_weight: float = 10.0
+    relative_actions: bool = False
+    image: ConvolutionRecipe | None = None
+    compute: ComputeRecipe = ComputeRecipe()
+    motion: ClassVar[bool] = False
+    quantiles: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            InvalidInput: A field is out of its range.
+        """
+        wide, layers = (1, WIDTH_MAX), (1, LAYERS_MAX)
+        require("policy", self, width=(4, WIDTH_MAX), mlp=wide, heads=(1, self.width), style_dim=wide)
+        require("policy", self, encoder_layers=layers, decoder_layers=layers, style_layers=layers)
+        require("policy", self, style_weight=(0.0, 1e6), horizon=(1, 1024))
+        require_within("policy", "width % heads", self.width % self.heads, 0, 0)
+        require_within("policy", "width % 4", self.width % 4, 0, 0)
+
+
+Policy = PolicyRecipe | VlaRecipe | ActRecipe
 
 SIGLIP_SO400M = SiglipRecipe(size=224, patch=14, width=1152, mlp=4304, depth=27, heads=16)
 """Source: Zhai et al., "Sigmoid Loss for Language Image Pre-Training", 2023; Alabdulmohsin et al., 2023 (So400m)."""

@@ -4,7 +4,6 @@ Source: Zhai et al., "Sigmoid Loss for Language Image Pre-Training", 2023; Dosov
 
 Legend of shape suffixes:
     B image of a batch   H row   W column   C channel   T patch   D features of a patch
-    N head   F features of a head   L layer
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from mainspring.train.models.arrays import Fresh, Weights, dense, fresh_dense, fresh_layer, layer_norm
+from mainspring.train.models.arrays import Fresh, Weights, dense, fresh_dense, fresh_layer, fresh_norm, layer_norm
 from mainspring.train.models.shapes import ComputeRecipe, SiglipRecipe
-from mainspring.train.models.transformer import attention, rematerialised
+from mainspring.train.models.transformer import fresh_multi_head, multi_head, rematerialised
 
 BYTE_HALF = 127.5  # Images enter as -1 to 1.
 
@@ -28,35 +27,19 @@ def fresh_siglip(shape: SiglipRecipe, outputs: int) -> Weights:
         outputs: Features of a token that leaves.
     """
     layers, width, heads = shape.depth, shape.width, shape.heads
-    head = width // heads
-
-    def norm(*stack: int) -> Weights:
-        return {"scale": Fresh(shape=(*stack, width), mean=1.0), "bias": Fresh(shape=(*stack, width))}
-
-    def project() -> Weights:
-        return {
-            "kernel": fresh_dense(layers, width, heads, head, inputs=width),
-            "bias": Fresh(shape=(layers, heads, head)),
-        }
 
     patch = (shape.patch, shape.patch, 3, width)
     return {
         "patch": {"kernel": fresh_dense(*patch, inputs=3 * shape.patch**2), "bias": Fresh(shape=(width,))},
         "position": fresh_dense(shape.tokens, width, inputs=width),
         "blocks": {
-            "attention_norm": norm(layers),
-            "query": project(),
-            "key": project(),
-            "value": project(),
-            "out": {
-                "kernel": fresh_dense(layers, heads, head, width, inputs=width),
-                "bias": Fresh(shape=(layers, width)),
-            },
-            "mlp_norm": norm(layers),
+            "attention_norm": fresh_norm(width, layers),
+            **fresh_multi_head(width, heads, layers),
+            "mlp_norm": fresh_norm(width, layers),
             "widen": fresh_layer(width, shape.mlp, layers),
             "narrow": fresh_layer(shape.mlp, width, layers),
         },
-        "norm": norm(),
+        "norm": fresh_norm(width),
         "head": fresh_layer(width, outputs),
     }
 
@@ -85,13 +68,7 @@ def encode_image(weights: Weights, shape: SiglipRecipe, images_BHWC: jax.Array, 
 
 def _block(block: Weights, x: jax.Array, compute: ComputeRecipe) -> jax.Array:
     normed = layer_norm(block["attention_norm"], x)
-    query, key, value = (
-        jnp.einsum("BTD,DNF->BTNF", normed, part["kernel"].astype(x.dtype)) + part["bias"].astype(x.dtype)
-        for part in (block["query"], block["key"], block["value"])
-    )
-    attended = attention(query, key, value, None, compute.attention)
-    out = block["out"]
-    x = x + jnp.einsum("BTNF,NFD->BTD", attended, out["kernel"].astype(x.dtype)) + out["bias"].astype(x.dtype)
+    x = x + multi_head(block, normed, normed, normed, compute.attention)
     hidden = jax.nn.gelu(dense(block["widen"], layer_norm(block["mlp_norm"], x)))
     return x + dense(block["narrow"], hidden)
 

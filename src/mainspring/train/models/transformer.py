@@ -101,6 +101,49 @@ def attention(
     return attended
 
 
+def fresh_multi_head(width: int, heads: int, *stack: int) -> Weights:
+    """Returns the weights to be of `multi_head`.
+
+    Args:
+        stack: Leading axes, where many such are stacked.
+    """
+    head = width // heads
+    into = {
+        "kernel": fresh_dense(*stack, width, heads, head, inputs=width),
+        "bias": Fresh(shape=(*stack, heads, head)),
+    }
+    out = {"kernel": fresh_dense(*stack, heads, head, width, inputs=width), "bias": Fresh(shape=(*stack, width))}
+    return {"query": into, "key": into, "value": into, "out": out}
+
+
+def multi_head(
+    weights: Weights,
+    query_BTD: jax.Array,
+    key_BSD: jax.Array,
+    value_BSD: jax.Array,
+    kind: AttentionKind,
+    mask_BTS: jax.Array | None = None,
+) -> jax.Array:
+    """Returns plain multi-head attention with biases, [B,T,D], without positions of its own.
+
+    Args:
+        weights: As `fresh_multi_head` says.
+        kind: Who computes it.
+        mask_BTS: True where a query sees a key, None where all see all.
+    """
+
+    def projected(name: str, x_BTD: jax.Array) -> jax.Array:
+        kernel, bias = (weights[name][leaf].astype(x_BTD.dtype) for leaf in ("kernel", "bias"))
+        heads: jax.Array = jnp.einsum("BTD,DNH->BTNH", x_BTD, kernel) + bias
+        return heads
+
+    query, key, value = projected("query", query_BTD), projected("key", key_BSD), projected("value", value_BSD)
+    attended = attention(query, key, value, mask_BTS, kind)
+    kernel, bias = (weights["out"][leaf].astype(query_BTD.dtype) for leaf in ("kernel", "bias"))
+    result: jax.Array = jnp.einsum("BTNH,NHD->BTD", attended, kernel) + bias
+    return result
+
+
 def block_causal_mask(valid_BT: jax.Array, starts_T: Sequence[bool]) -> jax.Array:
     """Returns which tokens see which, [B,T,T]: a token sees its own block and those before it, and no padding.
 

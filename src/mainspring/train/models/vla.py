@@ -23,8 +23,8 @@ import jax.numpy as jnp
 
 from mainspring.domain.errors import InvalidInput
 from mainspring.train.models.arrays import Arrays, Fresh, Weights, dense, drawn, fresh_layer
-from mainspring.train.models.augment import varied_images
 from mainspring.train.models.gemma import embed, fresh_gemma
+from mainspring.train.models.images import varied_images
 from mainspring.train.models.model import Model, Signature, mean_of_valid
 from mainspring.train.models.shapes import VlaKind, VlaRecipe
 from mainspring.train.models.siglip import encode_image, fresh_siglip

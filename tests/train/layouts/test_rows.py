@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mainspring.domain.errors import InvalidInput
-from mainspring.train.models.layouts import LayoutRow, weights_from, weights_to
+from mainspring.train.layouts.rows import LayoutRow, weights_from, weights_to
 
 LAYOUT = (
     LayoutRow(theirs="embed", ours=("embedding",)),

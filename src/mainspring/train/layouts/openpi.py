@@ -6,7 +6,7 @@ Source: openpi, `pi0.py`, `gemma.py`, `siglip.py` at its release of 2025.
 
 from __future__ import annotations
 
-from mainspring.train.models.layouts import LayoutRow
+from mainspring.train.layouts.rows import LayoutRow
 from mainspring.train.models.shapes import GemmaRecipe, VlaKind, VlaRecipe
 
 
