@@ -7,14 +7,15 @@ import pytest
 from numpy.typing import NDArray
 
 from mainspring.domain.errors import InvalidInput
-from mainspring.train.layouts.rows import LayoutRow, weights_from, weights_to
+from mainspring.train.layouts.rows import Layout, LayoutRow, weights_from, weights_to
 
-LAYOUT = (
+ROWS = (
     LayoutRow(theirs="embed", ours=("embedding",)),
     LayoutRow(theirs="blocks.{}.heads", ours=("blocks/query",), pattern="(N H) D -> L D N H"),
     LayoutRow(theirs="both", ours=("blocks/key", "blocks/value"), pattern="L P N D H -> L D N H"),
     LayoutRow(theirs="place", ours=("place",), pattern="1 T D -> T D"),
 )
+LAYOUT = Layout(rows=ROWS, instead={"head": "embed"}, unused=("idle",))
 LAYERS, WIDTH, HEADS, HEAD = 2, 5, 3, 4
 LIKE = {
     "embedding": np.zeros((7, WIDTH)),
@@ -76,3 +77,25 @@ def test_layout_of_another_model_names_the_arrays_that_it_lacks() -> None:
         weights_to(LAYOUT, {**weights_from(LAYOUT, theirs(), LIKE), "head": np.zeros(3)})
     with pytest.raises(InvalidInput, match=r"1 left over \(head\)"):
         weights_from(LAYOUT, theirs(), {**LIKE, "head": np.zeros(3)})
+
+
+def test_array_that_has_two_names_may_come_under_either() -> None:
+    given = theirs()
+    given["head"] = given.pop("embed")
+    assert (weights_from(LAYOUT, given, LIKE)["embedding"] == given["head"]).all()
+    assert "head" not in weights_to(LAYOUT, weights_from(LAYOUT, given, LIKE))
+
+
+def test_array_that_serves_nothing_is_passed_over() -> None:
+    assert weights_from(LAYOUT, {**theirs(), "idle": np.zeros(3)}, LIKE).keys() == LIKE.keys()
+
+
+def test_kept_weights_stay_whether_the_checkpoint_has_them_or_not() -> None:
+    given = theirs()
+    for more in (given, {name: array for name, array in given.items() if name != "place"}):
+        weights = weights_from(LAYOUT, more, LIKE, keep="place|blocks/query")
+        assert not weights["place"].any()
+        assert not weights["blocks"]["query"].any()
+        assert (weights["embedding"] == given["embed"]).all()
+    with pytest.raises(InvalidInput, match=r"1 arrays missing \(place\)"):
+        weights_from(LAYOUT, more, LIKE, keep="embedding")

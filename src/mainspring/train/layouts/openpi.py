@@ -6,29 +6,69 @@ Source: openpi, `pi0.py`, `gemma.py`, `siglip.py` at its release of 2025.
 
 from __future__ import annotations
 
-from mainspring.train.layouts.rows import LayoutRow
+from collections.abc import Mapping
+from typing import Any
+
+from mainspring.train.layouts.rows import Layout, LayoutRow
 from mainspring.train.models.shapes import GemmaRecipe, VlaKind, VlaRecipe
 
+PROJECTIONS: Mapping[VlaKind, Mapping[str, str]] = {
+    VlaKind.PI0: {
+        "action_in": "action_in_proj",
+        "action_out": "action_out_proj",
+        "state": "state_proj",
+        "time_in": "action_time_mlp_in",
+        "time_out": "action_time_mlp_out",
+    },
+    VlaKind.PI05: {
+        "action_in": "action_in_proj",
+        "action_out": "action_out_proj",
+        "time_in": "time_mlp_in",
+        "time_out": "time_mlp_out",
+    },
+}
+"""Our names of the layers beside the transformers, and everybody else's."""
 
-def openpi_layout(policy: VlaRecipe) -> tuple[LayoutRow, ...]:
+
+def openpi_arrays(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arrays of an openpi checkpoint by the paths that its table has.
+
+    Args:
+        arrays: By the paths of its Orbax tree, which put all under `params` and, when a training wrote them, each
+            under `value`.
+    """
+    return {path.removeprefix("params/").removesuffix("/value"): array for path, array in arrays.items()}
+
+
+def openpi_layout(policy: VlaRecipe) -> Layout:
     """Returns the table of a policy's arrays.
 
     Args:
         policy: Its shape.
     """
     adaptive = policy.kind is VlaKind.PI05
-    names = {"action_in": "action_in_proj", "action_out": "action_out_proj"}
-    match policy.kind:
-        case VlaKind.PI05:
-            names |= {"time_in": "time_mlp_in", "time_out": "time_mlp_out"}
-        case VlaKind.PI0:
-            names |= {"time_in": "action_time_mlp_in", "time_out": "action_time_mlp_out", "state": "state_proj"}
+    rows = (
+        *_paligemma(policy, "PaliGemma"),
+        *_stack("PaliGemma", policy.expert, "expert", "_1", adaptive=adaptive),
+        *(row for ours, theirs in PROJECTIONS[policy.kind].items() for row in _dense(theirs, ours)),
+    )
+    return Layout(rows=rows)
+
+
+def big_vision_layout(policy: VlaRecipe) -> Layout:
+    """Returns the table of the arrays in big_vision's PaliGemma, which are the parts of a policy without its expert.
+
+    Args:
+        policy: Its shape.
+    """
+    return Layout(rows=_paligemma(policy, "params"))
+
+
+def _paligemma(policy: VlaRecipe, root: str) -> tuple[LayoutRow, ...]:
     return (
-        *(_SIGLIP if policy.image is not None else ()),
-        LayoutRow(theirs="PaliGemma/llm/embedder/input_embedding", ours=("language/embedding",)),
-        *_stack(policy.language, "language", "", adaptive=False),
-        *_stack(policy.expert, "expert", "_1", adaptive=adaptive),
-        *(row for ours, theirs in names.items() for row in _dense(theirs, ours)),
+        *(_siglip(root) if policy.image is not None else ()),
+        LayoutRow(theirs=f"{root}/llm/embedder/input_embedding", ours=("language/embedding",)),
+        *_stack(root, policy.language, "language", "", adaptive=False),
     )
 
 
@@ -40,9 +80,9 @@ def _norm(theirs: str, ours: str) -> tuple[LayoutRow, ...]:
     return tuple(LayoutRow(theirs=f"{theirs}/{leaf}", ours=(f"{ours}/{leaf}",)) for leaf in ("scale", "bias"))
 
 
-def _stack(shape: GemmaRecipe, ours: str, suffix: str, *, adaptive: bool) -> tuple[LayoutRow, ...]:
+def _stack(root: str, shape: GemmaRecipe, ours: str, suffix: str, *, adaptive: bool) -> tuple[LayoutRow, ...]:
     """Returns the rows of one stream: the expert's names end in a suffix."""
-    theirs, blocks = "PaliGemma/llm/layers", f"{ours}/blocks"
+    theirs, blocks = f"{root}/llm/layers", f"{ours}/blocks"
     attention = f"{theirs}/attn"
     projections: tuple[LayoutRow, ...] = (
         LayoutRow(theirs=f"{attention}/q_einsum{suffix}/w", ours=(f"{blocks}/query",), pattern="L N D H -> L D N H"),
@@ -59,7 +99,7 @@ def _stack(shape: GemmaRecipe, ours: str, suffix: str, *, adaptive: bool) -> tup
     norms = {
         f"{theirs}/pre_attention_norm{suffix}": f"{blocks}/attention_norm",
         f"{theirs}/pre_ffw_norm{suffix}": f"{blocks}/mlp_norm",
-        f"PaliGemma/llm/final_norm{suffix}": f"{ours}/norm",
+        f"{root}/llm/final_norm{suffix}": f"{ours}/norm",
     }
     rows = [
         *projections,
@@ -79,19 +119,18 @@ def _stack(shape: GemmaRecipe, ours: str, suffix: str, *, adaptive: bool) -> tup
     return tuple(rows)
 
 
-_BLOCK, _OUR_BLOCK = "PaliGemma/img/Transformer/encoderblock", "image/blocks"
-_SIGLIP = (
-    *_dense("PaliGemma/img/embedding", "image/patch"),
-    LayoutRow(theirs="PaliGemma/img/pos_embedding", ours=("image/position",), pattern="1 T D -> T D"),
-    *_norm(f"{_BLOCK}/LayerNorm_0", f"{_OUR_BLOCK}/attention_norm"),
-    *(
-        row
-        for part in ("query", "key", "value", "out")
-        for row in _dense(f"{_BLOCK}/MultiHeadDotProductAttention_0/{part}", f"{_OUR_BLOCK}/{part}")
-    ),
-    *_norm(f"{_BLOCK}/LayerNorm_1", f"{_OUR_BLOCK}/mlp_norm"),
-    *_dense(f"{_BLOCK}/MlpBlock_0/Dense_0", f"{_OUR_BLOCK}/widen"),
-    *_dense(f"{_BLOCK}/MlpBlock_0/Dense_1", f"{_OUR_BLOCK}/narrow"),
-    *_norm("PaliGemma/img/Transformer/encoder_norm", "image/norm"),
-    *_dense("PaliGemma/img/head", "image/head"),
-)
+def _siglip(root: str) -> tuple[LayoutRow, ...]:
+    theirs, ours = f"{root}/img/Transformer/encoderblock", "image/blocks"
+    attention = f"{theirs}/MultiHeadDotProductAttention_0"
+    parts = ("query", "key", "value", "out")
+    return (
+        *_dense(f"{root}/img/embedding", "image/patch"),
+        LayoutRow(theirs=f"{root}/img/pos_embedding", ours=("image/position",), pattern="1 T D -> T D"),
+        *_norm(f"{theirs}/LayerNorm_0", f"{ours}/attention_norm"),
+        *(row for part in parts for row in _dense(f"{attention}/{part}", f"{ours}/{part}")),
+        *_norm(f"{theirs}/LayerNorm_1", f"{ours}/mlp_norm"),
+        *_dense(f"{theirs}/MlpBlock_0/Dense_0", f"{ours}/widen"),
+        *_dense(f"{theirs}/MlpBlock_0/Dense_1", f"{ours}/narrow"),
+        *_norm(f"{root}/img/Transformer/encoder_norm", "image/norm"),
+        *_dense(f"{root}/img/head", "image/head"),
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -38,6 +38,21 @@ class LayoutRow:
     theirs: str
     ours: tuple[str, ...]
     pattern: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """All that a family of checkpoints may hold.
+
+    Args:
+        rows: What is read and written.
+        instead: From names under which a checkpoint may hold an array once more, or alone, to the array's own.
+        unused: Arrays that a checkpoint may hold and that no model reads; they are not written.
+    """
+
+    rows: tuple[LayoutRow, ...]
+    instead: Mapping[str, str] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,21 +84,26 @@ def flattened(weights: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
-def weights_from(layout: Iterable[LayoutRow], arrays: Mapping[str, Any], like: Weights) -> Weights:
+def weights_from(layout: Layout, arrays: Mapping[str, Any], like: Weights, *, keep: str = "") -> Weights:
     """Returns the weights in a checkpoint of another layout, float32.
 
     Args:
         layout: What its arrays are.
         arrays: The checkpoint's, by path.
-        like: Arrays or shapes of the model that the weights are for.
+        like: Arrays of the model that the weights are for; shapes do where none are kept.
+        keep: A regular expression of our paths that stay as they are in `like`, whatever the checkpoint holds.
 
     Raises:
         InvalidInput: An array is missing, left over, or of another shape than the model needs.
     """
-    shapes, rows = flattened(like), tuple(layout)
-    _check_names([name for row in rows for name in _names(row, shapes)], arrays, "read weights")
-    _check_names([path for row in rows for path in row.ours], shapes, "fill a model from another layout")
-    found: dict[str, NDArray[np.float32]] = {}
+    shapes = flattened(like)
+    kept = {path: array for path, array in shapes.items() if keep and re.fullmatch(keep, path)}
+    rows = [row for row in layout.rows if not kept.keys() >= set(row.ours)]
+    _check_names([*kept, *(path for row in rows for path in row.ours)], shapes, "fill a model from another layout")
+    arrays = {**{own: arrays[name] for name, own in layout.instead.items() if name in arrays}, **arrays}
+    needless = {*layout.instead, *layout.unused}.union(*(_names(row, shapes) for row in layout.rows if row not in rows))
+    _check_names([name for row in rows for name in _names(row, shapes)], arrays.keys() - needless, "read weights")
+    found: dict[str, Any] = kept
     for row in rows:
         axes = _axes(row, shapes)
         stack = []
@@ -100,7 +120,7 @@ def weights_from(layout: Iterable[LayoutRow], arrays: Mapping[str, Any], like: W
     return weights
 
 
-def weights_to(layout: Iterable[LayoutRow], weights: Weights) -> dict[str, NDArray[Any]]:
+def weights_to(layout: Layout, weights: Weights) -> dict[str, NDArray[Any]]:
     """Returns our weights as arrays of another layout, by path.
 
     Args:
@@ -110,10 +130,10 @@ def weights_to(layout: Iterable[LayoutRow], weights: Weights) -> dict[str, NDArr
     Raises:
         InvalidInput: The layout is that of another model.
     """
-    ours, rows = flattened(weights), tuple(layout)
-    _check_names([path for row in rows for path in row.ours], ours, "write weights in another layout")
+    ours = flattened(weights)
+    _check_names([path for row in layout.rows for path in row.ours], ours, "write weights in another layout")
     arrays: dict[str, NDArray[Any]] = {}
-    for row in rows:
+    for row in layout.rows:
         axes = _axes(row, ours)
         parts = np.stack([np.asarray(ours[path]) for path in row.ours])
         stack = (axes.layers,) if axes.layers else ()
