@@ -15,7 +15,8 @@ from mainspring.domain import wire
 from mainspring.objects import open_store
 from mainspring.session import Session
 from mainspring.testing.time_and_chance import FakeClock
-from mainspring.train.recipe import OptimizerRecipe, PolicyRecipe, Recipe
+from mainspring.train.models.shapes import PolicyRecipe
+from mainspring.train.recipe import OptimizerRecipe, Recipe
 from tests.session.agent import WAIT_LIMIT_S, Agent, welcome
 
 DIMS = 3

@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 
 from mainspring.domain.errors import InvalidInput
+from mainspring.train.models.images import varied_images
+from mainspring.train.models.model import Signature
+from mainspring.train.models.shapes import ImageRecipe, PolicyRecipe
 from mainspring.train.policy import (
-    Signature,
-    flow_loss,
-    initial_weights,
     measure_statistics,
+    model_of,
+    policy_loss,
     sample_actions,
     signature_of,
     unit_statistics,
-    varied_images,
 )
-from mainspring.train.recipe import ImageRecipe, OptimizerRecipe, PolicyRecipe
+from mainspring.train.recipe import OptimizerRecipe
 from mainspring.train.trainer import make_optimizer
 
 PLAIN = PolicyRecipe(width=32, blocks=1, horizon=4, flow_steps=5)
@@ -50,11 +51,11 @@ def batch_for(policy: PolicyRecipe, *, rows: int = 6, seed: int = 0) -> dict[str
 
 def loss_of(policy: PolicyRecipe, batch: dict[str, Any]) -> jax.Array:
     statistics = measure_statistics([batch], policy)
-    weights = initial_weights(jax.random.key(0), policy, signature_of(batch, policy))
+    weights = model_of(policy).initial_weights(jax.random.key(0), signature_of(batch, policy))
     weights["leave"]["kernel"] = jnp.ones_like(weights["leave"]["kernel"]) * 0.01
 
     def loss(weights: Any, batch: Any) -> jax.Array:
-        return flow_loss(weights, statistics, policy, batch, jax.random.key(1))
+        return policy_loss(weights, statistics, policy, batch, jax.random.key(1))
 
     value: jax.Array = jax.jit(loss)(weights, batch)
     return value
@@ -75,9 +76,9 @@ def test_loss_does_not_look_at_actions_beyond_the_episode() -> None:
     batch = batch_for(PLAIN)
     batch["valid"][:, 2:] = False
     statistics = unit_statistics(PLAIN, signature_of(batch, PLAIN))
-    weights = initial_weights(jax.random.key(0), PLAIN, signature_of(batch, PLAIN))
+    weights = model_of(PLAIN).initial_weights(jax.random.key(0), signature_of(batch, PLAIN))
     changed = {**batch, "actions": np.where(batch["valid"][..., None], batch["actions"], 1e3).astype(np.float32)}
-    loss = jax.jit(lambda batch: flow_loss(weights, statistics, PLAIN, batch, jax.random.key(1)))
+    loss = jax.jit(lambda batch: policy_loss(weights, statistics, PLAIN, batch, jax.random.key(1)))
     losses = [loss(one) for one in (batch, changed)]
     assert float(losses[0]) == float(losses[1])  # Fresh weights give velocity zero, whatever the noisy actions.
     assert measure_statistics([batch], PLAIN)["target_mean"][0] == pytest.approx(batch["actions"][:, 0].mean(axis=0))
@@ -88,13 +89,13 @@ def test_loss_does_not_look_at_actions_beyond_the_episode() -> None:
 def test_policy_trained_on_a_few_rows_learns_them_by_heart(policy: PolicyRecipe) -> None:
     batch = batch_for(policy)
     statistics = measure_statistics([batch], policy)
-    weights = initial_weights(jax.random.key(0), policy, signature_of(batch, policy))
+    weights = model_of(policy).initial_weights(jax.random.key(0), signature_of(batch, policy))
     optimizer = make_optimizer(OPTIMIZER, STEPS)
 
     @jax.jit
     def update(weights: Any, state: Any, step: Any) -> Any:
         key = jax.random.fold_in(jax.random.key(3), step)
-        gradient = jax.grad(flow_loss)(weights, statistics, policy, batch, key)
+        gradient = jax.grad(policy_loss)(weights, statistics, policy, batch, key)
         changes, state = optimizer.update(gradient, state, weights)
         return jax.tree.map(jnp.add, weights, changes), state
 
@@ -113,7 +114,7 @@ def test_policy_trained_on_a_few_rows_learns_them_by_heart(policy: PolicyRecipe)
 @pytest.mark.parametrize("policy", [PLAIN, SEEING], ids=["plain", "seeing"])
 def test_sample_has_the_shape_of_a_chunk_and_follows_its_key(policy: PolicyRecipe) -> None:
     batch = batch_for(policy, rows=3)
-    weights = initial_weights(jax.random.key(0), policy, signature_of(batch, policy))
+    weights = model_of(policy).initial_weights(jax.random.key(0), signature_of(batch, policy))
     statistics = measure_statistics([batch], policy)
     sample = jax.jit(lambda key: sample_actions(weights, statistics, policy, batch, key))
     first, again, other = (np.asarray(sample(jax.random.key(key))) for key in (0, 0, 1))
@@ -128,7 +129,7 @@ def test_sample_of_relative_actions_moves_with_the_state() -> None:
     policy = PolicyRecipe(width=8, blocks=1, horizon=3, relative_actions=True)
     signature = Signature(state_dim=2, action_dim=2)
     statistics = unit_statistics(policy, signature)
-    weights = initial_weights(jax.random.key(0), policy, signature)  # Velocity zero: chunk = noise + state.
+    weights = model_of(policy).initial_weights(jax.random.key(0), signature)  # Velocity zero: chunk = noise + state.
     sample = jax.jit(lambda batch: sample_actions(weights, statistics, policy, batch, jax.random.key(0)))
     here, there = (np.asarray(sample({"state": np.full((1, 2), place, np.float32)})) for place in (0.0, 5.0))
     np.testing.assert_allclose(there - here, 5.0, rtol=1e-5)

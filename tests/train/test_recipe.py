@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mainspring.domain.codec import decode, encode, to_plain
 from mainspring.domain.errors import InvalidInput, InvalidSpec, NotFound
+from mainspring.train.models.shapes import PolicyRecipe
 from mainspring.train.recipe import RECIPES, Recipe, arm_recipe, changed, recipe_named
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -25,25 +27,45 @@ def test_recipe_stored_with_a_checkpoint_reads_back_equal(name: str) -> None:
 
 
 def test_recipe_changed_replaces_nested_fields_and_keeps_the_rest() -> None:
-    recipe = changed(arm_recipe(), {"steps": 10, "policy": {"width": 64}})
-    assert (recipe.steps, recipe.policy.width, recipe.policy.horizon) == (10, 64, arm_recipe().policy.horizon)
+    arm = arm_recipe()
+    assert isinstance(arm.policy, PolicyRecipe)
+    recipe = changed(arm, {"steps": 10, "policy": {"width": 64}})
+    assert recipe == replace(arm, steps=10, policy=replace(arm.policy, width=64))
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
-    [({"stepz": 10}, "steps"), ({"policy": {"widht": 64}}, "width"), ({"steps": "many"}, "steps")],
+    ("name", "changes", "named"),
+    [
+        ("arm", {"stepz": 10}, "steps"),
+        ("arm", {"policy": {"widht": 64}}, "width"),
+        ("arm", {"steps": "many"}, "steps"),
+        ("vla_tiny", {"policy": {"language": {"widht": 64}}}, "width"),
+    ],
 )
-def test_recipe_change_that_fits_no_field_names_the_field_meant(changes: Mapping[str, object], named: str) -> None:
+def test_recipe_change_that_fits_no_field_names_the_field_meant(
+    name: str, changes: Mapping[str, object], named: str
+) -> None:
     with pytest.raises(InvalidSpec, match=named):
-        changed(arm_recipe(), changes)
+        changed(recipe_named(name), changes)
 
 
 @pytest.mark.parametrize(
-    "changes", [{"steps": 0}, {"batch_size": -1}, {"policy": {"time_features": 3}}, {"optimizer": {"weight_decay": -1}}]
+    ("name", "changes"),
+    [
+        ("arm", {"steps": 0}),
+        ("arm", {"batch_size": -1}),
+        ("arm", {"policy": {"time_features": 3}}),
+        ("arm", {"optimizer": {"weight_decay": -1}}),
+        ("vla_tiny", {"policy": {"language": {"kv_heads": 3}}}),
+        ("vla_tiny", {"policy": {"image": {"patch": 7}}}),
+        ("vla_tiny", {"policy": {"prompt": [1, 2, 3, 4, 5]}}),
+        ("vla_tiny", {"policy": {"prompt": [256]}}),
+        ("vla_tiny", {"policy": {"expert_width": 31}}),
+    ],
 )
-def test_recipe_with_a_value_out_of_range_is_refused(changes: Mapping[str, object]) -> None:
+def test_recipe_with_a_value_out_of_range_is_refused(name: str, changes: Mapping[str, object]) -> None:
     with pytest.raises(InvalidInput):
-        changed(arm_recipe(), changes)
+        changed(recipe_named(name), changes)
 
 
 def test_recipe_unknown_names_the_nearest() -> None:

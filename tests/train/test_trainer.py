@@ -13,7 +13,8 @@ from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.session import Restored, Session
 from mainspring.train.evaluate import TrainedPolicy, held_out_error, make_actor, policy_from
 from mainspring.train.feed import fitted
-from mainspring.train.policy import Signature, initial_weights, unit_statistics
+from mainspring.train.models.model import Signature
+from mainspring.train.policy import model_of, unit_statistics
 from mainspring.train.recipe import changed
 from mainspring.train.sharding import make_mesh, place_batch
 from mainspring.train.trainer import (
@@ -160,7 +161,7 @@ def test_actor_of_a_policy_that_sees_states_gives_a_chunk_for_each() -> None:
     policy = TrainedPolicy(
         recipe=recipe,
         signature=signature,
-        weights=initial_weights(jax.random.key(0), recipe.policy, signature),
+        weights=model_of(recipe.policy).initial_weights(jax.random.key(0), signature),
         statistics=unit_statistics(recipe.policy, signature),
     )
     actor = make_actor(policy, seed=0)

@@ -16,12 +16,11 @@ from mainspring.domain.codec import decode
 from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.domain.wire import Detail
 from mainspring.train.feed import fitted, history_of
+from mainspring.train.models.arrays import Arrays, Weights
+from mainspring.train.models.model import Signature
 from mainspring.train.policy import (
-    Arrays,
-    Signature,
     Statistics,
-    Weights,
-    initial_weights,
+    model_of,
     sample_actions,
     signature_of,
     unit_statistics,
@@ -47,7 +46,7 @@ class TrainedPolicy:
         return TrainedPolicy(
             recipe=self.recipe,
             signature=self.signature,
-            weights=initial_weights(jax.random.key(self.recipe.seed), self.recipe.policy, self.signature),
+            weights=model_of(self.recipe.policy).initial_weights(jax.random.key(self.recipe.seed), self.signature),
             statistics=self.statistics,
         )
 
@@ -86,7 +85,7 @@ def policy_from(state: Detail, arrays: Mapping[str, NDArray[Any]]) -> TrainedPol
             "load a policy", got=f"a checkpoint with facts {sorted(state)}", wanted="recipe and signature among them"
         )
     recipe, signature = decode(Recipe, recipe_text.encode()), decode(Signature, signature_text.encode())
-    weights = jax.eval_shape(lambda: initial_weights(jax.random.key(0), recipe.policy, signature))
+    weights = jax.eval_shape(lambda: model_of(recipe.policy).initial_weights(jax.random.key(0), signature))
 
     def found(key: Any, leaf: Any) -> jax.Array:
         path = jax.tree_util.keystr(key, simple=True, separator="/")

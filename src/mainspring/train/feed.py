@@ -7,10 +7,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from mainspring.data import Batch
-from mainspring.train.recipe import PolicyRecipe
+from mainspring.train.models.shapes import Policy
 
 
-def history_of(policy: PolicyRecipe) -> int:
+def history_of(policy: Policy) -> int:
     """Returns how many steps of state a policy sees.
 
     Args:
@@ -19,7 +19,7 @@ def history_of(policy: PolicyRecipe) -> int:
     return 2 if policy.motion else 1
 
 
-def fitted(batch: Batch, policy: PolicyRecipe) -> dict[str, NDArray[Any]]:
+def fitted(batch: Batch, policy: Policy) -> dict[str, NDArray[Any]]:
     """Returns a batch with what the policy sees, and nothing else.
 
     Args:

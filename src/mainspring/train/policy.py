@@ -1,50 +1,52 @@
-"""The policy: flow matching over chunks of actions, as pytrees of arrays and pure functions.
+"""A policy in the robot's own units: statistics of its data around a model that knows normalised numbers alone.
 
-A chunk of actions is drawn by following a learned velocity field from Gaussian noise (flow time 0) to an action
-(flow time 1), conditioned on the robot's state and, when the recipe reads them, its images.
-Source: Lipman et al., "Flow Matching for Generative Modeling", 2022; Black et al., "pi0", 2024 (action chunks).
+Which models there are is in `model_of`; what a model must do for that is in `models/model.py`.
 
 Legend of shape suffixes:
-    B batch   T step in the chunk   S state   A action   K trunk features   E encoded time
-    V camera view   H image row   W image column   C channel
+    B batch   T step in the chunk   S state   A action   K what the policy sees of the state
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from mainspring.domain.errors import InvalidInput
-from mainspring.train.recipe import ImageRecipe, PolicyRecipe
+from mainspring.train.models.act import act_model
+from mainspring.train.models.arrays import Arrays, Weights
+from mainspring.train.models.flow import flow_model
+from mainspring.train.models.model import Model, Signature
+from mainspring.train.models.shapes import ActRecipe, Policy, PolicyRecipe, VlaRecipe
+from mainspring.train.models.vla import vla_model
 
-Weights = dict[str, Any]
 Statistics = dict[str, Any]
-Arrays = Mapping[str, Any]
 
-TIME_PERIOD_MAX = 1.0  # Flow time runs from 0 to 1.
-TIME_PERIOD_MIN = 4e-3  # Source: pi0, appendix B.
 DEVIATION_MIN = 1e-3  # A dimension that hardly moves must not turn its noise into signal.
 NORMALISED_MAX = 10.0  # Inputs beyond ten deviations are clipped: one broken sensor must not blow up the trunk.
+QUANTILES = (0.01, 0.99)  # Source: openpi, `normalize.py`: what lies between becomes -1 to 1.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signature:
-    """What the data decides about a policy: its inputs' and outputs' dimensions; no views when it reads no images."""
+def model_of(policy: Policy) -> Model:
+    """Returns the model that a policy's shape is the shape of.
 
-    state_dim: int
-    action_dim: int
-    image_views: int = 0
-    image_height: int = 0
-    image_width: int = 0
+    Args:
+        policy: The policy's shape.
+    """
+    match policy:
+        case PolicyRecipe():
+            return flow_model(policy)
+        case VlaRecipe():
+            return vla_model(policy)
+        case ActRecipe():
+            return act_model(policy)
 
 
-def signature_of(batch: Arrays, policy: PolicyRecipe) -> Signature:
+def signature_of(batch: Arrays, policy: Policy) -> Signature:
     """Returns the signature of the data a batch was drawn from.
 
     Args:
@@ -74,8 +76,11 @@ def signature_of(batch: Arrays, policy: PolicyRecipe) -> Signature:
     )
 
 
-def measure_statistics(batches: Iterable[Arrays], policy: PolicyRecipe) -> Statistics:
-    """Returns mean and deviation of what the policy sees and of what it learns, in the data's own units.
+def measure_statistics(batches: Iterable[Arrays], policy: Policy) -> Statistics:
+    """Returns the middle and the spread of what the policy sees and of what it learns, in the data's own units.
+
+    They are called mean and deviation; a policy of quantiles has the middle between two of them, and half of what lies
+    between.
 
     Args:
         batches: Some batches of numpy arrays; the same ones on every rank.
@@ -85,20 +90,38 @@ def measure_statistics(batches: Iterable[Arrays], policy: PolicyRecipe) -> Stati
     for batch in batches:
         seen.append(np.asarray(_state_BK(batch, policy), np.float64))
         targets.append(np.asarray(batch["actions"] - _origin_BTA(batch, policy), np.float64))
-        valids.append(np.asarray(batch["valid"], np.float64)[..., None])
-    seen_BK, target_BTA, valid_BT1 = np.concatenate(seen), np.concatenate(targets), np.concatenate(valids)
-    count_T1 = np.maximum(valid_BT1.sum(axis=0), 1.0)
-    mean_TA = (target_BTA * valid_BT1).sum(axis=0) / count_T1
-    deviation_TA = np.sqrt((((target_BTA - mean_TA) ** 2) * valid_BT1).sum(axis=0) / count_T1)
+        valids.append(np.asarray(batch["valid"], bool))
+    seen_BK, target_BTA, valid_BT = np.concatenate(seen), np.concatenate(targets), np.concatenate(valids)
+    measure = _between_quantiles if policy.quantiles else _mean_and_deviation
+    state = measure(seen_BK[:, None], np.ones((len(seen_BK), 1), bool))[:, 0]
+    target = measure(target_BTA, valid_BT)
     return {
-        "state_mean": np.float32(seen_BK.mean(axis=0)),
-        "state_deviation": np.float32(np.maximum(seen_BK.std(axis=0), DEVIATION_MIN)),
-        "target_mean": np.float32(mean_TA),
-        "target_deviation": np.float32(np.maximum(deviation_TA, DEVIATION_MIN)),
+        "state_mean": np.float32(state[0]),
+        "state_deviation": np.float32(np.maximum(state[1], DEVIATION_MIN)),
+        "target_mean": np.float32(target[0]),
+        "target_deviation": np.float32(np.maximum(target[1], DEVIATION_MIN)),
     }
 
 
-def unit_statistics(policy: PolicyRecipe, signature: Signature) -> Statistics:
+def _mean_and_deviation(number_BTK: NDArray[np.float64], valid_BT: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Returns both, [2,T,K], of the valid rows at each step."""
+    valid_BT1 = valid_BT[..., None]
+    count_T1 = np.maximum(valid_BT1.sum(axis=0), 1.0)
+    mean_TK = (number_BTK * valid_BT1).sum(axis=0) / count_T1
+    return np.stack([mean_TK, np.sqrt((((number_BTK - mean_TK) ** 2) * valid_BT1).sum(axis=0) / count_T1)])
+
+
+def _between_quantiles(number_BTK: NDArray[np.float64], valid_BT: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Returns the middle between two quantiles and half their distance, [2,T,K], of the valid rows at each step."""
+    steps = []
+    for step, valid_B in enumerate(valid_BT.T):
+        rows_BK = number_BTK[valid_B, step] if valid_B.any() else np.zeros((1, number_BTK.shape[-1]))
+        low_K, high_K = np.quantile(rows_BK, QUANTILES, axis=0)
+        steps.append([(low_K + high_K) / 2, (high_K - low_K) / 2])
+    return np.stack(steps, axis=1)
+
+
+def unit_statistics(policy: Policy, signature: Signature) -> Statistics:
     """Returns statistics that change nothing: means of zero and deviations of one.
 
     Args:
@@ -106,7 +129,7 @@ def unit_statistics(policy: PolicyRecipe, signature: Signature) -> Statistics:
         signature: The data's dimensions.
     """
     chunk = (policy.horizon, signature.action_dim)
-    seen = _state_features(policy, signature)
+    seen = signature.state_dim * (2 if policy.motion else 1)
     return {
         "state_mean": np.zeros(seen, np.float32),
         "state_deviation": np.ones(seen, np.float32),
@@ -115,12 +138,12 @@ def unit_statistics(policy: PolicyRecipe, signature: Signature) -> Statistics:
     }
 
 
-def _origin_BTA(batch: Arrays, policy: PolicyRecipe) -> Any:
+def _origin_BTA(batch: Arrays, policy: Policy) -> Any:
     """Returns what the chunk is measured from: the state it starts at, or zero."""
     return batch["state"][:, None, :] if policy.relative_actions else np.float32(0.0)
 
 
-def _state_BK(batch: Arrays, policy: PolicyRecipe) -> Any:
+def _state_BK(batch: Arrays, policy: Policy) -> Any:
     """Returns the state, and side by side with it its change since the step before where the policy sees that."""
     if not policy.motion:
         return batch["state"]
@@ -128,187 +151,30 @@ def _state_BK(batch: Arrays, policy: PolicyRecipe) -> Any:
     return numbers.concatenate([batch["state"], batch["state"] - batch["before"]], axis=-1)
 
 
-def _state_features(policy: PolicyRecipe, signature: Signature) -> int:
-    return signature.state_dim * (2 if policy.motion else 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fresh:
-    """An array to be: normal numbers of this deviation."""
-
-    shape: tuple[int, ...]
-    deviation: float
-
-
-def initial_weights(key: jax.Array, policy: PolicyRecipe, signature: Signature) -> Weights:
-    """Returns fresh weights. The velocity starts at zero everywhere.
-
-    Args:
-        policy: The policy's shape.
-        signature: The data's dimensions.
-    """
-    plan, structure = jax.tree.flatten(_fresh_weights(policy, signature))
-    ends = np.cumsum([math.prod(fresh.shape) for fresh in plan])
-    # Drawn at once: a draw for each array takes XLA seconds to compile.
-    parts = jnp.split(jax.random.normal(key, (ends[-1],)), ends[:-1])
-    arrays = [fresh.deviation * part.reshape(fresh.shape) for fresh, part in zip(plan, parts, strict=True)]
-    weights: Weights = jax.tree.unflatten(structure, arrays)
-    return weights
-
-
-def _fresh_weights(policy: PolicyRecipe, signature: Signature) -> Weights:
-    chunk = policy.horizon * signature.action_dim
-    inputs = _state_features(policy, signature) + chunk + policy.time_features
-    weights: Weights = {}
-    if policy.image is not None:
-        weights["image"] = _fresh_image(policy.image, signature)
-        inputs += policy.image.features * signature.image_views
-    weights["enter"] = _dense(inputs, policy.width)
-    narrow = 1.0 / math.sqrt(2 * policy.blocks)  # The sum over all blocks keeps its spread.
-    weights["blocks"] = [
-        {"widen": _dense(policy.width, policy.width), "narrow": _dense(policy.width, policy.width, scale=narrow)}
-        for _ in range(policy.blocks)
-    ]
-    weights["leave"] = _dense(policy.width, chunk, scale=0.0)
-    return weights
-
-
-def _dense(inputs: int, outputs: int, *, scale: float = 1.0) -> Weights:
-    kernel = _Fresh(shape=(inputs, outputs), deviation=scale / math.sqrt(inputs))
-    return {"kernel": kernel, "bias": _Fresh(shape=(outputs,), deviation=0.0)}
-
-
-def _fresh_image(image: ImageRecipe, signature: Signature) -> Weights:
-    height, width, before = signature.image_height, signature.image_width, 3
-    layers = []
-    for channels in image.channels:
-        kernel = _Fresh(shape=(3, 3, before, channels), deviation=1.0 / math.sqrt(9 * before))
-        layers.append({"kernel": kernel, "bias": _Fresh(shape=(channels,), deviation=0.0)})
-        height, width, before = -(-height // 2), -(-width // 2), channels
-    return {"layers": layers, "leave": _dense(height * width * before, image.features)}
-
-
-def _applied(dense: Weights, x_BK: jax.Array) -> jax.Array:
-    applied_BK: jax.Array = x_BK @ dense["kernel"] + dense["bias"]
-    return applied_BK
-
-
-def _normalised(x_BK: jax.Array) -> jax.Array:
-    centred_BK = x_BK - x_BK.mean(axis=-1, keepdims=True)
-    return centred_BK * jax.lax.rsqrt((centred_BK**2).mean(axis=-1, keepdims=True) + 1e-6)
-
-
-def encode_time(time_B: jax.Array, features: int) -> jax.Array:
-    """Returns sines and cosines of the flow time at geometrically spaced periods, [B,E].
-
-    Args:
-        time_B: Flow time, 0 to 1.
-    """
-    period_E = jnp.geomspace(TIME_PERIOD_MIN, TIME_PERIOD_MAX, features // 2)
-    angle_BE = 2 * jnp.pi * time_B[:, None] / period_E
-    return jnp.concatenate([jnp.sin(angle_BE), jnp.cos(angle_BE)], axis=-1)
-
-
-def varied_images(images_BVHWC: jax.Array, image: ImageRecipe, key: jax.Array) -> jax.Array:
-    """Returns the images of each row moved and tinted at random, all its views alike.
-
-    Args:
-        images_BVHWC: Bytes, 0 to 255.
-        image: Says by how much.
-    """
-    shift_key, tint_key = jax.random.split(key)
-    pad = image.shift_pixels
-    padded = jnp.pad(images_BVHWC, ((0, 0), (0, 0), (pad, pad), (pad, pad), (0, 0)), mode="edge")
-    shift_B2 = jax.random.randint(shift_key, (len(padded), 2), 0, 2 * pad + 1)
-    moved_BVHWC = jax.vmap(
-        lambda views, shift: jax.lax.dynamic_slice(views, (0, shift[0], shift[1], 0), images_BVHWC.shape[1:])
-    )(padded, shift_B2)
-    tint_BVHWC = 1.0 + image.tint * jax.random.normal(tint_key, (len(padded), 1, 1, 1, 3))
-    return jnp.clip((moved_BVHWC - 127.5) * tint_BVHWC + 127.5, 0.0, 255.0)
-
-
-def encode_images(weights: Weights, images_BVHWC: jax.Array) -> jax.Array:
-    """Returns the features of all views side by side, [B, V * features].
-
-    Args:
-        weights: The image encoder's weights.
-        images_BVHWC: Brightness, 0 to 255.
-    """
-    batch, views = images_BVHWC.shape[:2]
-    x = images_BVHWC.reshape(batch * views, *images_BVHWC.shape[2:]).astype(jnp.float32) / 127.5 - 1.0
-    for layer in weights["layers"]:
-        x = jax.lax.conv_general_dilated(x, layer["kernel"], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-        x = jax.nn.relu(x + layer["bias"])
-    return _applied(weights["leave"], x.reshape(batch * views, -1)).reshape(batch, -1)
-
-
-def observe(weights: Weights, statistics: Statistics, policy: PolicyRecipe, batch: Arrays) -> jax.Array:
-    """Returns what the policy sees, [B,K]: the normalised state, and the images' features when it reads them.
-
-    Args:
-        weights: The policy's weights.
-        statistics: From `measure_statistics`.
-        policy: The policy's shape.
-        batch: `state` [B,S]; `before` [B,S] if the policy sees motion; `images` [B,V,H,W,3] if it reads them.
-    """
+def _seen(batch: Arrays, statistics: Statistics, policy: Policy) -> dict[str, Any]:
+    """Returns the batch with what the policy sees of its state, normalised."""
     state_BK = (_state_BK(batch, policy) - statistics["state_mean"]) / statistics["state_deviation"]
-    state_BK = jnp.clip(state_BK, -NORMALISED_MAX, NORMALISED_MAX)
-    if policy.image is None:
-        return state_BK
-    return jnp.concatenate([state_BK, encode_images(weights["image"], batch["images"])], axis=-1)
+    return {**batch, "state": jnp.clip(state_BK, -NORMALISED_MAX, NORMALISED_MAX)}
 
 
-def velocity(
-    weights: Weights, policy: PolicyRecipe, seen_BK: jax.Array, noisy_BTA: jax.Array, time_B: jax.Array
-) -> jax.Array:
-    """Returns the velocity that carries the noisy chunk towards an action, [B,T,A].
-
-    Args:
-        weights: The policy's weights.
-        policy: The policy's shape.
-        seen_BK: From `observe`.
-        noisy_BTA: The chunk at that flow time, normalised.
-        time_B: Flow time, 0 to 1.
-    """
-    batch = noisy_BTA.shape[0]
-    time_BE = encode_time(time_B, policy.time_features)
-    x_BK = _applied(weights["enter"], jnp.concatenate([seen_BK, noisy_BTA.reshape(batch, -1), time_BE], axis=-1))
-    for block in weights["blocks"]:
-        x_BK = x_BK + _applied(block["narrow"], jax.nn.relu(_applied(block["widen"], _normalised(x_BK))))
-    return _applied(weights["leave"], _normalised(x_BK)).reshape(noisy_BTA.shape)
-
-
-def flow_loss(
-    weights: Weights, statistics: Statistics, policy: PolicyRecipe, batch: Arrays, key: jax.Array
-) -> jax.Array:
-    """Returns the mean squared error of the velocity over the valid actions of a batch.
+def policy_loss(weights: Weights, statistics: Statistics, policy: Policy, batch: Arrays, key: jax.Array) -> jax.Array:
+    """Returns the mean loss over the valid actions of a batch.
 
     Args:
         weights: The policy's weights.
         statistics: From `measure_statistics`.
         policy: The policy's shape.
-        batch: As for `observe`, and `actions` [B,T,A], `valid` [B,T].
-        key: Random key of the noise, the flow times and the variation of images.
+        batch: `state` [B,S]; `before` [B,S] if the policy sees motion; `images` [B,V,H,W,3] if it reads them;
+            `actions` [B,T,A], `valid` [B,T].
+        key: Random key of all that a loss draws.
     """
-    noise_key, time_key, image_key = jax.random.split(key, 3)
-    if policy.image is not None:
-        batch = {**batch, "images": varied_images(batch["images"], policy.image, image_key)}
     target_BTA = batch["actions"] - _origin_BTA(batch, policy)
     target_BTA = (target_BTA - statistics["target_mean"]) / statistics["target_deviation"]
-    noise_BTA = jax.random.normal(noise_key, target_BTA.shape)
-    time_B = jax.random.uniform(time_key, target_BTA.shape[:1])
-    along_B11 = time_B[:, None, None]
-    noisy_BTA = along_B11 * target_BTA + (1.0 - along_B11) * noise_BTA
-    seen_BK = observe(weights, statistics, policy, batch)
-    error_BTA = velocity(weights, policy, seen_BK, noisy_BTA, time_B) - (target_BTA - noise_BTA)
-    valid_BT1 = batch["valid"][..., None].astype(error_BTA.dtype)
-    count = jnp.maximum(valid_BT1.sum() * error_BTA.shape[-1], 1.0)
-    loss: jax.Array = (valid_BT1 * error_BTA**2).sum() / count
-    return loss
+    return model_of(policy).loss(weights, {**_seen(batch, statistics, policy), "actions": target_BTA}, key)
 
 
 def sample_actions(
-    weights: Weights, statistics: Statistics, policy: PolicyRecipe, batch: Arrays, key: jax.Array
+    weights: Weights, statistics: Statistics, policy: Policy, batch: Arrays, key: jax.Array
 ) -> jax.Array:
     """Returns one chunk of actions for each observation, [B,T,A] in the robot's own units.
 
@@ -316,18 +182,11 @@ def sample_actions(
         weights: The policy's weights.
         statistics: From `measure_statistics`.
         policy: The policy's shape.
-        batch: As for `observe`.
-        key: Random key of the starting noise.
+        batch: As for `policy_loss`, without actions.
+        key: Random key of all that a sample draws.
     """
-    count = batch["state"].shape[0]
-    seen_BK = observe(weights, statistics, policy, batch)
-    noise_BTA = jax.random.normal(key, (count, *statistics["target_mean"].shape))
-
-    def euler(chunk_BTA: jax.Array, time: jax.Array) -> tuple[jax.Array, None]:
-        moved_BTA = velocity(weights, policy, seen_BK, chunk_BTA, jnp.full(count, time)) / policy.flow_steps
-        return chunk_BTA + moved_BTA, None
-
-    chunk_BTA, _ = jax.lax.scan(euler, noise_BTA, jnp.arange(policy.flow_steps) / policy.flow_steps)
+    chunk_BTA = model_of(policy).sample(weights, _seen(batch, statistics, policy), key)
+    chunk_BTA = chunk_BTA[..., : statistics["target_mean"].shape[-1]]  # A model may have more than the robot.
     target_BTA = chunk_BTA * statistics["target_deviation"] + statistics["target_mean"]
     action_BTA: jax.Array = target_BTA + _origin_BTA(batch, policy)
     return action_BTA

@@ -8,96 +8,31 @@ is not in a recipe but in the `Signature` of the view it meets.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from mainspring.domain.codec import from_plain, to_plain
-from mainspring.domain.errors import InvalidInput, NotFound, nearest
+from mainspring.domain.errors import NotFound, nearest
+from mainspring.train.models.shapes import (
+    GEMMA_2B,
+    SIGLIP_SO400M,
+    ActRecipe,
+    ComputeRecipe,
+    ConvolutionRecipe,
+    FloatKind,
+    GemmaRecipe,
+    ImageRecipe,
+    Policy,
+    PolicyRecipe,
+    Remat,
+    SiglipRecipe,
+    VlaKind,
+    VlaRecipe,
+    require,
+)
 
 BATCH_SIZE_MAX = 1 << 20
 STEPS_MAX = 100_000_000
-LAYERS_MAX = 256
-WIDTH_MAX = 1 << 16
-
-
-def _require(subject: str, recipe: object, **ranges: tuple[float, float]) -> None:
-    """Checks that each of the fields named lies in its range."""
-    for name, (low, high) in ranges.items():
-        _check(subject, name, getattr(recipe, name), low, high)
-
-
-def _check(subject: str, field_name: str, got: float, low: float, high: float) -> None:
-    if not low <= got <= high:
-        raise InvalidInput(
-            f"accept a recipe's {subject}", on=f"field {field_name!r}", got=str(got), wanted=f"{low} to {high}"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageRecipe:
-    """A small convolutional encoder, shared by all views.
-
-    Args:
-        channels: Channels of each 3x3 convolution; every one halves the image.
-        features: Features a view contributes to the trunk.
-        shift_pixels: In training, images are moved by up to so many pixels, and each colour is made stronger or
-            weaker by `tint`, so that a policy of few episodes learns what is in them and not where each was filmed.
-        tint: Deviation of the factor by which a colour's contrast changes in training.
-    """
-
-    channels: tuple[int, ...]
-    features: int
-    shift_pixels: int = 4
-    tint: float = 0.2
-
-    def __post_init__(self) -> None:
-        """Checks every field.
-
-        Raises:
-            InvalidInput: A field is out of its range.
-        """
-        _check("image encoder", "channels", len(self.channels), 1, LAYERS_MAX)
-        for count in (*self.channels, self.features):
-            _check("image encoder", "channels, features", count, 1, WIDTH_MAX)
-        _require("image encoder", self, shift_pixels=(0, 1024), tint=(0.0, 1.0))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyRecipe:
-    """The policy's shape.
-
-    Args:
-        width: Features in the residual trunk.
-        blocks: Residual blocks in the trunk.
-        horizon: Actions in a chunk.
-        time_features: Features that encode the flow time; even.
-        flow_steps: Euler steps from noise to actions.
-        motion: Whether the policy also sees how the state changed since the control step before; needless where the
-            state holds velocities itself.
-        relative_actions: Whether the chunk is learned as the difference from the state it starts at; needs a state
-            and an action of the same meaning, such as joint positions.
-        image: How images are read, None for a policy that looks at the state alone.
-    """
-
-    width: int
-    blocks: int
-    horizon: int
-    time_features: int = 32
-    flow_steps: int = 10
-    motion: bool = False
-    relative_actions: bool = False
-    image: ImageRecipe | None = None
-
-    def __post_init__(self) -> None:
-        """Checks every field.
-
-        Raises:
-            InvalidInput: A field is out of its range.
-        """
-        _require(
-            "policy", self, width=(1, WIDTH_MAX), blocks=(1, LAYERS_MAX), horizon=(1, 1024), time_features=(2, 1024)
-        )
-        _check("policy", "time_features % 2", self.time_features % 2, 0, 0)
-        _require("policy", self, flow_steps=(1, 1000))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +57,7 @@ class OptimizerRecipe:
         Raises:
             InvalidInput: A field is out of its range.
         """
-        _require(
+        require(
             "optimizer",
             self,
             learning_rate=(0.0, 10.0),
@@ -144,7 +79,7 @@ class Recipe:
     """
 
     name: str
-    policy: PolicyRecipe
+    policy: Policy
     optimizer: OptimizerRecipe
     batch_size: int
     steps: int
@@ -156,7 +91,7 @@ class Recipe:
         Raises:
             InvalidInput: A field is out of its range.
         """
-        _require("run", self, batch_size=(1, BATCH_SIZE_MAX), steps=(1, STEPS_MAX), seed=(0, 2**31 - 1))
+        require("run", self, batch_size=(1, BATCH_SIZE_MAX), steps=(1, STEPS_MAX), seed=(0, 2**31 - 1))
 
 
 def arm_recipe() -> Recipe:
@@ -188,7 +123,113 @@ def video_recipe() -> Recipe:
     )
 
 
-RECIPES: Mapping[str, Callable[[], Recipe]] = {"arm": arm_recipe, "video": video_recipe}
+def act_recipe() -> Recipe:
+    """Returns the recipe for ACT in the shape of LeRobot's, with an images' encoder of our own: chunks of 100."""
+    return Recipe(
+        name="act",
+        policy=ActRecipe(
+            width=512,
+            mlp=3200,
+            heads=8,
+            encoder_layers=4,
+            decoder_layers=1,
+            style_layers=4,
+            style_dim=32,
+            horizon=100,
+            image=ConvolutionRecipe(channels=(32, 64, 128, 256, 512)),
+            compute=ComputeRecipe(numbers=FloatKind.FLOAT32, remat=Remat.NONE),
+        ),
+        optimizer=OptimizerRecipe(learning_rate=1e-4, warmup_steps=500, weight_decay=1e-4),
+        batch_size=64,
+        steps=50_000,
+    )
+
+
+def vla_tiny_recipe() -> Recipe:
+    """Returns the recipe for the smallest VLA, which two CPU cores train: cameras and joint positions, as `video`."""
+    return Recipe(
+        name="vla_tiny",
+        policy=VlaRecipe(
+            kind=VlaKind.PI0,
+            language=GemmaRecipe(width=64, mlp=128, depth=2, heads=4, kv_heads=1, head_dim=16, vocabulary=256),
+            expert_width=64,
+            expert_mlp=128,
+            horizon=16,
+            action_dim=32,
+            prompt=(1,),
+            prompt_length=4,
+            relative_actions=True,
+            image=SiglipRecipe(size=32, patch=8, width=48, mlp=96, depth=2, heads=4, shift_pixels=2),
+            compute=ComputeRecipe(numbers=FloatKind.FLOAT32),
+        ),
+        optimizer=OptimizerRecipe(learning_rate=1e-3, warmup_steps=100, weight_decay=1e-2),
+        batch_size=64,
+        steps=1_000,
+    )
+
+
+def vla_small_recipe() -> Recipe:
+    """Returns the recipe for a VLA of 110 M parameters, which one GPU trains from nothing."""
+    return Recipe(
+        name="vla_small",
+        policy=VlaRecipe(
+            kind=VlaKind.PI0,
+            language=GemmaRecipe(width=512, mlp=2048, depth=12, heads=8, kv_heads=1, head_dim=64, vocabulary=32_768),
+            expert_width=384,
+            expert_mlp=1536,
+            horizon=32,
+            action_dim=32,
+            prompt=(1,),
+            prompt_length=48,
+            relative_actions=True,
+            image=SiglipRecipe(size=224, patch=16, width=384, mlp=1536, depth=12, heads=6),
+        ),
+        optimizer=OptimizerRecipe(learning_rate=3e-4, warmup_steps=1_000, weight_decay=1e-2),
+        batch_size=256,
+        steps=50_000,
+    )
+
+
+def pi0_recipe() -> Recipe:
+    """Returns the recipe for pi0: PaliGemma 3 B and an action expert of 300 M, with the optimizer of openpi."""
+    return Recipe(
+        name="pi0",
+        policy=VlaRecipe(
+            kind=VlaKind.PI0,
+            language=GEMMA_2B,
+            expert_width=1024,
+            expert_mlp=4096,
+            horizon=50,
+            action_dim=32,
+            prompt=(2, 108),  # Begin, and the line end that asks for an answer, in PaliGemma's words.
+            prompt_length=48,
+            image=SIGLIP_SO400M,
+        ),
+        optimizer=OptimizerRecipe(learning_rate=2.5e-5, warmup_steps=1_000, weight_decay=1e-10),
+        batch_size=32,
+        steps=30_000,
+    )
+
+
+def pi05_recipe() -> Recipe:
+    """Returns the recipe for pi0.5: as pi0, with the state as text in a longer prompt and flow time in the norms.
+
+    The state is seen by batches that bring it in their `prompt`; the recipe's own prompt says nothing of it.
+    """
+    pi0 = pi0_recipe()
+    assert isinstance(pi0.policy, VlaRecipe)
+    return replace(pi0, name="pi05", policy=replace(pi0.policy, kind=VlaKind.PI05, prompt_length=200, quantiles=True))
+
+
+RECIPES: Mapping[str, Callable[[], Recipe]] = {
+    "arm": arm_recipe,
+    "video": video_recipe,
+    "act": act_recipe,
+    "vla_tiny": vla_tiny_recipe,
+    "vla_small": vla_small_recipe,
+    "pi0": pi0_recipe,
+    "pi05": pi05_recipe,
+}
 
 
 def recipe_named(name: str) -> Recipe:
@@ -216,10 +257,13 @@ def changed(recipe: Recipe, changes: Mapping[str, object]) -> Recipe:
         InvalidSpec: A field is unknown or has the wrong type.
         InvalidInput: A value is out of its range.
     """
-    return from_plain(Recipe, _merged(to_plain(recipe), changes), strict=True)
+    merged = _merged(to_plain(recipe), changes)
+    # Read by itself, so that an error speaks of this kind of policy and not of the last that was tried.
+    policy = from_plain(type(recipe.policy), merged["policy"], strict=True, where="policy")
+    return from_plain(Recipe, {**merged, "policy": to_plain(policy)}, strict=True)
 
 
-def _merged(plain: object, changes: object) -> object:
+def _merged(plain: Any, changes: object) -> Any:
     if isinstance(plain, Mapping) and isinstance(changes, Mapping):
         return {**plain, **{key: _merged(plain.get(key), value) for key, value in changes.items()}}
     return changes

@@ -23,17 +23,18 @@ from mainspring.session import Part, Session
 from mainspring.session.jax_ahead import compile_ahead
 from mainspring.session.jax_state import blocks_of, tree_from
 from mainspring.train.feed import fitted, history_of
+from mainspring.train.models.arrays import Weights
+from mainspring.train.models.model import Signature
+from mainspring.train.models.shapes import Policy
 from mainspring.train.policy import (
-    Signature,
     Statistics,
-    Weights,
-    flow_loss,
-    initial_weights,
     measure_statistics,
+    model_of,
+    policy_loss,
     signature_of,
     unit_statistics,
 )
-from mainspring.train.recipe import OptimizerRecipe, PolicyRecipe, Recipe
+from mainspring.train.recipe import OptimizerRecipe, Recipe
 from mainspring.train.sharding import BATCH, DATA, make_mesh, mean_over_ranks, place_batch, sharding, spec
 
 STATISTICS_BATCHES = 32  # At the recipes' batch sizes some thousands of chunks: a deviation good to about 1 %.
@@ -144,7 +145,7 @@ def statistics_of(view: View, recipe: Recipe) -> Statistics:
     return measure_statistics(sample, policy)
 
 
-def _looked_at(view: View, rows: NDArray[np.int64], policy: PolicyRecipe) -> dict[str, NDArray[Any]]:
+def _looked_at(view: View, rows: NDArray[np.int64], policy: Policy) -> dict[str, NDArray[Any]]:
     return fitted(gather(view, rows, horizon=policy.horizon, history=history_of(policy)), policy)
 
 
@@ -191,7 +192,7 @@ def abstract_state(recipe: Recipe, signature: Signature, mesh: jax.sharding.Mesh
 
 def _fresh_state(recipe: Recipe, signature: Signature) -> Callable[[Statistics], TrainState]:
     def fresh(statistics: Statistics) -> TrainState:
-        weights = initial_weights(jax.random.key(recipe.seed), recipe.policy, signature)
+        weights = model_of(recipe.policy).initial_weights(jax.random.key(recipe.seed), signature)
         optimizer = make_optimizer(recipe.optimizer, recipe.steps).init(weights)
         return TrainState(weights=weights, statistics=statistics, optimizer=optimizer)
 
@@ -237,7 +238,7 @@ def make_update(recipe: Recipe, mesh: jax.sharding.Mesh) -> jax.stages.Wrapped:
     def local(weights: Weights, statistics: Statistics, batch: Mapping[str, jax.Array], step: jax.Array) -> Any:
         key = jax.random.fold_in(jax.random.key(recipe.seed), step)
         key = jax.random.fold_in(key, jax.lax.axis_index(DATA))
-        loss, gradient = jax.value_and_grad(flow_loss)(weights, statistics, recipe.policy, batch, key)
+        loss, gradient = jax.value_and_grad(policy_loss)(weights, statistics, recipe.policy, batch, key)
         return mean_over_ranks((gradient, loss), mesh)
 
     over_ranks = jax.shard_map(

@@ -1,0 +1,109 @@
+"""What models are made of: fresh arrays, dense layers, norms.
+
+Legend of shape suffixes:
+    B batch   T token   D features in   E features out
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Weights = dict[str, Any]
+Arrays = Mapping[str, Any]
+
+LARGE = 1 << 22  # Numbers: 16 MB, so that all small arrays of the largest model are some 100 MB together.
+LAYER_NORM_EPSILON = 1e-6  # Source: Flax, `LayerNorm`, which SigLIP was trained with.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fresh:
+    """An array to be: normal numbers of this mean and deviation."""
+
+    shape: tuple[int, ...]
+    deviation: float = 0.0
+    mean: float = 0.0
+
+
+def fresh_dense(*shape: int, inputs: int = 1, scale: float = 1.0) -> Fresh:
+    """Returns a kernel to be, whose outputs have the deviation of its inputs, times `scale`.
+
+    Args:
+        shape: Of the kernel.
+        inputs: How many of its leading axes, after those of a stack, are summed over: their sizes' product.
+        scale: Of the outputs' deviation.
+    """
+    return Fresh(shape=shape, deviation=scale / math.sqrt(inputs))
+
+
+def fresh_layer(inputs: int, outputs: int, *stack: int, scale: float = 1.0) -> Weights:
+    """Returns a dense layer to be, with a bias of zero.
+
+    Args:
+        stack: Leading axes, where many such layers are stacked.
+        scale: As for `fresh_dense`.
+    """
+    kernel = fresh_dense(*stack, inputs, outputs, inputs=inputs, scale=scale)
+    return {"kernel": kernel, "bias": Fresh(shape=(*stack, outputs))}
+
+
+def fresh_norm(width: int, *stack: int) -> Weights:
+    """Returns a layer norm to be, which changes nothing beyond normalising.
+
+    Args:
+        stack: Leading axes, where many such norms are stacked.
+    """
+    return {"scale": Fresh(shape=(*stack, width), mean=1.0), "bias": Fresh(shape=(*stack, width))}
+
+
+def drawn(key: jax.Array, plan: Any) -> Weights:
+    """Returns fresh weights.
+
+    Small arrays are drawn at once, for a draw for each takes XLA seconds to compile; large ones each by itself, so that
+    none of another shape is ever held.
+
+    Args:
+        plan: A tree of `Fresh`.
+    """
+    fresh, structure = jax.tree.flatten(plan)
+    small = [number for number, each in enumerate(fresh) if math.prod(each.shape) < LARGE]
+    ends = np.cumsum([math.prod(fresh[number].shape) for number in small])
+    parts = dict(zip(small, jnp.split(jax.random.normal(key, (ends[-1],)), ends[:-1]), strict=True))
+
+    def normal(number: int, each: Fresh) -> jax.Array:
+        if number in parts:
+            return parts[number].reshape(each.shape)
+        return jax.random.normal(jax.random.fold_in(key, number), each.shape)
+
+    arrays = [each.mean + each.deviation * normal(number, each) for number, each in enumerate(fresh)]
+    weights: Weights = jax.tree.unflatten(structure, arrays)
+    return weights
+
+
+def dense(weights: Weights, x: jax.Array) -> jax.Array:
+    """Returns `x` through a layer with kernel [D,E] and bias [E], in the numbers of `x`.
+
+    Args:
+        x: [..., D].
+    """
+    result: jax.Array = x @ weights["kernel"].astype(x.dtype) + weights["bias"].astype(x.dtype)
+    return result
+
+
+def layer_norm(weights: Weights, x: jax.Array) -> jax.Array:
+    """Returns `x` with mean zero and deviation one over its last axis, scaled and shifted; computed in float32.
+
+    Args:
+        x: [..., D].
+    """
+    wide = x.astype(jnp.float32)
+    centred = wide - wide.mean(axis=-1, keepdims=True)
+    normed = centred * jax.lax.rsqrt((centred**2).mean(axis=-1, keepdims=True) + LAYER_NORM_EPSILON)
+    result: jax.Array = (normed * weights["scale"] + weights["bias"]).astype(x.dtype)
+    return result

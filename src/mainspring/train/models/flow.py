@@ -1,0 +1,157 @@
+"""The small flow policy: a residual trunk that looks at state, noisy chunk, flow time and small images.
+
+A chunk of actions is drawn by following a learned velocity field from Gaussian noise (flow time 0) to an action
+(flow time 1), conditioned on the robot's state and, when the recipe reads them, its images.
+Source: Lipman et al., "Flow Matching for Generative Modeling", 2022; Black et al., "pi0", 2024 (action chunks).
+
+Legend of shape suffixes:
+    B batch   T step in the chunk   S state   A action   K trunk features   E encoded time
+    V camera view   H image row   W image column   C channel
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from mainspring.train.models.arrays import Arrays, Weights, dense, drawn, fresh_layer
+from mainspring.train.models.images import convolved, fresh_convolutions, varied_images
+from mainspring.train.models.model import Model, Signature, mean_of_valid
+from mainspring.train.models.shapes import ImageRecipe, PolicyRecipe
+
+TIME_PERIOD_MAX = 1.0  # Flow time runs from 0 to 1.
+TIME_PERIOD_MIN = 4e-3  # Source: pi0, appendix B.
+
+
+def flow_model(policy: PolicyRecipe) -> Model:
+    """Returns the small flow policy as the trainer knows it. A fresh one's velocity is zero everywhere.
+
+    Args:
+        policy: The policy's shape.
+    """
+    return Model(
+        initial_weights=lambda key, signature: drawn(key, _fresh_weights(policy, signature)),
+        loss=partial(_loss, policy),
+        sample=partial(_sample, policy),
+    )
+
+
+def _fresh_weights(policy: PolicyRecipe, signature: Signature) -> Weights:
+    chunk = policy.horizon * signature.action_dim
+    inputs = signature.state_dim * (2 if policy.motion else 1) + chunk + policy.time_features
+    weights: Weights = {}
+    if policy.image is not None:
+        weights["image"] = _fresh_image(policy.image, signature)
+        inputs += policy.image.features * signature.image_views
+    weights["enter"] = fresh_layer(inputs, policy.width)
+    narrow = 1.0 / math.sqrt(2 * policy.blocks)  # The sum over all blocks keeps its spread.
+    weights["blocks"] = [
+        {
+            "widen": fresh_layer(policy.width, policy.width),
+            "narrow": fresh_layer(policy.width, policy.width, scale=narrow),
+        }
+        for _ in range(policy.blocks)
+    ]
+    weights["leave"] = fresh_layer(policy.width, chunk, scale=0.0)
+    return weights
+
+
+def _fresh_image(image: ImageRecipe, signature: Signature) -> Weights:
+    halvings = 2 ** len(image.channels)
+    places = math.ceil(signature.image_height / halvings) * math.ceil(signature.image_width / halvings)
+    leave = fresh_layer(places * image.channels[-1], image.features)
+    return {"layers": fresh_convolutions(image.channels), "leave": leave}
+
+
+def _normalised(x_BK: jax.Array) -> jax.Array:
+    centred_BK = x_BK - x_BK.mean(axis=-1, keepdims=True)
+    return centred_BK * jax.lax.rsqrt((centred_BK**2).mean(axis=-1, keepdims=True) + 1e-6)
+
+
+def encode_time(time_B: jax.Array, features: int) -> jax.Array:
+    """Returns sines and cosines of the flow time at geometrically spaced periods, [B,E].
+
+    Args:
+        time_B: Flow time, 0 to 1.
+    """
+    period_E = jnp.geomspace(TIME_PERIOD_MIN, TIME_PERIOD_MAX, features // 2)
+    angle_BE = 2 * jnp.pi * time_B[:, None] / period_E
+    return jnp.concatenate([jnp.sin(angle_BE), jnp.cos(angle_BE)], axis=-1)
+
+
+def encode_images(weights: Weights, images_BVHWC: jax.Array) -> jax.Array:
+    """Returns the features of all views side by side, [B, V * features].
+
+    Args:
+        weights: The image encoder's weights.
+        images_BVHWC: Brightness, 0 to 255.
+    """
+    batch, views = images_BVHWC.shape[:2]
+    map_BK = convolved(weights["layers"], images_BVHWC).reshape(batch * views, -1)
+    return dense(weights["leave"], map_BK).reshape(batch, -1)
+
+
+def observe(weights: Weights, policy: PolicyRecipe, batch: Arrays) -> jax.Array:
+    """Returns what the policy sees, [B,K]: the state, and the images' features when it reads them.
+
+    Args:
+        weights: The policy's weights.
+        policy: The policy's shape.
+        batch: `state` [B,S], normalised; `images` [B,V,H,W,3] if the policy reads them.
+    """
+    if policy.image is None:
+        state_BS: jax.Array = batch["state"]
+        return state_BS
+    return jnp.concatenate([batch["state"], encode_images(weights["image"], batch["images"])], axis=-1)
+
+
+def velocity(
+    weights: Weights, policy: PolicyRecipe, seen_BK: jax.Array, noisy_BTA: jax.Array, time_B: jax.Array
+) -> jax.Array:
+    """Returns the velocity that carries the noisy chunk towards an action, [B,T,A].
+
+    Args:
+        weights: The policy's weights.
+        policy: The policy's shape.
+        seen_BK: From `observe`.
+        noisy_BTA: The chunk at that flow time, normalised.
+        time_B: Flow time, 0 to 1.
+    """
+    batch = noisy_BTA.shape[0]
+    time_BE = encode_time(time_B, policy.time_features)
+    x_BK = dense(weights["enter"], jnp.concatenate([seen_BK, noisy_BTA.reshape(batch, -1), time_BE], axis=-1))
+    for block in weights["blocks"]:
+        x_BK = x_BK + dense(block["narrow"], jax.nn.relu(dense(block["widen"], _normalised(x_BK))))
+    return dense(weights["leave"], _normalised(x_BK)).reshape(noisy_BTA.shape)
+
+
+def _loss(policy: PolicyRecipe, weights: Weights, batch: Arrays, key: jax.Array) -> jax.Array:
+    """Returns the mean squared error of the velocity."""
+    noise_key, time_key, image_key = jax.random.split(key, 3)
+    if policy.image is not None:
+        batch = {**batch, "images": varied_images(batch["images"], policy.image, image_key)}
+    target_BTA = batch["actions"]
+    noise_BTA = jax.random.normal(noise_key, target_BTA.shape)
+    time_B = jax.random.uniform(time_key, target_BTA.shape[:1])
+    along_B11 = time_B[:, None, None]
+    noisy_BTA = along_B11 * target_BTA + (1.0 - along_B11) * noise_BTA
+    seen_BK = observe(weights, policy, batch)
+    error_BTA = velocity(weights, policy, seen_BK, noisy_BTA, time_B) - (target_BTA - noise_BTA)
+    return mean_of_valid((error_BTA**2).mean(axis=-1), batch["valid"])
+
+
+def _sample(policy: PolicyRecipe, weights: Weights, batch: Arrays, key: jax.Array) -> jax.Array:
+    """Returns chunks by Euler steps from noise."""
+    count, horizon = batch["state"].shape[0], policy.horizon
+    seen_BK = observe(weights, policy, batch)
+    noise_BTA = jax.random.normal(key, (count, horizon, len(weights["leave"]["bias"]) // horizon))
+
+    def euler(chunk_BTA: jax.Array, time: jax.Array) -> tuple[jax.Array, None]:
+        moved_BTA = velocity(weights, policy, seen_BK, chunk_BTA, jnp.full(count, time)) / policy.flow_steps
+        return chunk_BTA + moved_BTA, None
+
+    chunk_BTA, _ = jax.lax.scan(euler, noise_BTA, jnp.arange(policy.flow_steps) / policy.flow_steps)
+    return chunk_BTA

@@ -1,0 +1,61 @@
+"""How images are varied in training, so that a policy of few episodes learns what is in them; small convolutions.
+
+Legend of shape suffixes:
+    B batch   V camera view   H row   W column   C channel
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from mainspring.train.models.arrays import Fresh, Weights, fresh_dense
+from mainspring.train.models.shapes import ConvolutionRecipe, ImageRecipe, SiglipRecipe
+
+
+def varied_images(
+    images_BVHWC: jax.Array, image: ConvolutionRecipe | ImageRecipe | SiglipRecipe, key: jax.Array
+) -> jax.Array:
+    """Returns the images of each row moved and tinted at random, all its views alike.
+
+    Args:
+        images_BVHWC: Bytes, 0 to 255.
+        image: Says by how much.
+    """
+    shift_key, tint_key = jax.random.split(key)
+    pad = image.shift_pixels
+    padded = jnp.pad(images_BVHWC, ((0, 0), (0, 0), (pad, pad), (pad, pad), (0, 0)), mode="edge")
+    shift_B2 = jax.random.randint(shift_key, (len(padded), 2), 0, 2 * pad + 1)
+    moved_BVHWC = jax.vmap(
+        lambda views, shift: jax.lax.dynamic_slice(views, (0, shift[0], shift[1], 0), images_BVHWC.shape[1:])
+    )(padded, shift_B2)
+    tint_BVHWC = 1.0 + image.tint * jax.random.normal(tint_key, (len(padded), 1, 1, 1, 3))
+    return jnp.clip((moved_BVHWC - 127.5) * tint_BVHWC + 127.5, 0.0, 255.0)
+
+
+def fresh_convolutions(channels: Sequence[int]) -> list[Weights]:
+    """Returns 3x3 convolutions to be, the first of which reads colours.
+
+    Args:
+        channels: Of each.
+    """
+    layers = []
+    for before, after in zip((3, *channels), channels, strict=False):  # Each reads what the one before gives.
+        layers.append({"kernel": fresh_dense(3, 3, before, after, inputs=9 * before), "bias": Fresh(shape=(after,))})
+    return layers
+
+
+def convolved(layers: Sequence[Weights], images_BVHWC: jax.Array) -> jax.Array:
+    """Returns the last map of each view of each row, [B * V, H, W, C]; every layer halves height and width.
+
+    Args:
+        layers: As `fresh_convolutions` says.
+        images_BVHWC: Brightness, 0 to 255.
+    """
+    x = images_BVHWC.reshape(-1, *images_BVHWC.shape[2:]).astype(jnp.float32) / 127.5 - 1.0
+    for layer in layers:
+        x = jax.lax.conv_general_dilated(x, layer["kernel"], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        x = jax.nn.relu(x + layer["bias"])
+    return x

@@ -1,0 +1,47 @@
+"""The door between the trainer and a model: three functions of arrays, and what the data decides about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+
+from mainspring.train.models.arrays import Arrays, Weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """What the data decides about a policy: its inputs' and outputs' dimensions; no views when it reads no images."""
+
+    state_dim: int
+    action_dim: int
+    image_views: int = 0
+    image_height: int = 0
+    image_width: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """All that the trainer and evaluation know of a model. It meets normalised states and actions only.
+
+    A batch has `state` [B,S], `images` [B,V,H,W,3] (brightness, 0 to 255) where the model reads them, and for the loss
+    `actions` [B,T,A] and `valid` [B,T]. All functions can be compiled and are pure.
+
+    Args:
+        initial_weights: From a random key and a signature to fresh weights.
+        loss: From weights, a batch and a random key to the mean loss over the batch's valid actions.
+        sample: From weights, a batch and a random key to chunks of actions [B,T,A]; a model of more action dimensions
+            than the robot has gives all of its own.
+    """
+
+    initial_weights: Callable[[jax.Array, Signature], Weights]
+    loss: Callable[[Weights, Arrays, jax.Array], jax.Array]
+    sample: Callable[[Weights, Arrays, jax.Array], jax.Array]
+
+
+def mean_of_valid(error_BT: jax.Array, valid_BT: jax.Array) -> jax.Array:
+    """Returns the mean error over valid steps; zero where there are none."""
+    valid_BT = valid_BT.astype(error_BT.dtype)
+    mean: jax.Array = (valid_BT * error_BT).sum() / jax.numpy.maximum(valid_BT.sum(), 1.0)
+    return mean

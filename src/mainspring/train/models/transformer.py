@@ -1,0 +1,271 @@
+"""Transformer blocks in which several streams of tokens attend to each other, each by weights of its own.
+
+One stream is a plain Gemma decoder. Two are a language model and an action expert: every block projects each stream by
+its own weights, attends over all of them together, and goes on with each apart. Block-causal masks say who sees whom,
+and a cache holds the keys and values of streams that have gone before.
+Source: Gemma Team, "Gemma", 2024; Black et al., "pi0", 2024, section IV (experts).
+
+Legend of shape suffixes:
+    B batch   T query token   S key token   D features of a token   C features of a condition
+    N query head   K key and value head   H features of a head   F hidden features of the MLP   L layer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mainspring.train.models.arrays import Fresh, Weights, dense, fresh_dense
+from mainspring.train.models.shapes import AttentionKind, ComputeRecipe, GemmaRecipe, Remat
+
+RMS_EPSILON = 1e-6
+ROTARY_PERIOD_MAX = 10_000  # Source: Su et al., "RoFormer", 2021, section 3.2; Gemma's own value.
+
+_KEPT = {
+    Remat.DOTS: jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    Remat.FULL: jax.checkpoint_policies.nothing_saveable,
+}
+
+Streams = list[jax.Array]
+Cache = tuple[jax.Array, jax.Array]  # Keys and values, [L,B,S,K,H].
+
+
+class Modulation(NamedTuple):
+    """What an RMSNorm does beyond normalising, and how strongly what follows it counts; each [B,1,D], or one value."""
+
+    scale: Any
+    shift: Any
+    gate: Any
+
+
+def modulation_of(norm: Weights, condition_BC: jax.Array | None) -> Modulation:
+    """Returns a norm's own scale, or what a condition makes of it where the norm is adaptive.
+
+    Source of the adaptive norm: Peebles and Xie, "Scalable Diffusion Models with Transformers", 2022, section 3.2.
+
+    Args:
+        norm: `scale` [D]; or `kernel` [C,3D] and `bias` [3D].
+        condition_BC: For an adaptive norm.
+    """
+    if condition_BC is None:
+        return Modulation(norm["scale"], 0.0, 1.0)
+    return Modulation(*jnp.split(dense(norm, condition_BC)[:, None, :], 3, axis=-1))
+
+
+def rms_norm(x_BTD: jax.Array, modulation: Modulation) -> jax.Array:
+    """Returns `x_BTD` with mean square one, scaled and shifted; computed in float32.
+
+    Args:
+        modulation: From `modulation_of`.
+    """
+    wide = x_BTD.astype(jnp.float32)
+    normed = wide * jax.lax.rsqrt((wide**2).mean(axis=-1, keepdims=True) + RMS_EPSILON)
+    result: jax.Array = (normed * (1 + modulation.scale) + modulation.shift).astype(x_BTD.dtype)
+    return result
+
+
+def rotated(x_BTNH: jax.Array, position_BT: jax.Array) -> jax.Array:
+    """Returns heads turned by their token's position: pairs (h, h + H/2) by geometrically spaced frequencies.
+
+    Args:
+        x_BTNH: Queries, or keys.
+        position_BT: Whole numbers from 0.
+    """
+    half = x_BTNH.shape[-1] // 2
+    period = ROTARY_PERIOD_MAX ** (jnp.arange(half, dtype=jnp.float32) / half)
+    angle = position_BT[:, :, None, None] / period
+    sine, cosine = jnp.sin(angle), jnp.cos(angle)
+    first, second = jnp.split(x_BTNH.astype(jnp.float32), 2, axis=-1)
+    turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+    return turned.astype(x_BTNH.dtype)
+
+
+def attention(
+    query_BTNH: jax.Array, key_BSKH: jax.Array, value_BSKH: jax.Array, mask_BTS: jax.Array | None, kind: AttentionKind
+) -> jax.Array:
+    """Returns what each query attends to, [B,T,N,H]; the softmax is float32.
+
+    Args:
+        query_BTNH: N is a multiple of K: each key and value head serves N / K query heads.
+        mask_BTS: True where a query sees a key, None where all see all.
+        kind: Who computes it.
+    """
+    mask_BNTS = None if mask_BTS is None else mask_BTS[:, None]
+    attended: jax.Array = jax.nn.dot_product_attention(
+        query_BTNH, key_BSKH, value_BSKH, mask=mask_BNTS, implementation=kind.value
+    )
+    return attended
+
+
+def fresh_multi_head(width: int, heads: int, *stack: int) -> Weights:
+    """Returns the weights to be of `multi_head`.
+
+    Args:
+        stack: Leading axes, where many such are stacked.
+    """
+    head = width // heads
+    into = {
+        "kernel": fresh_dense(*stack, width, heads, head, inputs=width),
+        "bias": Fresh(shape=(*stack, heads, head)),
+    }
+    out = {"kernel": fresh_dense(*stack, heads, head, width, inputs=width), "bias": Fresh(shape=(*stack, width))}
+    return {"query": into, "key": into, "value": into, "out": out}
+
+
+def multi_head(
+    weights: Weights,
+    query_BTD: jax.Array,
+    key_BSD: jax.Array,
+    value_BSD: jax.Array,
+    kind: AttentionKind,
+    mask_BTS: jax.Array | None = None,
+) -> jax.Array:
+    """Returns plain multi-head attention with biases, [B,T,D], without positions of its own.
+
+    Args:
+        weights: As `fresh_multi_head` says.
+        kind: Who computes it.
+        mask_BTS: True where a query sees a key, None where all see all.
+    """
+
+    def projected(name: str, x_BTD: jax.Array) -> jax.Array:
+        kernel, bias = (weights[name][leaf].astype(x_BTD.dtype) for leaf in ("kernel", "bias"))
+        heads: jax.Array = jnp.einsum("BTD,DNH->BTNH", x_BTD, kernel) + bias
+        return heads
+
+    query, key, value = projected("query", query_BTD), projected("key", key_BSD), projected("value", value_BSD)
+    attended = attention(query, key, value, mask_BTS, kind)
+    kernel, bias = (weights["out"][leaf].astype(query_BTD.dtype) for leaf in ("kernel", "bias"))
+    result: jax.Array = jnp.einsum("BTNH,NHD->BTD", attended, kernel) + bias
+    return result
+
+
+def block_causal_mask(valid_BT: jax.Array, starts_T: Sequence[bool]) -> jax.Array:
+    """Returns which tokens see which, [B,T,T]: a token sees its own block and those before it, and no padding.
+
+    Args:
+        valid_BT: False where a token is padding.
+        starts_T: True where a block begins; what is before the first is a block too.
+    """
+    block_T = jnp.asarray(np.cumsum(np.asarray(starts_T)))
+    return (block_T[:, None] >= block_T[None, :]) & valid_BT[:, None, :] & valid_BT[:, :, None]
+
+
+def fresh_blocks(shape: GemmaRecipe, *, condition: int = 0) -> Weights:
+    """Returns a stream's weights to be: all its blocks, stacked, and the norm after them.
+
+    Args:
+        condition: Features of what the norms adapt to; 0 for plain norms.
+    """
+    layers, width, heads, kv_heads, head = shape.depth, shape.width, shape.heads, shape.kv_heads, shape.head_dim
+
+    def norm(*stack: int) -> Weights:
+        if condition:
+            # All zero, gates too: a fresh block adds nothing, as in the source of the adaptive norm.
+            return {"kernel": Fresh(shape=(*stack, condition, 3 * width)), "bias": Fresh(shape=(*stack, 3 * width))}
+        return {"scale": Fresh(shape=(*stack, width))}
+
+    return {
+        "blocks": {
+            "attention_norm": norm(layers),
+            "query": fresh_dense(layers, width, heads, head, inputs=width),
+            "key": fresh_dense(layers, width, kv_heads, head, inputs=width),
+            "value": fresh_dense(layers, width, kv_heads, head, inputs=width),
+            "out": fresh_dense(layers, heads, head, width, inputs=heads * head),
+            "mlp_norm": norm(layers),
+            "gate": fresh_dense(layers, width, shape.mlp, inputs=width),
+            "up": fresh_dense(layers, width, shape.mlp, inputs=width),
+            "down": fresh_dense(layers, shape.mlp, width, inputs=shape.mlp),
+        },
+        "norm": norm(),
+    }
+
+
+def decode(
+    stacks: Sequence[Weights],
+    streams: Streams,
+    *,
+    position_BT: jax.Array,
+    mask_BTS: jax.Array,
+    conditions: Sequence[jax.Array | None],
+    compute: ComputeRecipe,
+    cache: Cache | None = None,
+) -> tuple[Streams, Cache]:
+    """Returns the streams after all blocks and their last norm, and the keys and values of their tokens.
+
+    Args:
+        stacks: Each stream's weights.
+        streams: Each stream's tokens, [B,T,D]; T and D differ from stream to stream.
+        position_BT: Of the tokens of all streams, one after the other.
+        mask_BTS: Which token sees which: keys in the cache come first, then those of the streams.
+        conditions: Each stream's condition, [B,C], None where its norms are plain.
+        compute: How it is computed.
+        cache: Of the tokens that went before.
+    """
+
+    def layer(streams: Streams, inputs: Any) -> tuple[Streams, Cache]:
+        blocks, before = inputs
+        return _block(blocks, streams, position_BT, mask_BTS, compute.attention, conditions, before)
+
+    blocks = [stack["blocks"] for stack in stacks]
+    streams, fresh = jax.lax.scan(rematerialised(layer, compute.remat), streams, (blocks, cache))
+    lasts = zip(streams, stacks, conditions, strict=True)
+    return [rms_norm(x, modulation_of(stack["norm"], condition)) for x, stack, condition in lasts], fresh
+
+
+def rematerialised(layer: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
+    """Returns a layer that is computed again in the backward pass, as far as `remat` says.
+
+    Args:
+        layer: The body of a scan.
+    """
+    if remat is Remat.NONE:
+        return layer
+    # Inside a scan nothing could be merged with what came before.
+    checkpointed: Callable[..., Any] = jax.checkpoint(layer, policy=_KEPT[remat], prevent_cse=False)
+    return checkpointed
+
+
+def _block(
+    blocks: Sequence[Weights],
+    streams: Streams,
+    position_BT: jax.Array,
+    mask_BTS: jax.Array,
+    kind: AttentionKind,
+    conditions: Sequence[jax.Array | None],
+    before: Cache | None,
+) -> tuple[Streams, Cache]:
+    projected: dict[str, Streams] = {"query": [], "key": [], "value": []}
+    gates = []
+    for weights, x, condition in zip(blocks, streams, conditions, strict=True):
+        modulation = modulation_of(weights["attention_norm"], condition)
+        gates.append(modulation.gate)
+        normed = rms_norm(x, modulation)
+        for name, heads in projected.items():
+            heads.append(jnp.einsum("BTD,DNH->BTNH", normed, weights[name].astype(x.dtype)))
+    query, key, value = (jnp.concatenate(heads, axis=1) for heads in projected.values())
+    query, key = rotated(query, position_BT), rotated(key, position_BT)
+    fresh = (key, value)
+    if before is not None:
+        key, value = (jnp.concatenate(both, axis=1) for both in zip(before, fresh, strict=True))
+    attended = attention(query, key, value, mask_BTS, kind)
+    ends = np.cumsum([x.shape[1] for x in streams])[:-1]
+    results = []
+    for weights, x, gate, part, condition in zip(
+        blocks, streams, gates, jnp.split(attended, ends, axis=1), conditions, strict=True
+    ):
+        x = x + gate * jnp.einsum("BTNH,NHD->BTD", part, weights["out"].astype(x.dtype))
+        modulation = modulation_of(weights["mlp_norm"], condition)
+        results.append(x + modulation.gate * _gated_mlp(weights, rms_norm(x, modulation)))
+    return results, fresh
+
+
+def _gated_mlp(weights: Weights, x_BTD: jax.Array) -> jax.Array:
+    gate, up, down = (weights[name].astype(x_BTD.dtype) for name in ("gate", "up", "down"))
+    hidden_BTF = jax.nn.gelu(x_BTD @ gate) * (x_BTD @ up)
+    result: jax.Array = hidden_BTF @ down
+    return result

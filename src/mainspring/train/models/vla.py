@@ -1,0 +1,292 @@
+"""The vision-language-action policy: a language model that sees, and an action expert that attends to what it read.
+
+Images and prompt are the prefix: all of it sees all of it. The expert's tokens (for pi0 the state, then the noisy
+actions) see the prefix and themselves, and the prefix never sees them. So in sampling the prefix is read once, and its
+keys and values serve every Euler step.
+Source: Black et al., "pi0", 2024; Physical Intelligence, "pi0.5", 2025; the conventions of their `openpi`.
+
+States and actions are normalised here, and flow time runs as everywhere in `train`: 0 is noise, 1 is an action.
+The papers' weights know the time that runs the other way; `velocity` alone turns it around.
+
+Legend of shape suffixes:
+    B batch   V camera view   H row   W column   C channel   P prefix token   Q expert token   T action of the chunk
+    S state   A action   D features of a token
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from mainspring.domain.errors import InvalidInput
+from mainspring.train.models.arrays import Arrays, Fresh, Weights, dense, drawn, fresh_layer
+from mainspring.train.models.gemma import embed, fresh_gemma
+from mainspring.train.models.images import varied_images
+from mainspring.train.models.model import Model, Signature, mean_of_valid
+from mainspring.train.models.shapes import VlaKind, VlaRecipe
+from mainspring.train.models.siglip import encode_image, fresh_siglip
+from mainspring.train.models.transformer import Cache, block_causal_mask, decode, fresh_blocks
+
+TIME_PERIOD_MIN, TIME_PERIOD_MAX = 4e-3, 4.0  # Source: openpi, `pi0.py`.
+TIME_ALPHA = 1.5
+TIME_LEAST = 0.001  # Source: openpi, `pi0.py`.
+
+
+def vla_model(policy: VlaRecipe) -> Model:
+    """Returns the policy as the trainer knows it. A fresh one's velocity is zero everywhere.
+
+    Args:
+        policy: The policy's shape.
+    """
+    return Model(
+        initial_weights=partial(_initial_weights, policy), loss=partial(_loss, policy), sample=partial(_sample, policy)
+    )
+
+
+def _initial_weights(policy: VlaRecipe, key: jax.Array, signature: Signature) -> Weights:
+    most = max(signature.state_dim, signature.action_dim)
+    if most > policy.action_dim:
+        raise InvalidInput(
+            "fit a robot into a policy",
+            got=f"{signature.state_dim} state and {signature.action_dim} action dimensions",
+            wanted=f"at most {policy.action_dim}",
+            next_step=f"set policy.action_dim to {most}",
+        )
+    return drawn(key, fresh_vla(policy))
+
+
+def _loss(policy: VlaRecipe, weights: Weights, batch: Arrays, key: jax.Array) -> jax.Array:
+    noise_key, time_key, image_key = jax.random.split(key, 3)
+    if policy.image is not None:
+        batch = {**batch, "images": varied_images(batch["images"], policy.image, image_key)}
+    batch = {**batch, **{name: _widened(batch[name], policy.action_dim) for name in ("state", "actions")}}
+    noise_BTA = jax.random.normal(noise_key, batch["actions"].shape)
+    time_B = draw_time(time_key, len(noise_BTA))
+    return mean_of_valid(flow_error(weights, policy, batch, noise_BTA, time_B), batch["valid"])
+
+
+def draw_time(key: jax.Array, count: int) -> jax.Array:
+    """Returns flow times to learn at, [B]: more of them near noise, none at the action itself.
+
+    Source: Black et al., "pi0", 2024, appendix B; by the inverse of the distribution function of Beta(1.5, 1).
+    """
+    papers_time_B = jax.random.uniform(key, (count,)) ** (1 / TIME_ALPHA)
+    return 1.0 - (papers_time_B * (1.0 - TIME_LEAST) + TIME_LEAST)
+
+
+def _sample(policy: VlaRecipe, weights: Weights, batch: Arrays, key: jax.Array) -> jax.Array:
+    state_BA = _widened(batch["state"], policy.action_dim)
+    noise_BTA = jax.random.normal(key, (len(state_BA), policy.horizon, policy.action_dim))
+    return flow_from(weights, policy, {**batch, "state": state_BA}, noise_BTA)
+
+
+def _widened(x: jax.Array, dimensions: int) -> jax.Array:
+    """Returns `x` with zeros in the dimensions that the robot does not have."""
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, dimensions - x.shape[-1])])
+
+
+class Prefix(NamedTuple):
+    """Images and prompt, as the language model takes them."""
+
+    token_BPD: jax.Array
+    valid_BP: jax.Array
+
+
+class ReadPrefix(NamedTuple):
+    """What the language model has kept of a prefix: all that an expert needs to attend to it."""
+
+    cache: Cache
+    valid_BP: jax.Array
+
+
+class ExpertTokens(NamedTuple):
+    """What the expert takes; its norms' condition where they are adaptive."""
+
+    token_BQD: jax.Array
+    condition_BD: jax.Array | None
+
+
+def fresh_vla(policy: VlaRecipe) -> Weights:
+    """Returns the policy's weights to be. The velocity starts at zero everywhere."""
+    width, adaptive = policy.expert_width, policy.kind is VlaKind.PI05
+    weights: Weights = {
+        "language": fresh_gemma(policy.language),
+        "expert": fresh_blocks(policy.expert, condition=width if adaptive else 0),
+        "action_in": fresh_layer(policy.action_dim, width),
+        "time_in": fresh_layer(width if adaptive else 2 * width, width),
+        "time_out": fresh_layer(width, width),
+        "action_out": {"kernel": Fresh(shape=(width, policy.action_dim)), "bias": Fresh(shape=(policy.action_dim,))},
+    }
+    if policy.image is not None:
+        weights["image"] = fresh_siglip(policy.image, policy.language.width)
+    if not adaptive:
+        weights["state"] = fresh_layer(policy.action_dim, width)
+    return weights
+
+
+def embed_prefix(weights: Weights, policy: VlaRecipe, batch: Arrays) -> Prefix:
+    """Returns the prefix of a batch: the tokens of all views, then those of the prompt.
+
+    Args:
+        weights: As `fresh_vla` says.
+        policy: The policy's shape.
+        batch: `state` [B,A]; `images` [B,V,H,W,C], brightness 0 to 255, where the policy has eyes, and with them
+            `image_valid` [B,V] where a view may be missing; `prompt` [B,P] and `prompt_valid` [B,P] where the prompt
+            is not the recipe's.
+    """
+    count, numbers = len(batch["state"]), policy.compute.numbers
+    tokens, valids = [], []
+    if policy.image is not None:
+        images = batch["images"]
+        views = images.shape[1]
+        image_BTD = encode_image(
+            weights["image"], policy.image, images.reshape(count * views, *images.shape[2:]), policy.compute
+        )
+        tokens.append(image_BTD.reshape(count, views * policy.image.tokens, -1))
+        valid_BV = batch.get("image_valid", jnp.ones((count, views), bool))
+        valids.append(jnp.repeat(valid_BV, policy.image.tokens, axis=1))
+    own = jnp.arange(policy.prompt_length) < len(policy.prompt)
+    prompt = jnp.asarray(policy.prompt + (0,) * (policy.prompt_length - len(policy.prompt)))
+    tokens.append(embed(weights["language"], batch.get("prompt", jnp.tile(prompt, (count, 1))), numbers))
+    valids.append(batch.get("prompt_valid", jnp.tile(own, (count, 1))))
+    return Prefix(jnp.concatenate(tokens, axis=1), jnp.concatenate(valids, axis=1))
+
+
+def read_prefix(weights: Weights, policy: VlaRecipe, batch: Arrays) -> ReadPrefix:
+    """Returns what the expert needs of a batch's prefix, for `velocity`.
+
+    Args:
+        weights: As `fresh_vla` says.
+        policy: The policy's shape.
+        batch: As for `embed_prefix`.
+    """
+    prefix = embed_prefix(weights, policy, batch)
+    valid = prefix.valid_BP
+    _, cache = decode(
+        [weights["language"]],
+        [prefix.token_BPD],
+        position_BT=jnp.cumsum(valid, axis=1) - 1,
+        mask_BTS=block_causal_mask(valid, [False] * valid.shape[1]),
+        conditions=[None],
+        compute=policy.compute,
+    )
+    return ReadPrefix(cache, valid)
+
+
+def velocity(
+    weights: Weights,
+    policy: VlaRecipe,
+    seen: Prefix | ReadPrefix,
+    state_BA: jax.Array,
+    noisy_BTA: jax.Array,
+    time_B: jax.Array,
+) -> jax.Array:
+    """Returns the velocity that carries the noisy chunk towards an action, [B,T,A].
+
+    Args:
+        weights: As `fresh_vla` says.
+        policy: The policy's shape.
+        seen: The prefix, to be read in the same pass, or what was kept of it.
+        state_BA: The state, normalised.
+        noisy_BTA: The chunk at that flow time, normalised.
+        time_B: Flow time, 0 to 1.
+    """
+    papers_time_B = 1.0 - time_B
+    token_BQD, condition_BD = _expert_tokens(weights, policy, state_BA, noisy_BTA, papers_time_B)
+    prefix, count = seen.valid_BP.shape[1], token_BQD.shape[1]
+    # The state, where it is a token, begins a block; so do the actions.
+    starts = [False] * prefix + [True] * (count - policy.horizon + 1) + [False] * (policy.horizon - 1)
+    valid_BT = jnp.concatenate([seen.valid_BP, jnp.ones(token_BQD.shape[:2], bool)], axis=1)
+    mask, position = block_causal_mask(valid_BT, starts), jnp.cumsum(valid_BT, axis=1) - 1
+    stacks, streams, conditions = [weights["expert"]], [token_BQD], [condition_BD]
+    cache = None
+    match seen:
+        case Prefix():
+            stacks, streams = [weights["language"], *stacks], [seen.token_BPD, *streams]
+            conditions = [None, *conditions]
+        case ReadPrefix():
+            mask, position, cache = mask[:, prefix:], position[:, prefix:], seen.cache
+    streams, _ = decode(
+        stacks,
+        streams,
+        position_BT=position,
+        mask_BTS=mask,
+        conditions=conditions,
+        compute=policy.compute,
+        cache=cache,
+    )
+    action_BTD = streams[-1][:, -policy.horizon :].astype(jnp.float32)
+    return -dense(weights["action_out"], action_BTD)
+
+
+def _expert_tokens(
+    weights: Weights, policy: VlaRecipe, state_BA: jax.Array, noisy_BTA: jax.Array, papers_time_B: jax.Array
+) -> ExpertTokens:
+    numbers = policy.compute.numbers.value
+    action_BTD = dense(weights["action_in"], noisy_BTA)
+    time_BD = encode_time(papers_time_B, policy.expert_width)
+    match policy.kind:
+        case VlaKind.PI05:
+            condition_BD = jax.nn.silu(dense(weights["time_out"], jax.nn.silu(dense(weights["time_in"], time_BD))))
+            return ExpertTokens(action_BTD.astype(numbers), condition_BD.astype(numbers))
+        case VlaKind.PI0:
+            time_BTD = jnp.broadcast_to(time_BD[:, None, :], action_BTD.shape)
+            both = jnp.concatenate([action_BTD, time_BTD], axis=-1)
+            mixed_BTD = dense(weights["time_out"], jax.nn.silu(dense(weights["time_in"], both)))
+            state_B1D = dense(weights["state"], state_BA)[:, None, :]
+            return ExpertTokens(jnp.concatenate([state_B1D, mixed_BTD], axis=1).astype(numbers), None)
+
+
+def encode_time(papers_time_B: jax.Array, features: int) -> jax.Array:
+    """Returns sines and cosines of a flow time at geometrically spaced periods, [B,D].
+
+    Args:
+        papers_time_B: 1 is noise, 0 is an action.
+        features: How many, sines first.
+    """
+    # The shortest period makes 250 turns: rounded in another order, its sine would differ by 1e-4.
+    period_D = TIME_PERIOD_MIN * (TIME_PERIOD_MAX / TIME_PERIOD_MIN) ** jnp.linspace(0.0, 1.0, features // 2)
+    angle_BD = papers_time_B[:, None] * (1.0 / period_D * 2 * jnp.pi)
+    return jnp.concatenate([jnp.sin(angle_BD), jnp.cos(angle_BD)], axis=-1)
+
+
+def flow_error(
+    weights: Weights, policy: VlaRecipe, batch: Arrays, noise_BTA: jax.Array, time_B: jax.Array
+) -> jax.Array:
+    """Returns the mean squared error of the velocity at each step of the chunk, [B,T].
+
+    Args:
+        weights: As `fresh_vla` says.
+        policy: The policy's shape.
+        batch: As for `embed_prefix`, and `actions` [B,T,A]; states and actions of the model's dimensions.
+        noise_BTA: Where the flow begins.
+        time_B: Flow time, 0 to 1.
+    """
+    along_B11 = time_B[:, None, None]
+    noisy_BTA = along_B11 * batch["actions"] + (1.0 - along_B11) * noise_BTA
+    prefix = embed_prefix(weights, policy, batch)
+    moved_BTA = velocity(weights, policy, prefix, batch["state"], noisy_BTA, time_B)
+    error_BTA: jax.Array = moved_BTA - (batch["actions"] - noise_BTA)
+    return (error_BTA**2).mean(axis=-1)
+
+
+def flow_from(weights: Weights, policy: VlaRecipe, batch: Arrays, noise_BTA: jax.Array) -> jax.Array:
+    """Returns the chunks that given noise flows to, [B,T,A], by `flow_steps` Euler steps; the prefix is read once.
+
+    Args:
+        weights: As `fresh_vla` says.
+        policy: The policy's shape.
+        batch: As for `embed_prefix`; states of the model's dimensions.
+        noise_BTA: Where the flow begins.
+    """
+    seen = read_prefix(weights, policy, batch)
+
+    def euler(chunk_BTA: jax.Array, time: jax.Array) -> tuple[jax.Array, None]:
+        time_B = jnp.full(len(chunk_BTA), time)
+        return chunk_BTA + velocity(weights, policy, seen, batch["state"], chunk_BTA, time_B) / policy.flow_steps, None
+
+    chunk_BTA, _ = jax.lax.scan(euler, noise_BTA, jnp.arange(policy.flow_steps) / policy.flow_steps)
+    return chunk_BTA

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mainspring.train.models.arrays import drawn
+from mainspring.train.models.gemma import fresh_gemma, language_loss, next_word_logits
+from mainspring.train.models.shapes import ComputeRecipe, FloatKind, GemmaRecipe, Remat
+from mainspring.train.models.siglip import scaled
+from mainspring.train.models.transformer import block_causal_mask
+
+GEMMA = GemmaRecipe(width=16, mlp=24, depth=2, heads=4, kv_heads=2, head_dim=4, vocabulary=32)
+WORDS = jnp.asarray(np.random.default_rng(0).integers(0, 32, (2, 6)))
+
+
+def computed(remat: Remat = Remat.FULL) -> ComputeRecipe:
+    return ComputeRecipe(numbers=FloatKind.FLOAT32, remat=remat)
+
+
+@pytest.fixture(scope="module")
+def weights() -> Any:
+    return jax.jit(lambda: drawn(jax.random.key(0), fresh_gemma(GEMMA)))()
+
+
+def test_tokens_of_a_block_see_each_other_and_all_before_and_no_padding() -> None:
+    valid = jnp.asarray([[True, True, True, True], [True, False, True, True]])
+    mask = np.asarray(block_causal_mask(valid, [False, False, True, False]))
+    whole = [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]]
+    padded = [[1, 0, 0, 0], [0, 0, 0, 0], [1, 0, 1, 1], [1, 0, 1, 1]]
+    assert mask.astype(int).tolist() == [whole, padded]
+
+
+@pytest.mark.slow
+def test_next_word_is_told_from_those_before_it_alone(weights: Any) -> None:
+    logits = jax.jit(lambda words: next_word_logits(weights, words, computed()))
+    before, after = (np.asarray(logits(words)) for words in (WORDS, WORDS.at[:, 4].set(WORDS[:, 4] ^ 1)))
+    assert before.shape == (2, 6, 32)
+    assert (before[:, :4] == after[:, :4]).all()
+    assert (before[:, 4:] != after[:, 4:]).any()
+
+
+@pytest.mark.slow
+def test_what_is_kept_for_the_backward_pass_changes_no_gradient(weights: Any) -> None:
+    def gradient(remat: Remat) -> np.ndarray[Any, Any]:
+        found = jax.jit(jax.grad(lambda weights: language_loss(weights, WORDS, computed(remat))))(weights)
+        return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(found)])
+
+    kept = gradient(Remat.NONE)
+    for remat in (Remat.DOTS, Remat.FULL):
+        np.testing.assert_allclose(gradient(remat), kept, atol=1e-6 * np.abs(kept).max())
+
+
+@pytest.mark.slow
+def test_loss_of_language_is_the_surprise_at_the_words_that_came(weights: Any) -> None:
+    logits = np.asarray(next_word_logits(weights, WORDS, computed()), np.float64)
+    shares = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+    words = np.asarray(WORDS)
+    surprises = [-np.log(shares[row, place, words[row, place + 1]]) for row in range(2) for place in range(5)]
+    assert float(language_loss(weights, WORDS, computed())) == pytest.approx(np.mean(surprises), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_images_keep_their_proportions_and_are_padded_with_black() -> None:
+    wide = np.asarray(scaled(jnp.full((1, 6, 12, 3), 200.0), 8))[0, :, :, 0]
+    np.testing.assert_allclose(wide[2:6], 200.0, rtol=1e-6)
+    assert not wide[:2].any()
+    assert not wide[6:].any()
+    square = jnp.asarray(np.random.default_rng(0).normal(size=(1, 8, 8, 3)))
+    assert (scaled(square, 8) == square).all()
