@@ -45,8 +45,8 @@ install: .venv/installed
 build/dex: tests/app/dex/main.go tests/app/dex/go.sum
 	@-CGO_ENABLED=0 go build -C tests/app/dex -buildvcs=false -o $(CURDIR)/build/dex .
 
-# The control plane that tests of the Kubernetes engine start, as the modules that it is published as: minutes on two
-# cores, seconds where Go has them cached. Where it cannot be built they skip. A program says which version it is by what
+# The control plane that tests and benchmarks of the Kubernetes engine start, as the modules that it is published as:
+# minutes on two cores, seconds where Go has them cached. Where it cannot be built they skip. A program says which version it is by what
 # it was linked with.
 kubernetes:
 	@-CGO_ENABLED=0 go build -C $(KUBERNETES)/etcd -buildvcs=false -ldflags "-s -w" -o $(CURDIR)/build/kubernetes/etcd tool
@@ -56,6 +56,12 @@ kubernetes:
 	@-CGO_ENABLED=0 go build -C $(KUBERNETES)/kueue -buildvcs=false -ldflags "-s -w" -o $(CURDIR)/build/kubernetes/ tool && \
 	  from=$$(go list -C $(KUBERNETES)/kueue -m -f '{{.Dir}}' sigs.k8s.io/kueue)/config/components && \
 	  install -D -m 644 -t build/kubernetes/kueue.d $$from/crd/bases/*.yaml $$from/webhook/manifests.yaml
+	@-CGO_ENABLED=0 go build -C $(KUBERNETES)/jobset -buildvcs=false -ldflags "-s -w" -o $(CURDIR)/build/kubernetes/ tool && \
+	  from=$$(go list -C $(KUBERNETES)/jobset -m -f '{{.Dir}}' sigs.k8s.io/jobset)/config/components && \
+	  install -D -m 644 -t build/kubernetes/jobset.d $$from/crd/bases/*.yaml $$from/webhook/manifests.yaml
+	@-CGO_ENABLED=0 go build -C $(KUBERNETES)/kwok -buildvcs=false -ldflags "-s -w" -o $(CURDIR)/build/kubernetes/ tool && \
+	  from=$$(go list -C $(KUBERNETES)/kwok -m -f '{{.Dir}}' sigs.k8s.io/kwok)/kustomize/stage && \
+	  install -D -m 644 -t build/kubernetes/kwok.d $$from/node/fast/node-*.yaml $$from/pod/fast/pod-*.yaml
 
 # The lock: every package that is installed, each file by its hash, for every platform; versions change with UPGRADE=--upgrade.
 lock: install

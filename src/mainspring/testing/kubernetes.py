@@ -49,7 +49,7 @@ def kubernetes_missing() -> str:
     absent = [name for name in PROGRAMS if _find(name) is None]
     if not absent:
         return ""
-    return f"Kubernetes is needed, not found: {', '.join(absent)}; make kubernetes (with Go 1.26 or newer, 10 minutes)"
+    return f"Kubernetes is needed, not found: {', '.join(absent)}; make kubernetes (with Go 1.26 or newer, 15 minutes)"
 
 
 class KubernetesServer:

@@ -1,23 +1,19 @@
-"""A real Kueue on a test's own Kubernetes: its queues, quotas, preemption and webhooks, for Jobs alone.
+"""A real Kueue on a test's own Kubernetes: its queues, quotas, preemption and webhooks, for Jobs, and JobSets if asked.
 
-Built by `make kubernetes`, with the definitions of its objects. The control plane has no network of services, so its
-webhooks are called at their address on this machine, with the API server's own certificate. That of its metrics lies at
-a place that cannot be told, below /etc: it runs in a mount namespace with another /etc, for which root is needed.
+Built by `make kubernetes`, with the definitions of its objects. The certificate of its metrics lies at a place that
+cannot be told, below /etc: it runs in a mount namespace with another /etc, for which root is needed.
 Source: Kueue's `config/components`; kueue.sigs.k8s.io/docs, "Installation".
 """
 
 from __future__ import annotations
 
-import base64
-import shutil
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from mainspring.testing.controllers.hooks import answers, define, path_of, register_hooks, write_certificates
 from mainspring.testing.daemons import free_ports
 from mainspring.testing.kubernetes import BUILT, KubernetesServer, kubernetes_missing
 from mainspring.testing.kubernetes_files import HOST
@@ -27,9 +23,9 @@ API = "/apis/kueue.x-k8s.io/v1beta2"
 SPACE, ACCOUNT = "kueue-system", "kueue-controller-manager"
 GPU = "nvidia.com/gpu"  # Whose quota that is.
 DEFINED = BUILT / "kueue.d"  # Definitions of its objects, and its webhooks, as Kueue has them.
-CALL_S = 2.0
-# Of kinds that are not there, nobody can be asked about.
-_ABOUT = ("-kueue-x-k8s-io-", "-batch-v1-job")
+# Kinds of work, and what webhooks about them are called; of kinds that are not there, nobody can be asked.
+_JOB = {"batch/job": "-batch-v1-job"}
+_JOBSET = {"jobset.x-k8s.io/jobset": "-jobset-x-k8s-io-"}
 _OWN_ETC = 'mount --bind "$0" /etc && exec "$@"'
 
 
@@ -38,11 +34,14 @@ def kueue_missing() -> str:
     if missing := kubernetes_missing() or pods_missing():
         return missing
     built = (BUILT / "kueue").exists() and DEFINED.is_dir()
-    return "" if built else "Kueue is needed, not found: make kubernetes (with Go 1.26 or newer, 10 minutes)"
+    return "" if built else "Kueue is needed, not found: make kubernetes (with Go 1.26 or newer, 15 minutes)"
 
 
-def start_kueue(server: KubernetesServer) -> None:
+def start_kueue(server: KubernetesServer, *, jobsets: bool = False) -> None:
     """Installs and starts Kueue; it goes with its server.
+
+    Args:
+        jobsets: Whether it admits JobSets too.
 
     Raises:
         Unavailable: It did not come up; quotes its last words.
@@ -50,9 +49,8 @@ def start_kueue(server: KubernetesServer) -> None:
     port, health, metrics = free_ports(3)
     place, folder = server.place, server.folder / "kueue"
     etc, certificates = folder / "etc", folder / "etc" / "kueue" / "metrics" / "certs"
-    certificates.mkdir(parents=True)
-    for kind, suffix in (("pem", "crt"), ("key", "key")):
-        shutil.copy(place.private / f"server.{kind}", certificates / f"tls.{suffix}")
+    write_certificates(place, certificates)
+    admitted = _JOB | (_JOBSET if jobsets else {})
     config = {
         "apiVersion": "config.kueue.x-k8s.io/v1beta2",
         "kind": "Configuration",
@@ -62,23 +60,22 @@ def start_kueue(server: KubernetesServer) -> None:
         "leaderElection": {"leaderElect": False},
         "internalCertManagement": {"enable": False},
         "clientConnection": {"qps": 100, "burst": 200},
-        "integrations": {"frameworks": ["batch/job"]},
+        "integrations": {"frameworks": [*admitted]},
         "featureGates": {"VisibilityOnDemand": False, "MultiKueue": False},
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    defined = sorted(DEFINED.glob("kueue.x-k8s.io_*.yaml"))
-    for path in defined:
-        server.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", yaml.safe_load(path.read_text()))
     kubeconfig = _make_account(server, folder)
-    server.wait(lambda: server.there(API) and len(_kinds(server)) == len(defined), "kube-apiserver")
+    define(server, API, sorted(DEFINED.glob("kueue.x-k8s.io_*.yaml")))
     words = ("unshare", "--mount", "--propagation", "private", "sh", "-c", _OWN_ETC, str(etc), str(BUILT / "kueue"))
     server.run("kueue", *words, f"--config={folder / 'config.yaml'}", f"--kubeconfig={kubeconfig}")
-    server.wait(lambda: _is_ready(health), "kueue")
-    hooks = yaml.safe_load_all((DEFINED / "manifests.yaml").read_text())
-    for found in hooks:
-        own = [_reached(hook, port, place.authority) for hook in found["webhooks"] if _is_about(hook)]
-        kind = f"{found['kind'].lower()}s"
-        server.call("POST", f"/apis/admissionregistration.k8s.io/v1/{kind}", found | {"webhooks": own})
+    server.wait(lambda: answers(f"http://{HOST}:{health}/readyz"), "kueue")
+    told = ("-kueue-x-k8s-io-", *admitted.values())
+    register_hooks(
+        server,
+        DEFINED / "manifests.yaml",
+        port,
+        lambda hook: hook if any(part in path_of(hook) for part in told) else None,
+    )
 
 
 def make_queues(
@@ -143,25 +140,3 @@ def _make_account(server: KubernetesServer, folder: Path) -> Path:
     path = folder / "kubeconfig"
     server.write_kubeconfig(path, SPACE, ACCOUNT)
     return path
-
-
-def _kinds(server: KubernetesServer) -> list[str]:
-    return [one["name"] for one in server.call("GET", API)["resources"] if "/" not in one["name"]]
-
-
-def _is_about(hook: Mapping[str, Any]) -> bool:
-    return any(part in hook["clientConfig"]["service"]["path"] for part in _ABOUT)
-
-
-def _reached(hook: Mapping[str, Any], port: int, authority: Path) -> dict[str, Any]:
-    url = f"https://{HOST}:{port}{hook['clientConfig']['service']['path']}"
-    trusted = base64.b64encode(authority.read_bytes()).decode()
-    return {**hook, "clientConfig": {"url": url, "caBundle": trusted}}
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{HOST}:{port}/readyz", timeout=CALL_S) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False

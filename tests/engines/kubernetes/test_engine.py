@@ -151,8 +151,7 @@ def test_node_whose_kubelet_is_dead_keeps_its_pod_until_its_lease_is_surely_over
     rig.pods.die("alpha-2")
     engine.stop(NAME, grace_s=5.0)
     pods = f"/api/v1/namespaces/{rig.space}/pods"
-    rig.until(lambda: len(cluster.call("GET", pods)["items"]) == 1)
-    assert phase(engine) is STOPPING
+    rig.until(lambda: phase(engine) is STOPPING and len(cluster.call("GET", pods)["items"]) == 1)
     rig.clock.advance(FENCED_S - 60.0)
     assert phase(engine) is STOPPING
     rig.clock.advance(70.0)
@@ -187,6 +186,17 @@ def test_job_that_somebody_deletes_is_over_and_says_so(rig: KubernetesHarness, c
     engine.launch(order())
     assert phase(rig.engine()) is ENDED
     assert rig.starts() == 2
+
+
+def test_what_ends_by_itself_while_it_is_stopped_keeps_what_its_ranks_wrote(rig: KubernetesHarness) -> None:
+    engine = rig.engine()
+    engine.launch(order())
+    running(rig, engine)
+    engine.stop(NAME, grace_s=60.0)
+    for index in range(2):
+        rig.end_agent(NAME, index, well=True)
+    rig.until(lambda: phase(engine) is ENDED)
+    assert engine.logs(NAME, rank=1, since=0, limit=5).data == b"hello"
 
 
 def test_quota_of_the_namespace_refuses_a_launch_in_its_words_and_a_later_one_goes_through(

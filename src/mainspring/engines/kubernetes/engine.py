@@ -43,11 +43,13 @@ from mainspring.engines.kubernetes.jobs.watch import (
 ENDED_VISIBLE_S = 3_600.0  # The port's promise: a controller that was away learns how an allocation ended.
 STUCK_S_MAX = 60.0  # Pods that nothing but a change lets start are given up then: a room that was promised is taken.
 LAUNCH_S_MAX = 60.0  # Of a launch whose Job nobody has seen: over it, it was cut short.
+OWN_END_S = 3.0  # A job's agents end with it; a kubelet looks at containers once a second, and then tells.
 FENCED_S = 120.0  # Past its grace, what is left of a pod on a node that does not answer: its lease is over for long.
 CLAIMED_S = 86_400.0  # Past its end an id stays taken for so long: no controller launches what ended a day ago.
 CORDONS = "mainspring-cordons"
 _LAUNCH = "launch"
 _HOSTNAME = "kubernetes.io/hostname"
+_LIVING = "status.phase!=Succeeded,status.phase!=Failed"
 _GONE, _EXISTS, _CHANGED = "NotFound", "AlreadyExists", "Conflict"
 _TRIES_MAX = 8  # Others write the cordons too.
 
@@ -151,7 +153,7 @@ class KubernetesEngine:
         self._begin()
 
     def stop(self, allocation: AllocationId, *, grace_s: float) -> None:
-        """Asks the allocation's agents to end; see `Engine.stop`.
+        """Asks the allocation's agents to end; see `Engine.stop`. Those that run learn of it by a look some seconds on.
 
         Raises:
             Unavailable: The API does not answer.
@@ -268,7 +270,7 @@ class KubernetesEngine:
             return
         living = [pod for pod in found.pods.values() if pod.stage is not PodStage.OVER]
         if claim.stop is not None and any(pod.going_s is None for pod in living):
-            self._stop(name, claim.stop)  # Its Job was made while it was stopped.
+            self._stop(name, claim.stop)  # They do not end by themselves, or were made while it was stopped.
         if claim.stop is None and (words := self._given_back(found, now_s)):
             self._stop(name, AskedToStop(at_s=now_s, grace_s=self._cluster.grace_s, words=words, taken=True))
         if seen.stuck and self._lasts(name, "stuck", lasting) > STUCK_S_MAX:
@@ -310,8 +312,12 @@ class KubernetesEngine:
         if before is None or asked.at_s + asked.grace_s < before.at_s + before.grace_s:
             self._note(name, manifests.STOP, asked, attempted)
             self._watch.claimed(name, replace(seen, stop=asked))
-        grace = {"gracePeriodSeconds": math.ceil(asked.grace_s)}
-        query = {"labelSelector": f"{ALLOCATION}={name}"}
+        now_s = self._clock.now_s()
+        if self._ends_by_itself(name, asked, now_s):
+            return
+        grace = {"gracePeriodSeconds": math.ceil(max(0.0, asked.at_s + asked.grace_s - now_s))}
+        # What is over stays: with a pod, what its ranks have written goes.
+        query = {"labelSelector": f"{ALLOCATION}={name}", "fieldSelector": _LIVING}
         self._api.call("DELETE", f"{self._core}/pods", attempted=attempted, body=grace, query=query)
         if seen.claimed.queue:
             self._delete(f"{self._batch}/jobs/{name}", attempted)  # One that waits would wait on.
@@ -320,6 +326,14 @@ class KubernetesEngine:
             return
         # A Job past its time makes no pods any more, and goes by itself.
         self._patch(f"{self._batch}/jobs/{name}", {"spec": {"activeDeadlineSeconds": 1}}, attempted)
+
+    def _ends_by_itself(self, name: AllocationId, asked: AskedToStop, now_s: float) -> bool:
+        """Returns whether what lives of it may be about to end: with a pod that is deleted, its ranks' output goes."""
+        if asked.words or now_s >= asked.at_s + min(OWN_END_S, asked.grace_s / 2):
+            return False
+        found = next((one for one in self._watch.found() if one.allocation == name), None)
+        living = [pod for pod in found.pods.values() if pod.stage is not PodStage.OVER] if found is not None else []
+        return bool(living) and all(pod.stage is PodStage.RUNNING for pod in living)
 
     # ------------------------------------------------------------ cordons
 
