@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
+
+import httpx
 import pytest
 from tests.control.calling import Api, Served
 
 from mainspring.control.api_streams import Followers
 from mainspring.control.server import Server, listen
+from mainspring.domain.answers import Submit
+from mainspring.domain.codec import encode
 from mainspring.domain.fleet import LogChunk
 from mainspring.domain.ids import AllocationId, TeamName
 from mainspring.domain.job import LAB
@@ -86,3 +91,27 @@ def test_only_where_a_proxy_is_declared_it_tells_where_a_call_came_from(api: Api
     ).raise_for_status()
     server.stop()
     assert api.world.control.people.audit()[-1].address == ("192.0.2.7" if proxied else "127.0.0.1")
+
+
+@pytest.mark.slow
+def test_submits_that_come_at_one_time_are_answered_each_by_itself(api: Api) -> None:
+    """They wait together while another writes: nobody's fault is another's."""
+    world = api.world
+    good = encode(Submit(spec=world.spec()))
+    unknown = encode(Submit(spec=world.spec(team=TeamName("nobody"))))
+    wanted = {good: 200, b"no json": 400, unknown: 404}
+    bodies = [body for _ in range(3) for body in wanted]
+
+    def submit(body: bytes) -> int:
+        return httpx.post(f"{api.http.base_url}/v1/jobs", content=body, headers=api.member, timeout=20).status_code
+
+    def refused() -> int:
+        return httpx.post(f"{api.http.base_url}/v1/jobs", content=good, headers=api.viewer, timeout=20).status_code
+
+    with ThreadPoolExecutor(len(bodies) + 1) as threads:
+        with world.control.store.write():
+            told, not_told = [threads.submit(submit, body) for body in bodies], threads.submit(refused)
+            assert not any(one.done() for one in wait(told, timeout=1.0).done if one.result() == 200)
+        assert [one.result(20) for one in told] == [wanted[body] for body in bodies]
+        assert not_told.result(20) == 403
+    assert len(world.control.jobs()) == 3

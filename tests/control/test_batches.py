@@ -8,12 +8,19 @@ from dataclasses import replace
 import pytest
 from tests.control.conftest import ADMIN, World
 
+from mainspring.control.service.machines import KnownMachines
+from mainspring.control.service.submits import Submits
+from mainspring.control.store.records import jobs_by_id
+from mainspring.control.store.secrets import SecretKeys
+from mainspring.control.store.settings import Settings
 from mainspring.control.store.tokens import Caller
 from mainspring.domain.answers import BATCH_MAX, Submit, SubmitBatch
 from mainspring.domain.errors import Conflict, ImpossibleJob, InvalidInput, MainspringError, NotAllowed, NotFound
 from mainspring.domain.ids import JobId, TeamName
 from mainspring.domain.job import LAB
+from mainspring.domain.life import JobState
 from mainspring.domain.team import Team, TeamRole
+from mainspring.testing import SeededDice
 
 
 def sent(world: World, *submits: Submit, caller: Caller = ADMIN) -> Sequence[JobId]:
@@ -87,3 +94,29 @@ def test_batch_of_a_team_that_is_not_the_callers_is_refused_whole(world: World) 
 def test_batch_of_nothing_or_too_much_is_refused(world: World, count: int) -> None:
     with pytest.raises(InvalidInput, match=str(count)):
         SubmitBatch(submits=(Submit(spec=world.spec()),) * count)
+
+
+def test_jobs_are_passed_on_to_the_loop_as_the_store_has_them(world: World) -> None:
+    control, dice = world.control, SeededDice(7, "submits")
+    machines, keys = KnownMachines(control.fleet, world.clusters), SecretKeys(world.keys, dice)
+    submits = Submits(control.store, machines, world.clock, dice, keys, lambda: None, settings=Settings())
+    several = [Submit(spec=world.spec(name), key=name, count=3 if name == "b" else 1) for name in "abc"]
+    made = [one.id for one in submits.submit(several, ADMIN)]
+    made += [one.id for one in submits.submit([*several, Submit(spec=world.spec("d"))], ADMIN)][3:]
+    fresh = submits.fresh.take(made)
+    with control.store.read() as connection:
+        stored = jobs_by_id(connection, made)
+    assert [fresh[job].record for job in made] == [None if stored[job].array else stored[job] for job in made]
+    assert [fresh[job].spec.name for job in made] == list("abcd")
+    assert not submits.fresh.take(made)
+
+
+def test_jobs_stopped_before_the_loop_has_seen_them_are_not_planned(world: World) -> None:
+    world.tick()
+    stopped, waits = world.submit(world.spec(replicas=3)), world.submit(world.spec(replicas=3))
+    world.control.steering.stop(str(stopped), ADMIN)
+    world.tick()
+    newest = world.control.pictures.newest
+    assert newest is not None
+    assert [start.job for start in newest.plan.starts] == [waits]
+    assert world.job(stopped).state is JobState.CANCELLED

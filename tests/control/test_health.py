@@ -8,6 +8,7 @@ import pytest
 
 from mainspring.control.loop.loop import Step
 from mainspring.control.service.health import HUNG_S, LATE_S
+from mainspring.control.store.store import Lease
 from mainspring.domain.answers import HealthStatus
 from mainspring.domain.errors import Busy, StorageFull, Unavailable
 
@@ -101,9 +102,11 @@ def test_a_silent_cluster_degrades_the_controller_and_says_for_how_long(world: W
 
 def test_a_store_that_does_not_answer_makes_the_controller_unready_and_not_dead(world: World) -> None:
     _led(world)
-    health = world.control.pulse.health(
-        Unavailable("read the store", got="no answer"), held=0, now_s=world.clock.now_s()
-    )
+
+    def silent() -> Lease:
+        raise Unavailable("read the store", got="no answer")
+
+    health = world.control.pulse.health(silent, world.control.restores.waiting)
     assert {check.name: check.words for check in health.checks if check.words} == {
         "lead": "its lease cannot be read",
         "store": "could not read the store; got no answer",

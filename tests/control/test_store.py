@@ -165,6 +165,12 @@ def test_pieces_written_together_are_each_whole_or_not_at_all(store: Store) -> N
     assert _pieces(store) == [f"piece-{number}" for number in range(0, 8, 2)]
 
 
+def test_pieces_that_one_caller_brings_are_each_told_what_became_of_them(store: Store) -> None:
+    told = Together(store, _write_pieces).ask_each(range(5))
+    assert [str(one.got) if isinstance(one, NotFound) else one for one in told] == ["of 1", "1", "of 1", "3", "of 1"]
+    assert _pieces(store) == ["piece-0", "piece-2", "piece-4"]
+
+
 def test_pieces_that_come_while_others_are_written_are_written_in_one_go(store: Store) -> None:
     others, sizes = Barrier(4), []
 

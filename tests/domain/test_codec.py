@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.domain.answers import Submit
+from mainspring.domain.answers import Submit, SubmitBatch
 from mainspring.domain.codec import (
     DEPTH_MAX,
     FRAME_HEADER_BYTES,
@@ -158,3 +158,33 @@ def test_frames_that_share_a_long_part_each_come_back_as_they_went() -> None:
                 generation=generation, step=5, source='"holders":[]', holders=holders, peer='\\"holders":[]'
             )
             assert unframe(frame(sent)[FRAME_HEADER_BYTES:], PrepareGeneration) == sent
+
+
+def test_parts_that_repeat_in_a_message_are_one_value(spec_of_two: tuple[JobSpec, JobSpec]) -> None:
+    first, second = spec_of_two
+    told = SubmitBatch(submits=(Submit(spec=first), Submit(spec=second), Submit(spec=first)))
+    read = decode(SubmitBatch, encode(told))
+    assert read == told
+    one, other, same = (submit.spec.roles[0].options for submit in read.submits)
+    assert one is other is same
+
+
+@pytest.mark.parametrize("replicas", ["true", "2.0"])
+def test_parts_that_only_look_like_the_one_before_are_refused(
+    spec_of_two: tuple[JobSpec, JobSpec], replicas: str
+) -> None:
+    """To Python 1 is True, and 2 is 2.0; to a store they are not."""
+    text = encode(SubmitBatch(submits=tuple(Submit(spec=spec) for spec in spec_of_two))).decode()
+    whole = '"replicas":1,' if replicas == "true" else '"replicas":2,'
+    text = text.replace('"replicas":1,"replicas_min":1,', f'{whole}"replicas_min":1,')
+    before, _, after = text.rpartition(whole)
+    assert len(decode(SubmitBatch, text.encode()).submits) == 2
+    with pytest.raises(InvalidMessage, match="replicas"):
+        decode(SubmitBatch, f'{before}"replicas":{replicas},{after}'.encode())
+
+
+@pytest.fixture
+def spec_of_two() -> tuple[JobSpec, JobSpec]:
+    option = Option(chip=ChipName("gpu"), replicas=1)
+    a, b = (Role(command=(word,), options=(option,)) for word in ("a", "b"))
+    return JobSpec(name="a", roles=(a,)), JobSpec(name="b", roles=(b,))

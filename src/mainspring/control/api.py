@@ -6,8 +6,8 @@ What there is to call is listed in `domain.routes`; here each becomes an endpoin
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from operator import attrgetter
 from typing import Annotated, Any, cast
@@ -17,6 +17,7 @@ from anyio import to_thread
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException as StarletteHTTPException
@@ -25,13 +26,14 @@ from starlette.routing import Match
 
 from mainspring.control.api_arrivals import Arrivals, received
 from mainspring.control.api_load import RETRY_AFTER_S, Familiar, InFlight
-from mainspring.control.api_metrics import Measured, Metrics
+from mainspring.control.api_metrics import Measured, Metrics, read_metrics
 from mainspring.control.api_releases import Releases, calls_newer
 from mainspring.control.api_schema import STREAM_TYPE, documented, publish
-from mainspring.control.api_streams import Followers, followed_events, followed_output
+from mainspring.control.api_streams import Followers, followed_events, followed_output, resumed
+from mainspring.control.api_trips import Call, Trips, keyed
 from mainspring.control.control import Control
 from mainspring.control.logins import Logins
-from mainspring.control.service.steering.repeats import bare_key
+from mainspring.control.store.store import each
 from mainspring.control.store.tokens import Caller
 from mainspring.domain import answers
 from mainspring.domain.codec import MESSAGE_BYTES_MAX, decode, encode
@@ -69,7 +71,6 @@ _KEY = Annotated[str | None, fastapi.Header(alias=KEY_HEADER, description="Under
 _bearer = HTTPBearer(auto_error=False)
 STRANGERS_BYTES_MAX = 2 * answers.ID_TOKEN_LENGTH_MAX  # What is read of a body whose sender shows no token.
 DOCS = "/docs"  # Where people try calls from a browser; what it shows comes from this server alone.
-_DIGITS_MAX = 19  # Of a sequence: what a database's whole numbers hold.
 
 
 def create_app(control: Control, arrivals: Arrivals | None = None, logins: Logins | None = None) -> FastAPI:
@@ -93,13 +94,15 @@ def create_app(control: Control, arrivals: Arrivals | None = None, logins: Login
     app.state.followers = Followers()
     app.state.familiar = Familiar()
     app.state.metrics = Metrics(control)
-    for route in ROUTES:
-        app.add_api_route(
+    app.state.submits = Trips(_submit_each)
+    for route in sorted(ROUTES, key=lambda one: not one.bare):  # A request is held against one after the other.
+        app.router.add_api_route(
             route.path,
             _endpoint(route),
             methods=[route.method],
             name=route.operation,
             description=route.words,
+            route_class_override=_Bare if route.bare else None,
             **documented(route),
         )
     app.add_middleware(InFlight)
@@ -115,6 +118,19 @@ def create_app(control: Control, arrivals: Arrivals | None = None, logins: Login
 
 
 # ---------------------------------------------------------------- endpoints
+
+
+class _Bare(APIRoute):
+    """A route that takes a token and a body alone: FastAPI's look for parameters takes longer than many a call."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Returns what answers a request."""
+
+        async def handle(request: Request) -> Response:
+            secret = await _secret(request, await _bearer(request))
+            return cast(Response, await self.endpoint(request=request, secret=secret, body=await _body(request)))
+
+        return handle
 
 
 def _endpoint(route: Route[..., Any]) -> Callable[..., Any]:
@@ -136,7 +152,7 @@ def _endpoint(route: Route[..., Any]) -> Callable[..., Any]:
     if route.keyed:
         asked.append(inspect.Parameter("key", inspect.Parameter.KEYWORD_ONLY, annotation=_KEY, default=None))
     serve: Callable[..., Any] = _OWN.get(route) or partial(_serve, route)
-    endpoint = partial(_enter, route, serve)
+    endpoint = partial(_submit) if route is Calls.submit else partial(_enter, route, serve)
     endpoint.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined]
     return endpoint
 
@@ -190,11 +206,6 @@ def _ready(*, request: Request) -> Response:
     return _answer(health, 503 if health.status is answers.HealthStatus.FAILING else 200)
 
 
-def _metrics(*, request: Request, caller: Caller) -> Response:
-    told, kind = cast(Metrics, request.app.state.metrics).read(caller, request.headers.get("accept", ""))
-    return Response(told, headers={"content-type": kind})
-
-
 def _login_offer(*, request: Request) -> Response:
     return _answer(_logins(request).offer())
 
@@ -242,16 +253,10 @@ def _events(
 ) -> Response:
     control = _control(request)
     if follow:
-        seen = _resumed(request, since)
+        seen = resumed(request, since)
         stream = followed_events(control, _followers(request), job, caller, since=seen)
         return StreamingResponse(stream, media_type=STREAM_TYPE)
     return _answer(control.events(job, caller, since=since, limit=limit, newest=newest))
-
-
-def _resumed(request: Request, since: int) -> int:
-    """Returns the last event that a follower has seen: a browser that connects again says so by a header."""
-    last = request.headers.get("last-event-id", "")
-    return max(since, int(last)) if last.isascii() and last.isdigit() and len(last) < _DIGITS_MAX else since
 
 
 def _arrival(*, request: Request, caller: Caller, dataset: str, name: str, id: str, size: int) -> Response:
@@ -282,23 +287,29 @@ def _set_recipe(*, request: Request, caller: Caller, dataset: str, body: bytes) 
     return Response(status_code=204)
 
 
-def _submit(*, request: Request, caller: Caller, body: bytes) -> Response:
-    (submit,) = _keyed(request, [decode(answers.Submit, body)])
-    return _answer(_control(request).submit(submit, caller))
+async def _submit(*, request: Request, secret: str, body: bytes) -> Response:
+    call = Call(request=request, secret=secret, body=body)
+    return await cast(Trips[Call, Response], request.app.state.submits).ask(call)
+
+
+def _submit_each(calls: Sequence[Call]) -> Sequence[Response | Exception]:
+    """Answers submits that came at one time: lets each caller in, reads what each says, and writes all together."""
+    entered: dict[tuple[str, ...], Caller] = {}
+
+    def read(call: Call) -> tuple[answers.Submit, Caller]:
+        at = (call.secret, _address(call.request), call.request.headers.get(ATTEMPT_HEADER, ""))
+        caller = call.request.state.caller = entered.get(at) or _caller(Calls.submit, call.request, call.secret)
+        entered[at] = caller
+        return keyed(call.request, [decode(answers.Submit, call.body)])[0], caller
+
+    asked = each(read, calls)
+    made = iter(_control(calls[0].request).submit_each([one for one in asked if not isinstance(one, Exception)]))
+    return each(_answer, (one if isinstance(one, Exception) else next(made) for one in asked))
 
 
 def _submit_batch(*, request: Request, caller: Caller, body: bytes) -> Response:
-    submits = _keyed(request, decode(answers.SubmitBatch, body).submits)
+    submits = keyed(request, decode(answers.SubmitBatch, body).submits)
     return _answer(_control(request).submit_batch(answers.SubmitBatch(submits=submits), caller))
-
-
-def _keyed(request: Request, submits: Sequence[answers.Submit]) -> tuple[answers.Submit, ...]:
-    """Returns submits of which each that names no key has one, where the header gives it."""
-    header = request.headers.get(KEY_HEADER)
-    if header is None:
-        return tuple(submits)
-    keys = [bare_key(header), *(f"{bare_key(header)}.{at}" for at in range(1, len(submits)))]
-    return tuple(replace(submit, key=submit.key or key) for submit, key in zip(submits, keys, strict=True))
 
 
 def _heartbeat(*, request: Request, caller: Caller, body: bytes) -> Response:
@@ -323,7 +334,7 @@ _OWN: Mapping[Route[..., Any], Callable[..., Any]] = {
     Calls.health: _health,
     Calls.livez: _alive,
     Calls.readyz: _ready,
-    Calls.metrics: _metrics,
+    Calls.metrics: read_metrics,
     Calls.login_offer: _login_offer,
     Calls.log_in: _log_in,
     Calls.put_team: _set_team,
@@ -334,7 +345,6 @@ _OWN: Mapping[Route[..., Any], Callable[..., Any]] = {
     Calls.send: _receive,
     Calls.set_recipe: _set_recipe,
     Calls.heartbeat: _heartbeat,
-    Calls.submit: _submit,
     Calls.submit_batch: _submit_batch,
     Calls.teams: _teams,
     Calls.whoami: _whoami,
@@ -347,10 +357,6 @@ def _control(request: Request) -> Control:
 
 def _followers(request: Request) -> Followers:
     return cast(Followers, request.app.state.followers)
-
-
-def _familiar(request: Request) -> Familiar:
-    return cast(Familiar, request.app.state.familiar)
 
 
 def _arrivals(request: Request) -> Arrivals:
@@ -380,9 +386,10 @@ async def _secret(
 ) -> str:
     """Returns the secret that a request shows, of somebody known: nobody else's body is read."""
     secret = credentials.credentials if credentials else ""
-    if secret not in _familiar(request):
-        _familiar(request).add(secret, await to_thread.run_sync(_known, request, secret))
-    _familiar(request).count(secret, request.scope)
+    familiar = cast(Familiar, request.app.state.familiar)
+    if secret not in familiar:
+        familiar.add(secret, await to_thread.run_sync(_known, request, secret))
+    familiar.count(secret, request.scope)
     return secret
 
 

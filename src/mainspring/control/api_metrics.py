@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import cast, final
 
 from prometheus_client.exposition import choose_encoder
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mainspring.control.control import Control
@@ -71,3 +73,9 @@ class Measured:
             await send(message)
 
         await self._app(scope, receive, counting)
+
+
+def read_metrics(*, request: Request, caller: Caller) -> Response:
+    """Answers Prometheus."""
+    told, kind = cast(Metrics, request.app.state.metrics).read(caller, request.headers.get("accept", ""))
+    return Response(told, headers={"content-type": kind})

@@ -10,6 +10,7 @@ from typing import final
 
 import anyio
 from anyio import to_thread
+from fastapi import Request
 
 from mainspring.control.control import Control
 from mainspring.control.store.records import events_since, newest_event
@@ -25,6 +26,7 @@ _POLL_S = 0.5
 _LOOK_S = 0.2  # How soon an event is heard of.
 QUIET_S = 15.0  # A comment this often keeps proxies from closing a quiet stream, and finds readers that left.
 ASKED_S = 2.0  # How soon a stream ends whose reader may not read it any more.
+_DIGITS_MAX = 19  # Of a sequence: what a database's whole numbers hold.
 _QUIET = b": still here\n\n"
 
 
@@ -250,3 +252,9 @@ def _ended(control: Control, job: str) -> str:
 
 def _end(state: str) -> bytes:
     return b"event: end\ndata: %s\n\n" % encode({"state": state})
+
+
+def resumed(request: Request, since: int) -> int:
+    """Returns the last event that a follower has seen: a browser that connects again says so by a header."""
+    last = request.headers.get("last-event-id", "")
+    return max(since, int(last)) if last.isascii() and last.isdigit() and len(last) < _DIGITS_MAX else since

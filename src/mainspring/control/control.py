@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Event as Signal
@@ -38,7 +38,7 @@ from mainspring.control.store.records import attempts_of, events_since
 from mainspring.control.store.restores.postings import posting
 from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import AgentAccess, Settings
-from mainspring.control.store.store import Lease, Store, Together
+from mainspring.control.store.store import Store, Together, each
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, Sight, agent_by_key, sight
 from mainspring.domain.answers import (
     ClusterView,
@@ -51,7 +51,7 @@ from mainspring.domain.answers import (
     SubmitBatch,
     SubmittedBatch,
 )
-from mainspring.domain.errors import MainspringError, NotFound
+from mainspring.domain.errors import NotFound
 from mainspring.domain.fleet import LogChunk
 from mainspring.domain.goodput import Goodput
 from mainspring.domain.ids import AttemptId, ClusterName, TeamName, draw_id
@@ -115,7 +115,7 @@ class Control:
 
     def new_loop(self) -> Loop:
         """Returns a loop over this controller's store and engines; one thread runs it."""
-        silence = Silence()
+        silence, holder = Silence(), draw_id("controller", self._dice)
 
         def writers() -> LoopWriters:
             clock, settings, lasting = self.clock, self.settings, Lasting(self.clock)
@@ -127,9 +127,8 @@ class Control:
                 commands=EngineCommands(mirror, lasting, settings, self._access.key, self._access.controller_urls),
             )
 
-        holder, lease_s = draw_id("controller", self._dice), self.settings.leader_lease_s
         return Loop(
-            leadership=Leadership(self.store, self.clock, holder, lease_s),
+            leadership=Leadership(self.store, self.clock, holder, self.settings.leader_lease_s),
             engines=self._engines,
             clock=self.clock,
             fleet=self.fleet,
@@ -165,12 +164,7 @@ class Control:
 
     def health(self) -> Health:
         """Returns how this controller is, also while its store does not answer."""
-        try:
-            lease: Lease | MainspringError = self.store.leader()
-            held = self.restores.waiting()
-        except MainspringError as error:
-            lease, held = error, 0
-        return self.pulse.health(lease, held=held, now_s=self.clock.now_s())
+        return self.pulse.health(self.store.leader, self.restores.waiting)
 
     # ---------------------------------------------------------------- jobs
 
@@ -189,8 +183,17 @@ class Control:
             Conflict: The key made a job of another spec.
             InvalidInput: The key, the spec or an array's name is too long, or too many jobs wait.
         """
-        (made,) = self._submits.submit([submit], caller)
-        return self._view(made.id, submit.spec) if made.submit is None else view_new(made)
+        (answer,) = self.submit_each([(submit, caller)])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def submit_each(self, calls: Sequence[tuple[Submit, Caller]]) -> Sequence[JobView | Exception]:
+        """Returns the job that each of several calls made at one time, or why it made none: see `submit`."""
+        told = self._submits.submit_each(([submit], caller) for submit, caller in calls)
+        return each(
+            lambda made: view_new(made[0]) if made[0].is_new else self._view(made[0].id, made[0].submit.spec), told
+        )
 
     def submit_batch(self, batch: SubmitBatch, caller: Caller = LAB_ITSELF) -> SubmittedBatch:
         """Returns the jobs made of many requests, of which all are taken or none.

@@ -28,6 +28,7 @@ from mainspring.domain.wire.trust import is_loopback
 _BACKLOG = 2_048  # A thousand agents register within one second of a start.
 _FIRST_TICK_S = 10.0  # A cluster that takes longer is not worth waiting for: it is shown once it answers.
 _DRAIN_S = 5.0  # Requests still open when stopping; streams are cut, everything else takes milliseconds.
+_REST = 3.0  # After a tick, as often as long as it took: calls that come one upon another wake the loop all the time.
 _REST_S_MAX = 0.5  # After a long tick: what waits for the next one shall not wait for much more than that one takes.
 _SWEEP_S = 30.0  # Between two sweeps, of 500 jobs each: more than ten times what any lab ends in that time.
 _SWEEP_PAUSE_S = 0.1  # Between two transactions of a sweep, each of which takes some milliseconds.
@@ -229,8 +230,7 @@ class Server:
                 # A tick that fails by our own fault must not end the loop: the next one starts from the store.
                 control.pulse.failed(error)
                 _log.exception("a tick failed")
-            # Calls that come one upon another wake it all the time: at least half of the time is theirs.
-            self._stopping.wait(min(control.clock.monotonic_s() - begun_s, _REST_S_MAX))
+            self._stopping.wait(min(_REST * (control.clock.monotonic_s() - begun_s), _REST_S_MAX))
             control.wake.wait(control.settings.interval_s)
             control.wake.clear()
         self._resign()

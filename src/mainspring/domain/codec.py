@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import marshal
 import math
-import re
 import reprlib
 import struct
 import types
@@ -21,7 +21,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
 from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, MainspringError, nearest
-from mainspring.domain.release import KIND_LENGTH_MAX, RELEASE, Unknown, is_newer
+from mainspring.domain.release import HALF_LETTER, RELEASE, Unknown, is_newer, member_of_its_own
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm as TypeForm  # A union of classes, as a value that mypy follows (PEP 747).
@@ -37,8 +37,8 @@ _PLAIN = frozenset((str, int, float, bool, type(None)))
 _NAMED: dict[type, Callable[[Any], dict[str, Any]]] = {}  # What dataclasses that were written are, field by field.
 _NAMES: dict[type, str] = {}  # What each message is called where it travels.
 _SHARED: dict[type, tuple[str, ...]] = {}  # Fields marked as "shared": many messages carry the same long tuple.
+_NO_REFERENCES = 2  # marshal's version in which equal values have equal bytes. Source: CPython, Python/marshal.c.
 _LENGTH = struct.Struct(">I")
-_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can spell half a character; UTF-8 cannot.
 FRAME_HEADER_BYTES = _LENGTH.size
 MESSAGE_VERSION = 1  # Of the whole vocabulary: peers of another version are refused by name.
 
@@ -84,13 +84,7 @@ _ENCODER = json.JSONEncoder(
 
 
 def from_plain(
-    kind: type[Value],
-    plain: object,
-    *,
-    strict: bool = False,
-    where: str = "",
-    newer: bool = False,
-    shown: bool = False,
+    kind: type[Value], plain: object, *, strict: bool = False, where: str = "", newer: bool = False, shown: bool = False
 ) -> Value:
     """Returns `plain` as a `kind`.
 
@@ -273,7 +267,7 @@ def unframe(body: bytes, kinds: TypeForm[Value]) -> Value:
     newer = is_newer(plain.get("release"), f"who says {name[:80]!r}")
     if name not in known:
         if newer and Unknown in get_args(kinds):
-            return cast(Value, _unknown(name, plain.get("body")))
+            return cast(Value, Unknown.said(name, plain.get("body")))
         raise InvalidMessage("read a frame", got=name[:80], wanted=nearest(name[:80], known))
     if plain.get("version") != MESSAGE_VERSION:
         raise InvalidMessage(
@@ -290,18 +284,11 @@ def _by_name(kinds: Hashable) -> dict[str, type[Any]]:
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 80, 80
-_WORDS = reprlib.Repr()
-_WORDS.maxlevel, _WORDS.maxdict, _WORDS.maxstring, _WORDS.maxother = 4, 20, 80, 80
 
 
 def _short(value: object) -> str:
     """Returns a bounded look at a value that may be hostile: deep, long, or both."""
     return _SHORT.repr(value)[:160]
-
-
-def _unknown(name: str, plain: object) -> Unknown:
-    """Returns what a newer peer said, whatever that is: deep, long, or both."""
-    return Unknown.cut(_SURROGATE.sub("?", name), "" if plain is None else _WORDS.repr(plain))
 
 
 class _Reader:
@@ -312,6 +299,7 @@ class _Reader:
         self.newer = newer
         self.shown = shown
         self.items = 0
+        self._repeated: dict[int, tuple[bytes, Any, int]] = {}
 
     def error(self, where: str, got: object, wanted: str) -> MainspringError:
         kind = InvalidSpec if self.strict else InvalidMessage
@@ -336,7 +324,7 @@ class _Reader:
                 except (InvalidMessage, InvalidSpec) as error:
                     failed = error
         if self.newer and Unknown in arms:
-            return _unknown(plain, None) if isinstance(plain, str) else _unknown("", plain)
+            return Unknown.said(plain, None) if isinstance(plain, str) else Unknown.said("", plain)
         assert failed is not None
         raise failed
 
@@ -353,7 +341,7 @@ class _Reader:
             raise self.error(where, plain, "a mapping")
         read: dict[str, Any] = {}
         for key, entry in plain.items():
-            if not isinstance(key, str) or _SURROGATE.search(key):
+            if not isinstance(key, str) or HALF_LETTER.search(key):
                 raise self.error(where, key, "text as key")
             read[key] = self.read(item, entry, where=f"{where}.{key}" if where else key, depth=depth + 1)
         return read
@@ -378,8 +366,8 @@ class _Reader:
                     self.items += 1
                     values[name] = part.blanks[entry.__class__]
                 else:
-                    path = f"{where}.{name}" if where else name
-                    values[name] = self.read(part.kind, entry, where=path, depth=depth + 1)
+                    read = self._repeating if part.repeats and not self.strict else self._part
+                    values[name] = read(part, entry, f"{where}.{name}" if where else name, depth + 1)
             elif part.required:
                 path = f"{where}.{name}" if where else name
                 raise self.error(path, "nothing", f"this field of {kind.__name__}")
@@ -392,12 +380,26 @@ class _Reader:
         except AssertionError as error:
             raise self.error(where, plain, f"a consistent {kind.__name__}") from error
 
+    def _repeating(self, part: _Part, plain: Any, where: str, depth: int) -> Any:
+        """Reads a field that is seldom another than the last time; its bytes tell, for to Python 1 == 1.0 == True."""
+        text = marshal.dumps(plain, _NO_REFERENCES)
+        known, value, items = self._repeated.get(id(part), (b"", None, 0))
+        if known == text:
+            self.items += items
+            return value
+        before, value = self.items, self._part(part, plain, where, depth)
+        self._repeated[id(part)] = text, value, self.items - before
+        return value
+
+    def _part(self, part: _Part, plain: object, where: str, depth: int) -> Any:
+        return self.read(part.kind, plain, where=where, depth=depth)
+
     def _enum(self, kind: type[Enum], plain: object, where: str, _: int) -> Any:
         values = _members(kind)
         if isinstance(plain, str) and plain in values:
             return values[plain]
         if self.shown and isinstance(plain, str) and issubclass(kind, str):
-            return _member_of_its_own(kind, plain)
+            return member_of_its_own(kind, plain)
         raise self.error(where, plain, nearest(str(plain), values))
 
     def _scalar(self, kind: Any, plain: object, where: str, _: int) -> Any:
@@ -411,7 +413,7 @@ class _Reader:
             raise self.error(where, plain, _SCALARS.get(kind, str(kind)))
         if isinstance(plain, float) and not math.isfinite(plain):
             raise self.error(where, plain, "a finite number")
-        if isinstance(plain, str) and not plain.isascii() and _SURROGATE.search(plain):
+        if isinstance(plain, str) and not plain.isascii() and HALF_LETTER.search(plain):
             raise self.error(where, plain, "text that UTF-8 can hold")
         return plain
 
@@ -458,6 +460,7 @@ class _Part:
     Args:
         plain: The type itself where that is a scalar; a value of it is what was sent, unless it is not fine.
         blanks: What an empty value means, by its own type.
+        repeats: Whether it is marked as one that is mostly the same in all values of one message.
     """
 
     kind: Any
@@ -465,6 +468,7 @@ class _Part:
     plain: Any
     is_fine: Callable[[Any], bool]
     blanks: Mapping[type, Any]
+    repeats: bool
 
 
 @cache
@@ -483,16 +487,9 @@ def _parts(kind: type) -> dict[str, _Part]:
             plain=bare if bare in _FINE else None,
             is_fine=_FINE.get(bare, bool),
             blanks=blanks,
+            repeats=field.metadata.get("repeats", False),
         )
     return found
-
-
-def _member_of_its_own(kind: type[Any], word: str) -> Any:
-    """Returns a word of a newer peer in the place of a member: it has a value as those have, and is none of them."""
-    word = _SURROGATE.sub("?", word[:KIND_LENGTH_MAX])
-    member = str.__new__(kind, word)
-    member._name_ = member._value_ = word
-    return member
 
 
 @cache

@@ -184,7 +184,7 @@ class Role:
 
     name: RoleName = MAIN
     command: tuple[str, ...]
-    options: tuple[Option, ...]
+    options: tuple[Option, ...] = field(metadata={"repeats": True})
     environment: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[SecretName, ...] = ()
     secret_files: tuple[SecretName, ...] = ()
@@ -291,7 +291,7 @@ class JobSpec:
     kind: JobKind = JobKind.TRAIN
     tier: Tier = Tier.STANDARD
     roles: tuple[Role, ...]
-    code: Code = Code()
+    code: Code = field(default=Code(), metadata={"repeats": True})
     inputs: tuple[str, ...] = ()
     views: tuple[str, ...] = ()
     after: tuple[JobId, ...] = ()

@@ -8,9 +8,11 @@ release does not know is an `Unknown` where the peer is newer, and refused from 
 from __future__ import annotations
 
 import re
+import reprlib
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from typing import Any
 
 from mainspring.domain.errors import InvalidMessage, OtherRelease
 
@@ -21,6 +23,9 @@ STATED_LENGTH_MAX = 32
 KIND_LENGTH_MAX = 64
 WORDS_LENGTH_MAX = 1_000
 _FORM = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})\.([0-9]{1,6})([a-z0-9.+-]*)")  # Major, minor, patch; PEP 440's rest.
+HALF_LETTER = re.compile("[\ud800-\udfff]")  # JSON can spell half a character; UTF-8 cannot.
+_WORDS = reprlib.Repr()
+_WORDS.maxlevel, _WORDS.maxdict, _WORDS.maxstring, _WORDS.maxother = 4, 20, 80, 80
 _KNOWN_MAX = 64  # Releases that a process meets; only what strangers make up is more.
 
 
@@ -51,9 +56,32 @@ class Unknown:
         assert len(self.words) <= WORDS_LENGTH_MAX
 
     @classmethod
+    def said(cls, kind: str, plain: object) -> Unknown:
+        """Returns what a newer peer said, whatever that is: deep, long, or both.
+
+        Args:
+            kind: The word.
+            plain: What came with it, None for nothing.
+        """
+        return cls.cut(HALF_LETTER.sub("?", kind), "" if plain is None else _WORDS.repr(plain))
+
+    @classmethod
     def cut(cls, kind: str, words: str) -> Unknown:
         """Returns what was said, as much of it as is kept."""
         return cls(kind=kind[:KIND_LENGTH_MAX], words=words[:WORDS_LENGTH_MAX])
+
+
+def member_of_its_own(kind: type[Any], word: str) -> Any:
+    """Returns a word of a newer peer in the place of a member: it has a value as those have, and is none of them.
+
+    Args:
+        kind: An enum of texts.
+        word: What the peer said.
+    """
+    word = HALF_LETTER.sub("?", word[:KIND_LENGTH_MAX])
+    member = str.__new__(kind, word)
+    member._name_ = member._value_ = word
+    return member
 
 
 @lru_cache(_KNOWN_MAX)

@@ -263,7 +263,7 @@ def _write_whys(ledger: StateWriter, told: Mapping[JobId, _Why], number: int, *,
         promised |= {row.job_id: row.start_s for row in connection.execute(exact)}
         connection.execute(sa.delete(whys).where(whys.c.job_id.in_(some)))
     # Jobs of one class share one value: its candidates are written out once.
-    texts = {id(why.words): text_of(why.words.considered) for why in told.values()}
+    texts = {at: text_of(words.considered) for at, words in {id(why.words): why.words for why in told.values()}.items()}
     rows = [
         {
             "job_id": job,

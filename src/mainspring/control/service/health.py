@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import final
 
 from mainspring.control.loop.loop import Step
@@ -52,19 +52,21 @@ class Pulse:
         # Anybody may ask: what else there is to say of a fault of ours stands in the server's log.
         self._error = str(error) if isinstance(error, MainspringError) else f"a fault: {type(error).__name__}"
 
-    def health(self, lease: Lease | MainspringError, *, held: int, now_s: float) -> Health:
-        """Returns how the controller is.
+    def health(self, leader: Callable[[], Lease], held: Callable[[], int]) -> Health:
+        """Returns how the controller is, also while its store does not answer.
 
         Args:
-            lease: The leader's, as the store has it, or why that cannot be read.
-            held: How many allocations run that the store does not know, and wait for an operator.
+            leader: Reads the leader's lease.
+            held: Reads how many allocations run that the store does not know, and wait for an operator.
         """
-        if isinstance(lease, MainspringError):
-            epoch, lead, store = 0, _check("lead", "its lease cannot be read"), _check("store", str(lease))
-        else:
+        now_s, beyond = self._clock.now_s(), 0
+        try:
+            lease, beyond = leader(), held()
             epoch, lead, store = lease.epoch, self._lead(lease, now_s - lease.expires_s), _check("store", self._error)
+        except MainspringError as error:
+            epoch, lead, store = 0, _check("lead", "its lease cannot be read"), _check("store", str(error))
         ends = [_check("server", "it ends, and gives up the lead")] if self.ending else []
-        checks = (*ends, self._loop(), lead, store, *_beyond(held), *self._each_cluster(now_s))
+        checks = (*ends, self._loop(), lead, store, *_beyond(beyond), *self._each_cluster(now_s))
         worst = max((check.status for check in checks), key=list(HealthStatus).index)
         return Health(status=worst, leader_epoch=epoch, checks=checks, release=RELEASE)
 

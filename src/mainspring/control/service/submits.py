@@ -14,7 +14,8 @@ from mainspring.control.service.machines import KnownMachines
 from mainspring.control.store.audit import Deed, note_all
 from mainspring.control.store.ledger import StateWriter, member_name
 from mainspring.control.store.records import (
-    FreshSpecs,
+    FreshJob,
+    FreshJobs,
     JobRecord,
     RemovedJob,
     chunks,
@@ -31,6 +32,7 @@ from mainspring.control.store.store import Store, Together
 from mainspring.control.store.tallies import Tally
 from mainspring.control.store.tokens import Caller, sight
 from mainspring.domain.answers import ArrayView, JobView, Submit
+from mainspring.domain.codec import alike
 from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, NotFound, nearest
 from mainspring.domain.ids import JobId, TeamName, checked_name, draw_id
 from mainspring.domain.job import LAB, JobSpec, checkpoint_named
@@ -39,6 +41,18 @@ from mainspring.domain.ports import Clock, Dice
 from mainspring.domain.team import Right, user_of, with_those_above
 
 SPEC_BYTES_MAX = 1 << 20
+_NEW: dict[str, Any] = {
+    "state": JobState.QUEUED,
+    "ended_s": None,
+    "reason": "",
+    "step": -1,
+    "metrics": {},
+    "result": {},
+    "array": None,
+    "array_index": None,
+    "array_count": None,
+}  # Of a job that is in no array.
+_ORDINAL = sa.select(jobs.c.ordinal).where(jobs.c.id == sa.bindparam("job"))
 _MADE = (jobs.c.id, jobs.c.submit_key, jobs.c.spec, jobs.c.array_count)
 
 
@@ -48,15 +62,19 @@ class JobMade:
 
     Args:
         id: Its id; of an array, the first job's.
-        submit: What it was made of just now, None where the key had made it before.
+        submit: What it is made of.
+        is_new: Whether it was made just now, and not under the same key before; what follows is told of new ones only.
         submitted_s: When.
         owner: Who submitted it.
+        ordinal: The row it was written to.
     """
 
     id: JobId
-    submit: Submit | None = None
+    submit: Submit
+    is_new: bool = True
     submitted_s: float = 0.0
     owner: str = ""
+    ordinal: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +115,7 @@ class Submits:
         self._keys = keys
         self._together = Together(store, self._write)
         self.machines = machines
-        self.fresh = FreshSpecs()
+        self.fresh = FreshJobs()
         self._clock = clock
         self._dice = dice
         self._wake = wake
@@ -117,14 +135,28 @@ class Submits:
             InvalidInput: A key, a spec or an array's name is too long.
             LimitReached: Too many jobs would wait: of the caller, of a team, or of all.
         """
-        texts = [text_of(submit.spec) for submit in submits]
-        for submit, text in zip(submits, texts, strict=True):
-            _require_short(submit, len(text.encode()))
-        impossible = [self.machines.impossible(one.spec) for one in submits]
-        made = self._together.ask(_Asked(submits=submits, texts=texts, caller=caller, impossible=impossible))
-        self.fresh.put((one.id, one.submit.spec) for one in made if one.submit is not None)
+        (made,) = self.submit_each([(submits, caller)])
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    def submit_each(self, calls: Iterable[tuple[Sequence[Submit], Caller]]) -> Sequence[Sequence[JobMade] | Exception]:
+        """Returns what each of several calls made at one time, or why it made nothing: see `submit`."""
+        asked = [self._asked(submits, caller) for submits, caller in calls]
+        told = iter(self._together.ask_each(one for one in asked if isinstance(one, _Asked)))
+        made = [next(told) if isinstance(one, _Asked) else one for one in asked]
         self._wake()
         return made
+
+    def _asked(self, submits: Sequence[Submit], caller: Caller) -> _Asked | InvalidInput:
+        texts = [text_of(submit.spec) for submit in submits]
+        try:
+            for submit, text in zip(submits, texts, strict=True):
+                _require_short(submit, len(text.encode()))
+        except InvalidInput as error:
+            return error
+        impossible = [self.machines.impossible(one.spec) for one in submits]
+        return _Asked(submits=submits, texts=texts, caller=caller, impossible=impossible)
 
     def _write(self, connection: sa.Connection, several: Sequence[_Asked]) -> Sequence[Sequence[JobMade]]:
         """Writes what several callers ask for at one time."""
@@ -133,7 +165,8 @@ class Submits:
             _require_known(connection, team)
             caller.require(connection, Right.SUBMIT_JOBS, team)
             self._require_user(connection, team)
-        made = {at: JobMade(id=job) for at, job in _made_before(connection, [one for _, one in every]).items()}
+        before = _made_before(connection, [one for _, one in every])
+        made = {at: JobMade(id=job, submit=every[at][1], is_new=False) for at, job in before.items()}
         fresh = [at for at in range(len(every)) if at not in made]
         texts = [text for one in several for text in one.texts]
         impossible = [error for one in several for error in one.impossible]
@@ -148,8 +181,15 @@ class Submits:
                 new = [(submit, texts[at], self._draw(submit.count)) for at, submit in own.items()]
                 require_room_for_jobs(connection, self._limits, caller, _tallied(new))
                 StateWriter(connection, now_s).submit(new, owner=caller.holder)
+                # Of those that one writer writes together they follow each other.
+                ordinal = connection.execute(_ORDINAL, {"job": new[0][2][0]}).scalar_one()
                 for at, (submit, _, ids) in zip(own, new, strict=True):
-                    made[at] = JobMade(id=ids[0], submit=submit, submitted_s=now_s, owner=caller.holder)
+                    made[at] = JobMade(
+                        id=ids[0], submit=submit, submitted_s=now_s, owner=caller.holder, ordinal=ordinal
+                    )
+                    ordinal += len(ids)
+            # Before they are in the store: at that moment the loop may look. What never comes there nobody asks for.
+            self.fresh.put({made[at].id: _fresh(made[at]) for at in fresh})
         told = iter([made[at] for at in range(len(every))])
         answers = [tuple(islice(told, len(one.submits))) for one in several]
         deeds = [deed for one, jobs in zip(several, answers, strict=True) for deed in _deeds(one.caller, jobs)]
@@ -227,7 +267,7 @@ def _deeds(caller: Caller, made: Sequence[JobMade]) -> list[Deed]:
     """Returns what the audit log says of the jobs that one call made: a line for each team."""
     firsts: dict[TeamName, list[JobId]] = {}
     for one in made:
-        if one.submit is not None:
+        if one.is_new:
             firsts.setdefault(one.submit.spec.team, []).append(one.id)
     return [
         Deed(
@@ -293,9 +333,17 @@ def _require_jobs(connection: sa.Connection, fresh: Sequence[JobSpec], seen: fro
             raise NotFound("submit a job", on="field 'begins_from'", got=told, next_step="ms checkpoint ls")
 
 
+def _fresh(made: JobMade) -> FreshJob:
+    """Returns a job that was made just now, as the store has it."""
+    spec, record = made.submit.spec, None
+    if made.submit.count == 1:
+        record = JobRecord(**alike(JobRecord, spec, made), **_NEW)
+    return FreshJob(spec=spec, record=record)
+
+
 def view_new(made: JobMade) -> JobView:
     """Returns a job that was made just now, as a look at it would."""
-    assert made.submit is not None
+    assert made.is_new
     spec, count, place = made.submit.spec, made.submit.count, None
     if count > 1:
         spec = replace(spec, name=member_name(spec.name, 0))

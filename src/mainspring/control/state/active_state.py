@@ -32,14 +32,14 @@ from mainspring.control.store.holdings import (
 from mainspring.control.store.ledger import DISPLACED, StopCause
 from mainspring.control.store.records import (
     AttemptRecord,
-    FreshSpecs,
+    FreshJobs,
     JobRecord,
     attempts_by_id,
     jobs_by_id,
     live_attempts,
     live_jobs,
     removed_jobs,
-    specs,
+    specs_of,
 )
 from mainspring.control.store.restores.held import Held
 from mainspring.control.store.schema import events, plans
@@ -60,8 +60,8 @@ class ActiveState:
     Valid only for transactions that were committed: whoever loses one makes a new mirror.
     """
 
-    def __init__(self, fresh: FreshSpecs | None = None) -> None:
-        self._fresh = fresh or FreshSpecs()
+    def __init__(self, fresh: FreshJobs | None = None) -> None:
+        self._fresh = fresh or FreshJobs()
         self.jobs: dict[JobId, JobRecord] = {}
         self.specs: dict[JobId, JobSpec] = {}
         self.attempts: dict[AttemptId, AttemptRecord] = {}
@@ -203,7 +203,7 @@ class ActiveState:
         self.holds = read_holds(connection)
         live = live_attempts(connection)
         self._follower.start(connection, [attempt.job for attempt in live], newest)
-        self._take_jobs(connection, {job.id: job for job in live_jobs(connection)})
+        self._take_jobs(connection, {job.id: job for job in live_jobs(connection)}, {})
         self._holdings.take(connection, (), live_allocations(connection), ())
         self._holdings.bereaved |= dict.fromkeys(sorted(bereaved(connection, [attempt.id for attempt in live])))
         for attempt in live:
@@ -217,6 +217,9 @@ class ActiveState:
         if news.holds:
             self.holds = read_holds(connection)
             self._feed.touch()
+        fresh = self._fresh.take(news.submitted)
+        records = {job: new.record for job, new in fresh.items() if new.record is not None and job not in news.jobs}
+        unknown = [job for job in dict.fromkeys([*news.submitted, *news.jobs]) if job not in records]
         of_jobs = [self._attempt_of[job] for job in news.jobs if job in self._attempt_of]
         touched = dict.fromkeys([*self._touched, *news.attempts, *of_jobs])
         self._touched = {}
@@ -229,7 +232,8 @@ class ActiveState:
         had = chip_seconds(connection, [attempt.id for attempt in over])
         for attempt in over:
             self._drop_live(attempt, had.get(attempt.id, 0.0))
-        self._take_jobs(connection, jobs_by_id(connection, news.jobs))
+        changed_jobs = {**records, **jobs_by_id(connection, unknown)}
+        self._take_jobs(connection, changed_jobs, {job: new.spec for job, new in fresh.items()})
         if news.holds:
             self._tell_pending_anew()
         for attempt in changed:
@@ -238,9 +242,11 @@ class ActiveState:
 
     # ---------------------------------------------------------------- jobs
 
-    def _take_jobs(self, connection: sa.Connection, changed: Mapping[JobId, JobRecord]) -> None:
+    def _take_jobs(
+        self, connection: sa.Connection, changed: Mapping[JobId, JobRecord], known: Mapping[JobId, JobSpec]
+    ) -> None:
         anew = {job.id: job for job in changed.values() if not ended(job.state) and self._asks_anew(job)}
-        written = specs(connection, anew, self._fresh.take(anew))
+        written = specs_of(connection, anew.values(), known)
         self.specs.update({name: spec.with_overrides(anew[name].overrides) for name, spec in written.items()})
         self.jobs.update({job.id: job for job in changed.values() if not ended(job.state)})
         self._learn_states(connection, changed)

@@ -15,9 +15,13 @@ from mainspring.control.store.schema import EVIDENCE, events
 from mainspring.domain.ids import AttemptId, JobId
 from mainspring.domain.wire.events import EVENTS
 from mainspring.domain.wire.events.attempts import AttemptResizedEvent
+from mainspring.domain.wire.events.jobs import JobSubmittedEvent
 from mainspring.domain.wire.events.marks import Renews
 
 _RENEWS = {event.kind: event.renews for event in EVENTS if event.renews is not None}
+_CHANGES = [kind for kind in _RENEWS if kind != JobSubmittedEvent.kind]
+_BETWEEN = " "  # No id has it.
+_TOGETHER = sa.func.aggregate_strings(events.c.job_id, _BETWEEN)
 _DURABLE = [kind for kind, renews in _RENEWS.items() if renews is Renews.CHECKPOINT]
 
 
@@ -34,9 +38,11 @@ class EventTimes:
 class EventNews:
     """The jobs and the attempts that events since the last look speak of, and what they say of nodes.
 
-    `holds` tells that what people hold of teams, clusters and nodes is another.
+    `submitted` are the jobs that were submitted; of those not among `jobs` too nothing was said since. `holds` tells
+    that what people hold of teams, clusters and nodes is another.
     """
 
+    submitted: tuple[JobId, ...]
     jobs: dict[JobId, None]
     attempts: dict[AttemptId, None]
     evidence: list[Evidence]
@@ -88,14 +94,18 @@ class EventFollower:
         Args:
             newest: The newest event's sequence number.
         """
-        news = EventNews(jobs={}, attempts={}, evidence=[])
+        news = EventNews(submitted=(), jobs={}, attempts={}, evidence=[])
         if newest <= self._seen:
             return news
         since = events.c.sequence > self._seen
+        # In one row, as of a batch there are thousands; for each that is read of SQLite a thread waits for its turn.
+        of_new = sa.select(_TOGETHER).where(since, events.c.kind == JobSubmittedEvent.kind)
+        submitted = connection.execute(of_new).scalar() or ""
+        news = replace(news, submitted=tuple(JobId(job) for job in submitted.split(_BETWEEN) if job))
         query = sa.select(events.c.kind, events.c.job_id, events.c.attempt_id, events.c.time_s)
         resized = judged = False
         for kind, job, attempt, time_s in connection.execute(
-            query.where(since, events.c.kind.in_(_RENEWS)).order_by(events.c.sequence)
+            query.where(since, events.c.kind.in_(_CHANGES)).order_by(events.c.sequence)
         ):
             match _RENEWS[kind]:
                 case Renews.JOB:

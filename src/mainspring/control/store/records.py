@@ -69,18 +69,29 @@ def live_attempts(connection: sa.Connection) -> tuple[AttemptRecord, ...]:
     return ATTEMPT_ROWS.read(connection, _LIVE_ATTEMPTS)
 
 
-def specs(
-    connection: sa.Connection, wanted: Iterable[JobId], known: Mapping[JobId, JobSpec] | None = None
+def specs(connection: sa.Connection, wanted: Iterable[JobId]) -> Mapping[JobId, JobSpec]:
+    """Returns the specs of some jobs; those of one array share one object, which bears the array's name."""
+    holders: dict[JobId, JobId] = {}
+    for some in chunks(wanted):
+        for row in connection.execute(sa.select(jobs.c.id, jobs.c.array_id).where(jobs.c.id.in_(some))):
+            holders[JobId(row.id)] = JobId(row.array_id or row.id)
+    return _specs(connection, holders, {})
+
+
+def specs_of(
+    connection: sa.Connection, wanted: Iterable[JobRecord], known: Mapping[JobId, JobSpec]
 ) -> Mapping[JobId, JobSpec]:
-    """Returns the specs of some jobs; those of one array share one object, which bears the array's name.
+    """Returns the specs of some jobs, as `specs` does.
 
     Args:
         known: What need not be read; of an array, by its first job.
     """
-    known, holders = known or {}, dict[JobId, JobId]()
-    for some in chunks(wanted):
-        for row in connection.execute(sa.select(jobs.c.id, jobs.c.array_id).where(jobs.c.id.in_(some))):
-            holders[JobId(row.id)] = JobId(row.array_id or row.id)
+    return _specs(connection, {job.id: job.array or job.id for job in wanted}, known)
+
+
+def _specs(
+    connection: sa.Connection, holders: Mapping[JobId, JobId], known: Mapping[JobId, JobSpec]
+) -> Mapping[JobId, JobSpec]:
     written = {holder: known[holder] for holder in holders.values() if holder in known}
     for some in chunks(dict.fromkeys(holder for holder in holders.values() if holder not in known)):
         for row in connection.execute(sa.select(jobs.c.id, jobs.c.spec).where(jobs.c.id.in_(some))):
@@ -88,28 +99,41 @@ def specs(
     return {job: written[holder] for job, holder in holders.items()}
 
 
-@final
-class FreshSpecs:
-    """Specs of jobs that this server took and its loop has not seen: what was read from a call is not read again.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreshJob:
+    """A job as it was submitted.
 
-    Of an array, by its first job. Used by many threads.
+    Args:
+        record: None of an array's first job, which stands for all of them.
+    """
+
+    spec: JobSpec
+    record: JobRecord | None
+
+
+@final
+class FreshJobs:
+    """Jobs that this server took and its loop has not seen: what came by a call, and was written, is not read again.
+
+    For each row that is read of SQLite a thread waits for its turn to run. Of an array its first job is here. Used by
+    many threads.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._specs: dict[JobId, JobSpec] = {}
+        self._jobs: dict[JobId, FreshJob] = {}
 
-    def put(self, made: Iterable[tuple[JobId, JobSpec]]) -> None:
-        """Keeps specs as they stand in the store, until they are taken or there are too many."""
+    def put(self, made: Mapping[JobId, FreshJob]) -> None:
+        """Keeps jobs as they stand in the store, until they are taken or there are too many."""
         with self._lock:
-            self._specs.update(made)
-            if len(self._specs) > FRESH_MAX:
-                self._specs.clear()
+            self._jobs.update(made)
+            if len(self._jobs) > FRESH_MAX:
+                self._jobs.clear()
 
-    def take(self, wanted: Iterable[JobId]) -> Mapping[JobId, JobSpec]:
+    def take(self, wanted: Iterable[JobId]) -> Mapping[JobId, FreshJob]:
         """Returns those of some jobs that are kept, and keeps them no longer."""
         with self._lock:
-            return {job: self._specs.pop(job) for job in wanted if job in self._specs}
+            return {job: self._jobs.pop(job) for job in wanted if job in self._jobs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

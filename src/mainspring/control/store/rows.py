@@ -5,12 +5,12 @@ A field that names a row of another table drops the column's `_id`. What is neit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, EnumType
 from functools import lru_cache, partial
 from operator import attrgetter
 from types import NoneType
-from typing import Any, Generic, TypeVar, get_args, get_type_hints
+from typing import Any, Generic, TypeVar, cast, get_args, get_type_hints
 
 import sqlalchemy as sa
 
@@ -60,7 +60,7 @@ class RowMapping(Generic[Value]):
             query: Made of `select`.
             **given: Values of its parameters, where it has any.
         """
-        return tuple(map(self.value, connection.execute(query, given)))
+        return tuple(map(self._made, connection.execute(query, given)))
 
     def value(self, row: sa.Row[Any]) -> Value:
         """Returns a row as a value.
@@ -68,7 +68,10 @@ class RowMapping(Generic[Value]):
         Args:
             row: As selected, with the table's own names of columns.
         """
-        found = dict(zip(self.columns, self._found(row), strict=True))
+        return self._made(self._found(row))
+
+    def _made(self, columns: Iterable[Any]) -> Value:
+        found = dict(zip(self.columns, columns, strict=True))
         for name, read in self._readers.items():
             if found[name] is not None:
                 found[name] = read(found[name])
@@ -89,7 +92,9 @@ def _reader(hint: Any) -> Callable[[Any], object] | None:
     kind = getattr(hint, "__supertype__", hint)
     if kind in _SCALARS:
         return None
-    return kind if isinstance(kind, EnumType) else lru_cache(maxsize=TEXTS_KEPT)(partial(read_text, kind))
+    if isinstance(kind, EnumType):
+        return {member.value: member for member in cast(type[Enum], kind)}.__getitem__
+    return lru_cache(maxsize=TEXTS_KEPT)(partial(read_text, kind))
 
 
 def _written(value: object) -> object:

@@ -7,7 +7,7 @@ differs between databases to `databases`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -275,14 +275,19 @@ class Together(Generic[Item, Value]):
         Raises:
             MainspringError: As `write` does, or as `Store.write`.
         """
-        piece: _Piece[Item, Value] = _Piece(item)
-        self._pieces.append(piece)
+        (answer,) = self.ask_each([item])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def ask_each(self, items: Iterable[Item]) -> Sequence[Value | Exception]:
+        """Returns what writing each of some pieces returned, or the error that kept it from being written."""
+        own: list[_Piece[Item, Value]] = [_Piece(item) for item in items]
+        self._pieces.extend(own)
         with self._turn:
-            while not piece.done:
+            while not all(piece.done for piece in own):
                 self._write_some()
-        if piece.error is not None:
-            raise piece.error
-        return cast(Value, piece.result)
+        return [cast(Value, piece.result) if piece.error is None else piece.error for piece in own]
 
     def _write_some(self) -> None:
         pieces = [self._pieces.popleft() for _ in range(min(len(self._pieces), PIECES_MAX))]
@@ -309,6 +314,17 @@ class Together(Generic[Item, Value]):
         for piece, result in zip(pieces, results, strict=True):
             piece.result = result
         return True
+
+
+def each(act: Callable[[Item], Value], items: Iterable[Item | Exception]) -> list[Value | Exception]:
+    """Returns what comes of each item, or the error that it is or that it ends in."""
+    found: list[Value | Exception] = []
+    for item in items:
+        try:
+            found.append(item if isinstance(item, Exception) else act(item))
+        except Exception as error:  # noqa: BLE001  It is told to whom it concerns.
+            found.append(error)
+    return found
 
 
 def open_store(url: str, back_up: BackUp | None = None, *, owned_s: float | None = None) -> Store:

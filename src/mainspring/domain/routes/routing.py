@@ -95,6 +95,11 @@ class Route(Generic[P, Answer]):
         return self.may is not None and not self.repeats
 
     @property
+    def bare(self) -> bool:
+        """Returns whether it takes a token and a body, and nothing else."""
+        return self.people and not self.keyed and set(self.signature.parameters) == {"body"}
+
+    @property
     def words(self) -> str:
         """Returns what it does, in a sentence."""
         return " ".join((inspect.getdoc(self.stub) or "").partition("\n\n")[0].split())

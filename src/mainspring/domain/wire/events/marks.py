@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, TypeVar, dataclass_transform
 
@@ -43,8 +43,7 @@ class EventFacts(EventMarks):
     @property
     def detail(self) -> Detail:
         """Returns its facts, as they are kept and sent."""
-        facts = [(each.name, to_plain(getattr(self, each.name))) for each in fields(self)]
-        return {name: fact for name, fact in facts if fact is not None}
+        return {name: fact for name, fact in to_plain(self).items() if fact is not None}
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
