@@ -22,6 +22,7 @@ from mainspring.control.store.holdings import (
 )
 from mainspring.control.store.ledger import StateWriter, StopCause, clipped
 from mainspring.control.store.records import AttemptRecord, JobRecord, attempt_by_id, chunks, jobs_by_id, text_of
+from mainspring.control.store.rows import add_rows
 from mainspring.control.store.schema import ID_LENGTH_MAX, plans, whys
 from mainspring.control.store.settings import Settings
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, JobId, draw_id
@@ -278,7 +279,7 @@ def _write_whys(ledger: StateWriter, told: Mapping[JobId, _Why], number: int, *,
         }
         for job, why in told.items()
     ]
-    connection.execute(sa.insert(whys), rows)
+    add_rows(connection, whys, rows)
     now = {job: told[job].start_s if told[job].exact else None for job in waiting}
     moved = [job for job, start_s in now.items() if start_s != promised.get(job)]
     if moved:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from mainspring.control.store import tallies
 from mainspring.control.store.evidence import LostAttempt, counted, first_error, losses_of
 from mainspring.control.store.holdings import KEPT, AllocationRecord, live_allocations_of
-from mainspring.control.store.records import AttemptRecord, JobRecord, chunks, text_of
+from mainspring.control.store.records import AttemptRecord, JobRecord, add_rows, chunks, text_of
 from mainspring.control.store.schema import JOB_ROWS, REASON_LENGTH_MAX, agents, allocations, attempts, events, jobs
 from mainspring.domain.answers import Submit
 from mainspring.domain.codec import alike
@@ -190,7 +190,7 @@ class StateWriter:
             for index, job in enumerate(ids[1:], 1):
                 other = {"id": job, "array_index": index, "name": member_name(submit.spec.name, index)}
                 rows.append(one | other | {"spec": "", "submit_key": None, "code": None})
-        self.connection.execute(sa.insert(jobs), rows)
+        add_rows(self.connection, jobs, rows)
         tallies.begin(self.connection, owner, rows)
         told = [JobSubmittedEvent(name=str(row["name"]), team=TeamName(str(row["team"]))) for row in rows]
         self.tell_each([job for _, _, ids in made for job in ids], told)
@@ -231,7 +231,7 @@ class StateWriter:
             }
             for place, (job, each) in enumerate(zip(of, told, strict=True))
         ]
-        self.connection.execute(sa.insert(events), rows)
+        add_rows(self.connection, events, rows)
 
     def move_job(self, job: JobRecord, after: JobState, reason: str) -> None:
         """Moves a job.

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, final
 
 import sqlalchemy as sa
 
+from mainspring.control.store.rows import add_rows as add_rows
 from mainspring.control.store.rows import read_text as read_text
 from mainspring.control.store.rows import text_of as text_of
 from mainspring.control.store.schema import ATTEMPT_ROWS, JOB_ROWS, archived, attempts, events, jobs, teams

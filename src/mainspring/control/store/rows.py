@@ -5,17 +5,19 @@ A field that names a row of another table drops the column's `_id`. What is neit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, EnumType
 from functools import lru_cache, partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from types import NoneType
 from typing import Any, Generic, TypeVar, cast, get_args, get_type_hints
 
 import sqlalchemy as sa
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from mainspring.domain.codec import decode, encode
 
+STATEMENTS_KEPT = 64  # More than there are tables.
 TEXTS_KEPT = 1_024  # Texts of a column read once: most jobs have the same metrics and results, none.
 _SCALARS = (str, int, float, bool)
 Value = TypeVar("Value")
@@ -101,3 +103,28 @@ def _written(value: object) -> object:
     if isinstance(value, Enum):
         return value.value
     return value if value is None or isinstance(value, _SCALARS) else text_of(value)
+
+
+def add_rows(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, object]]) -> None:
+    """Adds rows that name the same columns; SQLAlchemy's own way looks at each value of each row.
+
+    Args:
+        connection: From `Store.write`.
+        rows: By name of the column, as the database's driver takes them.
+    """
+    text, order, defaults = _insertion(table, connection.dialect, tuple(rows[0]))
+    whole = [{**defaults, **row} for row in rows] if defaults else rows
+    connection.exec_driver_sql(text, [*map(itemgetter(*order), whole)] if order else [*map(dict, whole)])
+
+
+@lru_cache(maxsize=STATEMENTS_KEPT)
+def _insertion(
+    table: sa.Table, dialect: sa.Dialect, names: tuple[str, ...]
+) -> tuple[str, Sequence[str] | None, Mapping[str, object]]:
+    """Returns a statement, the order of its parameters where they have no names, and those that have defaults."""
+    made = sa.insert(table).compile(dialect=dialect, column_keys=list(names))
+    assert isinstance(made, SQLCompiler)
+    # No statement gives them by itself: tables here have no other kind of default.
+    given = {column.name: column.default for column in made.insert_prefetch}
+    defaults = {name: default.arg for name, default in given.items() if isinstance(default, sa.ColumnDefault)}
+    return made.string, made.positiontup, defaults
