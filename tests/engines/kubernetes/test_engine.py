@@ -188,7 +188,9 @@ def test_job_that_somebody_deletes_is_over_and_says_so(rig: KubernetesHarness, c
     assert rig.starts() == 2
 
 
-def test_what_ends_by_itself_while_it_is_stopped_keeps_what_its_ranks_wrote(rig: KubernetesHarness) -> None:
+def test_what_ends_by_itself_while_it_is_stopped_keeps_what_its_ranks_wrote(
+    rig: KubernetesHarness, cluster: KubernetesServer
+) -> None:
     engine = rig.engine()
     engine.launch(order())
     running(rig, engine)
@@ -196,6 +198,9 @@ def test_what_ends_by_itself_while_it_is_stopped_keeps_what_its_ranks_wrote(rig:
     for index in range(2):
         rig.end_agent(NAME, index, well=True)
     rig.until(lambda: phase(engine) is ENDED)
+    pods = f"/api/v1/namespaces/{rig.space}/pods"
+    # A pod that is deleted shows its end a moment before it is gone, and its log with it.
+    rig.until(lambda: not any("deletionTimestamp" in pod["metadata"] for pod in cluster.call("GET", pods)["items"]))
     assert engine.logs(NAME, rank=1, since=0, limit=5).data == b"hello"
 
 
