@@ -100,6 +100,9 @@ def claim_disk(server: KubernetesServer, mode: str) -> None:
     """Makes the claim that jobs have as /data."""
     wanted = {"resources": {"requests": {"storage": "1Gi"}}, "accessModes": [mode], "storageClassName": ""}
     server.call("POST", CLAIMS, {"metadata": {"name": "robot-data"}, "spec": wanted})
+    server.wait(
+        lambda: server.call("GET", f"{CLAIMS}/robot-data")["status"].get("phase") == "Bound", "kube-controller-manager"
+    )
 
 
 def lab_of(server: KubernetesServer, folder: Path, *, bundle: str = "bundle") -> Lab:
