@@ -1,15 +1,16 @@
 """What events since the last look add up to: why attempts were stopped, and how long recoveries took.
 
-Each server reads every event once, from when it began, so all servers of a store count the same.
+Each server reads every event once, from when it began: counts of two differ, and rates do not.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Iterator
 from typing import final
 
 import sqlalchemy as sa
+from prometheus_client import Counter, Histogram, Metric
 
 from mainspring.control.store.records import read_text
 from mainspring.control.store.schema import attempts, events
@@ -36,21 +37,6 @@ _QUERY = (
 )
 
 
-@dataclass(slots=True)
-class Durations:
-    """How long things took: how many took at most so many seconds, and all of them together."""
-
-    counts: list[int]
-    sum_s: float = 0.0
-
-    def add(self, seconds: float) -> None:
-        """Counts one more."""
-        self.sum_s += seconds
-        for at, bound in enumerate(RECOVERY_S):
-            self.counts[at] += seconds <= bound
-        self.counts[-1] += 1
-
-
 @final
 class EventCounts:
     """Counts that only grow. Used by one thread at a time.
@@ -60,23 +46,30 @@ class EventCounts:
     """
 
     def __init__(self, most: int = READ_MAX) -> None:
-        self.stopped: Counter[tuple[str, str]] = Counter()
-        """By cluster and cause."""
-        self.told: Counter[tuple[str, str]] = Counter()
-        """By cluster and kind of event."""
-        self.recoveries: dict[str, Durations] = {}
-        """By cluster: from the decision for another generation to its first step."""
+        words = "Hangs, slow ranks and durable checkpoints that leads told of."
+        self._told = Counter("mainspring_events", words, ["cluster", "kind"], registry=None)
+        words = "Attempts asked to end, and why."
+        self._stopped = Counter("mainspring_attempts_stopped", words, ["cluster", "cause"], registry=None)
+        words = "From the decision for another generation of ranks to its first step."
+        self._recovery_s = Histogram(
+            "mainspring_recovery_seconds", words, ["cluster"], buckets=RECOVERY_S, registry=None
+        )
         self._most = most
         self._seen: int | None = None
         self._recovering: OrderedDict[AttemptId, float] = OrderedDict()
 
-    def read(self, connection: sa.Connection) -> None:
-        """Reads what came since the last time; the first time nothing, as that was counted by others or nobody.
+    def collect(self, connection: sa.Connection) -> Iterator[Metric]:
+        """Returns the counts, having read what came since the last time.
 
         Args:
             connection: From `Store.read`.
         """
-        if self._seen is None:
+        self._read(connection)
+        for one in (self._told, self._stopped, self._recovery_s):
+            yield from one.collect()
+
+    def _read(self, connection: sa.Connection) -> None:
+        if self._seen is None:  # What came before was counted by others, or by nobody.
             newest = connection.execute(sa.select(sa.func.max(events.c.sequence))).scalar_one()
             self._seen = newest or 0
             return
@@ -85,15 +78,14 @@ class EventCounts:
             self._take(row.kind, AttemptId(row.attempt_id), row.cluster, row.time_s, row.detail)
 
     def _take(self, kind: str, attempt: AttemptId, cluster: str, time_s: float, detail: str) -> None:
-        facts = read_text(dict[str, str | int | float | bool], detail)
+        facts = read_text(dict[str, str | int | float | bool], detail)  # Of a newer release they may be others.
         if kind in COUNTED:
-            self.told[cluster, kind] += 1
+            self._told.labels(cluster, kind).inc()
         elif kind == AttemptStoppingEvent.kind:
-            self.stopped[cluster, str(facts["cause"])] += 1
-        elif kind == GenerationPreparingEvent.kind and facts["generation"] != 1:
+            self._stopped.labels(cluster, str(facts.get("cause", ""))).inc()
+        elif kind == GenerationPreparingEvent.kind and facts.get("generation") != 1:
             self._recovering.setdefault(attempt, time_s)
             if len(self._recovering) > RECOVERIES_MAX:
                 self._recovering.popitem(last=False)
         elif (began_s := self._recovering.pop(attempt, None)) is not None and kind == GenerationSteppingEvent.kind:
-            spent = self.recoveries.setdefault(cluster, Durations([0] * (len(RECOVERY_S) + 1)))
-            spent.add(max(0.0, time_s - began_s))
+            self._recovery_s.labels(cluster).observe(max(0.0, time_s - began_s))

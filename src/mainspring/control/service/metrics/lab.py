@@ -15,11 +15,11 @@ from typing import Any, final
 import numpy as np
 import sqlalchemy as sa
 from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from mainspring.control.service.goodput import goodput_report
-from mainspring.control.service.metrics.events import RECOVERY_S, EventCounts
+from mainspring.control.service.metrics.events import EventCounts
 from mainspring.control.state.fleet import FleetView
 from mainspring.control.state.latest_plan import LatestPlan, LatestPlans
 from mainspring.control.store.store import Store
@@ -100,22 +100,7 @@ class LabCollector(Collector):
             (),
             {(): self._held()},
         )
-        yield from self._of_events(connection)
-
-    def _of_events(self, connection: sa.Connection) -> Iterator[Metric]:
-        counts = self._counts
-        counts.read(connection)
-        yield _counter(
-            "mainspring_attempts_stopped", "Attempts asked to end, and why.", ("cluster", "cause"), counts.stopped
-        )
-        words = "Hangs, slow ranks and durable checkpoints that leads told of."
-        yield _counter("mainspring_events", words, ("cluster", "kind"), counts.told)
-        words = "From the decision for another generation of ranks to its first step."
-        recoveries = HistogramMetricFamily("mainspring_recovery_seconds", words, labels=("cluster",))
-        bounds = [*map(str, RECOVERY_S), "+Inf"]
-        for cluster, spent in sorted(counts.recoveries.items()):
-            recoveries.add_metric([cluster], list(zip(bounds, spent.counts, strict=True)), spent.sum_s)
-        yield recoveries
+        yield from self._counts.collect(connection)
 
     def _of_clusters(self) -> Iterator[Metric]:
         nodes: Counter[tuple[str, ...]] = Counter()
