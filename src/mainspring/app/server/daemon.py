@@ -185,7 +185,8 @@ def _up(home: Home, config: Config, port: int | None, words: list[str]) -> Serve
                     got=got,
                     next_step=f"read {home.log}",
                 )
-            time.sleep(_POLL_S)
+            with suppress(subprocess.TimeoutExpired):
+                server.wait(_POLL_S)
     return ServerRecord(url=url, pid=server.pid)
 
 
