@@ -1,6 +1,7 @@
 """What is done under the account of ranks: by their agent where that is its own, else by its starter.
 
-Of the standard library alone, so that a starter begins quickly and needs nothing that its user could not read.
+Of the standard library and `domain` alone, so that a starter begins quickly and needs nothing that its user could not
+read.
 """
 
 from __future__ import annotations
