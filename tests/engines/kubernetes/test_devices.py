@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,31 @@ def test_operator_names_drivers_and_products_and_unnamed_drivers_have_no_chips(
     assert shown(stocks.new())["beta-1"].chip == "cpu"
     named = shown(stocks.new(chips={"tpu.example.org": ChipName("v5p"), H100: ChipName("hopper")}))
     assert (named["beta-1"].chip, named["beta-1"].chips, named["alpha-1"].chip) == ("v5p", 2, "hopper")
+
+
+def test_pods_have_whole_chips_of_amds_driver_and_no_parts_of_the_same_product(
+    server: KubernetesServer, tmp_path: Path
+) -> None:
+    driver, product = "gpu.amd.com", "AMD Instinct MI300X"
+    chosen = {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]}  # As AMD's own has it.
+    server.call("POST", f"{GROUP}/deviceclasses", {"metadata": {"name": driver}, "spec": chosen})
+    server.add(KubernetesNodes(count=1, prefix="beta-", resource=""))
+    parts = [device(f"a-part-{index}", product, "amdgpu-partition") for index in range(8)]
+    publish(
+        server, "beta-1", *parts, device("gpu-0", product, "amdgpu"), device("gpu-1", product, "amdgpu"), driver=driver
+    )
+    rig = KubernetesHarness(tmp_path, server, ("beta-1",))
+    try:
+        engine = rig.engine()
+        one = next(node for node in engine.inventory().nodes if node.name == "beta-1")
+        assert (one.chip, one.chips) == ("mi300x", 2)
+        engine.launch(replace(order(2_000), nodes=(NodeName("beta-1"),), chip_milli=(2_000,)))
+        rig.until(lambda: [one.phase for one in engine.observe()] == [RUNNING])
+        (claim,) = server.call("GET", f"{GROUP}/namespaces/{rig.space}/resourceclaims")["items"]
+        given = claim["status"]["allocation"]["devices"]["results"]
+        assert sorted(one["device"] for one in given) == ["gpu-0", "gpu-1"]
+    finally:
+        rig.close()
 
 
 def test_cluster_whose_api_knows_no_devices_has_the_chips_that_its_plugins_count(tmp_path: Path) -> None:

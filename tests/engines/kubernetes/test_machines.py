@@ -66,6 +66,35 @@ def test_chip_is_the_model_in_the_words_of_who_labels_the_node(
     assert (found.chip, found.resource, found.chips) == (chip, resource, 8)
 
 
+MI300 = {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"}
+PARTED = "amd.com/compute-memory-partition"
+
+
+@pytest.mark.parametrize(
+    ("mode", "amounts", "chip", "counted"),
+    [
+        ("spx_nps1", {"amd.com/gpu": "8"}, "mi300x", ("amd.com/gpu", 8)),
+        ("cpx_nps4", {"amd.com/gpu": "64"}, "amd_instinct_mi300x_oam-cpx_nps4", ("amd.com/gpu", 64)),
+        ("", {"amd.com/spx_nps1": "5", "amd.com/cpx_nps1": "24"}, "mi300x", ("amd.com/spx_nps1", 5)),
+        ("cpx_nps4", {"amd.com/cpx_nps4": "64"}, "amd_instinct_mi300x_oam-cpx_nps4", ("amd.com/gpu", 0)),
+    ],
+)
+def test_parts_of_amds_chips_are_no_whole_ones_however_they_are_counted(
+    mode: str, amounts: Mapping[str, str], chip: str, counted: tuple[str, int]
+) -> None:
+    found = read({**MI300, **({PARTED: mode} if mode else {})}, amounts)
+    assert (found.chip, (found.resource, found.chips)) == (chip, counted)
+    assert found.telling.get(PARTED, "") == mode  # By which a queue tells parts and whole ones apart.
+
+
+def test_operator_names_parts_of_chips_apart_from_whole_ones() -> None:
+    product = MI300["amd.com/gpu.product-name"]
+    named = {product: ChipName("mi300"), f"{product}-cpx_nps4": ChipName("mi300-eighth")}
+    cluster = KubernetesCluster(name=NAME, chips=named)
+    for mode, chip in (("spx_nps1", "mi300"), ("cpx_nps4", "mi300-eighth")):
+        assert read({**MI300, PARTED: mode}, {"amd.com/gpu": "8"}, cluster=cluster).chip == chip
+
+
 def test_operator_names_products_and_resources_that_count_as_chips() -> None:
     cluster = KubernetesCluster(
         name=NAME, chips={"NVIDIA-A100-SXM4-40GB": ChipName("a100-40g"), "habana.ai/gaudi": ChipName("gaudi2")}

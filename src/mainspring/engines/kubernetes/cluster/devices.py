@@ -1,7 +1,7 @@
 """Chips that a driver publishes (dynamic resource allocation), in place of an extended resource that counts them.
 
 A ResourceSlice lists devices of one node, a ResourceClaim names those that were given to its pods. Whole chips alone
-are counted: a part of one (MIG) is no chip, and while others hold parts of one, the scheduler alone knows. Devices that
+are counted: a part of one (MIG, a partition) is no chip, and while others hold parts of one, the scheduler alone knows. Devices that
 no one node has are not counted.
 Source: kubernetes.io/docs, "Dynamic Resource Allocation"; attributes of NVIDIA's and AMD's drivers.
 """
@@ -25,7 +25,7 @@ from mainspring.engines.kubernetes.cluster.mirror import Known, Mirror
 GROUP = "/apis/resource.k8s.io/v1"
 # Drivers of whole chips, each with a DeviceClass of its name, by the extended resource that stands for the same.
 DRIVERS = {"gpu.nvidia.com": NVIDIA, "gpu.amd.com": AMD}
-WHOLE = "gpu"  # What both call a whole chip, where they tell the type.
+WHOLE = ("gpu", "amdgpu")  # What NVIDIA's and AMD's call a whole chip; others need not tell a type.
 _HARD = frozenset({"NoSchedule", "NoExecute"})
 Device = tuple[str, str, str]  # Driver, pool, name.
 
@@ -190,7 +190,7 @@ def read_slice(found: Mapping[str, Any], drivers: frozenset[str]) -> SliceSeen |
     devices = tuple(
         (sys.intern(one["name"]), sys.intern(_attribute(one, spec["driver"], "productName")))
         for one in spec.get("devices") or ()
-        if _attribute(one, spec["driver"], "type") in ("", WHOLE)
+        if _attribute(one, spec["driver"], "type") in ("", *WHOLE)
         and not any(taint.get("effect") in _HARD for taint in one.get("taints") or ())
     )
     return SliceSeen(
