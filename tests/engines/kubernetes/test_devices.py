@@ -154,11 +154,30 @@ def test_newest_generation_of_a_pool_counts_once_all_of_it_is_there(server: Kube
 def test_operator_names_drivers_and_products_and_unnamed_drivers_have_no_chips(
     server: KubernetesServer, stocks: Stocks
 ) -> None:
-    server.add(KubernetesNodes(count=1, prefix="beta-", resource=""))
+    taint = {"key": "tpu.example.org", "effect": "NoSchedule"}
+    server.add(KubernetesNodes(count=1, prefix="beta-", resource="", taints=(taint,)))
     publish(server, "beta-1", {"name": "tpu-0"}, {"name": "tpu-1"}, driver="tpu.example.org")
     assert shown(stocks.new())["beta-1"].chip == "cpu"
     named = shown(stocks.new(chips={"tpu.example.org": ChipName("v5p"), H100: ChipName("hopper")}))
     assert (named["beta-1"].chip, named["beta-1"].chips, named["alpha-1"].chip) == ("v5p", 2, "hopper")
+
+
+def test_pods_for_chips_of_a_driver_that_the_operator_names_go_where_a_taint_named_like_it_is(
+    server: KubernetesServer, tmp_path: Path
+) -> None:
+    driver = "tpu.example.org"
+    chosen = {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]}
+    server.call("POST", f"{GROUP}/deviceclasses", {"metadata": {"name": driver}, "spec": chosen})
+    taint = {"key": driver, "effect": "NoSchedule"}
+    server.add(KubernetesNodes(count=1, prefix="beta-", resource="", taints=(taint,)))
+    publish(server, "beta-1", {"name": "tpu-0"}, {"name": "tpu-1"}, driver=driver)
+    rig = KubernetesHarness(tmp_path, server, ("beta-1",))
+    try:
+        engine = rig.engine(chips={driver: ChipName("v5p")})
+        engine.launch(replace(order(2_000), nodes=(NodeName("beta-1"),), chip_milli=(2_000,)))
+        rig.until(lambda: [one.phase for one in engine.observe()] == [RUNNING])
+    finally:
+        rig.close()
 
 
 def test_pods_have_whole_chips_of_amds_driver_and_no_parts_of_the_same_product(

@@ -186,8 +186,24 @@ def test_taints_are_conditions_notices_tolerated_by_all_or_asked_of_jobs() -> No
         {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"},
         {"key": "lab", "effect": "NoSchedule"},
     ]
-    found = read(taints=taints, cluster=KubernetesCluster(name=NAME, tolerated=("lab",)))
+    cluster = KubernetesCluster(name=NAME, tolerated=("lab",))
+    found = read({}, {"nvidia.com/gpu": "8"}, taints, cluster)
     assert (found.taints, found.condition) == (("spot", "team=vla"), READY)
+    assert "nvidia.com/gpu=present" in read(taints=taints, cluster=cluster).taints  # It keeps jobs for cores away.
+
+
+def test_taint_named_like_what_counts_a_nodes_chips_is_tolerated_by_their_pods() -> None:
+    for driver, key in (
+        ("gpu.nvidia.com", "nvidia.com/gpu"),
+        ("gpu.amd.com", "amd.com/gpu"),
+        ("tpu.example.org", "tpu.example.org"),
+    ):
+        taints = [{"key": key, "effect": "NoSchedule"}, {"key": "habana.ai/gaudi", "effect": "NoSchedule"}]
+        cluster = KubernetesCluster(name=NAME, chips={driver: ChipName("v5p"), "habana.ai/gaudi": ChipName("gaudi")})
+        bare = read(taints=taints, cluster=cluster)
+        found = bare.with_published(Published(driver=driver, product="", count=4), cluster)
+        assert (bare.taints, found.taints) == (tuple(sorted((key, "habana.ai/gaudi"))), ("habana.ai/gaudi",))
+        assert key in found.tolerated
 
 
 @pytest.mark.parametrize(

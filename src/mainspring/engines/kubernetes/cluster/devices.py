@@ -1,8 +1,8 @@
 """Chips that a driver publishes (dynamic resource allocation), in place of an extended resource that counts them.
 
 A ResourceSlice lists devices of one node, a ResourceClaim names those that were given to its pods. Whole chips alone
-are counted: a part of one (MIG, a partition) is no chip, and while others hold parts of one, the scheduler alone knows. Devices that
-no one node has are not counted.
+are counted: a part of one (MIG, a partition) is no chip, and while others hold parts of one, the scheduler alone knows.
+Devices that no one node has are not counted.
 Source: kubernetes.io/docs, "Dynamic Resource Allocation"; attributes of NVIDIA's and AMD's drivers.
 """
 

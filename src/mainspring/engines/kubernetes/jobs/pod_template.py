@@ -15,7 +15,6 @@ from mainspring.domain.fleet import MEMORY, LaunchOrder
 from mainspring.domain.job import MILLI
 from mainspring.engines.kubernetes.cluster.chips import CPU
 from mainspring.engines.kubernetes.cluster.config import ALLOCATION, KubernetesCluster
-from mainspring.engines.kubernetes.cluster.devices import DRIVERS
 from mainspring.engines.kubernetes.cluster.machines import KubernetesMachine
 from mainspring.engines.kubernetes.cluster.pods import BUNDLE, FOLDER, HOST_NETWORK, PodVolume
 
@@ -217,6 +216,5 @@ def _tolerations(machines: Iterable[KubernetesMachine], cluster: KubernetesClust
     """Returns what pods put up with: the plan has chosen nodes whose taints their job tolerates."""
     keys = {*cluster.tolerated}
     for machine in machines:
-        keys |= {taint.partition("=")[0] for taint in machine.taints}
-        keys |= {key for key in (machine.resource, DRIVERS.get(machine.driver, "")) if key}
+        keys |= machine.tolerated | {taint.partition("=")[0] for taint in machine.taints}
     return [{"key": key, "operator": "Exists"} for key in sorted(keys)]
