@@ -16,7 +16,7 @@ from mainspring.domain.job import MILLI
 from mainspring.engines.kubernetes.cluster.chips import CPU
 from mainspring.engines.kubernetes.cluster.config import ALLOCATION, KubernetesCluster
 from mainspring.engines.kubernetes.cluster.machines import KubernetesMachine
-from mainspring.engines.kubernetes.cluster.pods import BUNDLE, FOLDER, HOST_NETWORK, PodVolume
+from mainspring.engines.kubernetes.cluster.pods import BUNDLE, FOLDER, HOST_NETWORK, PAGES, PodVolume
 
 WORDS = f"{FOLDER}/words"  # Where the kubelet looks for a container's last.
 GATE = "mainspring/place"
@@ -192,6 +192,8 @@ def _resources(order: LaunchOrder, cluster: KubernetesCluster, machines: Sequenc
     if chips >= max(machine.chips for machine in machines):
         common = frozenset.intersection(*(frozenset(machine.devices) for machine in machines))
         extended |= {name: str(amount) for name, amount in cluster.pods.devices.items() if name in common}
+    if not requests and any(name.startswith(PAGES) for name in extended):
+        requests["cpu"] = "1m"  # The API gives nobody huge pages who asks for no cores and no memory.
     claims = {"claims": [{"name": CHIPS}]} if machines[0].driver else {}
     return {"requests": {**requests, **extended}, "limits": {**limits, **extended}, **claims}
 
