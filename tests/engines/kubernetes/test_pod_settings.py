@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from mainspring.domain.codec import from_plain
-from mainspring.domain.errors import InvalidSpec, Unavailable
+from mainspring.domain.errors import InvalidInput, InvalidSpec, Unavailable
 from mainspring.domain.fleet import LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName, TeamName
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.cluster.machines import read_machine
 from mainspring.engines.kubernetes.cluster.pods import BEYOND, CAPABILITIES
-from mainspring.engines.kubernetes.jobs.pod_template import agent_template
+from mainspring.engines.kubernetes.jobs.pod_template import agent_template, probe_pod
 from mainspring.testing.kubernetes import KubernetesServer
 
 # All that pods may have in a namespace that enforces `restricted`.
@@ -206,6 +206,15 @@ def test_pods_of_a_team_have_its_account_or_that_of_the_nearest_above_it() -> No
     assert nearer.account_of((TeamName("arms"), TeamName("lab"))) == "arms"
     assert nearer.account_of((TeamName("legs"),)) == ""
     assert "serviceAccountName" not in template(KubernetesCluster(name=ClusterName("cloud")))["spec"]
+
+
+def test_pods_name_another_scheduler_where_the_operator_does() -> None:
+    of = cluster({"scheduler": "volcano"})
+    assert template(of)["spec"]["schedulerName"] == "volcano"
+    assert probe_pod(of, {}, "", "")["spec"]["schedulerName"] == "volcano"
+    assert "schedulerName" not in template(cluster({}))["spec"]
+    with pytest.raises(InvalidInput, match="scheduler"):
+        cluster({"scheduler": "my scheduler"})
 
 
 def test_shared_memory_is_as_much_as_the_pods_own_unless_the_operator_says() -> None:

@@ -56,6 +56,10 @@ GATED = pod(0, phase="Pending", spec={"schedulingGates": [{"name": "mainspring/p
 UNBOUND: Any = {
     "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]
 }
+OPEN: Any = {
+    "conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "gates"}]
+}
+THEIR_GATE = {"schedulingGates": [{"name": "theirs"}]}
 PULLING = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
 CREATING = {"waiting": {"reason": "ContainerCreating"}}
 
@@ -65,6 +69,15 @@ CREATING = {"waiting": {"reason": "ContainerCreating"}}
     [
         (GATED, PodStage.GATED, "place", True, None),
         (pod(0, phase="Pending", **UNBOUND), PodStage.WAITING, "0/3 nodes", True, None),
+        (
+            pod(0, phase="Pending", spec={"schedulerName": "x"}, **OPEN),
+            PodStage.WAITING,
+            "scheduler x has",
+            False,
+            None,
+        ),
+        (pod(0, phase="Pending", spec=THEIR_GATE, **OPEN), PodStage.WAITING, "gates", False, None),
+        (pod(0, phase="Pending", spec={"nodeName": "n1"}), PodStage.WAITING, "its kubelet has said", False, None),
         (pod(0, PULLING, phase="Pending"), PodStage.WAITING, "ImagePullBackOff: no such image", True, None),
         (pod(0, CREATING, phase="Pending"), PodStage.WAITING, "ContainerCreating", False, None),
         (pod(0, RUNNING), PodStage.RUNNING, "", False, None),

@@ -83,6 +83,7 @@ class PodSettings:
             Pods of all others have the namespace's own.
         labels: Of every pod, for those who look for them.
         annotations: The same.
+        scheduler: Name of the scheduler that finds or checks their nodes; "" for the cluster's own.
         beyond: What pods may have beyond the profile `restricted`, out of `BEYOND`. Those that no other setting asks
             for, the host's network and capabilities, they have by that.
     """
@@ -92,6 +93,7 @@ class PodSettings:
     accounts: Mapping[TeamName, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    scheduler: str = ""
     beyond: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -102,6 +104,8 @@ class PodSettings:
         """
         for name in self.accounts.values():
             checked_name(name, "account")
+        if self.scheduler:
+            checked_name(self.scheduler, "scheduler")
         for name in self.volumes:
             fine = len(name) <= NAME_LETTERS_MAX and set(checked_name(name, "volume")).isdisjoint("._")
             _require("volumes", fine, name, f"names of a-z, 0-9 and '-', up to {NAME_LETTERS_MAX} letters")

@@ -129,6 +129,7 @@ def _pod(
         },
         **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if HOST_NETWORK in settings.beyond else {}),
         **({"priorityClassName": cluster.priority_class} if cluster.priority_class else {}),
+        **({"schedulerName": settings.scheduler} if settings.scheduler else {}),
         **({"imagePullSecrets": [{"name": name} for name in cluster.pull_secrets]} if cluster.pull_secrets else {}),
         "containers": [container],
         "volumes": [],
