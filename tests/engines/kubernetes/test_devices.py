@@ -146,9 +146,32 @@ def test_newest_generation_of_a_pool_counts_once_all_of_it_is_there(server: Kube
     stock = stocks.new()
     assert shown(stock)["alpha-1"].chips == 8
     publish(server, "alpha-1", device("gpu-0"), device("gpu-1"), generation=2, parts=2)
-    server.wait(lambda: shown(stock)["alpha-1"].chip == "cpu", "etcd")
+    server.wait(lambda: shown(stock)["alpha-1"].chips == 0, "etcd")
+    for one in (shown(stock)["alpha-1"], shown(stocks.new())["alpha-1"]):
+        assert (one.chip, one.condition) == ("h100", NodeCondition.CORDONED)  # No node without chips, free for any job.
+        assert one.condition_reason == f"{DRIVER} has not published all of its chips yet"
     publish(server, "alpha-1", device("gpu-2"), generation=2, parts=2)
     server.wait(lambda: shown(stock)["alpha-1"].chips == 3, "etcd")
+    assert (shown(stock)["alpha-1"].condition, shown(stock)["alpha-1"].condition_reason) == (NodeCondition.READY, "")
+
+
+def test_node_whose_driver_takes_back_what_it_published_takes_nothing_until_that_is_there_again(
+    server: KubernetesServer, stocks: Stocks
+) -> None:
+    stock = stocks.new()
+    assert shown(stock)["alpha-1"].chips == 8
+    server.call("DELETE", f"{GROUP}/resourceslices?fieldSelector=spec.nodeName=alpha-1")
+    server.wait(lambda: shown(stock)["alpha-1"].chips == 0, "etcd")
+    one = shown(stock)["alpha-1"]
+    assert (one.chip, one.condition) == ("h100", NodeCondition.CORDONED)
+    assert one.condition_reason == f"{DRIVER} has taken back what it published"
+    publish(server, "alpha-1", generation=2)
+    publish(server, "alpha-2", device("part", kind="mig"), generation=2)
+    words = f"{DRIVER} publishes no whole chip that can be had"
+    server.wait(lambda: {one.condition_reason for one in shown(stock).values()} == {words}, "etcd")
+    publish(server, "alpha-1", device("gpu-0"), generation=3)
+    server.wait(lambda: shown(stock)["alpha-1"].chips == 1, "etcd")
+    assert shown(stock)["alpha-1"].condition is NodeCondition.READY
 
 
 def test_operator_names_drivers_and_products_and_unnamed_drivers_have_no_chips(

@@ -125,6 +125,8 @@ def test_chips_that_a_driver_publishes_stand_in_for_what_no_plugin_counts() -> N
     assert (one.chip, one.chips, one.condition, one.words, one.counted_by) == ("h200", 8, READY, "", "gpu.nvidia.com")
     counted = read(label, {"nvidia.com/gpu": "4"})
     assert counted.with_published(found, PLAIN) == counted
+    none = read(amounts={}).with_published(replace(found, count=0, words="not yet"), PLAIN)
+    assert (none.chip, none.chips, none.condition, none.words) == ("h200", 0, CORDONED, "not yet")
     lost = read(label, conditions=()).with_published(found, PLAIN)
     assert (lost.condition, lost.chips) == (DOWN, 8)
     queued = read(label).with_published(found, replace(PLAIN, queue="lab"))

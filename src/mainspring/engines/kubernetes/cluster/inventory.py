@@ -264,7 +264,7 @@ class NodeStock:
 
     def _equip(self, known: Mapping[str, KubernetesMachine]) -> Iterator[_Equipped]:
         """Yields nodes with what their drivers publish: the same value as before, where nothing of it has changed."""
-        for theirs, found in self._devices.by_node().items():
+        for theirs, found in self._devices.by_node(known).items():
             bare, before = known.get(theirs), self._equipped.get(theirs)
             if before is not None and before.bare is bare and before.found == found:
                 yield before

@@ -109,6 +109,8 @@ class KubernetesMachine:
         condition, words = self.condition, self.words
         if words == _uncounted(self.resource):
             condition, words = NodeCondition.READY, ""
+        if condition is NodeCondition.READY and not found.count:
+            condition, words = NodeCondition.CORDONED, found.words
         if condition is NodeCondition.READY and cluster.delegated:
             condition, words = NodeCondition.CORDONED, f"its chips are those of {found.driver}: Kueue is asked for none"
         made = replace(
