@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mainspring.domain.errors import Conflict
 from mainspring.domain.fleet import AllocationPhase, LaunchOrder, Node, NodeCondition
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, NodeName, RoleName
 from mainspring.engines.kubernetes.api.access import read_kubeconfig
@@ -116,13 +116,13 @@ def ask(server: KubernetesServer, name: str, count: int) -> None:
     server.call("POST", f"/api/v1/namespaces/{space}/pods", {"metadata": {"name": name}, "spec": spec})
 
 
-def order(milli: int = 8_000) -> LaunchOrder:
+def order(milli: int = 8_000, nodes: tuple[str, ...] = NODES) -> LaunchOrder:
     return LaunchOrder(
         allocation=NAME,
         attempt=AttemptId("attempt-1"),
         role=RoleName("main"),
-        nodes=tuple(map(NodeName, NODES)),
-        chip_milli=(milli, milli),
+        nodes=tuple(map(NodeName, nodes)),
+        chip_milli=(milli,) * len(nodes),
         controller="http://127.0.0.1:1",
         token="a-secret",
     )
@@ -197,7 +197,7 @@ def test_pods_for_chips_of_a_driver_that_the_operator_names_go_where_a_taint_nam
     rig = KubernetesHarness(tmp_path, server, ("beta-1",))
     try:
         engine = rig.engine(chips={driver: ChipName("v5p")})
-        engine.launch(replace(order(2_000), nodes=(NodeName("beta-1"),), chip_milli=(2_000,)))
+        engine.launch(order(2_000, ("beta-1",)))
         rig.until(lambda: [one.phase for one in engine.observe()] == [RUNNING])
     finally:
         rig.close()
@@ -219,11 +219,37 @@ def test_pods_have_whole_chips_of_amds_driver_and_no_parts_of_the_same_product(
         engine = rig.engine()
         one = next(node for node in engine.inventory().nodes if node.name == "beta-1")
         assert (one.chip, one.chips) == ("mi300x", 2)
-        engine.launch(replace(order(2_000), nodes=(NodeName("beta-1"),), chip_milli=(2_000,)))
+        engine.launch(order(2_000, ("beta-1",)))
         rig.until(lambda: [one.phase for one in engine.observe()] == [RUNNING])
         (claim,) = server.call("GET", f"{GROUP}/namespaces/{rig.space}/resourceclaims")["items"]
         given = claim["status"]["allocation"]["devices"]["results"]
         assert sorted(one["device"] for one in given) == ["gpu-0", "gpu-1"]
+    finally:
+        rig.close()
+
+
+def test_chips_of_one_type_that_plugins_count_and_a_driver_publishes_are_kept_apart(
+    server: KubernetesServer, stocks: Stocks, tmp_path: Path
+) -> None:
+    server.add(KubernetesNodes(count=1, prefix="beta-", labels={"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}))
+    found = shown(stocks.new())
+    assert {name: node.condition for name, node in found.items()} == {
+        "alpha-1": NodeCondition.READY,
+        "alpha-2": NodeCondition.READY,
+        "beta-1": NodeCondition.CORDONED,
+    }
+    assert "--chip nvidia.com/gpu=NAME" in found["beta-1"].condition_reason
+    named = shown(stocks.new(chips={"gpu.nvidia.com": ChipName("h100-dra")}))
+    assert {(node.chip, node.condition) for node in named.values()} == {
+        ("h100-dra", NodeCondition.READY),
+        ("h100", NodeCondition.READY),
+    }
+    rig = KubernetesHarness(tmp_path, server, ())
+    try:
+        engine = rig.engine()
+        with pytest.raises(Conflict, match=r"gpu\.nvidia\.com and nvidia\.com/gpu"):
+            engine.launch(order(nodes=("alpha-1", "beta-1")))
+        assert engine.observe() == ()
     finally:
         rig.close()
 

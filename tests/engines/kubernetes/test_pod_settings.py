@@ -87,7 +87,7 @@ def space(server: KubernetesServer) -> str:
     return name
 
 
-def admit(server: KubernetesServer, space: str, of: KubernetesCluster, **asked: int) -> None:
+def admit(server: KubernetesServer, space: str, of: KubernetesCluster, **asked: Any) -> None:
     """Has the API look at a pod, and not keep it.
 
     Args:

@@ -132,11 +132,14 @@ class KubernetesEngine:
 
         Raises:
             NotFound: A node of the order does not exist here.
+            Conflict: Chips of its nodes are counted in several ways, and pods of one Job ask in one.
             ApiRefusal: The API will not have it.
             Unavailable: The API does not answer; what was made starts once at most.
         """
         attempted, name = f"launch {order.allocation}", order.allocation
         machines = [self._stock.machine(node) for node in order.nodes]
+        if len(kinds := {machine.counted_by for machine in machines}) > 1:
+            raise Conflict(attempted, got=f"chips counted by {' and '.join(sorted(kinds))}", wanted="nodes of one kind")
         claimed = Claimed(
             nodes=order.nodes,
             theirs=() if self._cluster.delegated else tuple(machine.name for machine in machines),
