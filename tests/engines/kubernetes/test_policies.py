@@ -51,7 +51,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesServe
     words = (f"--audit-policy-file={folder / 'audit.yaml'}", f"--audit-log-path={folder / 'audit.log'}")
     with kubernetes_of(folder, len(NODES), extra={"kube-apiserver": words}) as started:
         apply(started, AccountWanted().text())
-        started.wait(lambda: started.there(f"{SPACE}/serviceaccounts/default"), "kube-controller-manager")
+        started.make_space("mainspring")
         yield started
 
 
@@ -217,6 +217,27 @@ def test_accelerators_that_come_another_way_are_told_first_and_refused_once_that
     server.wait(lambda: stranger.post(pods, json=pod({}, gpus=1)).is_success, "kube-apiserver")
 
 
+def test_labs_of_one_cluster_that_refuse_others_accelerators_let_each_other_have_theirs(
+    server: KubernetesServer, stranger: httpx.Client
+) -> None:
+    labs, bindings = ("mainspring", "second-lab"), "validatingadmissionpolicybindings"
+    for space in labs:
+        apply(server, AccountWanted(namespace=space).text())
+    for space in ("second-lab", "third"):
+        server.make_space(space)
+
+    def post(space: str) -> httpx.Response:
+        return stranger.post(f"/api/v1/namespaces/{space}/pods?dryRun=All", json=pod({}, gpus=1))
+
+    for space in labs:
+        apply(server, AccountWanted(namespace=space, accelerators="deny").text())
+        server.wait(lambda: refused(post("third"), f"{space}-accelerators"), "kube-apiserver")  # noqa: B023
+        assert [post(one).status_code for one in labs] == [httpx.codes.CREATED] * 2
+        path = f"/apis/admissionregistration.k8s.io/v1/{bindings}/{space}-accelerators"
+        server.call("DELETE", path)
+        server.wait(lambda: post("third").is_success, "kube-apiserver")
+
+
 @pytest.mark.skipif(bool(kueue_missing()), reason=kueue_missing())
 def test_jobs_of_others_that_kueue_lets_in_have_their_accelerators(
     tmp_path: Path,
@@ -224,8 +245,7 @@ def test_jobs_of_others_that_kueue_lets_in_have_their_accelerators(
     with kubernetes_of(tmp_path / "kubernetes", 1) as server:
         start_kueue(server)
         apply(server, AccountWanted(kueue=True, accelerators="deny").text())
-        server.call("POST", "/api/v1/namespaces", {"metadata": {"name": "others"}})
-        server.wait(lambda: server.there("/api/v1/namespaces/others/serviceaccounts/default"), "etcd")
+        server.make_space("others")
         make_queues(server, "others", flavors={"gpus": {}}, queues={"lab": {"gpus": 8}})
         pods = "/api/v1/namespaces/others/pods"
 
