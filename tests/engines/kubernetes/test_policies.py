@@ -17,7 +17,8 @@ from mainspring.domain.errors import InvalidSpec
 from mainspring.domain.fleet import AllocationPhase, LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
 from mainspring.engines.common.kind import CheckResult, EngineContext
-from mainspring.engines.kubernetes.api.client import MERGE, ApiRefusal
+from mainspring.engines.kubernetes.api.access import read_kubeconfig
+from mainspring.engines.kubernetes.api.client import MERGE, Api, ApiRefusal
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.kind import check
 from mainspring.engines.kubernetes.setup.account import AccountWanted
@@ -217,6 +218,27 @@ def test_accelerators_that_come_another_way_are_told_first_and_refused_once_that
     server.wait(lambda: stranger.post(pods, json=pod({}, gpus=1)).is_success, "kube-apiserver")
 
 
+def test_controllers_of_a_namespace_that_the_operator_names_may_change_what_is_ours_but_not_its_label(
+    server: KubernetesServer, stranger: httpx.Client, tmp_path: Path
+) -> None:
+    path, merge = tmp_path / "kubeconfig", {"Content-Type": MERGE}
+    server.write_kubeconfig(path, "mainspring", "mainspring")
+    api = Api("cloud", lambda: read_kubeconfig(path, "", environment=os.environ, clock=SystemClock()))
+    api.call("POST", f"{SPACE}/configmaps", attempted="make", body={"metadata": {"name": "ours", "labels": OURS}})
+    api.close()
+
+    def patched(**meta: Any) -> httpx.Response:
+        return stranger.patch(f"{SPACE}/configmaps/ours?dryRun=All", json={"metadata": meta}, headers=merge)
+
+    assert refused(patched(annotations={"a": "b"}))
+    apply(server, AccountWanted(controllers=("kueue-system", "default")).text())
+    server.wait(lambda: patched(annotations={"a": "b"}).is_success, "kube-apiserver")
+    assert refused(patched(labels={"mainspring/allocation": None}))
+    assert refused(claim(stranger))
+    apply(server, AccountWanted().text())
+    server.wait(lambda: refused(patched(annotations={"a": "b"})), "kube-apiserver")
+
+
 def test_labs_of_one_cluster_that_refuse_others_accelerators_let_each_other_have_theirs(
     server: KubernetesServer, stranger: httpx.Client
 ) -> None:
@@ -266,6 +288,7 @@ def test_jobs_of_others_that_kueue_lets_in_have_their_accelerators(
         {"ports": ("x",)},
         {"ports": ("70000",)},
         {"accelerators": "warn"},
+        {"controllers": ("a.b",)},
     ],
 )
 def test_options_out_of_their_range_are_refused(wanted: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from mainspring.engines.common.kind import (
     in_pairs,
 )
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
-from mainspring.engines.kubernetes.setup.account import PORTS, AccountWanted
+from mainspring.engines.kubernetes.setup.account import CONTROLLERS, PORTS, AccountWanted
 from mainspring.engines.kubernetes.setup.findings import STEPS
 
 if TYPE_CHECKING:
@@ -169,6 +169,13 @@ MANIFESTS = Manifests(
             shown_default="the account mainspring of that namespace",
         ),
         AddOption(field="kueue", form=OptionForm.FLAG, help="Jobs wait in queues of Kueue."),
+        AddOption(
+            field="controllers",
+            form=OptionForm.NAMES,
+            help="Namespace of controllers that may change what is ours: Kueue's, another scheduler's; repeat.",
+            metavar="NAME",
+            shown_default=CONTROLLERS[0],
+        ),
         AddOption(
             field="ports",
             flag="--port",
