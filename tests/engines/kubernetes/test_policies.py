@@ -281,6 +281,32 @@ def test_jobs_of_others_that_kueue_lets_in_have_their_accelerators(
 
 
 @pytest.mark.parametrize(
+    ("identity", "wanted"),
+    [
+        ("", []),
+        ("gke", [("169.254.169.254/32", 80), ("169.254.169.252/32", 988)]),
+        ("eks", [("169.254.170.23/32", 80), ("fd00:ec2::23/128", 80)]),
+    ],
+)
+def test_jobs_reach_the_metadata_server_of_the_provider_that_is_named_and_no_other(
+    server: KubernetesServer, identity: str, wanted: list[tuple[str, int]]
+) -> None:
+    apply(server, AccountWanted(identity=identity).text())
+    for name in ("mainspring-jobs", "mainspring-check"):
+        made = server.call("GET", f"/apis/networking.k8s.io/v1/namespaces/mainspring/networkpolicies/{name}")
+        blocks = [
+            (to["ipBlock"]["cidr"], port["port"])
+            for way in made["spec"]["egress"]
+            for to in way.get("to", ())
+            if "ipBlock" in to
+            for port in way["ports"]
+        ]
+        assert blocks == wanted
+        (anywhere,) = [way for way in made["spec"]["egress"] if "to" not in way]
+        assert {port["port"] for port in anywhere["ports"]} == {53, 443, 7077}
+
+
+@pytest.mark.parametrize(
     "wanted",
     [
         {"namespace": "a.b"},
@@ -288,6 +314,7 @@ def test_jobs_of_others_that_kueue_lets_in_have_their_accelerators(
         {"ports": ("x",)},
         {"ports": ("70000",)},
         {"accelerators": "warn"},
+        {"identity": "azure"},
         {"controllers": ("a.b",)},
     ],
 )

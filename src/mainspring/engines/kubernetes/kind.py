@@ -184,6 +184,12 @@ MANIFESTS = Manifests(
             metavar="PORT",
         ),
         AddOption(
+            field="identity",
+            help="Jobs reach the metadata server by which pods are known to this provider.",
+            metavar="gke|eks",
+            shown_default="none",
+        ),
+        AddOption(
             field="accelerators",
             help="What is done about pods with accelerators that come neither by us nor by Kueue.",
             metavar="audit|deny",

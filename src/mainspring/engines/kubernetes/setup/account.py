@@ -21,6 +21,16 @@ PORTS = ("443", "7077")  # Of object stores and package indexes, and of `ms up`.
 PORTS_MAX = 64
 CONTROLLERS = ("kueue-system",)  # Where Kueue's own installation puts it.
 CONTROLLERS_MAX = 16
+# Address and TCP port. Source: GKE "Use Workload Identity Federation", EKS "How EKS Pod Identity works".
+_IDENTITY = {
+    "gke": (("169.254.169.254/32", 80), ("169.254.169.252/32", 988)),
+    "eks": (("169.254.170.23/32", 80), ("fd00:ec2::23/128", 80)),
+}
+_WAY = """
+  - to:
+    - ipBlock: {{cidr: "{address}"}}
+    ports:
+    - {{port: {port}, protocol: TCP}}"""
 _ACTIONS = {"audit": "[Audit, Warn]", "deny": "[Deny]"}
 
 
@@ -34,6 +44,7 @@ class AccountWanted:
         kueue: Whether jobs wait in its queues.
         ports: TCP ports that jobs reach anywhere, besides the usual ones.
         accelerators: What is done about pods with accelerators that came another way: "audit", "deny", "" for nothing.
+        identity: Whose metadata servers jobs reach, by which pods are known to a provider: "gke", "eks", "" for none.
         controllers: Namespaces whose accounts may change what is ours, as those of kube-system may; none for Kueue's.
     """
 
@@ -42,6 +53,7 @@ class AccountWanted:
     kueue: bool = False
     ports: tuple[str, ...] = ()
     accelerators: str = ""
+    identity: str = ""
     controllers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -64,6 +76,7 @@ class AccountWanted:
                 "the name of a user, as kubectl auth whoami tells it",
             ),
             "ports": (bool(ports) or len(self.ports) > PORTS_MAX, f"up to {PORTS_MAX}, each 1 to 65535"),
+            "identity": (self.identity not in ("", *_IDENTITY), f"one of {', '.join(_IDENTITY)}"),
             "accelerators": (self.accelerators not in ("", *_ACTIONS), f"one of {', '.join(_ACTIONS)}"),
         }
         for name, (bad, wanted) in wrong.items():
@@ -85,6 +98,9 @@ class AccountWanted:
             "subject": subject,
             "ports": "\n".join(
                 f"    - {{port: {port}, protocol: TCP}}" for port in dict.fromkeys((*PORTS, *self.ports))
+            ),
+            "identity": "".join(
+                _WAY.format(address=address, port=port) for address, port in _IDENTITY.get(self.identity, ())
             ),
             "actions": _ACTIONS.get(self.accelerators, ""),
         }
