@@ -273,6 +273,7 @@ class KubernetesEngine:
                 self._delete(f"{self._core}/configmaps/{name}", attempted)
             return
         if seen.ended is not None:
+            self._end_job(name, attempted)  # Beside agents that are over, containers that others put in may run on.
             self._note(name, manifests.ENDED, seen.ended, attempted)
             self._delete(f"{self._core}/secrets/{name}", attempted)  # Nobody starts by that token any more.
             self._watch.claimed(name, replace(claim, stop=None, ended=seen.ended))
@@ -338,7 +339,10 @@ class KubernetesEngine:
             with self._mutex:
                 self._since_s[name, _LAUNCH] = -math.inf
             return
-        # A Job past its time makes no pods any more, and goes by itself.
+        self._end_job(name, attempted)
+
+    def _end_job(self, name: AllocationId, attempted: str) -> None:
+        """Puts a Job past its time: it ends the pods that are not over, makes none any more, and goes by itself."""
         self._patch(f"{self._batch}/jobs/{name}", {"spec": {"activeDeadlineSeconds": 1}}, attempted)
 
     # ------------------------------------------------------------ cordons
