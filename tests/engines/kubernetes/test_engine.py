@@ -144,6 +144,25 @@ def test_api_server_that_is_gone_is_no_answer_and_what_runs_goes_on(
     assert rig.starts() == 4
 
 
+def test_cordon_is_seen_by_all_and_stands_while_the_api_server_is_away(
+    rig: KubernetesHarness, cluster: KubernetesServer
+) -> None:
+    engine, other = rig.engine(), rig.engine()
+
+    def owners(of: Engine) -> list[str]:
+        return [node.condition_owner for node in of.inventory().nodes]
+
+    assert owners(other) == ["", ""]
+    engine.cordon(NodeName("alpha-2"), owner="ada", reason="noisy fan")
+    assert owners(engine) == ["", "ada"]
+    rig.until(lambda: owners(other) == ["", "ada"])
+    cluster.kill("kube-apiserver")
+    assert owners(engine) == owners(other) == ["", "ada"]  # A look asks the API for nothing.
+    cluster.serve("kube-apiserver")
+    engine.uncordon(NodeName("alpha-2"), owner="ada")
+    rig.until(lambda: owners(other) == ["", ""])
+
+
 def test_node_whose_kubelet_is_dead_keeps_its_pod_until_its_lease_is_surely_over(
     rig: KubernetesHarness, cluster: KubernetesServer
 ) -> None:

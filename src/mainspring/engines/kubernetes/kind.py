@@ -30,10 +30,10 @@ from mainspring.engines.kubernetes.setup.findings import STEPS
 if TYPE_CHECKING:
     from mainspring.engines.kubernetes.api.client import Api
 
-CALLS_MAX = (
-    8  # Of the API in one call of the engine, at most: a launch makes three objects, a stop reads and changes some.
-)
-LOOK_S = 0.75  # Looks ask the API for nothing; with what one takes, changes are in the planner's hands in a second.
+# Of the API in one call of the engine, at most: a launch makes four objects, a stop reads and changes some.
+CALLS_MAX = 8
+# Looks read copies and ask the API for nothing; with what one takes, changes are in the planner's hands in a second.
+LOOK_S = 0.75
 STALE_S = 30.0  # An API server that is restarted, or fails over, is back by then.
 
 
