@@ -38,7 +38,6 @@ from mainspring.app.base.home import Config
 from mainspring.app.base.system import SystemClock
 from mainspring.app.sdk.lab import Lab, job
 from mainspring.domain.errors import ImpossibleJob
-from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.life import ended
 from mainspring.domain.plan import Limit
 from mainspring.engines.kubernetes.api.access import read_kubeconfig
@@ -46,7 +45,7 @@ from mainspring.engines.kubernetes.api.client import Api
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.testing.controllers.jobset import JOBSETS, jobset_missing, start_jobset
 from mainspring.testing.controllers.kwok import kwok_missing, start_kwok
-from mainspring.testing.kubernetes import KubernetesNodes, KubernetesServer
+from mainspring.testing.kubernetes import KubernetesNodes, KubernetesServer, settings_on
 from mainspring.testing.kubernetes_kueue import kueue_missing, make_queues, start_kueue
 
 PODS, QUICK_PODS, ROUNDS = 512, 64, 3
@@ -78,8 +77,7 @@ def rig_of(folder: Path, pods: int) -> Iterator[Rig]:
     lab = Lab(folder / "home")
     with KubernetesServer(folder / "server", nodes=[nodes], extra=FLAGS) as server:
         for space in (OURS, THEIRS):
-            server.call("POST", "/api/v1/namespaces", {"metadata": {"name": space}})
-            server.wait(lambda: server.there(f"/api/v1/namespaces/{space}/serviceaccounts/default"), "etcd")  # noqa: B023
+            server.make_space(space)
         start_kwok(server)
         start_jobset(server)
         start_kueue(server, jobsets=True)
@@ -95,15 +93,7 @@ def rig_of(folder: Path, pods: int) -> Iterator[Rig]:
 
 
 def cluster_on(server: KubernetesServer) -> KubernetesCluster:
-    return KubernetesCluster(
-        name=ClusterName("cloud"),
-        kubeconfig=str(server.place.kubeconfig),
-        namespace=OURS,
-        image=IMAGE,
-        python=sys.executable,
-        dollars_per_chip_hour={ChipName("h100"): 2.0},
-        simulated=True,
-    )
+    return settings_on(server, namespace=OURS, image=IMAGE)
 
 
 def running_s(rig: Rig, space: str, submit: Callable[[], object]) -> float:

@@ -32,11 +32,10 @@ from tests.faults.slurm_rig import until
 from mainspring.app.base.home import Config
 from mainspring.app.base.system import SystemClock
 from mainspring.app.sdk.lab import Lab, job
-from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.life import JobState
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.jobs.pod_template import CONTAINER
-from mainspring.testing.kubernetes import KubernetesNodes, KubernetesServer, kubernetes_missing
+from mainspring.testing.kubernetes import KubernetesNodes, KubernetesServer, kubernetes_missing, settings_on
 from mainspring.testing.kubernetes_pods import PodRunner, pods_missing
 
 LAUNCHES, QUICK_LAUNCHES = 9, 3
@@ -61,8 +60,7 @@ def rig_of(folder: Path) -> Iterator[Rig]:
     nodes = KubernetesNodes(count=NODES, chips=1, labels={"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"})
     lab = Lab(folder / "home")
     with KubernetesServer(folder / "server", nodes=[nodes]) as server:
-        server.call("POST", "/api/v1/namespaces", {"metadata": {"name": SPACE}})
-        server.wait(lambda: server.there(f"/api/v1/namespaces/{SPACE}/serviceaccounts/default"), "etcd")
+        server.make_space(SPACE)
         pods = PodRunner(server, folder / "pods", space=SPACE, environment=dict(os.environ), clock=SystemClock())
         try:
             pods.serve(*nodes.names)
@@ -76,15 +74,7 @@ def rig_of(folder: Path) -> Iterator[Rig]:
 
 
 def cluster_on(server: KubernetesServer) -> KubernetesCluster:
-    return KubernetesCluster(
-        name=ClusterName("cloud"),
-        kubeconfig=str(server.place.kubeconfig),
-        namespace=SPACE,
-        image="this-machine",
-        python=sys.executable,
-        dollars_per_chip_hour={ChipName("h100"): 2.0},
-        simulated=True,
-    )
+    return settings_on(server, namespace=SPACE)
 
 
 def plain_s(rig: Rig, number: int) -> float:
