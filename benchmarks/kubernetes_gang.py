@@ -16,13 +16,8 @@ is the time of 6,000,000 turns of `total += i * i % 7`, by which bounds in secon
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shutil
-import signal
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,6 +27,7 @@ from threading import Event, Thread
 from typing import Any
 
 from benchmarks.control_submit import loop_s
+from benchmarks.running import run
 from tests.faults.slurm_rig import until
 
 from mainspring.app.base.home import Config
@@ -222,15 +218,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_PODS} pods in place of {PODS}")
     pods = QUICK_PODS if parser.parse_args().quick else PODS
-    if missing := kueue_missing() or jobset_missing() or kwok_missing():
-        sys.exit(missing)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
-    folder = Path(tempfile.mkdtemp(prefix="kubernetes-gang-"))
-    try:
-        figures = measure(folder, pods)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
+    missing = kueue_missing() or jobset_missing() or kwok_missing()
+    run("kubernetes-gang", missing, lambda folder: measure(folder, pods))
 
 
 if __name__ == "__main__":

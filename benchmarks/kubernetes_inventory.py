@@ -21,13 +21,10 @@ import http.client
 import json
 import os
 import resource
-import shutil
-import signal
 import ssl
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.control_submit import loop_s
+from benchmarks.running import run
 
 from mainspring.app.base.system import SystemClock
 from mainspring.domain.errors import Unavailable
@@ -293,16 +291,8 @@ def main() -> None:
         return look(given.look[0], int(given.look[1]))
     if given.write:
         return make_changes(*given.write[:3], *map(int, given.write[3:]))
-    if missing := kubernetes_missing():
-        sys.exit(missing)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
-    folder = Path(tempfile.mkdtemp(prefix="kubernetes-inventory-"))
     nodes, seconds = (QUICK_NODES, QUICK_CHANGES_S) if given.quick else (NODES, CHANGES_S)
-    try:
-        figures = measure(folder, nodes, seconds)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
+    run("kubernetes-inventory", kubernetes_missing(), lambda folder: measure(folder, nodes, seconds))
     return None
 
 

@@ -12,14 +12,10 @@ scale (0.20 s is the reference).
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shutil
-import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.control_submit import loop_s
+from benchmarks.running import run
 from tests.faults.slurm_rig import until
 
 from mainspring.app.base.home import Config
@@ -123,15 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_LAUNCHES} launches in place of {LAUNCHES}")
     count = QUICK_LAUNCHES if parser.parse_args().quick else LAUNCHES
-    if missing := kubernetes_missing() or pods_missing():
-        sys.exit(missing)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
-    folder = Path(tempfile.mkdtemp(prefix="kubernetes-launch-"))
-    try:
-        figures = measure(folder, count)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
+    run("kubernetes-launch", kubernetes_missing() or pods_missing(), lambda folder: measure(folder, count))
 
 
 if __name__ == "__main__":
