@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -93,9 +94,22 @@ def test_array_that_serves_nothing_is_passed_over() -> None:
 def test_kept_weights_stay_whether_the_checkpoint_has_them_or_not() -> None:
     given = theirs()
     for more in (given, {name: array for name, array in given.items() if name != "place"}):
-        weights = weights_from(LAYOUT, more, LIKE, keep="place|blocks/query")
+        weights = weights_from(LAYOUT, more, LIKE, keep=("place", "blocks/query"))
         assert not weights["place"].any()
         assert not weights["blocks"]["query"].any()
         assert (weights["embedding"] == given["embed"]).all()
     with pytest.raises(InvalidInput, match=r"1 arrays missing \(place\)"):
-        weights_from(LAYOUT, more, LIKE, keep="embedding")
+        weights_from(LAYOUT, more, LIKE, keep=("embedding",))
+
+
+def test_kept_weights_stay_where_one_array_holds_them_and_others() -> None:
+    given = theirs()
+    weights = weights_from(LAYOUT, given, LIKE, keep=("blocks/key",))
+    assert not weights["blocks"]["key"].any()
+    assert (weights["blocks"]["value"] == given["both"][:, 1].transpose(0, 2, 1, 3)).all()
+
+
+@pytest.mark.parametrize("pattern", ["blocks/qeury", "blocks", "place("])
+def test_pattern_that_keeps_nothing_is_named(pattern: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(repr(pattern))):
+        weights_from(LAYOUT, theirs(), LIKE, keep=("place", pattern))

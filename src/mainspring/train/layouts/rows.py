@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mainspring.domain.errors import InvalidInput
-from mainspring.train.models.arrays import Weights
+from mainspring.train.models.arrays import Weights, flattened, matching
 
 PARTS = "P"  # The axis along which theirs holds several of ours.
 LAYER = "L"
@@ -74,40 +74,50 @@ class _Axes:
     layers: int
 
 
-def flattened(weights: Any) -> dict[str, Any]:
-    """Returns a tree's leaves by their paths, segments joined by "/".
-
-    Args:
-        weights: Arrays, or their shapes.
-    """
-    leaves, _ = jax.tree_util.tree_flatten_with_path(weights)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-
-
-def weights_from(layout: Layout, arrays: Mapping[str, Any], like: Weights, *, keep: str = "") -> Weights:
+def weights_from(layout: Layout, arrays: Mapping[str, Any], like: Weights, *, keep: Sequence[str] = ()) -> Weights:
     """Returns the weights in a checkpoint of another layout, float32.
 
     Args:
         layout: What its arrays are.
         arrays: The checkpoint's, by path.
         like: Arrays of the model that the weights are for; shapes do where none are kept.
-        keep: A regular expression of our paths that stay as they are in `like`, whatever the checkpoint holds.
+        keep: Of what stays as it is in `like`, whatever the checkpoint holds: regular expressions, each of whole paths.
 
     Raises:
-        InvalidInput: An array is missing, left over, or of another shape than the model needs.
+        InvalidInput: An array is missing, left over, or of another shape than the model needs; or a pattern keeps
+            nothing.
     """
-    shapes = flattened(like)
-    kept = {path: array for path, array in shapes.items() if keep and re.fullmatch(keep, path)}
-    rows = [row for row in layout.rows if not kept.keys() >= set(row.ours)]
-    _check_names([*kept, *(path for row in rows for path in row.ours)], shapes, "fill a model from another layout")
+    ours = flattened(like)
+    found = {**ours, **arrays_found(layout, arrays, ours, keep=keep)}
+    weights: Weights = jax.tree.unflatten(jax.tree.structure(like), [found[path] for path in ours])
+    return weights
+
+
+def arrays_found(
+    layout: Layout, arrays: Mapping[str, Any], ours: Mapping[str, Any], *, keep: Sequence[str] = ()
+) -> dict[str, NDArray[Any]]:
+    """Returns all that `weights_from` takes from a checkpoint, by our paths.
+
+    Args:
+        layout: As there.
+        arrays: As there.
+        ours: Arrays or shapes of the model, by path.
+        keep: As there.
+
+    Raises:
+        InvalidInput: As there.
+    """
+    kept = matching(keep, ours, "keep weights")
+    rows = [row for row in layout.rows if not kept >= set(row.ours)]
+    _check_names([*kept, *(path for row in rows for path in row.ours)], ours, "fill a model from another layout")
     arrays = {**{own: arrays[name] for name, own in layout.instead.items() if name in arrays}, **arrays}
-    needless = {*layout.instead, *layout.unused}.union(*(_names(row, shapes) for row in layout.rows if row not in rows))
-    _check_names([name for row in rows for name in _names(row, shapes)], arrays.keys() - needless, "read weights")
-    found: dict[str, Any] = kept
+    needless = {*layout.instead, *layout.unused}.union(*(_names(row, ours) for row in layout.rows if row not in rows))
+    _check_names([name for row in rows for name in _names(row, ours)], arrays.keys() - needless, "read weights")
+    found: dict[str, NDArray[Any]] = {}
     for row in rows:
-        axes = _axes(row, shapes)
+        axes = _axes(row, ours)
         stack = []
-        for name in _names(row, shapes):
+        for name in _names(row, ours):
             shape = np.shape(arrays[name])
             if shape != axes.theirs:
                 raise InvalidInput("read weights", on=name, got=f"shape {shape}", wanted=f"{axes.theirs}")
@@ -115,9 +125,7 @@ def weights_from(layout: Layout, arrays: Mapping[str, Any], like: Weights, *, ke
         whole = np.stack(stack) if axes.layers else stack[0]
         parts = whole.transpose(axes.order).reshape(axes.ours)
         found.update(zip(row.ours, parts, strict=True))
-    _, structure = jax.tree.flatten(like)
-    weights: Weights = jax.tree.unflatten(structure, [found[path] for path in shapes])
-    return weights
+    return {path: array for path, array in found.items() if path not in kept}
 
 
 def weights_to(layout: Layout, weights: Weights) -> dict[str, NDArray[Any]]:

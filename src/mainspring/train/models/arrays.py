@@ -1,4 +1,4 @@
-"""What models are made of: fresh arrays, dense layers, norms.
+"""What models are made of: fresh arrays, dense layers, norms; and how arrays are named.
 
 Legend of shape suffixes:
     B batch   T token   D features in   E features out
@@ -7,13 +7,16 @@ Legend of shape suffixes:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from mainspring.domain.errors import InvalidInput, nearest
 
 Weights = dict[str, Any]
 Arrays = Mapping[str, Any]
@@ -84,6 +87,39 @@ def drawn(key: jax.Array, plan: Any) -> Weights:
     arrays = [each.mean + each.deviation * normal(number, each) for number, each in enumerate(fresh)]
     weights: Weights = jax.tree.unflatten(structure, arrays)
     return weights
+
+
+def flattened(tree: Any) -> dict[str, Any]:
+    """Returns a tree's leaves by their paths, segments joined by "/".
+
+    Args:
+        tree: Of arrays, or of their shapes.
+    """
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def matching(patterns: Iterable[str], paths: Collection[str], action: str) -> set[str]:
+    """Returns the paths that match one of the patterns.
+
+    Args:
+        patterns: Regular expressions, each of whole paths.
+        paths: As `flattened` has them.
+        action: What they are for, in words.
+
+    Raises:
+        InvalidInput: A pattern is no regular expression, or matches nothing.
+    """
+    found: set[str] = set()
+    for pattern in patterns:
+        try:
+            some = {path for path in paths if re.fullmatch(pattern, path)}
+        except re.error as error:
+            raise InvalidInput(action, on=repr(pattern), got=str(error), wanted="a regular expression") from error
+        if not some:
+            raise InvalidInput(action, on=repr(pattern), got="no array of that path", wanted=nearest(pattern, paths))
+        found |= some
+    return found
 
 
 def dense(weights: Weights, x: jax.Array) -> jax.Array:
