@@ -214,7 +214,7 @@ def pi0_recipe() -> Recipe:
 def pi05_recipe() -> Recipe:
     """Returns the recipe for pi0.5: as pi0, with the state as text in a longer prompt and flow time in the norms.
 
-    The state is seen by batches that bring it in their `prompt`; the recipe's own prompt says nothing of it.
+    Its batches bring `prompt` and `prompt_valid`, which tell the state; without them it is refused.
     """
     pi0 = pi0_recipe()
     assert isinstance(pi0.policy, VlaRecipe)

@@ -127,6 +127,29 @@ def fresh_vla(policy: VlaRecipe) -> Weights:
     return weights
 
 
+def check_prompt(policy: VlaRecipe, batch: Arrays) -> None:
+    """Checks that a batch brings the prompts that a policy needs.
+
+    Args:
+        policy: The policy's shape.
+        batch: As for `embed_prefix`.
+
+    Raises:
+        InvalidInput: `prompt` came without `prompt_valid` or the other way round; or neither came, to a policy that
+            knows its state from the prompt alone.
+    """
+    given = [name for name in ("prompt", "prompt_valid") if name in batch]
+    if len(given) == 1:
+        raise InvalidInput("read a prompt", got=f"{given[0]} alone", wanted="both prompt [B,P] and prompt_valid [B,P]")
+    if not given and policy.kind is VlaKind.PI05:
+        raise InvalidInput(
+            "tell a pi05 policy the robot's state",
+            got="a batch without prompts",
+            wanted="prompt and prompt_valid, as `prompts.Tokenizer` makes them of a task and a normalised state",
+            next_step="give batches these two, or use a policy of kind pi0: views hold no prompts",
+        )
+
+
 def embed_prefix(weights: Weights, policy: VlaRecipe, batch: Arrays) -> Prefix:
     """Returns the prefix of a batch: the tokens of all views, then those of the prompt.
 
@@ -135,8 +158,12 @@ def embed_prefix(weights: Weights, policy: VlaRecipe, batch: Arrays) -> Prefix:
         policy: The policy's shape.
         batch: `state` [B,A]; `images` [B,V,H,W,C], brightness 0 to 255, where the policy has eyes, and with them
             `image_valid` [B,V] where a view may be missing; `prompt` [B,P] and `prompt_valid` [B,P] where the prompt
-            is not the recipe's.
+            is not the recipe's, as for pi0.5 always.
+
+    Raises:
+        InvalidInput: As for `check_prompt`.
     """
+    check_prompt(policy, batch)
     count, numbers = len(batch["state"]), policy.compute.numbers
     tokens, valids = [], []
     if policy.image is not None:
