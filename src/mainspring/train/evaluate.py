@@ -42,7 +42,7 @@ class TrainedPolicy:
     statistics: Statistics
 
     def untrained(self) -> TrainedPolicy:
-        """Returns the policy that this one was before its first step, knowing the same statistics."""
+        """Returns a policy of this one's shape with fresh weights, whatever it began with, and the same statistics."""
         return TrainedPolicy(
             recipe=self.recipe,
             signature=self.signature,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 from mainspring.domain.codec import from_plain, to_plain
@@ -67,6 +68,32 @@ class OptimizerRecipe:
         )
 
 
+class LayoutName(str, Enum):
+    """Whose names the arrays of a checkpoint have; `mainspring` is what `ms checkpoint export` writes."""
+
+    MAINSPRING = "mainspring"
+    OPENPI = "openpi"
+    LEROBOT = "lerobot"
+    PALIGEMMA = "paligemma"
+    BIG_VISION = "big_vision"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitRecipe:
+    """Weights that a run begins with, in place of fresh ones.
+
+    Args:
+        path: An Orbax folder, a safetensors file or a folder of them, or an `.npz` file; every rank reads it.
+        layout: Whose names its arrays have.
+        keep: Our arrays that stay fresh, whatever the checkpoint holds: regular expressions, each of whole paths, such
+            as `(expert|action|time|state).*` for a policy that begins with a PaliGemma.
+    """
+
+    path: str
+    layout: LayoutName
+    keep: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """One training run.
@@ -76,6 +103,7 @@ class Recipe:
         batch_size: Chunks in a step, over all ranks.
         steps: Steps of the whole run; the learning rate reaches zero with the last.
         seed: Of the initial weights, the noise and the order of the data.
+        init: Weights to begin with, None for fresh ones.
     """
 
     name: str
@@ -84,6 +112,7 @@ class Recipe:
     batch_size: int
     steps: int
     seed: int = 0
+    init: InitRecipe | None = None
 
     def __post_init__(self) -> None:
         """Checks every field.

@@ -13,12 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from mainspring.domain.errors import InvalidInput
-from mainspring.train.models.arrays import Weights, flattened, matching
+from mainspring.train.models.arrays import Weights, flattened, matching, with_given
 
 PARTS = "P"  # The axis along which theirs holds several of ours.
 LAYER = "L"
@@ -87,10 +86,7 @@ def weights_from(layout: Layout, arrays: Mapping[str, Any], like: Weights, *, ke
         InvalidInput: An array is missing, left over, or of another shape than the model needs; or a pattern keeps
             nothing.
     """
-    ours = flattened(like)
-    found = {**ours, **arrays_found(layout, arrays, ours, keep=keep)}
-    weights: Weights = jax.tree.unflatten(jax.tree.structure(like), [found[path] for path in ours])
-    return weights
+    return with_given(like, arrays_found(layout, arrays, flattened(like), keep=keep))
 
 
 def arrays_found(

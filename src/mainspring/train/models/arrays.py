@@ -99,6 +99,17 @@ def flattened(tree: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
+def with_given(tree: Weights, given: Arrays) -> Weights:
+    """Returns a tree with some of its leaves replaced.
+
+    Args:
+        given: By paths, as `flattened` has them.
+    """
+    leaves = {**flattened(tree), **given}
+    result: Weights = jax.tree.unflatten(jax.tree.structure(tree), leaves.values())
+    return result
+
+
 def matching(patterns: Iterable[str], paths: Collection[str], action: str) -> set[str]:
     """Returns the paths that match one of the patterns.
 
