@@ -22,8 +22,8 @@ from mainspring.domain.errors import InvalidInput
 from mainspring.session import Part, Session
 from mainspring.session.jax_ahead import compile_ahead
 from mainspring.session.jax_state import blocks_of, tree_from
+from mainspring.train.begin import arrays_to_begin_with
 from mainspring.train.feed import fitted, history_of
-from mainspring.train.layouts.files import arrays_to_begin_with
 from mainspring.train.models.arrays import Weights, flattened, with_given
 from mainspring.train.models.model import Signature
 from mainspring.train.models.shapes import Policy
