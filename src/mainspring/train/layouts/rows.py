@@ -7,6 +7,7 @@ anything is moved. The table of each family of checkpoints is a file of its own.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +20,13 @@ from numpy.typing import NDArray
 from mainspring.domain.errors import InvalidInput
 from mainspring.train.models.arrays import Weights, flattened, matching, with_given
 
+_LOG = logging.getLogger(__name__)
+
 PARTS = "P"  # The axis along which theirs holds several of ours.
 LAYER = "L"
+PADDING_MAX = (
+    64  # Source: transformers, `convert_paligemma_weights_to_hf.py`: a word table's rows are a multiple of it.
+)
 NAMES_SHOWN = 8  # In an error: enough to see what kind of names they are.
 
 
@@ -32,11 +38,14 @@ class LayoutRow:
         theirs: Its path in their layout; with `{}` where a number of a layer stands, if each layer has its own.
         ours: Its path in our tree; several where theirs holds several of ours along axis `P`.
         pattern: Axes of theirs, `->`, axes of ours; empty where both lie alike.
+        padded: Whether theirs may have up to `PADDING_MAX` rows more than ours, which are cut off when read, said in
+            the log, and not written.
     """
 
     theirs: str
     ours: tuple[str, ...]
     pattern: str = ""
+    padded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +123,10 @@ def arrays_found(
         axes = _axes(row, ours)
         stack = []
         for name in _names(row, ours):
-            shape = np.shape(arrays[name])
-            if shape != axes.theirs:
-                raise InvalidInput("read weights", on=name, got=f"shape {shape}", wanted=f"{axes.theirs}")
-            stack.append(np.asarray(arrays[name]).astype(np.float32).reshape(axes.apart))
+            array = _cut(name, arrays[name], axes.theirs) if row.padded else np.asarray(arrays[name])
+            if array.shape != axes.theirs:
+                raise InvalidInput("read weights", on=name, got=f"shape {array.shape}", wanted=f"{axes.theirs}")
+            stack.append(array.astype(np.float32).reshape(axes.apart))
         whole = np.stack(stack) if axes.layers else stack[0]
         parts = whole.transpose(axes.order).reshape(axes.ours)
         found.update(zip(row.ours, parts, strict=True))
@@ -146,6 +155,18 @@ def weights_to(layout: Layout, weights: Weights) -> dict[str, NDArray[Any]]:
         theirs = whole.reshape((*stack, *axes.theirs))
         arrays.update(zip(_names(row, ours), theirs if axes.layers else [theirs], strict=True))
     return arrays
+
+
+def _cut(name: str, array: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Returns an array without the rows that pad it, and says how many these are and whether they hold anything."""
+    array = np.asarray(array)
+    more = len(array) - shape[0]
+    if not 0 < more <= PADDING_MAX:
+        return array
+    level = logging.WARNING if array[shape[0] :].any() else logging.INFO
+    kind = "numbers that no model here reads" if level == logging.WARNING else "zeros"
+    _LOG.log(level, "%s: of %d rows the last %d are left out, %s", name, len(array), more, kind)
+    return array[: shape[0]]
 
 
 def _names(row: LayoutRow, ours: Mapping[str, Any]) -> list[str]:
