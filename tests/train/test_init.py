@@ -56,7 +56,9 @@ def test_run_begins_with_the_weights_that_its_recipe_names(
     recipe = tiny(policy={"horizon": 4, "image": None}, optimizer={"learning_rate": 0.0})
     assert isinstance(recipe.policy, VlaRecipe)
     given = drawn_with(5, recipe)
-    path = stored(tmp_path / "pi0.safetensors", weights_to(lerobot_layout(recipe.policy), given))
+    arrays = weights_to(lerobot_layout(recipe.policy), given)
+    arrays = {name.removeprefix("model."): array for name, array in arrays.items()}  # As LeRobot publishes them.
+    path = stored(tmp_path / "pi0.safetensors", arrays)
     recipe = changed(recipe, {"init": {"path": path, "layout": "lerobot"}})
     state = train(Session("", pid=1, stopwatch=lambda: 0.0), recipe, views["train"], facts={}).state
     assert all(jax.tree.leaves(jax.tree.map(lambda a, b: (a == b).all(), state.weights, given)))

@@ -16,7 +16,7 @@ from mainspring.domain.errors import DamagedData, InvalidInput, NotFound
 from mainspring.train.layouts.files import read_arrays
 from mainspring.train.layouts.openpi import big_vision_layout, openpi_arrays, openpi_layout
 from mainspring.train.layouts.rows import Layout, LayoutRow, arrays_found
-from mainspring.train.layouts.transformers import lerobot_layout, paligemma_layout
+from mainspring.train.layouts.transformers import lerobot_arrays, lerobot_layout, paligemma_layout
 from mainspring.train.models.shapes import Policy, VlaRecipe
 from mainspring.train.recipe import InitRecipe, LayoutName
 
@@ -43,7 +43,9 @@ def arrays_to_begin_with(init: InitRecipe, policy: Policy, ours: Mapping[str, An
             arrays = openpi_arrays(arrays)
         case LayoutName.MAINSPRING:  # Of a whole state's export, the optimizer is not of use.
             arrays = {path: array for path, array in arrays.items() if path.startswith(OWN)}
-        case LayoutName.LEROBOT | LayoutName.PALIGEMMA | LayoutName.BIG_VISION:
+        case LayoutName.LEROBOT:
+            arrays = lerobot_arrays(arrays)
+        case LayoutName.PALIGEMMA | LayoutName.BIG_VISION:
             pass
     return arrays_found(layout, arrays, ours, keep=init.keep)
 
