@@ -56,6 +56,16 @@ def fresh_layer(inputs: int, outputs: int, *stack: int, scale: float = 1.0) -> W
     return {"kernel": kernel, "bias": Fresh(shape=(*stack, outputs))}
 
 
+def fresh_convolution(size: int, inputs: int, outputs: int) -> Weights:
+    """Returns a convolution to be, with a bias of zero.
+
+    Args:
+        size: Height and width of its kernel.
+    """
+    kernel = fresh_dense(size, size, inputs, outputs, inputs=size * size * inputs)
+    return {"kernel": kernel, "bias": Fresh(shape=(outputs,))}
+
+
 def fresh_norm(width: int, *stack: int) -> Weights:
     """Returns a layer norm to be, which changes nothing beyond normalising.
 
@@ -69,23 +79,26 @@ def drawn(key: jax.Array, plan: Any) -> Weights:
     """Returns fresh weights.
 
     Small arrays are drawn at once, for a draw for each takes XLA seconds to compile; large ones each by itself, so that
-    none of another shape is ever held.
+    none of another shape is ever held; what has no deviation is not drawn.
 
     Args:
         plan: A tree of `Fresh`.
     """
     fresh, structure = jax.tree.flatten(plan)
-    small = [number for number, each in enumerate(fresh) if math.prod(each.shape) < LARGE]
-    ends = np.cumsum([math.prod(fresh[number].shape) for number in small])
-    parts = dict(zip(small, jnp.split(jax.random.normal(key, (ends[-1],)), ends[:-1]), strict=True))
+    small = [number for number, each in enumerate(fresh) if each.deviation and math.prod(each.shape) < LARGE]
+    ends = np.cumsum([0, *(math.prod(fresh[number].shape) for number in small)])
+    parts = dict(zip(small, jnp.split(jax.random.normal(key, (ends[-1],)), ends[1:-1]), strict=False))
 
-    def normal(number: int, each: Fresh) -> jax.Array:
+    def array(number: int, each: Fresh) -> jax.Array:
+        if not each.deviation:
+            return jnp.full(each.shape, each.mean)
         if number in parts:
-            return parts[number].reshape(each.shape)
-        return jax.random.normal(jax.random.fold_in(key, number), each.shape)
+            normal = parts[number].reshape(each.shape)
+        else:
+            normal = jax.random.normal(jax.random.fold_in(key, number), each.shape)
+        return each.mean + each.deviation * normal
 
-    arrays = [each.mean + each.deviation * normal(number, each) for number, each in enumerate(fresh)]
-    weights: Weights = jax.tree.unflatten(structure, arrays)
+    weights: Weights = jax.tree.unflatten(structure, [array(number, each) for number, each in enumerate(fresh)])
     return weights
 
 
