@@ -38,13 +38,20 @@ STEPS_MAX = 100_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerRecipe:
-    """AdamW with a linear warmup and a cosine decay to zero over the run.
+    """AdamW (beta 0.9 and 0.999, epsilon 1e-8) at a learning rate that rises and falls.
+
+    The rate of step n of N, counted from 0, rises on a line from 0 at step 0 to its peak at step `warmup_steps`, then
+    falls on half a cosine, which would reach 0 at step N; without a warmup step 0 has the peak. In each step a weight
+    moves by rate x (mean gradient / root of the mean squared gradient + `weight_decay` x the weight).
+    Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2017; "SGDR", 2016 (cosine).
 
     Args:
-        learning_rate: Its peak, reached after `warmup_steps`.
-        warmup_steps: Steps of the linear warmup; at most half of the run is spent on it.
-        weight_decay: Decoupled decay of every weight.
-        gradient_norm_max: Gradients with a larger global norm are scaled down to it.
+        learning_rate: The peak: by how much, about, a weight moves in a step, in the weight's own units.
+        warmup_steps: Steps of the rise, at most half of the run.
+        weight_decay: The share of a weight that a step takes off it, over the rate. All weights decay, biases, norms
+            and embeddings among them.
+        gradient_norm_max: Longest gradient, as the root of the sum of squares over all weights; a longer one is scaled
+            down to it before anything else is done with it.
     """
 
     learning_rate: float
@@ -101,7 +108,7 @@ class Recipe:
     Args:
         name: The function that made it.
         batch_size: Chunks in a step, over all ranks.
-        steps: Steps of the whole run; the learning rate reaches zero with the last.
+        steps: Steps of the whole run, over which the learning rate rises and falls.
         seed: Of the initial weights, the noise and the order of the data.
         init: Weights to begin with, None for fresh ones.
     """

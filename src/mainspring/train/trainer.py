@@ -151,10 +151,11 @@ def _looked_at(view: View, rows: NDArray[np.int64], policy: Policy) -> dict[str,
 
 
 def make_optimizer(optimizer: OptimizerRecipe, steps: int) -> optax.GradientTransformation:
-    """Returns the optimizer of a run.
+    """Returns the optimizer of a run: gradients are clipped, then AdamW moves the weights, as `OptimizerRecipe` says.
 
     Args:
-        steps: Steps of the whole run.
+        optimizer: Its rates.
+        steps: Steps of the whole run, which the schedule of the learning rate spans.
     """
     warmup = min(optimizer.warmup_steps, steps // 2)
     rate = optax.warmup_cosine_decay_schedule(0.0, optimizer.learning_rate, warmup, steps)
