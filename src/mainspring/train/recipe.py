@@ -38,11 +38,11 @@ STEPS_MAX = 100_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerRecipe:
-    """AdamW (beta 0.9 and 0.999, epsilon 1e-8) at a learning rate that rises and falls.
+    """AdamW (first beta 0.9, epsilon 1e-8) at a learning rate that rises and falls.
 
     The rate of step n of N, counted from 0, rises on a line from 0 at step 0 to its peak at step `warmup_steps`, then
-    falls on half a cosine, which would reach 0 at step N; without a warmup step 0 has the peak. In each step a weight
-    moves by rate x (mean gradient / root of the mean squared gradient + `weight_decay` x the weight).
+    falls on half a cosine, which would reach its end at step N; without a warmup step 0 has the peak. In each step a
+    weight moves by rate x (mean gradient / root of the mean squared gradient + `weight_decay` x the weight).
     Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2017; "SGDR", 2016 (cosine).
 
     Args:
@@ -52,12 +52,16 @@ class OptimizerRecipe:
             and embeddings among them.
         gradient_norm_max: Longest gradient, as the root of the sum of squares over all weights; a longer one is scaled
             down to it before anything else is done with it.
+        second_beta: Share of the mean squared gradient that a step keeps.
+        learning_rate_end: Where the fall ends.
     """
 
     learning_rate: float
     warmup_steps: int
     weight_decay: float
     gradient_norm_max: float = 1.0
+    second_beta: float = 0.999
+    learning_rate_end: float = 0.0
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -72,6 +76,8 @@ class OptimizerRecipe:
             warmup_steps=(0, STEPS_MAX),
             weight_decay=(0.0, 10.0),
             gradient_norm_max=(1e-12, 1e12),
+            second_beta=(0.0, 1.0 - 1e-9),
+            learning_rate_end=(0.0, self.learning_rate),
         )
 
 
@@ -241,7 +247,13 @@ def pi0_recipe() -> Recipe:
             prompt_length=48,
             image=SIGLIP_SO400M,
         ),
-        optimizer=OptimizerRecipe(learning_rate=2.5e-5, warmup_steps=1_000, weight_decay=1e-10),
+        optimizer=OptimizerRecipe(
+            learning_rate=2.5e-5,
+            warmup_steps=1_000,
+            weight_decay=1e-10,
+            second_beta=0.95,
+            learning_rate_end=2.5e-6,
+        ),
         batch_size=32,
         steps=30_000,
     )

@@ -158,10 +158,12 @@ def make_optimizer(optimizer: OptimizerRecipe, steps: int) -> optax.GradientTran
         steps: Steps of the whole run, which the schedule of the learning rate spans.
     """
     warmup = min(optimizer.warmup_steps, steps // 2)
-    rate = optax.warmup_cosine_decay_schedule(0.0, optimizer.learning_rate, warmup, steps)
+    rate = optax.warmup_cosine_decay_schedule(
+        0.0, optimizer.learning_rate, warmup, steps, end_value=optimizer.learning_rate_end
+    )
     return optax.chain(
         optax.clip_by_global_norm(optimizer.gradient_norm_max),
-        optax.adamw(rate, weight_decay=optimizer.weight_decay),
+        optax.adamw(rate, b2=optimizer.second_beta, weight_decay=optimizer.weight_decay),
     )
 
 
