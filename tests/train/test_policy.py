@@ -52,7 +52,8 @@ def batch_for(policy: PolicyRecipe, *, rows: int = 6, seed: int = 0) -> dict[str
 def loss_of(policy: PolicyRecipe, batch: dict[str, Any]) -> jax.Array:
     statistics = measure_statistics([batch], policy)
     weights = model_of(policy).initial_weights(jax.random.key(0), signature_of(batch, policy))
-    weights["leave"]["kernel"] = jnp.ones_like(weights["leave"]["kernel"]) * 0.01
+    kernel = weights["leave"]["kernel"]  # Zero in fresh weights; waves, so that no feature is without weight.
+    weights["leave"]["kernel"] = 0.1 * jnp.sin(jnp.arange(kernel.size, dtype=jnp.float32)).reshape(kernel.shape)
 
     def loss(weights: Any, batch: Any) -> jax.Array:
         return policy_loss(weights, statistics, policy, batch, jax.random.key(1))
@@ -62,7 +63,7 @@ def loss_of(policy: PolicyRecipe, batch: dict[str, Any]) -> jax.Array:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("policy", "stored"), [(PLAIN, 1.5423837), (SEEING, 1.9217372)], ids=["plain", "seeing"])
+@pytest.mark.parametrize(("policy", "stored"), [(PLAIN, 1.7146921), (SEEING, 2.0568552)], ids=["plain", "seeing"])
 def test_loss_of_a_fixed_seed_keeps_its_bits_from_run_to_run_and_its_value_from_release_to_release(
     policy: PolicyRecipe, stored: float
 ) -> None:

@@ -110,6 +110,8 @@ class Offer:
         lead_time_s: From the order until they are ready.
         dollars_per_chip_hour: Price.
         spot: Whether they can be taken back at any time.
+        withheld: Why it gives none for now, in the cluster's words, such as that the last ones never came; "" where it
+            does.
     """
 
     name: str
@@ -119,6 +121,7 @@ class Offer:
     lead_time_s: float
     dollars_per_chip_hour: float
     spot: bool = False
+    withheld: str = ""
 
     def __post_init__(self) -> None:
         """Checks the name and the numbers.
@@ -127,9 +130,29 @@ class Offer:
             InvalidInput: A field is out of its range.
         """
         checked_name(self.name, "offer")
-        sound = 0 < self.chips <= CHIPS_MAX and 0 <= self.nodes_max <= NODES_MAX and self.lead_time_s >= 0
+        nodes_max = 0 if self.withheld else NODES_MAX
+        sound = 0 < self.chips <= CHIPS_MAX and 0 <= self.nodes_max <= nodes_max and self.lead_time_s >= 0
         if not (sound and self.dollars_per_chip_hour >= 0):
             raise InvalidInput("accept an offer", on=self.name, got=f"{self}"[:200], wanted="counts and prices >= 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOrder:
+    """An order of nodes that is under way.
+
+    Args:
+        cluster: Whose offer.
+        offer: Its name.
+        job: The job they are for.
+        nodes: How many.
+        expected_s: When they should be there.
+    """
+
+    cluster: ClusterName
+    offer: str
+    job: JobId
+    nodes: int
+    expected_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +169,7 @@ class Inventory:
             its kind, which one the cluster decides once its queue lets an allocation start. As many are free as the
             cluster lets us ask for now, those that will have to wait included.
         offers: Nodes that could be had, ordered by name.
+        orders: What is under way of them; its nodes are among `nodes`, as COMING.
         losses_per_node_hour: How often it takes a node back (spot), on average.
     """
 
@@ -156,6 +180,7 @@ class Inventory:
     nodes: tuple[Node, ...]
     delegated: bool = False
     offers: tuple[Offer, ...] = ()
+    orders: tuple[NodeOrder, ...] = ()
     losses_per_node_hour: float = 0.0
 
     def __post_init__(self) -> None:

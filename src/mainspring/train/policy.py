@@ -22,7 +22,7 @@ from mainspring.train.models.arrays import Arrays, Weights
 from mainspring.train.models.flow import flow_model
 from mainspring.train.models.model import Model, Signature
 from mainspring.train.models.shapes import ActRecipe, Policy, PolicyRecipe, VlaRecipe
-from mainspring.train.models.vla import vla_model
+from mainspring.train.models.vla import check_prompt, vla_model
 
 Statistics = dict[str, Any]
 
@@ -50,12 +50,15 @@ def signature_of(batch: Arrays, policy: Policy) -> Signature:
     """Returns the signature of the data a batch was drawn from.
 
     Args:
-        batch: `state` [B,S], `actions` [B,T,A], and `images` [B,V,H,W,3] where the data has them.
+        batch: `state` [B,S], `actions` [B,T,A]; `images` [B,V,H,W,3], `prompt` [B,P] and `prompt_valid` [B,P] where the
+            data has them.
         policy: The policy that is to learn from it.
 
     Raises:
-        InvalidInput: The policy wants images or relative actions that this data cannot give.
+        InvalidInput: The policy wants images, prompts or relative actions that this data cannot give.
     """
+    if isinstance(policy, VlaRecipe):
+        check_prompt(policy, batch)
     state_dim, action_dim = batch["state"].shape[-1], batch["actions"].shape[-1]
     if policy.relative_actions and state_dim != action_dim:
         raise InvalidInput(
@@ -165,7 +168,8 @@ def policy_loss(weights: Weights, statistics: Statistics, policy: Policy, batch:
         statistics: From `measure_statistics`.
         policy: The policy's shape.
         batch: `state` [B,S]; `before` [B,S] if the policy sees motion; `images` [B,V,H,W,3] if it reads them;
-            `actions` [B,T,A], `valid` [B,T].
+            `prompt` [B,P] and `prompt_valid` [B,P] if it reads others than the recipe's; `actions` [B,T,A], `valid`
+            [B,T].
         key: Random key of all that a loss draws.
     """
     target_BTA = batch["actions"] - _origin_BTA(batch, policy)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 from mainspring.domain.codec import from_plain, to_plain
@@ -37,13 +38,20 @@ STEPS_MAX = 100_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerRecipe:
-    """AdamW with a linear warmup and a cosine decay to zero over the run.
+    """AdamW (beta 0.9 and 0.999, epsilon 1e-8) at a learning rate that rises and falls.
+
+    The rate of step n of N, counted from 0, rises on a line from 0 at step 0 to its peak at step `warmup_steps`, then
+    falls on half a cosine, which would reach 0 at step N; without a warmup step 0 has the peak. In each step a weight
+    moves by rate x (mean gradient / root of the mean squared gradient + `weight_decay` x the weight).
+    Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2017; "SGDR", 2016 (cosine).
 
     Args:
-        learning_rate: Its peak, reached after `warmup_steps`.
-        warmup_steps: Steps of the linear warmup; at most half of the run is spent on it.
-        weight_decay: Decoupled decay of every weight.
-        gradient_norm_max: Gradients with a larger global norm are scaled down to it.
+        learning_rate: The peak: by how much, about, a weight moves in a step, in the weight's own units.
+        warmup_steps: Steps of the rise, at most half of the run.
+        weight_decay: The share of a weight that a step takes off it, over the rate. All weights decay, biases, norms
+            and embeddings among them.
+        gradient_norm_max: Longest gradient, as the root of the sum of squares over all weights; a longer one is scaled
+            down to it before anything else is done with it.
     """
 
     learning_rate: float
@@ -67,6 +75,32 @@ class OptimizerRecipe:
         )
 
 
+class LayoutName(str, Enum):
+    """Whose names the arrays of a checkpoint have; `mainspring` is what `ms checkpoint export` writes."""
+
+    MAINSPRING = "mainspring"
+    OPENPI = "openpi"
+    LEROBOT = "lerobot"
+    PALIGEMMA = "paligemma"
+    BIG_VISION = "big_vision"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitRecipe:
+    """Weights that a run begins with, in place of fresh ones.
+
+    Args:
+        path: An Orbax folder, a safetensors file or a folder of them, or an `.npz` file; every rank reads it.
+        layout: Whose names its arrays have.
+        keep: Our arrays that stay fresh, whatever the checkpoint holds: regular expressions, each of whole paths, such
+            as `(expert|action|time|state).*` for a policy that begins with a PaliGemma.
+    """
+
+    path: str
+    layout: LayoutName
+    keep: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """One training run.
@@ -74,8 +108,9 @@ class Recipe:
     Args:
         name: The function that made it.
         batch_size: Chunks in a step, over all ranks.
-        steps: Steps of the whole run; the learning rate reaches zero with the last.
+        steps: Steps of the whole run, over which the learning rate rises and falls.
         seed: Of the initial weights, the noise and the order of the data.
+        init: Weights to begin with, None for fresh ones.
     """
 
     name: str
@@ -84,6 +119,7 @@ class Recipe:
     batch_size: int
     steps: int
     seed: int = 0
+    init: InitRecipe | None = None
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -214,7 +250,7 @@ def pi0_recipe() -> Recipe:
 def pi05_recipe() -> Recipe:
     """Returns the recipe for pi0.5: as pi0, with the state as text in a longer prompt and flow time in the norms.
 
-    The state is seen by batches that bring it in their `prompt`; the recipe's own prompt says nothing of it.
+    Its batches bring `prompt` and `prompt_valid`, which tell the state; without them it is refused.
     """
     pi0 = pi0_recipe()
     assert isinstance(pi0.policy, VlaRecipe)

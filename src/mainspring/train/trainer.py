@@ -22,8 +22,9 @@ from mainspring.domain.errors import InvalidInput
 from mainspring.session import Part, Session
 from mainspring.session.jax_ahead import compile_ahead
 from mainspring.session.jax_state import blocks_of, tree_from
+from mainspring.train.begin import arrays_to_begin_with
 from mainspring.train.feed import fitted, history_of
-from mainspring.train.models.arrays import Weights
+from mainspring.train.models.arrays import Weights, flattened, with_given
 from mainspring.train.models.model import Signature
 from mainspring.train.models.shapes import Policy
 from mainspring.train.policy import (
@@ -150,10 +151,11 @@ def _looked_at(view: View, rows: NDArray[np.int64], policy: Policy) -> dict[str,
 
 
 def make_optimizer(optimizer: OptimizerRecipe, steps: int) -> optax.GradientTransformation:
-    """Returns the optimizer of a run.
+    """Returns the optimizer of a run: gradients are clipped, then AdamW moves the weights, as `OptimizerRecipe` says.
 
     Args:
-        steps: Steps of the whole run.
+        optimizer: Its rates.
+        steps: Steps of the whole run, which the schedule of the learning rate spans.
     """
     warmup = min(optimizer.warmup_steps, steps // 2)
     rate = optax.warmup_cosine_decay_schedule(0.0, optimizer.learning_rate, warmup, steps)
@@ -164,15 +166,26 @@ def make_optimizer(optimizer: OptimizerRecipe, steps: int) -> optax.GradientTran
 
 
 def initial_state(recipe: Recipe, signature: Signature, statistics: Statistics, mesh: jax.sharding.Mesh) -> TrainState:
-    """Returns the state before the first step, the same on every rank.
+    """Returns the state before the first step, the same on every rank: fresh, or with the weights that were given.
 
     Args:
         recipe: What to learn, and how.
         signature: The data's dimensions.
         mesh: Where the state lives.
-    """
 
-    state: TrainState = jax.jit(_fresh_state(recipe, signature), out_shardings=sharding(mesh))(statistics)
+    Raises:
+        NotFound: There are no weights where the recipe says.
+        InvalidInput: They are of another model.
+        DamagedData: Their bytes are not what they should be.
+        Unavailable: They cannot be reached.
+    """
+    given: dict[str, jax.Array] = {}
+    if recipe.init is not None:
+        shapes = flattened(abstract_state(recipe, signature, mesh).weights)
+        for path, array in arrays_to_begin_with(recipe.init, recipe.policy, shapes).items():
+            given[path] = jax.make_array_from_callback(array.shape, shapes[path].sharding, array.__getitem__)
+    fresh = jax.jit(_fresh_state(recipe, signature), out_shardings=sharding(mesh), donate_argnums=1)
+    state: TrainState = fresh(statistics, given)
     return state
 
 
@@ -184,15 +197,16 @@ def abstract_state(recipe: Recipe, signature: Signature, mesh: jax.sharding.Mesh
         signature: The data's dimensions.
         mesh: Where the state lives.
     """
-    shapes = jax.eval_shape(_fresh_state(recipe, signature), unit_statistics(recipe.policy, signature))
+    shapes = jax.eval_shape(_fresh_state(recipe, signature), unit_statistics(recipe.policy, signature), {})
     struct: Any = partial(jax.ShapeDtypeStruct, sharding=sharding(mesh))
     state: TrainState = jax.tree.map(lambda leaf: struct(leaf.shape, leaf.dtype), shapes)
     return state
 
 
-def _fresh_state(recipe: Recipe, signature: Signature) -> Callable[[Statistics], TrainState]:
-    def fresh(statistics: Statistics) -> TrainState:
+def _fresh_state(recipe: Recipe, signature: Signature) -> Callable[[Statistics, Mapping[str, jax.Array]], TrainState]:
+    def fresh(statistics: Statistics, given: Mapping[str, jax.Array]) -> TrainState:
         weights = model_of(recipe.policy).initial_weights(jax.random.key(recipe.seed), signature)
+        weights = with_given(weights, given)  # Nobody draws what is replaced: XLA drops it.
         optimizer = make_optimizer(recipe.optimizer, recipe.steps).init(weights)
         return TrainState(weights=weights, statistics=statistics, optimizer=optimizer)
 

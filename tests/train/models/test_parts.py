@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mainspring.train.models.arrays import drawn
+from mainspring.train.models.arrays import Fresh, drawn, fresh_dense
 from mainspring.train.models.gemma import fresh_gemma, language_loss, next_word_logits
 from mainspring.train.models.shapes import ComputeRecipe, FloatKind, GemmaRecipe, Remat
 from mainspring.train.models.siglip import scaled
@@ -24,6 +24,15 @@ def computed(remat: Remat = Remat.FULL) -> ComputeRecipe:
 @pytest.fixture(scope="module")
 def weights() -> Any:
     return jax.jit(lambda: drawn(jax.random.key(0), fresh_gemma(GEMMA)))()
+
+
+def test_fresh_arrays_without_deviation_are_their_mean_to_the_bit_and_others_are_drawn() -> None:
+    plan = {"zero": Fresh(shape=(9,)), "one": Fresh(shape=(9,), mean=1.0), "normal": fresh_dense(4, 9, inputs=4)}
+    fresh = drawn(jax.random.key(0), plan)
+    assert not np.signbit(fresh["zero"]).any()
+    assert (fresh["one"] == 1.0).all()
+    assert len(np.unique(fresh["normal"])) == 36
+    assert drawn(jax.random.key(0), {"zero": plan["zero"]})["zero"].shape == (9,)
 
 
 def test_tokens_of_a_block_see_each_other_and_all_before_and_no_padding() -> None:

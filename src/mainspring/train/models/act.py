@@ -29,7 +29,7 @@ from mainspring.train.models.arrays import (
     fresh_norm,
     layer_norm,
 )
-from mainspring.train.models.images import convolved, fresh_convolutions, varied_images
+from mainspring.train.models.images import convolved, fresh_convolutions, with_varied_images
 from mainspring.train.models.model import Model, Signature, mean_of_valid
 from mainspring.train.models.shapes import ActRecipe, ComputeRecipe
 from mainspring.train.models.transformer import fresh_multi_head, multi_head, rematerialised
@@ -92,8 +92,7 @@ def _fresh_blocks(policy: ActRecipe, layers: int, *attentions: str) -> Weights:
 def _loss(policy: ActRecipe, weights: Weights, batch: Arrays, key: jax.Array) -> jax.Array:
     """Returns the mean absolute error of the chunks, and of their styles the distance from unit Gaussian noise."""
     style_key, image_key = jax.random.split(key)
-    if policy.image is not None:
-        batch = {**batch, "images": varied_images(batch["images"], policy.image, image_key)}
+    batch = with_varied_images(batch, policy.image, image_key)
     mean_BZ, log_variance_BZ = jnp.split(style_of(weights, policy, batch), 2, axis=-1)
     style_BZ = mean_BZ + jnp.exp(log_variance_BZ / 2) * jax.random.normal(style_key, mean_BZ.shape)
     error_BTA = jnp.abs(chunk_of(weights, policy, batch, style_BZ) - batch["actions"])

@@ -1,4 +1,4 @@
-"""What models are made of: fresh arrays, dense layers, norms.
+"""What models are made of: fresh arrays, dense layers, norms; and how arrays are named.
 
 Legend of shape suffixes:
     B batch   T token   D features in   E features out
@@ -7,13 +7,16 @@ Legend of shape suffixes:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from mainspring.domain.errors import InvalidInput, nearest
 
 Weights = dict[str, Any]
 Arrays = Mapping[str, Any]
@@ -53,6 +56,16 @@ def fresh_layer(inputs: int, outputs: int, *stack: int, scale: float = 1.0) -> W
     return {"kernel": kernel, "bias": Fresh(shape=(*stack, outputs))}
 
 
+def fresh_convolution(size: int, inputs: int, outputs: int) -> Weights:
+    """Returns a convolution to be, with a bias of zero.
+
+    Args:
+        size: Height and width of its kernel.
+    """
+    kernel = fresh_dense(size, size, inputs, outputs, inputs=size * size * inputs)
+    return {"kernel": kernel, "bias": Fresh(shape=(outputs,))}
+
+
 def fresh_norm(width: int, *stack: int) -> Weights:
     """Returns a layer norm to be, which changes nothing beyond normalising.
 
@@ -66,24 +79,71 @@ def drawn(key: jax.Array, plan: Any) -> Weights:
     """Returns fresh weights.
 
     Small arrays are drawn at once, for a draw for each takes XLA seconds to compile; large ones each by itself, so that
-    none of another shape is ever held.
+    none of another shape is ever held; what has no deviation is not drawn.
 
     Args:
         plan: A tree of `Fresh`.
     """
     fresh, structure = jax.tree.flatten(plan)
-    small = [number for number, each in enumerate(fresh) if math.prod(each.shape) < LARGE]
-    ends = np.cumsum([math.prod(fresh[number].shape) for number in small])
-    parts = dict(zip(small, jnp.split(jax.random.normal(key, (ends[-1],)), ends[:-1]), strict=True))
+    small = [number for number, each in enumerate(fresh) if each.deviation and math.prod(each.shape) < LARGE]
+    ends = np.cumsum([0, *(math.prod(fresh[number].shape) for number in small)])
+    parts = dict(zip(small, jnp.split(jax.random.normal(key, (ends[-1],)), ends[1:-1]), strict=False))
 
-    def normal(number: int, each: Fresh) -> jax.Array:
+    def array(number: int, each: Fresh) -> jax.Array:
+        if not each.deviation:
+            return jnp.full(each.shape, each.mean)
         if number in parts:
-            return parts[number].reshape(each.shape)
-        return jax.random.normal(jax.random.fold_in(key, number), each.shape)
+            normal = parts[number].reshape(each.shape)
+        else:
+            normal = jax.random.normal(jax.random.fold_in(key, number), each.shape)
+        return each.mean + each.deviation * normal
 
-    arrays = [each.mean + each.deviation * normal(number, each) for number, each in enumerate(fresh)]
-    weights: Weights = jax.tree.unflatten(structure, arrays)
+    weights: Weights = jax.tree.unflatten(structure, [array(number, each) for number, each in enumerate(fresh)])
     return weights
+
+
+def flattened(tree: Any) -> dict[str, Any]:
+    """Returns a tree's leaves by their paths, segments joined by "/".
+
+    Args:
+        tree: Of arrays, or of their shapes.
+    """
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def with_given(tree: Weights, given: Arrays) -> Weights:
+    """Returns a tree with some of its leaves replaced.
+
+    Args:
+        given: By paths, as `flattened` has them.
+    """
+    leaves = {**flattened(tree), **given}
+    result: Weights = jax.tree.unflatten(jax.tree.structure(tree), leaves.values())
+    return result
+
+
+def matching(patterns: Iterable[str], paths: Collection[str], action: str) -> set[str]:
+    """Returns the paths that match one of the patterns.
+
+    Args:
+        patterns: Regular expressions, each of whole paths.
+        paths: As `flattened` has them.
+        action: What they are for, in words.
+
+    Raises:
+        InvalidInput: A pattern is no regular expression, or matches nothing.
+    """
+    found: set[str] = set()
+    for pattern in patterns:
+        try:
+            some = {path for path in paths if re.fullmatch(pattern, path)}
+        except re.error as error:
+            raise InvalidInput(action, on=repr(pattern), got=str(error), wanted="a regular expression") from error
+        if not some:
+            raise InvalidInput(action, on=repr(pattern), got="no array of that path", wanted=nearest(pattern, paths))
+        found |= some
+    return found
 
 
 def dense(weights: Weights, x: jax.Array) -> jax.Array:

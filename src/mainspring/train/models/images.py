@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from mainspring.train.models.arrays import Fresh, Weights, fresh_dense
+from mainspring.train.models.arrays import Arrays, Weights, fresh_convolution
 from mainspring.train.models.shapes import ConvolutionRecipe, ImageRecipe, SiglipRecipe
 
 
@@ -35,16 +35,27 @@ def varied_images(
     return jnp.clip((moved_BVHWC - 127.5) * tint_BVHWC + 127.5, 0.0, 255.0)
 
 
+def with_varied_images(
+    batch: Arrays, image: ConvolutionRecipe | ImageRecipe | SiglipRecipe | None, key: jax.Array
+) -> Arrays:
+    """Returns a batch with its images varied as in training, for a policy that reads them.
+
+    Args:
+        batch: `images` [B,V,H,W,C], bytes.
+        image: How the policy reads them, None for one that does not.
+        key: Of the variation.
+    """
+    return batch if image is None else {**batch, "images": varied_images(batch["images"], image, key)}
+
+
 def fresh_convolutions(channels: Sequence[int]) -> list[Weights]:
     """Returns 3x3 convolutions to be, the first of which reads colours.
 
     Args:
         channels: Of each.
     """
-    layers = []
-    for before, after in zip((3, *channels), channels, strict=False):  # Each reads what the one before gives.
-        layers.append({"kernel": fresh_dense(3, 3, before, after, inputs=9 * before), "bias": Fresh(shape=(after,))})
-    return layers
+    # Each reads what the one before gives.
+    return [fresh_convolution(3, before, after) for before, after in zip((3, *channels), channels, strict=False)]
 
 
 def convolved(layers: Sequence[Weights], images_BVHWC: jax.Array) -> jax.Array:

@@ -13,7 +13,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from mainspring.train.models.arrays import Fresh, Weights, dense, fresh_dense, fresh_layer, fresh_norm, layer_norm
+from mainspring.train.models.arrays import (
+    Weights,
+    dense,
+    fresh_convolution,
+    fresh_dense,
+    fresh_layer,
+    fresh_norm,
+    layer_norm,
+)
 from mainspring.train.models.shapes import ComputeRecipe, SiglipRecipe
 from mainspring.train.models.transformer import fresh_multi_head, multi_head, rematerialised
 
@@ -27,10 +35,8 @@ def fresh_siglip(shape: SiglipRecipe, outputs: int) -> Weights:
         outputs: Features of a token that leaves.
     """
     layers, width, heads = shape.depth, shape.width, shape.heads
-
-    patch = (shape.patch, shape.patch, 3, width)
     return {
-        "patch": {"kernel": fresh_dense(*patch, inputs=3 * shape.patch**2), "bias": Fresh(shape=(width,))},
+        "patch": fresh_convolution(shape.patch, 3, width),
         "position": fresh_dense(shape.tokens, width, inputs=width),
         "blocks": {
             "attention_norm": fresh_norm(width, layers),

@@ -2,7 +2,8 @@
 
 The agent is in the image of jobs, or comes from a bundle: an init container copies that into a volume, whose place in
 every pod is the one that the bundle was made for. Jobs' own programs come from their image either way.
-Source: kubernetes.io/docs, "Pod Security Standards" (restricted), "Init Containers", "Volumes".
+Source: kubernetes.io/docs, "Pod Security Standards" (restricted), "Init Containers", "Volumes"; Karpenter's
+"Disruption"; cluster-autoscaler's FAQ.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ GATE = "mainspring/place"
 CONTAINER = "agent"
 CHIPS = "chips"  # What a driver is asked for.
 CLAIM_FILE, ORDER_FILE = "claim.json", "order.json"
+# What autoscalers go by when they would empty a node that is little used: each pod of a gang is all of it.
+UNDISTURBED = {"karpenter.sh/do-not-disrupt": "true", "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 _COPIED = f"{FOLDER}/copied"  # Where the bundle's own container has the volume.
 # Only what is in the volume is its user's, not the volume itself.
 _COPY = """
@@ -72,7 +75,7 @@ def agent_template(
     }
     meta = {
         "labels": {**cluster.pods.labels, ALLOCATION: order.allocation},
-        "annotations": {**cluster.pods.annotations, **annotations},
+        "annotations": {**UNDISTURBED, **cluster.pods.annotations, **annotations},
     }
     return {"metadata": meta, "spec": spec}
 
