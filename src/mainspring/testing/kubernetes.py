@@ -233,6 +233,7 @@ class KubernetesServer:
         self._place = place = KubernetesPlace(
             private=Path(tempfile.mkdtemp(prefix="kubernetes-")),  # Its owner's alone.
             token=os.urandom(16).hex(),
+            scheduler_token=os.urandom(16).hex(),
             port=port,
             etcd_port=etcd_port,
             peer_port=peer_port,

@@ -65,6 +65,7 @@ class KubernetesPlace:
     Args:
         private: Folder of keys and tokens, which nobody else may read.
         token: The administrator's.
+        scheduler_token: The scheduler's.
         port: The API server's.
         etcd_port: For the API server.
         peer_port: For other members, of which there are none.
@@ -72,6 +73,7 @@ class KubernetesPlace:
 
     private: Path
     token: str = field(repr=False)
+    scheduler_token: str = field(repr=False)
     port: int
     etcd_port: int
     peer_port: int
@@ -91,18 +93,23 @@ class KubernetesPlace:
         """Returns the administrator's kubeconfig, by which the other programs find the API too."""
         return self.private / "kubeconfig"
 
+    @property
+    def scheduler(self) -> Path:
+        """Returns the scheduler's, which is known by its own name: policies go by it."""
+        return self.private / "scheduler"
+
     def write(self) -> None:
         """Writes every file."""
         _write_certificates(self.private)
-        (self.private / "tokens.csv").write_text(f'{self.token},admin,admin,"system:masters"\n')
-        cluster = {"server": self.url, "certificate-authority": str(self.authority)}
-        named = {"clusters": {"cluster": cluster}, "users": {"user": {"token": self.token}}}
-        context = {"contexts": {"context": {"cluster": "test", "user": "test"}}}
-        lists = {key: [{"name": "test", **value}] for key, value in (named | context).items()}
-        # JSON is YAML.
-        self.kubeconfig.write_text(
-            json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "test", **lists})
-        )
+        known = f'{self.token},admin,admin,"system:masters"\n{self.scheduler_token},system:kube-scheduler,scheduler\n'
+        (self.private / "tokens.csv").write_text(known)
+        for path, token in ((self.kubeconfig, self.token), (self.scheduler, self.scheduler_token)):
+            cluster = {"server": self.url, "certificate-authority": str(self.authority)}
+            named = {"clusters": {"cluster": cluster}, "users": {"user": {"token": token}}}
+            context = {"contexts": {"context": {"cluster": "test", "user": "test"}}}
+            lists = {key: [{"name": "test", **value}] for key, value in (named | context).items()}
+            # JSON is YAML.
+            path.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "test", **lists}))
 
     def words(self, program: str, *, node_grace_s: int) -> tuple[str, ...]:
         """Returns the flags of a program.
@@ -147,7 +154,7 @@ class KubernetesPlace:
                 "use-service-account-credentials": "true",  # Each controller is known by its own name, as on most.
                 "node-monitor-grace-period": f"{node_grace_s}s",
             },
-            "kube-scheduler": {"kubeconfig": self.kubeconfig, "leader-elect": "false", "secure-port": 0},
+            "kube-scheduler": {"kubeconfig": self.scheduler, "leader-elect": "false", "secure-port": 0},
         }
         return tuple(f"--{name}={value}" for name, value in flags[program].items())
 

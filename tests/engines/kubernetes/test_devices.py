@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mainspring.domain.errors import Conflict
 from mainspring.domain.fleet import AllocationPhase, LaunchOrder, Node, NodeCondition
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, NodeName, RoleName
 from mainspring.engines.kubernetes.api.access import read_kubeconfig
@@ -115,13 +116,13 @@ def ask(server: KubernetesServer, name: str, count: int) -> None:
     server.call("POST", f"/api/v1/namespaces/{space}/pods", {"metadata": {"name": name}, "spec": spec})
 
 
-def order(milli: int = 8_000) -> LaunchOrder:
+def order(milli: int = 8_000, nodes: tuple[str, ...] = NODES) -> LaunchOrder:
     return LaunchOrder(
         allocation=NAME,
         attempt=AttemptId("attempt-1"),
         role=RoleName("main"),
-        nodes=tuple(map(NodeName, NODES)),
-        chip_milli=(milli, milli),
+        nodes=tuple(map(NodeName, nodes)),
+        chip_milli=(milli,) * len(nodes),
         controller="http://127.0.0.1:1",
         token="a-secret",
     )
@@ -145,19 +146,112 @@ def test_newest_generation_of_a_pool_counts_once_all_of_it_is_there(server: Kube
     stock = stocks.new()
     assert shown(stock)["alpha-1"].chips == 8
     publish(server, "alpha-1", device("gpu-0"), device("gpu-1"), generation=2, parts=2)
-    server.wait(lambda: shown(stock)["alpha-1"].chip == "cpu", "etcd")
+    server.wait(lambda: shown(stock)["alpha-1"].chips == 0, "etcd")
+    for one in (shown(stock)["alpha-1"], shown(stocks.new())["alpha-1"]):
+        assert (one.chip, one.condition) == ("h100", NodeCondition.CORDONED)  # No node without chips, free for any job.
+        assert one.condition_reason == f"{DRIVER} has not published all of its chips yet"
     publish(server, "alpha-1", device("gpu-2"), generation=2, parts=2)
     server.wait(lambda: shown(stock)["alpha-1"].chips == 3, "etcd")
+    assert (shown(stock)["alpha-1"].condition, shown(stock)["alpha-1"].condition_reason) == (NodeCondition.READY, "")
+
+
+def test_node_whose_driver_takes_back_what_it_published_takes_nothing_until_that_is_there_again(
+    server: KubernetesServer, stocks: Stocks
+) -> None:
+    stock = stocks.new()
+    assert shown(stock)["alpha-1"].chips == 8
+    server.call("DELETE", f"{GROUP}/resourceslices?fieldSelector=spec.nodeName=alpha-1")
+    server.wait(lambda: shown(stock)["alpha-1"].chips == 0, "etcd")
+    one = shown(stock)["alpha-1"]
+    assert (one.chip, one.condition) == ("h100", NodeCondition.CORDONED)
+    assert one.condition_reason == f"{DRIVER} has taken back what it published"
+    publish(server, "alpha-1", generation=2)
+    publish(server, "alpha-2", device("part", kind="mig"), generation=2)
+    words = f"{DRIVER} publishes no whole chip that can be had"
+    server.wait(lambda: {one.condition_reason for one in shown(stock).values()} == {words}, "etcd")
+    publish(server, "alpha-1", device("gpu-0"), generation=3)
+    server.wait(lambda: shown(stock)["alpha-1"].chips == 1, "etcd")
+    assert shown(stock)["alpha-1"].condition is NodeCondition.READY
 
 
 def test_operator_names_drivers_and_products_and_unnamed_drivers_have_no_chips(
     server: KubernetesServer, stocks: Stocks
 ) -> None:
-    server.add(KubernetesNodes(count=1, prefix="beta-", resource=""))
+    taint = {"key": "tpu.example.org", "effect": "NoSchedule"}
+    server.add(KubernetesNodes(count=1, prefix="beta-", resource="", taints=(taint,)))
     publish(server, "beta-1", {"name": "tpu-0"}, {"name": "tpu-1"}, driver="tpu.example.org")
     assert shown(stocks.new())["beta-1"].chip == "cpu"
     named = shown(stocks.new(chips={"tpu.example.org": ChipName("v5p"), H100: ChipName("hopper")}))
     assert (named["beta-1"].chip, named["beta-1"].chips, named["alpha-1"].chip) == ("v5p", 2, "hopper")
+
+
+def test_pods_for_chips_of_a_driver_that_the_operator_names_go_where_a_taint_named_like_it_is(
+    server: KubernetesServer, tmp_path: Path
+) -> None:
+    driver = "tpu.example.org"
+    chosen = {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]}
+    server.call("POST", f"{GROUP}/deviceclasses", {"metadata": {"name": driver}, "spec": chosen})
+    taint = {"key": driver, "effect": "NoSchedule"}
+    server.add(KubernetesNodes(count=1, prefix="beta-", resource="", taints=(taint,)))
+    publish(server, "beta-1", {"name": "tpu-0"}, {"name": "tpu-1"}, driver=driver)
+    rig = KubernetesHarness(tmp_path, server, ("beta-1",))
+    try:
+        engine = rig.engine(chips={driver: ChipName("v5p")})
+        engine.launch(order(2_000, ("beta-1",)))
+        rig.until(lambda: [one.phase for one in engine.observe()] == [RUNNING])
+    finally:
+        rig.close()
+
+
+def test_pods_have_whole_chips_of_amds_driver_and_no_parts_of_the_same_product(
+    server: KubernetesServer, tmp_path: Path
+) -> None:
+    driver, product = "gpu.amd.com", "AMD Instinct MI300X"
+    chosen = {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]}  # As AMD's own has it.
+    server.call("POST", f"{GROUP}/deviceclasses", {"metadata": {"name": driver}, "spec": chosen})
+    server.add(KubernetesNodes(count=1, prefix="beta-", resource=""))
+    parts = [device(f"a-part-{index}", product, "amdgpu-partition") for index in range(8)]
+    publish(
+        server, "beta-1", *parts, device("gpu-0", product, "amdgpu"), device("gpu-1", product, "amdgpu"), driver=driver
+    )
+    rig = KubernetesHarness(tmp_path, server, ("beta-1",))
+    try:
+        engine = rig.engine()
+        one = next(node for node in engine.inventory().nodes if node.name == "beta-1")
+        assert (one.chip, one.chips) == ("mi300x", 2)
+        engine.launch(order(2_000, ("beta-1",)))
+        rig.until(lambda: [one.phase for one in engine.observe()] == [RUNNING])
+        (claim,) = server.call("GET", f"{GROUP}/namespaces/{rig.space}/resourceclaims")["items"]
+        given = claim["status"]["allocation"]["devices"]["results"]
+        assert sorted(one["device"] for one in given) == ["gpu-0", "gpu-1"]
+    finally:
+        rig.close()
+
+
+def test_chips_of_one_type_that_plugins_count_and_a_driver_publishes_are_kept_apart(
+    server: KubernetesServer, stocks: Stocks, tmp_path: Path
+) -> None:
+    server.add(KubernetesNodes(count=1, prefix="beta-", labels={"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}))
+    found = shown(stocks.new())
+    assert {name: node.condition for name, node in found.items()} == {
+        "alpha-1": NodeCondition.READY,
+        "alpha-2": NodeCondition.READY,
+        "beta-1": NodeCondition.CORDONED,
+    }
+    assert "--chip nvidia.com/gpu=NAME" in found["beta-1"].condition_reason
+    named = shown(stocks.new(chips={"gpu.nvidia.com": ChipName("h100-dra")}))
+    assert {(node.chip, node.condition) for node in named.values()} == {
+        ("h100-dra", NodeCondition.READY),
+        ("h100", NodeCondition.READY),
+    }
+    rig = KubernetesHarness(tmp_path, server, ())
+    try:
+        engine = rig.engine()
+        with pytest.raises(Conflict, match=r"gpu\.nvidia\.com and nvidia\.com/gpu"):
+            engine.launch(order(nodes=("alpha-1", "beta-1")))
+        assert engine.observe() == ()
+    finally:
+        rig.close()
 
 
 def test_cluster_whose_api_knows_no_devices_has_the_chips_that_its_plugins_count(tmp_path: Path) -> None:

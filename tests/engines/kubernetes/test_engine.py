@@ -13,7 +13,8 @@ from mainspring.domain.fleet import AllocationPhase, AllocationSeen, EndedBefore
 from mainspring.domain.ids import AllocationId, AttemptId, NodeName, RoleName
 from mainspring.domain.ports import Engine
 from mainspring.engines.kubernetes.api.client import ApiRefusal
-from mainspring.engines.kubernetes.engine import ENDED_VISIBLE_S, FENCED_S, LAUNCH_S_MAX, STUCK_S_MAX
+from mainspring.engines.kubernetes.engine import ENDED_VISIBLE_S, LAUNCH_S_MAX, STUCK_S_MAX
+from mainspring.engines.kubernetes.jobs.seeing import FENCED_S
 from mainspring.testing.kubernetes import KubernetesServer, kubernetes_missing
 from mainspring.testing.kubernetes_pods import NO_IMAGE, pods_missing
 from tests.contracts.on_kubernetes import KubernetesHarness, kubernetes_of
@@ -157,6 +158,28 @@ def test_node_whose_kubelet_is_dead_keeps_its_pod_until_its_lease_is_surely_over
     rig.clock.advance(70.0)
     rig.until(lambda: phase(engine) is ENDED)
     assert seen(engine).lost_nodes == ("alpha-2",)
+
+
+def test_stop_shortens_what_others_let_go_more_slowly(rig: KubernetesHarness, cluster: KubernetesServer) -> None:
+    engine = rig.engine()
+    engine.launch(order())
+    running(rig, engine)
+    for node in NODES:
+        rig.pods.die(node)  # Nobody there ends anything meanwhile.
+    pods = f"/api/v1/namespaces/{rig.space}/pods"
+    cluster.call("DELETE", pods, {"gracePeriodSeconds": 600})
+    rig.until(lambda: phase(engine) is STOPPING)
+    engine.stop(NAME, grace_s=20.0)
+
+    def left_s() -> list[int]:
+        engine.observe()
+        return [one["metadata"]["deletionGracePeriodSeconds"] for one in cluster.call("GET", pods)["items"]]
+
+    rig.until(lambda: max(left_s()) <= 20)
+    engine.stop(NAME, grace_s=0.0)
+    rig.until(lambda: left_s() == [1, 1])  # Never none: what runs on a node that is silent would be forgotten.
+    rig.clock.advance(FENCED_S + 30.0)
+    rig.until(lambda: phase(engine) is ENDED)
 
 
 def test_pod_that_is_evicted_is_taken_and_the_rest_goes_on(rig: KubernetesHarness, cluster: KubernetesServer) -> None:

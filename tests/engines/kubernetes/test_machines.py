@@ -66,6 +66,35 @@ def test_chip_is_the_model_in_the_words_of_who_labels_the_node(
     assert (found.chip, found.resource, found.chips) == (chip, resource, 8)
 
 
+MI300 = {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"}
+PARTED = "amd.com/compute-memory-partition"
+
+
+@pytest.mark.parametrize(
+    ("mode", "amounts", "chip", "counted"),
+    [
+        ("spx_nps1", {"amd.com/gpu": "8"}, "mi300x", ("amd.com/gpu", 8)),
+        ("cpx_nps4", {"amd.com/gpu": "64"}, "amd_instinct_mi300x_oam-cpx_nps4", ("amd.com/gpu", 64)),
+        ("", {"amd.com/spx_nps1": "5", "amd.com/cpx_nps1": "24"}, "mi300x", ("amd.com/spx_nps1", 5)),
+        ("cpx_nps4", {"amd.com/cpx_nps4": "64"}, "amd_instinct_mi300x_oam-cpx_nps4", ("amd.com/gpu", 0)),
+    ],
+)
+def test_parts_of_amds_chips_are_no_whole_ones_however_they_are_counted(
+    mode: str, amounts: Mapping[str, str], chip: str, counted: tuple[str, int]
+) -> None:
+    found = read({**MI300, **({PARTED: mode} if mode else {})}, amounts)
+    assert (found.chip, (found.resource, found.chips)) == (chip, counted)
+    assert found.telling.get(PARTED, "") == mode  # By which a queue tells parts and whole ones apart.
+
+
+def test_operator_names_parts_of_chips_apart_from_whole_ones() -> None:
+    product = MI300["amd.com/gpu.product-name"]
+    named = {product: ChipName("mi300"), f"{product}-cpx_nps4": ChipName("mi300-eighth")}
+    cluster = KubernetesCluster(name=NAME, chips=named)
+    for mode, chip in (("spx_nps1", "mi300"), ("cpx_nps4", "mi300-eighth")):
+        assert read({**MI300, PARTED: mode}, {"amd.com/gpu": "8"}, cluster=cluster).chip == chip
+
+
 def test_operator_names_products_and_resources_that_count_as_chips() -> None:
     cluster = KubernetesCluster(
         name=NAME, chips={"NVIDIA-A100-SXM4-40GB": ChipName("a100-40g"), "habana.ai/gaudi": ChipName("gaudi2")}
@@ -96,6 +125,8 @@ def test_chips_that_a_driver_publishes_stand_in_for_what_no_plugin_counts() -> N
     assert (one.chip, one.chips, one.condition, one.words, one.counted_by) == ("h200", 8, READY, "", "gpu.nvidia.com")
     counted = read(label, {"nvidia.com/gpu": "4"})
     assert counted.with_published(found, PLAIN) == counted
+    none = read(amounts={}).with_published(replace(found, count=0, words="not yet"), PLAIN)
+    assert (none.chip, none.chips, none.condition, none.words) == ("h200", 0, CORDONED, "not yet")
     lost = read(label, conditions=()).with_published(found, PLAIN)
     assert (lost.condition, lost.chips) == (DOWN, 8)
     queued = read(label).with_published(found, replace(PLAIN, queue="lab"))
@@ -157,8 +188,24 @@ def test_taints_are_conditions_notices_tolerated_by_all_or_asked_of_jobs() -> No
         {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"},
         {"key": "lab", "effect": "NoSchedule"},
     ]
-    found = read(taints=taints, cluster=KubernetesCluster(name=NAME, tolerated=("lab",)))
+    cluster = KubernetesCluster(name=NAME, tolerated=("lab",))
+    found = read({}, {"nvidia.com/gpu": "8"}, taints, cluster)
     assert (found.taints, found.condition) == (("spot", "team=vla"), READY)
+    assert "nvidia.com/gpu=present" in read(taints=taints, cluster=cluster).taints  # It keeps jobs for cores away.
+
+
+def test_taint_named_like_what_counts_a_nodes_chips_is_tolerated_by_their_pods() -> None:
+    for driver, key in (
+        ("gpu.nvidia.com", "nvidia.com/gpu"),
+        ("gpu.amd.com", "amd.com/gpu"),
+        ("tpu.example.org", "tpu.example.org"),
+    ):
+        taints = [{"key": key, "effect": "NoSchedule"}, {"key": "habana.ai/gaudi", "effect": "NoSchedule"}]
+        cluster = KubernetesCluster(name=NAME, chips={driver: ChipName("v5p"), "habana.ai/gaudi": ChipName("gaudi")})
+        bare = read(taints=taints, cluster=cluster)
+        found = bare.with_published(Published(driver=driver, product="", count=4), cluster)
+        assert (bare.taints, found.taints) == (tuple(sorted((key, "habana.ai/gaudi"))), ("habana.ai/gaudi",))
+        assert key in found.tolerated
 
 
 @pytest.mark.parametrize(

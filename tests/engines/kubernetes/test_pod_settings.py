@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from mainspring.domain.codec import from_plain
-from mainspring.domain.errors import InvalidSpec, Unavailable
+from mainspring.domain.errors import InvalidInput, InvalidSpec, Unavailable
 from mainspring.domain.fleet import LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName, TeamName
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.cluster.machines import read_machine
 from mainspring.engines.kubernetes.cluster.pods import BEYOND, CAPABILITIES
-from mainspring.engines.kubernetes.jobs.pod_template import agent_template
+from mainspring.engines.kubernetes.jobs.pod_template import agent_template, probe_pod
 from mainspring.testing.kubernetes import KubernetesServer
 
 # All that pods may have in a namespace that enforces `restricted`.
@@ -48,6 +48,8 @@ def template(
     of: KubernetesCluster,
     *,
     milli: int = 8_000,
+    cpu_milli: int = 4_000,
+    memory_mib: int = 1_024,
     devices: tuple[Any, ...] = ({"rdma/hca": "4", "hugepages-2Mi": "8Gi"},),
 ) -> Any:
     """Returns the pods of an allocation on nodes of 8 chips each that have devices."""
@@ -57,8 +59,8 @@ def template(
         role=RoleName("main"),
         nodes=tuple(NodeName(f"n{index}") for index in range(len(devices))),
         chip_milli=(milli,) * len(devices),
-        cpu_milli=(4_000,) * len(devices),
-        memory_mib=(1_024,) * len(devices),
+        cpu_milli=(cpu_milli,) * len(devices),
+        memory_mib=(memory_mib,) * len(devices),
         controller="http://127.0.0.1:1",
         token="a-secret",
         teams=(TeamName("arms"), TeamName("lab")),
@@ -85,13 +87,16 @@ def space(server: KubernetesServer) -> str:
     return name
 
 
-def admit(server: KubernetesServer, space: str, of: KubernetesCluster) -> None:
+def admit(server: KubernetesServer, space: str, of: KubernetesCluster, **asked: Any) -> None:
     """Has the API look at a pod, and not keep it.
+
+    Args:
+        **asked: What it asks for, in place of what `template` says.
 
     Raises:
         Unavailable: It is refused.
     """
-    made = template(of)
+    made = template(of, **asked)
     made["metadata"]["name"] = "tried"
     body = {"apiVersion": "v1", "kind": "Pod", **made}
     server.call("POST", f"/api/v1/namespaces/{space}/pods?dryRun=All&fieldValidation=Strict", body)
@@ -103,6 +108,14 @@ def test_pods_that_nothing_beyond_is_allowed_for_are_admitted_as_restricted(
     server: KubernetesServer, space: str, pods: Any
 ) -> None:
     admit(server, space, cluster(pods))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", [{}, {"cpu_milli": 0}, {"memory_mib": 0}, {"cpu_milli": 0, "memory_mib": 0}])
+def test_pods_with_huge_pages_are_admitted_whatever_else_their_job_asks_for(
+    server: KubernetesServer, space: str, asked: Any
+) -> None:
+    admit(server, space, cluster({"devices": {"hugepages-2Mi": "5Gi"}}), **asked)
 
 
 @pytest.mark.slow
@@ -177,6 +190,15 @@ def test_devices_are_asked_for_by_pods_that_take_all_chips_of_nodes_that_have_th
         assert resources["limits"]["nvidia.com/gpu"] == str(milli // 1_000)
 
 
+def test_huge_pages_come_with_a_sliver_of_a_core_where_a_job_asks_for_nothing() -> None:
+    of = cluster({"devices": {"hugepages-2Mi": "5Gi"}})
+    for cpu_milli, memory_mib, cpu in ((0, 0, "1m"), (0, 1_024, None), (4_000, 0, "4000m")):
+        made = template(of, cpu_milli=cpu_milli, memory_mib=memory_mib)["spec"]["containers"][0]["resources"]
+        assert made["requests"].get("cpu") == cpu
+    bare = template(cluster({"devices": {"rdma/hca": 1}}), cpu_milli=0, memory_mib=0)["spec"]["containers"][0]
+    assert "cpu" not in bare["resources"]["requests"]
+
+
 def test_pods_of_a_team_have_its_account_or_that_of_the_nearest_above_it() -> None:
     pods = cluster(WITHIN).pods
     assert template(cluster(WITHIN))["spec"]["serviceAccountName"] == "trainer"
@@ -184,6 +206,15 @@ def test_pods_of_a_team_have_its_account_or_that_of_the_nearest_above_it() -> No
     assert nearer.account_of((TeamName("arms"), TeamName("lab"))) == "arms"
     assert nearer.account_of((TeamName("legs"),)) == ""
     assert "serviceAccountName" not in template(KubernetesCluster(name=ClusterName("cloud")))["spec"]
+
+
+def test_pods_name_another_scheduler_where_the_operator_does() -> None:
+    of = cluster({"scheduler": "volcano"})
+    assert template(of)["spec"]["schedulerName"] == "volcano"
+    assert probe_pod(of, {}, "", "")["spec"]["schedulerName"] == "volcano"
+    assert "schedulerName" not in template(cluster({}))["spec"]
+    with pytest.raises(InvalidInput, match="scheduler"):
+        cluster({"scheduler": "my scheduler"})
 
 
 def test_shared_memory_is_as_much_as_the_pods_own_unless_the_operator_says() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from mainspring.domain.fleet import AllocationPhase
 from mainspring.domain.ids import AllocationId, JobId, NodeName
 from mainspring.engines.kubernetes.jobs.manifests import Claimed
 from mainspring.engines.kubernetes.jobs.pods import PodStage, read_pod
-from mainspring.engines.kubernetes.jobs.seeing import outcome, places_due
+from mainspring.engines.kubernetes.jobs.seeing import ends_by_itself, is_fenced, outcome, outlives, places_due
 from mainspring.engines.kubernetes.jobs.watch import AskedToStop, ClaimSeen, EndedSeen, Found, JobSeen, read_claim
 
 NAME = AllocationId("allocation-1")
@@ -54,6 +56,10 @@ GATED = pod(0, phase="Pending", spec={"schedulingGates": [{"name": "mainspring/p
 UNBOUND: Any = {
     "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]
 }
+OPEN: Any = {
+    "conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "gates"}]
+}
+THEIR_GATE = {"schedulingGates": [{"name": "theirs"}]}
 PULLING = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
 CREATING = {"waiting": {"reason": "ContainerCreating"}}
 
@@ -63,6 +69,15 @@ CREATING = {"waiting": {"reason": "ContainerCreating"}}
     [
         (GATED, PodStage.GATED, "place", True, None),
         (pod(0, phase="Pending", **UNBOUND), PodStage.WAITING, "0/3 nodes", True, None),
+        (
+            pod(0, phase="Pending", spec={"schedulerName": "x"}, **OPEN),
+            PodStage.WAITING,
+            "scheduler x has",
+            False,
+            None,
+        ),
+        (pod(0, phase="Pending", spec=THEIR_GATE, **OPEN), PodStage.WAITING, "gates", False, None),
+        (pod(0, phase="Pending", spec={"nodeName": "n1"}), PodStage.WAITING, "its kubelet has said", False, None),
         (pod(0, PULLING, phase="Pending"), PodStage.WAITING, "ImagePullBackOff: no such image", True, None),
         (pod(0, CREATING, phase="Pending"), PodStage.WAITING, "ContainerCreating", False, None),
         (pod(0, RUNNING), PodStage.RUNNING, "", False, None),
@@ -160,6 +175,48 @@ def test_allocation_that_somebody_stops_is_stopping_until_every_pod_is_over() ->
     )
     over = outcome(found(pod(0, WELL), pod(1, WELL), stop=asked), launching=False, now_s=9.0)
     assert over.ended == EndedSeen(ended_s=9.0, exit_code=0, reason="all done")
+
+
+def going(index: int, at_s: int) -> dict[str, Any]:
+    """A pod that runs, and is ended by force at a time."""
+    return pod(index, RUNNING, meta={"deletionTimestamp": datetime.fromtimestamp(at_s, UTC).isoformat()})
+
+
+@pytest.mark.parametrize(
+    ("pods", "waits"),
+    [
+        ((pod(0, RUNNING), pod(1, RUNNING)), True),
+        ((pod(0, RUNNING), pod(1, WELL)), True),
+        ((pod(0, RUNNING), pod(1, CREATING, phase="Pending")), False),
+        ((pod(0, RUNNING), going(1, 1_020)), True),  # Others end that one in time.
+        ((pod(0, RUNNING), going(1, 1_600)), False),
+        ((going(0, 1_600), going(1, 1_600)), False),
+        ((going(0, 1_020), going(1, 1_020)), False),
+        ((), False),
+    ],
+)
+def test_stop_lets_agents_end_by_themselves_first_unless_others_end_them_later(
+    pods: tuple[dict[str, Any], ...], waits: bool
+) -> None:
+    asked = AskedToStop(at_s=1_000.0, grace_s=30.0)
+    assert ends_by_itself(found(*pods), asked, 1_001.0) is waits
+    assert not ends_by_itself(found(*pods), asked, 1_003.0)
+    assert not ends_by_itself(found(*pods), replace(asked, words="put out"), 1_001.0)
+
+
+def test_pod_that_others_end_later_than_asked_outlives_the_stop_and_is_ended_again() -> None:
+    asked = AskedToStop(at_s=1_000.0, grace_s=30.0)
+    ends = [found(one).living[0] for one in (pod(0, RUNNING), going(0, 1_600), going(0, 1_031))]
+    assert [outlives(one, asked, 1_001.0) for one in ends] == [True, True, False]
+    assert not outlives(ends[1], asked, 1_600.0)  # Its time has come anyway.
+
+
+def test_pod_is_taken_for_dead_long_after_the_later_of_its_own_end_and_the_stops() -> None:
+    (one,) = found(going(0, 1_000)).living
+    asked = AskedToStop(at_s=1_500.0, grace_s=30.0)  # The API counts the shorter grace from the first deletion on.
+    assert [is_fenced(one, None, now_s) for now_s in (1_119.0, 1_121.0)] == [False, True]
+    assert [is_fenced(one, asked, now_s) for now_s in (1_501.0, 1_649.0, 1_651.0)] == [False, False, True]
+    assert not is_fenced(found(pod(0, RUNNING)).living[0], asked, 9_999.0)
 
 
 def test_allocation_all_of_whose_pods_the_cluster_takes_is_taken() -> None:

@@ -30,8 +30,16 @@ from mainspring.engines.kubernetes.cluster.queues import GROUP, version_of
 from mainspring.engines.kubernetes.jobs import manifests, output
 from mainspring.engines.kubernetes.jobs.manifests import Claimed
 from mainspring.engines.kubernetes.jobs.placing import Placing
-from mainspring.engines.kubernetes.jobs.pods import PodStage
-from mainspring.engines.kubernetes.jobs.seeing import Outcome, outcome, places_due, slots_held, waits_in_queue
+from mainspring.engines.kubernetes.jobs.seeing import (
+    Outcome,
+    ends_by_itself,
+    is_fenced,
+    outcome,
+    outlives,
+    places_due,
+    slots_held,
+    waits_in_queue,
+)
 from mainspring.engines.kubernetes.jobs.watch import (
     AllocationWatch,
     AskedToStop,
@@ -43,8 +51,6 @@ from mainspring.engines.kubernetes.jobs.watch import (
 ENDED_VISIBLE_S = 3_600.0  # The port's promise: a controller that was away learns how an allocation ended.
 STUCK_S_MAX = 60.0  # Pods that nothing but a change lets start are given up then: a room that was promised is taken.
 LAUNCH_S_MAX = 60.0  # Of a launch whose Job nobody has seen: over it, it was cut short.
-OWN_END_S = 3.0  # A job's agents end with it; a kubelet looks at containers once a second, and then tells.
-FENCED_S = 120.0  # Past its grace, what is left of a pod on a node that does not answer: its lease is over for long.
 CLAIMED_S = 86_400.0  # Past its end an id stays taken for so long: no controller launches what ended a day ago.
 CORDONS = "mainspring-cordons"
 _LAUNCH = "launch"
@@ -126,11 +132,14 @@ class KubernetesEngine:
 
         Raises:
             NotFound: A node of the order does not exist here.
+            Conflict: Chips of its nodes are counted in several ways, and pods of one Job ask in one.
             ApiRefusal: The API will not have it.
             Unavailable: The API does not answer; what was made starts once at most.
         """
         attempted, name = f"launch {order.allocation}", order.allocation
         machines = [self._stock.machine(node) for node in order.nodes]
+        if len(kinds := {machine.counted_by for machine in machines}) > 1:
+            raise Conflict(attempted, got=f"chips counted by {' and '.join(sorted(kinds))}", wanted="nodes of one kind")
         claimed = Claimed(
             nodes=order.nodes,
             theirs=() if self._cluster.delegated else tuple(machine.name for machine in machines),
@@ -268,16 +277,17 @@ class KubernetesEngine:
             self._delete(f"{self._core}/secrets/{name}", attempted)  # Nobody starts by that token any more.
             self._watch.claimed(name, replace(claim, stop=None, ended=seen.ended))
             return
-        living = [pod for pod in found.pods.values() if pod.stage is not PodStage.OVER]
-        if claim.stop is not None and any(pod.going_s is None for pod in living):
-            self._stop(name, claim.stop)  # They do not end by themselves, or were made while it was stopped.
+        if claim.stop is not None and any(outlives(pod, claim.stop, now_s) for pod in found.living):
+            self._stop(
+                name, claim.stop
+            )  # They do not end by themselves, or in time, or were made while it was stopped.
         if claim.stop is None and (words := self._given_back(found, now_s)):
             self._stop(name, AskedToStop(at_s=now_s, grace_s=self._cluster.grace_s, words=words, taken=True))
         if seen.stuck and self._lasts(name, "stuck", lasting) > STUCK_S_MAX:
             words = f"its pods cannot start: {seen.stuck}"
             self._stop(name, AskedToStop(at_s=now_s, grace_s=0.0, words=words, taken=seen.refused))
-        for pod in living:
-            if pod.going_s is not None and now_s > pod.going_s + FENCED_S:
+        for pod in found.living:
+            if is_fenced(pod, claim.stop, now_s):
                 self._delete(f"{self._core}/pods/{pod.name}", attempted, grace_s=0)
 
     def _given_back(self, found: Found, now_s: float) -> str:
@@ -312,10 +322,14 @@ class KubernetesEngine:
         if before is None or asked.at_s + asked.grace_s < before.at_s + before.grace_s:
             self._note(name, manifests.STOP, asked, attempted)
             self._watch.claimed(name, replace(seen, stop=asked))
+        else:
+            asked = before
         now_s = self._clock.now_s()
-        if self._ends_by_itself(name, asked, now_s):
+        found = next((one for one in self._watch.found() if one.allocation == name), None)
+        if found is not None and ends_by_itself(found, asked, now_s):
             return
-        grace = {"gracePeriodSeconds": math.ceil(max(0.0, asked.at_s + asked.grace_s - now_s))}
+        # Without any the API forgets a pod at once, whatever of it still runs. One longer than it has changes nothing.
+        grace = {"gracePeriodSeconds": math.ceil(max(1.0, asked.at_s + asked.grace_s - now_s))}
         # What is over stays: with a pod, what its ranks have written goes.
         query = {"labelSelector": f"{ALLOCATION}={name}", "fieldSelector": _LIVING}
         self._api.call("DELETE", f"{self._core}/pods", attempted=attempted, body=grace, query=query)
@@ -326,14 +340,6 @@ class KubernetesEngine:
             return
         # A Job past its time makes no pods any more, and goes by itself.
         self._patch(f"{self._batch}/jobs/{name}", {"spec": {"activeDeadlineSeconds": 1}}, attempted)
-
-    def _ends_by_itself(self, name: AllocationId, asked: AskedToStop, now_s: float) -> bool:
-        """Returns whether what lives of it may be about to end: with a pod that is deleted, its ranks' output goes."""
-        if asked.words or now_s >= asked.at_s + min(OWN_END_S, asked.grace_s / 2):
-            return False
-        found = next((one for one in self._watch.found() if one.allocation == name), None)
-        living = [pod for pod in found.pods.values() if pod.stage is not PodStage.OVER] if found is not None else []
-        return bool(living) and all(pod.stage is PodStage.RUNNING for pod in living)
 
     # ------------------------------------------------------------ cordons
 

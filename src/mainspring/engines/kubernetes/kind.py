@@ -152,6 +152,7 @@ def facts(cluster: KubernetesCluster, in_words: Callable[[float], str]) -> Mappi
         "volumes": ", ".join(f"{name} at {volume.path}" for name, volume in cluster.pods.volumes.items()),
         "devices": ", ".join(f"{amount} {name}" for name, amount in cluster.pods.devices.items()),
         "account by team": in_pairs(cluster.pods.accounts),
+        "scheduler": cluster.pods.scheduler,
         "beyond restricted": ", ".join(cluster.pods.beyond),
         "grace": in_words(cluster.grace_s),
     }

@@ -1,7 +1,8 @@
 """Chips of a node: which extended resource counts them, and which type they are.
 
 A type is told by labels, which the makers' device plugins and the providers of clusters set each in a way of its own.
-Source: labels of NVIDIA's GPU feature discovery, AMD's node labeller, GKE ("GPUs in GKE", "TPUs in GKE"), Karpenter.
+Source: labels of NVIDIA's GPU feature discovery, AMD's node labeller ("Resource Naming Strategy" of its device plugin),
+GKE ("GPUs in GKE", "TPUs in GKE"), Karpenter.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from mainspring.engines.common.names import our_name
 
 CPU = ChipName("cpu")  # Chip of nodes without accelerators; their chips are their cores.
 NVIDIA, AMD, TPU = "nvidia.com/gpu", "amd.com/gpu", "google.com/tpu"
-PLAIN = {NVIDIA: ChipName("gpu"), AMD: ChipName("gpu"), TPU: ChipName("tpu")}  # Where no label tells the type.
+AMD_WHOLE = "amd.com/spx_nps1"  # What AMD's plugin calls a chip that is not parted, where it names each kind of part.
+# Where no label tells the type.
+PLAIN = {NVIDIA: ChipName("gpu"), AMD: ChipName("gpu"), AMD_WHOLE: ChipName("gpu"), TPU: ChipName("tpu")}
+_AMD_TYPES = ("amd.com/gpu.product-name", "amd.com/gpu.device-id")
+_AMD_PART = "amd.com/compute-memory-partition"  # "cpx_nps4": how the chips of a node are parted, all alike.
+_UNPARTED = "spx"  # What begins so is one part, the whole chip.
 # Labels that tell the type, the most particular first.
 _TYPES = {
     NVIDIA: (
@@ -24,7 +30,8 @@ _TYPES = {
         "karpenter.k8s.aws/instance-gpu-name",
         "k8s.amazonaws.com/accelerator",
     ),
-    AMD: ("amd.com/gpu.product-name", "amd.com/gpu.device-id"),
+    AMD: _AMD_TYPES,
+    AMD_WHOLE: _AMD_TYPES,
     TPU: ("cloud.google.com/gke-tpu-accelerator",),
 }
 _TPUS = {
@@ -38,7 +45,7 @@ _TPUS = {
 # A model inside of a product's name: "NVIDIA-H100-80GB-HBM3", "nvidia-tesla-t4", "AMD_Instinct_MI300X_OAM".
 _MODEL = re.compile(r"(?:^|[-_ ])(gb\d{3}|gh200|[abhlv]\d{2,3}[sg]?|l4|t4|p100|mi\d{3}[ax]?)(?:$|[-_ ])", re.IGNORECASE)
 # A part of a chip, or one shared by turns, is another thing than the chip.
-_PART = re.compile(r"shared|mig-", re.IGNORECASE)
+_PART = re.compile(r"shared|mig-|[cdqt]px_nps", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +54,7 @@ class Chips:
 
     Args:
         resource: The extended resource that counts them; "" for cores.
-        telling: The label that tells their type, and its value, if any does.
+        telling: The labels that tell their type, and their values, if any do.
     """
 
     chip: ChipName
@@ -70,7 +77,11 @@ def find_chips(allocatable: Mapping[str, float], labels: Mapping[str, str], name
         return Chips(chip=CPU, resource="", telling={}, count=int(allocatable.get("cpu", 0)))
     resource = max(counted, key=lambda name: counted[name])
     telling = next(({label: labels[label]} for label in _TYPES.get(resource, ()) if labels.get(label)), {})
-    chip = _chip(resource, "".join(telling.values()), named)
+    words = list(telling.values())
+    if resource == AMD and (parted := labels.get(_AMD_PART)):
+        telling |= {_AMD_PART: parted}
+        words += [] if parted.startswith(_UNPARTED) else [parted]
+    chip = _chip(resource, "-".join(words), named)
     return Chips(chip=chip, resource=resource, telling=telling, count=int(counted[resource]))
 
 

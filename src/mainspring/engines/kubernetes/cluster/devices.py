@@ -1,8 +1,8 @@
 """Chips that a driver publishes (dynamic resource allocation), in place of an extended resource that counts them.
 
 A ResourceSlice lists devices of one node, a ResourceClaim names those that were given to its pods. Whole chips alone
-are counted: a part of one (MIG) is no chip, and while others hold parts of one, the scheduler alone knows. Devices that
-no one node has are not counted.
+are counted: a part of one (MIG, a partition) is no chip, and while others hold parts of one, the scheduler alone knows.
+Devices that no one node has are not counted.
 Source: kubernetes.io/docs, "Dynamic Resource Allocation"; attributes of NVIDIA's and AMD's drivers.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Event, Lock
@@ -25,7 +25,7 @@ from mainspring.engines.kubernetes.cluster.mirror import Known, Mirror
 GROUP = "/apis/resource.k8s.io/v1"
 # Drivers of whole chips, each with a DeviceClass of its name, by the extended resource that stands for the same.
 DRIVERS = {"gpu.nvidia.com": NVIDIA, "gpu.amd.com": AMD}
-WHOLE = "gpu"  # What both call a whole chip, where they tell the type.
+WHOLE = ("gpu", "amdgpu")  # What NVIDIA's and AMD's call a whole chip; others need not tell a type.
 _HARD = frozenset({"NoSchedule", "NoExecute"})
 Device = tuple[str, str, str]  # Driver, pool, name.
 
@@ -55,12 +55,14 @@ class Published:
     Args:
         product: The driver's name of their type; "" where it tells none.
         held: How many of them others hold.
+        words: Why there are none, where there are none.
     """
 
     driver: str
     product: str
     count: int
     held: int = 0
+    words: str = ""
 
 
 @final
@@ -101,17 +103,21 @@ class DeviceWatch:
         for mirror in self._mirrors or ():
             mirror.close()
 
-    def by_node(self) -> Mapping[str, Published]:
-        """Returns the chips of each node that has some: those of the product that it has most of.
+    def by_node(self, there: Container[str]) -> Mapping[str, Published]:
+        """Returns the chips of each node that a driver is on: those of the product that it has most of.
 
-        Not to be called by several threads at once.
+        A node whose driver has not published all yet, or has taken back what it had, is no node without chips: it has
+        none of them now. Not to be called by several threads at once.
+
+        Args:
+            there: Names of all nodes; others are forgotten.
         """
         slices_changed, claims_changed = self._new_slices.is_set(), self._new_claims.is_set()
         if slices_changed:
             self._new_slices.clear()
             with self._lock:
                 slices = list(self._slices.known.values())
-            self._count(slices)
+            self._published, self._node_of = _counted(slices, self._published, there)
         if slices_changed or claims_changed:
             self._new_claims.clear()
             with self._lock:
@@ -123,25 +129,6 @@ class DeviceWatch:
                 for node, found in self._published.items()
             }
         return self._published
-
-    def _count(self, slices: Iterable[SliceSeen]) -> None:
-        """Takes these for all that is published."""
-        self._published, self._node_of = {}, {}
-        of_node: dict[str, list[SliceSeen]] = defaultdict(list)
-        for one in _whole(slices):
-            of_node[one.node].append(one)
-        for node, own in of_node.items():
-            if (most := _most(own)) is None:
-                continue
-            driver, product = most
-            devices = [
-                (driver, one.pool, name)
-                for one in own
-                for name, of in one.devices
-                if (one.driver, of) == (driver, product)
-            ]
-            self._published[node] = Published(driver=driver, product=product, count=len(devices))
-            self._node_of.update(dict.fromkeys(devices, node))
 
     def _is_served(self) -> bool:
         try:
@@ -190,7 +177,7 @@ def read_slice(found: Mapping[str, Any], drivers: frozenset[str]) -> SliceSeen |
     devices = tuple(
         (sys.intern(one["name"]), sys.intern(_attribute(one, spec["driver"], "productName")))
         for one in spec.get("devices") or ()
-        if _attribute(one, spec["driver"], "type") in ("", WHOLE)
+        if _attribute(one, spec["driver"], "type") in ("", *WHOLE)
         and not any(taint.get("effect") in _HARD for taint in one.get("taints") or ())
     )
     return SliceSeen(
@@ -233,17 +220,56 @@ def _attribute(device: Mapping[str, Any], driver: str, name: str) -> str:
     return str((said.get(name) or said.get(f"{driver}/{name}") or {}).get("string") or "")
 
 
-def _whole(slices: Iterable[SliceSeen]) -> list[SliceSeen]:
-    """Returns the slices of each pool's newest generation, once all of that are there."""
+def _counted(
+    slices: Iterable[SliceSeen], before: Mapping[str, Published], there: Container[str]
+) -> tuple[dict[str, Published], dict[Device, str]]:
+    """Returns what is published by node, and the node of each chip that counts.
+
+    Args:
+        before: What was published.
+        there: Names of all nodes.
+    """
+    current = _newest(slices)
+    published, node_of = dict[str, Published](), dict[Device, str]()
+    for node, found in before.items():
+        if node not in current and node in there:
+            published[node] = replace(found, count=0, words=f"{found.driver} has taken back what it published")
+    for node, own in current.items():
+        whole = [one for one, is_whole in own if is_whole]
+        driver, product = _most(whole) or _expected(own, before.get(node))
+        devices = [
+            (driver, one.pool, name)
+            for one in whole
+            for name, of in one.devices
+            if (one.driver, of) == (driver, product)
+        ]
+        words = "" if devices else f"{driver} publishes no whole chip that can be had"
+        if len(whole) < len(own) and not devices:
+            words = f"{driver} has not published all of its chips yet"
+        published[node] = Published(driver=driver, product=product, count=len(devices), words=words)
+        node_of.update(dict.fromkeys(devices, node))
+    return published, node_of
+
+
+def _newest(slices: Iterable[SliceSeen]) -> Mapping[str, list[tuple[SliceSeen, bool]]]:
+    """Returns the slices of each pool's newest generation by node, and whether all of that are there."""
     pools: dict[tuple[str, str], list[SliceSeen]] = defaultdict(list)
     for one in slices:
         pools[one.driver, one.pool].append(one)
-    newest = []
+    found: dict[str, list[tuple[SliceSeen, bool]]] = defaultdict(list)
     for own in pools.values():
         generation = max(one.generation for one in own)
         current = [one for one in own if one.generation == generation]
-        newest += current if len(current) >= current[0].parts else []
-    return newest
+        for one in current:
+            found[one.node].append((one, len(current) >= one.parts))
+    return found
+
+
+def _expected(own: Sequence[tuple[SliceSeen, bool]], before: Published | None) -> tuple[str, str]:
+    """Returns the driver and product of a node that has no chips now: as it had, or as parts of what it has say."""
+    if before is not None:
+        return before.driver, before.product
+    return _most(one for one, _ in own) or (own[0][0].driver, "")
 
 
 def _most(own: Iterable[SliceSeen]) -> tuple[str, str] | None:

@@ -7,7 +7,7 @@ come and go, and a node whose object, use and cordon are as they were is shown a
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +16,7 @@ from typing import Any
 
 from mainspring.domain.errors import NotFound, nearest
 from mainspring.domain.fleet import CHIPS_MAX, Inventory, Node, NodeCondition
-from mainspring.domain.ids import NodeName
+from mainspring.domain.ids import ChipName, NodeName
 from mainspring.domain.job import MILLI
 from mainspring.domain.ports import Clock
 from mainspring.engines.common.names import our_name
@@ -248,15 +248,13 @@ class NodeStock:
             known[theirs] = one.machine
             uses[theirs] = {**uses.get(theirs, _NOTHING), one.found.driver: one.found.held * MILLI}
         machines = {name: known[theirs] for name, theirs in _names(known).items()}
-        broken = _broken(machines, cordons)
+        shut = {**_shut_slices(machines, cordons), **_shut_kinds(machines)}
         for gone in self._shown.keys() - known.keys():
             del self._shown[gone]
             self._leaving_s.pop(gone, None)
         return [
             Slot(
-                node=self._node(
-                    name, each, uses.get(each.name, _NOTHING), broken.get(each.place.slice_name, ""), cordons.get(name)
-                ),
+                node=self._node(name, each, uses.get(each.name, _NOTHING), shut.get(name, ""), cordons.get(name)),
                 machine=each,
             )
             for name, each in machines.items()
@@ -264,7 +262,7 @@ class NodeStock:
 
     def _equip(self, known: Mapping[str, KubernetesMachine]) -> Iterator[_Equipped]:
         """Yields nodes with what their drivers publish: the same value as before, where nothing of it has changed."""
-        for theirs, found in self._devices.by_node().items():
+        for theirs, found in self._devices.by_node(known).items():
             bare, before = known.get(theirs), self._equipped.get(theirs)
             if before is not None and before.bare is bare and before.found == found:
                 yield before
@@ -345,18 +343,38 @@ def _names(machines: Iterable[str]) -> dict[NodeName, str]:
     return names
 
 
-def _broken(machines: Mapping[NodeName, KubernetesMachine], cordons: Mapping[str, Cordon]) -> dict[str, str]:
-    """Returns, by slice, why those of several hosts take nothing: a host of theirs does not, or is not there."""
-    hosts: dict[str, int] = {}
-    ready: Counter[str] = Counter()
+def _shut_slices(
+    machines: Mapping[NodeName, KubernetesMachine], cordons: Mapping[str, Cordon]
+) -> Mapping[NodeName, str]:
+    """Returns why nodes of slices of several hosts take nothing: a host of theirs does not, or is not there."""
+    slices: dict[str, list[NodeName]] = defaultdict(list)
     for name, machine in machines.items():
         if machine.place.slice_hosts > 1:
-            hosts[machine.place.slice_name] = machine.place.slice_hosts
-            ready[machine.place.slice_name] += machine.condition is NodeCondition.READY and name not in cordons
+            slices[machine.place.slice_name].append(name)
+    found: dict[NodeName, str] = {}
+    for names in slices.values():
+        count = machines[names[-1]].place.slice_hosts
+        ready = sum(machines[name].condition is NodeCondition.READY and name not in cordons for name in names)
+        if ready < count:
+            found |= dict.fromkeys(names, f"its slice has {ready} of {count} hosts ready")
+    return found
+
+
+def _shut_kinds(machines: Mapping[NodeName, KubernetesMachine]) -> Mapping[NodeName, str]:
+    """Returns why nodes take nothing whose chips are counted otherwise than most of their type.
+
+    All pods of a gang ask for chips in the same way, so no gang could be on both.
+    """
+    kinds: dict[ChipName, Counter[str]] = defaultdict(Counter)
+    for machine in machines.values():
+        if machine.chips:
+            kinds[machine.chip][machine.counted_by] += 1
+    most = {chip: max(sorted(counts), key=lambda one: counts[one]) for chip, counts in kinds.items() if len(counts) > 1}
     return {
-        name: f"its slice has {ready[name]} of {count} hosts ready"
-        for name, count in hosts.items()
-        if ready[name] < count
+        name: f"{machine.counted_by} counts its {machine.chip}, and {most[machine.chip]} most: no gang is on both, "
+        f"so name them apart: --chip {machine.counted_by}=NAME"
+        for name, machine in machines.items()
+        if machine.counted_by != most.get(machine.chip, machine.counted_by)
     }
 
 

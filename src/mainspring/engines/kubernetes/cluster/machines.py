@@ -16,9 +16,9 @@ from typing import Any
 from mainspring.domain.fleet import NodeCondition
 from mainspring.domain.ids import ChipName
 from mainspring.engines.kubernetes.cluster.amounts import CPU, MEMORY, MIB, number
-from mainspring.engines.kubernetes.cluster.chips import AMD, NVIDIA, TPU, find_chips, published_chip
+from mainspring.engines.kubernetes.cluster.chips import find_chips, published_chip
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
-from mainspring.engines.kubernetes.cluster.devices import Published
+from mainspring.engines.kubernetes.cluster.devices import DRIVERS, Published
 from mainspring.engines.kubernetes.cluster.places import NodeLocation, find_place
 
 OWNER = "kubernetes"  # Of conditions that the cluster, or who runs it, sets.
@@ -97,6 +97,11 @@ class KubernetesMachine:
         """Returns what its chips are counted by: a resource, or a driver."""
         return self.driver or self.resource or CPU
 
+    @property
+    def tolerated(self) -> frozenset[str]:
+        """Returns keys of taints that ask nothing of a job: pods for its chips tolerate what is named like these."""
+        return frozenset(filter(None, (self.resource, self.driver, DRIVERS.get(self.driver))))
+
     def with_published(self, found: Published, cluster: KubernetesCluster) -> KubernetesMachine:
         """Returns it with the chips that a driver publishes there; a resource that counts chips has them for itself."""
         if self.resource and self.chips:
@@ -104,9 +109,11 @@ class KubernetesMachine:
         condition, words = self.condition, self.words
         if words == _uncounted(self.resource):
             condition, words = NodeCondition.READY, ""
+        if condition is NodeCondition.READY and not found.count:
+            condition, words = NodeCondition.CORDONED, found.words
         if condition is NodeCondition.READY and cluster.delegated:
             condition, words = NodeCondition.CORDONED, f"its chips are those of {found.driver}: Kueue is asked for none"
-        return replace(
+        made = replace(
             self,
             chip=published_chip(found.driver, found.product, cluster.chips),
             chips=found.count,
@@ -116,6 +123,11 @@ class KubernetesMachine:
             condition=condition,
             words=words,
         )
+        return made.without_own_taints()
+
+    def without_own_taints(self) -> KubernetesMachine:
+        """Returns it without the taints that its own chips' pods tolerate."""
+        return replace(self, taints=tuple(one for one in self.taints if one.partition("=")[0] not in self.tolerated))
 
 
 def read_machine(found: Mapping[str, Any], cluster: KubernetesCluster) -> KubernetesMachine:
@@ -133,7 +145,7 @@ def read_machine(found: Mapping[str, Any], cluster: KubernetesCluster) -> Kubern
     if condition is NodeCondition.READY and not chips.count:
         condition, words = NodeCondition.CORDONED, _uncounted(chips.resource)
     maintenance = labels.get(_MAINTENANCE, "")
-    return KubernetesMachine(
+    made = KubernetesMachine(
         name=meta["name"],
         chip=chips.chip,
         resource=chips.resource,
@@ -151,6 +163,7 @@ def read_machine(found: Mapping[str, Any], cluster: KubernetesCluster) -> Kubern
         devices=tuple(sorted(name for name in cluster.pods.devices if allocatable.get(name))),
         labels=labels if cluster.delegated else {},
     )
+    return made.without_own_taints()
 
 
 def _uncounted(resource: str) -> str:
@@ -178,14 +191,7 @@ def _state(
 
 def _known(key: str, cluster: KubernetesCluster) -> bool:
     """Returns whether a taint asks nothing of a job: it is a condition, a notice, or tolerated by every pod of ours."""
-    return (
-        key in _DOWN
-        or key in _CLOSED
-        or key in _LEAVING
-        or key in (NVIDIA, AMD, TPU)
-        or key in cluster.chips
-        or key in cluster.tolerated
-    )
+    return key in _DOWN or key in _CLOSED or key in _LEAVING or key in cluster.tolerated
 
 
 def _word(taint: Mapping[str, Any]) -> str:

@@ -21,12 +21,12 @@ BUNDLE = f"{FOLDER}/bundle"  # Where a bundle is, in its image and in every pod;
 CAPABILITIES = ("IPC_LOCK", "SYS_NICE", "SYS_PTRACE")  # To pin memory for RDMA, to bind it to a NUMA node, to profile.
 HOST_NETWORK, HOST_PATH, NFS, ROOT = "hostNetwork", "hostPath", "nfs", "root"
 BEYOND = (HOST_NETWORK, HOST_PATH, NFS, ROOT, *CAPABILITIES)
+PAGES = "hugepages-"  # What their resources' names begin with.
 ENTRIES_MAX = 64  # Of each mapping; the API takes some thousands, at no use to anybody.
 TEAMS_MAX = 10_000
 NAME_LETTERS_MAX = 58  # Of a volume: the API takes 63, ours in front included.
 _SYSTEM = ("/dev", "/proc", "/sys")
 _OWN = ("mainspring/", "kueue.x-k8s.io/", "batch.kubernetes.io/")  # Said of each pod by who runs it.
-_PAGES = "hugepages-"
 _SOURCES = ("claim", "memory_gib", "csi", "nfs", "host")
 
 
@@ -83,6 +83,7 @@ class PodSettings:
             Pods of all others have the namespace's own.
         labels: Of every pod, for those who look for them.
         annotations: The same.
+        scheduler: Name of the scheduler that finds or checks their nodes; "" for the cluster's own.
         beyond: What pods may have beyond the profile `restricted`, out of `BEYOND`. Those that no other setting asks
             for, the host's network and capabilities, they have by that.
     """
@@ -92,6 +93,7 @@ class PodSettings:
     accounts: Mapping[TeamName, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    scheduler: str = ""
     beyond: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -102,6 +104,8 @@ class PodSettings:
         """
         for name in self.accounts.values():
             checked_name(name, "account")
+        if self.scheduler:
+            checked_name(self.scheduler, "scheduler")
         for name in self.volumes:
             fine = len(name) <= NAME_LETTERS_MAX and set(checked_name(name, "volume")).isdisjoint("._")
             _require("volumes", fine, name, f"names of a-z, 0-9 and '-', up to {NAME_LETTERS_MAX} letters")
@@ -113,7 +117,7 @@ class PodSettings:
             field_name, _, wanted = volume.wrong().partition(": ")
             _require(f"volumes.{name}.{field_name}", not wanted, volume, wanted)
         for name, amount in self.devices.items():
-            fine = ("/" in name or name.startswith(_PAGES)) and _is_amount(amount)
+            fine = ("/" in name or name.startswith(PAGES)) and _is_amount(amount)
             _require(f"devices.{name}", fine, amount, "an extended resource, or pages, and how many")
         for kind in ("labels", "annotations"):
             own = [key for key in getattr(self, kind) if key.startswith(_OWN)]

@@ -19,6 +19,7 @@ from mainspring.domain.codec import encode
 from mainspring.domain.fleet import AgentOrder, LaunchOrder
 from mainspring.domain.ids import JobId, NodeName
 from mainspring.engines.kubernetes.cluster.config import ALLOCATION, KubernetesCluster
+from mainspring.engines.kubernetes.cluster.devices import WHOLE
 from mainspring.engines.kubernetes.cluster.machines import KubernetesMachine
 from mainspring.engines.kubernetes.cluster.pods import FOLDER
 from mainspring.engines.kubernetes.jobs.pod_template import (
@@ -107,11 +108,13 @@ def device_claims(
     driver, products = machines[0].driver, sorted({machine.product for machine in machines})
     if not driver:
         return None
-    asked: dict[str, Any] = {"deviceClassName": driver, "count": chips_of(order)}
+    said = f"device.attributes[{json.dumps(driver)}]"
+    # A class may hold parts of chips too, which bear the product of their chip.
+    told = [f'!("type" in {said}) || {said}.type in {json.dumps(WHOLE)}']
     if all(products):
-        said = f"device.attributes[{json.dumps(driver)}]"
-        told = f'"productName" in {said} && {said}.productName in {json.dumps(products)}'
-        asked["selectors"] = [{"cel": {"expression": told}}]
+        told.append(f'"productName" in {said} && {said}.productName in {json.dumps(products)}')
+    selectors = [{"cel": {"expression": expression}} for expression in told]
+    asked = {"deviceClassName": driver, "count": chips_of(order), "selectors": selectors}
     requests = [{"name": CHIPS, "exactly": asked}]
     return {
         "apiVersion": "resource.k8s.io/v1",

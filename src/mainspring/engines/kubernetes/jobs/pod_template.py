@@ -16,9 +16,8 @@ from mainspring.domain.fleet import MEMORY, LaunchOrder
 from mainspring.domain.job import MILLI
 from mainspring.engines.kubernetes.cluster.chips import CPU
 from mainspring.engines.kubernetes.cluster.config import ALLOCATION, KubernetesCluster
-from mainspring.engines.kubernetes.cluster.devices import DRIVERS
 from mainspring.engines.kubernetes.cluster.machines import KubernetesMachine
-from mainspring.engines.kubernetes.cluster.pods import BUNDLE, FOLDER, HOST_NETWORK, PodVolume
+from mainspring.engines.kubernetes.cluster.pods import BUNDLE, FOLDER, HOST_NETWORK, PAGES, PodVolume
 
 WORDS = f"{FOLDER}/words"  # Where the kubelet looks for a container's last.
 GATE = "mainspring/place"
@@ -133,6 +132,7 @@ def _pod(
         },
         **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if HOST_NETWORK in settings.beyond else {}),
         **({"priorityClassName": cluster.priority_class} if cluster.priority_class else {}),
+        **({"schedulerName": settings.scheduler} if settings.scheduler else {}),
         **({"imagePullSecrets": [{"name": name} for name in cluster.pull_secrets]} if cluster.pull_secrets else {}),
         "containers": [container],
         "volumes": [],
@@ -196,6 +196,8 @@ def _resources(order: LaunchOrder, cluster: KubernetesCluster, machines: Sequenc
     if chips >= max(machine.chips for machine in machines):
         common = frozenset.intersection(*(frozenset(machine.devices) for machine in machines))
         extended |= {name: str(amount) for name, amount in cluster.pods.devices.items() if name in common}
+    if not requests and any(name.startswith(PAGES) for name in extended):
+        requests["cpu"] = "1m"  # The API gives nobody huge pages who asks for no cores and no memory.
     claims = {"claims": [{"name": CHIPS}]} if machines[0].driver else {}
     return {"requests": {**requests, **extended}, "limits": {**limits, **extended}, **claims}
 
@@ -220,6 +222,5 @@ def _tolerations(machines: Iterable[KubernetesMachine], cluster: KubernetesClust
     """Returns what pods put up with: the plan has chosen nodes whose taints their job tolerates."""
     keys = {*cluster.tolerated}
     for machine in machines:
-        keys |= {taint.partition("=")[0] for taint in machine.taints}
-        keys |= {key for key in (machine.resource, DRIVERS.get(machine.driver, "")) if key}
+        keys |= machine.tolerated | {taint.partition("=")[0] for taint in machine.taints}
     return [{"key": key, "operator": "Exists"} for key in sorted(keys)]

@@ -138,9 +138,13 @@ def stage_of(found: Mapping[str, Any]) -> PodProgress:
             words = f"{who} {reason}: {waiting.get('message') or ''}".strip(": ")
             return PodProgress(stage=PodStage.WAITING, words=words, stuck=reason not in _COMING)
     unbound = _condition(status, "PodScheduled", "False")
-    if unbound is not None:
+    # What it says of gates stays until a scheduler looks, though none is left.
+    if unbound is not None and (unbound.get("reason") != "SchedulingGated" or spec.get("schedulingGates")):
         words = str(unbound.get("message") or unbound.get("reason") or "not scheduled")
         return PodProgress(stage=PodStage.WAITING, words=words, stuck=unbound.get("reason") == "Unschedulable")
+    if not spec.get("nodeName"):
+        words = f"the scheduler {spec.get('schedulerName', '')} has said nothing of it yet"
+        return PodProgress(stage=PodStage.WAITING, words=words)
     return PodProgress(stage=PodStage.WAITING, words="its kubelet has said nothing of it yet")
 
 

@@ -7,9 +7,14 @@ from dataclasses import dataclass, replace
 
 from mainspring.domain.fleet import AllocationPhase, AllocationSeen
 from mainspring.domain.ids import NodeName
+from mainspring.engines.common.clocks import CLOCK_S_MAX
 from mainspring.engines.kubernetes.cluster.slots import QueueHolding
 from mainspring.engines.kubernetes.jobs.pods import PodSeen, PodStage
-from mainspring.engines.kubernetes.jobs.watch import EndedSeen, Found
+from mainspring.engines.kubernetes.jobs.watch import AskedToStop, EndedSeen, Found
+
+OWN_END_S = 3.0  # A job's agents end with it; a kubelet looks at containers once a second, and then tells.
+FENCED_S = 120.0  # Past its grace, what is left of a pod on a node that does not answer: its lease is over for long.
+LATE_S = CLOCK_S_MAX + 1.0  # The API dates in whole seconds, by its own clock.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +67,32 @@ def outcome(found: Found, *, launching: bool, now_s: float) -> Outcome:
     if stuck is None or claim.stop is not None:
         return Outcome(seen=seen)
     return Outcome(seen=seen, stuck=stuck.words, refused=not stuck.host)
+
+
+def outlives(pod: PodSeen, asked: AskedToStop, now_s: float) -> bool:
+    """Returns whether nobody ends a pod by the end of a stop's grace: nobody at all, or somebody more patient."""
+    return pod.going_s is None or pod.going_s > max(asked.at_s + asked.grace_s, now_s) + LATE_S
+
+
+def ends_by_itself(found: Found, asked: AskedToStop, now_s: float) -> bool:
+    """Returns whether what lives of an allocation may be about to end: with a pod that is deleted, its output goes.
+
+    What others end already, and later than asked, has nothing to wait for.
+    """
+    if asked.words or now_s >= asked.at_s + min(OWN_END_S, asked.grace_s / 2):
+        return False
+    untouched = [pod for pod in found.living if pod.going_s is None]
+    late = any(outlives(pod, asked, now_s) for pod in found.living if pod.going_s is not None)
+    return bool(untouched) and not late and all(pod.stage is PodStage.RUNNING for pod in untouched)
+
+
+def is_fenced(pod: PodSeen, asked: AskedToStop | None, now_s: float) -> bool:
+    """Returns whether a pod that is going can be taken for dead, though its node has said nothing.
+
+    A grace that was shortened counts, for the API, from when the pod began to go; for its node, from when it was told.
+    """
+    end_s = pod.going_s if asked is None or pod.going_s is None else max(pod.going_s, asked.at_s + asked.grace_s)
+    return end_s is not None and now_s > end_s + FENCED_S
 
 
 def _agent(found: Found, index: int, *, launching: bool) -> PodSeen:

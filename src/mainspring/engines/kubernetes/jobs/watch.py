@@ -85,6 +85,11 @@ class Found:
     workload: WorkloadSeen | None = None
     pods: dict[int, PodSeen] = field(default_factory=dict)
 
+    @property
+    def living(self) -> list[PodSeen]:
+        """Returns the pods that are not over."""
+        return [pod for pod in self.pods.values() if pod.stage is not PodStage.OVER]
+
 
 class AllocationWatch:
     """Keeps up what is known of the allocations of one cluster.
