@@ -9,7 +9,7 @@ from threading import Event as Signal
 from typing import Any
 
 from mainspring.control.loop.commit import Committer
-from mainspring.control.loop.engine_commands import EngineCommands
+from mainspring.control.loop.engine_commands import EngineCommands, NodeOrders
 from mainspring.control.loop.failover import Silence
 from mainspring.control.loop.leadership import Leadership
 from mainspring.control.loop.loop import Loop, LoopWriters
@@ -125,6 +125,7 @@ class Control:
                 settling=Settling(mirror, self.fleet, silence, lasting, clock, settings, self.policy.failover_s),
                 committer=Committer(mirror, self.fleet, settings, self._dice),
                 commands=EngineCommands(mirror, lasting, settings, self._access.key, self._access.controller_urls),
+                orders=NodeOrders(mirror, self.fleet, clock),
             )
 
         return Loop(

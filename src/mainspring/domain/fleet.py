@@ -110,8 +110,8 @@ class Offer:
         lead_time_s: From the order until they are ready.
         dollars_per_chip_hour: Price.
         spot: Whether they can be taken back at any time.
-        withheld: Why it gives none for now, in the cluster's words, such as that the last ones never came; "" where it
-            does.
+        withheld: Why it gives none for now all the same, in the cluster's words, such as that the last ones never came;
+            "" where it does.
     """
 
     name: str
@@ -130,8 +130,7 @@ class Offer:
             InvalidInput: A field is out of its range.
         """
         checked_name(self.name, "offer")
-        nodes_max = 0 if self.withheld else NODES_MAX
-        sound = 0 < self.chips <= CHIPS_MAX and 0 <= self.nodes_max <= nodes_max and self.lead_time_s >= 0
+        sound = 0 < self.chips <= CHIPS_MAX and 0 <= self.nodes_max <= NODES_MAX and self.lead_time_s >= 0
         if not (sound and self.dollars_per_chip_hour >= 0):
             raise InvalidInput("accept an offer", on=self.name, got=f"{self}"[:200], wanted="counts and prices >= 0")
 

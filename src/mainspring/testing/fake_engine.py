@@ -68,7 +68,7 @@ class _Offers:
 
     def shown(self) -> tuple[Offer, ...]:
         return tuple(
-            replace(offer, nodes_max=0 if offer.withheld else offer.nodes_max - self._given[name])
+            replace(offer, nodes_max=offer.nodes_max - self._given[name])
             for name, offer in sorted(self._offers.items())
         )
 
@@ -107,7 +107,7 @@ class _Offers:
 
     def withhold(self, name: str, reason: str) -> None:
         """Ends the orders of an offer, none of whose nodes come, and gives none any more."""
-        self._offers[name] = replace(self._offers[name], withheld=reason, nodes_max=0)
+        self._offers[name] = replace(self._offers[name], withheld=reason)
         self._under_way = [each for each in self._under_way if each.order.offer != name]
 
 
