@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mainspring.domain.fleet import Replica
+from mainspring.domain.fleet import NodeCondition, Replica
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.job import ANY_CHIP, Option, Tier
 from mainspring.domain.plan import Limit
@@ -51,6 +51,18 @@ def test_job_that_waits_for_cores_is_told_of_cores() -> None:
     lab.pend("second", spec(half))
     reason = only_wait(lab.plan()).reason
     assert reason == "alpha: needs 1 x 6 cores, 2 free of 8; the cluster has room for 0 of 1"
+
+
+def test_why_nodes_take_nothing_is_told_in_the_words_of_most_of_them() -> None:
+    inventory = cluster("alpha", nodes=4)
+    cordoned = replace(inventory.nodes[0], condition=NodeCondition.CORDONED)
+    words = ("no rdma/hca", "no rdma/hca", "hot", "")
+    nodes = tuple(
+        replace(cordoned, name=node.name, condition_reason=said)
+        for node, said in zip(inventory.nodes, words, strict=True)
+    )
+    lab = Lab().clusters(replace(inventory, nodes=nodes)).pend("job", spec(Option(chip=H100, replicas=8)))
+    assert only_wait(lab.plan()).reason.endswith("4 of 4 nodes with h100 are not ready or about to leave: no rdma/hca")
 
 
 def test_node_that_leaves_is_counted_where_too_few_nodes_stay() -> None:

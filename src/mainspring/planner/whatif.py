@@ -183,7 +183,7 @@ def _with_nodes(snapshot: Snapshot, more: AddNodes) -> Snapshot:
         "ready": np.ones(count, dtype=np.bool_),
         "leaves_s": np.full(count, inf),
         "avoided_s": np.full(count, -inf),
-        "leaving": ("",) * count,
+        "words": ("",) * count,
         "domain": np.where(places == NONE, NONE, places + step * (turn[:, None] + 1)),
     }
     at = int(own[-1]) + 1
@@ -193,7 +193,7 @@ def _with_nodes(snapshot: Snapshot, more: AddNodes) -> Snapshot:
             nodes,
             **{
                 name: _inserted(getattr(nodes, name), at, fresh.get(name), pattern)
-                for name in ("names", "leaving", *columns(Nodes, ""))
+                for name in ("names", "words", *columns(Nodes, ""))
             },
             share_node=_shifted(nodes.share_node, at, count),
         ),

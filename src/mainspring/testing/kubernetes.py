@@ -196,6 +196,18 @@ class KubernetesServer:
             "kube-controller-manager",
         )
 
+    def make_space(self, name: str, labels: Mapping[str, str] | None = None) -> None:
+        """Makes a namespace, unless it is there, and returns once pods are let into it.
+
+        Raises:
+            Unavailable: They are not.
+        """
+        path = f"/api/v1/namespaces/{name}"
+        if not self.there(path):
+            self.call("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": dict(labels or {})}})
+        # Without its account no pod is let into a namespace.
+        self.wait(lambda: self.there(f"{path}/serviceaccounts/default"), "kube-controller-manager")
+
     def write_kubeconfig(self, path: Path, space: str, account: str) -> None:
         """Writes a kubeconfig of an account, whose token is good for a day.
 
@@ -249,8 +261,7 @@ class KubernetesServer:
         )
         for program in PROGRAMS:
             self.serve(program)
-        # Without its account no pod is let into a namespace.
-        self.wait(lambda: self.there("/api/v1/namespaces/default/serviceaccounts/default"), "kube-controller-manager")
+        self.make_space("default")
         for nodes in self._nodes:
             self.add(nodes)
 

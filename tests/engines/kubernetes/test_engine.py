@@ -12,7 +12,7 @@ from mainspring.domain.errors import Unavailable
 from mainspring.domain.fleet import AllocationPhase, AllocationSeen, EndedBefore, LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, NodeName, RoleName
 from mainspring.domain.ports import Engine
-from mainspring.engines.kubernetes.api.client import ApiRefusal
+from mainspring.engines.kubernetes.api.client import MERGE, ApiRefusal
 from mainspring.engines.kubernetes.engine import ENDED_VISIBLE_S, LAUNCH_S_MAX, STUCK_S_MAX
 from mainspring.engines.kubernetes.jobs.seeing import FENCED_S
 from mainspring.testing.kubernetes import KubernetesServer, kubernetes_missing
@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING
 NAME = AllocationId("allocation-1")
 NODES = ("alpha-1", "alpha-2")
 PENDING, RUNNING, STOPPING, ENDED = AllocationPhase
+BARE = {"ready": False, "restartCount": 0, "image": "", "imageID": ""}  # Of every container's status.
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +144,25 @@ def test_api_server_that_is_gone_is_no_answer_and_what_runs_goes_on(
     assert rig.starts() == 4
 
 
+def test_cordon_is_seen_by_all_and_stands_while_the_api_server_is_away(
+    rig: KubernetesHarness, cluster: KubernetesServer
+) -> None:
+    engine, other = rig.engine(), rig.engine()
+
+    def owners(of: Engine) -> list[str]:
+        return [node.condition_owner for node in of.inventory().nodes]
+
+    assert owners(other) == ["", ""]
+    engine.cordon(NodeName("alpha-2"), owner="ada", reason="noisy fan")
+    assert owners(engine) == ["", "ada"]
+    rig.until(lambda: owners(other) == ["", "ada"])
+    cluster.kill("kube-apiserver")
+    assert owners(engine) == owners(other) == ["", "ada"]  # A look asks the API for nothing.
+    cluster.serve("kube-apiserver")
+    engine.uncordon(NodeName("alpha-2"), owner="ada")
+    rig.until(lambda: owners(other) == ["", ""])
+
+
 def test_node_whose_kubelet_is_dead_keeps_its_pod_until_its_lease_is_surely_over(
     rig: KubernetesHarness, cluster: KubernetesServer
 ) -> None:
@@ -227,6 +247,31 @@ def test_what_ends_by_itself_while_it_is_stopped_keeps_what_its_ranks_wrote(
     assert engine.logs(NAME, rank=1, since=0, limit=5).data == b"hello"
 
 
+def test_containers_that_others_put_beside_agents_do_not_keep_pods_of_what_has_ended(
+    rig: KubernetesHarness, cluster: KubernetesServer
+) -> None:
+    for node in NODES:
+        rig.pods.die(node)  # What stands in pods' objects is told here.
+    engine = rig.engine()
+    engine.launch(order())
+    pods = f"/api/v1/namespaces/{rig.space}/pods"
+
+    def bound() -> list[str]:
+        engine.observe()
+        found = cluster.call("GET", pods)["items"]
+        return [one["metadata"]["name"] for one in found if one["spec"].get("nodeName")]
+
+    rig.until(lambda: len(bound()) == len(NODES))
+    over = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+    states = [{"name": "agent", "state": over}, {"name": "istio-proxy", "state": {"running": {}}}]
+    status = {"phase": "Running", "containerStatuses": [BARE | one for one in states]}
+    for name in bound():
+        cluster.call("PATCH", f"{pods}/{name}/status", {"status": status}, kind=MERGE)
+    rig.until(lambda: phase(engine) is ENDED)
+    rig.until(lambda: all("deletionTimestamp" in one["metadata"] for one in cluster.call("GET", pods)["items"]))
+    assert (seen(engine).exit_code, seen(engine).lost_nodes) == (0, ())
+
+
 def test_quota_of_the_namespace_refuses_a_launch_in_its_words_and_a_later_one_goes_through(
     rig: KubernetesHarness, cluster: KubernetesServer
 ) -> None:
@@ -268,7 +313,7 @@ def test_pods_let_nobody_have_more_than_kubernetes_calls_restricted(
     rig: KubernetesHarness, cluster: KubernetesServer
 ) -> None:
     enforce = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
-    cluster.call("PATCH", f"/api/v1/namespaces/{rig.space}", enforce, kind="application/merge-patch+json")
+    cluster.call("PATCH", f"/api/v1/namespaces/{rig.space}", enforce, kind=MERGE)
     engine = rig.engine()
     engine.launch(order())
     running(rig, engine)

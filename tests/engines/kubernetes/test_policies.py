@@ -17,7 +17,8 @@ from mainspring.domain.errors import InvalidSpec
 from mainspring.domain.fleet import AllocationPhase, LaunchOrder
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
 from mainspring.engines.common.kind import CheckResult, EngineContext
-from mainspring.engines.kubernetes.api.client import MERGE, ApiRefusal
+from mainspring.engines.kubernetes.api.access import read_kubeconfig
+from mainspring.engines.kubernetes.api.client import MERGE, Api, ApiRefusal
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.kind import check
 from mainspring.engines.kubernetes.setup.account import AccountWanted
@@ -51,7 +52,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesServe
     words = (f"--audit-policy-file={folder / 'audit.yaml'}", f"--audit-log-path={folder / 'audit.log'}")
     with kubernetes_of(folder, len(NODES), extra={"kube-apiserver": words}) as started:
         apply(started, AccountWanted().text())
-        started.wait(lambda: started.there(f"{SPACE}/serviceaccounts/default"), "kube-controller-manager")
+        started.make_space("mainspring")
         yield started
 
 
@@ -217,6 +218,48 @@ def test_accelerators_that_come_another_way_are_told_first_and_refused_once_that
     server.wait(lambda: stranger.post(pods, json=pod({}, gpus=1)).is_success, "kube-apiserver")
 
 
+def test_controllers_of_a_namespace_that_the_operator_names_may_change_what_is_ours_but_not_its_label(
+    server: KubernetesServer, stranger: httpx.Client, tmp_path: Path
+) -> None:
+    path, merge = tmp_path / "kubeconfig", {"Content-Type": MERGE}
+    server.write_kubeconfig(path, "mainspring", "mainspring")
+    api = Api("cloud", lambda: read_kubeconfig(path, "", environment=os.environ, clock=SystemClock()))
+    api.call("POST", f"{SPACE}/configmaps", attempted="make", body={"metadata": {"name": "ours", "labels": OURS}})
+    api.close()
+
+    def patched(**meta: Any) -> httpx.Response:
+        return stranger.patch(f"{SPACE}/configmaps/ours?dryRun=All", json={"metadata": meta}, headers=merge)
+
+    assert refused(patched(annotations={"a": "b"}))
+    apply(server, AccountWanted(controllers=("kueue-system", "default")).text())
+    server.wait(lambda: patched(annotations={"a": "b"}).is_success, "kube-apiserver")
+    assert refused(patched(labels={"mainspring/allocation": None}))
+    assert refused(claim(stranger))
+    apply(server, AccountWanted().text())
+    server.wait(lambda: refused(patched(annotations={"a": "b"})), "kube-apiserver")
+
+
+def test_labs_of_one_cluster_that_refuse_others_accelerators_let_each_other_have_theirs(
+    server: KubernetesServer, stranger: httpx.Client
+) -> None:
+    labs, bindings = ("mainspring", "second-lab"), "validatingadmissionpolicybindings"
+    for space in labs:
+        apply(server, AccountWanted(namespace=space).text())
+    for space in ("second-lab", "third"):
+        server.make_space(space)
+
+    def post(space: str) -> httpx.Response:
+        return stranger.post(f"/api/v1/namespaces/{space}/pods?dryRun=All", json=pod({}, gpus=1))
+
+    for space in labs:
+        apply(server, AccountWanted(namespace=space, accelerators="deny").text())
+        server.wait(lambda: refused(post("third"), f"{space}-accelerators"), "kube-apiserver")  # noqa: B023
+        assert [post(one).status_code for one in labs] == [httpx.codes.CREATED] * 2
+        path = f"/apis/admissionregistration.k8s.io/v1/{bindings}/{space}-accelerators"
+        server.call("DELETE", path)
+        server.wait(lambda: post("third").is_success, "kube-apiserver")
+
+
 @pytest.mark.skipif(bool(kueue_missing()), reason=kueue_missing())
 def test_jobs_of_others_that_kueue_lets_in_have_their_accelerators(
     tmp_path: Path,
@@ -224,8 +267,7 @@ def test_jobs_of_others_that_kueue_lets_in_have_their_accelerators(
     with kubernetes_of(tmp_path / "kubernetes", 1) as server:
         start_kueue(server)
         apply(server, AccountWanted(kueue=True, accelerators="deny").text())
-        server.call("POST", "/api/v1/namespaces", {"metadata": {"name": "others"}})
-        server.wait(lambda: server.there("/api/v1/namespaces/others/serviceaccounts/default"), "etcd")
+        server.make_space("others")
         make_queues(server, "others", flavors={"gpus": {}}, queues={"lab": {"gpus": 8}})
         pods = "/api/v1/namespaces/others/pods"
 
@@ -239,6 +281,32 @@ def test_jobs_of_others_that_kueue_lets_in_have_their_accelerators(
 
 
 @pytest.mark.parametrize(
+    ("identity", "wanted"),
+    [
+        ("", []),
+        ("gke", [("169.254.169.254/32", 80), ("169.254.169.252/32", 988)]),
+        ("eks", [("169.254.170.23/32", 80), ("fd00:ec2::23/128", 80)]),
+    ],
+)
+def test_jobs_reach_the_metadata_server_of_the_provider_that_is_named_and_no_other(
+    server: KubernetesServer, identity: str, wanted: list[tuple[str, int]]
+) -> None:
+    apply(server, AccountWanted(identity=identity).text())
+    for name in ("mainspring-jobs", "mainspring-check"):
+        made = server.call("GET", f"/apis/networking.k8s.io/v1/namespaces/mainspring/networkpolicies/{name}")
+        blocks = [
+            (to["ipBlock"]["cidr"], port["port"])
+            for way in made["spec"]["egress"]
+            for to in way.get("to", ())
+            if "ipBlock" in to
+            for port in way["ports"]
+        ]
+        assert blocks == wanted
+        (anywhere,) = [way for way in made["spec"]["egress"] if "to" not in way]
+        assert {port["port"] for port in anywhere["ports"]} == {53, 443, 7077}
+
+
+@pytest.mark.parametrize(
     "wanted",
     [
         {"namespace": "a.b"},
@@ -246,6 +314,8 @@ def test_jobs_of_others_that_kueue_lets_in_have_their_accelerators(
         {"ports": ("x",)},
         {"ports": ("70000",)},
         {"accelerators": "warn"},
+        {"identity": "azure"},
+        {"controllers": ("a.b",)},
     ],
 )
 def test_options_out_of_their_range_are_refused(wanted: dict[str, Any]) -> None:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mainspring.app.base.system import SystemClock
 from mainspring.domain.errors import Unavailable
-from mainspring.domain.fleet import AllocationPhase, LaunchOrder, NodeCondition
-from mainspring.domain.ids import AllocationId, AttemptId, NodeName, RoleName
+from mainspring.domain.fleet import AllocationPhase, LaunchOrder, Node, NodeCondition
+from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
 from mainspring.domain.job import Tier
+from mainspring.engines.common.kind import CheckResult, EngineContext
+from mainspring.engines.kubernetes.api.client import MERGE
+from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
+from mainspring.engines.kubernetes.cluster.machines import read_machine
+from mainspring.engines.kubernetes.cluster.pods import PodSettings
+from mainspring.engines.kubernetes.cluster.queues import Flavor
+from mainspring.engines.kubernetes.cluster.slots import Slot, make_slots
+from mainspring.engines.kubernetes.kind import check
 from mainspring.testing.kubernetes import KubernetesServer
 from mainspring.testing.kubernetes_kueue import API, kueue_missing, make_queues, start_kueue
 from tests.contracts.on_kubernetes import KubernetesHarness, kubernetes_of
@@ -165,13 +175,55 @@ def test_slots_are_what_quota_and_nodes_leave(rig: KubernetesHarness, cluster: K
     rig.until(lambda: shown() == [(SLOTS[0], "ready", 0), (SLOTS[1], "ready", 8_000)])
     assert shown(queued_nodes_max=1) == free
     path = f"{API}/clusterqueues/{rig.space}-lab"
-    kind = "application/merge-patch+json"
-    cluster.call("PATCH", path, {"spec": {"stopPolicy": "Hold"}}, kind=kind)
+    cluster.call("PATCH", path, {"spec": {"stopPolicy": "Hold"}}, kind=MERGE)
     rig.until(lambda: "stopped (Hold)" in engine.inventory().nodes[0].condition_reason)
     assert {node.condition for node in engine.inventory().nodes} == {NodeCondition.CORDONED}
-    cluster.call("PATCH", path, {"spec": {"stopPolicy": "None"}}, kind=kind)
+    cluster.call("PATCH", path, {"spec": {"stopPolicy": "None"}}, kind=MERGE)
     cluster.call("DELETE", theirs, {"propagationPolicy": "Background", "gracePeriodSeconds": 0})
     rig.until(lambda: shown() == free)
+
+
+def test_queue_that_covers_no_device_of_pods_takes_nothing_and_names_it(
+    rig: KubernetesHarness, cluster: KubernetesServer
+) -> None:
+    pods = PodSettings(devices={"rdma/hca": 1})
+    engine = rig.engine(pods=pods)
+    said = {(node.condition, node.condition_reason) for node in engine.inventory().nodes}
+    assert said == {(NodeCondition.CORDONED, f"ClusterQueue '{rig.space}-lab' covers no rdma/hca of pods.devices")}
+    settings = KubernetesCluster(
+        name=ClusterName("cloud"),
+        kubeconfig=str(cluster.place.kubeconfig),
+        namespace=rig.space,
+        image="none",
+        queue="lab",
+        pods=pods,
+    )
+    context = EngineContext(environment=os.environ, certificate="", clock=SystemClock())
+    found = {one.name: one for one in check(settings, context, "")}
+    assert (found["queues"].standing, "rdma/hca" in found["queues"].found) == (CheckResult.FAILED, True)
+    # As Kueue says of who asks for it all the same.
+    name = {"nvidia.com/gpu": "8", "rdma/hca": "1"}
+    container = {"name": "a", "image": "theirs", "resources": {"requests": name, "limits": name}}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    meta = {"name": "asks", "labels": {"kueue.x-k8s.io/queue-name": "lab"}}
+    cluster.call("POST", jobs(rig), {"metadata": meta, "spec": {"suspend": True, "template": template}})
+    workloads = f"{API}/namespaces/{rig.space}/workloads"
+    rig.until(lambda: "rdma/hca" in str([one.get("status") for one in cluster.call("GET", workloads)["items"]]))
+
+
+def test_slots_have_the_devices_that_all_nodes_behind_them_have() -> None:
+    of = KubernetesCluster(name=ClusterName("ada"), queue="lab", pods=PodSettings(devices={"rdma/hca": 1, "a/b": 1}))
+    nodes = []
+    for name, has in (("n1", {"rdma/hca": "1", "a/b": "2"}), ("n2", {"a/b": "2"})):
+        amounts = {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "8", **has}
+        status = {"allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
+        machine = read_machine({"metadata": {"name": name}, "status": status}, of)
+        shown = Node(name=NodeName(name), chip=machine.chip, chips=8)
+        nodes.append(Slot(node=shown, machine=machine))
+    flavors = {"gpus": Flavor(name="gpus", labels={})}
+    for chosen, devices in ((nodes, ("a/b",)), (nodes[:1], ("a/b", "rdma/hca"))):
+        made = make_slots(chosen, flavors, {("gpus", "nvidia.com/gpu"): 16.0}, [], queued=0, closed="")
+        assert {slot.machine.devices for slot in made} == {devices}
 
 
 def test_a_gang_is_asked_to_be_near_where_kueue_knows_levels(rig: KubernetesHarness, cluster: KubernetesServer) -> None:
@@ -179,10 +231,9 @@ def test_a_gang_is_asked_to_be_near_where_kueue_knows_levels(rig: KubernetesHarn
     levels = [{"nodeLabel": "lab/rack"}, {"nodeLabel": "kubernetes.io/hostname"}]
     topology = {"apiVersion": kueue, "kind": "Topology", "metadata": {"name": rig.space}, "spec": {"levels": levels}}
     cluster.call("POST", f"{API}/topologies", topology)
-    merge = "application/merge-patch+json"
     for node, rack in zip(NODES, ("r1", "r2"), strict=True):
         labels = {"lab/rack": rack, "pool": rig.space}
-        cluster.call("PATCH", f"/api/v1/nodes/{node}", {"metadata": {"labels": labels}}, kind=merge)
+        cluster.call("PATCH", f"/api/v1/nodes/{node}", {"metadata": {"labels": labels}}, kind=MERGE)
     flavor = {"nodeLabels": {"pool": rig.space}, "topologyName": rig.space}
     make_queues(cluster, rig.space, flavors={f"near-{rig.space}": flavor}, queues={"near": {f"near-{rig.space}": 16}})
     engine = rig.engine(queue="near")

@@ -14,7 +14,6 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any
 
-from mainspring.domain.codec import decode, encode
 from mainspring.domain.errors import Conflict, MainspringError, NotFound
 from mainspring.domain.fleet import AllocationSeen, EndedBefore, Inventory, LaunchOrder, LogChunk
 from mainspring.domain.ids import NO_JOB, AllocationId, NodeName
@@ -27,6 +26,7 @@ from mainspring.engines.kubernetes.cluster.devices import GROUP as DEVICES
 from mainspring.engines.kubernetes.cluster.inventory import NodeStock
 from mainspring.engines.kubernetes.cluster.machines import KubernetesMachine
 from mainspring.engines.kubernetes.cluster.queues import GROUP, version_of
+from mainspring.engines.kubernetes.cordons import CordonBook
 from mainspring.engines.kubernetes.jobs import manifests, output
 from mainspring.engines.kubernetes.jobs.manifests import Claimed
 from mainspring.engines.kubernetes.jobs.placing import Placing
@@ -52,12 +52,10 @@ ENDED_VISIBLE_S = 3_600.0  # The port's promise: a controller that was away lear
 STUCK_S_MAX = 60.0  # Pods that nothing but a change lets start are given up then: a room that was promised is taken.
 LAUNCH_S_MAX = 60.0  # Of a launch whose Job nobody has seen: over it, it was cut short.
 CLAIMED_S = 86_400.0  # Past its end an id stays taken for so long: no controller launches what ended a day ago.
-CORDONS = "mainspring-cordons"
 _LAUNCH = "launch"
 _HOSTNAME = "kubernetes.io/hostname"
 _LIVING = "status.phase!=Succeeded,status.phase!=Failed"
-_GONE, _EXISTS, _CHANGED = "NotFound", "AlreadyExists", "Conflict"
-_TRIES_MAX = 8  # Others write the cordons too.
+_GONE, _EXISTS = "NotFound", "AlreadyExists"
 
 
 class KubernetesEngine:
@@ -74,6 +72,7 @@ class KubernetesEngine:
         self._environment = environment
         self._clock = clock
         self._stock = NodeStock(cluster, api, clock)
+        self._cordons = CordonBook(cluster, api, clock)
         self._core = f"/api/v1/namespaces/{cluster.namespace}"
         self._batch = f"/apis/batch/v1/namespaces/{cluster.namespace}"
         self._spaces = {
@@ -89,6 +88,7 @@ class KubernetesEngine:
         """Ends its threads, once the API lets go of them."""
         self._placing.close()
         self._watch.close()
+        self._cordons.close()
         self._stock.close()
 
     def inventory(self) -> Inventory:
@@ -98,7 +98,7 @@ class KubernetesEngine:
             Unavailable: The API does not answer, and has not for some while; or Kueue is needed, and not there.
         """
         if not self._cluster.delegated:
-            return self._stock.look(self._cordons()[0])
+            return self._stock.look(self._cordons.by_node())
         self._watch.check()
         return self._stock.look({}, [holding for found in self._watch.found() for holding in slots_held(found)])
 
@@ -273,6 +273,7 @@ class KubernetesEngine:
                 self._delete(f"{self._core}/configmaps/{name}", attempted)
             return
         if seen.ended is not None:
+            self._end_job(name, attempted)  # Beside agents that are over, containers that others put in may run on.
             self._note(name, manifests.ENDED, seen.ended, attempted)
             self._delete(f"{self._core}/secrets/{name}", attempted)  # Nobody starts by that token any more.
             self._watch.claimed(name, replace(claim, stop=None, ended=seen.ended))
@@ -338,39 +339,18 @@ class KubernetesEngine:
             with self._mutex:
                 self._since_s[name, _LAUNCH] = -math.inf
             return
-        # A Job past its time makes no pods any more, and goes by itself.
+        self._end_job(name, attempted)
+
+    def _end_job(self, name: AllocationId, attempted: str) -> None:
+        """Puts a Job past its time: it ends the pods that are not over, makes none any more, and goes by itself."""
         self._patch(f"{self._batch}/jobs/{name}", {"spec": {"activeDeadlineSeconds": 1}}, attempted)
-
-    # ------------------------------------------------------------ cordons
-
-    def _cordons(self) -> tuple[dict[str, Cordon], dict[str, Any] | None]:
-        """Returns our cordons by node, and the object that holds them, None before there is one."""
-        found = self._get("configmaps", CORDONS, "read cordons")
-        data = (found or {}).get("data") or {}
-        return {node: decode(Cordon, text.encode()) for node, text in data.items()}, found
 
     def _change_cordon(self, node: NodeName, owner: str, wanted: Cordon | None) -> None:
         attempted = "cordon a node" if wanted else "uncordon a node"
         self._stock.machine(node)
         if self._cluster.delegated:
             raise Conflict(attempted, on=node, got="a slot, which is no node in particular", wanted="a node")
-        for _ in range(_TRIES_MAX):
-            known, found = self._cordons()
-            held = known.get(node)
-            if held is not None and held.owner != owner:
-                raise Conflict(attempted, on=node, got=f"a cordon of {held.owner}: {held.reason}", wanted="one's own")
-            if held == wanted:
-                return
-            told = None if wanted is None else encode(wanted).decode()
-            if found is None:
-                bare = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CORDONS}, "data": {node: told}}
-                if self._make("configmaps", bare, attempted) is not None:
-                    return
-                continue
-            body = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "data": {node: told}}
-            if self._patch(f"{self._core}/configmaps/{CORDONS}", body, attempted):
-                return
-        raise Conflict(attempted, on=node, got="others who change cordons all the time", next_step="try again")
+        self._cordons.change(node, owner, wanted, attempted)
 
     # ------------------------------------------------------------ calls
 
@@ -397,15 +377,13 @@ class KubernetesEngine:
     def _note(self, name: AllocationId, what: str, value: AskedToStop | EndedSeen, attempted: str) -> None:
         self._patch(f"{self._core}/configmaps/{name}", manifests.annotation(what, value), attempted)
 
-    def _patch(self, path: str, body: Mapping[str, Any], attempted: str) -> bool:
-        """Returns whether a merge was taken: not where its object is gone, or has changed since it was read."""
+    def _patch(self, path: str, body: Mapping[str, Any], attempted: str) -> None:
+        """Merges something into an object, unless that is gone."""
         try:
             self._api.call("PATCH", path, attempted=attempted, body=body, kind=MERGE)
         except ApiRefusal as error:
-            if error.reason in (_GONE, _CHANGED):
-                return False
-            raise
-        return True
+            if error.reason != _GONE:
+                raise
 
     def _delete(self, path: str, attempted: str, *, grace_s: int | None = None) -> None:
         body: dict[str, Any] = {"propagationPolicy": "Background"}

@@ -24,16 +24,16 @@ from mainspring.engines.common.kind import (
     in_pairs,
 )
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
-from mainspring.engines.kubernetes.setup.account import PORTS, AccountWanted
+from mainspring.engines.kubernetes.setup.account import CONTROLLERS, PORTS, AccountWanted
 from mainspring.engines.kubernetes.setup.findings import STEPS
 
 if TYPE_CHECKING:
     from mainspring.engines.kubernetes.api.client import Api
 
-CALLS_MAX = (
-    8  # Of the API in one call of the engine, at most: a launch makes three objects, a stop reads and changes some.
-)
-LOOK_S = 0.75  # Looks ask the API for nothing; with what one takes, changes are in the planner's hands in a second.
+# Of the API in one call of the engine, at most: a launch makes four objects, a stop reads and changes some.
+CALLS_MAX = 8
+# Looks read copies and ask the API for nothing; with what one takes, changes are in the planner's hands in a second.
+LOOK_S = 0.75
 STALE_S = 30.0  # An API server that is restarted, or fails over, is back by then.
 
 
@@ -170,11 +170,24 @@ MANIFESTS = Manifests(
         ),
         AddOption(field="kueue", form=OptionForm.FLAG, help="Jobs wait in queues of Kueue."),
         AddOption(
+            field="controllers",
+            form=OptionForm.NAMES,
+            help="Namespace of controllers that may change what is ours: Kueue's, another scheduler's; repeat.",
+            metavar="NAME",
+            shown_default=CONTROLLERS[0],
+        ),
+        AddOption(
             field="ports",
             flag="--port",
             form=OptionForm.NAMES,
             help=f"TCP port that jobs reach anywhere, besides {' and '.join(PORTS)}; repeat.",
             metavar="PORT",
+        ),
+        AddOption(
+            field="identity",
+            help="Jobs reach the metadata server by which pods are known to this provider.",
+            metavar="gke|eks",
+            shown_default="none",
         ),
         AddOption(
             field="accelerators",

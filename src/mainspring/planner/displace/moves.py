@@ -68,7 +68,7 @@ def _leaving(snapshot: Snapshot, row: int, leaves_s: float, now_s: float) -> str
     held = [node for node in live.held_node[first:last].tolist() if node != NONE]
     node = next(node for node in held if nodes.leaves_s[node] == leaves_s)
     when = f"leaves in {leaves_s - now_s:.0f} s" if leaves_s > now_s else "is taken away"
-    words = f": {nodes.leaving[node]}" if nodes.leaving[node] else ""
+    words = f": {nodes.words[node]}" if nodes.words[node] else ""
     return f"node {nodes.names[node]} of {snapshot.clusters.names[int(live.cluster[row])]} {when}{words}"
 
 

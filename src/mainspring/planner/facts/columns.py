@@ -80,7 +80,7 @@ def columns_of(inventory: Inventory) -> ClusterColumns:
             taint=[taint_row[tuple(sorted(set(node.taints)))] for node in nodes],
             slice=[slice_row[node.slice] for node in nodes],
             leaves_s=[inf if node.leaves_s is None else node.leaves_s for node in nodes],
-            leaving=tuple("" if node.leaves_s is None else node.condition_reason for node in nodes),
+            words=tuple(node.condition_reason for node in nodes),
             avoided_s=[-inf] * len(nodes),
             divides=[node.divides for node in nodes],
             domain=_domains(inventory, levels),

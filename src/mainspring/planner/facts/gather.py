@@ -171,7 +171,7 @@ def node_table(
     return table_of(
         Nodes,
         names=tuple(chain.from_iterable(part.names for part in parts)),
-        leaving=tuple(chain.from_iterable(part.leaving for part in parts)),
+        words=tuple(chain.from_iterable(part.words for part in parts)),
         share_node=share.node,
         share_chip=share.chip,
         share_milli=share.milli,

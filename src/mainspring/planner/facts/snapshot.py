@@ -78,7 +78,7 @@ class Nodes:
         taint: Index of its set of taints.
         slice: Index of its slice shape.
         leaves_s: When it goes away, infinity when nobody knows.
-        leaving: Why it goes away, "" when nobody says.
+        words: Why nothing new is placed on it, or why it goes away; "" when nobody says.
         avoided_s: Until when nothing new is placed on it, for what was lost there; minus infinity for no time.
         divides: Whether several replicas may share one of its chips.
         domain: One column a level: id of the node's domain there, unique in its cluster, or `NONE`.
@@ -101,7 +101,7 @@ class Nodes:
     taint: Integers
     slice: Integers
     leaves_s: Floats
-    leaving: tuple[str, ...]
+    words: tuple[str, ...]
     avoided_s: Annotated[Floats, NEVER]
     divides: Flags
     domain: Integers

@@ -7,6 +7,7 @@ on one cluster. Its score is the price of one chip-hour of useful work there, th
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice, product
@@ -26,6 +27,7 @@ from mainspring.planner.quota.limits import Charge
 COMBINATIONS_MAX = 64  # Of the roles' options on one cluster; 3 roles of 4 options each are all tried.
 BUDGET_DURATION_S = HOUR_S  # What a job of unknown duration is taken to cost when a budget is asked.
 GIB = 1 << 30
+WORDS_MAX = 200  # Of what a cluster says of its nodes; a reason is a line.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -302,15 +304,18 @@ def lasting_bar(snapshot: Snapshot, cluster: int, pool: Pool | None, option: Opt
         return BindingLimit(limit=Limit.HEALTH, where=name, short_by=0.0, text="the cluster is not answering")
     nodes = snapshot.nodes
     leaving = (nodes.leaves_s[pool.rows] < inf) | (nodes.avoided_s[pool.rows] > -inf)
-    lost = int(np.count_nonzero(~nodes.ready[pool.rows] | leaving))
+    rows = pool.rows[~nodes.ready[pool.rows] | leaving]
+    lost = len(rows)
     avoided = (nodes.avoided_s[pool.rows] > -inf).any()
+    said = Counter(filter(None, (nodes.words[row] for row in rows.tolist())))
     words = f"not ready{', about to leave or avoided for what was lost there' if avoided else ' or about to leave'}"
     those = f"{lost} of {len(pool.rows)} nodes" + ("" if option.chip == ANY_CHIP else f" with {option.chip}")
     return BindingLimit(
         limit=Limit.HEALTH,
         where=name,
         short_by=round((fewest - pool.room_usable) * option.chips, 3),
-        text=f"needs {amount(option, fewest)}{together(option)}, but {those} {'is' if lost == 1 else 'are'} {words}",
+        text=f"needs {amount(option, fewest)}{together(option)}, but {those} {'is' if lost == 1 else 'are'} {words}"
+        + "".join(f": {most[:WORDS_MAX]}" for most, _ in said.most_common(1)),
     )
 
 

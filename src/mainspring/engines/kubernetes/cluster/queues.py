@@ -149,6 +149,12 @@ class QueueWatch:
         words = [self._shut(name, quotas) for name in self._cluster.every_queue]
         return "; ".join(dict.fromkeys(words)) if all(words) else ""
 
+    def uncovered(self) -> str:
+        """Returns which of our queues could never let in what pods ask for besides chips; "" for none."""
+        quotas = dict(self._quotas.known)
+        words = [self._lacks(quotas[door.leads_to]) for door in self._own_doors() if door.leads_to in quotas]
+        return "; ".join(dict.fromkeys(filter(None, words)))
+
     def left(self) -> Amounts:
         """Returns what may be had now through the one of our queues that has most of it, of all that they ever give."""
         quotas, doors = dict(self._quotas.known), dict(self._doors.known)
@@ -167,7 +173,16 @@ class QueueWatch:
             return f"there is no LocalQueue {name!r} in {self._cluster.namespace}"
         if door.leads_to not in quotas:
             return f"LocalQueue {name!r} names no ClusterQueue that is there"
-        return quotas[door.leads_to].closed or door.closed  # The cause first.
+        quota = quotas[door.leads_to]
+        return quota.closed or door.closed or self._lacks(quota)  # The cause first.
+
+    def _own_doors(self) -> list[Door]:
+        return [door for name in self._cluster.every_queue if (door := self._doors.known.get(name)) is not None]
+
+    def _lacks(self, quota: Quota) -> str:
+        """Returns that a ClusterQueue has no quota of something that pods ask for: it never lets such in."""
+        lacking = sorted(self._cluster.pods.devices.keys() - {resource for _, resource in quota.nominal})
+        return f"ClusterQueue {quota.name!r} covers no {', no '.join(lacking)} of pods.devices" if lacking else ""
 
 
 def left_of(own: Quota, every: Iterable[Quota]) -> Amounts:

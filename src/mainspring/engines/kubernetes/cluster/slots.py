@@ -124,10 +124,16 @@ def _kinds(nodes: Iterable[Slot], flavors: Iterable[Flavor]) -> Iterator[_Kind]:
             words="",
             leaving=False,
             leaves_s=None,
-            features=tuple(sorted(set.intersection(*(set(one.machine.features) for one in same)))),
+            features=_common(one.machine.features for one in same),
+            devices=_common(one.machine.devices for one in same),
             labels={**flavor.labels, **same[0].machine.telling},
         )
         yield _Kind(name=name, flavor=flavor, machine=machine, nodes=tuple(same))
+
+
+def _common(words: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """Returns what all of several nodes have: a queue may choose any of them."""
+    return tuple(sorted(set.intersection(*map(set, words))))
 
 
 def _slots(kind: _Kind, held: Sequence[QueueHolding], left: Amounts, *, queued: int, closed: str) -> Iterator[Slot]:

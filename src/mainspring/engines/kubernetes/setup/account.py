@@ -19,6 +19,18 @@ from mainspring.domain.ids import checked_name
 FILES = Path(__file__).parent / "yaml"
 PORTS = ("443", "7077")  # Of object stores and package indexes, and of `ms up`.
 PORTS_MAX = 64
+CONTROLLERS = ("kueue-system",)  # Where Kueue's own installation puts it.
+CONTROLLERS_MAX = 16
+# Address and TCP port. Source: GKE "Use Workload Identity Federation", EKS "How EKS Pod Identity works".
+_IDENTITY = {
+    "gke": (("169.254.169.254/32", 80), ("169.254.169.252/32", 988)),
+    "eks": (("169.254.170.23/32", 80), ("fd00:ec2::23/128", 80)),
+}
+_WAY = """
+  - to:
+    - ipBlock: {{cidr: "{address}"}}
+    ports:
+    - {{port: {port}, protocol: TCP}}"""
 _ACTIONS = {"audit": "[Audit, Warn]", "deny": "[Deny]"}
 
 
@@ -32,6 +44,8 @@ class AccountWanted:
         kueue: Whether jobs wait in its queues.
         ports: TCP ports that jobs reach anywhere, besides the usual ones.
         accelerators: What is done about pods with accelerators that came another way: "audit", "deny", "" for nothing.
+        identity: Whose metadata servers jobs reach, by which pods are known to a provider: "gke", "eks", "" for none.
+        controllers: Namespaces whose accounts may change what is ours, as those of kube-system may; none for Kueue's.
     """
 
     namespace: str = "mainspring"
@@ -39,6 +53,8 @@ class AccountWanted:
     kueue: bool = False
     ports: tuple[str, ...] = ()
     accelerators: str = ""
+    identity: str = ""
+    controllers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -46,15 +62,21 @@ class AccountWanted:
         Raises:
             InvalidSpec: A field is out of its range.
         """
-        checked_name(self.namespace, "namespace")
+        for name in (self.namespace, *self.controllers):
+            checked_name(name, "namespace")
         ports = [port for port in self.ports if not (port.isdecimal() and 0 < int(port) < 1 << 16)]
         wrong = {
             "namespace": (not set(self.namespace).isdisjoint("._"), "the name of a namespace: a-z, 0-9 and '-'"),
+            "controllers": (
+                not set("".join(self.controllers)).isdisjoint("._") or len(self.controllers) > CONTROLLERS_MAX,
+                f"up to {CONTROLLERS_MAX} names of namespaces",
+            ),
             "account": (
                 len(self.account) > 256 or not self.account.isprintable() or not set(self.account).isdisjoint("\"'\\$"),
                 "the name of a user, as kubectl auth whoami tells it",
             ),
             "ports": (bool(ports) or len(self.ports) > PORTS_MAX, f"up to {PORTS_MAX}, each 1 to 65535"),
+            "identity": (self.identity not in ("", *_IDENTITY), f"one of {', '.join(_IDENTITY)}"),
             "accelerators": (self.accelerators not in ("", *_ACTIONS), f"one of {', '.join(_ACTIONS)}"),
         }
         for name, (bad, wanted) in wrong.items():
@@ -68,12 +90,17 @@ class AccountWanted:
         subject = f"{{kind: ServiceAccount, name: mainspring, namespace: {self.namespace}}}"
         if self.account not in ("", own):
             subject = f'{{apiGroup: rbac.authorization.k8s.io, kind: User, name: "{self.account}"}}'
+        spaces = ("kube-system", *(self.controllers or CONTROLLERS))
         filled = {
+            "controllers": ", ".join(f'"system:serviceaccounts:{space}"' for space in dict.fromkeys(spaces)),
             "namespace": self.namespace,
             "account": self.account or own,
             "subject": subject,
             "ports": "\n".join(
                 f"    - {{port: {port}, protocol: TCP}}" for port in dict.fromkeys((*PORTS, *self.ports))
+            ),
+            "identity": "".join(
+                _WAY.format(address=address, port=port) for address, port in _IDENTITY.get(self.identity, ())
             ),
             "actions": _ACTIONS.get(self.accelerators, ""),
         }

@@ -196,13 +196,16 @@ class ClusterSetUp:
         queues = QueueWatch(cluster, self._api, self._clock)
         try:
             queues.check()
-            known, closed = queues.doors(), queues.closed()
+            known, closed, uncovered = queues.doors(), queues.closed(), queues.uncovered()
         finally:
             queues.close()
         missing = [name for name in cluster.every_queue if name not in known]
         if missing:
             got = f"no LocalQueue {', '.join(missing)} in {cluster.namespace}"
             raise InvalidSpec("use this cluster", got=got, wanted=f"one of {', '.join(sorted(known)) or 'some'}")
+        if uncovered:
+            fix = "give it quota of that, or leave that out of pods.devices"
+            raise InvalidSpec("use this cluster", got=uncovered, wanted="queues that cover it", next_step=fix)
         version = version_of(self._api)
         for name in cluster.priorities.values():
             try:
