@@ -32,6 +32,7 @@ def test_fresh_arrays_without_deviation_are_their_mean_to_the_bit_and_others_are
     assert not np.signbit(fresh["zero"]).any()
     assert (fresh["one"] == 1.0).all()
     assert len(np.unique(fresh["normal"])) == 36
+    assert not any(leaf.weak_type for leaf in fresh.values())  # Or a step is compiled again once it changed them.
     assert drawn(jax.random.key(0), {"zero": plan["zero"]})["zero"].shape == (9,)
 
 
