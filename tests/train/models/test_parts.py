@@ -13,6 +13,8 @@ from mainspring.train.models.shapes import ComputeRecipe, FloatKind, GemmaRecipe
 from mainspring.train.models.siglip import scaled
 from mainspring.train.models.transformer import block_causal_mask
 
+pytestmark = pytest.mark.usefixtures("compiled_at_once")
+pytestmark = pytest.mark.usefixtures("compiled_at_once")
 GEMMA = GemmaRecipe(width=16, mlp=24, depth=2, heads=4, kv_heads=2, head_dim=4, vocabulary=32)
 WORDS = jnp.asarray(np.random.default_rng(0).integers(0, 32, (2, 6)))
 
