@@ -28,7 +28,7 @@ from mainspring.train.trainer import initial_state, train
 from .making import DIMS
 
 safetensors = pytest.importorskip("safetensors.numpy")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled_at_once")]
 SIGNATURE = Signature(state_dim=DIMS, action_dim=DIMS)
 
 

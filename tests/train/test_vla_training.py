@@ -24,7 +24,7 @@ from tests.data.making import version_of, write_lerobot_v2
 
 from .making import Desk
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled_at_once")]
 SMALL = {"batch_size": 16, "policy": {"horizon": 4, "flow_steps": 4}}
 
 

@@ -13,6 +13,8 @@ from mainspring.train.models.shapes import ComputeRecipe, FloatKind, GemmaRecipe
 from mainspring.train.models.siglip import scaled
 from mainspring.train.models.transformer import block_causal_mask
 
+pytestmark = pytest.mark.usefixtures("compiled_at_once")
+pytestmark = pytest.mark.usefixtures("compiled_at_once")
 GEMMA = GemmaRecipe(width=16, mlp=24, depth=2, heads=4, kv_heads=2, head_dim=4, vocabulary=32)
 WORDS = jnp.asarray(np.random.default_rng(0).integers(0, 32, (2, 6)))
 
@@ -32,6 +34,7 @@ def test_fresh_arrays_without_deviation_are_their_mean_to_the_bit_and_others_are
     assert not np.signbit(fresh["zero"]).any()
     assert (fresh["one"] == 1.0).all()
     assert len(np.unique(fresh["normal"])) == 36
+    assert not any(leaf.weak_type for leaf in fresh.values())  # Or a step is compiled again once it changed them.
     assert drawn(jax.random.key(0), {"zero": plan["zero"]})["zero"].shape == (9,)
 
 

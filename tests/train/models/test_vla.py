@@ -36,7 +36,7 @@ from . import plain
 
 HORIZON, DIM = 3, 6
 KINDS = pytest.mark.parametrize("kind", ["pi0", "pi05"])
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled_at_once")]
 
 
 def small(kind: str, *, heads: int = 4, kv_heads: int = 1, **compute: Any) -> VlaRecipe:

@@ -91,7 +91,7 @@ def drawn(key: jax.Array, plan: Any) -> Weights:
 
     def array(number: int, each: Fresh) -> jax.Array:
         if not each.deviation:
-            return jnp.full(each.shape, each.mean)
+            return jnp.full(each.shape, each.mean, jnp.float32)
         if number in parts:
             normal = parts[number].reshape(each.shape)
         else:
