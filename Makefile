@@ -2,6 +2,7 @@
 # make test     everything the tests need     make soak    what is too long for make test
 # make install  .venv with everything         make clean   removes .venv and what demos left
 # make lock     pins what is installed anew   make kubernetes  builds a control plane for tests
+# make kubernetes-peers  builds what a benchmark of Kubernetes measures beside ours
 PYTHON ?= python3
 BIN := .venv/bin
 LOCK = $(BIN)/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
@@ -9,7 +10,7 @@ export PYTHONHASHSEED ?= 0
 unexport PYTHONDONTWRITEBYTECODE # Tests start thousands of processes, each of which would compile the sources anew.
 KUBERNETES := tests/engines/kubernetes/go
 
-.PHONY: demo test check soak install lock format clean kubernetes
+.PHONY: demo test check soak install lock format clean kubernetes kubernetes-peers
 
 demo: install
 	$(BIN)/ms demo $(DEMO)
@@ -47,8 +48,8 @@ build/dex: tests/app/dex/main.go tests/app/dex/go.sum
 	@-CGO_ENABLED=0 go build -C tests/app/dex -buildvcs=false -o $(CURDIR)/build/dex .
 
 # The control plane that tests and benchmarks of the Kubernetes engine start, as the modules that it is published as:
-# minutes on two cores, seconds where Go has them cached. Where it cannot be built they skip. A program says which version it is by what
-# it was linked with.
+# minutes on two cores, seconds where Go has them cached. Where it cannot be built they skip. A program says which version
+# it is by what it was linked with.
 kubernetes:
 	@-CGO_ENABLED=0 go build -C $(KUBERNETES)/etcd -buildvcs=false -ldflags "-s -w" -o $(CURDIR)/build/kubernetes/etcd tool
 	@-version=$$(go list -C $(KUBERNETES)/kubernetes -m -f '{{.Version}}' k8s.io/kubernetes) && minor=$${version#v1.} && \
@@ -57,6 +58,9 @@ kubernetes:
 	@-CGO_ENABLED=0 go build -C $(KUBERNETES)/kueue -buildvcs=false -ldflags "-s -w" -o $(CURDIR)/build/kubernetes/ tool && \
 	  from=$$(go list -C $(KUBERNETES)/kueue -m -f '{{.Dir}}' sigs.k8s.io/kueue)/config/components && \
 	  install -D -m 644 -t build/kubernetes/kueue.d $$from/crd/bases/*.yaml $$from/webhook/manifests.yaml
+
+# JobSet and KWOK, which no test needs.
+kubernetes-peers:
 	@-CGO_ENABLED=0 go build -C $(KUBERNETES)/jobset -buildvcs=false -ldflags "-s -w" -o $(CURDIR)/build/kubernetes/ tool && \
 	  from=$$(go list -C $(KUBERNETES)/jobset -m -f '{{.Dir}}' sigs.k8s.io/jobset)/config/components && \
 	  install -D -m 644 -t build/kubernetes/jobset.d $$from/crd/bases/*.yaml $$from/webhook/manifests.yaml

@@ -1,9 +1,9 @@
 """Kubernetes: a gang of 512 pods, from a submit until all of them run, ours and a JobSet that Kueue admits.
 
-Run as `python -m benchmarks.kubernetes_gang [--quick]`; needs what `make kubernetes` builds, and root for Kueue. One
-real control plane, with JobSet, Kueue and KWOK, which says of pods that are bound that they run; controllers may call
-the API 100 times a second each, the scheduler 200 times. There are as many nodes as pods, of eight chips, and a pod
-takes a whole one. `ours_s`: from the SDK's call that submits a job of 512 replicas, through a server, its planner and
+Run as `python -m benchmarks.kubernetes_gang [--quick]`; needs what `make kubernetes kubernetes-peers`
+builds, and root for Kueue. One real control plane, with JobSet, Kueue and KWOK, which says of pods that are bound that
+they run; controllers may call the API 100 times a second each, the scheduler 200 times. There are as many nodes as
+pods, of eight chips, and a pod takes a whole one. `ours_s`: from the SDK's call that submits a job of 512 replicas, through a server, its planner and
 its pinned Kubernetes cluster, until the API has shown the last of its pods running. `jobset_s`: from the call that
 makes a JobSet of one replicated job, whose pods are ours in image, command, chips and rights, in a LocalQueue whose
 quota is all chips, until the same. Both in turn on idle nodes, medians of 3. `overhead_s`: ours less the JobSet's;

@@ -1,6 +1,7 @@
-"""A real JobSet controller on a test's own Kubernetes, built by `make kubernetes` with the definition of its object.
+"""A real JobSet controller on a benchmark's own Kubernetes, with the definition of its object.
 
-Start it before a Kueue that is to admit its JobSets. Source: JobSet's `config/components`; jobset.sigs.k8s.io/docs.
+Built by `make kubernetes-peers`. Start it before a Kueue that is to admit its JobSets.
+Source: JobSet's `config/components`; jobset.sigs.k8s.io/docs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def jobset_missing() -> str:
     if missing := kubernetes_missing():
         return missing
     built = (BUILT / "jobset").exists() and DEFINED.is_dir()
-    return "" if built else "JobSet is needed, not found: make kubernetes (with Go 1.26 or newer, 15 minutes)"
+    return "" if built else "JobSet is needed, not found: make kubernetes-peers (with Go 1.26 or newer, some minutes)"
 
 
 def start_jobset(server: KubernetesServer) -> None:

@@ -1,6 +1,6 @@
 """KWOK on a test's own Kubernetes: pods that are bound to nodes count as running, and go when they are deleted.
 
-Built by `make kubernetes`, with its stages as KWOK publishes them. Nothing runs: no container ends by itself.
+Built by `make kubernetes-peers`, with its stages as KWOK publishes them. Nothing runs: no container ends by itself.
 Source: kwok.sigs.k8s.io/docs, "Stages Configuration"; KWOK's `kustomize/stage`.
 """
 
@@ -21,7 +21,7 @@ def kwok_missing() -> str:
     if missing := kubernetes_missing():
         return missing
     built = (BUILT / "kwok").exists() and STAGES.is_dir()
-    return "" if built else "KWOK is needed, not found: make kubernetes (with Go 1.26 or newer, 15 minutes)"
+    return "" if built else "KWOK is needed, not found: make kubernetes-peers (with Go 1.26 or newer, some minutes)"
 
 
 def start_kwok(server: KubernetesServer) -> None:
