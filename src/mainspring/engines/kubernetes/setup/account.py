@@ -30,6 +30,7 @@ class AccountWanted:
         namespace: Of jobs.
         account: What the cluster calls the server, where that is not the account of this namespace.
         kueue: Whether jobs wait in its queues.
+        offers: Whether nodes are ordered of its autoscaler.
         ports: TCP ports that jobs reach anywhere, besides the usual ones.
         accelerators: What is done about pods with accelerators that came another way: "audit", "deny", "" for nothing.
     """
@@ -37,6 +38,7 @@ class AccountWanted:
     namespace: str = "mainspring"
     account: str = ""
     kueue: bool = False
+    offers: bool = False
     ports: tuple[str, ...] = ()
     accelerators: str = ""
 
@@ -80,6 +82,7 @@ class AccountWanted:
         wanted = {
             "account": True,
             "kueue": self.kueue,
+            "offers": self.offers,
             "network": True,
             "objects": True,
             "accelerators": bool(self.accelerators),
