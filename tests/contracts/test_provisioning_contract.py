@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from threading import Event
 from typing import Protocol
 
 import pytest
+from tests.contracts.nodes_on_kubernetes import KubernetesOrdering, serve_requests
 
 from mainspring.domain.errors import Conflict, NotFound
 from mainspring.domain.fleet import Inventory, NodeCondition, Offer
@@ -16,6 +18,7 @@ from mainspring.domain.plan import Provision
 from mainspring.domain.ports import Engine, Provisioning
 from mainspring.engines.common.nonblocking import NonBlockingEngine
 from mainspring.testing import FakeClock, FakeEngine
+from mainspring.testing.kubernetes import KubernetesServer, kubernetes_missing
 
 H100 = ChipName("h100")
 OFFER = Offer(name="spot", chip=H100, chips=8, nodes_max=4, lead_time_s=600.0, dollars_per_chip_hour=2.0, spot=True)
@@ -77,9 +80,21 @@ class FakeOrdering:
             each.close()
 
 
-@pytest.fixture(params=["fake"])
-def ordering(request: pytest.FixtureRequest) -> Iterator[Ordering]:
-    made = FakeOrdering()
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesServer]:
+    if missing := kubernetes_missing():
+        pytest.skip(missing)
+    with KubernetesServer(tmp_path_factory.mktemp("kubernetes")) as started:
+        serve_requests(started)
+        yield started
+
+
+@pytest.fixture(params=["fake", pytest.param("kubernetes", marks=pytest.mark.slow)])
+def ordering(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ordering]:
+    if request.param == "fake":
+        made: FakeOrdering | KubernetesOrdering = FakeOrdering()
+    else:
+        made = KubernetesOrdering(tmp_path, request.getfixturevalue("server"), requests=True)
     yield made
     made.close()
 
@@ -125,7 +140,7 @@ def test_an_order_that_is_under_way_is_given_once_however_often_it_is_said(order
     ordering.until(lambda: coming(other) == 2)
     order(other, replace(WANTED, nodes=1, for_job=JobId("job-2")))
     ordering.until(lambda: coming(other) == 3)
-    assert [(one.job, one.nodes) for one in other.inventory().orders] == [("job-1", 2), ("job-2", 1)]
+    assert {one.job: one.nodes for one in other.inventory().orders} == {"job-1": 2, "job-2": 1}
 
 
 def test_what_is_not_offered_is_refused(ordering: Ordering) -> None:
