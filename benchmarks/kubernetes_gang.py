@@ -1,16 +1,16 @@
 """Kubernetes: a gang of 512 pods, from a submit until all of them run, ours and a JobSet that Kueue admits.
 
-Run as `python -m benchmarks.kubernetes_gang [--quick]`; needs what `make kubernetes kubernetes-peers`
-builds, and root for Kueue. One real control plane, with JobSet, Kueue and KWOK, which says of pods that are bound that
-they run; controllers may call the API 100 times a second each, the scheduler 200 times. There are as many nodes as
-pods, of eight chips, and a pod takes a whole one. `ours_s`: from the SDK's call that submits a job of 512 replicas, through a server, its planner and
-its pinned Kubernetes cluster, until the API has shown the last of its pods running. `jobset_s`: from the call that
-makes a JobSet of one replicated job, whose pods are ours in image, command, chips and rights, in a LocalQueue whose
-quota is all chips, until the same. Both in turn on idle nodes, medians of 3. `overhead_s`: ours less the JobSet's;
-`ratio`: ours over the JobSet's. `refuse_s`: while somebody else holds one chip of one node, from the submit of a gang
-for all nodes until `why` says that chips are what it waits for, and how many; or, where that is longer, from the submit
-of one for a node more than there are until it is refused as impossible; median of 3. `loop_s` is the time of 6,000,000
-turns of `total += i * i % 7`, by which bounds in seconds scale (0.20 s is the reference).
+Run as `python -m benchmarks.kubernetes_gang [--quick]`; needs what `make kubernetes kubernetes-peers` builds, and root
+for Kueue. One real control plane, with JobSet, Kueue and KWOK, which says of pods that are bound that they run;
+controllers may call the API 100 times a second each, the scheduler 200 times. There are as many nodes as pods, of eight
+chips, and a pod takes a whole one. `ours_s`: from the SDK's call that submits a job of 512 replicas, through a server,
+its planner and its pinned Kubernetes cluster, until the API has shown the last of its pods running. `jobset_s`: from
+the call that makes a JobSet of one replicated job, whose pods are ours in image, command, chips and rights, in a
+LocalQueue whose quota is all chips, until the same. Both in turn on idle nodes, medians of 3. `overhead_s`: ours less
+the JobSet's; `ratio`: ours over the JobSet's. `refuse_s`: while somebody else holds one chip of one node, from the
+submit of a gang for all nodes until `why` says that chips are what it waits for, and how many; or, where that is
+longer, from the submit of one for a node more than there are until it is refused as impossible; median of 3. `loop_s`
+is the time of 6,000,000 turns of `total += i * i % 7`, by which bounds in seconds scale (0.20 s is the reference).
 """
 
 from __future__ import annotations

@@ -46,10 +46,15 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PodImage]:
     root = tmp_path_factory.mktemp("images")
     made = root / "bundle" / BUNDLE.lstrip("/")
     made.parent.mkdir(parents=True)
-    words = [sys.executable, "-m", "mainspring", "bundle", str(made)]
+    words = [sys.executable, "-m", "mainspring", "bundle", str(made), "--with"]
+    unknown = subprocess.run([*words, "no-such-thing"], capture_output=True, text=True, timeout=60, check=False)
+    assert (unknown.returncode, "no such distribution" in unknown.stderr, made.exists()) == (1, True, False)
+    words.append("pytest")  # Which ours does not require, nor what it requires in turn.
     done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert subprocess.run(words, capture_output=True, timeout=60, check=False).returncode != 0, "never over another"
+    packages = made / "lib" / f"python3.{sys.version_info.minor}"
+    assert [name for name in ("pytest", "pluggy", "iniconfig") if not (packages / name).is_dir()] == []
     trap = root / "bare" / "app"
     trap.mkdir(parents=True)
     for name in ("json.py", "httpx.py", "libc.so.6"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ import yaml
 from mainspring.domain.errors import InvalidSpec, NotFound, Unavailable
 from mainspring.engines.kubernetes.api.access import Access, pod_access, read_kubeconfig
 from mainspring.engines.kubernetes.api.client import APPLY, Api, ApiRefusal
+from mainspring.engines.kubernetes.cluster.mirror import Known, Mirror
 from mainspring.testing import FakeClock
 from mainspring.testing.kubernetes import KubernetesServer
 
@@ -61,6 +63,20 @@ def put(api: Api, name: str, **data: str) -> Any:
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
     query = {"fieldManager": "mainspring"}
     return api.call("PATCH", f"{MAPS}/{name}", attempted="apply a map", body=body, kind=APPLY, query=query)
+
+
+def test_copy_that_is_closed_together_with_its_api_ends_without_a_word(server: KubernetesServer) -> None:
+    made, path = Api("ada", reading(server.place.kubeconfig, ""), call_s=60.0), "/api/v1/namespaces"
+
+    def read(found: dict[str, Any]) -> None:
+        copy.close()
+        made.close()
+
+    copy = Mirror[None](
+        made, FakeClock(), path=path, query={}, key="name", read=read, keeps=Known[None](threading.Lock())
+    )
+    copy.begin()
+    server.wait(lambda: all(thread.name != f"mirror {path}" for thread in threading.enumerate()), "etcd")
 
 
 def test_context_names_the_cluster_the_user_and_the_namespace(server: KubernetesServer, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from mainspring.engines.kubernetes.jobs import manifests, output
 from mainspring.engines.kubernetes.jobs.manifests import Claimed
 from mainspring.engines.kubernetes.jobs.ordering import NodeOrdering
 from mainspring.engines.kubernetes.jobs.placing import Placing
+from mainspring.engines.kubernetes.jobs.pod_template import CONTAINER
 from mainspring.engines.kubernetes.jobs.seeing import (
     Outcome,
     ends_by_itself,
@@ -425,7 +426,9 @@ class KubernetesEngine:
     def _output(self, pod: str) -> bytes:
         """Returns what the kubelet kept of a pod's log, nothing where it kept none."""
         try:
-            return self._api.text(f"{self._core}/pods/{pod}/log", attempted="read a log", query={"container": "agent"})
+            return self._api.text(
+                f"{self._core}/pods/{pod}/log", attempted="read a log", query={"container": CONTAINER}
+            )
         except ApiRefusal:
             return b""
 

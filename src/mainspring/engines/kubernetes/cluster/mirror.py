@@ -159,6 +159,9 @@ class Mirror(Generic[Record]):
                     self._trouble = error
                     self._lost_s = self._clock.monotonic_s() if self._lost_s is None else self._lost_s
                 self._ended.wait(_AGAIN.wait_s(tries))
+            except RuntimeError:  # So says a client that is closed.
+                if not self._ended.is_set():
+                    raise
 
     def _list(self) -> str:
         """Lists the collection; returns its version."""

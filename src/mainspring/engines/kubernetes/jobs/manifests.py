@@ -1,5 +1,7 @@
 """Objects of an allocation, each named by its id: a ConfigMap that claims it, a Secret of orders, an Indexed Job.
 
+Where a driver has its chips, a ResourceClaimTemplate too, by which each pod asks for them.
+
 The claim is made first, and whoever finds it made starts nothing anew; it owns the others, which go where it goes. What
 is said of an allocation later (a stop, its end) are annotations of the claim. The Job's pods are made behind a
 scheduling gate, and let through to the node that the plan has for their index: the index is the agent's, whatever the

