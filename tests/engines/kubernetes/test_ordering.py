@@ -96,6 +96,8 @@ def test_what_does_not_come_in_time_is_given_up_in_the_schedulers_words_and_goes
     engine = rig.engine()
     engine.provision(WANTED)
     rig.until(lambda: len(rig.waiting()) == 2)
+    rig.until(lambda: "PodScheduled" in str(rig.call("GET", *PODS)["items"][0]["status"].get("conditions")))
+    rig.until(lambda: engine.inventory().orders != ())
     rig.clock.advance(max(LATE_S_MIN, LATE * OFFER.lead_time_s))
     rig.until(lambda: engine.inventory().orders == ())
     (offer,) = rig.engine().inventory().offers
