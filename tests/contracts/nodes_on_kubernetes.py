@@ -125,13 +125,16 @@ class KubernetesOrdering:
             simulated=True,
             **{**told, **self._settings},
         )
-        api = Api(
+        self._made.append(KubernetesEngine(cluster, self.api(), environment={}, clock=self.clock))
+        return self._made[-1]
+
+    def api(self) -> Api:
+        """Returns the API as the server's account has it."""
+        return Api(
             "alpha",
             lambda: read_kubeconfig(self._kubeconfig, "", environment=os.environ, clock=self.clock),
             call_s=CALL_S_MAX,
         )
-        self._made.append(KubernetesEngine(cluster, api, environment={}, clock=self.clock))
-        return self._made[-1]
 
     def waiting(self) -> list[str]:
         """Returns the pods that wait for a node."""

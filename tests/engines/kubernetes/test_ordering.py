@@ -15,7 +15,7 @@ from mainspring.domain.errors import Conflict, InvalidSpec
 from mainspring.domain.fleet import AllocationPhase, LaunchOrder, NodeCondition
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, JobId, RoleName
 from mainspring.domain.plan import Provision
-from mainspring.engines.kubernetes.api.client import ApiRefusal
+from mainspring.engines.kubernetes.api.client import MERGE, ApiRefusal
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.cluster.offers import NodeOffer, every_offer, read_pool
 from mainspring.engines.kubernetes.engine import KubernetesEngine
@@ -96,6 +96,8 @@ def test_what_does_not_come_in_time_is_given_up_in_the_schedulers_words_and_goes
     engine = rig.engine()
     engine.provision(WANTED)
     rig.until(lambda: len(rig.waiting()) == 2)
+    rig.until(lambda: "PodScheduled" in str(rig.call("GET", *PODS)["items"][0]["status"].get("conditions")))
+    rig.until(lambda: engine.inventory().orders != ())
     rig.clock.advance(max(LATE_S_MIN, LATE * OFFER.lead_time_s))
     rig.until(lambda: engine.inventory().orders == ())
     (offer,) = rig.engine().inventory().offers
@@ -112,9 +114,8 @@ def test_order_of_a_server_that_is_gone_is_followed_by_another_or_ends_by_itself
     rig.engine().provision(WANTED)
     (job,) = rig.call("GET", *JOBS)["items"]
     assert job["spec"]["activeDeadlineSeconds"] > LATE * OFFER.lead_time_s
-    rig.call(
-        "PATCH", *JOBS[:1], f"jobs/{NAME}", {"spec": {"activeDeadlineSeconds": 1}}, kind="application/merge-patch+json"
-    )
+    path, soon = f"/apis/batch/v1/namespaces/{rig.space}/jobs/{NAME}", {"spec": {"activeDeadlineSeconds": 1}}
+    rig.api().call("PATCH", path, attempted="let an order's time be over", body=soon, kind=MERGE)
     other = rig.engine()
     rig.until(lambda: other.inventory().orders == ())
     assert "deadline" in other.inventory().offers[0].withheld
