@@ -162,7 +162,9 @@ def test_varied_images_keep_their_shape_and_only_move_without_tint() -> None:
     images = np.zeros((2, 1, 12, 16, 3), np.uint8)
     images[:, :, 6, 8] = 255
     still = ImageRecipe(channels=(4,), features=8, shift_pixels=2, tint=0.0)
-    varied = np.asarray(jax.jit(lambda images: varied_images(images, still, jax.random.key(0)))(images))
+    varied = np.asarray(
+        jax.jit(lambda images: varied_images(images, still, jax.random.split(jax.random.key(0), 2)))(images)
+    )
     assert varied.shape == images.shape
     assert sorted(np.unique(varied)) == [0.0, 255.0]
     rows, columns = np.nonzero(varied[..., 0])[2:]
