@@ -68,7 +68,7 @@ def test_parts_that_are_kept_are_those_of_a_fresh_run(tmp_path: Path) -> None:
     recipe = tiny()
     assert isinstance(recipe.policy, VlaRecipe)
     given, fresh = drawn_with(5, recipe), flattened(begun(recipe))
-    arrays = weights_to(big_vision_layout(recipe.policy), {name: given[name] for name in ("language", "image")})
+    arrays: Any = weights_to(big_vision_layout(recipe.policy), {name: given[name] for name in ("language", "image")})
     np.savez(tmp_path / "paligemma.npz", **arrays)  # As big_vision publishes it.
     keep = ("(expert|action|time|state).*",)
     init = InitRecipe(path=str(tmp_path / "paligemma.npz"), layout=LayoutName.BIG_VISION, keep=keep)

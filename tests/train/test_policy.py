@@ -61,7 +61,7 @@ def loss_of(policy: PolicyRecipe, batch: dict[str, Any]) -> jax.Array:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("policy", "stored"), [(PLAIN, 1.7146921), (SEEING, 2.0568552)], ids=["plain", "seeing"])
+@pytest.mark.parametrize(("policy", "stored"), [(PLAIN, 1.9212383), (SEEING, 2.0423570)], ids=["plain", "seeing"])
 def test_loss_of_a_fixed_seed_keeps_its_bits_from_run_to_run_and_its_value_from_release_to_release(
     policy: PolicyRecipe, stored: float
 ) -> None:
@@ -140,7 +140,9 @@ def test_varied_images_keep_their_shape_and_only_move_without_tint() -> None:
     images = np.zeros((2, 1, 12, 16, 3), np.uint8)
     images[:, :, 6, 8] = 255
     still = ImageRecipe(channels=(4,), features=8, shift_pixels=2, tint=0.0)
-    varied = np.asarray(jax.jit(lambda images: varied_images(images, still, jax.random.key(0)))(images))
+    varied = np.asarray(
+        jax.jit(lambda images: varied_images(images, still, jax.random.split(jax.random.key(0), 2)))(images)
+    )
     assert varied.shape == images.shape
     assert sorted(np.unique(varied)) == [0.0, 255.0]
     rows, columns = np.nonzero(varied[..., 0])[2:]

@@ -69,7 +69,7 @@ class HeldOutError:
 
 
 def policy_from(state: Detail, arrays: Mapping[str, NDArray[Any]]) -> TrainedPolicy:
-    """Returns the policy in a checkpoint of the trainer.
+    """Returns the policy in a checkpoint of the trainer; of its mean weights, where its recipe has them.
 
     Args:
         state: The checkpoint's facts.
@@ -99,9 +99,10 @@ def policy_from(state: Detail, arrays: Mapping[str, NDArray[Any]]) -> TrainedPol
             )
         return jax.numpy.asarray(array)
 
-    like = {"weights": weights, "statistics": unit_statistics(recipe.policy, signature)}
+    used = "weights" if recipe.ema_decay is None else "ema"
+    like = {used: weights, "statistics": unit_statistics(recipe.policy, signature)}
     tree: dict[str, Any] = jax.tree_util.tree_map_with_path(found, like)
-    return TrainedPolicy(recipe=recipe, signature=signature, **tree)
+    return TrainedPolicy(recipe=recipe, signature=signature, weights=tree[used], statistics=tree["statistics"])
 
 
 def make_actor(policy: TrainedPolicy, *, seed: int) -> Callable[[NDArray[np.float32], int], NDArray[np.float32]]:

@@ -161,7 +161,33 @@ def _seen(batch: Arrays, statistics: Statistics, policy: Policy) -> dict[str, An
 
 
 def policy_loss(weights: Weights, statistics: Statistics, policy: Policy, batch: Arrays, key: jax.Array) -> jax.Array:
-    """Returns the mean loss over the valid actions of a batch.
+    """Returns the mean loss over the valid steps of a batch; zero where there are none.
+
+    Args:
+        weights: As for `summed_loss`.
+        statistics: As there.
+        policy: As there.
+        batch: As there.
+        key: Random key of all that a loss draws.
+    """
+    keys_B = row_keys(key, jnp.arange(len(batch["state"])))
+    return summed_loss(weights, statistics, policy, batch, keys_B) / jnp.maximum(batch["valid"].sum(), 1)
+
+
+def row_keys(key: jax.Array, row_B: jax.Array) -> jax.Array:
+    """Returns the random key of each row, [B].
+
+    Args:
+        key: Of the whole batch.
+        row_B: Which rows of it.
+    """
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, row_B)
+
+
+def summed_loss(
+    weights: Weights, statistics: Statistics, policy: Policy, batch: Arrays, keys_B: jax.Array
+) -> jax.Array:
+    """Returns the loss summed over the valid steps of a batch, or of a part of one: parts add up to the whole.
 
     Args:
         weights: The policy's weights.
@@ -170,11 +196,11 @@ def policy_loss(weights: Weights, statistics: Statistics, policy: Policy, batch:
         batch: `state` [B,S]; `before` [B,S] if the policy sees motion; `images` [B,V,H,W,3] if it reads them;
             `prompt` [B,P] and `prompt_valid` [B,P] if it reads others than the recipe's; `actions` [B,T,A], `valid`
             [B,T].
-        key: Random key of all that a loss draws.
+        keys_B: From `row_keys`.
     """
     target_BTA = batch["actions"] - _origin_BTA(batch, policy)
     target_BTA = (target_BTA - statistics["target_mean"]) / statistics["target_deviation"]
-    return model_of(policy).loss(weights, {**_seen(batch, statistics, policy), "actions": target_BTA}, key)
+    return model_of(policy).loss(weights, {**_seen(batch, statistics, policy), "actions": target_BTA}, keys_B)
 
 
 def sample_actions(

@@ -34,6 +34,7 @@ from mainspring.train.models.shapes import (
 
 BATCH_SIZE_MAX = 1 << 20
 STEPS_MAX = 100_000_000
+DEVICES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +109,35 @@ class InitRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeshRecipe:
+    """How many devices share what. One of `replica` and `data` may be 0: whatever devices are left.
+
+    Args:
+        replica: Groups of devices that each hold the whole state and take their own rows of a batch.
+        data: Devices that share rows of a batch, and every large array of the state (FSDP).
+        tensor: Devices that share heads and hidden features.
+        sequence: Devices that share tokens.
+        whole_bytes_max: Smaller arrays are not split along `data`: to gather them costs more than they take.
+    """
+
+    replica: int = 0
+    data: int = 1
+    tensor: int = 1
+    sequence: int = 1
+    whole_bytes_max: int = 4 << 20  # Source: openpi, `sharding.py`.
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            InvalidInput: A field is out of its range.
+        """
+        some, least = (1, DEVICES_MAX), (1 if self.replica == 0 else 0, DEVICES_MAX)
+        require("mesh", self, replica=(0, DEVICES_MAX), data=least, tensor=some, sequence=some)
+        require("mesh", self, whole_bytes_max=(0, 1 << 40))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """One training run.
 
@@ -117,6 +147,13 @@ class Recipe:
         steps: Steps of the whole run, over which the learning rate rises and falls.
         seed: Of the initial weights, the noise and the order of the data.
         init: Weights to begin with, None for fresh ones.
+        mesh: How many devices share what.
+        accumulate: Parts in which a device works through its share of a batch, one after the other, to need less
+            memory; gradients are summed.
+        frozen: Weights that are not learned: regular expressions, each of whole paths. They have no gradients and no
+            moments.
+        ema_decay: Share that a step keeps of the mean weights, which are those in use after training; None for the
+            last weights.
     """
 
     name: str
@@ -126,6 +163,10 @@ class Recipe:
     steps: int
     seed: int = 0
     init: InitRecipe | None = None
+    mesh: MeshRecipe = MeshRecipe()
+    accumulate: int = 1
+    frozen: tuple[str, ...] = ()
+    ema_decay: float | None = None
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -134,6 +175,9 @@ class Recipe:
             InvalidInput: A field is out of its range.
         """
         require("run", self, batch_size=(1, BATCH_SIZE_MAX), steps=(1, STEPS_MAX), seed=(0, 2**31 - 1))
+        require("run", self, accumulate=(1, self.batch_size))
+        if self.ema_decay is not None:
+            require("run", self, ema_decay=(0.0, 1.0))
 
 
 def arm_recipe() -> Recipe:

@@ -137,7 +137,7 @@ def test_prompt_of_the_recipe_serves_a_batch_without_one() -> None:
 
 
 def test_times_to_learn_at_are_mostly_near_noise_and_never_the_action_itself() -> None:
-    times = np.asarray(draw_time(jax.random.key(0), 20_000))
+    times = np.asarray(draw_time(jax.random.split(jax.random.key(0), 20_000)))
     assert times.min() >= 0.0
     assert times.max() <= 0.999
     assert 1 - times.mean() == pytest.approx(0.6 * 0.999 + 0.001, abs=0.01)  # The mean of Beta(1.5, 1) is 0.6.

@@ -157,9 +157,9 @@ def weights_to(layout: Layout, weights: Weights) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def _cut(name: str, array: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+def _cut(name: str, given: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     """Returns an array without the rows that pad it, and says how many these are and whether they hold anything."""
-    array = np.asarray(array)
+    array: NDArray[Any] = np.asarray(given)
     more = len(array) - shape[0]
     if not 0 < more <= PADDING_MAX:
         return array

@@ -1,4 +1,4 @@
-"""What models are made of: fresh arrays, dense layers, norms; and how arrays are named.
+"""What models are made of: fresh arrays, dense layers, norms; how arrays are named, and rows split and drawn.
 
 Legend of shape suffixes:
     B batch   T token   D features in   E features out
@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,10 @@ from mainspring.domain.errors import InvalidInput, nearest
 
 Weights = dict[str, Any]
 Arrays = Mapping[str, Any]
+Tree = TypeVar("Tree")
+
+REPLICA, DATA, SEQUENCE, TENSOR = "replica", "data", "sequence", "tensor"  # Axes of a mesh: see `sharding.py`.
+BATCH_AXES = (REPLICA, DATA)
 
 LARGE = 1 << 22  # Numbers: 16 MB, so that all small arrays of the largest model are some 100 MB together.
 LAYER_NORM_EPSILON = 1e-6  # Source: Flax, `LayerNorm`, which SigLIP was trained with.
@@ -87,7 +91,8 @@ def drawn(key: jax.Array, plan: Any) -> Weights:
     fresh, structure = jax.tree.flatten(plan)
     small = [number for number, each in enumerate(fresh) if each.deviation and math.prod(each.shape) < LARGE]
     ends = np.cumsum([0, *(math.prod(fresh[number].shape) for number in small)])
-    parts = dict(zip(small, jnp.split(jax.random.normal(key, (ends[-1],)), ends[1:-1]), strict=False))
+    drawn_at_once = _placed(jax.random.normal(key, (ends[-1],)))  # Whole: to cut what is split would be to gather it.
+    parts = dict(zip(small, jnp.split(drawn_at_once, ends[1:-1]), strict=False))
 
     def array(number: int, each: Fresh) -> jax.Array:
         if not each.deviation:
@@ -112,15 +117,52 @@ def flattened(tree: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
-def with_given(tree: Weights, given: Arrays) -> Weights:
+def with_given(tree: Tree, given: Arrays) -> Tree:
     """Returns a tree with some of its leaves replaced.
 
     Args:
         given: By paths, as `flattened` has them.
     """
     leaves = {**flattened(tree), **given}
-    result: Weights = jax.tree.unflatten(jax.tree.structure(tree), leaves.values())
+    result: Tree = jax.tree.unflatten(jax.tree.structure(tree), leaves.values())
     return result
+
+
+def over_devices(x_BTD: jax.Array) -> jax.Array:
+    """Returns tokens, split as the mesh that a program is traced for has it; as they are where there is none.
+
+    Args:
+        x_BTD: Rows go along `replica` and `data`, tokens along `sequence` where they divide.
+    """
+    sequence = jax.sharding.get_abstract_mesh().shape.get(SEQUENCE, 1)
+    return _placed(x_BTD, BATCH_AXES, SEQUENCE if x_BTD.shape[1] % sequence == 0 else None)
+
+
+def _placed(x: jax.Array, *axes: Any) -> jax.Array:
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.are_all_axes_manual:
+        return x
+    spec: Any = jax.sharding.PartitionSpec(*axes)  # type: ignore[no-untyped-call]
+    placed: jax.Array = jax.lax.with_sharding_constraint(x, spec)  # type: ignore[no-untyped-call]
+    return placed
+
+
+def split_rows(keys_B: jax.Array, count: int) -> jax.Array:
+    """Returns several random keys for each row, [count,B].
+
+    Args:
+        keys_B: One for each.
+    """
+    return jax.vmap(lambda key: jax.random.split(key, count), out_axes=1)(keys_B)
+
+
+def normal_rows(keys_B: jax.Array, like_BX: jax.Array) -> jax.Array:
+    """Returns normal numbers that each row draws by its own key, so that they are the same however rows are shared out.
+
+    Args:
+        like_BX: Their shape.
+    """
+    return jax.vmap(lambda key, like: jax.random.normal(key, like.shape))(keys_B, like_BX)
 
 
 def matching(patterns: Iterable[str], paths: Collection[str], action: str) -> set[str]:

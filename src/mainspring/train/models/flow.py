@@ -17,10 +17,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from mainspring.train.models.arrays import Arrays, Weights, dense, drawn, fresh_layer
+from mainspring.train.models.arrays import Arrays, Weights, dense, drawn, fresh_layer, normal_rows, split_rows
 from mainspring.train.models.images import convolved, fresh_convolutions, with_varied_images
 from mainspring.train.models.matching import encode_time, flowed, velocity_error
-from mainspring.train.models.model import Model, Signature, mean_of_valid
+from mainspring.train.models.model import Model, Signature, sum_of_valid
 from mainspring.train.models.shapes import ImageRecipe, PolicyRecipe
 
 TIME_PERIOD_MAX = 1.0  # Flow time runs from 0 to 1.
@@ -118,15 +118,15 @@ def velocity(
     return dense(weights["leave"], _normalised(x_BK)).reshape(noisy_BTA.shape)
 
 
-def _loss(policy: PolicyRecipe, weights: Weights, batch: Arrays, key: jax.Array) -> jax.Array:
-    """Returns the mean squared error of the velocity."""
-    noise_key, time_key, image_key = jax.random.split(key, 3)
-    batch = with_varied_images(batch, policy.image, image_key)
-    noise_BTA = jax.random.normal(noise_key, batch["actions"].shape)
-    time_B = jax.random.uniform(time_key, noise_BTA.shape[:1])
+def _loss(policy: PolicyRecipe, weights: Weights, batch: Arrays, keys_B: jax.Array) -> jax.Array:
+    """Returns the squared error of the velocity, summed over valid steps."""
+    noise_keys, time_keys, image_keys = split_rows(keys_B, 3)
+    batch = with_varied_images(batch, policy.image, image_keys)
+    noise_BTA = normal_rows(noise_keys, batch["actions"])
+    time_B = jax.vmap(jax.random.uniform)(time_keys)
     seen_BK = observe(weights, policy, batch)
     error_BT = velocity_error(partial(velocity, weights, policy, seen_BK), batch["actions"], noise_BTA, time_B)
-    return mean_of_valid(error_BT, batch["valid"])
+    return sum_of_valid(error_BT, batch["valid"])
 
 
 def _sample(policy: PolicyRecipe, weights: Weights, batch: Arrays, key: jax.Array) -> jax.Array:

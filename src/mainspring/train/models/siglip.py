@@ -21,6 +21,7 @@ from mainspring.train.models.arrays import (
     fresh_layer,
     fresh_norm,
     layer_norm,
+    over_devices,
 )
 from mainspring.train.models.shapes import ComputeRecipe, SiglipRecipe
 from mainspring.train.models.transformer import fresh_multi_head, multi_head, rematerialised
@@ -66,7 +67,7 @@ def encode_image(weights: Weights, shape: SiglipRecipe, images_BHWC: jax.Array, 
     x = x.reshape(len(x), -1, shape.width) + weights["patch"]["bias"] + weights["position"]
 
     def layer(x: jax.Array, block: Weights) -> tuple[jax.Array, None]:
-        return _block(block, x, compute), None
+        return _block(block, over_devices(x), compute), None
 
     x, _ = jax.lax.scan(rematerialised(layer, compute.remat), x.astype(compute.numbers.value), weights["blocks"])
     return dense(weights["head"], layer_norm(weights["norm"], x))

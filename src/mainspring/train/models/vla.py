@@ -22,11 +22,20 @@ import jax
 import jax.numpy as jnp
 
 from mainspring.domain.errors import InvalidInput
-from mainspring.train.models.arrays import Arrays, Weights, dense, drawn, fresh_layer
+from mainspring.train.models.arrays import (
+    Arrays,
+    Weights,
+    dense,
+    drawn,
+    fresh_layer,
+    normal_rows,
+    over_devices,
+    split_rows,
+)
 from mainspring.train.models.gemma import embed, fresh_gemma
 from mainspring.train.models.images import with_varied_images
 from mainspring.train.models.matching import encode_time, flowed, velocity_error
-from mainspring.train.models.model import Model, Signature, mean_of_valid
+from mainspring.train.models.model import Model, Signature, sum_of_valid
 from mainspring.train.models.shapes import VlaKind, VlaRecipe
 from mainspring.train.models.siglip import encode_image, fresh_siglip
 from mainspring.train.models.transformer import Cache, block_causal_mask, decode, fresh_blocks
@@ -59,21 +68,20 @@ def _initial_weights(policy: VlaRecipe, key: jax.Array, signature: Signature) ->
     return drawn(key, fresh_vla(policy))
 
 
-def _loss(policy: VlaRecipe, weights: Weights, batch: Arrays, key: jax.Array) -> jax.Array:
-    noise_key, time_key, image_key = jax.random.split(key, 3)
-    batch = with_varied_images(batch, policy.image, image_key)
+def _loss(policy: VlaRecipe, weights: Weights, batch: Arrays, keys_B: jax.Array) -> jax.Array:
+    noise_keys, time_keys, image_keys = split_rows(keys_B, 3)
+    batch = with_varied_images(batch, policy.image, image_keys)
     batch = {**batch, **{name: _widened(batch[name], policy.action_dim) for name in ("state", "actions")}}
-    noise_BTA = jax.random.normal(noise_key, batch["actions"].shape)
-    time_B = draw_time(time_key, len(noise_BTA))
-    return mean_of_valid(flow_error(weights, policy, batch, noise_BTA, time_B), batch["valid"])
+    noise_BTA, time_B = normal_rows(noise_keys, batch["actions"]), draw_time(time_keys)
+    return sum_of_valid(flow_error(weights, policy, batch, noise_BTA, time_B), batch["valid"])
 
 
-def draw_time(key: jax.Array, count: int) -> jax.Array:
-    """Returns flow times to learn at, [B]: more of them near noise, none at the action itself.
+def draw_time(keys_B: jax.Array) -> jax.Array:
+    """Returns a flow time to learn at for each key, [B]: more of them near noise, none at the action itself.
 
     Source: Black et al., "pi0", 2024, appendix B; by the inverse of the distribution function of Beta(1.5, 1).
     """
-    papers_time_B = jax.random.uniform(key, (count,)) ** (1 / TIME_ALPHA)
+    papers_time_B = jax.vmap(jax.random.uniform)(keys_B) ** (1 / TIME_ALPHA)
     return 1.0 - (papers_time_B * (1.0 - TIME_LEAST) + TIME_LEAST)
 
 
@@ -172,12 +180,12 @@ def embed_prefix(weights: Weights, policy: VlaRecipe, batch: Arrays) -> Prefix:
         image_BTD = encode_image(
             weights["image"], policy.image, images.reshape(count * views, *images.shape[2:]), policy.compute
         )
-        tokens.append(image_BTD.reshape(count, views * policy.image.tokens, -1))
+        tokens.append(over_devices(image_BTD.reshape(count, views * policy.image.tokens, -1)))
         valid_BV = batch.get("image_valid", jnp.ones((count, views), bool))
         valids.append(jnp.repeat(valid_BV, policy.image.tokens, axis=1))
     own = jnp.arange(policy.prompt_length) < len(policy.prompt)
     prompt = jnp.asarray(policy.prompt + (0,) * (policy.prompt_length - len(policy.prompt)))
-    tokens.append(embed(weights["language"], batch.get("prompt", jnp.tile(prompt, (count, 1))), numbers))
+    tokens.append(over_devices(embed(weights["language"], batch.get("prompt", jnp.tile(prompt, (count, 1))), numbers)))
     valids.append(batch.get("prompt_valid", jnp.tile(own, (count, 1))))
     return Prefix(jnp.concatenate(tokens, axis=1), jnp.concatenate(valids, axis=1))
 
@@ -253,7 +261,7 @@ def _expert_tokens(
     weights: Weights, policy: VlaRecipe, state_BA: jax.Array, noisy_BTA: jax.Array, papers_time_B: jax.Array
 ) -> ExpertTokens:
     numbers = policy.compute.numbers.value
-    action_BTD = dense(weights["action_in"], noisy_BTA)
+    action_BTD = over_devices(dense(weights["action_in"], noisy_BTA))
     time_BD = encode_time(papers_time_B, policy.expert_width, period_min=TIME_PERIOD_MIN, period_max=TIME_PERIOD_MAX)
     match policy.kind:
         case VlaKind.PI05:
@@ -262,8 +270,8 @@ def _expert_tokens(
         case VlaKind.PI0:
             time_BTD = jnp.broadcast_to(time_BD[:, None, :], action_BTD.shape)
             both = jnp.concatenate([action_BTD, time_BTD], axis=-1)
-            mixed_BTD = dense(weights["time_out"], jax.nn.silu(dense(weights["time_in"], both)))
-            state_B1D = dense(weights["state"], state_BA)[:, None, :]
+            mixed_BTD = over_devices(dense(weights["time_out"], jax.nn.silu(dense(weights["time_in"], both))))
+            state_B1D = over_devices(dense(weights["state"], state_BA)[:, None, :])
             return ExpertTokens(jnp.concatenate([state_B1D, mixed_BTD], axis=1).astype(numbers), None)
 
 
