@@ -16,13 +16,8 @@ is the time of 6,000,000 turns of `total += i * i % 7`, by which bounds in secon
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shutil
-import signal
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,13 +27,13 @@ from threading import Event, Thread
 from typing import Any
 
 from benchmarks.control_submit import loop_s
+from benchmarks.running import run
 from tests.faults.slurm_rig import until
 
 from mainspring.app.base.home import Config
 from mainspring.app.base.system import SystemClock
 from mainspring.app.sdk.lab import Lab, job
 from mainspring.domain.errors import ImpossibleJob
-from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.life import ended
 from mainspring.domain.plan import Limit
 from mainspring.engines.kubernetes.api.access import read_kubeconfig
@@ -46,7 +41,7 @@ from mainspring.engines.kubernetes.api.client import Api
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.testing.controllers.jobset import JOBSETS, jobset_missing, start_jobset
 from mainspring.testing.controllers.kwok import kwok_missing, start_kwok
-from mainspring.testing.kubernetes import KubernetesNodes, KubernetesServer
+from mainspring.testing.kubernetes import KubernetesNodes, KubernetesServer, settings_on
 from mainspring.testing.kubernetes_kueue import kueue_missing, make_queues, start_kueue
 
 PODS, QUICK_PODS, ROUNDS = 512, 64, 3
@@ -78,8 +73,7 @@ def rig_of(folder: Path, pods: int) -> Iterator[Rig]:
     lab = Lab(folder / "home")
     with KubernetesServer(folder / "server", nodes=[nodes], extra=FLAGS) as server:
         for space in (OURS, THEIRS):
-            server.call("POST", "/api/v1/namespaces", {"metadata": {"name": space}})
-            server.wait(lambda: server.there(f"/api/v1/namespaces/{space}/serviceaccounts/default"), "etcd")  # noqa: B023
+            server.make_space(space)
         start_kwok(server)
         start_jobset(server)
         start_kueue(server, jobsets=True)
@@ -95,15 +89,7 @@ def rig_of(folder: Path, pods: int) -> Iterator[Rig]:
 
 
 def cluster_on(server: KubernetesServer) -> KubernetesCluster:
-    return KubernetesCluster(
-        name=ClusterName("cloud"),
-        kubeconfig=str(server.place.kubeconfig),
-        namespace=OURS,
-        image=IMAGE,
-        python=sys.executable,
-        dollars_per_chip_hour={ChipName("h100"): 2.0},
-        simulated=True,
-    )
+    return settings_on(server, namespace=OURS, image=IMAGE)
 
 
 def running_s(rig: Rig, space: str, submit: Callable[[], object]) -> float:
@@ -232,15 +218,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_PODS} pods in place of {PODS}")
     pods = QUICK_PODS if parser.parse_args().quick else PODS
-    if missing := kueue_missing() or jobset_missing() or kwok_missing():
-        sys.exit(missing)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
-    folder = Path(tempfile.mkdtemp(prefix="kubernetes-gang-"))
-    try:
-        figures = measure(folder, pods)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
+    missing = kueue_missing() or jobset_missing() or kwok_missing()
+    run("kubernetes-gang", missing, lambda folder: measure(folder, pods))
 
 
 if __name__ == "__main__":

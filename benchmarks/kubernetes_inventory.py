@@ -21,13 +21,10 @@ import http.client
 import json
 import os
 import resource
-import shutil
-import signal
 import ssl
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -36,13 +33,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.control_submit import loop_s
+from benchmarks.running import run
 
 from mainspring.app.base.system import SystemClock
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.fleet import NodeCondition
 from mainspring.domain.ids import ClusterName
+from mainspring.domain.job import MILLI
 from mainspring.engines.kubernetes.api.access import read_kubeconfig
-from mainspring.engines.kubernetes.api.client import Api
+from mainspring.engines.kubernetes.api.client import MERGE, Api
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.engine import KubernetesEngine
 from mainspring.engines.kubernetes.kind import LOOK_S
@@ -50,7 +49,7 @@ from mainspring.testing.kubernetes import KubernetesNodes, KubernetesServer, kub
 from mainspring.testing.kubernetes_files import HOST
 
 NODES, QUICK_NODES, PODS_EACH = 5_000, 500, 10
-CHIPS, HOLDERS, GPU, MILLI = 8, 2, "nvidia.com/gpu", 1_000
+CHIPS, HOLDERS, GPU = 8, 2, "nvidia.com/gpu"
 CHANGES_S, QUICK_CHANGES_S, RATE = 120, 20, 100
 WRITERS = 8
 PUTS = 100  # Of one transaction; etcd takes 128.
@@ -68,7 +67,7 @@ SETTLE_S = 3.0
 def fill(server: KubernetesServer, count: int) -> None:
     """Makes nodes and pods out of the first of each, by copies in the store itself."""
     status = {"images": IMAGES, "nodeInfo": {}}
-    server.call("PATCH", "/api/v1/nodes/n1/status", {"status": status}, kind="application/merge-patch+json")
+    server.call("PATCH", "/api/v1/nodes/n1/status", {"status": status}, kind=MERGE)
     node = server.call("GET", "/api/v1/nodes/n1")
     pods = [pod_of(server, chips) for chips in (0, 1)]
 
@@ -106,8 +105,7 @@ def pod_of(server: KubernetesServer, chips: int) -> dict[str, Any]:
         "state": {"running": {}},
     }
     status = {"phase": "Running", "conditions": ready, "containerStatuses": [ran]}
-    kind = "application/merge-patch+json"
-    found = server.call("PATCH", f"{path}/first-{chips}/status", {"status": status}, kind=kind)
+    found = server.call("PATCH", f"{path}/first-{chips}/status", {"status": status}, kind=MERGE)
     server.call("DELETE", f"{path}/first-{chips}", {"gracePeriodSeconds": 0})
     return {"apiVersion": "v1", "kind": "Pod", **found}
 
@@ -165,7 +163,7 @@ def make_changes(url: str, token: str, authority: str, nodes: int, seconds: int)
         for number in range(writer, seconds * RATE, WRITERS):
             time.sleep(max(0.0, begun_s + number / RATE - time.monotonic()))
             method, path, body = change(number, nodes)
-            kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+            kind = MERGE if method == "PATCH" else "application/json"
             headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
             connection.request(method, path, body=json.dumps(body), headers=headers)
             answer = connection.getresponse()
@@ -293,16 +291,8 @@ def main() -> None:
         return look(given.look[0], int(given.look[1]))
     if given.write:
         return make_changes(*given.write[:3], *map(int, given.write[3:]))
-    if missing := kubernetes_missing():
-        sys.exit(missing)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
-    folder = Path(tempfile.mkdtemp(prefix="kubernetes-inventory-"))
     nodes, seconds = (QUICK_NODES, QUICK_CHANGES_S) if given.quick else (NODES, CHANGES_S)
-    try:
-        figures = measure(folder, nodes, seconds)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
+    run("kubernetes-inventory", kubernetes_missing(), lambda folder: measure(folder, nodes, seconds))
     return None
 
 

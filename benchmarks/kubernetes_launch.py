@@ -12,14 +12,10 @@ scale (0.20 s is the reference).
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shutil
-import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,16 +23,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.control_submit import loop_s
+from benchmarks.running import run
 from tests.faults.slurm_rig import until
 
 from mainspring.app.base.home import Config
 from mainspring.app.base.system import SystemClock
 from mainspring.app.sdk.lab import Lab, job
-from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.life import JobState
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.jobs.pod_template import CONTAINER
-from mainspring.testing.kubernetes import KubernetesNodes, KubernetesServer, kubernetes_missing
+from mainspring.testing.kubernetes import KubernetesNodes, KubernetesServer, kubernetes_missing, settings_on
 from mainspring.testing.kubernetes_pods import PodRunner, pods_missing
 
 LAUNCHES, QUICK_LAUNCHES = 9, 3
@@ -61,8 +57,7 @@ def rig_of(folder: Path) -> Iterator[Rig]:
     nodes = KubernetesNodes(count=NODES, chips=1, labels={"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"})
     lab = Lab(folder / "home")
     with KubernetesServer(folder / "server", nodes=[nodes]) as server:
-        server.call("POST", "/api/v1/namespaces", {"metadata": {"name": SPACE}})
-        server.wait(lambda: server.there(f"/api/v1/namespaces/{SPACE}/serviceaccounts/default"), "etcd")
+        server.make_space(SPACE)
         pods = PodRunner(server, folder / "pods", space=SPACE, environment=dict(os.environ), clock=SystemClock())
         try:
             pods.serve(*nodes.names)
@@ -76,15 +71,7 @@ def rig_of(folder: Path) -> Iterator[Rig]:
 
 
 def cluster_on(server: KubernetesServer) -> KubernetesCluster:
-    return KubernetesCluster(
-        name=ClusterName("cloud"),
-        kubeconfig=str(server.place.kubeconfig),
-        namespace=SPACE,
-        image="this-machine",
-        python=sys.executable,
-        dollars_per_chip_hour={ChipName("h100"): 2.0},
-        simulated=True,
-    )
+    return settings_on(server, namespace=SPACE)
 
 
 def plain_s(rig: Rig, number: int) -> float:
@@ -133,15 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_LAUNCHES} launches in place of {LAUNCHES}")
     count = QUICK_LAUNCHES if parser.parse_args().quick else LAUNCHES
-    if missing := kubernetes_missing() or pods_missing():
-        sys.exit(missing)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
-    folder = Path(tempfile.mkdtemp(prefix="kubernetes-launch-"))
-    try:
-        figures = measure(folder, count)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
+    run("kubernetes-launch", kubernetes_missing() or pods_missing(), lambda folder: measure(folder, count))
 
 
 if __name__ == "__main__":

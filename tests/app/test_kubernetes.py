@@ -15,11 +15,10 @@ import pytest
 from mainspring.app.base.home import Config
 from mainspring.app.base.system import SystemClock
 from mainspring.app.sdk.lab import Lab, job
-from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import JobState, ended
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
-from mainspring.testing.kubernetes import KubernetesNodes, KubernetesServer, kubernetes_missing
+from mainspring.testing.kubernetes import KubernetesNodes, KubernetesServer, kubernetes_missing, settings_on
 from mainspring.testing.kubernetes_pods import PodRunner, pods_missing
 from tests.app.conftest import COUNTER, halted, until
 
@@ -33,8 +32,7 @@ PROGRAM = str(Path(sys.executable).with_name("ms"))
 def server(tmp_path: Path) -> Iterator[KubernetesServer]:
     nodes = KubernetesNodes(count=2, chips=1, labels={"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"})
     with KubernetesServer(tmp_path / "kubernetes", nodes=[nodes]) as started:
-        started.call("POST", "/api/v1/namespaces", {"metadata": {"name": SPACE}})
-        started.wait(lambda: started.there(f"/api/v1/namespaces/{SPACE}/serviceaccounts/default"), "etcd")
+        started.make_space(SPACE)
         yield started
 
 
@@ -47,15 +45,7 @@ def pods(server: KubernetesServer, tmp_path: Path) -> Iterator[PodRunner]:
 
 
 def cluster(server: KubernetesServer) -> KubernetesCluster:
-    return KubernetesCluster(
-        name=ClusterName("cloud"),
-        kubeconfig=str(server.place.kubeconfig),
-        namespace=SPACE,
-        image="this-machine",
-        python=sys.executable,
-        dollars_per_chip_hour={ChipName("h100"): 2.0},
-        simulated=True,
-    )
+    return settings_on(server, namespace=SPACE)
 
 
 @pytest.fixture

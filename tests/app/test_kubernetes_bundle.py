@@ -14,11 +14,9 @@ import pytest
 from mainspring.app.base.home import Config
 from mainspring.app.base.system import SystemClock
 from mainspring.app.sdk.lab import Lab, job
-from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.life import JobState
-from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.cluster.pods import BUNDLE, PodSettings, PodVolume
-from mainspring.testing.kubernetes import KubernetesNodes, KubernetesServer, kubernetes_missing
+from mainspring.testing.kubernetes import KubernetesNodes, KubernetesServer, kubernetes_missing, settings_on
 from mainspring.testing.kubernetes_pods import PodImage, PodRunner, pods_missing
 from tests.app.conftest import until
 from tests.data.catalog.s3 import moto
@@ -90,8 +88,7 @@ def server(
     given = {**images, "bare": replace(bare, environment={**bare.environment, **store})}
     with KubernetesServer(tmp_path / "kubernetes", nodes=[nodes]) as started:
         enforced = {"pod-security.kubernetes.io/enforce": "restricted"}
-        started.call("POST", "/api/v1/namespaces", {"metadata": {"name": SPACE, "labels": enforced}})
-        started.wait(lambda: started.there(f"/api/v1/namespaces/{SPACE}/serviceaccounts/default"), "etcd")
+        started.make_space(SPACE, enforced)
         shared = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "storageClassName": ""}
         volume = {"metadata": {"name": "disk"}, "spec": {**shared, "hostPath": {"path": str(disk)}}}
         started.call("POST", "/api/v1/persistentvolumes", volume)
@@ -113,16 +110,13 @@ def claim_disk(server: KubernetesServer, mode: str) -> None:
 def lab_of(server: KubernetesServer, folder: Path, *, bundle: str = "bundle") -> Lab:
     """Returns a lab of one cluster, whose jobs have nothing but a trap, and a volume."""
     made = Lab(folder / "home")
-    cluster = KubernetesCluster(
-        name=ClusterName("cloud"),
-        kubeconfig=str(server.place.kubeconfig),
+    cluster = settings_on(
+        server,
         namespace=SPACE,
         image="bare",
         bundle=bundle,
         user=USER,
         pods=PodSettings(volumes={"data": PodVolume(path="/data", claim="robot-data")}),
-        dollars_per_chip_hour={ChipName("h100"): 2.0},
-        simulated=True,
     )
     made.home.write_config(Config(clusters=(cluster,), objects="s3://lab/objects"))
     made.up(port=0)

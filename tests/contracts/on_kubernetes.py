@@ -79,9 +79,7 @@ class KubernetesHarness:
         # Past "-m mainspring agent"; "--echo", which has no value, is its last word.
         self._python.write_text(f'#!/bin/sh\nshift 3\nexec {sys.executable} -S -E {root}/agent.py "$@"\n')
         self._python.chmod(0o755)
-        if not space:
-            server.call("POST", "/api/v1/namespaces", {"metadata": {"name": self.space}})
-        server.wait(lambda: server.there(f"/api/v1/namespaces/{self.space}/serviceaccounts/default"), "etcd")
+        server.make_space(self.space)
         if queues:  # Of whose machines we know no name: each has a slot.
             self.nodes = tuple(f"gpus-h100x8-{index + 1:04}" for index in range(len(nodes)))
             quota = {name: {"gpus": chips} for name, chips in queues.items()}

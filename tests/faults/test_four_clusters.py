@@ -23,7 +23,7 @@ from mainspring.domain.wire.events.leads import GenerationResumedEvent
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.local.config import LocalCluster
 from mainspring.engines.slurm.cluster.config import SlurmCluster
-from mainspring.testing.kubernetes import PROGRAMS, KubernetesNodes, KubernetesServer
+from mainspring.testing.kubernetes import PROGRAMS, KubernetesNodes, KubernetesServer, settings_on
 from mainspring.testing.kubernetes_kueue import kueue_missing, make_queues, start_kueue
 from mainspring.testing.kubernetes_pods import PodRunner
 from mainspring.testing.slurm import SlurmNodes, SlurmPartition, SlurmServer, slurm_missing
@@ -53,8 +53,7 @@ class Cloud:
         self.queue = SPACE if kueue else ""
         self.server = KubernetesServer(folder, nodes=[nodes])
         self.server.start()
-        self.server.call("POST", "/api/v1/namespaces", {"metadata": {"name": SPACE}})
-        self.server.wait(lambda: self.server.there(f"/api/v1/namespaces/{SPACE}/serviceaccounts/default"), "etcd")
+        self.server.make_space(SPACE)
         if kueue:
             start_kueue(self.server)
             make_queues(self.server, SPACE, flavors={"gpus": {}}, queues={SPACE: {"gpus": NODES}})
@@ -64,16 +63,13 @@ class Cloud:
         self.pods.serve(*nodes.names)
 
     def settings(self, dollars: float) -> KubernetesCluster:
-        return KubernetesCluster(
+        return settings_on(
+            self.server,
             name=ClusterName(self.name),
-            kubeconfig=str(self.server.place.kubeconfig),
             namespace=SPACE,
-            image="this-machine",
-            python=sys.executable,
             queue=self.queue,
             queued_nodes_max=0,
             dollars_per_chip_hour={CHIP: dollars},
-            simulated=True,
         )
 
     def die(self) -> None:

@@ -21,6 +21,7 @@ import select
 import shutil
 import signal
 import ssl
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -30,10 +31,12 @@ from typing import Any
 import httpx
 
 from mainspring.domain.errors import Unavailable
+from mainspring.domain.ids import ChipName, ClusterName
+from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.testing.daemons import Daemons, free_ports, last_words, start_up
 from mainspring.testing.kubernetes_files import KubernetesNodes, KubernetesPlace
 
-__all__ = ["KubernetesNodes", "KubernetesServer", "kubernetes_missing"]
+__all__ = ["KubernetesNodes", "KubernetesServer", "kubernetes_missing", "settings_on"]
 
 BUILT = Path(__file__).parents[3] / "build" / "kubernetes"  # Where `make kubernetes` leaves them, in a checkout.
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
@@ -208,6 +211,17 @@ class KubernetesServer:
         # Without its account no pod is let into a namespace.
         self.wait(lambda: self.there(f"{path}/serviceaccounts/default"), "kube-controller-manager")
 
+    def make_admin(self, space: str, account: str) -> None:
+        """Makes an account, and its namespace, that may do anything but what policies refuse."""
+        self.make_space(space)
+        self.call("POST", f"/api/v1/namespaces/{space}/serviceaccounts", {"metadata": {"name": account}})
+        bound = {
+            "metadata": {"name": f"{space}-{account}"},
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": space}],
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        }
+        self.call("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", bound)
+
     def write_kubeconfig(self, path: Path, space: str, account: str) -> None:
         """Writes a kubeconfig of an account, whose token is good for a day.
 
@@ -267,6 +281,23 @@ class KubernetesServer:
 
     def _log(self, program: str) -> Path:
         return self.folder / f"{program}.log"
+
+
+def settings_on(server: KubernetesServer, **settings: Any) -> KubernetesCluster:
+    """Returns a cluster of pretended H100 on it, whose jobs run in this machine's own Python.
+
+    Args:
+        **settings: What else its operator says, or says otherwise.
+    """
+    usual = {
+        "name": ClusterName("cloud"),
+        "kubeconfig": str(server.place.kubeconfig),
+        "image": "this-machine",
+        "python": sys.executable,
+        "dollars_per_chip_hour": {ChipName("h100"): 2.0},
+        "simulated": True,
+    }
+    return KubernetesCluster(**{**usual, **settings})
 
 
 def _find(program: str) -> str | None:

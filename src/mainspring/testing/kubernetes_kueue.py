@@ -128,15 +128,7 @@ def _make(server: KubernetesServer, path: str, kind: str, name: str, **fields: o
 
 def _make_account(server: KubernetesServer, folder: Path) -> Path:
     """Makes the account that Kueue has; returns a kubeconfig of it."""
-    server.call("POST", "/api/v1/namespaces", {"metadata": {"name": SPACE}})
-    accounts = f"/api/v1/namespaces/{SPACE}/serviceaccounts"
-    server.call("POST", accounts, {"metadata": {"name": ACCOUNT}})
-    bound = {
-        "metadata": {"name": ACCOUNT},
-        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": SPACE}],
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-    }
-    server.call("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", bound)
+    server.make_admin(SPACE, ACCOUNT)
     path = folder / "kubeconfig"
     server.write_kubeconfig(path, SPACE, ACCOUNT)
     return path

@@ -29,6 +29,7 @@ from typing import Any, final
 
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.ports import Clock
+from mainspring.engines.kubernetes.api.client import STRATEGIC
 from mainspring.testing.kubernetes import KubernetesServer
 from mainspring.testing.kubernetes_containers import UNSHARE, Container, Mount, PodImage, start_container
 
@@ -36,7 +37,6 @@ __all__ = ["PodImage", "PodRunner", "pods_missing"]
 
 LOOK_S = 0.05
 NO_IMAGE = "no-such-image"  # What begins so cannot be pulled.
-_MERGE = "application/strategic-merge-patch+json"
 _VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _TRY_S = 20.0
@@ -149,7 +149,7 @@ class PodRunner:
                 "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
                 "daemonEndpoints": {"kubeletEndpoint": {"Port": self._logs.server_port}},
             }
-            self._server.call("PATCH", f"/api/v1/nodes/{node}/status", {"status": status}, kind=_MERGE)
+            self._server.call("PATCH", f"/api/v1/nodes/{node}/status", {"status": status}, kind=STRATEGIC)
 
     def die(self, node: str) -> None:
         """Lets a node's kubelet say nothing any more, and hear nothing; what runs there goes on."""
@@ -333,7 +333,7 @@ class PodRunner:
         if status == pod.said:
             return
         path = f"/api/v1/namespaces/{pod.meta['namespace']}/pods/{pod.meta['name']}/status"
-        self._server.call("PATCH", path, {"metadata": {"uid": pod.meta["uid"]}, "status": status}, kind=_MERGE)
+        self._server.call("PATCH", path, {"metadata": {"uid": pod.meta["uid"]}, "status": status}, kind=STRATEGIC)
         pod.said = status
 
     def _container(self, pod: _Pod, index: int, waits: str) -> dict[str, Any]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import yaml
@@ -41,13 +40,7 @@ def apply(server: KubernetesServer, text: str) -> None:
 @contextmanager
 def somebody(server: KubernetesServer, folder: Path, name: str) -> Iterator[httpx.Client]:
     """Gives a client of an account "default/NAME", which may do anything but what policies refuse."""
-    server.call("POST", "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": name}})
-    bound: Mapping[str, Any] = {
-        "metadata": {"name": f"default-{name}"},
-        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "default"}],
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-    }
-    server.call("POST", PLACES["ClusterRoleBinding"], bound)
+    server.make_admin("default", name)
     server.write_kubeconfig(folder / name, "default", name)
     token = json.loads((folder / name).read_text())["users"][0]["user"]["token"]
     with httpx.Client(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import formatdate
@@ -13,14 +12,12 @@ from threading import Thread
 import pytest
 
 from mainspring.app.base.system import SystemClock
-from mainspring.domain.ids import ClusterName
 from mainspring.domain.ports import Clock
 from mainspring.engines.common.kind import CheckResult, EngineContext, Finding
-from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.kind import check
 from mainspring.engines.kubernetes.setup.findings import STEPS
 from mainspring.testing import FakeClock
-from mainspring.testing.kubernetes import KubernetesServer, kubernetes_missing
+from mainspring.testing.kubernetes import KubernetesServer, kubernetes_missing, settings_on
 from mainspring.testing.kubernetes_pods import PodRunner, pods_missing
 from tests.contracts.on_kubernetes import kubernetes_of
 
@@ -60,13 +57,7 @@ def controller(ahead_s: float) -> Iterator[str]:
 
 
 def looked(server: KubernetesServer, url: str, clock: Clock | None = None) -> Mapping[str, Finding]:
-    cluster = KubernetesCluster(
-        name=ClusterName("cloud"),
-        namespace="default",
-        kubeconfig=str(server.place.kubeconfig),
-        image="this-machine",
-        python=sys.executable,
-    )
+    cluster = settings_on(server, namespace="default")
     context = EngineContext(environment=os.environ, certificate="", clock=clock or SystemClock())
     found = list(check(cluster, context, url))
     assert tuple(each.name for each in found) == STEPS

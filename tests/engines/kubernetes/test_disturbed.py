@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -291,13 +291,9 @@ def test_token_that_is_revoked_is_followed_by_the_one_that_is_written_next(
 
 def bound(cluster: KubernetesServer, name: str) -> str:
     """Returns a token that is good for as long as a Secret is there."""
-    account, rbac = "/api/v1/namespaces/default/serviceaccounts", "/apis/rbac.authorization.k8s.io/v1"
+    account = "/api/v1/namespaces/default/serviceaccounts"
     if not cluster.there(f"{account}/server"):
-        cluster.call("POST", account, {"metadata": {"name": "server"}})
-        subjects = [{"kind": "ServiceAccount", "name": "server", "namespace": "default"}]
-        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
-        binding: Mapping[str, Any] = {"metadata": {"name": "server"}, "subjects": subjects, "roleRef": role}
-        cluster.call("POST", f"{rbac}/clusterrolebindings", binding)
+        cluster.make_admin("default", "server")
     made = cluster.call("POST", "/api/v1/namespaces/default/secrets", {"metadata": {"name": name}})
     holder = {"apiVersion": "v1", "kind": "Secret", "name": name, "uid": made["metadata"]["uid"]}
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"boundObjectRef": holder}}

@@ -103,9 +103,7 @@ def cluster(server: KubernetesServer) -> Iterator[KubernetesServer]:
     )
     for nodes in groups:
         server.add(nodes)
-    server.call("POST", "/api/v1/namespaces", {"metadata": {"name": "mainspring"}})
-    account = "/api/v1/namespaces/mainspring/serviceaccounts/default"
-    server.wait(lambda: server.there(account), "kube-controller-manager")
+    server.make_space("mainspring")
     yield server
     for name in (name for nodes in groups for name in nodes.names):
         server.call("DELETE", f"/api/v1/nodes/{name}")

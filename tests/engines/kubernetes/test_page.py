@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,14 +15,14 @@ from mainspring.app.base.system import SystemClock
 from mainspring.app.cli import cluster as cluster_commands
 from mainspring.domain.codec import from_plain
 from mainspring.domain.fleet import AllocationPhase, LaunchOrder
-from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
+from mainspring.domain.ids import AllocationId, AttemptId, NodeName, RoleName
 from mainspring.engines.common.kind import CheckResult, EngineContext
 from mainspring.engines.kubernetes.api.access import read_kubeconfig
 from mainspring.engines.kubernetes.api.client import Api, ApiRefusal
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.kind import check
 from mainspring.testing import FakeClock
-from mainspring.testing.kubernetes import KubernetesServer, kubernetes_missing
+from mainspring.testing.kubernetes import KubernetesServer, kubernetes_missing, settings_on
 from mainspring.testing.kubernetes_kueue import kueue_missing, start_kueue
 from mainspring.testing.kubernetes_pods import pods_missing
 from tests.contracts.on_kubernetes import KubernetesHarness, kubernetes_of
@@ -49,7 +48,7 @@ def server(tmp_path: Path) -> Iterator[KubernetesServer]:
     """A control plane with the account of the page, and no other of ours."""
     with kubernetes_of(tmp_path / "kubernetes", 2) as started:
         apply(started, printed("cluster manifests kubernetes"))
-        started.wait(lambda: started.there(f"{SPACE}/serviceaccounts/default"), "kube-controller-manager")
+        started.make_space("mainspring")
         yield started
 
 
@@ -78,9 +77,7 @@ def test_account_of_the_page_is_enough_for_a_whole_life_and_reads_no_secret(
     path = kubeconfig(server, tmp_path)
     rig = KubernetesHarness(tmp_path, server, ("alpha-1", "alpha-2"), space="mainspring", kubeconfig=path)
     try:
-        cluster = KubernetesCluster(
-            name=ClusterName("cloud"), kubeconfig=str(path), image="this-machine", python=sys.executable
-        )
+        cluster = settings_on(server, kubeconfig=str(path))
         context = EngineContext(environment=os.environ, certificate="", clock=SystemClock())
         found = list(check(cluster, context, ""))
         assert [one.name for one in found if one.standing is CheckResult.FAILED] == [], found
@@ -136,14 +133,7 @@ def test_account_with_the_pages_rules_for_kueue_is_enough_where_that_decides(
     names = ("alpha-1", "alpha-2")
     rig = KubernetesHarness(tmp_path, server, names, space="mainspring", kubeconfig=path, queues={"lab": 16})
     try:
-        cluster = KubernetesCluster(
-            name=ClusterName("cloud"),
-            kubeconfig=str(path),
-            image="this-machine",
-            python=sys.executable,
-            queue="lab",
-            priorities={"critical": "now"},
-        )
+        cluster = settings_on(server, kubeconfig=str(path), queue="lab", priorities={"critical": "now"})
         context = EngineContext(environment=os.environ, certificate="", clock=SystemClock())
         found = list(check(cluster, context, ""))
         assert [one.name for one in found if one.standing is CheckResult.FAILED] == [], found

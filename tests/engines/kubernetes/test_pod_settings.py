@@ -80,10 +80,8 @@ def space(server: KubernetesServer) -> str:
     """A namespace that enforces `restricted`, with an account of a team."""
     name = f"lab-{os.urandom(4).hex()}"
     enforced = {"pod-security.kubernetes.io/enforce": "restricted"}
-    server.call("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": enforced}})
-    path = f"/api/v1/namespaces/{name}/serviceaccounts"
-    server.call("POST", path, {"metadata": {"name": "trainer"}})
-    server.wait(lambda: server.there(f"{path}/default"), "kube-controller-manager")
+    server.make_space(name, enforced)
+    server.call("POST", f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "trainer"}})
     return name
 
 

@@ -15,14 +15,13 @@ import yaml
 from mainspring.app.base.system import SystemClock
 from mainspring.domain.errors import InvalidSpec
 from mainspring.domain.fleet import AllocationPhase, LaunchOrder
-from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, NodeName, RoleName
+from mainspring.domain.ids import AllocationId, AttemptId, NodeName, RoleName
 from mainspring.engines.common.kind import CheckResult, EngineContext
 from mainspring.engines.kubernetes.api.access import read_kubeconfig
 from mainspring.engines.kubernetes.api.client import MERGE, Api, ApiRefusal
-from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.kind import check
 from mainspring.engines.kubernetes.setup.account import AccountWanted
-from mainspring.testing.kubernetes import KubernetesServer, kubernetes_missing
+from mainspring.testing.kubernetes import KubernetesServer, kubernetes_missing, settings_on
 from mainspring.testing.kubernetes_kueue import kueue_missing, make_queues, start_kueue
 from mainspring.testing.kubernetes_pods import pods_missing
 from tests.contracts.on_kubernetes import KubernetesHarness, kubernetes_of
@@ -183,7 +182,7 @@ def test_server_under_another_name_than_the_policies_say_is_refused_with_that_na
             rig.engine().launch(order())
     finally:
         rig.close()
-    cluster = KubernetesCluster(name=ClusterName("cloud"), kubeconfig=str(server.place.kubeconfig), image="none")
+    cluster = settings_on(server)
     context = EngineContext(environment=os.environ, certificate="", clock=SystemClock())
     found = {each.name: each for each in check(cluster, context, "")}
     assert found["rights"].standing is CheckResult.OK

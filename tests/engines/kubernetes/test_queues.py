@@ -22,7 +22,7 @@ from mainspring.engines.kubernetes.cluster.pods import PodSettings
 from mainspring.engines.kubernetes.cluster.queues import Flavor
 from mainspring.engines.kubernetes.cluster.slots import Slot, make_slots
 from mainspring.engines.kubernetes.kind import check
-from mainspring.testing.kubernetes import KubernetesServer
+from mainspring.testing.kubernetes import KubernetesServer, settings_on
 from mainspring.testing.kubernetes_kueue import API, kueue_missing, make_queues, start_kueue
 from tests.contracts.on_kubernetes import KubernetesHarness, kubernetes_of
 from tests.engines.kubernetes.test_engine import phase, seen
@@ -190,14 +190,7 @@ def test_queue_that_covers_no_device_of_pods_takes_nothing_and_names_it(
     engine = rig.engine(pods=pods)
     said = {(node.condition, node.condition_reason) for node in engine.inventory().nodes}
     assert said == {(NodeCondition.CORDONED, f"ClusterQueue '{rig.space}-lab' covers no rdma/hca of pods.devices")}
-    settings = KubernetesCluster(
-        name=ClusterName("cloud"),
-        kubeconfig=str(cluster.place.kubeconfig),
-        namespace=rig.space,
-        image="none",
-        queue="lab",
-        pods=pods,
-    )
+    settings = settings_on(cluster, namespace=rig.space, queue="lab", pods=pods)
     context = EngineContext(environment=os.environ, certificate="", clock=SystemClock())
     found = {one.name: one for one in check(settings, context, "")}
     assert (found["queues"].standing, "rdma/hca" in found["queues"].found) == (CheckResult.FAILED, True)

@@ -21,7 +21,7 @@ from mainspring.domain.answers import JobView
 from mainspring.domain.errors import Unavailable
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
-from mainspring.testing.kubernetes import KubernetesNodes, KubernetesServer
+from mainspring.testing.kubernetes import KubernetesNodes, KubernetesServer, settings_on
 from mainspring.testing.kubernetes_kueue import kueue_missing, make_queues, start_kueue
 from mainspring.testing.kubernetes_pods import PodRunner
 
@@ -55,8 +55,7 @@ def on_kubernetes(home: Path) -> Iterator[Stage]:
     nodes = KubernetesNodes(count=NODES, chips=1, labels={"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"})
     with KubernetesServer(home / "kubernetes", nodes=[nodes]) as server:
         start_kueue(server)
-        server.call("POST", "/api/v1/namespaces", {"metadata": {"name": SPACE}})
-        server.wait(lambda: server.there(f"/api/v1/namespaces/{SPACE}/serviceaccounts/default"), "etcd")
+        server.make_space(SPACE)
         # All that is there is the others', who lend it.
         quota = {OURS: {"gpus": 0}, THEIRS: {"gpus": NODES}}
         make_queues(server, SPACE, flavors={"gpus": {}}, queues=quota, priorities={URGENT: 1_000})
@@ -81,16 +80,13 @@ def on_kubernetes(home: Path) -> Iterator[Stage]:
 
 
 def _cluster(server: KubernetesServer) -> KubernetesCluster:
-    return KubernetesCluster(
+    return settings_on(
+        server,
         name=ClusterName("kubernetes"),
-        kubeconfig=str(server.place.kubeconfig),
         namespace=SPACE,
-        image="this-machine",
-        python=sys.executable,
         queue=OURS,
         queued_nodes_max=0,  # Where it would wait it need not go: there is another cluster.
         dollars_per_chip_hour={ChipName("h100"): 2.4},
-        simulated=True,
     )
 
 

@@ -26,7 +26,7 @@ GROUP = "/apis/resource.k8s.io/v1"
 # Drivers of whole chips, each with a DeviceClass of its name, by the extended resource that stands for the same.
 DRIVERS = {"gpu.nvidia.com": NVIDIA, "gpu.amd.com": AMD}
 WHOLE = ("gpu", "amdgpu")  # What NVIDIA's and AMD's call a whole chip; others need not tell a type.
-_HARD = frozenset({"NoSchedule", "NoExecute"})
+HARD = frozenset({"NoSchedule", "NoExecute"})  # Effects of taints, of devices and of nodes, that keep pods away.
 Device = tuple[str, str, str]  # Driver, pool, name.
 
 
@@ -178,7 +178,7 @@ def read_slice(found: Mapping[str, Any], drivers: frozenset[str]) -> SliceSeen |
         (sys.intern(one["name"]), sys.intern(_attribute(one, spec["driver"], "productName")))
         for one in spec.get("devices") or ()
         if _attribute(one, spec["driver"], "type") in ("", *WHOLE)
-        and not any(taint.get("effect") in _HARD for taint in one.get("taints") or ())
+        and not any(taint.get("effect") in HARD for taint in one.get("taints") or ())
     )
     return SliceSeen(
         node=sys.intern(spec["nodeName"]),

@@ -18,7 +18,7 @@ from mainspring.domain.ids import ChipName
 from mainspring.engines.kubernetes.cluster.amounts import CPU, MEMORY, MIB, number
 from mainspring.engines.kubernetes.cluster.chips import find_chips, published_chip
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
-from mainspring.engines.kubernetes.cluster.devices import DRIVERS, Published
+from mainspring.engines.kubernetes.cluster.devices import DRIVERS, HARD, Published
 from mainspring.engines.kubernetes.cluster.offers import bearing
 from mainspring.engines.kubernetes.cluster.places import NodeLocation, find_place
 
@@ -50,7 +50,6 @@ _LEAVING = {
 }
 _MAINTENANCE = "cloud.google.com/scheduled-maintenance-time"  # Seconds since the epoch, days ahead.
 _FEATURES = ("node.kubernetes.io/instance-type", "nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
-_HARD = frozenset({"NoSchedule", "NoExecute"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +142,7 @@ def read_machine(found: Mapping[str, Any], cluster: KubernetesCluster) -> Kubern
     labels = meta.get("labels") or {}
     allocatable = {name: number(str(amount)) for name, amount in (status.get("allocatable") or {}).items()}
     chips = find_chips(allocatable, labels, cluster.chips)
-    taints = [taint for taint in spec.get("taints") or () if taint.get("effect") in _HARD]
+    taints = [taint for taint in spec.get("taints") or () if taint.get("effect") in HARD]
     condition, words, leaving = _state(spec, status.get("conditions") or (), {taint["key"] for taint in taints})
     if condition is NodeCondition.READY and not chips.count:
         condition, words = NodeCondition.CORDONED, _uncounted(chips.resource)
