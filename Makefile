@@ -7,6 +7,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 LOCK = $(BIN)/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 export PYTHONHASHSEED ?= 0
+unexport PYTHONDONTWRITEBYTECODE # Tests start thousands of processes, each of which would compile the sources anew.
 KUBERNETES := tests/engines/kubernetes/go
 
 .PHONY: demo test check soak install lock format clean kubernetes kubernetes-peers

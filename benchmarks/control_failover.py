@@ -37,8 +37,9 @@ from benchmarks.planner_scale import CLUSTERS, inventory
 
 from mainspring.app.base.system import SystemClock, SystemDice, tune_for_serving
 from mainspring.control import AgentAccess, Control, Settings, open_store
+from mainspring.control.connections import listen
 from mainspring.control.loop.loop import Loop, Step
-from mainspring.control.server import Server, listen
+from mainspring.control.server import Server
 from mainspring.control.store.records import ACTIVE_MAX
 from mainspring.domain.answers import NewToken, Submit
 from mainspring.domain.codec import decode, encode

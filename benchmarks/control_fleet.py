@@ -41,8 +41,9 @@ from benchmarks.planner_scale import CLUSTERS, inventory
 from mainspring.app.base.client import Client
 from mainspring.app.base.system import SystemClock, SystemDice, tune_for_serving
 from mainspring.control import AgentAccess, Control, Settings, open_store
+from mainspring.control.connections import listen
 from mainspring.control.loop.loop import Loop, Step
-from mainspring.control.server import Server, listen
+from mainspring.control.server import Server
 from mainspring.control.store.records import ACTIVE_MAX, text_of
 from mainspring.domain.answers import BATCH_MAX, NewToken, Submit, SubmitBatch
 from mainspring.domain.fleet import LaunchOrder

@@ -1,6 +1,7 @@
 """What all tests share: properties are never timed, so that a busy machine fails none of them.
 
-They draw the same cases each time in `make test`, so that what passed passes again; `make soak` looks for new ones.
+They draw the same cases each time in `make test`, so that what passed passes again; `make soak` looks for new ones, and
+for more of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from hypothesis import settings
 from mainspring.control import open_store
 from mainspring.testing.postgres import PostgresServer, postgres_missing
 
-settings.register_profile("house", deadline=None, derandomize=True)
+settings.register_profile("house", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile("search", deadline=None, derandomize=False)
 settings.load_profile("house")
 

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -49,7 +49,20 @@ def clusters() -> tuple[LocalCluster, ...]:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    lab = Lab(tmp_path / "home")
+    with _made_lab(tmp_path / "home") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """One for all tests of a module that leave no more in it than jobs and people of names of their own."""
+    with _made_lab(tmp_path_factory.mktemp("shared") / "home") as made:
+        yield made
+
+
+@contextmanager
+def _made_lab(home: Path) -> Iterator[Lab]:
+    lab = Lab(home)
     lab.home.write_config(Config(clusters=clusters()))
     lab.up(port=0)
     try:

@@ -86,11 +86,11 @@ def test_a_first_job_runs_and_every_verb_speaks_of_it(lab: Lab) -> None:
     assert "the first of which anything is known" in _ms(lab, "fleet", "--at", "7d").stderr
 
 
-def test_a_failing_program_ends_with_its_own_words_and_exit_code_one(lab: Lab) -> None:
+def test_a_failing_program_ends_with_its_own_words_and_exit_code_one(shared_lab: Lab) -> None:
     code = "import sys; print('the first error'); sys.exit(3)"
-    done = _ms(lab, "run", "--on", "h100", "--no-code", "--wait", "--name", "bad", "--", "python", "-c", code)
+    done = _ms(shared_lab, "run", "--on", "h100", "--no-code", "--wait", "--name", "bad", "--", "python", "-c", code)
     assert done.returncode == 1
-    view = _json(lab, "status", "bad")
+    view = _json(shared_lab, "status", "bad")
     assert view["state"] == "failed"
     assert "the first error" in view["reason"]
 
@@ -107,50 +107,51 @@ def test_code_travels_with_the_job_and_again_repeats_it(lab: Lab, tmp_path: Path
     assert "version two" not in again.stdout
 
 
-def test_the_same_key_makes_one_job(lab: Lab) -> None:
+def test_the_same_key_makes_one_job(shared_lab: Lab) -> None:
     words = ("run", "--on", "h100", "--no-code", "--key", "once", "--name", "k", "--", "true")
-    ids = {json.loads(_ms(lab, "run", "--json", *words[1:]).stdout)["id"] for _ in range(2)}
+    ids = {json.loads(_ms(shared_lab, "run", "--json", *words[1:]).stdout)["id"] for _ in range(2)}
     assert len(ids) == 1
-    other = _ms(lab, "run", "--on", "h100", "--no-code", "--key", "once", "--name", "other", "--", "true")
+    other = _ms(shared_lab, "run", "--on", "h100", "--no-code", "--key", "once", "--name", "other", "--", "true")
     assert other.returncode == 4
     assert "once" in other.stderr
 
 
-def test_an_unknown_chip_is_refused_naming_the_nearest(lab: Lab) -> None:
-    done = _ms(lab, "run", "--on", "h10", "--no-code", "--", "true")
+def test_an_unknown_chip_is_refused_naming_the_nearest(shared_lab: Lab) -> None:
+    done = _ms(shared_lab, "run", "--on", "h10", "--no-code", "--", "true")
     assert done.returncode == 2
     assert "h10" in done.stderr
     assert "h100" in done.stderr
 
 
-def test_an_impossible_gang_is_refused_saying_the_most_that_could_ever_fit(lab: Lab) -> None:
-    done = _ms(lab, "run", "--on", "h100", "--replicas", "64", "--no-code", "--", "true")
+def test_an_impossible_gang_is_refused_saying_the_most_that_could_ever_fit(shared_lab: Lab) -> None:
+    before = _json(shared_lab, "ps")
+    done = _ms(shared_lab, "run", "--on", "h100", "--replicas", "64", "--no-code", "--", "true")
     assert done.returncode == 2
     assert "64" in done.stderr
     assert "2" in done.stderr
     assert "alpha" in done.stderr
-    assert _json(lab, "ps") == []
+    assert [view["id"] for view in _json(shared_lab, "ps")] == [view["id"] for view in before]
 
 
-def test_a_spec_with_a_typo_is_refused_naming_the_field(lab: Lab, tmp_path: Path) -> None:
+def test_a_spec_with_a_typo_is_refused_naming_the_field(shared_lab: Lab, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("name: x\ncommand: 'true'\noptions: [{chip: h100, replicaz: 2}]\n")
-    done = _ms(lab, "run", str(path))
+    done = _ms(shared_lab, "run", str(path))
     assert done.returncode == 2
     assert "replicaz" in done.stderr
     assert "replicas" in done.stderr
 
 
-def test_an_unknown_job_is_not_found(lab: Lab) -> None:
+def test_an_unknown_job_is_not_found(shared_lab: Lab) -> None:
     for verb in ("status", "why", "logs", "stop"):
-        assert _ms(lab, verb, "nobody").returncode == 3, verb
+        assert _ms(shared_lab, verb, "nobody").returncode == 3, verb
 
 
-def test_a_wrong_token_is_refused(lab: Lab) -> None:
-    token = lab.home.token()
-    lab.home.write_token("wrong")
-    done = _ms(lab, "ps")
-    lab.home.write_token(token)
+def test_a_wrong_token_is_refused(shared_lab: Lab) -> None:
+    token = shared_lab.home.token()
+    shared_lab.home.write_token("wrong")
+    done = _ms(shared_lab, "ps")
+    shared_lab.home.write_token(token)
     assert done.returncode == 5
     assert token not in done.stderr
 
@@ -215,12 +216,12 @@ def test_a_home_that_is_logged_in_elsewhere_works_there_until_it_is_logged_out(l
     assert _ms(other, "ps").returncode == Unavailable.exit_code
 
 
-def test_a_choice_that_is_the_default_may_be_named(lab: Lab) -> None:
-    done = _ms(lab, "token", "new", "ada", "--role", TeamRole.MEMBER.value)
+def test_a_choice_that_is_the_default_may_be_named(shared_lab: Lab) -> None:
+    done = _ms(shared_lab, "token", "new", "ada", "--role", TeamRole.MEMBER.value)
     assert (done.returncode, done.stdout[:3]) == (0, "ms_"), done.stderr
 
 
-def test_no_server_is_shown_a_token_that_was_meant_for_another(lab: Lab, tmp_path: Path) -> None:
+def test_no_server_is_shown_a_token_that_was_meant_for_another(shared_lab: Lab, tmp_path: Path) -> None:
     seen: list[str] = []
 
     class Nosy(BaseHTTPRequestHandler):
@@ -231,7 +232,7 @@ def test_no_server_is_shown_a_token_that_was_meant_for_another(lab: Lab, tmp_pat
 
     with HTTPServer(("127.0.0.1", 0), Nosy) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        done = _ms(lab, "ps", MAINSPRING_URL=f"http://127.0.0.1:{server.server_port}")
+        done = _ms(shared_lab, "ps", MAINSPRING_URL=f"http://127.0.0.1:{server.server_port}")
         server.shutdown()
     assert done.returncode != 0
     assert seen == [""]
@@ -266,23 +267,23 @@ def test_a_configuration_out_of_range_is_refused_before_a_server_starts(tmp_path
     assert not lab.home.log.exists()
 
 
-def test_flags_beside_a_yaml_spec_apply_or_are_refused(lab: Lab, tmp_path: Path) -> None:
+def test_flags_beside_a_yaml_spec_apply_or_are_refused(shared_lab: Lab, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("name: from-yaml\ncommand: 'true'\noptions: [{chip: h100}]\n")
     for flag in (("--replicas", "4"), ("--on", "v5e"), ("--tier", "critical"), ("--env", "A=1"), ("--name", "x")):
-        done = _ms(lab, "run", str(path), *flag)
+        done = _ms(shared_lab, "run", str(path), *flag)
         assert done.returncode == 2, flag
         assert flag[0] in done.stderr
-    assert _json(lab, "ps") == []
-    assert _ms(lab, "run", str(path), "--wait", "--no-code").returncode == 0
+    assert "from-yaml" not in {view["spec"]["name"] for view in _json(shared_lab, "ps")}
+    assert _ms(shared_lab, "run", str(path), "--wait", "--no-code").returncode == 0
 
 
-def test_a_program_whose_last_words_look_like_markup_can_be_looked_at(lab: Lab) -> None:
+def test_a_program_whose_last_words_look_like_markup_can_be_looked_at(shared_lab: Lab) -> None:
     code = "import sys; print('[/red] boom'); sys.exit(3)"
-    done = _ms(lab, "run", "--on", "h100", "--no-code", "--wait", "--name", "bad", "--", "python", "-c", code)
+    done = _ms(shared_lab, "run", "--on", "h100", "--no-code", "--wait", "--name", "marked", "--", "python", "-c", code)
     assert done.returncode == 1
-    for words in ((), ("ps",), ("status", "bad")):
-        shown = _ms(lab, *words).stdout if words else done.stdout
+    for words in ((), ("ps",), ("status", "marked")):
+        shown = _ms(shared_lab, *words).stdout if words else done.stdout
         assert "[/red] boom" in shown
 
 
@@ -295,11 +296,13 @@ def test_wrong_usage_with_json_is_an_error_in_json(tmp_path: Path) -> None:
     assert done.stderr.startswith("Could not"), "what follows -- belongs to the program"
 
 
-def test_a_folder_that_is_gone_is_told_without_a_trace(lab: Lab, tmp_path: Path) -> None:
+def test_a_folder_that_is_gone_is_told_without_a_trace(shared_lab: Lab, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     script = f'cd {gone} && rmdir {gone} && {PROGRAM} run --on h100 -- "true"'
-    done = subprocess.run(["sh", "-c", script], env=_environment(lab), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["sh", "-c", script], env=_environment(shared_lab), capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 3
     assert "the current folder" in done.stderr
 

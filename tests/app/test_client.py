@@ -18,6 +18,11 @@ from tests.app.lossy_line import LossyLine
 GONE = "http://127.0.0.1:1"  # Nobody listens there.
 
 
+@pytest.fixture(scope="module")
+def lab(shared_lab: Lab) -> Lab:
+    return shared_lab
+
+
 @pytest.fixture
 def line(lab: Lab) -> Iterator[LossyLine]:
     record = lab.home.server()
@@ -34,7 +39,7 @@ def test_a_submit_whose_answer_is_lost_makes_one_job(lab: Lab, line: LossyLine) 
         made = client.submit(Submit(spec=spec))
         assert line.seen[-3:] == ["POST /v1/jobs"] * 3
         assert client.submit(Submit(spec=spec)).id != made.id  # Another call is another job.
-    assert [view.spec.name for view in lab.ps()] == ["once", "once"]
+    assert [view.spec.name for view in lab.ps()].count("once") == 2
 
 
 def test_a_token_whose_answer_is_lost_is_made_once_and_its_secret_lets_in(lab: Lab, line: LossyLine) -> None:
@@ -59,8 +64,8 @@ def test_a_batch_whose_answer_is_lost_makes_each_job_once(lab: Lab, line: LossyL
         made = client.submit_batch(SubmitBatch(submits=tuple(Submit(spec=spec) for spec in specs)))
     assert line.seen[-2:] == ["POST /v1/jobs/batch"] * 2
     assert [lab.status(one).spec.name for one in made.jobs] == ["one-0", "one-1", "one-2"]
-    assert {"one-0", "one-1", "one-2"} <= {view.spec.name for view in lab.ps(limit=10)}
-    assert len([view for view in lab.ps(limit=10) if view.spec.name == "one-0"]) == 1
+    assert {"one-0", "one-1", "one-2"} <= {view.spec.name for view in lab.ps()}
+    assert len([view for view in lab.ps() if view.spec.name == "one-0"]) == 1
 
 
 def test_many_jobs_are_run_in_one_call(lab: Lab) -> None:
@@ -112,9 +117,9 @@ def test_events_are_watched_across_streams_that_stop_before_their_end(lab: Lab, 
 
 def test_calls_go_to_the_next_server_when_one_is_gone_and_stay_there(lab: Lab, line: LossyLine) -> None:
     with Client(f"{GONE},{line.url}/", lab.home.token()) as client:
-        made = client.submit(Submit(spec=job("once", [sys.executable, "-c", "pass"], on=["h100"])))
+        made = client.submit(Submit(spec=job("next", [sys.executable, "-c", "pass"], on=["h100"])))
         assert client.servers.url == line.url
-        assert client.status(made.id).spec.name == "once"
+        assert client.status(made.id).spec.name == "next"
         assert list(client.watch(made.id)) == list(lab.events(made.id))
     assert line.seen[:2] == ["POST /v1/jobs", f"GET /v1/jobs/{made.id}"]
     with Client(f"{GONE},http://127.0.0.1:2", "") as client, pytest.raises(Unavailable, match=f"{GONE}, http.*ms up"):

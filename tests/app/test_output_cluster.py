@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from mainspring.app.render.clusters import cluster_panel, clusters_table, finding_lines, past_fleet_panel
 from mainspring.app.sdk.clusters import ClusterShown
 from mainspring.domain.answers import ClosedNode, ClusterView, PastAttempt, PastCluster, PastFleet
-from mainspring.domain.fleet import AvoidedNode, Inventory, Node, NodeCondition, NodeRef
+from mainspring.domain.fleet import AvoidedNode, Inventory, Node, NodeCondition, NodeRef, Offer
 from mainspring.domain.ids import ChipName, ClusterName, JobId, NodeName, TeamName
 from mainspring.domain.job import Hold
 from mainspring.engines.common.kind import CheckResult, Finding
@@ -53,6 +53,17 @@ def test_nodes_that_are_alike_share_a_row_however_many_there_are() -> None:
     assert "5 of 8" in " ".join(rows[1])
     assert "0 of 8 cordoned by slurm" in " ".join(rows[2])
     assert "fan 3" in " ".join(rows[2])
+
+
+def test_a_cluster_tells_which_nodes_it_could_get_or_why_none_for_now() -> None:
+    offer = Offer(name="a3", chip=H100, chips=8, nodes_max=4, lead_time_s=600.0, dollars_per_chip_hour=2.4, spot=True)
+    dry = replace(offer, name="dry", nodes_max=0, spot=False, withheld="no such machines in this zone")
+    shown = _shown([_node(1)])
+    assert shown.view is not None
+    view = replace(shown.view, inventory=replace(shown.view.inventory, offers=(offer, dry)))
+    text = "\n".join(_drawn(cluster_panel(replace(shown, view=view), now_s=NOW_S)))
+    assert "up to 4 more; 8 h100 each, $2.4 a chip-hour, spot, there in 10 min" in text
+    assert "none for now: no such machines in this zone; 8 h100 each, $2.4 a chip-hour" in text
 
 
 def test_a_cluster_tells_its_settings_prices_and_silence() -> None:

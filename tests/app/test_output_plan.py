@@ -26,7 +26,7 @@ from mainspring.domain.answers import (
     WhatIfAnswer,
     Why,
 )
-from mainspring.domain.fleet import AvoidedNode, NodeRef
+from mainspring.domain.fleet import AvoidedNode, NodeOrder, NodeRef
 from mainspring.domain.ids import AttemptId, ChipName, ClusterName, JobId, NodeName, TeamName
 from mainspring.domain.life import JobState
 from mainspring.domain.plan import Candidate, Evict, Limit, Reservation
@@ -60,6 +60,15 @@ WAIT = WaitView(
     first_s=NOW_S + 3_600.0,
     last_s=NOW_S + 5_400.0,
 )
+
+
+def test_nodes_that_are_ordered_are_told_with_when_they_come() -> None:
+    due = NodeOrder(cluster=ClusterName("cloud"), offer="a3", job=JOB, nodes=4, expected_s=NOW_S + 4_800.0)
+    assert "4 nodes of a3 on cloud, expected at 14:20" in _drawn(plan_panel(_plan(ordered=(due,)), now_s=NOW_S))
+    limit = Limit.CAPACITY
+    why = Why(job=JOB, state=JobState.QUEUED, plan=1, summary="s", limit=limit, candidates=(), ordered=(due,))
+    assert "4 nodes of a3 on cloud, expected at 14:20" in _drawn(why_panel(why, _view(), now_s=NOW_S))
+    assert "4 nodes of a3 on cloud, late" in _drawn(why_panel(why, _view(), now_s=NOW_S + 5_000.0))
 
 
 def test_moments_are_told_as_times_of_day_with_the_day_when_it_is_another() -> None:

@@ -237,6 +237,7 @@ def _at_risk(lab: Lab, view: JobView) -> float:
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
+@pytest.mark.parametrize("lab", ["sudo", pytest.param("root", marks=pytest.mark.soak)], indirect=True)
 def test_a_job_of_another_user_goes_on_from_its_snapshots_after_a_rank_is_killed(
     lab: Lab, python: str, open_folder: Path
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from mainspring.app.base.home import Home, ServerRecord
 from mainspring.app.cli.main import GROUPS, VERBS
+from mainspring.app.sdk.lab import Lab
 
 HEAVY = {
     *("alembic", "blake3", "duckdb", "fastapi", "numpy", "obstore", "pyarrow", "pydantic", "sqlalchemy", "starlette"),
@@ -68,6 +69,16 @@ def test_verb_that_submits_loads_no_server(tmp_path: Path) -> None:
         "pyarrow",
         "sqlalchemy",
     }
+
+
+@pytest.mark.slow
+def test_verb_that_starts_a_server_loads_nothing_of_its_api(tmp_path: Path) -> None:
+    try:
+        loaded = _loaded(tmp_path, "up", "--port", "0")
+    finally:
+        assert Lab(tmp_path).down()
+    assert "mainspring.control.connections" in loaded
+    assert not loaded & {"alembic", "fastapi", "mainspring.control.api", "mainspring.planner.cycle", "sqlalchemy"}
 
 
 def test_help_of_each_group_is_told_once() -> None:

@@ -14,7 +14,7 @@ import pytest
 from mainspring.app.base.client import Client
 from mainspring.app.base.home import Config
 from mainspring.app.sdk.lab import Lab, job
-from mainspring.control.server import Tls, listen
+from mainspring.control.connections import Tls, listen
 from mainspring.domain.errors import InvalidInput, InvalidSpec, NotAllowed, Unavailable
 from mainspring.domain.ids import ClusterName
 from mainspring.domain.life import JobState, ended

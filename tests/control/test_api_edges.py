@@ -9,7 +9,8 @@ import pytest
 from tests.control.calling import Api, Served
 
 from mainspring.control.api_streams import Followers
-from mainspring.control.server import Server, listen
+from mainspring.control.connections import listen
+from mainspring.control.server import Server
 from mainspring.domain.answers import Submit
 from mainspring.domain.codec import encode
 from mainspring.domain.fleet import LogChunk

@@ -188,7 +188,7 @@ HAPPENINGS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 4)
 @given(happenings=HAPPENINGS)
 def test_goodput_adds_up_to_the_time_allocated_whatever_happens(
     tmp_path_factory: pytest.TempPathFactory, world_type: type[World], happenings: list[tuple[str, object]]

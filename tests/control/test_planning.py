@@ -19,9 +19,14 @@ from mainspring.domain.fleet import Offer
 from mainspring.domain.ids import ClusterName, JobId, TeamName
 from mainspring.domain.job import LAB, Tier
 from mainspring.domain.life import AttemptState, JobState, ended
-from mainspring.domain.plan import Limit
+from mainspring.domain.plan import Limit, Provision
 from mainspring.domain.team import Team
-from mainspring.domain.wire.events.jobs import ProvisionWantedEvent, StopRequestedEvent
+from mainspring.domain.wire.events.jobs import (
+    NodesOrderedEvent,
+    NodesRefusedEvent,
+    ProvisionWantedEvent,
+    StopRequestedEvent,
+)
 from mainspring.domain.wire.events.leads import CheckpointDurableEvent
 from mainspring.planner import Policy
 from mainspring.testing import FakeEngine
@@ -79,6 +84,69 @@ def test_nodes_that_a_plan_wants_ordered_are_told_once(world: World) -> None:
     world.clock.advance(Settings().plan_s)
     world.tick(30)
     assert _wanted(world, job) == [("west", "more", 4)]
+
+
+def offered(world: World, kind: type[FakeEngine] = FakeEngine) -> JobId:
+    """Lets a job wait on a cluster that offers nodes, until its plan wants some."""
+    offer = Offer(name="more", chip=GPU, chips=1, nodes_max=8, lead_time_s=60.0, dollars_per_chip_hour=2.0)
+    west = world.west.inner.inventory()
+    world.west.inner = kind(replace(west, offers=(offer,)), world.clock)
+    world.restart(policy=Policy(provision_after_s=5.0))
+    world.submit(world.spec("first", replicas=4))
+    world.submit(world.spec("second", replicas=4))
+    job = world.submit(world.spec("third", replicas=4))
+    world.tick(3)
+    world.clock.advance(Settings().plan_s)
+    return job
+
+
+def said(world: World, job: JobId) -> list[str]:
+    """What was said of orders of nodes for a job."""
+    kinds = (NodesOrderedEvent.kind, NodesRefusedEvent.kind)
+    return [str(event.told) for event in world.control.events(reference=job) if event.kind in kinds]
+
+
+def test_nodes_that_a_plan_wants_are_ordered_once_and_their_job_starts_when_they_come(world: World) -> None:
+    job = offered(world)
+    world.tick(40)
+    assert said(world, job) == ["4 nodes of more on west are ordered; they come in 60 s"]
+    (order,) = world.control.questions.why(job).ordered
+    assert (order.cluster, order.offer, order.nodes) == ("west", "more", 4)
+    assert world.control.questions.plan().ordered == (order,)
+    assert world.control.questions.plan().provisions == ()
+    assert world.clock.now_s() < order.expected_s < world.clock.now_s() + 60.0
+    world.clock.advance(60.0)
+    world.tick(3)
+    assert world.job(job).state is JobState.STARTING
+    assert {node for one in world.orders_of(job).values() for node in one.nodes} == {f"more-00{n}" for n in range(4)}
+    assert world.control.questions.why(job).ordered == ()
+
+
+def test_order_whose_nodes_do_not_come_is_told_once_in_its_clusters_words(world: World) -> None:
+    job = offered(world)
+    world.tick(5)
+    world.west.inner.withhold("more", "the zone has no such machines left")
+    world.tick(120)
+    assert said(world, job)[1:] == ["4 nodes of more on west do not come: the zone has no such machines left"]
+
+
+def test_offer_that_is_refused_is_asked_for_again_later_each_time(world: World) -> None:
+    class Refusing(FakeEngine):
+        def provision(self, order: Provision) -> None:
+            raise Conflict("order nodes", on=order.offer, got="pods are forbidden here")
+
+    job = offered(world, Refusing)
+    world.tick(10 * 60)
+    words = said(world, job)
+    assert len(words) == 4, "at once, and after 1, 2 and 4 minutes"
+    assert all("pods are forbidden here" in one for one in words)
+
+
+def test_cluster_that_does_not_answer_to_an_order_is_asked_again(world: World) -> None:
+    job = offered(world)
+    world.west.inner.fail_next("provision", 3)
+    world.tick(8)
+    assert len(said(world, job)) == 1
 
 
 def _wanted(world: World, job: JobId) -> list[tuple[object, ...]]:

@@ -31,6 +31,8 @@ WRITTEN: dict[str, Detail] = {
     "stop_requested": {"by": "makes room", "for_job": "job-7", "limit": "quota"},
     "move_wanted": {"what": "view", "source": "east", "target": "west", "size_bytes": 7},
     "provision_wanted": {"cluster": "cloud", "offer": "h100x8", "nodes": 2, "reason": "waits for an hour"},
+    "nodes_ordered": {"cluster": "cloud", "offer": "h100x8", "nodes": 2, "lead_time_s": 600.0},
+    "nodes_refused": {"cluster": "cloud", "offer": "h100x8", "nodes": 2, "reason": "no such machines here"},
     "generation_preparing": {"generation": 1, "cause": "the first"},
     "generation_resumed": {"generation": 1, "step": -1, "source": "", "ranks": 2},
     "generation_stepping": {"generation": 1, "step": 0},

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from mainspring.app.base.system import SystemClock
 from mainspring.domain.errors import DamagedData, NotFound, Unavailable
 from mainspring.domain.fleet import AllocationPhase, AllocationSeen
-from mainspring.domain.ids import AllocationId, ClusterName, NodeName
+from mainspring.domain.ids import AllocationId, ClusterName, JobId, NodeName
+from mainspring.domain.plan import Provision
 from mainspring.domain.ports import Clock
 from mainspring.engines.common.background_calls import ACTS_MAX, THREADS
 from mainspring.engines.common.forwarding import CallResult, EngineCall
@@ -166,6 +167,19 @@ def test_what_a_slow_launch_raised_is_raised_to_who_asks_again_and_only_once(wor
     del world.inner.error["launch"]
     world.eventually_launched()
     assert world.inner.begun.count("launch") == 2
+
+
+@pytest.mark.slow
+def test_an_order_of_nodes_that_hangs_goes_on_and_tells_later_how_it_ended(world: World) -> None:
+    wanted = Provision(cluster=ClusterName("alpha"), offer="spot", nodes=2, for_job=JobId("job-1"), reason="it waits")
+    with world.inner.closed("provision"):
+        with pytest.raises(Unavailable, match="provision nodes"):
+            world.engine.provision(wanted)
+        assert world.engine.inventory().nodes
+    world.inner.returned("provision")
+    with pytest.raises(NotFound, match="spot"):
+        world.engine.provision(wanted)
+    assert world.inner.begun.count("provision") == 1
 
 
 @pytest.mark.slow

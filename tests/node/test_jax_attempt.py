@@ -67,7 +67,7 @@ run(main, cache=Path(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_jax_attempt_with_a_rank_killed_ends_bitwise_as_without_and_the_other_process_lives_on(
     killed: int, make_rig: Callable[..., Rig], tmp_path: Path
 ) -> None:

@@ -141,8 +141,8 @@ def test_lead_keeps_its_promises_whatever_fails_and_ends_once_faults_stop(seed: 
 
 @pytest.mark.slow
 def test_storms_mostly_end_in_success_and_not_in_giving_up() -> None:
-    outcomes = [prove(seed).lead.outcome for seed in range(1_000, 1_020)]
-    assert outcomes.count(AttemptState.SUCCEEDED) >= 8
+    outcomes = [prove(seed).lead.outcome for seed in range(1_000, 1_010)]
+    assert outcomes.count(AttemptState.SUCCEEDED) >= 4
 
 
 @pytest.mark.slow

@@ -41,6 +41,12 @@ def test_cheapest_offer_that_has_enough_is_taken_first_jobs_first() -> None:
     assert ordered(lab) == [("job-0", "cheap", 2), ("job-1", "spot", 2), ("job-2", "spot", 2)]
 
 
+def test_offer_that_is_withheld_gives_way_to_another() -> None:
+    cheap = replace(OFFER, name="cheap", dollars_per_chip_hour=1.0, withheld="no such machines in this zone")
+    lab = Lab().clusters(offering(cheap, OFFER)).pend("job", spec(Option(chip=H100, chips=8, replicas=2)))
+    assert ordered(lab) == [("job", "spot", 2)]
+
+
 def test_nodes_that_are_coming_are_not_ordered_again() -> None:
     inventory = offering(OFFER)
     coming = tuple(

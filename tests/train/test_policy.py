@@ -13,15 +13,14 @@ from mainspring.train.models.model import Signature
 from mainspring.train.models.shapes import ImageRecipe, PolicyRecipe
 from mainspring.train.policy import (
     measure_statistics,
-    model_of,
     policy_loss,
     sample_actions,
     signature_of,
     unit_statistics,
 )
-from mainspring.train.recipe import OptimizerRecipe
-from mainspring.train.trainer import make_optimizer
+from tests.train.making import error_left_by_heart, fresh_weights
 
+pytestmark = pytest.mark.usefixtures("compiled_at_once")
 PLAIN = PolicyRecipe(width=32, blocks=1, horizon=4, flow_steps=5)
 SEEING = PolicyRecipe(
     width=32,
@@ -33,7 +32,6 @@ SEEING = PolicyRecipe(
     image=ImageRecipe(channels=(4, 4), features=8, shift_pixels=2),
 )
 STEPS = 300
-OPTIMIZER = OptimizerRecipe(learning_rate=1e-2, warmup_steps=10, weight_decay=0.0)
 
 
 def batch_for(policy: PolicyRecipe, *, rows: int = 6, seed: int = 0) -> dict[str, Any]:
@@ -51,8 +49,9 @@ def batch_for(policy: PolicyRecipe, *, rows: int = 6, seed: int = 0) -> dict[str
 
 def loss_of(policy: PolicyRecipe, batch: dict[str, Any]) -> jax.Array:
     statistics = measure_statistics([batch], policy)
-    weights = model_of(policy).initial_weights(jax.random.key(0), signature_of(batch, policy))
-    weights["leave"]["kernel"] = jnp.ones_like(weights["leave"]["kernel"]) * 0.01
+    weights = fresh_weights(policy, signature_of(batch, policy))
+    kernel = weights["leave"]["kernel"]  # Zero in fresh weights; waves, so that no feature is without weight.
+    weights["leave"]["kernel"] = 0.1 * jnp.sin(jnp.arange(kernel.size, dtype=jnp.float32)).reshape(kernel.shape)
 
     def loss(weights: Any, batch: Any) -> jax.Array:
         return policy_loss(weights, statistics, policy, batch, jax.random.key(1))
@@ -62,7 +61,7 @@ def loss_of(policy: PolicyRecipe, batch: dict[str, Any]) -> jax.Array:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("policy", "stored"), [(PLAIN, 1.5423837), (SEEING, 1.9217372)], ids=["plain", "seeing"])
+@pytest.mark.parametrize(("policy", "stored"), [(PLAIN, 1.9212383), (SEEING, 2.0423570)], ids=["plain", "seeing"])
 def test_loss_of_a_fixed_seed_keeps_its_bits_from_run_to_run_and_its_value_from_release_to_release(
     policy: PolicyRecipe, stored: float
 ) -> None:
@@ -76,7 +75,7 @@ def test_loss_does_not_look_at_actions_beyond_the_episode() -> None:
     batch = batch_for(PLAIN)
     batch["valid"][:, 2:] = False
     statistics = unit_statistics(PLAIN, signature_of(batch, PLAIN))
-    weights = model_of(PLAIN).initial_weights(jax.random.key(0), signature_of(batch, PLAIN))
+    weights = fresh_weights(PLAIN, signature_of(batch, PLAIN))
     changed = {**batch, "actions": np.where(batch["valid"][..., None], batch["actions"], 1e3).astype(np.float32)}
     loss = jax.jit(lambda batch: policy_loss(weights, statistics, PLAIN, batch, jax.random.key(1)))
     losses = [loss(one) for one in (batch, changed)]
@@ -87,34 +86,14 @@ def test_loss_does_not_look_at_actions_beyond_the_episode() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", [PLAIN, SEEING], ids=["plain", "seeing"])
 def test_policy_trained_on_a_few_rows_learns_them_by_heart(policy: PolicyRecipe) -> None:
-    batch = batch_for(policy)
-    statistics = measure_statistics([batch], policy)
-    weights = model_of(policy).initial_weights(jax.random.key(0), signature_of(batch, policy))
-    optimizer = make_optimizer(OPTIMIZER, STEPS)
-
-    @jax.jit
-    def update(weights: Any, state: Any, step: Any) -> Any:
-        key = jax.random.fold_in(jax.random.key(3), step)
-        gradient = jax.grad(policy_loss)(weights, statistics, policy, batch, key)
-        changes, state = optimizer.update(gradient, state, weights)
-        return jax.tree.map(jnp.add, weights, changes), state
-
-    @jax.jit
-    def error(weights: Any) -> jax.Array:
-        chunk = sample_actions(weights, statistics, policy, batch, jax.random.key(9))
-        return jnp.sqrt(jnp.mean((chunk - batch["actions"]) ** 2))
-
-    before, state = float(error(weights)), optimizer.init(weights)
-    for step in range(STEPS):
-        weights, state = update(weights, state, step)
-    assert float(error(weights)) < 0.4 * before
+    assert error_left_by_heart(policy, batch_for(policy), steps=STEPS) < 0.4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", [PLAIN, SEEING], ids=["plain", "seeing"])
 def test_sample_has_the_shape_of_a_chunk_and_follows_its_key(policy: PolicyRecipe) -> None:
     batch = batch_for(policy, rows=3)
-    weights = model_of(policy).initial_weights(jax.random.key(0), signature_of(batch, policy))
+    weights = fresh_weights(policy, signature_of(batch, policy))
     statistics = measure_statistics([batch], policy)
     sample = jax.jit(lambda key: sample_actions(weights, statistics, policy, batch, key))
     first, again, other = (np.asarray(sample(jax.random.key(key))) for key in (0, 0, 1))
@@ -129,7 +108,7 @@ def test_sample_of_relative_actions_moves_with_the_state() -> None:
     policy = PolicyRecipe(width=8, blocks=1, horizon=3, relative_actions=True)
     signature = Signature(state_dim=2, action_dim=2)
     statistics = unit_statistics(policy, signature)
-    weights = model_of(policy).initial_weights(jax.random.key(0), signature)  # Velocity zero: chunk = noise + state.
+    weights = fresh_weights(policy, signature)  # Velocity zero: chunk = noise + state.
     sample = jax.jit(lambda batch: sample_actions(weights, statistics, policy, batch, jax.random.key(0)))
     here, there = (np.asarray(sample({"state": np.full((1, 2), place, np.float32)})) for place in (0.0, 5.0))
     np.testing.assert_allclose(there - here, 5.0, rtol=1e-5)
@@ -161,7 +140,9 @@ def test_varied_images_keep_their_shape_and_only_move_without_tint() -> None:
     images = np.zeros((2, 1, 12, 16, 3), np.uint8)
     images[:, :, 6, 8] = 255
     still = ImageRecipe(channels=(4,), features=8, shift_pixels=2, tint=0.0)
-    varied = np.asarray(jax.jit(lambda images: varied_images(images, still, jax.random.key(0)))(images))
+    varied = np.asarray(
+        jax.jit(lambda images: varied_images(images, still, jax.random.split(jax.random.key(0), 2)))(images)
+    )
     assert varied.shape == images.shape
     assert sorted(np.unique(varied)) == [0.0, 255.0]
     rows, columns = np.nonzero(varied[..., 0])[2:]

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = """
 import json
 import jax, numpy as np
-from mainspring.train.sharding import BATCH, make_mesh, mean_over_ranks, place_batch, spec
+from mainspring.train.sharding import BATCH, WHOLE, make_mesh, mean_over_ranks, place_batch
 
 mesh = make_mesh()
 rows = np.random.default_rng(0).normal(size=(2 * mesh.size, 3)).astype(np.float32)
@@ -22,7 +22,7 @@ batch = place_batch(mesh, {"rows": rows})
 def local(batch):
     return mean_over_ranks({"sum": batch["rows"].sum(axis=0), "largest": batch["rows"].max()}, mesh)
 
-means = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=spec(BATCH), out_specs=spec(), check_vma=False))(batch)
+means = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=BATCH, out_specs=WHOLE, check_vma=False))(batch)
 copies = [np.asarray(shard.data).tobytes() for shard in means["sum"].addressable_shards]
 print(json.dumps({
     "devices": mesh.size,

@@ -12,6 +12,7 @@ import pytest
 
 from mainspring.data import View, ViewRecipe, build_view, gather, open_view
 from mainspring.data.views.manifest import Split
+from mainspring.domain.errors import InvalidInput
 from mainspring.objects import open_store
 from mainspring.session import Restored, Session
 from mainspring.train.evaluate import held_out_error, policy_from
@@ -23,7 +24,7 @@ from tests.data.making import version_of, write_lerobot_v2
 
 from .making import Desk
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled_at_once")]
 SMALL = {"batch_size": 16, "policy": {"horizon": 4, "flow_steps": 4}}
 
 
@@ -50,6 +51,12 @@ def test_vla_without_eyes_learns_a_swing_well_enough_to_beat_holding_still(
     error = held_out_error(policy, views["holdout"], seed=0)
     assert error.policy < 0.8 * error.hold_last_state
     assert error.policy < 0.8 * held_out_error(policy.untrained(), views["holdout"], seed=0).policy
+
+
+def test_pi05_is_not_trained_from_a_view_which_tells_it_no_state(views: dict[Split, View]) -> None:
+    recipe = tiny(policy={"image": None, "kind": "pi05"})
+    with pytest.raises(InvalidInput, match=r"pi05.*prompts\.Tokenizer"):
+        train(Session("", pid=1, stopwatch=lambda: 0.0), recipe, views["train"], facts={})
 
 
 def test_vla_learns_from_camera_images_of_another_size(tmp_path: Path, compiled: Path) -> None:

@@ -10,9 +10,10 @@ from mainspring.lazy import names_of
 
 if TYPE_CHECKING:
     from mainspring.control.api import create_app
+    from mainspring.control.connections import Tls, listen
     from mainspring.control.control import Control
     from mainspring.control.loop.loop import Loop, Step
-    from mainspring.control.server import Server, Tls, listen
+    from mainspring.control.server import Server
     from mainspring.control.store.settings import AgentAccess, Settings
     from mainspring.control.store.store import Store, open_store
     from mainspring.control.store.tokens import LAB_ITSELF, Caller

@@ -1,20 +1,104 @@
-"""Connections that do not last for nothing: who begins a request and does not go on with it is hung up on."""
+"""Sockets that listen, and connections that do not last for nothing: who begins a request and stops is hung up on.
+
+`ms up` listens before there is a server: nothing of the API is imported here.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
+import ssl
+from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from mainspring.domain.answers import PROBLEM_TYPE, problem_of
 from mainspring.domain.codec import encode
-from mainspring.domain.errors import InvalidMessage
+from mainspring.domain.errors import Conflict, InvalidInput, InvalidMessage, NotAllowed
+from mainspring.domain.wire.trust import is_loopback
 
+BACKLOG = 2_048  # A thousand agents register within one second of a start.
 HEAD_BYTES_MAX = 64 << 10  # As much as h11 and nginx take, near enough; the parser itself knows no bound.
 FILES_PART = 2  # One open file in so many is a connection; of the rest, half may be accepted in one moment.
 FILES_USUAL = 1_024  # Of a process, where nobody says otherwise.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """What encrypts the API: PEM files.
+
+    Args:
+        certificate: The chain, the server's own first.
+    """
+
+    certificate: Path
+    key: Path
+
+
+def listen(host: str, port: int, *, tls: Tls | None = None) -> socket.socket:
+    """Returns a socket that listens, so that the address is known before the controller is built.
+
+    Args:
+        host: Where; anything but a loopback address wants TLS.
+        port: Which; 0 for any free one.
+        tls: What will encrypt it.
+
+    Raises:
+        NotAllowed: A public address without TLS, or a port that needs privileges.
+        Conflict: The port is in use.
+        InvalidInput: No such host here, or a certificate and key that cannot be used.
+    """
+    where = f"{host}:{port}"
+    if tls is None and not is_loopback(host):
+        raise NotAllowed(
+            "serve the API",
+            on=where,
+            got="a public address without TLS: tokens would travel in the clear",
+            wanted="a loopback address, or a certificate and key",
+            next_step="listen on 127.0.0.1, or give a certificate and its key",
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise Conflict(
+                "serve the API",
+                on=f"port {port} of {host}",
+                got="a port that something else listens on",
+                next_step=f"stop what uses port {port}, or choose another port",
+            ) from error
+        if error.errno == errno.EACCES:
+            raise NotAllowed("serve the API", on=where, got=str(error), next_step="use a port over 1023") from error
+        raise InvalidInput("serve the API", on=where, got=str(error), wanted="an address of this machine") from error
+    if tls is not None:
+        try:
+            _check(tls)
+        except InvalidInput:
+            listener.close()
+            raise
+    return listener
+
+
+def _check(tls: Tls) -> None:
+    """Raises what uvicorn would find only in its thread; a key that asks for a password finds nobody to give it."""
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tls.certificate, tls.key, password="")
+    except (OSError, ValueError) as error:
+        raise InvalidInput(
+            "encrypt the API",
+            on=f"{tls.certificate} with {tls.key}",
+            got=str(error),
+            wanted="PEM files of a certificate and its key, without a password",
+        ) from error
 
 
 class _Reading(Enum):

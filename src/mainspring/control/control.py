@@ -9,7 +9,7 @@ from threading import Event as Signal
 from typing import Any
 
 from mainspring.control.loop.commit import Committer
-from mainspring.control.loop.engine_commands import EngineCommands
+from mainspring.control.loop.engine_commands import EngineCommands, NodeOrders
 from mainspring.control.loop.failover import Silence
 from mainspring.control.loop.leadership import Leadership
 from mainspring.control.loop.loop import Loop, LoopWriters
@@ -118,13 +118,13 @@ class Control:
         silence, holder = Silence(), draw_id("controller", self._dice)
 
         def writers() -> LoopWriters:
-            clock, settings, lasting = self.clock, self.settings, Lasting(self.clock)
-            mirror = ActiveState(self._submits.fresh)
+            clock, lasting, mirror = self.clock, Lasting(self.clock), ActiveState(self._submits.fresh)
             return LoopWriters(
                 mirror=mirror,
-                settling=Settling(mirror, self.fleet, silence, lasting, clock, settings, self.policy.failover_s),
-                committer=Committer(mirror, self.fleet, settings, self._dice),
-                commands=EngineCommands(mirror, lasting, settings, self._access.key, self._access.controller_urls),
+                settling=Settling(mirror, self.fleet, silence, lasting, clock, self.settings, self.policy.failover_s),
+                committer=Committer(mirror, self.fleet, self.settings, self._dice),
+                commands=EngineCommands(mirror, lasting, self.settings, self._access.key, self._access.controller_urls),
+                orders=NodeOrders(mirror, self.fleet, clock),
             )
 
         return Loop(

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import signal
 import socket
-import ssl
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from threading import Event, Thread
 from typing import final
 
@@ -17,15 +13,13 @@ import uvicorn
 
 from mainspring.control.api import create_app
 from mainspring.control.api_arrivals import Arrivals
-from mainspring.control.connections import BoundedConnection
+from mainspring.control.connections import BACKLOG, BoundedConnection, Tls
 from mainspring.control.control import Control
 from mainspring.control.logins import Logins
 from mainspring.control.loop.leadership import KEEP
 from mainspring.control.loop.loop import Step
-from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, NotAllowed, Unavailable
-from mainspring.domain.wire.trust import is_loopback
+from mainspring.domain.errors import Conflict, MainspringError, Unavailable
 
-_BACKLOG = 2_048  # A thousand agents register within one second of a start.
 _FIRST_TICK_S = 10.0  # A cluster that takes longer is not worth waiting for: it is shown once it answers.
 _DRAIN_S = 5.0  # Requests still open when stopping; streams are cut, everything else takes milliseconds.
 _REST = 3.0  # After a tick, as often as long as it took: calls that come one upon another wake the loop all the time.
@@ -34,67 +28,6 @@ _SWEEP_S = 30.0  # Between two sweeps, of 500 jobs each: more than ten times wha
 _SWEEP_PAUSE_S = 0.1  # Between two transactions of a sweep, each of which takes some milliseconds.
 _STEP_S = 5.0  # What a tick is in the middle of may take, when stopping, before the lead is given up over its head.
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tls:
-    """What encrypts the API: PEM files.
-
-    Args:
-        certificate: The chain, the server's own first.
-    """
-
-    certificate: Path
-    key: Path
-
-
-def listen(host: str, port: int, *, tls: Tls | None = None) -> socket.socket:
-    """Returns a socket that listens, so that the address is known before the controller is built.
-
-    Args:
-        host: Where; anything but a loopback address wants TLS.
-        port: Which; 0 for any free one.
-        tls: What will encrypt it.
-
-    Raises:
-        NotAllowed: A public address without TLS, or a port that needs privileges.
-        Conflict: The port is in use.
-        InvalidInput: No such host here, or a certificate and key that cannot be used.
-    """
-    where = f"{host}:{port}"
-    if tls is None and not is_loopback(host):
-        raise NotAllowed(
-            "serve the API",
-            on=where,
-            got="a public address without TLS: tokens would travel in the clear",
-            wanted="a loopback address, or a certificate and key",
-            next_step="listen on 127.0.0.1, or give a certificate and its key",
-        )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise Conflict(
-                "serve the API",
-                on=f"port {port} of {host}",
-                got="a port that something else listens on",
-                next_step=f"stop what uses port {port}, or choose another port",
-            ) from error
-        if error.errno == errno.EACCES:
-            raise NotAllowed("serve the API", on=where, got=str(error), next_step="use a port over 1023") from error
-        raise InvalidInput("serve the API", on=where, got=str(error), wanted="an address of this machine") from error
-    if tls is not None:
-        try:
-            _check(tls)
-        except InvalidInput:
-            listener.close()
-            raise
-    return listener
 
 
 @final
@@ -139,7 +72,7 @@ class Server:
             timeout_graceful_shutdown=round(_DRAIN_S),
             ssl_certfile=str(tls.certificate) if tls else None,
             ssl_keyfile=str(tls.key) if tls else None,
-            backlog=min(_BACKLOG, max(1, connection.connections_max // 2)),  # Accepted in one moment, before any bound.
+            backlog=min(BACKLOG, max(1, connection.connections_max // 2)),  # Accepted in one moment, before any bound.
         )
         self._http = uvicorn.Server(config)
         self._loop = control.new_loop()
@@ -265,16 +198,3 @@ class Server:
                     _log.warning("a sweep was cut short: %s", error)
                 except Exception:  # noqa: BLE001  As of a tick: the next sweep begins from the store.
                     _log.exception("a sweep failed")
-
-
-def _check(tls: Tls) -> None:
-    """Raises what uvicorn would find only in its thread; a key that asks for a password finds nobody to give it."""
-    try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tls.certificate, tls.key, password="")
-    except (OSError, ValueError) as error:
-        raise InvalidInput(
-            "encrypt the API",
-            on=f"{tls.certificate} with {tls.key}",
-            got=str(error),
-            wanted="PEM files of a certificate and its key, without a password",
-        ) from error

@@ -418,8 +418,8 @@ class _Reader:
         return plain
 
 
-def _all_ascii(items: Iterable[object]) -> bool:
-    return all(item.__class__ is str and item.isascii() for item in items)
+def _all_ascii(items: Iterable[Any]) -> bool:
+    return {*map(type, items)} <= {str} and all(map(str.isascii, items))
 
 
 @cache

@@ -110,6 +110,8 @@ class Offer:
         lead_time_s: From the order until they are ready.
         dollars_per_chip_hour: Price.
         spot: Whether they can be taken back at any time.
+        withheld: Why it gives none for now all the same, in the cluster's words, such as that the last ones never came;
+            "" where it does.
     """
 
     name: str
@@ -119,6 +121,7 @@ class Offer:
     lead_time_s: float
     dollars_per_chip_hour: float
     spot: bool = False
+    withheld: str = ""
 
     def __post_init__(self) -> None:
         """Checks the name and the numbers.
@@ -130,6 +133,25 @@ class Offer:
         sound = 0 < self.chips <= CHIPS_MAX and 0 <= self.nodes_max <= NODES_MAX and self.lead_time_s >= 0
         if not (sound and self.dollars_per_chip_hour >= 0):
             raise InvalidInput("accept an offer", on=self.name, got=f"{self}"[:200], wanted="counts and prices >= 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOrder:
+    """An order of nodes that is under way.
+
+    Args:
+        cluster: Whose offer.
+        offer: Its name.
+        job: The job they are for.
+        nodes: How many.
+        expected_s: When they should be there.
+    """
+
+    cluster: ClusterName
+    offer: str
+    job: JobId
+    nodes: int
+    expected_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +168,7 @@ class Inventory:
             its kind, which one the cluster decides once its queue lets an allocation start. As many are free as the
             cluster lets us ask for now, those that will have to wait included.
         offers: Nodes that could be had, ordered by name.
+        orders: What is under way of them; its nodes are among `nodes`, as COMING.
         losses_per_node_hour: How often it takes a node back (spot), on average.
     """
 
@@ -156,6 +179,7 @@ class Inventory:
     nodes: tuple[Node, ...]
     delegated: bool = False
     offers: tuple[Offer, ...] = ()
+    orders: tuple[NodeOrder, ...] = ()
     losses_per_node_hour: float = 0.0
 
     def __post_init__(self) -> None:

@@ -33,6 +33,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # POSIX: what every shell can
 _OURS = "MAINSPRING_"  # What programs are told by us.
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no letters that look like digits.
 _ID_LETTERS = 12  # 60 bits: a collision among 10^6 ids has odds of about 4e-7.
+_SHIFTS = range(0, 5 * _ID_LETTERS, 5)
 
 
 def checked_name(name: str, what: str) -> str:
@@ -98,4 +99,4 @@ def draw_id(prefix: str, dice: Dice) -> str:
         dice: Where its 60 bits come from.
     """
     bits = dice.bits(5 * _ID_LETTERS)
-    return f"{prefix}-" + "".join(_ALPHABET[(bits >> (5 * i)) & 31] for i in range(_ID_LETTERS))
+    return f"{prefix}-" + "".join([_ALPHABET[(bits >> shift) & 31] for shift in _SHIFTS])

@@ -201,15 +201,15 @@ class Role:
         size = sum(len(word.encode()) for word in self.command)
         _require(size <= COMMAND_BYTES_MAX, "command", f"{size} bytes", f"at most {COMMAND_BYTES_MAX} bytes")
         _require(bool(self.command[0]), "command", self.command[0], "a program")
-        _require(all("\0" not in word for word in self.command), "command", "a NUL", "words without NUL")
+        _require("\0" not in "".join(self.command), "command", "a NUL", "words without NUL")
         _require(0 < len(self.options) <= OPTIONS_MAX, "options", len(self.options), f"1 to {OPTIONS_MAX} options")
         least, groups = min(option.replicas_min for option in self.options), [option.group for option in self.options]
         _require(0 <= self.spares < least, "spares", self.spares, f"fewer than the {least} replicas it may run with")
         _require(all(not each or self.spares % each == 0 for each in groups), "spares", self.spares, "whole groups")
         _require(len(self.environment) <= ENVIRONMENT_MAX, "environment", len(self.environment), "fewer variables")
         for name, value in self.environment.items():
-            named = bool(name) and not {"=", "\0"} & set(name)
-            _require(named and "\0" not in value, "environment", name, "names without '=', values without NUL")
+            named = name and "=" not in name and "\0" not in name
+            _require(bool(named) and "\0" not in value, "environment", name, "names without '=', values without NUL")
         self._check_secrets()
 
     def _check_secrets(self) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from mainspring.domain.fleet import AllocationSeen, EndedBefore, Inventory, LaunchOrder, LogChunk
     from mainspring.domain.ids import AllocationId, NodeName
+    from mainspring.domain.plan import Provision
 
 
 class Clock(Protocol):
@@ -156,4 +157,23 @@ class Forgetting(Protocol):
 
         Raises:
             Unavailable: The cluster does not answer within the adapter's own bound; some may be gone.
+        """
+
+
+@runtime_checkable
+class Provisioning(Protocol):
+    """What an engine can do whose cluster offers nodes that it does not have yet: order some."""
+
+    def provision(self, order: Provision) -> None:
+        """Asks the cluster for nodes of one of its offers. Returns once that is asked, long before they come.
+
+        Idempotent by offer and job while the order is under way. Until its nodes are all there the inventory shows it
+        among `orders`, and as many nodes COMING; then they are nodes like any others. An order ends when they have
+        come, when the cluster says that they will not, or when they are far too late; its offer is withheld then for a
+        while, and says why. Nodes that came all the same, and all that are idle, the cluster takes back by itself.
+
+        Raises:
+            NotFound: It has no such offer.
+            Conflict: The offer is withheld, or has not that many nodes left.
+            Unavailable: The cluster does not answer within the adapter's own bound; it may have been asked.
         """

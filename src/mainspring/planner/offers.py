@@ -32,7 +32,7 @@ def provisions(
     """
     if not snapshot.offers or policy.provision_after_s < 0:
         return ()
-    left = [offer.offer.nodes_max for offer in snapshot.offers]
+    left = [0 if offer.offer.withheld else offer.offer.nodes_max for offer in snapshot.offers]
     coming = _coming(snapshot)
     row_of = {job: row for row, job in enumerate(snapshot.pending.jobs)}
     ordered: list[Provision] = []

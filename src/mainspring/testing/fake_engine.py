@@ -16,8 +16,11 @@ from mainspring.domain.fleet import (
     LogChunk,
     Node,
     NodeCondition,
+    NodeOrder,
+    Offer,
 )
 from mainspring.domain.ids import AllocationId, NodeName
+from mainspring.domain.plan import Provision
 from mainspring.domain.ports import Clock
 from mainspring.engines.common.forwarding import CALLS
 
@@ -47,6 +50,67 @@ class _Faults:
     drop: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(slots=True, kw_only=True)
+class _Ordered:
+    order: NodeOrder
+    nodes: tuple[Node, ...]
+
+
+class _Offers:
+    """What the cluster could get, and what is under way of it; nodes come once their lead time is over."""
+
+    def __init__(self, inventory: Inventory, clock: Clock) -> None:
+        self._cluster = inventory.cluster
+        self._offers = {offer.name: offer for offer in inventory.offers}
+        self._clock = clock
+        self._given = dict.fromkeys(self._offers, 0)
+        self._under_way: list[_Ordered] = []
+
+    def shown(self) -> tuple[Offer, ...]:
+        return tuple(
+            replace(offer, nodes_max=offer.nodes_max - self._given[name])
+            for name, offer in sorted(self._offers.items())
+        )
+
+    def under_way(self) -> tuple[_Ordered, ...]:
+        return tuple(self._under_way)
+
+    def order(self, wanted: Provision) -> None:
+        if wanted.offer not in self._offers:
+            raise NotFound(
+                "order nodes", on=self._cluster, got=wanted.offer, wanted=nearest(wanted.offer, self._offers)
+            )
+        if any((each.order.offer, each.order.job) == (wanted.offer, wanted.for_job) for each in self._under_way):
+            return
+        offer, given = self._offers[wanted.offer], self._given[wanted.offer]
+        if offer.withheld or given + wanted.nodes > offer.nodes_max:
+            got = offer.withheld or f"{wanted.nodes} nodes, of which it has {offer.nodes_max - given}"
+            raise Conflict("order nodes", on=wanted.offer, got=got, wanted="an offer that has as many")
+        self._given[wanted.offer] += wanted.nodes
+        order = NodeOrder(
+            cluster=self._cluster,
+            offer=wanted.offer,
+            job=wanted.for_job,
+            nodes=wanted.nodes,
+            expected_s=self._clock.now_s() + offer.lead_time_s,
+        )
+        names = (NodeName(f"{wanted.offer}-{given + index:03}") for index in range(wanted.nodes))
+        nodes = tuple(Node(name=name, chip=offer.chip, chips=offer.chips) for name in names)
+        self._under_way.append(_Ordered(order=order, nodes=nodes))
+
+    def arrived(self) -> Iterator[Node]:
+        """Yields nodes that have come by now, once."""
+        for each in self.under_way():
+            if self._clock.now_s() >= each.order.expected_s:
+                self._under_way.remove(each)
+                yield from each.nodes
+
+    def withhold(self, name: str, reason: str) -> None:
+        """Ends the orders of an offer, none of whose nodes come, and gives none any more."""
+        self._offers[name] = replace(self._offers[name], withheld=reason)
+        self._under_way = [each for each in self._under_way if each.order.offer != name]
+
+
 class FakeEngine:
     """The `Engine` port in memory. Agents obey a stop after `obey_s`, or are ended when the grace is over.
 
@@ -67,6 +131,7 @@ class FakeEngine:
         self._never: set[AllocationId] = set()
         self._logs: dict[AllocationId, dict[int, bytes]] = {}
         self._faults = _Faults()
+        self._offers = _Offers(inventory, clock)
         self.answering = True
         self.queueing = False  # Whether what is launched waits until it is let start.
         self.agents_started = 0
@@ -122,6 +187,10 @@ class FakeEngine:
             condition_reason=reason,
             leaves_s=self._clock.now_s(),
         )
+
+    def withhold(self, offer: str, reason: str) -> None:
+        """Ends the orders of an offer: none of their nodes come, and it gives none any more, for that reason."""
+        self._offers.withhold(offer, reason)
 
     def waiting(self) -> tuple[AllocationId, ...]:
         """Returns what waits in the cluster's own queue, in order of id."""
@@ -187,7 +256,20 @@ class FakeEngine:
     def inventory(self) -> Inventory:
         """Returns every node; see `Engine.inventory`."""
         with self._call("inventory"):
-            answer = replace(self._inventory, nodes=tuple(self._shown(node) for node in self._nodes.values()))
+            nodes = {name: self._shown(node) for name, node in self._nodes.items()}
+            under_way = self._offers.under_way()
+            for ordered in under_way:
+                reason = f"ordered of {ordered.order.offer} for {ordered.order.job}"
+                coming = (
+                    replace(node, condition=NodeCondition.COMING, condition_reason=reason) for node in ordered.nodes
+                )
+                nodes |= {node.name: node for node in coming}
+            answer = replace(
+                self._inventory,
+                nodes=tuple(nodes[name] for name in sorted(nodes)),
+                offers=self._offers.shown(),
+                orders=tuple(ordered.order for ordered in under_way),
+            )
         return answer
 
     def observe(self) -> tuple[AllocationSeen, ...]:
@@ -286,6 +368,16 @@ class FakeEngine:
             known = self._owned(node, owner, "uncordon a node")
             self._nodes[node] = replace(known, condition=NodeCondition.READY, condition_owner="", condition_reason="")
 
+    def provision(self, order: Provision) -> None:
+        """Orders nodes of an offer; see `Provisioning.provision`.
+
+        Raises:
+            NotFound: There is no such offer.
+            Conflict: It is withheld, or has not as many left.
+        """
+        with self._call("provision"):
+            self._offers.order(order)
+
     # ------------------------------------------------------------ inside
 
     @contextmanager
@@ -312,6 +404,7 @@ class FakeEngine:
     def _settle(self) -> None:
         """Ends what has come to its end by now."""
         now_s = self._clock.monotonic_s()
+        self._nodes |= {node.name: node for node in self._offers.arrived()}
         for allocation in self._allocations.values():
             if allocation.stop_at_s is not None and now_s >= allocation.stop_at_s:
                 for agent in allocation.agents:

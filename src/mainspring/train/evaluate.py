@@ -42,7 +42,7 @@ class TrainedPolicy:
     statistics: Statistics
 
     def untrained(self) -> TrainedPolicy:
-        """Returns the policy that this one was before its first step, knowing the same statistics."""
+        """Returns a policy of this one's shape with fresh weights, whatever it began with, and the same statistics."""
         return TrainedPolicy(
             recipe=self.recipe,
             signature=self.signature,
@@ -69,7 +69,7 @@ class HeldOutError:
 
 
 def policy_from(state: Detail, arrays: Mapping[str, NDArray[Any]]) -> TrainedPolicy:
-    """Returns the policy in a checkpoint of the trainer.
+    """Returns the policy in a checkpoint of the trainer; of its mean weights, where its recipe has them.
 
     Args:
         state: The checkpoint's facts.
@@ -99,9 +99,10 @@ def policy_from(state: Detail, arrays: Mapping[str, NDArray[Any]]) -> TrainedPol
             )
         return jax.numpy.asarray(array)
 
-    like = {"weights": weights, "statistics": unit_statistics(recipe.policy, signature)}
+    used = "weights" if recipe.ema_decay is None else "ema"
+    like = {used: weights, "statistics": unit_statistics(recipe.policy, signature)}
     tree: dict[str, Any] = jax.tree_util.tree_map_with_path(found, like)
-    return TrainedPolicy(recipe=recipe, signature=signature, **tree)
+    return TrainedPolicy(recipe=recipe, signature=signature, weights=tree[used], statistics=tree["statistics"])
 
 
 def make_actor(policy: TrainedPolicy, *, seed: int) -> Callable[[NDArray[np.float32], int], NDArray[np.float32]]:
@@ -120,7 +121,8 @@ def make_actor(policy: TrainedPolicy, *, seed: int) -> Callable[[NDArray[np.floa
     sampler = _sampler(policy)
 
     def act(state_BS: NDArray[np.float32], call: int) -> NDArray[np.float32]:
-        return np.asarray(sampler({"state": state_BS}, jax.random.fold_in(jax.random.key(seed), call)))
+        key = jax.random.fold_in(jax.random.key(seed), call)
+        return np.asarray(sampler({"state": state_BS}, key[None])[0])
 
     return act
 
@@ -152,8 +154,8 @@ def held_out_error(policy: TrainedPolicy, view: View, *, seed: int) -> HeldOutEr
         padded = np.pad(wanted, (0, ROWS_A_CALL - len(wanted)), mode="edge")  # One shape: compiled once.
         batch = fitted(gather(view, padded, horizon=shape.horizon, history=history), shape)
         seen = {name: array for name, array in batch.items() if name not in ("actions", "valid")}
-        keys = [jax.random.fold_in(jax.random.key(seed), first * SAMPLES + sample) for sample in range(SAMPLES)]
-        predicted_BTA = np.mean([np.asarray(sampler(seen, key), np.float64) for key in keys], axis=0)
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), first), SAMPLES)
+        predicted_BTA = np.asarray(sampler(seen, keys), np.float64).mean(axis=0)
         valid_BT = batch["valid"] & (np.arange(ROWS_A_CALL) < len(wanted))[:, None]
         policy_sum += float(np.square(predicted_BTA - batch["actions"])[valid_BT].sum())
         hold_sum += float(np.square(batch["state"][:, None] - batch["actions"])[valid_BT].sum())
@@ -167,15 +169,19 @@ def held_out_error(policy: TrainedPolicy, view: View, *, seed: int) -> HeldOutEr
 
 
 def _sampler(policy: TrainedPolicy) -> Callable[[Arrays, jax.Array], jax.Array]:
-    """Returns the compiled sampler; the weights are arguments, so that two policies of one shape compile once."""
+    """Returns the compiled sampler, from a batch and N keys to a chunk for each key and row, [N,B,T,A].
+
+    What is seen is the same for all keys and is looked at once. The weights are arguments, so that two policies of one
+    shape compile once.
+    """
     sampler = _compiled(policy.recipe)
-    return lambda batch, key: sampler(policy.weights, policy.statistics, batch, key)
+    return lambda batch, keys: sampler(policy.weights, policy.statistics, batch, keys)
 
 
 @cache
 def _compiled(recipe: Recipe) -> Callable[[Weights, Statistics, Arrays, jax.Array], jax.Array]:
-    def sample(weights: Weights, statistics: Statistics, batch: Arrays, key: jax.Array) -> jax.Array:
-        return sample_actions(weights, statistics, recipe.policy, batch, key)
+    def sample(weights: Weights, statistics: Statistics, batch: Arrays, keys: jax.Array) -> jax.Array:
+        return jax.vmap(lambda key: sample_actions(weights, statistics, recipe.policy, batch, key))(keys)
 
     compiled: Callable[[Weights, Statistics, Arrays, jax.Array], jax.Array] = jax.jit(sample)
     return compiled

@@ -31,4 +31,5 @@ def fitted(batch: Batch, policy: Policy) -> dict[str, NDArray[Any]]:
         arrays["before"], arrays["state"] = batch["state"][:, 0], batch["state"][:, 1]
     if policy.image is not None and "images" in batch:  # Whoever needs images says that there are none.
         arrays["images"] = batch["images"]
+    arrays |= {name: batch[name] for name in ("prompt", "prompt_valid") if name in batch}
     return arrays

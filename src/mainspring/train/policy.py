@@ -22,7 +22,7 @@ from mainspring.train.models.arrays import Arrays, Weights
 from mainspring.train.models.flow import flow_model
 from mainspring.train.models.model import Model, Signature
 from mainspring.train.models.shapes import ActRecipe, Policy, PolicyRecipe, VlaRecipe
-from mainspring.train.models.vla import vla_model
+from mainspring.train.models.vla import check_prompt, vla_model
 
 Statistics = dict[str, Any]
 
@@ -50,12 +50,15 @@ def signature_of(batch: Arrays, policy: Policy) -> Signature:
     """Returns the signature of the data a batch was drawn from.
 
     Args:
-        batch: `state` [B,S], `actions` [B,T,A], and `images` [B,V,H,W,3] where the data has them.
+        batch: `state` [B,S], `actions` [B,T,A]; `images` [B,V,H,W,3], `prompt` [B,P] and `prompt_valid` [B,P] where the
+            data has them.
         policy: The policy that is to learn from it.
 
     Raises:
-        InvalidInput: The policy wants images or relative actions that this data cannot give.
+        InvalidInput: The policy wants images, prompts or relative actions that this data cannot give.
     """
+    if isinstance(policy, VlaRecipe):
+        check_prompt(policy, batch)
     state_dim, action_dim = batch["state"].shape[-1], batch["actions"].shape[-1]
     if policy.relative_actions and state_dim != action_dim:
         raise InvalidInput(
@@ -158,19 +161,46 @@ def _seen(batch: Arrays, statistics: Statistics, policy: Policy) -> dict[str, An
 
 
 def policy_loss(weights: Weights, statistics: Statistics, policy: Policy, batch: Arrays, key: jax.Array) -> jax.Array:
-    """Returns the mean loss over the valid actions of a batch.
+    """Returns the mean loss over the valid steps of a batch; zero where there are none.
+
+    Args:
+        weights: As for `summed_loss`.
+        statistics: As there.
+        policy: As there.
+        batch: As there.
+        key: Random key of all that a loss draws.
+    """
+    keys_B = row_keys(key, jnp.arange(len(batch["state"])))
+    return summed_loss(weights, statistics, policy, batch, keys_B) / jnp.maximum(batch["valid"].sum(), 1)
+
+
+def row_keys(key: jax.Array, row_B: jax.Array) -> jax.Array:
+    """Returns the random key of each row, [B].
+
+    Args:
+        key: Of the whole batch.
+        row_B: Which rows of it.
+    """
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, row_B)
+
+
+def summed_loss(
+    weights: Weights, statistics: Statistics, policy: Policy, batch: Arrays, keys_B: jax.Array
+) -> jax.Array:
+    """Returns the loss summed over the valid steps of a batch, or of a part of one: parts add up to the whole.
 
     Args:
         weights: The policy's weights.
         statistics: From `measure_statistics`.
         policy: The policy's shape.
         batch: `state` [B,S]; `before` [B,S] if the policy sees motion; `images` [B,V,H,W,3] if it reads them;
-            `actions` [B,T,A], `valid` [B,T].
-        key: Random key of all that a loss draws.
+            `prompt` [B,P] and `prompt_valid` [B,P] if it reads others than the recipe's; `actions` [B,T,A], `valid`
+            [B,T].
+        keys_B: From `row_keys`.
     """
     target_BTA = batch["actions"] - _origin_BTA(batch, policy)
     target_BTA = (target_BTA - statistics["target_mean"]) / statistics["target_deviation"]
-    return model_of(policy).loss(weights, {**_seen(batch, statistics, policy), "actions": target_BTA}, key)
+    return model_of(policy).loss(weights, {**_seen(batch, statistics, policy), "actions": target_BTA}, keys_B)
 
 
 def sample_actions(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 from mainspring.domain.codec import from_plain, to_plain
@@ -33,23 +34,35 @@ from mainspring.train.models.shapes import (
 
 BATCH_SIZE_MAX = 1 << 20
 STEPS_MAX = 100_000_000
+DEVICES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerRecipe:
-    """AdamW with a linear warmup and a cosine decay to zero over the run.
+    """AdamW (first beta 0.9, epsilon 1e-8) at a learning rate that rises and falls.
+
+    The rate of step n of N, counted from 0, rises on a line from 0 at step 0 to its peak at step `warmup_steps`, then
+    falls on half a cosine, which would reach its end at step N; without a warmup step 0 has the peak. In each step a
+    weight moves by rate x (mean gradient / root of the mean squared gradient + `weight_decay` x the weight).
+    Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2017; "SGDR", 2016 (cosine).
 
     Args:
-        learning_rate: Its peak, reached after `warmup_steps`.
-        warmup_steps: Steps of the linear warmup; at most half of the run is spent on it.
-        weight_decay: Decoupled decay of every weight.
-        gradient_norm_max: Gradients with a larger global norm are scaled down to it.
+        learning_rate: The peak: by how much, about, a weight moves in a step, in the weight's own units.
+        warmup_steps: Steps of the rise, at most half of the run.
+        weight_decay: The share of a weight that a step takes off it, over the rate. All weights decay, biases, norms
+            and embeddings among them.
+        gradient_norm_max: Longest gradient, as the root of the sum of squares over all weights; a longer one is scaled
+            down to it before anything else is done with it.
+        second_beta: Share of the mean squared gradient that a step keeps.
+        learning_rate_end: Where the fall ends.
     """
 
     learning_rate: float
     warmup_steps: int
     weight_decay: float
     gradient_norm_max: float = 1.0
+    second_beta: float = 0.999
+    learning_rate_end: float = 0.0
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -64,7 +77,64 @@ class OptimizerRecipe:
             warmup_steps=(0, STEPS_MAX),
             weight_decay=(0.0, 10.0),
             gradient_norm_max=(1e-12, 1e12),
+            second_beta=(0.0, 1.0 - 1e-9),
+            learning_rate_end=(0.0, self.learning_rate),
         )
+
+
+class LayoutName(str, Enum):
+    """Whose names the arrays of a checkpoint have; `mainspring` is what `ms checkpoint export` writes."""
+
+    MAINSPRING = "mainspring"
+    OPENPI = "openpi"
+    LEROBOT = "lerobot"
+    PALIGEMMA = "paligemma"
+    BIG_VISION = "big_vision"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitRecipe:
+    """Weights that a run begins with, in place of fresh ones.
+
+    Args:
+        path: An Orbax folder, a safetensors file or a folder of them, or an `.npz` file; every rank reads it.
+        layout: Whose names its arrays have.
+        keep: Our arrays that stay fresh, whatever the checkpoint holds: regular expressions, each of whole paths, such
+            as `(expert|action|time|state).*` for a policy that begins with a PaliGemma.
+    """
+
+    path: str
+    layout: LayoutName
+    keep: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshRecipe:
+    """How many devices share what. One of `replica` and `data` may be 0: whatever devices are left.
+
+    Args:
+        replica: Groups of devices that each hold the whole state and take their own rows of a batch.
+        data: Devices that share rows of a batch, and every large array of the state (FSDP).
+        tensor: Devices that share heads and hidden features.
+        sequence: Devices that share tokens.
+        whole_bytes_max: Smaller arrays are not split along `data`: to gather them costs more than they take.
+    """
+
+    replica: int = 0
+    data: int = 1
+    tensor: int = 1
+    sequence: int = 1
+    whole_bytes_max: int = 4 << 20  # Source: openpi, `sharding.py`.
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            InvalidInput: A field is out of its range.
+        """
+        some, least = (1, DEVICES_MAX), (1 if self.replica == 0 else 0, DEVICES_MAX)
+        require("mesh", self, replica=(0, DEVICES_MAX), data=least, tensor=some, sequence=some)
+        require("mesh", self, whole_bytes_max=(0, 1 << 40))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +144,16 @@ class Recipe:
     Args:
         name: The function that made it.
         batch_size: Chunks in a step, over all ranks.
-        steps: Steps of the whole run; the learning rate reaches zero with the last.
+        steps: Steps of the whole run, over which the learning rate rises and falls.
         seed: Of the initial weights, the noise and the order of the data.
+        init: Weights to begin with, None for fresh ones.
+        mesh: How many devices share what.
+        accumulate: Parts in which a device works through its share of a batch, one after the other, to need less
+            memory; gradients are summed.
+        frozen: Weights that are not learned: regular expressions, each of whole paths. They have no gradients and no
+            moments.
+        ema_decay: Share that a step keeps of the mean weights, which are those in use after training; None for the
+            last weights.
     """
 
     name: str
@@ -84,6 +162,11 @@ class Recipe:
     batch_size: int
     steps: int
     seed: int = 0
+    init: InitRecipe | None = None
+    mesh: MeshRecipe = MeshRecipe()
+    accumulate: int = 1
+    frozen: tuple[str, ...] = ()
+    ema_decay: float | None = None
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -92,6 +175,9 @@ class Recipe:
             InvalidInput: A field is out of its range.
         """
         require("run", self, batch_size=(1, BATCH_SIZE_MAX), steps=(1, STEPS_MAX), seed=(0, 2**31 - 1))
+        require("run", self, accumulate=(1, self.batch_size))
+        if self.ema_decay is not None:
+            require("run", self, ema_decay=(0.0, 1.0))
 
 
 def arm_recipe() -> Recipe:
@@ -205,7 +291,13 @@ def pi0_recipe() -> Recipe:
             prompt_length=48,
             image=SIGLIP_SO400M,
         ),
-        optimizer=OptimizerRecipe(learning_rate=2.5e-5, warmup_steps=1_000, weight_decay=1e-10),
+        optimizer=OptimizerRecipe(
+            learning_rate=2.5e-5,
+            warmup_steps=1_000,
+            weight_decay=1e-10,
+            second_beta=0.95,
+            learning_rate_end=2.5e-6,
+        ),
         batch_size=32,
         steps=30_000,
     )
@@ -214,7 +306,7 @@ def pi0_recipe() -> Recipe:
 def pi05_recipe() -> Recipe:
     """Returns the recipe for pi0.5: as pi0, with the state as text in a longer prompt and flow time in the norms.
 
-    The state is seen by batches that bring it in their `prompt`; the recipe's own prompt says nothing of it.
+    Its batches bring `prompt` and `prompt_valid`, which tell the state; without them it is refused.
     """
     pi0 = pi0_recipe()
     assert isinstance(pi0.policy, VlaRecipe)

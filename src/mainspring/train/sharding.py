@@ -1,50 +1,125 @@
-"""Sharding rules: from the names of array axes to the axes of the device mesh, and the mean over ranks.
+"""Sharding: which device holds what, by rules over the named axes of a mesh, and the mean over ranks.
 
-The mesh has one axis, `data`: every device holds all weights and works on its share of the batch. What may be split,
-and along what, is in `RULES` alone; the trainer names array axes and never a mesh axis.
+`replica` and `data` share the rows of a batch; `data` also shares every large array of the state (FSDP: XLA gathers a
+block's weights where they are used, and scatters their gradients); `tensor` shares heads and hidden features, and
+`sequence` the tokens between a block's inputs. Along `replica` the state is repeated, so that slices talk once a step.
+Rules look at an array's path and shape alone, so that an optimizer's moments lie as their weights do.
+Source: Xu et al., "GSPMD", 2021; Shoeybi et al., "Megatron-LM", 2019 (tensor); openpi, `sharding.py` (which axis).
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-DATA = "data"
-BATCH = "batch"
-RULES: Mapping[str, str] = {BATCH: DATA}  # From an array axis to the mesh axis that splits it; others are whole.
+from mainspring.domain.errors import InvalidInput
+from mainspring.train.models.arrays import BATCH_AXES, DATA, REPLICA, SEQUENCE, TENSOR, flattened, with_given
+from mainspring.train.recipe import MeshRecipe
+
+TENSOR_AXES = (  # Of arrays whose path ends so: the axis that `tensor` splits, from the last.
+    (r"(^|/)(query|key|value)(/kernel|/bias)?", -2),  # [.., D, N, H] and [.., N, H]
+    (r"(^|/)out(/kernel)?", -3),  # [.., N, H, D]
+    (r"(^|/)(gate|up|widen/kernel|widen/bias)", -1),  # [.., D, F] and [.., F]
+    (r"(^|/)(down|narrow/kernel)", -2),  # [.., F, D]
+    (r"(^|/)embedding", -2),  # [V, D]
+)
+BATCH: PartitionSpec = PartitionSpec(BATCH_AXES)  # type: ignore[no-untyped-call]
+WHOLE: PartitionSpec = PartitionSpec()  # type: ignore[no-untyped-call]
 
 
-def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Returns a mesh of devices in rank order.
+def make_mesh(sizes: MeshRecipe | None = None, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """Returns a mesh of devices in rank order: those of a `tensor` group lie next to each other.
 
     Args:
+        sizes: Of its axes; None for replicas alone.
         devices: Which; None for all of all ranks.
+
+    Raises:
+        InvalidInput: The axes do not multiply to the number of devices.
     """
-    return Mesh(np.asarray(jax.devices() if devices is None else devices), (DATA,))
+    found, sizes = np.asarray(jax.devices() if devices is None else devices), sizes or MeshRecipe()
+    wanted = [sizes.replica, sizes.data, sizes.sequence, sizes.tensor]
+    rest, left = divmod(found.size, math.prod(size for size in wanted if size))
+    if left or (rest != 1 and 0 not in wanted):
+        raise InvalidInput(
+            "lay out a mesh",
+            got=f"{found.size} devices for replica={sizes.replica} data={sizes.data} tensor={sizes.tensor} "
+            f"sequence={sizes.sequence}",
+            wanted="axes that multiply to the number of devices; 0 stands for what is left",
+        )
+    return Mesh(found.reshape([size or rest for size in wanted]), (REPLICA, DATA, SEQUENCE, TENSOR))
 
 
-def spec(*axes: str) -> PartitionSpec:
-    """Returns how an array with these leading axes is split.
+def batch_shares(mesh: Mesh) -> int:
+    """Returns in how many parts a batch is split."""
+    return int(mesh.shape[REPLICA] * mesh.shape[DATA])
+
+
+def is_whole(mesh: Mesh) -> bool:
+    """Returns whether every device holds the whole state and works on its own rows alone."""
+    return bool(mesh.shape[REPLICA] == mesh.size)
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Returns where a batch lives: its first axis is split."""
+    return NamedSharding(mesh, BATCH)
+
+
+def state_shardings(state: Any, mesh: Mesh, sizes: MeshRecipe) -> Any:
+    """Returns where each array of a state lives, as a tree like it.
 
     Args:
-        axes: Names of array axes, none for a replicated array.
+        state: Arrays, or their shapes.
+        mesh: From `make_mesh`.
+        sizes: Says from which size on an array is split.
+
+    Raises:
+        InvalidInput: `tensor` divides an array's heads or hidden features no further.
     """
-    return PartitionSpec(*(RULES.get(axis) for axis in axes))  # type: ignore[no-untyped-call]
+    specs = {path: NamedSharding(mesh, _spec(path, leaf, mesh, sizes)) for path, leaf in flattened(state).items()}
+    return with_given(state, specs)
 
 
-def sharding(mesh: Mesh, *axes: str) -> NamedSharding:
-    """Returns where an array with these leading axes lives.
+def _spec(path: str, leaf: Any, mesh: Mesh, sizes: MeshRecipe) -> PartitionSpec:
+    axes: list[str | None] = [None] * leaf.ndim
+    for pattern, axis in TENSOR_AXES:
+        if re.search(f"{pattern}$", path) and leaf.ndim >= -axis:
+            size, parts = leaf.shape[axis], mesh.shape[TENSOR]
+            if size >= parts and size % parts:
+                raise InvalidInput(
+                    "split an array along tensor", on=path, got=f"axis {axis} of {leaf.shape}", wanted=f"{parts} parts"
+                )
+            axes[axis] = TENSOR if parts > 1 and size >= parts else None  # Fewer key heads than devices are whole.
+    if leaf.size * leaf.dtype.itemsize > sizes.whole_bytes_max and mesh.shape[DATA] > 1:
+        free = [axis for axis in range(leaf.ndim) if axes[axis] is None and leaf.shape[axis] % mesh.shape[DATA] == 0]
+        if free:
+            axes[max(free, key=lambda axis: leaf.shape[axis])] = DATA
+    return PartitionSpec(*axes)  # type: ignore[no-untyped-call]
+
+
+class Share(NamedTuple):
+    """Which part of every batch a process loads, and of how many."""
+
+    rank: int
+    world_size: int
+
+
+def share_of(mesh: Mesh) -> Share:
+    """Returns what this process is to load of every batch; processes that share rows load the same.
 
     Args:
         mesh: From `make_mesh`.
-        axes: Names of array axes, none for a replicated array.
     """
-    return NamedSharding(mesh, spec(*axes))
+    parts = mesh.devices.reshape(batch_shares(mesh), -1)
+    mine = [n for n, part in enumerate(parts) if jax.process_index() in {device.process_index for device in part}]
+    return Share(mine[0] // len(mine), len(parts) // len(mine))
 
 
 def place_batch(mesh: Mesh, batch: Mapping[str, Any]) -> dict[str, jax.Array]:
@@ -54,13 +129,12 @@ def place_batch(mesh: Mesh, batch: Mapping[str, Any]) -> dict[str, jax.Array]:
         mesh: From `make_mesh`.
         batch: This rank's numpy arrays, batch axis first.
     """
-    split = sharding(mesh, BATCH)
     place: Any = jax.make_array_from_process_local_data
-    return {name: place(split, array) for name, array in batch.items()}
+    return {name: place(batch_sharding(mesh), array) for name, array in batch.items()}
 
 
 def mean_over_ranks(tree: Any, mesh: Mesh) -> Any:
-    """Returns the mean of a pytree over the data axis, in one message; to be called inside `jax.shard_map`.
+    """Returns the mean of a pytree over the replica axis, in one message; to be called inside `jax.shard_map`.
 
     On CPU, where gloo's own all-reduce costs 1.4 ms before it moves a byte (two ranks, two cores; an exchange of
     buffers costs 0.3 ms), a power of two of devices swaps partial sums pairwise instead: after round k every device
@@ -72,12 +146,12 @@ def mean_over_ranks(tree: Any, mesh: Mesh) -> Any:
         mesh: From `make_mesh`.
     """
     flat, unravel = ravel_pytree(tree)
-    size = mesh.shape[DATA]
+    size = mesh.shape[REPLICA]
     if mesh.devices.flat[0].platform != "cpu" or size & (size - 1):
-        return unravel(jax.lax.pmean(flat, DATA))  # type: ignore[no-untyped-call]
+        return unravel(jax.lax.pmean(flat, REPLICA))  # type: ignore[no-untyped-call]
     distance = 1
     while distance < size:
         pairs = [(device, device ^ distance) for device in range(size)]
-        flat = flat + jax.lax.ppermute(flat, DATA, pairs)  # type: ignore[no-untyped-call]
+        flat = flat + jax.lax.ppermute(flat, REPLICA, pairs)  # type: ignore[no-untyped-call]
         distance *= 2
     return unravel(flat / size)

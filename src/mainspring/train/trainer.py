@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,33 +22,51 @@ from mainspring.domain.errors import InvalidInput
 from mainspring.session import Part, Session
 from mainspring.session.jax_ahead import compile_ahead
 from mainspring.session.jax_state import blocks_of, tree_from
+from mainspring.train.begin import arrays_to_begin_with
 from mainspring.train.feed import fitted, history_of
-from mainspring.train.models.arrays import Weights
+from mainspring.train.models.arrays import REPLICA, Weights, flattened, matching, with_given
 from mainspring.train.models.model import Signature
 from mainspring.train.models.shapes import Policy
 from mainspring.train.policy import (
     Statistics,
     measure_statistics,
     model_of,
-    policy_loss,
+    row_keys,
     signature_of,
+    summed_loss,
     unit_statistics,
 )
 from mainspring.train.recipe import OptimizerRecipe, Recipe
-from mainspring.train.sharding import BATCH, DATA, make_mesh, mean_over_ranks, place_batch, sharding, spec
+from mainspring.train.sharding import (
+    BATCH,
+    WHOLE,
+    batch_sharding,
+    batch_shares,
+    is_whole,
+    make_mesh,
+    mean_over_ranks,
+    place_batch,
+    share_of,
+    state_shardings,
+)
 
 STATISTICS_BATCHES = 32  # At the recipes' batch sizes some thousands of chunks: a deviation good to about 1 %.
-PARTS = {"weights": Part.WEIGHTS, "optimizer": Part.OPTIMIZER}  # By the fields of `TrainState`.
+PARTS = {"weights": Part.WEIGHTS, "ema": Part.WEIGHTS, "optimizer": Part.OPTIMIZER}  # By the fields of `TrainState`.
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class TrainState:
-    """All that changes in a run, and what was measured at its start: what a snapshot holds."""
+    """All that changes in a run, and what was measured at its start: what a snapshot holds.
+
+    Args:
+        ema: Mean weights over the steps, where the recipe wants them.
+    """
 
     weights: Weights
     statistics: Statistics
     optimizer: Any
+    ema: Weights | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +94,12 @@ def train(session: Session, recipe: Recipe, view: View, *, facts: Mapping[str, s
         facts: Kept with every snapshot, beside what is needed to use the policy.
 
     Raises:
-        InvalidInput: The recipe does not fit the view or the number of ranks.
+        InvalidInput: The recipe does not fit the view or the number of devices.
     """
-    mesh = make_mesh()
+    mesh = make_mesh(recipe.mesh)
     _check_shares(recipe, mesh)
-    loader = open_loader(view, recipe, rank=session.rank, world_size=session.world_size)
+    share = share_of(mesh)
+    loader = open_loader(view, recipe, rank=share.rank, world_size=share.world_size)
     signature = signature_of(_looked_at(view, np.arange(1), recipe.policy), recipe.policy)
     restored = session.restore()
     if restored is None:
@@ -109,9 +128,14 @@ def train(session: Session, recipe: Recipe, view: View, *, facts: Mapping[str, s
 
 
 def _check_shares(recipe: Recipe, mesh: jax.sharding.Mesh) -> None:
-    if recipe.batch_size % mesh.size:
+    parts = batch_shares(mesh) * recipe.accumulate
+    if recipe.batch_size % parts:
         raise InvalidInput(
-            "share a batch", got=f"{recipe.batch_size} chunks, {mesh.size} devices", wanted="a multiple", on=recipe.name
+            "share a batch",
+            on=recipe.name,
+            got=f"{recipe.batch_size} chunks for {parts} parts on {mesh.size} devices",
+            wanted="a multiple",
+            next_step="change batch_size, accumulate or mesh",
         )
 
 
@@ -150,29 +174,45 @@ def _looked_at(view: View, rows: NDArray[np.int64], policy: Policy) -> dict[str,
 
 
 def make_optimizer(optimizer: OptimizerRecipe, steps: int) -> optax.GradientTransformation:
-    """Returns the optimizer of a run.
+    """Returns the optimizer of a run: gradients are clipped, then AdamW moves the weights, as `OptimizerRecipe` says.
 
     Args:
-        steps: Steps of the whole run.
+        optimizer: Its rates.
+        steps: Steps of the whole run, which the schedule of the learning rate spans.
     """
     warmup = min(optimizer.warmup_steps, steps // 2)
-    rate = optax.warmup_cosine_decay_schedule(0.0, optimizer.learning_rate, warmup, steps)
+    rate = optax.warmup_cosine_decay_schedule(
+        0.0, optimizer.learning_rate, warmup, steps, end_value=optimizer.learning_rate_end
+    )
     return optax.chain(
         optax.clip_by_global_norm(optimizer.gradient_norm_max),
-        optax.adamw(rate, weight_decay=optimizer.weight_decay),
+        optax.adamw(rate, b2=optimizer.second_beta, weight_decay=optimizer.weight_decay),
     )
 
 
 def initial_state(recipe: Recipe, signature: Signature, statistics: Statistics, mesh: jax.sharding.Mesh) -> TrainState:
-    """Returns the state before the first step, the same on every rank.
+    """Returns the state before the first step, the same on every rank: fresh, or with the weights that were given.
 
     Args:
         recipe: What to learn, and how.
         signature: The data's dimensions.
         mesh: Where the state lives.
-    """
 
-    state: TrainState = jax.jit(_fresh_state(recipe, signature), out_shardings=sharding(mesh))(statistics)
+    Raises:
+        NotFound: There are no weights where the recipe says.
+        InvalidInput: They are of another model.
+        DamagedData: Their bytes are not what they should be.
+        Unavailable: They cannot be reached.
+    """
+    given: dict[str, jax.Array] = {}
+    if recipe.init is not None:
+        shapes = flattened(abstract_state(recipe, signature, mesh).weights)
+        for path, array in arrays_to_begin_with(recipe.init, recipe.policy, shapes).items():
+            given[path] = jax.make_array_from_callback(array.shape, shapes[path].sharding, array.__getitem__)
+    places = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(recipe, signature, mesh))
+    fresh = jax.jit(_fresh_state(recipe, signature), out_shardings=places, donate_argnums=1)
+    with jax.sharding.set_mesh(mesh):
+        state: TrainState = fresh(statistics, given)
     return state
 
 
@@ -183,20 +223,36 @@ def abstract_state(recipe: Recipe, signature: Signature, mesh: jax.sharding.Mesh
         recipe: What to learn, and how.
         signature: The data's dimensions.
         mesh: Where the state lives.
+
+    Raises:
+        InvalidInput: The mesh does not divide the weights.
     """
-    shapes = jax.eval_shape(_fresh_state(recipe, signature), unit_statistics(recipe.policy, signature))
-    struct: Any = partial(jax.ShapeDtypeStruct, sharding=sharding(mesh))
-    state: TrainState = jax.tree.map(lambda leaf: struct(leaf.shape, leaf.dtype), shapes)
+    shapes = jax.eval_shape(_fresh_state(recipe, signature), unit_statistics(recipe.policy, signature), {})
+    struct: Any = jax.ShapeDtypeStruct  # Untyped in JAX.
+    state: TrainState = jax.tree.map(
+        lambda leaf, place: struct(leaf.shape, leaf.dtype, sharding=place),
+        shapes,
+        state_shardings(shapes, mesh, recipe.mesh),
+    )
     return state
 
 
-def _fresh_state(recipe: Recipe, signature: Signature) -> Callable[[Statistics], TrainState]:
-    def fresh(statistics: Statistics) -> TrainState:
+def _fresh_state(recipe: Recipe, signature: Signature) -> Callable[[Statistics, Mapping[str, jax.Array]], TrainState]:
+    def fresh(statistics: Statistics, given: Mapping[str, jax.Array]) -> TrainState:
         weights = model_of(recipe.policy).initial_weights(jax.random.key(recipe.seed), signature)
-        optimizer = make_optimizer(recipe.optimizer, recipe.steps).init(weights)
-        return TrainState(weights=weights, statistics=statistics, optimizer=optimizer)
+        weights = with_given(weights, given)  # Nobody draws what is replaced: XLA drops it.
+        optimizer = make_optimizer(recipe.optimizer, recipe.steps).init(_learned(weights, recipe))
+        ema = None if recipe.ema_decay is None else weights
+        return TrainState(weights=weights, statistics=statistics, optimizer=optimizer, ema=ema)
 
     return fresh
+
+
+def _learned(weights: Weights, recipe: Recipe) -> dict[str, Any]:
+    """Returns the weights that are not frozen, by path."""
+    arrays = flattened(weights)
+    frozen = matching(recipe.frozen, arrays, "freeze weights")
+    return {path: array for path, array in arrays.items() if path not in frozen}
 
 
 def lowered_update(
@@ -213,9 +269,9 @@ def lowered_update(
     Raises:
         InvalidInput: They cannot share it equally.
     """
-    mesh = make_mesh(devices)
+    mesh = make_mesh(recipe.mesh, devices)
     _check_shares(recipe, mesh)
-    struct: Any = partial(jax.ShapeDtypeStruct, sharding=sharding(mesh, BATCH))
+    struct: Any = partial(jax.ShapeDtypeStruct, sharding=batch_sharding(mesh))
     shares = {name: struct(like.shape, like.dtype) for name, like in batch.items()}
     return make_update(recipe, mesh).lower(abstract_state(recipe, signature, mesh), shares, np.int32(0))
 
@@ -234,21 +290,73 @@ def make_update(recipe: Recipe, mesh: jax.sharding.Mesh) -> jax.stages.Wrapped:
         mesh: Where state and batch live.
     """
     optimizer = make_optimizer(recipe.optimizer, recipe.steps)
-
-    def local(weights: Weights, statistics: Statistics, batch: Mapping[str, jax.Array], step: jax.Array) -> Any:
-        key = jax.random.fold_in(jax.random.key(recipe.seed), step)
-        key = jax.random.fold_in(key, jax.lax.axis_index(DATA))
-        loss, gradient = jax.value_and_grad(policy_loss)(weights, statistics, recipe.policy, batch, key)
-        return mean_over_ranks((gradient, loss), mesh)
-
-    over_ranks = jax.shard_map(
-        local, mesh=mesh, in_specs=(spec(), spec(), spec(BATCH), spec()), out_specs=spec(), check_vma=False
-    )
+    sums_of = _over_ranks(recipe, mesh) if is_whole(mesh) else partial(_sums, recipe, 0)
 
     def update(state: TrainState, batch: Mapping[str, jax.Array], step: jax.Array) -> Any:
-        gradient, loss = over_ranks(state.weights, state.statistics, batch, step)
-        changes, moved = optimizer.update(gradient, state.optimizer, state.weights)
-        weights = optax.apply_updates(state.weights, changes)
-        return TrainState(weights=weights, statistics=state.statistics, optimizer=moved), loss
+        learned = _learned(state.weights, recipe)
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            sums = sums_of(learned, state.weights, state.statistics, batch, step)
+        gradient, loss = jax.tree.map(
+            lambda array: array / jax.numpy.maximum(sums.steps, 1.0), (sums.gradient, sums.loss)
+        )
+        changes, moved = optimizer.update(gradient, state.optimizer, learned)
+        weights = with_given(state.weights, optax.apply_updates(learned, changes))
+        ema = None
+        if recipe.ema_decay is not None:
+            ema = optax.incremental_update(weights, state.ema, 1.0 - recipe.ema_decay)
+        after = TrainState(weights=weights, statistics=state.statistics, optimizer=moved, ema=ema)
+        place: Any = jax.lax.with_sharding_constraint
+        return place(after, state_shardings(after, mesh, recipe.mesh)), loss
 
     return jax.jit(update, donate_argnums=0)
+
+
+class _Sums(NamedTuple):
+    """Of some rows of a batch, over their valid steps."""
+
+    gradient: dict[str, jax.Array]
+    loss: jax.Array
+    steps: jax.Array
+
+
+def _sums(
+    recipe: Recipe,
+    first: Any,
+    learned: dict[str, jax.Array],
+    weights: Weights,
+    statistics: Statistics,
+    batch: Mapping[str, jax.Array],
+    step: jax.Array,
+) -> _Sums:
+    """Returns the sums of a batch whose first row is row `first` of the step's, in as many parts as the recipe says."""
+    key = jax.random.fold_in(jax.random.key(recipe.seed), step)
+    rows = {**batch, "row": first + jax.numpy.arange(len(batch["state"]))}
+
+    def summed(learned: dict[str, jax.Array], rows: Mapping[str, jax.Array]) -> jax.Array:
+        keys = row_keys(key, rows["row"])
+        return summed_loss(with_given(weights, learned), statistics, recipe.policy, rows, keys)
+
+    def part(rows: Mapping[str, jax.Array]) -> _Sums:
+        loss, gradient = jax.value_and_grad(summed)(learned, rows)
+        return _Sums(gradient, loss, rows["valid"].sum().astype(loss.dtype))
+
+    if recipe.accumulate == 1:
+        return part(rows)
+    # Each device takes every so many'th of its own rows, so none of them travels.
+    parts = jax.tree.map(lambda array: array.reshape(-1, recipe.accumulate, *array.shape[1:]).swapaxes(0, 1), rows)
+    zero = jax.tree.map(lambda like: jax.numpy.zeros(like.shape, like.dtype), jax.eval_shape(part, rows))
+    add: Any = lambda sums, rows: (jax.tree.map(jax.numpy.add, sums, part(rows)), None)  # noqa: E731
+    sums, _ = jax.lax.scan(add, zero, parts)
+    return _Sums(*sums)
+
+
+def _over_ranks(recipe: Recipe, mesh: jax.sharding.Mesh) -> Callable[..., _Sums]:
+    """Returns `_sums` where every device holds the whole state: each its rows, and all sums in one message."""
+
+    def local(learned: Any, weights: Weights, statistics: Statistics, batch: Mapping[str, jax.Array], step: Any) -> Any:
+        first = jax.lax.axis_index(REPLICA) * len(batch["state"])
+        return mean_over_ranks(_sums(recipe, first, learned, weights, statistics, batch, step), mesh)
+
+    places = (WHOLE, WHOLE, WHOLE, BATCH, WHOLE)
+    over: Callable[..., _Sums] = jax.shard_map(local, mesh=mesh, in_specs=places, out_specs=WHOLE, check_vma=False)
+    return over

@@ -18,6 +18,7 @@ from mainspring.testing.kubernetes import CALL_S, KubernetesServer
 PLACES = {
     "Namespace": "/api/v1/namespaces",
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+    "PriorityClass": "/apis/scheduling.k8s.io/v1/priorityclasses",
     "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",

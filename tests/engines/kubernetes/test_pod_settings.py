@@ -226,3 +226,10 @@ def test_shared_memory_is_as_much_as_the_pods_own_unless_the_operator_says() -> 
 def test_bundles_container_asks_for_what_a_quota_counts_and_for_no_device() -> None:
     (first,) = template(cluster(WITHIN))["spec"]["initContainers"]
     assert first["resources"] == {"requests": {"cpu": "4000m", "memory": "1024Mi"}, "limits": {"memory": "1024Mi"}}
+
+
+def test_no_autoscaler_empties_a_node_of_ours_unless_the_operator_lets_it() -> None:
+    safe, disrupt = "cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt"
+    assert template(cluster({}))["metadata"]["annotations"] == {safe: "false", disrupt: "true"}
+    told = template(cluster({"annotations": {safe: "true"}}))["metadata"]["annotations"]
+    assert told == {safe: "true", disrupt: "true"}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from mainspring.domain.errors import InvalidInput
 from mainspring.train.layouts.rows import Layout, LayoutRow, weights_from, weights_to
 
 ROWS = (
-    LayoutRow(theirs="embed", ours=("embedding",)),
+    LayoutRow(theirs="embed", ours=("embedding",), padded=True),
     LayoutRow(theirs="blocks.{}.heads", ours=("blocks/query",), pattern="(N H) D -> L D N H"),
     LayoutRow(theirs="both", ours=("blocks/key", "blocks/value"), pattern="L P N D H -> L D N H"),
     LayoutRow(theirs="place", ours=("place",), pattern="1 T D -> T D"),
@@ -93,9 +94,40 @@ def test_array_that_serves_nothing_is_passed_over() -> None:
 def test_kept_weights_stay_whether_the_checkpoint_has_them_or_not() -> None:
     given = theirs()
     for more in (given, {name: array for name, array in given.items() if name != "place"}):
-        weights = weights_from(LAYOUT, more, LIKE, keep="place|blocks/query")
+        weights = weights_from(LAYOUT, more, LIKE, keep=("place", "blocks/query"))
         assert not weights["place"].any()
         assert not weights["blocks"]["query"].any()
         assert (weights["embedding"] == given["embed"]).all()
     with pytest.raises(InvalidInput, match=r"1 arrays missing \(place\)"):
-        weights_from(LAYOUT, more, LIKE, keep="embedding")
+        weights_from(LAYOUT, more, LIKE, keep=("embedding",))
+
+
+def test_kept_weights_stay_where_one_array_holds_them_and_others() -> None:
+    given = theirs()
+    weights = weights_from(LAYOUT, given, LIKE, keep=("blocks/key",))
+    assert not weights["blocks"]["key"].any()
+    assert (weights["blocks"]["value"] == given["both"][:, 1].transpose(0, 2, 1, 3)).all()
+
+
+@pytest.mark.parametrize("pattern", ["blocks/qeury", "blocks", "place("])
+def test_pattern_that_keeps_nothing_is_named(pattern: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(repr(pattern))):
+        weights_from(LAYOUT, theirs(), LIKE, keep=("place", pattern))
+
+
+@pytest.mark.parametrize(("value", "level"), [(0.0, "INFO"), (2.0, "WARNING")])
+def test_rows_that_pad_a_table_are_cut_off_and_said(value: float, level: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    given = theirs()
+    padded = {**given, "embed": np.concatenate([given["embed"], np.full((64, WIDTH), value, np.float32)])}
+    assert (weights_from(LAYOUT, padded, LIKE)["embedding"] == given["embed"]).all()
+    assert [record.levelname for record in caplog.records] == [level]
+    assert "embed: of 71 rows the last 64 are left out" in caplog.text
+
+
+@pytest.mark.parametrize(("name", "more"), [("embed", 65), ("embed", -1), ("place", 1)])
+def test_rows_that_are_no_padding_are_refused(name: str, more: int) -> None:
+    given = theirs()
+    given[name] = np.resize(given[name], (len(given[name]) + more, *given[name].shape[1:]))
+    with pytest.raises(InvalidInput, match=rf"{name}.*shape"):
+        weights_from(LAYOUT, given, LIKE)

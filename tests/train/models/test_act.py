@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import jax
@@ -9,11 +10,10 @@ import pytest
 
 from mainspring.train.models.act import chunk_of, style_of
 from mainspring.train.models.shapes import ActRecipe, ComputeRecipe, ConvolutionRecipe, FloatKind, Remat
-from mainspring.train.policy import measure_statistics, model_of, policy_loss, sample_actions, signature_of
-from mainspring.train.recipe import OptimizerRecipe
-from mainspring.train.trainer import make_optimizer
+from mainspring.train.policy import measure_statistics, policy_loss, signature_of
+from tests.train.making import error_left_by_heart, fresh_weights
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled_at_once")]
 HORIZON, DIM, STEPS = 3, 2, 100
 POLICY = ActRecipe(
     width=16,
@@ -39,33 +39,15 @@ def batch() -> dict[str, Any]:
     }
 
 
+@cache
 def lively() -> Any:
     """Returns weights of which none is zero."""
-    weights = model_of(POLICY).initial_weights(jax.random.key(0), signature_of(batch(), POLICY))
+    weights = jax.device_get(fresh_weights(POLICY, signature_of(batch(), POLICY)))
     return jax.tree.map(lambda leaf: leaf + 0.1 * np.cos(np.arange(leaf.size)).reshape(leaf.shape), weights)
 
 
 def test_act_trained_on_a_few_rows_learns_them_by_heart() -> None:
-    rows = batch()
-    statistics = measure_statistics([rows], POLICY)
-    optimizer = make_optimizer(OptimizerRecipe(learning_rate=1e-2, warmup_steps=10, weight_decay=0.0), STEPS)
-    weights = model_of(POLICY).initial_weights(jax.random.key(0), signature_of(rows, POLICY))
-
-    @jax.jit
-    def update(weights: Any, state: Any, step: Any) -> Any:
-        key = jax.random.fold_in(jax.random.key(3), step)
-        gradient = jax.grad(policy_loss)(weights, statistics, POLICY, rows, key)
-        changes, state = optimizer.update(gradient, state, weights)
-        return jax.tree.map(jnp.add, weights, changes), state
-
-    @jax.jit
-    def error(weights: Any) -> jax.Array:
-        return jnp.abs(sample_actions(weights, statistics, POLICY, rows, jax.random.key(9)) - rows["actions"]).mean()
-
-    before, state = float(error(weights)), optimizer.init(weights)
-    for step in range(STEPS):
-        weights, state = update(weights, state, step)
-    assert float(error(weights)) < 0.4 * before
+    assert error_left_by_heart(POLICY, batch(), steps=STEPS) < 0.4
 
 
 def test_style_looks_at_the_actions_of_the_episode_and_at_none_beyond_it() -> None:

@@ -7,12 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mainspring.train.models.arrays import drawn
+from mainspring.train.models.arrays import Fresh, drawn, fresh_dense
 from mainspring.train.models.gemma import fresh_gemma, language_loss, next_word_logits
 from mainspring.train.models.shapes import ComputeRecipe, FloatKind, GemmaRecipe, Remat
 from mainspring.train.models.siglip import scaled
 from mainspring.train.models.transformer import block_causal_mask
 
+pytestmark = pytest.mark.usefixtures("compiled_at_once")
+pytestmark = pytest.mark.usefixtures("compiled_at_once")
 GEMMA = GemmaRecipe(width=16, mlp=24, depth=2, heads=4, kv_heads=2, head_dim=4, vocabulary=32)
 WORDS = jnp.asarray(np.random.default_rng(0).integers(0, 32, (2, 6)))
 
@@ -24,6 +26,16 @@ def computed(remat: Remat = Remat.FULL) -> ComputeRecipe:
 @pytest.fixture(scope="module")
 def weights() -> Any:
     return jax.jit(lambda: drawn(jax.random.key(0), fresh_gemma(GEMMA)))()
+
+
+def test_fresh_arrays_without_deviation_are_their_mean_to_the_bit_and_others_are_drawn() -> None:
+    plan = {"zero": Fresh(shape=(9,)), "one": Fresh(shape=(9,), mean=1.0), "normal": fresh_dense(4, 9, inputs=4)}
+    fresh = drawn(jax.random.key(0), plan)
+    assert not np.signbit(fresh["zero"]).any()
+    assert (fresh["one"] == 1.0).all()
+    assert len(np.unique(fresh["normal"])) == 36
+    assert not any(leaf.weak_type for leaf in fresh.values())  # Or a step is compiled again once it changed them.
+    assert drawn(jax.random.key(0), {"zero": plan["zero"]})["zero"].shape == (9,)
 
 
 def test_tokens_of_a_block_see_each_other_and_all_before_and_no_padding() -> None:

@@ -36,7 +36,7 @@ from . import plain
 
 HORIZON, DIM = 3, 6
 KINDS = pytest.mark.parametrize("kind", ["pi0", "pi05"])
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("compiled_at_once")]
 
 
 def small(kind: str, *, heads: int = 4, kv_heads: int = 1, **compute: Any) -> VlaRecipe:
@@ -137,10 +137,25 @@ def test_prompt_of_the_recipe_serves_a_batch_without_one() -> None:
 
 
 def test_times_to_learn_at_are_mostly_near_noise_and_never_the_action_itself() -> None:
-    times = np.asarray(draw_time(jax.random.key(0), 20_000))
+    times = np.asarray(draw_time(jax.random.split(jax.random.key(0), 20_000)))
     assert times.min() >= 0.0
     assert times.max() <= 0.999
     assert 1 - times.mean() == pytest.approx(0.6 * 0.999 + 0.001, abs=0.01)  # The mean of Beta(1.5, 1) is 0.6.
+
+
+@KINDS
+@pytest.mark.parametrize("lacking", ["prompt", "prompt_valid"])
+def test_prompt_without_its_validity_and_the_reverse_are_refused(kind: str, lacking: str) -> None:
+    rows = {name: array for name, array in batch().items() if name != lacking}
+    with pytest.raises(InvalidInput, match=r"alone.*both prompt"):
+        embed_prefix(given(kind), small(kind), rows)
+
+
+def test_policy_that_knows_its_state_from_the_prompt_alone_is_refused_a_batch_without() -> None:
+    rows = {name: array for name, array in batch().items() if "prompt" not in name}
+    with pytest.raises(InvalidInput, match=r"without prompts.*prompts\.Tokenizer"):
+        embed_prefix(given("pi05"), small("pi05"), rows)
+    assert embed_prefix(given("pi0"), small("pi0"), rows).valid_BP[:, -5:].sum() == 4  # The recipe's two tokens.
 
 
 def test_robot_of_more_dimensions_than_the_policy_is_refused_before_anything_is_made() -> None:

@@ -11,7 +11,7 @@ import time
 FILES_WANTED = 65_536  # Of which a server makes half connections: three for each of 10,000 nodes.
 
 _COLLECT_AFTER = (
-    50_000  # Objects; Python's own is 700, at which it looks through all there are in the middle of a call.
+    200_000  # Objects; Python's own is 700, at which it looks through all there are in the middle of a call.
 )
 _TURN_S = 0.000_5  # A tenth of Python's own.
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from mainspring.app.render.tables import Listing, ago, clock_text, facts_grid, framed, hold_text
 from mainspring.app.sdk.clusters import ClusterShown
 from mainspring.domain.answers import ClusterView, HeldView, NodeView, PastCluster, PastFleet
-from mainspring.domain.fleet import Inventory, Node, NodeCondition
+from mainspring.domain.fleet import Inventory, Node, NodeCondition, Offer
 from mainspring.engines.common.hostlist import compress_hosts
 from mainspring.engines.common.kind import CheckResult, Finding
 from mainspring.engines.registry import ENGINES, kind_named
@@ -133,6 +133,7 @@ def cluster_panel(shown: ClusterShown, *, now_s: float) -> RenderableType:
         facts |= {label: value for label, value in told.items() if value}
     if shown.view is not None:
         facts["prices"] = f"{_prices(shown.view.inventory) or 'none'} a chip-hour"
+        facts |= {f"offer {offer.name}": _offer(offer) for offer in shown.view.inventory.offers}
         facts["answers"] = _answers(shown.view, now_s)
         if shown.view.hold is not None:
             facts["held"] = hold_text(shown.view.hold, now_s=now_s)
@@ -142,6 +143,12 @@ def cluster_panel(shown: ClusterShown, *, now_s: float) -> RenderableType:
     if shown.view is None or not shown.view.inventory.nodes:
         return panel
     return Group(panel, nodes_table(shown.view, now_s=now_s))
+
+
+def _offer(offer: Offer) -> str:
+    each = f"{offer.chips} {offer.chip} each, ${offer.dollars_per_chip_hour:g} a chip-hour{', spot' * offer.spot}"
+    left = f"none for now: {offer.withheld}" if offer.withheld else f"up to {offer.nodes_max} more"
+    return f"{left}; {each}, there in {ago(offer.lead_time_s)}"
 
 
 def nodes_table(view: ClusterView, *, now_s: float) -> RenderableType:

@@ -20,6 +20,7 @@ from mainspring.app.render.tables import (
     start_text,
 )
 from mainspring.domain.answers import Event, JobView, PlanLine, PlanView, TeamView, Verdict, WaitView, WhatIfAnswer, Why
+from mainspring.domain.fleet import NodeOrder
 from mainspring.domain.ids import JobId
 from mainspring.domain.job import Hold, JobSpec
 from mainspring.domain.life import ended
@@ -51,6 +52,8 @@ def why_panel(why: Why, job: JobView, events: Sequence[Event] = (), *, now_s: fl
             facts["short by"] = f"{why.short_by:g} chips"
         if why.limit is Limit.PAUSED:
             facts["now, if"] = " and ".join(f"ms resume {_released(hold, why)}" for hold in why.holds)
+        if why.ordered:
+            facts["ordered"] = "; ".join(_ordered(order, now_s) for order in why.ordered)
         starts = start_text(why.start_s, exact=why.exact, now_s=now_s)
         facts["starts"] = "nobody can know yet" if starts == "-" else starts
         for number, remedy in enumerate(why.remedies):
@@ -69,6 +72,11 @@ def why_panel(why: Why, job: JobView, events: Sequence[Event] = (), *, now_s: fl
     if noted:
         said += ["", events_table(noted)]
     return Group(*said, "", _candidates(why.candidates, spec, now_s)) if why.candidates else Group(*said)
+
+
+def _ordered(order: NodeOrder, now_s: float) -> str:
+    when = "late" if order.expected_s < now_s else f"expected at {clock_text(order.expected_s, now_s=now_s)}"
+    return f"{order.nodes} nodes of {order.offer} on {order.cluster}, {when}"
 
 
 def _released(hold: Hold, why: Why) -> str:
@@ -126,6 +134,9 @@ def plan_panel(view: PlanView, *, now_s: float) -> RenderableType:
                 for each in view.reservations[:_ROWS_MAX]
             )
         )
+    if view.ordered:
+        coming = ((order.job, _ordered(order, now_s)) for order in view.ordered[:_ROWS_MAX])
+        parts.append(Listing("ORDERED FOR", "~WHAT").add_rows(coming))
     if view.moves or view.provisions:
         wanted = Listing("WANTED FOR", "~WHAT").add_rows(
             (move.for_job, f"{move.what} brought from {move.source} to {move.target}")

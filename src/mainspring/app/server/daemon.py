@@ -257,8 +257,7 @@ def _trouble(client: Client, server: subprocess.Popen[bytes]) -> str:
 
 def _listen(config: Config, port: int) -> socket.socket:
     """Returns a socket on the port; the threads of a server that was just killed may hold it for a moment longer."""
-    # The server's libraries take half a second that no other verb needs.
-    from mainspring.control.server import Tls, listen
+    from mainspring.control.connections import Tls, listen  # No other verb needs what serves.
 
     tls = Tls(certificate=Path(config.certificate), key=Path(config.key)) if config.certificate else None
     deadline = time.monotonic() + RELEASE_S_MAX

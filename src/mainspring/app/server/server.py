@@ -23,9 +23,9 @@ from mainspring.app.server.engines import Engines
 from mainspring.app.server.output import OutputFile
 from mainspring.app.server.store_grants import agents_environment, grants_of
 from mainspring.control import AgentAccess, Control, Settings, open_store
-from mainspring.control.connections import BoundedConnection, bounded_by
+from mainspring.control.connections import BoundedConnection, Tls, bounded_by
 from mainspring.control.logins import Logins
-from mainspring.control.server import Server, Tls
+from mainspring.control.server import Server
 from mainspring.domain.answers import NewToken
 from mainspring.domain.errors import MainspringError, NotFound
 from mainspring.domain.ids import NAME_LENGTH_MAX

@@ -68,10 +68,10 @@ class _Why:
 class Committer:
     """Writes plans, one after the other.
 
-    What no engine here can do yet is told and not done: moves of data and orders of nodes are events, written when they
-    are first wanted. A resize adds allocations to its attempt and ends others, while it goes on. Where that cannot be
-    (a part of an allocation would have to end, or the one with the lead), the attempt ends, saved, and the job is
-    queued to start again at the other size.
+    Moves of data and orders of nodes are events, written when they are first wanted: nobody here carries out the moves,
+    and `NodeOrders` gives the orders. A resize adds allocations to its attempt and ends others, while it goes on. Where
+    that cannot be (a part of an allocation would have to end, or the one with the lead), the attempt ends, saved, and
+    the job is queued to start again at the other size.
 
     Args:
         mirror: What has not ended.

@@ -1,4 +1,4 @@
-"""Engine commands: launches and stops that the store says are due, and what their answers mean for it."""
+"""Engine commands: launches and stops that the store says are due, nodes that plans want, and what the answers mean."""
 
 from __future__ import annotations
 
@@ -11,28 +11,35 @@ import sqlalchemy as sa
 from mainspring.control.loop.fold import Loss
 from mainspring.control.loop.losses import Lasting, lose
 from mainspring.control.state.active_state import ActiveState
+from mainspring.control.state.fleet import FleetView
 from mainspring.control.store.holdings import AllocationRecord, allocation_by_id, ranks_per_replica
 from mainspring.control.store.ledger import StateWriter, StopCause
 from mainspring.control.store.restores.attestations import attest
 from mainspring.control.store.settings import Settings
 from mainspring.control.store.tokens import TokenRecord, attempt_secret, save_token
 from mainspring.domain.errors import MainspringError, Unavailable
-from mainspring.domain.fleet import AllocationPhase, AllocationSeen, LaunchOrder
-from mainspring.domain.ids import AllocationId, AttemptId, ClusterName
+from mainspring.domain.fleet import AllocationPhase, AllocationSeen, LaunchOrder, Offer
+from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId
 from mainspring.domain.life import AllocationState
-from mainspring.domain.ports import Engine
+from mainspring.domain.plan import Plan, Provision
+from mainspring.domain.ports import Backoff, Clock, Engine, Provisioning
 from mainspring.domain.team import TeamRole
+from mainspring.domain.wire.events.jobs import NodesOrderedEvent, NodesRefusedEvent
 
+SHOWN_S = 60.0  # An order that was taken is in the inventory by then; a plan that wants it after that wants it anew.
+REFUSED = Backoff(first_s=60.0, cap_s=3_600.0)  # Before an offer is asked for again whose cluster said no.
+NO_ALLOCATION = AllocationId("")
 Seen = Mapping[ClusterName, Mapping[AllocationId, AllocationSeen]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """One thing to tell an engine: a launch when there is an order, else a stop with a grace."""
+    """One thing to tell an engine: a launch or an order of nodes when there is one, else a stop with a grace."""
 
     cluster: ClusterName
-    allocation: AllocationId
+    allocation: AllocationId = NO_ALLOCATION
     order: LaunchOrder | None = None
+    nodes: Provision | None = None
     grace_s: float = 0.0
 
 
@@ -45,14 +52,18 @@ class CommandResult:
 
 
 def tell(engine: Engine, act: Act) -> CommandResult | None:
-    """Tells an engine one thing; None when it did not answer and is to be asked again.
+    """Tells an engine one thing; None when it did not answer, and is to be asked again, or cannot order nodes.
 
     Args:
         engine: Of the act's cluster.
         act: What to tell it.
     """
     try:
-        if act.order is None:
+        if act.nodes is not None:
+            if not isinstance(engine, Provisioning):
+                return None
+            engine.provision(act.nodes)
+        elif act.order is None:
             engine.stop(act.allocation, grace_s=act.grace_s)
         else:
             engine.launch(act.order)
@@ -186,3 +197,94 @@ class EngineCommands:
             duration_s=spec.duration_s or None,
             attestation=attestation,
         )
+
+
+@final
+class NodeOrders:
+    """Finds which nodes that plans want are to be ordered now, and writes what became of orders, for their jobs.
+
+    Nothing of it is stored: another controller may say again what is under way, which changes nothing. What an engine
+    took is not said again until its cluster had time to show it, what one refused not before a while.
+
+    Args:
+        mirror: What has not ended.
+        fleet: What the engines said.
+    """
+
+    def __init__(self, mirror: ActiveState, fleet: FleetView, clock: Clock) -> None:
+        self._mirror = mirror
+        self._fleet = fleet
+        self._clock = clock
+        self._wanted: dict[tuple[ClusterName, str, JobId], Provision] = {}
+        self._under_way: dict[tuple[ClusterName, str, JobId], int] = {}
+        self._taken_s: dict[tuple[ClusterName, str, JobId], float] = {}
+        self._refused: dict[tuple[ClusterName, str], tuple[int, float]] = {}  # How often in a row, and until when.
+
+    def acts(self, connection: sa.Connection, decided: Plan | None, seen: Seen, now_s: float) -> Sequence[Act]:
+        """Returns the orders that engines should be told now; writes which are over without their nodes.
+
+        Args:
+            connection: From `Store.write`.
+            decided: A new plan; None while the last one stands.
+            seen: What the engines that answer see.
+        """
+        inventories = [one.inventory for name, one in self._fleet.seen().items() if name in seen]
+        offers = {(one.cluster, offer.name): offer for one in inventories for offer in one.offers}
+        under_way = {(one.cluster, one.offer, one.job): one.nodes for each in inventories for one in each.orders}
+        ledger = StateWriter(connection, now_s)
+        for key, nodes in self._under_way.items():
+            offer = offers.get(key[:2])
+            if key not in under_way and offer is not None and offer.withheld:
+                self._refuse(ledger, key, nodes, offer.withheld)
+        silent = {key: nodes for key, nodes in self._under_way.items() if key[0] not in seen}
+        self._under_way = silent | under_way
+        if decided is not None:
+            self._wanted = {(one.cluster, one.offer, one.for_job): one for one in decided.provisions}
+        at_s = self._clock.monotonic_s()
+        self._taken_s = {key: taken_s for key, taken_s in self._taken_s.items() if at_s - taken_s < SHOWN_S}
+        return [
+            Act(cluster=key[0], nodes=wanted)
+            for key, wanted in self._wanted.items()
+            if key[:2] in offers and key not in under_way and key not in self._taken_s and self._may_ask(key, at_s)
+        ]
+
+    def record(self, connection: sa.Connection, told: Sequence[CommandResult], now_s: float) -> None:
+        """Writes what engines answered to orders.
+
+        Args:
+            connection: From `Store.write`.
+        """
+        ledger = StateWriter(connection, now_s)
+        for answer in told:
+            wanted = answer.act.nodes
+            if wanted is None:
+                continue
+            key = (wanted.cluster, wanted.offer, wanted.for_job)
+            self._wanted.pop(key, None)
+            if answer.refused:
+                self._refuse(ledger, key, wanted.nodes, answer.refused)
+                continue
+            self._refused.pop(key[:2], None)
+            self._taken_s[key] = self._clock.monotonic_s()
+            if wanted.for_job in self._mirror.jobs:
+                event = NodesOrderedEvent(
+                    cluster=wanted.cluster,
+                    offer=wanted.offer,
+                    nodes=wanted.nodes,
+                    lead_time_s=self._offer(wanted).lead_time_s,
+                )
+                ledger.event(event, job=wanted.for_job)
+
+    def _may_ask(self, key: tuple[ClusterName, str, JobId], at_s: float) -> bool:
+        return at_s >= self._refused.get(key[:2], (0, at_s))[1]
+
+    def _offer(self, wanted: Provision) -> Offer:
+        offers = self._fleet.seen()[wanted.cluster].inventory.offers
+        return next(offer for offer in offers if offer.name == wanted.offer)
+
+    def _refuse(self, ledger: StateWriter, key: tuple[ClusterName, str, JobId], nodes: int, words: str) -> None:
+        cluster, offer, job = key
+        tries = self._refused.get((cluster, offer), (0, 0.0))[0] + 1
+        self._refused[cluster, offer] = (tries, self._clock.monotonic_s() + REFUSED.wait_s(tries))
+        if job in self._mirror.jobs:
+            ledger.event(NodesRefusedEvent(cluster=cluster, offer=offer, nodes=nodes, reason=words), job=job)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mainspring.control.loop.commit import Committer
-from mainspring.control.loop.engine_commands import CommandResult, EngineCommands, tell
+from mainspring.control.loop.engine_commands import CommandResult, EngineCommands, NodeOrders, tell
 from mainspring.control.loop.failover import Silence
 from mainspring.control.loop.leadership import Leadership
 from mainspring.control.loop.plan_cycle import PlanCycle
@@ -51,6 +51,7 @@ class LoopWriters:
     settling: Settling
     committer: Committer
     commands: EngineCommands
+    orders: NodeOrders
 
 
 class Loop:
@@ -175,7 +176,10 @@ class Loop:
             if decided is not None:
                 self._writers.committer.commit(connection, decided, answering=seen, now_s=now_s)
             self._mirror.refresh(connection, now_s)
-            acts = self._writers.commands.acts(connection, seen, now_s)
+            acts = [
+                *self._writers.commands.acts(connection, seen, now_s),
+                *self._writers.orders.acts(connection, decided, seen, now_s),
+            ]
             leadership.renew(connection)
         yield Step.COMMITTED
         told: list[CommandResult] = []
@@ -186,7 +190,9 @@ class Loop:
             yield Step.ACTED
         if told:
             with leadership.write() as connection:
-                self._writers.commands.record(connection, told, self._clock.now_s())
+                now_s = self._clock.now_s()
+                self._writers.commands.record(connection, told, now_s)
+                self._writers.orders.record(connection, told, now_s)
         yield Step.RECORDED
 
     def _take_over(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from threading import Lock
 from typing import final
 
@@ -32,6 +32,17 @@ class KnownMachines:
         self._version = -1
         self._made: Snapshot | None = None
         self._possible: dict[tuple[tuple[RoleName, tuple[Option, ...]], ...], None] = {}
+
+    def impossible_each(self, specs: Sequence[JobSpec]) -> Sequence[ImpossibleJob | None]:
+        """Returns the same of each of several jobs, many of which share their options."""
+        possible: set[tuple[tuple[RoleName, int], ...]] = set()
+        found: list[ImpossibleJob | None] = []
+        for spec in specs:
+            asks = tuple([(role.name, id(role.options)) for role in spec.roles])
+            found.append(None if asks in possible else self.impossible(spec))
+            if found[-1] is None:
+                possible.add(asks)
+        return found
 
     def impossible(self, spec: JobSpec) -> ImpossibleJob | None:
         """Returns why a job could never run here; None when it could, or before every cluster has answered once."""

@@ -19,8 +19,9 @@ from mainspring.control.store.rows import RowMapping
 from mainspring.control.store.schema import plans
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
-from mainspring.domain.answers import NodeView, PlanLine, PlanView, Verdict, WhatIf, WhatIfAnswer, Why
+from mainspring.domain.answers import SHOWN_MAX, NodeView, PlanLine, PlanView, Verdict, WhatIf, WhatIfAnswer, Why
 from mainspring.domain.errors import InvalidInput, NotFound, Unavailable, nearest
+from mainspring.domain.fleet import NodeOrder
 from mainspring.domain.ids import ClusterName, TeamName
 from mainspring.domain.life import JobState
 from mainspring.domain.plan import Limit
@@ -63,6 +64,7 @@ class Questions:
         with self._store.read() as connection:
             answer = view_why(connection, find_job(connection, reference, caller), self._clock.now_s())
             holds = read_holds(connection)
+        answer = replace(answer, ordered=tuple(one for one in self._ordered() if one.job == answer.job))
         picture = self._pictures.newest
         if answer.limit is Limit.PAUSED or answer.state is not JobState.QUEUED:
             return answer
@@ -85,7 +87,10 @@ class Questions:
             Unavailable: This controller does not lead, or has not planned yet.
         """
         picture = self._picture("show the last plan")
-        return view_plan(picture.plan, picture.now_s)
+        return replace(view_plan(picture.plan, picture.now_s), ordered=self._ordered()[:SHOWN_MAX])
+
+    def _ordered(self) -> tuple[NodeOrder, ...]:
+        return tuple(order for seen in self._fleet.seen().values() for order in seen.inventory.orders)
 
     def plans(self, caller: Caller = LAB_ITSELF, *, before: int | None = None, limit: int = 50) -> tuple[PlanLine, ...]:
         """Returns the plans that changed something, newest first, which anybody may read.

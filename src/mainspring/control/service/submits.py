@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, final
@@ -155,18 +156,19 @@ class Submits:
                 _require_short(submit, len(text.encode()))
         except InvalidInput as error:
             return error
-        impossible = [self.machines.impossible(one.spec) for one in submits]
+        impossible = self.machines.impossible_each([one.spec for one in submits])
         return _Asked(submits=submits, texts=texts, caller=caller, impossible=impossible)
 
     def _write(self, connection: sa.Connection, several: Sequence[_Asked]) -> Sequence[Sequence[JobMade]]:
         """Writes what several callers ask for at one time."""
-        every = [(one.caller, submit) for one in several for submit in one.submits]
-        for caller, team in dict.fromkeys((caller, submit.spec.team) for caller, submit in every):
-            _require_known(connection, team)
-            caller.require(connection, Right.SUBMIT_JOBS, team)
-            self._require_user(connection, team)
-        before = _made_before(connection, [one for _, one in every])
-        made = {at: JobMade(id=job, submit=every[at][1], is_new=False) for at, job in before.items()}
+        every = [submit for one in several for submit in one.submits]
+        for one in several:
+            for team in {submit.spec.team: None for submit in one.submits}:
+                _require_known(connection, team)
+                one.caller.require(connection, Right.SUBMIT_JOBS, team)
+                self._require_user(connection, team)
+        before = _made_before(connection, every)
+        made = {at: JobMade(id=job, submit=every[at], is_new=False) for at, job in before.items()}
         fresh = [at for at in range(len(every)) if at not in made]
         texts = [text for one in several for text in one.texts]
         impossible = [error for one in several for error in one.impossible]
@@ -175,8 +177,7 @@ class Submits:
                 raise error
         if fresh:
             now_s = self._clock.now_s()
-            for caller in dict.fromkeys(every[at][0] for at in fresh):
-                own = {at: every[at][1] for at in fresh if every[at][0] == caller}
+            for caller, own in _by_caller(several, made).items():
                 self._require_named(connection, list(own.values()), caller)
                 new = [(submit, texts[at], self._draw(submit.count)) for at, submit in own.items()]
                 require_room_for_jobs(connection, self._limits, caller, _tallied(new))
@@ -254,13 +255,26 @@ def _require_short(submit: Submit, size: int) -> None:
         )
 
 
+def _by_caller(several: Sequence[_Asked], made: Collection[int]) -> Mapping[Caller, Mapping[int, Submit]]:
+    """Returns what each caller asks for, by place, but for what was made before."""
+    found: dict[Caller, dict[int, Submit]] = {}
+    first = 0
+    for one in several:
+        own = {at: submit for at, submit in enumerate(one.submits, first) if at not in made}
+        first += len(one.submits)
+        if own:
+            found.setdefault(one.caller, {}).update(own)
+    return found
+
+
 def _tallied(fresh: Iterable[tuple[Submit, str, Sequence[JobId]]]) -> Mapping[TeamName, Tally]:
     """Returns how much is to come, by team."""
-    found: dict[TeamName, Tally] = {}
+    texts: dict[TeamName, list[int]] = {}
+    counts: Counter[TeamName] = Counter()
     for submit, text, ids in fresh:
-        team = submit.spec.team
-        found[team] = found.get(team, Tally()) + Tally(jobs=len(ids), letters=len(text))
-    return found
+        texts.setdefault(submit.spec.team, []).append(len(text))
+        counts[submit.spec.team] += len(ids)
+    return {team: Tally(jobs=counts[team], letters=sum(lengths)) for team, lengths in texts.items()}
 
 
 def _deeds(caller: Caller, made: Sequence[JobMade]) -> list[Deed]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from mainspring.domain.answers.jobs import Submit
 from mainspring.domain.codec import message
 from mainspring.domain.errors import InvalidInput
-from mainspring.domain.fleet import AvoidedNode
+from mainspring.domain.fleet import AvoidedNode, NodeOrder
 from mainspring.domain.ids import ClusterName, JobId, NodeName
 from mainspring.domain.job import Hold
 from mainspring.domain.life import JobState
@@ -33,8 +33,8 @@ class Why:
 
     For a job that waits: the binding limit, whose it is, how many chips short, when the job is expected to start
     (`exact` when room is kept from then on), and what would start it now. `avoided` are the nodes where its attempts
-    were lost and that it keeps away from. `holds` are what people keep it from: itself, its team, or clusters and nodes
-    that could run it.
+    were lost and that it keeps away from. `ordered` are nodes that come for it. `holds` are what people keep it from:
+    itself, its team, or clusters and nodes that could run it.
     """
 
     job: JobId
@@ -50,6 +50,7 @@ class Why:
     remedies: tuple[Remedy, ...] = ()
     avoided: tuple[AvoidedNode, ...] = ()
     holds: tuple[Hold, ...] = ()
+    ordered: tuple[NodeOrder, ...] = ()
 
 
 @message("PlannedStart")
@@ -82,7 +83,10 @@ class WaitView:
 
 @message("PlanView")
 class PlanView:
-    """One plan, for people: at most `SHOWN_MAX` entries of each kind, and how many there are in all by kind."""
+    """One plan, for people: at most `SHOWN_MAX` entries of each kind, and how many there are in all by kind.
+
+    `ordered` are nodes that earlier plans wanted and that are to come.
+    """
 
     number: int
     made_s: float
@@ -95,6 +99,7 @@ class PlanView:
     provisions: tuple[Provision, ...]
     reservations: tuple[Reservation, ...]
     waits: tuple[WaitView, ...]
+    ordered: tuple[NodeOrder, ...] = ()
 
 
 @message("PlanLine")

@@ -10,7 +10,6 @@ from threading import Condition, Thread
 from typing import Generic, TypeVar, final
 
 from mainspring.domain.errors import MainspringError, Unavailable
-from mainspring.domain.ids import AllocationId
 from mainspring.domain.ports import Clock
 from mainspring.engines.common.forwarding import EngineCall
 
@@ -197,7 +196,7 @@ class LatestAnswer(Generic[Value]):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BackgroundCall:
-    """A launch or stop to do; the same thing when allocation, call and grace are the same.
+    """A launch, a stop or an order of nodes to do; the same thing when subject, call and grace are the same.
 
     Args:
         run: Does it; takes as long as it likes.
@@ -206,24 +205,25 @@ class BackgroundCall:
     """
 
     call: EngineCall
-    run: Callable[[], None]
+    run: Callable[[], object]
     done: bool = False
     error: BaseException | None = None
     done_s: float = 0.0
 
     @property
-    def key(self) -> tuple[AllocationId, str, float]:
+    def key(self) -> tuple[str, str, float]:
         """Returns what tells it from others."""
-        return self.call.about, self.call.call, self.call.grace_s
+        return self.call.subject, self.call.call, self.call.grace_s
 
     def unavailable(self, name: str, got: str) -> Unavailable:
         """Returns why nothing is known of it yet."""
-        return Unavailable(f"{self.call.call} an allocation", on=f"{self.call.about} of {name}", got=got)
+        what = "nodes" if self.call.provision else "an allocation"
+        return Unavailable(f"{self.call.call} {what}", on=f"{self.call.subject} of {name}", got=got)
 
 
 @final
 class CallQueue:
-    """Does acts on a few threads: those of one allocation one after the other, in the order they were first asked for.
+    """Does acts on a few threads: those of one subject one after the other, in the order they were first asked for.
 
     Args:
         patience: The caller's.
@@ -240,10 +240,10 @@ class CallQueue:
         self._result_s = result_s
         self._idle = idle
         self._changed = Condition()
-        self._lanes: dict[AllocationId, deque[BackgroundCall]] = {}
+        self._lanes: dict[str, deque[BackgroundCall]] = {}
         self._ready: deque[deque[BackgroundCall]] = deque()
         self._waiting = 0
-        self._results: OrderedDict[tuple[AllocationId, str, float], BackgroundCall] = OrderedDict()
+        self._results: OrderedDict[tuple[str, str, float], BackgroundCall] = OrderedDict()
         self._closed = False
         self._threads = [
             Thread(target=self._run, name=f"mainspring-acts-{name}-{index}", daemon=True) for index in range(THREADS)
@@ -288,13 +288,13 @@ class CallQueue:
             len(self._results) > RESULTS_MAX or next(iter(self._results.values())).done_s < late_s
         ):
             self._results.popitem(last=False)
-        waiting = self._lanes.get(act.call.about, ())
+        waiting = self._lanes.get(act.call.subject, ())
         return next((each for each in waiting if each.key == act.key), None) or self._results.get(act.key)
 
     def _queue(self, act: BackgroundCall) -> BackgroundCall:
         if self._waiting >= ACTS_MAX:
             raise act.unavailable(self._name, f"{self._waiting} launches and stops that wait for their turn")
-        lane = self._lanes.setdefault(act.call.about, deque())
+        lane = self._lanes.setdefault(act.call.subject, deque())
         lane.append(act)
         self._waiting += 1
         if len(lane) == 1:
@@ -323,7 +323,7 @@ class CallQueue:
                 if lane:
                     self._ready.append(lane)
                 else:
-                    del self._lanes[act.call.about]
+                    del self._lanes[act.call.subject]
                 idle = self._waiting == 0
                 self._changed.notify_all()
             if idle:

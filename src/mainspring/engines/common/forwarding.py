@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from mainspring.domain.codec import message
-from mainspring.domain.errors import InvalidMessage
+from mainspring.domain.errors import InvalidMessage, NotFound
 from mainspring.domain.fleet import AllocationSeen, EndedBefore, Inventory, LaunchOrder, LogChunk
 from mainspring.domain.ids import AllocationId, NodeName
-from mainspring.domain.ports import Engine, Forgetting
+from mainspring.domain.plan import Provision
+from mainspring.domain.ports import Engine, Forgetting, Provisioning
 
 _NO_ALLOCATION, _NO_NODE = AllocationId(""), NodeName("")
 CallResult = Inventory | tuple[AllocationSeen, ...] | LogChunk | int | str | None
@@ -32,11 +33,23 @@ class EngineCall:
     owner: str = ""
     reason: str = ""
     due: EndedBefore | None = None
+    provision: Provision | None = None
 
     @property
     def about(self) -> AllocationId:
         """Returns the allocation it is about; "" where that is none in particular."""
         return self.order.allocation if self.order else self.allocation
+
+    @property
+    def subject(self) -> str:
+        """Returns the allocation, or the order of nodes, that it is about."""
+        return self.about or (f"{self.provision.offer} for {self.provision.for_job}" if self.provision else "")
+
+
+def _provision(engine: Engine, order: Provision) -> None:
+    if not isinstance(engine, Provisioning):
+        raise NotFound("order nodes", on=order.cluster, got=f"offer {order.offer}", wanted="an engine that orders any")
+    engine.provision(order)
 
 
 _CALLS: Mapping[str, Callable[[Engine, Any], CallResult]] = {
@@ -48,6 +61,7 @@ _CALLS: Mapping[str, Callable[[Engine, Any], CallResult]] = {
     "attestation": lambda engine, call: engine.attestation(call.allocation),
     "cordon": lambda engine, call: engine.cordon(call.node, owner=call.owner, reason=call.reason),
     "uncordon": lambda engine, call: engine.uncordon(call.node, owner=call.owner),
+    "provision": lambda engine, call: _provision(engine, call.provision),
     "forget_ended": lambda engine, call: engine.forget_ended(call.due) if isinstance(engine, Forgetting) else 0,
 }
 CALLS = tuple(_CALLS)
@@ -57,12 +71,13 @@ def perform(engine: Engine, call: EngineCall) -> CallResult:
     """Returns what an engine answers to a call.
 
     Raises:
-        InvalidMessage: It is none of these, or a launch without an order.
+        InvalidMessage: It is none of these, or a launch or provision without its order.
     """
-    if call.call not in _CALLS or (call.call == "launch" and call.order is None):
+    ordered = {"launch": call.order, "provision": call.provision}
+    if call.call not in _CALLS or ordered.get(call.call, call) is None:
         raise InvalidMessage(
             "serve an engine",
-            got=f"{call.call[:80]} {'with an' if call.order else 'without'} order",
+            got=f"{call.call[:80]} {'with an' if call.order or call.provision else 'without'} order",
             wanted=f"one of {', '.join(CALLS)}",
         )
     return _CALLS[call.call](engine, call)
@@ -108,6 +123,10 @@ class ForwardingEngine(ABC):
     def uncordon(self, node: NodeName, *, owner: str) -> None:
         """Takes back our own cordon; see `Engine.uncordon`."""
         self._forward(EngineCall(call="uncordon", node=node, owner=owner))
+
+    def provision(self, order: Provision) -> None:
+        """Asks for nodes of an offer, where the engine can; see `Provisioning.provision`."""
+        self._forward(EngineCall(call="provision", provision=order))
 
     def forget_ended(self, due: EndedBefore) -> int:
         """Removes what is left of old allocations, where the engine can; see `Forgetting.forget_ended`."""

@@ -44,8 +44,9 @@ class _Taken:
 class NonBlockingEngine(ForwardingEngine):
     """The `Engine` port around another engine, which several threads will call at once.
 
-    What it shows is at most `stale_s` old, or as acts have left it since. A launch or stop that raises `Unavailable`
-    may be under way: asked for again it tells what came of it. Logs, attestations and cordons are waited for.
+    What it shows is at most `stale_s` old, or as acts have left it since. A launch, a stop or an order of nodes that
+    raises `Unavailable` may be under way: asked for again it tells what came of it. Logs, attestations and cordons are
+    waited for.
 
     Args:
         inventory_s: How old what is known of its nodes may be before it is asked for again.
@@ -109,13 +110,13 @@ class NonBlockingEngine(ForwardingEngine):
             case "launch" | "stop":
                 self._turns.do(BackgroundCall(call=call, run=partial(self._act, call)))
                 return None
+            case "provision":
+                self._turns.do(BackgroundCall(call=call, run=partial(self._marked, call)))
+                return None
             case "logs" | "attestation" | "forget_ended":
                 return perform(self._engine, call)
             case _:
-                try:
-                    return perform(self._engine, call)
-                finally:
-                    self._next_mark()
+                return self._marked(call)
 
     def _observed(self) -> tuple[AllocationSeen, ...]:
         with self._observing:
@@ -125,6 +126,13 @@ class NonBlockingEngine(ForwardingEngine):
                 self._taken = {name: taken for name, taken in self._taken.items() if taken.mark > answer.mark}
                 seen |= {name: _after(name, seen.get(name), taken) for name, taken in self._taken.items()}
             return tuple(seen[name] for name in sorted(seen))
+
+    def _marked(self, call: EngineCall) -> CallResult:
+        """Returns what the engine answers to a call that may change what it shows."""
+        try:
+            return perform(self._engine, call)
+        finally:
+            self._next_mark()
 
     def _act(self, call: EngineCall) -> None:
         try:

@@ -17,6 +17,7 @@ from typing import Any
 from mainspring.domain.errors import Conflict, MainspringError, NotFound
 from mainspring.domain.fleet import AllocationSeen, EndedBefore, Inventory, LaunchOrder, LogChunk
 from mainspring.domain.ids import NO_JOB, AllocationId, NodeName
+from mainspring.domain.plan import Provision
 from mainspring.domain.ports import Clock
 from mainspring.engines.common.records import Cordon
 from mainspring.engines.common.work_folder import LOG_BYTES_MAX, check_piece
@@ -29,6 +30,7 @@ from mainspring.engines.kubernetes.cluster.queues import GROUP, version_of
 from mainspring.engines.kubernetes.cordons import CordonBook
 from mainspring.engines.kubernetes.jobs import manifests, output
 from mainspring.engines.kubernetes.jobs.manifests import Claimed
+from mainspring.engines.kubernetes.jobs.ordering import NodeOrdering
 from mainspring.engines.kubernetes.jobs.placing import Placing
 from mainspring.engines.kubernetes.jobs.pod_template import CONTAINER
 from mainspring.engines.kubernetes.jobs.seeing import (
@@ -82,6 +84,7 @@ class KubernetesEngine:
         }
         self._placing = Placing(api, f"{self._core}/pods", self._due)
         self._watch = AllocationWatch(cluster, api, clock, self._placing.look)
+        self._ordering = NodeOrdering(cluster, api, clock) if cluster.orders_nodes else None
         self._mutex = Lock()
         self._since_s: dict[tuple[AllocationId, str], float] = {}  # Since when something lasts, by the steady clock.
 
@@ -90,6 +93,8 @@ class KubernetesEngine:
         self._placing.close()
         self._watch.close()
         self._cordons.close()
+        if self._ordering is not None:
+            self._ordering.close()
         self._stock.close()
 
     def inventory(self) -> Inventory:
@@ -99,7 +104,8 @@ class KubernetesEngine:
             Unavailable: The API does not answer, and has not for some while; or Kueue is needed, and not there.
         """
         if not self._cluster.delegated:
-            return self._stock.look(self._cordons.by_node())
+            found = self._stock.look(self._cordons.by_node())
+            return found if self._ordering is None else self._ordering.shown(found, self._stock.known(), self._busy)
         self._watch.check()
         return self._stock.look({}, [holding for found in self._watch.found() for holding in slots_held(found)])
 
@@ -111,6 +117,9 @@ class KubernetesEngine:
         """
         self._watch.check()
         self._begin()
+        if self._ordering is not None:
+            with suppress(MainspringError):  # The next look tries again.
+                self._ordering.follow()
         now_s = self._clock.now_s()
         shown: list[AllocationSeen] = []
         lasting: set[tuple[AllocationId, str]] = set()
@@ -250,7 +259,25 @@ class KubernetesEngine:
         """
         self._change_cordon(node, owner, None)
 
+    def provision(self, order: Provision) -> None:
+        """Has the cluster's autoscaler add nodes; see `Provisioning.provision`.
+
+        Raises:
+            NotFound: There is no such offer.
+            Conflict: It is withheld, or has not as many nodes left.
+            ApiRefusal: The API will not have it.
+            Unavailable: The API does not answer.
+        """
+        if self._ordering is None:
+            raise NotFound("order nodes", on=self._cluster.name, got=order.offer, wanted="a cluster with offers")
+        self._ordering.provision(order, self.inventory())
+
     # ------------------------------------------------------------ what follows
+
+    def _busy(self) -> set[NodeName]:
+        return {
+            node for found in self._watch.found() if found.claim.ended is None for node in found.claim.claimed.nodes
+        }
 
     def _begin(self) -> None:
         self._watch.begin()

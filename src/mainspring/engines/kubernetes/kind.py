@@ -147,6 +147,8 @@ def facts(cluster: KubernetesCluster, in_words: Callable[[float], str]) -> Mappi
         "waiting there": f"up to {cluster.queued_nodes_max} nodes, {in_words(cluster.queue_wait_s_max)}"
         if cluster.delegated
         else "",
+        "offers": ", ".join(cluster.offers) + ("; Karpenter's NodePools" if cluster.karpenter else ""),
+        "nodes are ordered by": cluster.provisioning_class,
         "levels": ", ".join(f"{level} = {label}" for level, label in cluster.levels.items()),
         "product to chip": in_pairs(cluster.chips),
         "volumes": ", ".join(f"{name} at {volume.path}" for name, volume in cluster.pods.volumes.items()),
@@ -169,6 +171,7 @@ MANIFESTS = Manifests(
             shown_default="the account mainspring of that namespace",
         ),
         AddOption(field="kueue", form=OptionForm.FLAG, help="Jobs wait in queues of Kueue."),
+        AddOption(field="offers", form=OptionForm.FLAG, help="Nodes are ordered of the cluster's autoscaler."),
         AddOption(
             field="controllers",
             form=OptionForm.NAMES,

@@ -10,7 +10,7 @@ from math import inf, log
 import numpy as np
 
 from mainspring.domain.fleet import AvoidedNode, Inventory, NodeRef, Replica
-from mainspring.domain.ids import AttemptId, ChipName, ClusterName, JobId, TeamName
+from mainspring.domain.ids import AttemptId, ChipName, ClusterName, JobId, RoleName, TeamName
 from mainspring.domain.job import MILLI, JobSpec
 from mainspring.domain.team import Team
 from mainspring.planner.facts.attempts import Attempts
@@ -87,7 +87,7 @@ class SnapshotBuilder:
         self._avoiding = Avoiding()
         self._shapes: dict[Shape, int] = {}
         self._shape_weight: list[float] = []
-        self._shape_of_roles: dict[int, tuple[object, int]] = {}
+        self._shape_of_options: dict[tuple[tuple[RoleName, int], ...], tuple[object, int]] = {}
         self._seen_teams: dict[TeamName, int] = {}
         self._usage = _Usage()
         self.durations = Durations()
@@ -255,10 +255,11 @@ class SnapshotBuilder:
         return found
 
     def _shape(self, spec: JobSpec, avoids: tuple[NodeRef, ...] = (), shuns: tuple[NodeRef, ...] = ()) -> int:
-        # Jobs of one array share one tuple of roles: looking that up spares building and hashing the shape.
+        # Jobs of one array or batch share their options: looking these up spares building and hashing the shape.
         plain = not (spec.inputs or avoids)
-        known = self._shape_of_roles.get(id(spec.roles)) if plain else None
-        if known is not None and known[0] is spec.roles:
+        asks = tuple([(role.name, id(role.options)) for role in spec.roles])
+        known = self._shape_of_options.get(asks) if plain else None
+        if known is not None:
             return known[1]
         roles = tuple(RoleShape(name=role.name, options=role.options) for role in spec.roles)
         shape = Shape(roles=roles, inputs=spec.inputs, avoids=avoids, shuns=shuns)
@@ -269,9 +270,9 @@ class SnapshotBuilder:
             row = self._shapes[shape] = len(self._shapes)
             self._shape_weight.append(0.0)
         if plain:
-            if len(self._shape_of_roles) >= 2 * SHAPES_MAX:
-                self._shape_of_roles.clear()
-            self._shape_of_roles[id(spec.roles)] = (spec.roles, row)
+            if len(self._shape_of_options) >= 2 * SHAPES_MAX:
+                self._shape_of_options.clear()
+            self._shape_of_options[asks] = ([role.options for role in spec.roles], row)  # Which live on by it.
         return row
 
     def _forget_shapes(self) -> None:
@@ -284,7 +285,7 @@ class SnapshotBuilder:
         shapes = tuple(self._shapes)
         self._shapes = {shapes[old]: new for old, new in renumbered.items()}
         self._shape_weight = [self._shape_weight[old] / 2 for old in kept]
-        self._shape_of_roles.clear()
+        self._shape_of_options.clear()
         self._live.renumber(renumbered)
         for name, old in zip(self._pending.names(), self._pending.column("shape", rows).tolist(), strict=True):
             self._pending.set(name, "shape", renumbered[old])

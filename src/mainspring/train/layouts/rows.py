@@ -7,21 +7,26 @@ anything is moved. The table of each family of checkpoints is a file of its own.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from mainspring.domain.errors import InvalidInput
-from mainspring.train.models.arrays import Weights
+from mainspring.train.models.arrays import Weights, flattened, matching, with_given
+
+_LOG = logging.getLogger(__name__)
 
 PARTS = "P"  # The axis along which theirs holds several of ours.
 LAYER = "L"
+PADDING_MAX = (
+    64  # Source: transformers, `convert_paligemma_weights_to_hf.py`: a word table's rows are a multiple of it.
+)
 NAMES_SHOWN = 8  # In an error: enough to see what kind of names they are.
 
 
@@ -33,11 +38,14 @@ class LayoutRow:
         theirs: Its path in their layout; with `{}` where a number of a layer stands, if each layer has its own.
         ours: Its path in our tree; several where theirs holds several of ours along axis `P`.
         pattern: Axes of theirs, `->`, axes of ours; empty where both lie alike.
+        padded: Whether theirs may have up to `PADDING_MAX` rows more than ours, which are cut off when read, said in
+            the log, and not written.
     """
 
     theirs: str
     ours: tuple[str, ...]
     pattern: str = ""
+    padded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,50 +82,55 @@ class _Axes:
     layers: int
 
 
-def flattened(weights: Any) -> dict[str, Any]:
-    """Returns a tree's leaves by their paths, segments joined by "/".
-
-    Args:
-        weights: Arrays, or their shapes.
-    """
-    leaves, _ = jax.tree_util.tree_flatten_with_path(weights)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-
-
-def weights_from(layout: Layout, arrays: Mapping[str, Any], like: Weights, *, keep: str = "") -> Weights:
+def weights_from(layout: Layout, arrays: Mapping[str, Any], like: Weights, *, keep: Sequence[str] = ()) -> Weights:
     """Returns the weights in a checkpoint of another layout, float32.
 
     Args:
         layout: What its arrays are.
         arrays: The checkpoint's, by path.
         like: Arrays of the model that the weights are for; shapes do where none are kept.
-        keep: A regular expression of our paths that stay as they are in `like`, whatever the checkpoint holds.
+        keep: Of what stays as it is in `like`, whatever the checkpoint holds: regular expressions, each of whole paths.
 
     Raises:
-        InvalidInput: An array is missing, left over, or of another shape than the model needs.
+        InvalidInput: An array is missing, left over, or of another shape than the model needs; or a pattern keeps
+            nothing.
     """
-    shapes = flattened(like)
-    kept = {path: array for path, array in shapes.items() if keep and re.fullmatch(keep, path)}
-    rows = [row for row in layout.rows if not kept.keys() >= set(row.ours)]
-    _check_names([*kept, *(path for row in rows for path in row.ours)], shapes, "fill a model from another layout")
+    return with_given(like, arrays_found(layout, arrays, flattened(like), keep=keep))
+
+
+def arrays_found(
+    layout: Layout, arrays: Mapping[str, Any], ours: Mapping[str, Any], *, keep: Sequence[str] = ()
+) -> dict[str, NDArray[Any]]:
+    """Returns all that `weights_from` takes from a checkpoint, by our paths.
+
+    Args:
+        layout: As there.
+        arrays: As there.
+        ours: Arrays or shapes of the model, by path.
+        keep: As there.
+
+    Raises:
+        InvalidInput: As there.
+    """
+    kept = matching(keep, ours, "keep weights")
+    rows = [row for row in layout.rows if not kept >= set(row.ours)]
+    _check_names([*kept, *(path for row in rows for path in row.ours)], ours, "fill a model from another layout")
     arrays = {**{own: arrays[name] for name, own in layout.instead.items() if name in arrays}, **arrays}
-    needless = {*layout.instead, *layout.unused}.union(*(_names(row, shapes) for row in layout.rows if row not in rows))
-    _check_names([name for row in rows for name in _names(row, shapes)], arrays.keys() - needless, "read weights")
-    found: dict[str, Any] = kept
+    needless = {*layout.instead, *layout.unused}.union(*(_names(row, ours) for row in layout.rows if row not in rows))
+    _check_names([name for row in rows for name in _names(row, ours)], arrays.keys() - needless, "read weights")
+    found: dict[str, NDArray[Any]] = {}
     for row in rows:
-        axes = _axes(row, shapes)
+        axes = _axes(row, ours)
         stack = []
-        for name in _names(row, shapes):
-            shape = np.shape(arrays[name])
-            if shape != axes.theirs:
-                raise InvalidInput("read weights", on=name, got=f"shape {shape}", wanted=f"{axes.theirs}")
-            stack.append(np.asarray(arrays[name]).astype(np.float32).reshape(axes.apart))
+        for name in _names(row, ours):
+            array = _cut(name, arrays[name], axes.theirs) if row.padded else np.asarray(arrays[name])
+            if array.shape != axes.theirs:
+                raise InvalidInput("read weights", on=name, got=f"shape {array.shape}", wanted=f"{axes.theirs}")
+            stack.append(array.astype(np.float32).reshape(axes.apart))
         whole = np.stack(stack) if axes.layers else stack[0]
         parts = whole.transpose(axes.order).reshape(axes.ours)
         found.update(zip(row.ours, parts, strict=True))
-    _, structure = jax.tree.flatten(like)
-    weights: Weights = jax.tree.unflatten(structure, [found[path] for path in shapes])
-    return weights
+    return {path: array for path, array in found.items() if path not in kept}
 
 
 def weights_to(layout: Layout, weights: Weights) -> dict[str, NDArray[Any]]:
@@ -142,6 +155,18 @@ def weights_to(layout: Layout, weights: Weights) -> dict[str, NDArray[Any]]:
         theirs = whole.reshape((*stack, *axes.theirs))
         arrays.update(zip(_names(row, ours), theirs if axes.layers else [theirs], strict=True))
     return arrays
+
+
+def _cut(name: str, given: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Returns an array without the rows that pad it, and says how many these are and whether they hold anything."""
+    array: NDArray[Any] = np.asarray(given)
+    more = len(array) - shape[0]
+    if not 0 < more <= PADDING_MAX:
+        return array
+    level = logging.WARNING if array[shape[0] :].any() else logging.INFO
+    kind = "numbers that no model here reads" if level == logging.WARNING else "zeros"
+    _LOG.log(level, "%s: of %d rows the last %d are left out, %s", name, len(array), more, kind)
+    return array[: shape[0]]
 
 
 def _names(row: LayoutRow, ours: Mapping[str, Any]) -> list[str]:

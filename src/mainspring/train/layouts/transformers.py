@@ -6,11 +6,23 @@ Source: LeRobot 0.4, `policies/pi0/modeling_pi0.py`; transformers 4.53, `models/
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from mainspring.train.layouts.openpi import PROJECTIONS
 from mainspring.train.layouts.rows import Layout, LayoutRow
 from mainspring.train.models.shapes import VlaKind, VlaRecipe
 
 _ATTENTION = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
+
+
+def lerobot_arrays(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arrays of a LeRobot checkpoint by the paths that its table has.
+
+    Args:
+        arrays: By the paths of its file, which put all under `model.`; those that were published first do not.
+    """
+    return {f"model.{path.removeprefix('model.')}": array for path, array in arrays.items()}
 
 
 def lerobot_layout(policy: VlaRecipe) -> Layout:
@@ -57,7 +69,8 @@ def _paligemma(policy: VlaRecipe, root: str, language: str) -> tuple[LayoutRow, 
     )
     return (
         *(eyes if policy.image is not None else ()),
-        LayoutRow(theirs=f"{language}.embed_tokens.weight", ours=("language/embedding",)),
+        # Published with 64 rows more, drawn at random for a token that stands where images do and is never looked up.
+        LayoutRow(theirs=f"{language}.embed_tokens.weight", ours=("language/embedding",), padded=True),
         *_stack(language, "language/", adaptive=False),
     )
 

@@ -28,9 +28,12 @@ from mainspring.train.models.arrays import (
     fresh_layer,
     fresh_norm,
     layer_norm,
+    normal_rows,
+    over_devices,
+    split_rows,
 )
-from mainspring.train.models.images import convolved, fresh_convolutions, varied_images
-from mainspring.train.models.model import Model, Signature, mean_of_valid
+from mainspring.train.models.images import convolved, fresh_convolutions, with_varied_images
+from mainspring.train.models.model import Model, Signature, sum_of_valid
 from mainspring.train.models.shapes import ActRecipe, ComputeRecipe
 from mainspring.train.models.transformer import fresh_multi_head, multi_head, rematerialised
 
@@ -89,17 +92,16 @@ def _fresh_blocks(policy: ActRecipe, layers: int, *attentions: str) -> Weights:
     }
 
 
-def _loss(policy: ActRecipe, weights: Weights, batch: Arrays, key: jax.Array) -> jax.Array:
-    """Returns the mean absolute error of the chunks, and of their styles the distance from unit Gaussian noise."""
-    style_key, image_key = jax.random.split(key)
-    if policy.image is not None:
-        batch = {**batch, "images": varied_images(batch["images"], policy.image, image_key)}
+def _loss(policy: ActRecipe, weights: Weights, batch: Arrays, keys_B: jax.Array) -> jax.Array:
+    """Returns the absolute error of the chunks, summed over valid steps, each with its style's distance from noise."""
+    style_keys, image_keys = split_rows(keys_B, 2)
+    batch = with_varied_images(batch, policy.image, image_keys)
     mean_BZ, log_variance_BZ = jnp.split(style_of(weights, policy, batch), 2, axis=-1)
-    style_BZ = mean_BZ + jnp.exp(log_variance_BZ / 2) * jax.random.normal(style_key, mean_BZ.shape)
+    style_BZ = mean_BZ + jnp.exp(log_variance_BZ / 2) * normal_rows(style_keys, mean_BZ)
     error_BTA = jnp.abs(chunk_of(weights, policy, batch, style_BZ) - batch["actions"])
     # Source: Kingma and Welling, "Auto-Encoding Variational Bayes", 2013, appendix B.
     distance_B = (mean_BZ**2 + jnp.exp(log_variance_BZ) - log_variance_BZ - 1).sum(axis=-1) / 2
-    return mean_of_valid(error_BTA.mean(axis=-1), batch["valid"]) + policy.style_weight * distance_B.mean()
+    return sum_of_valid(error_BTA.mean(axis=-1) + policy.style_weight * distance_B[:, None], batch["valid"])
 
 
 def style_of(weights: Weights, policy: ActRecipe, batch: Arrays) -> jax.Array:
@@ -152,6 +154,7 @@ def _encode(
     position_SD = position_SD.astype(compute.numbers.value)
 
     def layer(x: jax.Array, block: Weights) -> tuple[jax.Array, None]:
+        x = over_devices(x)
         placed = x + position_SD
         x = layer_norm(
             block["attention_norm"], x + multi_head(block["attention"], placed, placed, x, compute.attention, mask_BSS)

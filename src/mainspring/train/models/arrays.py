@@ -1,4 +1,4 @@
-"""What models are made of: fresh arrays, dense layers, norms.
+"""What models are made of: fresh arrays, dense layers, norms; how arrays are named, and rows split and drawn.
 
 Legend of shape suffixes:
     B batch   T token   D features in   E features out
@@ -7,16 +7,23 @@ Legend of shape suffixes:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mainspring.domain.errors import InvalidInput, nearest
+
 Weights = dict[str, Any]
 Arrays = Mapping[str, Any]
+Tree = TypeVar("Tree")
+
+REPLICA, DATA, SEQUENCE, TENSOR = "replica", "data", "sequence", "tensor"  # Axes of a mesh: see `sharding.py`.
+BATCH_AXES = (REPLICA, DATA)
 
 LARGE = 1 << 22  # Numbers: 16 MB, so that all small arrays of the largest model are some 100 MB together.
 LAYER_NORM_EPSILON = 1e-6  # Source: Flax, `LayerNorm`, which SigLIP was trained with.
@@ -53,6 +60,16 @@ def fresh_layer(inputs: int, outputs: int, *stack: int, scale: float = 1.0) -> W
     return {"kernel": kernel, "bias": Fresh(shape=(*stack, outputs))}
 
 
+def fresh_convolution(size: int, inputs: int, outputs: int) -> Weights:
+    """Returns a convolution to be, with a bias of zero.
+
+    Args:
+        size: Height and width of its kernel.
+    """
+    kernel = fresh_dense(size, size, inputs, outputs, inputs=size * size * inputs)
+    return {"kernel": kernel, "bias": Fresh(shape=(outputs,))}
+
+
 def fresh_norm(width: int, *stack: int) -> Weights:
     """Returns a layer norm to be, which changes nothing beyond normalising.
 
@@ -66,24 +83,109 @@ def drawn(key: jax.Array, plan: Any) -> Weights:
     """Returns fresh weights.
 
     Small arrays are drawn at once, for a draw for each takes XLA seconds to compile; large ones each by itself, so that
-    none of another shape is ever held.
+    none of another shape is ever held; what has no deviation is not drawn.
 
     Args:
         plan: A tree of `Fresh`.
     """
     fresh, structure = jax.tree.flatten(plan)
-    small = [number for number, each in enumerate(fresh) if math.prod(each.shape) < LARGE]
-    ends = np.cumsum([math.prod(fresh[number].shape) for number in small])
-    parts = dict(zip(small, jnp.split(jax.random.normal(key, (ends[-1],)), ends[:-1]), strict=True))
+    small = [number for number, each in enumerate(fresh) if each.deviation and math.prod(each.shape) < LARGE]
+    ends = np.cumsum([0, *(math.prod(fresh[number].shape) for number in small)])
+    drawn_at_once = _placed(jax.random.normal(key, (ends[-1],)))  # Whole: to cut what is split would be to gather it.
+    parts = dict(zip(small, jnp.split(drawn_at_once, ends[1:-1]), strict=False))
 
-    def normal(number: int, each: Fresh) -> jax.Array:
+    def array(number: int, each: Fresh) -> jax.Array:
+        if not each.deviation:
+            return jnp.full(each.shape, each.mean, jnp.float32)
         if number in parts:
-            return parts[number].reshape(each.shape)
-        return jax.random.normal(jax.random.fold_in(key, number), each.shape)
+            normal = parts[number].reshape(each.shape)
+        else:
+            normal = jax.random.normal(jax.random.fold_in(key, number), each.shape)
+        return each.mean + each.deviation * normal
 
-    arrays = [each.mean + each.deviation * normal(number, each) for number, each in enumerate(fresh)]
-    weights: Weights = jax.tree.unflatten(structure, arrays)
+    weights: Weights = jax.tree.unflatten(structure, [array(number, each) for number, each in enumerate(fresh)])
     return weights
+
+
+def flattened(tree: Any) -> dict[str, Any]:
+    """Returns a tree's leaves by their paths, segments joined by "/".
+
+    Args:
+        tree: Of arrays, or of their shapes.
+    """
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def with_given(tree: Tree, given: Arrays) -> Tree:
+    """Returns a tree with some of its leaves replaced.
+
+    Args:
+        given: By paths, as `flattened` has them.
+    """
+    leaves = {**flattened(tree), **given}
+    result: Tree = jax.tree.unflatten(jax.tree.structure(tree), leaves.values())
+    return result
+
+
+def over_devices(x_BTD: jax.Array) -> jax.Array:
+    """Returns tokens, split as the mesh that a program is traced for has it; as they are where there is none.
+
+    Args:
+        x_BTD: Rows go along `replica` and `data`, tokens along `sequence` where they divide.
+    """
+    sequence = jax.sharding.get_abstract_mesh().shape.get(SEQUENCE, 1)
+    return _placed(x_BTD, BATCH_AXES, SEQUENCE if x_BTD.shape[1] % sequence == 0 else None)
+
+
+def _placed(x: jax.Array, *axes: Any) -> jax.Array:
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.are_all_axes_manual:
+        return x
+    spec: Any = jax.sharding.PartitionSpec(*axes)  # type: ignore[no-untyped-call]
+    placed: jax.Array = jax.lax.with_sharding_constraint(x, spec)  # type: ignore[no-untyped-call]
+    return placed
+
+
+def split_rows(keys_B: jax.Array, count: int) -> jax.Array:
+    """Returns several random keys for each row, [count,B].
+
+    Args:
+        keys_B: One for each.
+    """
+    return jax.vmap(lambda key: jax.random.split(key, count), out_axes=1)(keys_B)
+
+
+def normal_rows(keys_B: jax.Array, like_BX: jax.Array) -> jax.Array:
+    """Returns normal numbers that each row draws by its own key, so that they are the same however rows are shared out.
+
+    Args:
+        like_BX: Their shape.
+    """
+    return jax.vmap(lambda key, like: jax.random.normal(key, like.shape))(keys_B, like_BX)
+
+
+def matching(patterns: Iterable[str], paths: Collection[str], action: str) -> set[str]:
+    """Returns the paths that match one of the patterns.
+
+    Args:
+        patterns: Regular expressions, each of whole paths.
+        paths: As `flattened` has them.
+        action: What they are for, in words.
+
+    Raises:
+        InvalidInput: A pattern is no regular expression, or matches nothing.
+    """
+    found: set[str] = set()
+    for pattern in patterns:
+        try:
+            some = {path for path in paths if re.fullmatch(pattern, path)}
+        except re.error as error:
+            raise InvalidInput(action, on=repr(pattern), got=str(error), wanted="a regular expression") from error
+        if not some:
+            raise InvalidInput(action, on=repr(pattern), got="no array of that path", wanted=nearest(pattern, paths))
+        found |= some
+    return found
 
 
 def dense(weights: Weights, x: jax.Array) -> jax.Array:

@@ -1,8 +1,8 @@
 """The small flow policy: a residual trunk that looks at state, noisy chunk, flow time and small images.
 
-A chunk of actions is drawn by following a learned velocity field from Gaussian noise (flow time 0) to an action
-(flow time 1), conditioned on the robot's state and, when the recipe reads them, its images.
-Source: Lipman et al., "Flow Matching for Generative Modeling", 2022; Black et al., "pi0", 2024 (action chunks).
+A chunk of actions is drawn by flow matching, conditioned on the robot's state and, when the recipe reads them, its
+images.
+Source: Black et al., "pi0", 2024 (action chunks).
 
 Legend of shape suffixes:
     B batch   T step in the chunk   S state   A action   K trunk features   E encoded time
@@ -17,9 +17,10 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from mainspring.train.models.arrays import Arrays, Weights, dense, drawn, fresh_layer
-from mainspring.train.models.images import convolved, fresh_convolutions, varied_images
-from mainspring.train.models.model import Model, Signature, mean_of_valid
+from mainspring.train.models.arrays import Arrays, Weights, dense, drawn, fresh_layer, normal_rows, split_rows
+from mainspring.train.models.images import convolved, fresh_convolutions, with_varied_images
+from mainspring.train.models.matching import encode_time, flowed, velocity_error
+from mainspring.train.models.model import Model, Signature, sum_of_valid
 from mainspring.train.models.shapes import ImageRecipe, PolicyRecipe
 
 TIME_PERIOD_MAX = 1.0  # Flow time runs from 0 to 1.
@@ -71,17 +72,6 @@ def _normalised(x_BK: jax.Array) -> jax.Array:
     return centred_BK * jax.lax.rsqrt((centred_BK**2).mean(axis=-1, keepdims=True) + 1e-6)
 
 
-def encode_time(time_B: jax.Array, features: int) -> jax.Array:
-    """Returns sines and cosines of the flow time at geometrically spaced periods, [B,E].
-
-    Args:
-        time_B: Flow time, 0 to 1.
-    """
-    period_E = jnp.geomspace(TIME_PERIOD_MIN, TIME_PERIOD_MAX, features // 2)
-    angle_BE = 2 * jnp.pi * time_B[:, None] / period_E
-    return jnp.concatenate([jnp.sin(angle_BE), jnp.cos(angle_BE)], axis=-1)
-
-
 def encode_images(weights: Weights, images_BVHWC: jax.Array) -> jax.Array:
     """Returns the features of all views side by side, [B, V * features].
 
@@ -121,37 +111,26 @@ def velocity(
         time_B: Flow time, 0 to 1.
     """
     batch = noisy_BTA.shape[0]
-    time_BE = encode_time(time_B, policy.time_features)
+    time_BE = encode_time(time_B, policy.time_features, period_min=TIME_PERIOD_MIN, period_max=TIME_PERIOD_MAX)
     x_BK = dense(weights["enter"], jnp.concatenate([seen_BK, noisy_BTA.reshape(batch, -1), time_BE], axis=-1))
     for block in weights["blocks"]:
         x_BK = x_BK + dense(block["narrow"], jax.nn.relu(dense(block["widen"], _normalised(x_BK))))
     return dense(weights["leave"], _normalised(x_BK)).reshape(noisy_BTA.shape)
 
 
-def _loss(policy: PolicyRecipe, weights: Weights, batch: Arrays, key: jax.Array) -> jax.Array:
-    """Returns the mean squared error of the velocity."""
-    noise_key, time_key, image_key = jax.random.split(key, 3)
-    if policy.image is not None:
-        batch = {**batch, "images": varied_images(batch["images"], policy.image, image_key)}
-    target_BTA = batch["actions"]
-    noise_BTA = jax.random.normal(noise_key, target_BTA.shape)
-    time_B = jax.random.uniform(time_key, target_BTA.shape[:1])
-    along_B11 = time_B[:, None, None]
-    noisy_BTA = along_B11 * target_BTA + (1.0 - along_B11) * noise_BTA
+def _loss(policy: PolicyRecipe, weights: Weights, batch: Arrays, keys_B: jax.Array) -> jax.Array:
+    """Returns the squared error of the velocity, summed over valid steps."""
+    noise_keys, time_keys, image_keys = split_rows(keys_B, 3)
+    batch = with_varied_images(batch, policy.image, image_keys)
+    noise_BTA = normal_rows(noise_keys, batch["actions"])
+    time_B = jax.vmap(jax.random.uniform)(time_keys)
     seen_BK = observe(weights, policy, batch)
-    error_BTA = velocity(weights, policy, seen_BK, noisy_BTA, time_B) - (target_BTA - noise_BTA)
-    return mean_of_valid((error_BTA**2).mean(axis=-1), batch["valid"])
+    error_BT = velocity_error(partial(velocity, weights, policy, seen_BK), batch["actions"], noise_BTA, time_B)
+    return sum_of_valid(error_BT, batch["valid"])
 
 
 def _sample(policy: PolicyRecipe, weights: Weights, batch: Arrays, key: jax.Array) -> jax.Array:
-    """Returns chunks by Euler steps from noise."""
-    count, horizon = batch["state"].shape[0], policy.horizon
     seen_BK = observe(weights, policy, batch)
+    count, horizon = len(batch["state"]), policy.horizon
     noise_BTA = jax.random.normal(key, (count, horizon, len(weights["leave"]["bias"]) // horizon))
-
-    def euler(chunk_BTA: jax.Array, time: jax.Array) -> tuple[jax.Array, None]:
-        moved_BTA = velocity(weights, policy, seen_BK, chunk_BTA, jnp.full(count, time)) / policy.flow_steps
-        return chunk_BTA + moved_BTA, None
-
-    chunk_BTA, _ = jax.lax.scan(euler, noise_BTA, jnp.arange(policy.flow_steps) / policy.flow_steps)
-    return chunk_BTA
+    return flowed(partial(velocity, weights, policy, seen_BK), noise_BTA, policy.flow_steps)

@@ -12,6 +12,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from mainspring.train.models.arrays import Weights, fresh_dense
 from mainspring.train.models.shapes import ComputeRecipe, FloatKind, GemmaRecipe
@@ -62,6 +63,5 @@ def language_loss(weights: Weights, tokens_BT: jax.Array, compute: ComputeRecipe
         compute: How it is computed.
     """
     logits_BTV = next_word_logits(weights, tokens_BT, compute)[:, :-1]
-    chosen_BT = jnp.take_along_axis(logits_BTV, tokens_BT[:, 1:, None], axis=-1)[..., 0]
-    loss: jax.Array = (jax.nn.logsumexp(logits_BTV, axis=-1) - chosen_BT).mean()
+    loss: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits_BTV, tokens_BT[:, 1:]).mean()
     return loss

@@ -11,28 +11,44 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from mainspring.train.models.arrays import Fresh, Weights, fresh_dense
+from mainspring.train.models.arrays import Arrays, Weights, fresh_convolution
 from mainspring.train.models.shapes import ConvolutionRecipe, ImageRecipe, SiglipRecipe
 
 
 def varied_images(
-    images_BVHWC: jax.Array, image: ConvolutionRecipe | ImageRecipe | SiglipRecipe, key: jax.Array
+    images_BVHWC: jax.Array, image: ConvolutionRecipe | ImageRecipe | SiglipRecipe, keys_B: jax.Array
 ) -> jax.Array:
     """Returns the images of each row moved and tinted at random, all its views alike.
 
     Args:
         images_BVHWC: Bytes, 0 to 255.
         image: Says by how much.
+        keys_B: Of each row.
     """
-    shift_key, tint_key = jax.random.split(key)
     pad = image.shift_pixels
-    padded = jnp.pad(images_BVHWC, ((0, 0), (0, 0), (pad, pad), (pad, pad), (0, 0)), mode="edge")
-    shift_B2 = jax.random.randint(shift_key, (len(padded), 2), 0, 2 * pad + 1)
-    moved_BVHWC = jax.vmap(
-        lambda views, shift: jax.lax.dynamic_slice(views, (0, shift[0], shift[1], 0), images_BVHWC.shape[1:])
-    )(padded, shift_B2)
-    tint_BVHWC = 1.0 + image.tint * jax.random.normal(tint_key, (len(padded), 1, 1, 1, 3))
-    return jnp.clip((moved_BVHWC - 127.5) * tint_BVHWC + 127.5, 0.0, 255.0)
+
+    def varied(views_VHWC: jax.Array, key: jax.Array) -> jax.Array:
+        shift_key, tint_key = jax.random.split(key)
+        padded = jnp.pad(views_VHWC, ((0, 0), (pad, pad), (pad, pad), (0, 0)), mode="edge")
+        down, right = jax.random.randint(shift_key, (2,), 0, 2 * pad + 1)
+        moved_VHWC = jax.lax.dynamic_slice(padded, (0, down, right, 0), views_VHWC.shape)
+        tint_C = 1.0 + image.tint * jax.random.normal(tint_key, (3,))
+        return jnp.clip((moved_VHWC - 127.5) * tint_C + 127.5, 0.0, 255.0)
+
+    return jax.vmap(varied)(images_BVHWC, keys_B)
+
+
+def with_varied_images(
+    batch: Arrays, image: ConvolutionRecipe | ImageRecipe | SiglipRecipe | None, keys_B: jax.Array
+) -> Arrays:
+    """Returns a batch with its images varied as in training, for a policy that reads them.
+
+    Args:
+        batch: `images` [B,V,H,W,C], bytes.
+        image: How the policy reads them, None for one that does not.
+        keys_B: Of each row's variation.
+    """
+    return batch if image is None else {**batch, "images": varied_images(batch["images"], image, keys_B)}
 
 
 def fresh_convolutions(channels: Sequence[int]) -> list[Weights]:
@@ -41,10 +57,8 @@ def fresh_convolutions(channels: Sequence[int]) -> list[Weights]:
     Args:
         channels: Of each.
     """
-    layers = []
-    for before, after in zip((3, *channels), channels, strict=False):  # Each reads what the one before gives.
-        layers.append({"kernel": fresh_dense(3, 3, before, after, inputs=9 * before), "bias": Fresh(shape=(after,))})
-    return layers
+    # Each reads what the one before gives.
+    return [fresh_convolution(3, before, after) for before, after in zip((3, *channels), channels, strict=False)]
 
 
 def convolved(layers: Sequence[Weights], images_BVHWC: jax.Array) -> jax.Array:

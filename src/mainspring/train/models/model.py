@@ -30,7 +30,8 @@ class Model:
 
     Args:
         initial_weights: From a random key and a signature to fresh weights.
-        loss: From weights, a batch and a random key to the mean loss over the batch's valid actions.
+        loss: From weights, a batch and a random key for each of its rows to the sum of the loss over all valid steps. A
+            row draws by its own key alone: the sum of a batch is that of its parts.
         sample: From weights, a batch and a random key to chunks of actions [B,T,A]; a model of more action dimensions
             than the robot has gives all of its own.
     """
@@ -40,8 +41,6 @@ class Model:
     sample: Callable[[Weights, Arrays, jax.Array], jax.Array]
 
 
-def mean_of_valid(error_BT: jax.Array, valid_BT: jax.Array) -> jax.Array:
-    """Returns the mean error over valid steps; zero where there are none."""
-    valid_BT = valid_BT.astype(error_BT.dtype)
-    mean: jax.Array = (valid_BT * error_BT).sum() / jax.numpy.maximum(valid_BT.sum(), 1.0)
-    return mean
+def sum_of_valid(error_BT: jax.Array, valid_BT: jax.Array) -> jax.Array:
+    """Returns the sum of an error over valid steps."""
+    return (valid_BT.astype(error_BT.dtype) * error_BT).sum()

@@ -13,7 +13,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from mainspring.train.models.arrays import Fresh, Weights, dense, fresh_dense, fresh_layer, fresh_norm, layer_norm
+from mainspring.train.models.arrays import (
+    Weights,
+    dense,
+    fresh_convolution,
+    fresh_dense,
+    fresh_layer,
+    fresh_norm,
+    layer_norm,
+    over_devices,
+)
 from mainspring.train.models.shapes import ComputeRecipe, SiglipRecipe
 from mainspring.train.models.transformer import fresh_multi_head, multi_head, rematerialised
 
@@ -27,10 +36,8 @@ def fresh_siglip(shape: SiglipRecipe, outputs: int) -> Weights:
         outputs: Features of a token that leaves.
     """
     layers, width, heads = shape.depth, shape.width, shape.heads
-
-    patch = (shape.patch, shape.patch, 3, width)
     return {
-        "patch": {"kernel": fresh_dense(*patch, inputs=3 * shape.patch**2), "bias": Fresh(shape=(width,))},
+        "patch": fresh_convolution(shape.patch, 3, width),
         "position": fresh_dense(shape.tokens, width, inputs=width),
         "blocks": {
             "attention_norm": fresh_norm(width, layers),
@@ -60,7 +67,7 @@ def encode_image(weights: Weights, shape: SiglipRecipe, images_BHWC: jax.Array, 
     x = x.reshape(len(x), -1, shape.width) + weights["patch"]["bias"] + weights["position"]
 
     def layer(x: jax.Array, block: Weights) -> tuple[jax.Array, None]:
-        return _block(block, x, compute), None
+        return _block(block, over_devices(x), compute), None
 
     x, _ = jax.lax.scan(rematerialised(layer, compute.remat), x.astype(compute.numbers.value), weights["blocks"])
     return dense(weights["head"], layer_norm(weights["norm"], x))

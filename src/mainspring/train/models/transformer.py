@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mainspring.train.models.arrays import Fresh, Weights, dense, fresh_dense
+from mainspring.train.models.arrays import Fresh, Weights, dense, fresh_dense, fresh_layer, over_devices
 from mainspring.train.models.shapes import AttentionKind, ComputeRecipe, GemmaRecipe, Remat
 
 RMS_EPSILON = 1e-6
@@ -166,7 +166,7 @@ def fresh_blocks(shape: GemmaRecipe, *, condition: int = 0) -> Weights:
     def norm(*stack: int) -> Weights:
         if condition:
             # All zero, gates too: a fresh block adds nothing, as in the source of the adaptive norm.
-            return {"kernel": Fresh(shape=(*stack, condition, 3 * width)), "bias": Fresh(shape=(*stack, 3 * width))}
+            return fresh_layer(condition, 3 * width, *stack, scale=0.0)
         return {"scale": Fresh(shape=(*stack, width))}
 
     return {
@@ -209,6 +209,7 @@ def decode(
 
     def layer(streams: Streams, inputs: Any) -> tuple[Streams, Cache]:
         blocks, before = inputs
+        streams = [over_devices(x) for x in streams]
         return _block(blocks, streams, position_BT, mask_BTS, compute.attention, conditions, before)
 
     blocks = [stack["blocks"] for stack in stacks]

@@ -22,10 +22,20 @@ import jax
 import jax.numpy as jnp
 
 from mainspring.domain.errors import InvalidInput
-from mainspring.train.models.arrays import Arrays, Fresh, Weights, dense, drawn, fresh_layer
+from mainspring.train.models.arrays import (
+    Arrays,
+    Weights,
+    dense,
+    drawn,
+    fresh_layer,
+    normal_rows,
+    over_devices,
+    split_rows,
+)
 from mainspring.train.models.gemma import embed, fresh_gemma
-from mainspring.train.models.images import varied_images
-from mainspring.train.models.model import Model, Signature, mean_of_valid
+from mainspring.train.models.images import with_varied_images
+from mainspring.train.models.matching import encode_time, flowed, velocity_error
+from mainspring.train.models.model import Model, Signature, sum_of_valid
 from mainspring.train.models.shapes import VlaKind, VlaRecipe
 from mainspring.train.models.siglip import encode_image, fresh_siglip
 from mainspring.train.models.transformer import Cache, block_causal_mask, decode, fresh_blocks
@@ -58,22 +68,20 @@ def _initial_weights(policy: VlaRecipe, key: jax.Array, signature: Signature) ->
     return drawn(key, fresh_vla(policy))
 
 
-def _loss(policy: VlaRecipe, weights: Weights, batch: Arrays, key: jax.Array) -> jax.Array:
-    noise_key, time_key, image_key = jax.random.split(key, 3)
-    if policy.image is not None:
-        batch = {**batch, "images": varied_images(batch["images"], policy.image, image_key)}
+def _loss(policy: VlaRecipe, weights: Weights, batch: Arrays, keys_B: jax.Array) -> jax.Array:
+    noise_keys, time_keys, image_keys = split_rows(keys_B, 3)
+    batch = with_varied_images(batch, policy.image, image_keys)
     batch = {**batch, **{name: _widened(batch[name], policy.action_dim) for name in ("state", "actions")}}
-    noise_BTA = jax.random.normal(noise_key, batch["actions"].shape)
-    time_B = draw_time(time_key, len(noise_BTA))
-    return mean_of_valid(flow_error(weights, policy, batch, noise_BTA, time_B), batch["valid"])
+    noise_BTA, time_B = normal_rows(noise_keys, batch["actions"]), draw_time(time_keys)
+    return sum_of_valid(flow_error(weights, policy, batch, noise_BTA, time_B), batch["valid"])
 
 
-def draw_time(key: jax.Array, count: int) -> jax.Array:
-    """Returns flow times to learn at, [B]: more of them near noise, none at the action itself.
+def draw_time(keys_B: jax.Array) -> jax.Array:
+    """Returns a flow time to learn at for each key, [B]: more of them near noise, none at the action itself.
 
     Source: Black et al., "pi0", 2024, appendix B; by the inverse of the distribution function of Beta(1.5, 1).
     """
-    papers_time_B = jax.random.uniform(key, (count,)) ** (1 / TIME_ALPHA)
+    papers_time_B = jax.vmap(jax.random.uniform)(keys_B) ** (1 / TIME_ALPHA)
     return 1.0 - (papers_time_B * (1.0 - TIME_LEAST) + TIME_LEAST)
 
 
@@ -118,13 +126,36 @@ def fresh_vla(policy: VlaRecipe) -> Weights:
         "action_in": fresh_layer(policy.action_dim, width),
         "time_in": fresh_layer(width if adaptive else 2 * width, width),
         "time_out": fresh_layer(width, width),
-        "action_out": {"kernel": Fresh(shape=(width, policy.action_dim)), "bias": Fresh(shape=(policy.action_dim,))},
+        "action_out": fresh_layer(width, policy.action_dim, scale=0.0),
     }
     if policy.image is not None:
         weights["image"] = fresh_siglip(policy.image, policy.language.width)
     if not adaptive:
         weights["state"] = fresh_layer(policy.action_dim, width)
     return weights
+
+
+def check_prompt(policy: VlaRecipe, batch: Arrays) -> None:
+    """Checks that a batch brings the prompts that a policy needs.
+
+    Args:
+        policy: The policy's shape.
+        batch: As for `embed_prefix`.
+
+    Raises:
+        InvalidInput: `prompt` came without `prompt_valid` or the other way round; or neither came, to a policy that
+            knows its state from the prompt alone.
+    """
+    given = [name for name in ("prompt", "prompt_valid") if name in batch]
+    if len(given) == 1:
+        raise InvalidInput("read a prompt", got=f"{given[0]} alone", wanted="both prompt [B,P] and prompt_valid [B,P]")
+    if not given and policy.kind is VlaKind.PI05:
+        raise InvalidInput(
+            "tell a pi05 policy the robot's state",
+            got="a batch without prompts",
+            wanted="prompt and prompt_valid, as `prompts.Tokenizer` makes them of a task and a normalised state",
+            next_step="give batches these two, or use a policy of kind pi0: views hold no prompts",
+        )
 
 
 def embed_prefix(weights: Weights, policy: VlaRecipe, batch: Arrays) -> Prefix:
@@ -135,8 +166,12 @@ def embed_prefix(weights: Weights, policy: VlaRecipe, batch: Arrays) -> Prefix:
         policy: The policy's shape.
         batch: `state` [B,A]; `images` [B,V,H,W,C], brightness 0 to 255, where the policy has eyes, and with them
             `image_valid` [B,V] where a view may be missing; `prompt` [B,P] and `prompt_valid` [B,P] where the prompt
-            is not the recipe's.
+            is not the recipe's, as for pi0.5 always.
+
+    Raises:
+        InvalidInput: As for `check_prompt`.
     """
+    check_prompt(policy, batch)
     count, numbers = len(batch["state"]), policy.compute.numbers
     tokens, valids = [], []
     if policy.image is not None:
@@ -145,12 +180,12 @@ def embed_prefix(weights: Weights, policy: VlaRecipe, batch: Arrays) -> Prefix:
         image_BTD = encode_image(
             weights["image"], policy.image, images.reshape(count * views, *images.shape[2:]), policy.compute
         )
-        tokens.append(image_BTD.reshape(count, views * policy.image.tokens, -1))
+        tokens.append(over_devices(image_BTD.reshape(count, views * policy.image.tokens, -1)))
         valid_BV = batch.get("image_valid", jnp.ones((count, views), bool))
         valids.append(jnp.repeat(valid_BV, policy.image.tokens, axis=1))
     own = jnp.arange(policy.prompt_length) < len(policy.prompt)
     prompt = jnp.asarray(policy.prompt + (0,) * (policy.prompt_length - len(policy.prompt)))
-    tokens.append(embed(weights["language"], batch.get("prompt", jnp.tile(prompt, (count, 1))), numbers))
+    tokens.append(over_devices(embed(weights["language"], batch.get("prompt", jnp.tile(prompt, (count, 1))), numbers)))
     valids.append(batch.get("prompt_valid", jnp.tile(own, (count, 1))))
     return Prefix(jnp.concatenate(tokens, axis=1), jnp.concatenate(valids, axis=1))
 
@@ -226,8 +261,8 @@ def _expert_tokens(
     weights: Weights, policy: VlaRecipe, state_BA: jax.Array, noisy_BTA: jax.Array, papers_time_B: jax.Array
 ) -> ExpertTokens:
     numbers = policy.compute.numbers.value
-    action_BTD = dense(weights["action_in"], noisy_BTA)
-    time_BD = encode_time(papers_time_B, policy.expert_width)
+    action_BTD = over_devices(dense(weights["action_in"], noisy_BTA))
+    time_BD = encode_time(papers_time_B, policy.expert_width, period_min=TIME_PERIOD_MIN, period_max=TIME_PERIOD_MAX)
     match policy.kind:
         case VlaKind.PI05:
             condition_BD = jax.nn.silu(dense(weights["time_out"], jax.nn.silu(dense(weights["time_in"], time_BD))))
@@ -235,22 +270,9 @@ def _expert_tokens(
         case VlaKind.PI0:
             time_BTD = jnp.broadcast_to(time_BD[:, None, :], action_BTD.shape)
             both = jnp.concatenate([action_BTD, time_BTD], axis=-1)
-            mixed_BTD = dense(weights["time_out"], jax.nn.silu(dense(weights["time_in"], both)))
-            state_B1D = dense(weights["state"], state_BA)[:, None, :]
+            mixed_BTD = over_devices(dense(weights["time_out"], jax.nn.silu(dense(weights["time_in"], both))))
+            state_B1D = over_devices(dense(weights["state"], state_BA)[:, None, :])
             return ExpertTokens(jnp.concatenate([state_B1D, mixed_BTD], axis=1).astype(numbers), None)
-
-
-def encode_time(papers_time_B: jax.Array, features: int) -> jax.Array:
-    """Returns sines and cosines of a flow time at geometrically spaced periods, [B,D].
-
-    Args:
-        papers_time_B: 1 is noise, 0 is an action.
-        features: How many, sines first.
-    """
-    # The shortest period makes 250 turns: rounded in another order, its sine would differ by 1e-4.
-    period_D = TIME_PERIOD_MIN * (TIME_PERIOD_MAX / TIME_PERIOD_MIN) ** jnp.linspace(0.0, 1.0, features // 2)
-    angle_BD = papers_time_B[:, None] * (1.0 / period_D * 2 * jnp.pi)
-    return jnp.concatenate([jnp.sin(angle_BD), jnp.cos(angle_BD)], axis=-1)
 
 
 def flow_error(
@@ -265,12 +287,8 @@ def flow_error(
         noise_BTA: Where the flow begins.
         time_B: Flow time, 0 to 1.
     """
-    along_B11 = time_B[:, None, None]
-    noisy_BTA = along_B11 * batch["actions"] + (1.0 - along_B11) * noise_BTA
-    prefix = embed_prefix(weights, policy, batch)
-    moved_BTA = velocity(weights, policy, prefix, batch["state"], noisy_BTA, time_B)
-    error_BTA: jax.Array = moved_BTA - (batch["actions"] - noise_BTA)
-    return (error_BTA**2).mean(axis=-1)
+    moving = partial(velocity, weights, policy, embed_prefix(weights, policy, batch), batch["state"])
+    return velocity_error(moving, batch["actions"], noise_BTA, time_B)
 
 
 def flow_from(weights: Weights, policy: VlaRecipe, batch: Arrays, noise_BTA: jax.Array) -> jax.Array:
@@ -283,10 +301,4 @@ def flow_from(weights: Weights, policy: VlaRecipe, batch: Arrays, noise_BTA: jax
         noise_BTA: Where the flow begins.
     """
     seen = read_prefix(weights, policy, batch)
-
-    def euler(chunk_BTA: jax.Array, time: jax.Array) -> tuple[jax.Array, None]:
-        time_B = jnp.full(len(chunk_BTA), time)
-        return chunk_BTA + velocity(weights, policy, seen, batch["state"], chunk_BTA, time_B) / policy.flow_steps, None
-
-    chunk_BTA, _ = jax.lax.scan(euler, noise_BTA, jnp.arange(policy.flow_steps) / policy.flow_steps)
-    return chunk_BTA
+    return flowed(partial(velocity, weights, policy, seen, batch["state"]), noise_BTA, policy.flow_steps)

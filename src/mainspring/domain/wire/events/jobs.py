@@ -83,6 +83,40 @@ class ProvisionWantedEvent(EventFacts):
 
 
 @final
+@event("nodes_ordered", notable=True)
+class NodesOrderedEvent(EventFacts):
+    """The cluster was asked for the nodes that the job waits for.
+
+    Args:
+        lead_time_s: How long they usually take to come.
+    """
+
+    cluster: ClusterName
+    offer: str
+    nodes: int
+    lead_time_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.nodes} nodes of {self.offer} on {self.cluster} are ordered; they come in {self.lead_time_s:.0f} s"
+        )
+
+
+@final
+@event("nodes_refused", notable=True)
+class NodesRefusedEvent(EventFacts):
+    """Nodes for the job will not come: the cluster did not take the order, or did not meet it."""
+
+    cluster: ClusterName
+    offer: str
+    nodes: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.nodes} nodes of {self.offer} on {self.cluster} do not come{clause(': ', self.reason)}"
+
+
+@final
 @event("start_promised")
 class StartPromisedEvent(EventFacts):
     """A plan holds room for the job from some time on, from another than it did, or no longer, while it waits.
@@ -208,6 +242,8 @@ OfJobs: TypeAlias = (
     | StopRequestedEvent
     | MoveWantedEvent
     | ProvisionWantedEvent
+    | NodesOrderedEvent
+    | NodesRefusedEvent
     | StartPromisedEvent
     | JobPausedEvent
     | JobResumedEvent

@@ -9,9 +9,12 @@ from typing import ClassVar
 from mainspring.domain.errors import InvalidSpec
 from mainspring.domain.ids import ChipName, ClusterName, TeamName, checked_name
 from mainspring.domain.job import Tier
+from mainspring.engines.kubernetes.cluster.offers import NodeOffer
 from mainspring.engines.kubernetes.cluster.pods import ROOT, PodSettings
 
-ALLOCATION = "mainspring/allocation"  # The label that all our objects bear.
+ALLOCATION = "mainspring/allocation"  # The label that all our objects bear,
+ORDER = "mainspring/order"  # but those by which nodes are ordered.
+OFFERS_MAX = 256
 LEVELS_MAX = 8
 TIERS = frozenset(tier.value for tier in Tier)
 TOLERATED_MAX = 64
@@ -48,6 +51,10 @@ class KubernetesCluster:
         priorities: Kueue's WorkloadPriorityClass by tier ("critical", "standard", "opportunistic").
         queued_nodes_max: For how many nodes beyond the idle ones our allocations may wait in those queues.
         queue_wait_s_max: How long one may wait there before it is withdrawn and placed anew.
+        offers: Nodes that the cluster's autoscaler would add, by name, such as those of node pools that begin at none.
+        karpenter: Whether Karpenter's NodePools are offers too, as far as they say which chips their nodes have.
+        provisioning_class: By which class of ProvisioningRequest nodes are ordered, all of an order or none
+            ("best-effort-atomic-scale-up.autoscaling.x-k8s.io"); "" for pods that wait until an autoscaler sees them.
         call_s_max: How long one call of the API may take.
         simulated: Whether its chips are pretended.
         losses_per_node_hour: How often it takes a node back, on average.
@@ -77,6 +84,9 @@ class KubernetesCluster:
     priorities: Mapping[str, str] = field(default_factory=dict)
     queued_nodes_max: int = 8
     queue_wait_s_max: float = 6 * 3_600.0
+    offers: Mapping[str, NodeOffer] = field(default_factory=dict)
+    karpenter: bool = False
+    provisioning_class: str = ""
     call_s_max: float = 10.0
     simulated: bool = False
     losses_per_node_hour: float = 0.0
@@ -104,6 +114,11 @@ class KubernetesCluster:
             "priorities": (not self.priorities.keys() <= TIERS, f"tiers out of {', '.join(sorted(TIERS))}"),
             "queued_nodes_max": (not 0 <= self.queued_nodes_max <= 100_000, "0 to 100000"),
             "queue_wait_s_max": (not 0 < self.queue_wait_s_max <= 366 * 86_400, "over 0, up to a year"),
+            "offers": (len(self.offers) > OFFERS_MAX, f"up to {OFFERS_MAX}"),
+            "provisioning_class": (
+                self.orders_nodes and self.delegated,
+                "no offers beside a queue: Kueue asks for nodes by itself",
+            ),
             "user": (not 0 <= self.user < 1 << 31, "0 to 2147483647"),
             "grace_s": (not 0 < self.grace_s <= 3_600, "over 0, up to 3600"),
             "call_s_max": (not 0 < self.call_s_max <= 600, "over 0, up to 600"),
@@ -117,6 +132,12 @@ class KubernetesCluster:
             if bad:
                 on, got = f"{self.name}, field {name!r}", repr(getattr(self, name))[:200]
                 raise InvalidSpec("accept a Kubernetes cluster", on=on, got=got, wanted=wanted)
+        for name, offer in self.offers.items():
+            checked_name(name, "offer")
+            field_name, _, asked = offer.wrong().partition(": ")
+            if asked:
+                on = f"{self.name}, field 'offers.{name}.{field_name}'"
+                raise InvalidSpec("accept a Kubernetes cluster", on=on, got=str(offer)[:200], wanted=asked)
         self.pods.require_allowed(ROOT, "user", "0" if not self.user else "")
         for name in (*self.queues.values(), *self.priorities.values(), *filter(None, (self.queue,))):
             checked_name(name, "queue or priority class")
@@ -129,6 +150,11 @@ class KubernetesCluster:
     def delegated(self) -> bool:
         """Returns whether Kueue decides where and when."""
         return bool(self.queue)
+
+    @property
+    def orders_nodes(self) -> bool:
+        """Returns whether nodes may be had that are not there yet."""
+        return bool(self.offers or self.karpenter)
 
     @property
     def every_queue(self) -> tuple[str, ...]:

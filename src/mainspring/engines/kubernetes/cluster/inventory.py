@@ -23,7 +23,7 @@ from mainspring.engines.common.names import our_name
 from mainspring.engines.common.records import Cordon
 from mainspring.engines.kubernetes.api.client import Api
 from mainspring.engines.kubernetes.cluster.amounts import CPU, MEMORY, MIB, asked_by
-from mainspring.engines.kubernetes.cluster.config import ALLOCATION, KubernetesCluster
+from mainspring.engines.kubernetes.cluster.config import ALLOCATION, ORDER, KubernetesCluster
 from mainspring.engines.kubernetes.cluster.devices import DeviceWatch, Published
 from mainspring.engines.kubernetes.cluster.machines import OWNER, KubernetesMachine, read_machine
 from mainspring.engines.kubernetes.cluster.mirror import Mirror
@@ -212,6 +212,10 @@ class NodeStock:
             )
         return self._known[node]
 
+    def known(self) -> Mapping[NodeName, KubernetesMachine]:
+        """Returns what stands behind the nodes that it showed last."""
+        return self._known
+
     def close(self) -> None:
         """Ends its threads, once the API lets go of them."""
         self._nodes.close()
@@ -271,7 +275,9 @@ class NodeStock:
 
     def _read_pod(self, found: dict[str, Any]) -> PodUse | None:
         meta, spec = found["metadata"], found["spec"]
-        if meta["namespace"] == self._cluster.namespace and ALLOCATION in (meta.get("labels") or {}):
+        if meta["namespace"] == self._cluster.namespace and not {ALLOCATION, ORDER}.isdisjoint(
+            meta.get("labels") or {}
+        ):
             return None
         return PodUse(
             node=sys.intern(spec["nodeName"]),

@@ -19,6 +19,7 @@ from mainspring.engines.kubernetes.cluster.amounts import CPU, MEMORY, MIB, numb
 from mainspring.engines.kubernetes.cluster.chips import find_chips, published_chip
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.cluster.devices import DRIVERS, HARD, Published
+from mainspring.engines.kubernetes.cluster.offers import bearing
 from mainspring.engines.kubernetes.cluster.places import NodeLocation, find_place
 
 OWNER = "kubernetes"  # Of conditions that the cluster, or who runs it, sets.
@@ -70,6 +71,7 @@ class KubernetesMachine:
         labels: All that it bears, where a queue chooses nodes by them; else none are kept.
         driver: The driver that publishes its chips, if one does.
         product: That driver's name of their type; "" where it tells none.
+        offer: The offer that it may have come from, "" for none.
     """
 
     name: str
@@ -90,6 +92,7 @@ class KubernetesMachine:
     labels: Mapping[str, str] = field(default_factory=dict)
     driver: str = ""
     product: str = ""
+    offer: str = ""
 
     @property
     def counted_by(self) -> str:
@@ -161,6 +164,7 @@ def read_machine(found: Mapping[str, Any], cluster: KubernetesCluster) -> Kubern
         telling=chips.telling,
         devices=tuple(sorted(name for name in cluster.pods.devices if allocatable.get(name))),
         labels=labels if cluster.delegated else {},
+        offer=bearing(cluster, labels),
     )
     return made.without_own_taints()
 

@@ -2,7 +2,8 @@
 
 The agent is in the image of jobs, or comes from a bundle: an init container copies that into a volume, whose place in
 every pod is the one that the bundle was made for. Jobs' own programs come from their image either way.
-Source: kubernetes.io/docs, "Pod Security Standards" (restricted), "Init Containers", "Volumes".
+Source: kubernetes.io/docs, "Pod Security Standards" (restricted), "Init Containers", "Volumes"; Karpenter's
+"Disruption"; cluster-autoscaler's FAQ.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ GATE = "mainspring/place"
 CONTAINER = "agent"
 CHIPS = "chips"  # What a driver is asked for.
 CLAIM_FILE, ORDER_FILE = "claim.json", "order.json"
+# What autoscalers go by when they would empty a node that is little used: each pod of a gang is all of it.
+UNDISTURBED = {"karpenter.sh/do-not-disrupt": "true", "cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
 _COPIED = f"{FOLDER}/copied"  # Where the bundle's own container has the volume.
 # Only what is in the volume is its user's, not the volume itself.
 _COPY = """
@@ -49,8 +52,8 @@ def agent_template(
     """
     words = ("-m", "mainspring", "agent", "--order", f"{FOLDER}/order/{ORDER_FILE}")
     place = ("--places", f"{FOLDER}/claim/{CLAIM_FILE}", "--index", "$(JOB_COMPLETION_INDEX)")
-    command = [*_interpreter(cluster), *words, *place, "--last-words", WORDS, "--echo"]
-    pod = _pod(cluster, command, environment, resources=_resources(order, cluster, machines))
+    command = [*interpreter_of(cluster), *words, *place, "--last-words", WORDS, "--echo"]
+    pod = bare_pod(cluster, command, environment, resources=_resources(order, cluster, machines))
     for name, source in (
         ("order", {"secret": {"secretName": order.allocation}}),
         ("claim", {"configMap": {"name": order.allocation, "items": [{"key": CLAIM_FILE, "path": CLAIM_FILE}]}}),
@@ -71,7 +74,7 @@ def agent_template(
     }
     meta = {
         "labels": {**cluster.pods.labels, ALLOCATION: order.allocation},
-        "annotations": {**cluster.pods.annotations, **annotations},
+        "annotations": {**UNDISTURBED, **cluster.pods.annotations, **annotations},
     }
     return {"metadata": meta, "spec": spec}
 
@@ -84,25 +87,30 @@ def probe_pod(cluster: KubernetesCluster, environment: Mapping[str, str], progra
         url: Where agents will call; "" to call nobody.
     """
     places = [("r" if volume.read_only else "w") + volume.path for volume in cluster.pods.volumes.values()]
-    command = [*_interpreter(cluster), "-c", program, url, WORDS, *places]
+    command = [*interpreter_of(cluster), "-c", program, url, WORDS, *places]
     meta = {
         "generateName": "mainspring-check-",
         "labels": {**cluster.pods.labels, "mainspring/check": "true"},
         "annotations": dict(cluster.pods.annotations),
     }
-    spec = _pod(cluster, command, environment, resources={})
+    spec = bare_pod(cluster, command, environment, resources={})
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
-def _interpreter(cluster: KubernetesCluster) -> list[str]:
+def interpreter_of(cluster: KubernetesCluster) -> list[str]:
     """Returns what runs an agent; a bundle's is deaf to variables that an image has for its own Python."""
     return [f"{BUNDLE}/bin/python3", "-I"] if cluster.bundle else [cluster.python]
 
 
-def _pod(
+def bare_pod(
     cluster: KubernetesCluster, command: Sequence[str], environment: Mapping[str, str], *, resources: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns what all our pods have in common."""
+    """Returns what all our pods have in common.
+
+    Args:
+        environment: Variables.
+        resources: What it asks for.
+    """
     settings = cluster.pods
     added = {"add": list(settings.capabilities)} if settings.capabilities else {}
     rights = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **added}}

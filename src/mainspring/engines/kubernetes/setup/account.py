@@ -42,6 +42,7 @@ class AccountWanted:
         namespace: Of jobs.
         account: What the cluster calls the server, where that is not the account of this namespace.
         kueue: Whether jobs wait in its queues.
+        offers: Whether nodes are ordered of its autoscaler.
         ports: TCP ports that jobs reach anywhere, besides the usual ones.
         accelerators: What is done about pods with accelerators that came another way: "audit", "deny", "" for nothing.
         identity: Whose metadata servers jobs reach, by which pods are known to a provider: "gke", "eks", "" for none.
@@ -51,6 +52,7 @@ class AccountWanted:
     namespace: str = "mainspring"
     account: str = ""
     kueue: bool = False
+    offers: bool = False
     ports: tuple[str, ...] = ()
     accelerators: str = ""
     identity: str = ""
@@ -107,6 +109,7 @@ class AccountWanted:
         wanted = {
             "account": True,
             "kueue": self.kueue,
+            "offers": self.offers,
             "network": True,
             "objects": True,
             "accelerators": bool(self.accelerators),

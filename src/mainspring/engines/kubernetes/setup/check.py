@@ -148,7 +148,9 @@ class ClusterSetUp:
 
     def _rights_are_given(self) -> Finding:
         missing = []
-        wanted = list(rights(AccountWanted(namespace=self._cluster.namespace, kueue=self._cluster.delegated)))
+        cluster = self._cluster
+        account = AccountWanted(namespace=cluster.namespace, kueue=cluster.delegated, offers=cluster.orders_nodes)
+        wanted = list(rights(account))
         for right in wanted:
             where = "" if right.everywhere else self._cluster.namespace
             what, _, part = right.resource.partition("/")

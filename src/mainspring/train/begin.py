@@ -1,0 +1,82 @@
+"""Weights that a run begins with: from files, in one of the layouts that are known."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mainspring.checkpoint.orbax import OrbaxSource
+from mainspring.checkpoint.safetensors import SafetensorsSource, is_safetensors
+from mainspring.domain.errors import DamagedData, InvalidInput, NotFound
+from mainspring.train.layouts.files import read_arrays
+from mainspring.train.layouts.openpi import big_vision_layout, openpi_arrays, openpi_layout
+from mainspring.train.layouts.rows import Layout, LayoutRow, arrays_found
+from mainspring.train.layouts.transformers import lerobot_arrays, lerobot_layout, paligemma_layout
+from mainspring.train.models.shapes import Policy, VlaRecipe
+from mainspring.train.recipe import InitRecipe, LayoutName
+
+OWN = "weights/"  # Where the weights are in the trainer's state, and so in its checkpoints and their exports.
+
+
+def arrays_to_begin_with(init: InitRecipe, policy: Policy, ours: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Returns the weights that a run begins with, float32, by our paths; what stays fresh is not among them.
+
+    Args:
+        init: Where they are, and in whose layout.
+        policy: The policy that they are for.
+        ours: Shapes of its weights, by path.
+
+    Raises:
+        NotFound: There is no such file or folder.
+        InvalidInput: It holds weights of another model, or the policy has no such layout.
+        DamagedData: Its bytes are not what they should be.
+        Unavailable: The disk does not answer.
+    """
+    layout, arrays = _layout(init.layout, policy, ours), _arrays(Path(init.path))
+    match init.layout:
+        case LayoutName.OPENPI:
+            arrays = openpi_arrays(arrays)
+        case LayoutName.MAINSPRING:  # Of a whole state's export, the optimizer is not of use.
+            arrays = {path: array for path, array in arrays.items() if path.startswith(OWN)}
+        case LayoutName.LEROBOT:
+            arrays = lerobot_arrays(arrays)
+        case LayoutName.PALIGEMMA | LayoutName.BIG_VISION:
+            pass
+    return arrays_found(layout, arrays, ours, keep=init.keep)
+
+
+def _layout(name: LayoutName, policy: Policy, ours: Mapping[str, Any]) -> Layout:
+    if name is LayoutName.MAINSPRING:
+        return Layout(rows=tuple(LayoutRow(theirs=f"{OWN}{path}", ours=(path,)) for path in ours))
+    if not isinstance(policy, VlaRecipe):
+        raise InvalidInput(
+            "begin with given weights",
+            got=f"layout {name.value} for a policy that is no VLA",
+            wanted=f"layout {LayoutName.MAINSPRING.value}",
+        )
+    match name:
+        case LayoutName.OPENPI:
+            return openpi_layout(policy)
+        case LayoutName.LEROBOT:
+            return lerobot_layout(policy)
+        case LayoutName.PALIGEMMA:
+            return paligemma_layout(policy)
+        case LayoutName.BIG_VISION:
+            return big_vision_layout(policy)
+
+
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    if not path.exists():
+        raise NotFound("begin with given weights", on=str(path), got="no such file or folder")
+    if path.suffix != ".npz":
+        return read_arrays(SafetensorsSource(path) if is_safetensors(path) else OrbaxSource(path))
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file)
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise DamagedData("read weights", on=str(path), got=str(error), wanted="an .npz file of arrays") from error

@@ -1,0 +1,63 @@
+"""Trains the smallest VLA on a layout of devices, as a program: XLA counts its devices once a process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mainspring.train.models.model import Signature
+from mainspring.train.policy import unit_statistics
+from mainspring.train.recipe import Recipe, changed, recipe_named
+from mainspring.train.sharding import make_mesh, place_batch
+from mainspring.train.trainer import initial_state, make_update
+
+STEPS, ROWS, DIMS = 20, 16, 5
+SIGNATURE = Signature(state_dim=DIMS, action_dim=DIMS, image_views=1, image_height=32, image_width=32)
+LAYOUTS: Mapping[str, dict[str, Any]] = {
+    "one device": {"mesh": {"replica": 1}},
+    "fsdp": {"mesh": {"replica": 1, "data": 8}},
+    "tensor": {"mesh": {"replica": 1, "data": 4, "tensor": 2}},
+    "sequence": {"mesh": {"replica": 1, "data": 4, "sequence": 2}},
+    "replica": {"mesh": {"replica": 2, "data": 4}},
+    "replicas alone": {},
+    "accumulated": {"mesh": {"data": 4}, "accumulate": 2, "policy": {"compute": {"remat": "none"}}},
+}
+
+
+def recipe_with(changes: Mapping[str, Any]) -> Recipe:
+    small = {"batch_size": ROWS, "steps": STEPS, "mesh": {"whole_bytes_max": 0}, "policy": {"horizon": 4}}
+    return changed(changed(recipe_named("vla_tiny"), small), changes)
+
+
+def batch_of(step: int) -> dict[str, Any]:
+    numbers = np.random.default_rng(step)
+    return {
+        "state": np.float32(numbers.normal(size=(ROWS, DIMS))),
+        "actions": np.float32(numbers.normal(size=(ROWS, 4, DIMS))),
+        "valid": np.arange(4) < numbers.integers(1, 5, (ROWS, 1)),
+        "images": numbers.integers(0, 256, (ROWS, 1, 32, 32, 3)).astype(np.uint8),
+    }
+
+
+def trained(recipe: Recipe) -> dict[str, Any]:
+    mesh = make_mesh(recipe.mesh)
+    state = initial_state(recipe, SIGNATURE, unit_statistics(recipe.policy, SIGNATURE), mesh)
+    update, losses = make_update(recipe, mesh), []
+    for step in range(STEPS):
+        state, loss = update(state, place_batch(mesh, batch_of(step)), np.int32(step))
+        losses.append(float(loss))
+    moments = state.optimizer[1][0].mu["language/blocks/gate"]
+    parts = {"weights": state.weights["language"]["blocks"]["gate"], "moments": moments}
+    return {
+        "losses": losses,
+        "specs": {name: str(array.sharding.spec) for name, array in parts.items()},
+        "shares": {name: array.size / array.addressable_shards[0].data.size for name, array in parts.items()},
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(trained(recipe_with(LAYOUTS[sys.argv[1]]))))

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainspring.domain.errors import InvalidInput
+from mainspring.train.recipe import MeshRecipe
+from mainspring.train.sharding import make_mesh
+
+from .layouts_of_mesh import LAYOUTS
+
+ROOT = Path(__file__).parents[2]
+SHARES = {"one device": 1, "replicas alone": 1, "fsdp": 8, "tensor": 8, "sequence": 4, "replica": 4, "accumulated": 4}
+
+
+@cache
+def trained(layout: str) -> Any:
+    """Returns what came of a layout; its programs are compiled without much effort, which would take LLVM a minute."""
+    devices = 1 if layout == "one device" else 8
+    flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+    # A device's collectives may run at once, each in a thread that waits for the others: a thread a core is too few.
+    environment = {
+        **os.environ,
+        "NPROC": "64",
+        "XLA_FLAGS": flags,
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+    }
+    command = [sys.executable, "-m", "tests.train.layouts_of_mesh", layout]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=400, check=True)
+    assert "rematerialization" not in done.stderr  # An array gathered, because its compiler could not cut it.
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(800)
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "one device"])
+def test_layout_gives_the_loss_of_one_device_over_twenty_steps_and_splits_weights_and_moments_alike(
+    layout: str,
+) -> None:
+    one, found = trained("one device")["losses"], trained(layout)
+    assert len(set(one)) == 20
+    assert found["losses"] == pytest.approx(one, rel=1e-5)
+    assert found["shares"] == {"weights": SHARES[layout], "moments": SHARES[layout]}
+    assert found["specs"]["weights"] == found["specs"]["moments"]
+
+
+@pytest.mark.parametrize("mesh", [MeshRecipe(data=3), MeshRecipe(replica=2, data=2), MeshRecipe(replica=4, data=0)])
+def test_mesh_that_does_not_divide_the_devices_is_refused(mesh: MeshRecipe) -> None:
+    with pytest.raises(InvalidInput, match=r"1 devices for replica=.*multiply to the number of devices"):
+        make_mesh(mesh)
+
+
+def test_mesh_of_two_axes_that_take_what_is_left_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="data"):
+        MeshRecipe(replica=0, data=0)
