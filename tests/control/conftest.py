@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from threading import Thread
@@ -243,11 +244,19 @@ def world_type() -> type[World]:
     return World
 
 
+@pytest.fixture(scope="session")
+def _empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file in which all tables are made: to copy it takes a tenth of what they take."""
+    path = tmp_path_factory.mktemp("empty") / "store.db"
+    open_store(f"sqlite:///{path}").close()
+    return path
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def url(request: pytest.FixtureRequest, _empty_file: Path, tmp_path: Path) -> str:
     """Where a test's store is: the same test runs on each kind of database."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'store.db'}"
+        return f"sqlite:///{shutil.copy(_empty_file, tmp_path / 'store.db')}"
     made: str = request.getfixturevalue("postgres_url")
     return made
 

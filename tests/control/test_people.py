@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 VISION, ARMS, GRASP = TeamName("vision"), TeamName("arms"), TeamName("grasp")
 PEOPLE = [role for role in TeamRole if role is not TeamRole.ATTEMPT]
+# Who may do what is decided in Python: four hundred rows of it on the other database are for soak.
+RIGHTS_ARE_NO_SQL = pytest.mark.parametrize(
+    "url", ["sqlite", pytest.param("postgresql", marks=[pytest.mark.slow, pytest.mark.soak])], indirect=True
+)
 
 
 def keep_secret(world: World, team: str) -> SecretName:
@@ -106,6 +110,7 @@ def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
             caller.require_some(right)
 
 
+@RIGHTS_ARE_NO_SQL
 @pytest.mark.parametrize(("right", "whose"), RIGHTS, ids=lambda each: each.name.lower())
 @pytest.mark.parametrize("role", PEOPLE, ids=lambda role: role.value)
 def test_every_role_may_do_what_the_table_of_rights_says(
@@ -120,6 +125,7 @@ def test_every_role_may_do_what_the_table_of_rights_says(
             _try(teams, caller, right, whose)
 
 
+@RIGHTS_ARE_NO_SQL
 @pytest.mark.parametrize("right", Right, ids=lambda right: right.name.lower())
 @pytest.mark.parametrize("role", PEOPLE, ids=lambda role: role.value)
 def test_nobody_has_a_right_of_a_team_in_another(teams: World, role: TeamRole, right: Right) -> None:
