@@ -2,13 +2,14 @@
 # make test     everything the tests need     make soak    what is too long for make test
 # make install  .venv with everything         make clean   removes .venv and what demos left
 # make lock     pins what is installed anew   make kubernetes  builds a control plane for tests
+#                                             make karpenter   and what adds nodes to it, which else is tested by a stand-in
 PYTHON ?= python3
 BIN := .venv/bin
 LOCK = $(BIN)/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 export PYTHONHASHSEED ?= 0
 KUBERNETES := tests/engines/kubernetes/go
 
-.PHONY: demo test check soak install lock format clean kubernetes
+.PHONY: demo test check soak install lock format clean kubernetes karpenter
 
 demo: install
 	$(BIN)/ms demo $(DEMO)
@@ -62,6 +63,12 @@ kubernetes:
 	@-CGO_ENABLED=0 go build -C $(KUBERNETES)/kwok -buildvcs=false -ldflags "-s -w" -o $(CURDIR)/build/kubernetes/ tool && \
 	  from=$$(go list -C $(KUBERNETES)/kwok -m -f '{{.Dir}}' sigs.k8s.io/kwok)/kustomize/stage && \
 	  install -D -m 644 -t build/kubernetes/kwok.d $$from/node/fast/node-*.yaml $$from/pod/fast/pod-*.yaml
+
+# Not part of the above: one test alone is of Karpenter.
+karpenter: kubernetes
+	@CGO_ENABLED=0 go build -C $(KUBERNETES)/karpenter -buildvcs=false -ldflags "-s -w" -o $(CURDIR)/build/kubernetes/karpenter tool && \
+	  from=$$(go list -C $(KUBERNETES)/karpenter -m -f '{{.Dir}}' sigs.k8s.io/karpenter) && \
+	  install -D -m 644 -t build/kubernetes/karpenter.d $$from/pkg/apis/crds/*.yaml $$from/kwok/apis/crds/*.yaml
 
 # The lock: every package that is installed, each file by its hash, for every platform; versions change with UPGRADE=--upgrade.
 lock: install
