@@ -3,6 +3,7 @@
 # make install  .venv with everything         make clean   removes .venv and what demos left
 # make lock     pins what is installed anew   make kubernetes  builds a control plane for tests
 # make kubernetes-peers  builds what a benchmark of Kubernetes measures beside ours
+# make karpenter         builds what adds nodes to a cluster of tests, which else a test stands in for
 PYTHON ?= python3
 BIN := .venv/bin
 LOCK = $(BIN)/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
@@ -10,7 +11,7 @@ export PYTHONHASHSEED ?= 0
 unexport PYTHONDONTWRITEBYTECODE # Tests start thousands of processes, each of which would compile the sources anew.
 KUBERNETES := tests/engines/kubernetes/go
 
-.PHONY: demo test check soak install lock format clean kubernetes kubernetes-peers
+.PHONY: demo test check soak install lock format clean kubernetes kubernetes-peers karpenter
 
 demo: install
 	$(BIN)/ms demo $(DEMO)
@@ -67,6 +68,12 @@ kubernetes-peers:
 	@-CGO_ENABLED=0 go build -C $(KUBERNETES)/kwok -buildvcs=false -ldflags "-s -w" -o $(CURDIR)/build/kubernetes/ tool && \
 	  from=$$(go list -C $(KUBERNETES)/kwok -m -f '{{.Dir}}' sigs.k8s.io/kwok)/kustomize/stage && \
 	  install -D -m 644 -t build/kubernetes/kwok.d $$from/node/fast/node-*.yaml $$from/pod/fast/pod-*.yaml
+
+# Not part of the above: one test alone is of Karpenter.
+karpenter: kubernetes
+	@CGO_ENABLED=0 go build -C $(KUBERNETES)/karpenter -buildvcs=false -ldflags "-s -w" -o $(CURDIR)/build/kubernetes/karpenter tool && \
+	  from=$$(go list -C $(KUBERNETES)/karpenter -m -f '{{.Dir}}' sigs.k8s.io/karpenter) && \
+	  install -D -m 644 -t build/kubernetes/karpenter.d $$from/pkg/apis/crds/*.yaml $$from/kwok/apis/crds/*.yaml
 
 # The lock: every package that is installed, each file by its hash, for every platform; versions change with UPGRADE=--upgrade.
 lock: install
