@@ -224,7 +224,6 @@ def test_controllers_of_a_namespace_that_the_operator_names_may_change_what_is_o
     server.write_kubeconfig(path, "mainspring", "mainspring")
     api = Api("cloud", lambda: read_kubeconfig(path, "", environment=os.environ, clock=SystemClock()))
     api.call("POST", f"{SPACE}/configmaps", attempted="make", body={"metadata": {"name": "ours", "labels": OURS}})
-    api.close()
 
     def patched(**meta: Any) -> httpx.Response:
         return stranger.patch(f"{SPACE}/configmaps/ours?dryRun=All", json={"metadata": meta}, headers=merge)
@@ -236,6 +235,8 @@ def test_controllers_of_a_namespace_that_the_operator_names_may_change_what_is_o
     assert refused(claim(stranger))
     apply(server, AccountWanted().text())
     server.wait(lambda: refused(patched(annotations={"a": "b"})), "kube-apiserver")
+    api.call("DELETE", f"{SPACE}/configmaps/ours", attempted="take back")  # No engine could read it.
+    api.close()
 
 
 def test_labs_of_one_cluster_that_refuse_others_accelerators_let_each_other_have_theirs(
