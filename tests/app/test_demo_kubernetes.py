@@ -22,12 +22,12 @@ PROGRAM = str(Path(sys.executable).parent / "ms")
 @pytest.mark.timeout(400)
 def test_demo_on_kubernetes_loses_a_pod_then_its_nodes_and_ends_elsewhere(tmp_path: Path) -> None:
     home = tmp_path / "demo"
-    few = ("--episodes", "4", "--steps", "600", "--starts", "1")
+    few = ("--episodes", "4", "--steps", "3000", "--starts", "1")
     words = [PROGRAM, "--home", str(home), "demo", "--engine", "kubernetes", *few, "--json"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=380)
     assert done.returncode == 0, done.stderr[-4_000:]
     report = json.loads(done.stdout)
-    assert (report["cluster"], report["steps"]) == ("beta (simulated)", 600)
+    assert (report["cluster"], report["steps"]) == ("beta (simulated)", 3000)
     assert "kill -9 pod" in done.stderr
     assert "queue others takes back its 4 nodes" in done.stderr
     until(lambda: not left_of(home), "everything to be over")
