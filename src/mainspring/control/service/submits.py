@@ -87,6 +87,10 @@ class _Asked:
     caller: Caller
     impossible: Sequence[MainspringError | None]
 
+    @property
+    def teams(self) -> Iterable[TeamName]:
+        return dict.fromkeys(submit.spec.team for submit in self.submits)
+
 
 @final
 class Submits:
@@ -162,11 +166,10 @@ class Submits:
     def _write(self, connection: sa.Connection, several: Sequence[_Asked]) -> Sequence[Sequence[JobMade]]:
         """Writes what several callers ask for at one time."""
         every = [submit for one in several for submit in one.submits]
-        for one in several:
-            for team in {submit.spec.team: None for submit in one.submits}:
-                _require_known(connection, team)
-                one.caller.require(connection, Right.SUBMIT_JOBS, team)
-                self._require_user(connection, team)
+        for caller, team in dict.fromkeys((one.caller, team) for one in several for team in one.teams):
+            _require_known(connection, team)
+            caller.require(connection, Right.SUBMIT_JOBS, team)
+            self._require_user(connection, team)
         before = _made_before(connection, every)
         made = {at: JobMade(id=job, submit=every[at], is_new=False) for at, job in before.items()}
         fresh = [at for at in range(len(every)) if at not in made]
@@ -269,12 +272,12 @@ def _by_caller(several: Sequence[_Asked], made: Collection[int]) -> Mapping[Call
 
 def _tallied(fresh: Iterable[tuple[Submit, str, Sequence[JobId]]]) -> Mapping[TeamName, Tally]:
     """Returns how much is to come, by team."""
-    texts: dict[TeamName, list[int]] = {}
     counts: Counter[TeamName] = Counter()
+    letters: Counter[TeamName] = Counter()
     for submit, text, ids in fresh:
-        texts.setdefault(submit.spec.team, []).append(len(text))
         counts[submit.spec.team] += len(ids)
-    return {team: Tally(jobs=counts[team], letters=sum(lengths)) for team, lengths in texts.items()}
+        letters[submit.spec.team] += len(text)
+    return {team: Tally(jobs=count, letters=letters[team]) for team, count in counts.items()}
 
 
 def _deeds(caller: Caller, made: Sequence[JobMade]) -> list[Deed]:
