@@ -16,7 +16,7 @@ from mainspring.train.models.model import Signature
 from mainspring.train.policy import unit_statistics
 from mainspring.train.recipe import MeshRecipe, Recipe, changed
 from mainspring.train.sharding import make_mesh, place_batch, state_shardings
-from mainspring.train.trainer import TrainState, initial_state, make_update
+from mainspring.train.trainer import TrainState, initial_state, lowered_update, make_update
 
 from .making import DIMS, small_recipe
 
@@ -62,6 +62,12 @@ def test_frozen_weights_stay_and_have_no_moments() -> None:
     moments = {path.partition("/mu/")[2] for path in flattened(states[0].optimizer) if "/mu/" in path}
     assert moments == set(before) - same
     assert np.isfinite(losses).all()
+
+
+def test_batch_that_devices_and_parts_do_not_share_out_evenly_is_refused() -> None:
+    recipe = changed(RECIPE, {"batch_size": 16, "accumulate": 3})
+    with pytest.raises(InvalidInput, match=r"share a batch.*16 chunks for 3 parts on 1 devices"):
+        lowered_update(recipe, SIGNATURE, {}, jax.devices())
 
 
 def test_pattern_that_freezes_nothing_is_named() -> None:
