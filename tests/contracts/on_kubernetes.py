@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mainspring.app.base.system import SystemClock
+from mainspring.domain.errors import Unavailable
 from mainspring.domain.ids import AllocationId, ChipName, ClusterName
 from mainspring.engines.kubernetes.api.access import read_kubeconfig
 from mainspring.engines.kubernetes.api.client import Api
@@ -145,10 +146,24 @@ class KubernetesHarness:
         return self.pods.names(allocation, living=True)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Lets time pass until the condition holds."""
+        """Lets time pass until the condition holds, never more slowly than for the API server, which dates pods' ends.
+
+        Raises:
+            Unavailable: It never held; says how the allocations stand.
+        """
 
         def holds() -> bool:
-            self.clock.advance(0.05)
+            self.clock.advance(max(0.05, SystemClock().now_s() - self.clock.now_s()))
             return condition()
 
-        self._server.wait(holds, "etcd")
+        try:
+            self._server.wait(holds, "etcd")
+        except Unavailable as never:
+            raise Unavailable("see it hold", on=self.space, got=self._standing()) from never
+
+    def _standing(self) -> str:
+        """Returns how the allocations and pods stand, for whoever waited in vain."""
+        pods = self._server.call("GET", f"/api/v1/namespaces/{self.space}/pods")["items"]
+        told = [f"{one['metadata']} {one['spec'].get('nodeName')} {one.get('status')}" for one in pods]
+        engines = self._made[-1:]
+        return "\n".join([f"{self.clock.now_s()=}", *map(str, *(one.observe() for one in engines)), *told])

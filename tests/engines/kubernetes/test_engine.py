@@ -40,12 +40,15 @@ def rig(cluster: KubernetesServer, tmp_path: Path) -> Iterator[KubernetesHarness
     engine = made.engine()
     for one in engine.observe():
         engine.stop(one.allocation, grace_s=0.0)
-    made.until(lambda: all(one.phase is ENDED for one in engine.observe()))
+    made.clock.advance(FENCED_S + 30.0)  # A test that failed may leave a kubelet dead.
     pods = f"/api/v1/namespaces/{made.space}/pods"
-    cluster.call("DELETE", pods, {"gracePeriodSeconds": 0})  # Of others, too: the next test has the same nodes.
-    made.until(lambda: cluster.call("GET", pods)["items"] == [])
-    made.close()
-    cluster.call("DELETE", f"/api/v1/namespaces/{made.space}")
+    try:
+        made.until(lambda: all(one.phase is ENDED for one in engine.observe()))
+    finally:
+        cluster.call("DELETE", pods, {"gracePeriodSeconds": 0})  # Of others, too: the next test has the same nodes.
+        made.until(lambda: cluster.call("GET", pods)["items"] == [])
+        made.close()
+        cluster.call("DELETE", f"/api/v1/namespaces/{made.space}")
 
 
 def order(name: AllocationId = NAME, *, milli: int = 8_000) -> LaunchOrder:
