@@ -1,0 +1,1 @@
+"""What a recipe would need on chips that nobody has asked for yet, and how fast it would run there."""
