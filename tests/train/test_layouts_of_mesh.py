@@ -17,7 +17,16 @@ from mainspring.train.sharding import make_mesh
 from .layouts_of_mesh import LAYOUTS
 
 ROOT = Path(__file__).parents[2]
-SHARES = {"one device": 1, "replicas alone": 1, "fsdp": 8, "tensor": 8, "sequence": 4, "replica": 4, "accumulated": 4}
+SHARES = {
+    "one device": 1,
+    "replicas alone": 1,
+    "fsdp": 8,
+    "tensor": 8,
+    "sequence": 4,
+    "padded": 2,
+    "replica": 4,
+    "accumulated": 4,
+}
 
 
 @cache
@@ -50,6 +59,7 @@ def test_layout_gives_the_loss_of_one_device_over_twenty_steps_and_splits_weight
     assert found["losses"] == pytest.approx(one, rel=1e-5)
     assert found["shares"] == {"weights": SHARES[layout], "moments": SHARES[layout]}
     assert found["specs"]["weights"] == found["specs"]["moments"]
+    assert found["tokens"] == {"sequence": 3, "padded": 2}.get(layout, 5)  # Of the expert's 5.
 
 
 @pytest.mark.parametrize("mesh", [MeshRecipe(data=3), MeshRecipe(replica=2, data=2), MeshRecipe(replica=4, data=0)])

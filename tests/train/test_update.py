@@ -16,7 +16,7 @@ from mainspring.train.models.model import Signature
 from mainspring.train.policy import unit_statistics
 from mainspring.train.recipe import MeshRecipe, Recipe, changed
 from mainspring.train.sharding import make_mesh, place_batch, state_shardings
-from mainspring.train.trainer import TrainState, initial_state, lowered_update, make_update
+from mainspring.train.trainer import TrainState, check_shares, initial_state, lowered_update, make_update
 
 from .making import DIMS, small_recipe
 
@@ -68,6 +68,13 @@ def test_batch_that_devices_and_parts_do_not_share_out_evenly_is_refused() -> No
     recipe = changed(RECIPE, {"batch_size": 16, "accumulate": 3})
     with pytest.raises(InvalidInput, match=r"share a batch.*16 chunks for 3 parts on 1 devices"):
         lowered_update(recipe, SIGNATURE, {}, jax.devices())
+
+
+def test_tokens_that_are_fewer_than_their_devices_are_refused() -> None:
+    recipe = changed(RECIPE, {"mesh": {"replica": 1, "sequence": 2}})
+    mesh: Any = jax.sharding.AbstractMesh((1, 1, 2, 1), ("replica", "data", "sequence", "tensor"))
+    with pytest.raises(InvalidInput, match=r"share tokens.*1 in the longest stream for 2 devices.*mesh\.sequence to 1"):
+        check_shares(recipe, mesh)
 
 
 def test_pattern_that_freezes_nothing_is_named() -> None:

@@ -116,7 +116,7 @@ class MeshRecipe:
         replica: Groups of devices that each hold the whole state and take their own rows of a batch.
         data: Devices that share rows of a batch, and every large array of the state (FSDP).
         tensor: Devices that share heads and hidden features.
-        sequence: Devices that share tokens.
+        sequence: Devices that share tokens; a number that they do not divide is padded.
         whole_bytes_max: Smaller arrays are not split along `data`: to gather them costs more than they take.
     """
 

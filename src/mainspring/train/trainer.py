@@ -97,7 +97,7 @@ def train(session: Session, recipe: Recipe, view: View, *, facts: Mapping[str, s
         InvalidInput: The recipe does not fit the view or the number of devices.
     """
     mesh = make_mesh(recipe.mesh)
-    _check_shares(recipe, mesh)
+    check_shares(recipe, mesh)
     share = share_of(mesh)
     loader = open_loader(view, recipe, rank=share.rank, world_size=share.world_size)
     signature = signature_of(_looked_at(view, np.arange(1), recipe.policy), recipe.policy)
@@ -127,7 +127,16 @@ def train(session: Session, recipe: Recipe, view: View, *, facts: Mapping[str, s
     return Outcome(state=state, step=step, loss=None if loss is None else float(loss))
 
 
-def _check_shares(recipe: Recipe, mesh: jax.sharding.Mesh) -> None:
+def check_shares(recipe: Recipe, mesh: jax.sharding.Mesh) -> None:
+    """Checks that a recipe's batches, and its policy's tokens, can be shared out over a mesh.
+
+    Args:
+        recipe: What to learn, and how.
+        mesh: Of all devices.
+
+    Raises:
+        InvalidInput: Rows are not shared out evenly, or there are fewer tokens than devices to share them.
+    """
     parts = batch_shares(mesh) * recipe.accumulate
     if recipe.batch_size % parts:
         raise InvalidInput(
@@ -136,6 +145,14 @@ def _check_shares(recipe: Recipe, mesh: jax.sharding.Mesh) -> None:
             got=f"{recipe.batch_size} chunks for {parts} parts on {mesh.size} devices",
             wanted="a multiple",
             next_step="change batch_size, accumulate or mesh",
+        )
+    if recipe.mesh.sequence > recipe.policy.tokens:
+        raise InvalidInput(
+            "share tokens",
+            on=recipe.name,
+            got=f"{recipe.policy.tokens} in the longest stream for {recipe.mesh.sequence} devices",
+            wanted="at least one for each",
+            next_step="set mesh.sequence to 1, and give data or tensor its devices",
         )
 
 
@@ -270,7 +287,7 @@ def lowered_update(
         InvalidInput: They cannot share it equally.
     """
     mesh = make_mesh(recipe.mesh, devices)
-    _check_shares(recipe, mesh)
+    check_shares(recipe, mesh)
     struct: Any = partial(jax.ShapeDtypeStruct, sharding=batch_sharding(mesh))
     shares = {name: struct(like.shape, like.dtype) for name, like in batch.items()}
     return make_update(recipe, mesh).lower(abstract_state(recipe, signature, mesh), shares, np.int32(0))

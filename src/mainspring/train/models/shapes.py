@@ -100,6 +100,7 @@ class PolicyRecipe:
     relative_actions: bool = False
     image: ImageRecipe | None = None
     quantiles: ClassVar[bool] = False
+    tokens: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -302,6 +303,11 @@ class VlaRecipe:
             require_within("policy", "prompt", token, 0, self.language.vocabulary - 1)
 
     @property
+    def tokens(self) -> int:
+        """Returns the tokens of the longest stream: the prefix, of one camera."""
+        return self.prompt_length + (0 if self.image is None else self.image.tokens)
+
+    @property
     def expert(self) -> GemmaRecipe:
         """Returns the shape of the expert's decoder."""
         return self.language.with_size(width=self.expert_width, mlp=self.expert_mlp)
@@ -379,6 +385,11 @@ class ActRecipe:
         require("policy", self, style_weight=(0.0, 1e6), horizon=(1, 1024))
         require_within("policy", "width % heads", self.width % self.heads, 0, 0)
         require_within("policy", "width % 4", self.width % 4, 0, 0)
+
+    @property
+    def tokens(self) -> int:
+        """Returns the tokens of the style's encoder: class, state and chunk; an image's may be more."""
+        return 2 + self.horizon
 
 
 Policy = PolicyRecipe | VlaRecipe | ActRecipe
