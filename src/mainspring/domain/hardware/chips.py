@@ -48,3 +48,13 @@ def published_memory_gib(chip: str) -> float | None:
     """
     told = named_memory_gib(chip)
     return PUBLISHED_MEMORY_GIB.get(ChipName(chip)) if told is None else told
+
+
+def known_memory_gib(stated: float | None, chip: str) -> float | None:
+    """Returns the memory of a chip: as stated, else as its name alone tells; None where nobody knows.
+
+    Args:
+        stated: What its node or its offer says, None for nothing.
+        chip: Chip type, as a fleet names it.
+    """
+    return published_memory_gib(chip) if stated is None else stated
