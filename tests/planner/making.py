@@ -32,8 +32,13 @@ def cluster(
     unready: tuple[int, ...] = (),
     delegated: bool = False,
     divides: bool = True,
+    chip_memory_gib: tuple[float | None, ...] = (None,),
 ) -> Inventory:
-    """Returns one cluster of equal nodes, `rack_size` of them in each rack, two racks in each block."""
+    """Returns one cluster of equal nodes, `rack_size` of them in each rack, two racks in each block.
+
+    Args:
+        chip_memory_gib: What the nodes say of their chips, in turn.
+    """
     rows = tuple(
         Node(
             name=NodeName(f"n{index:03}"),
@@ -45,6 +50,7 @@ def cluster(
             cpus=cpus,
             memory_gib=memory_gib,
             divides=divides,
+            chip_memory_gib=chip_memory_gib[index % len(chip_memory_gib)],
         )
         for index in range(nodes)
     )

@@ -75,6 +75,7 @@ def inventories(draw: st.DrawFn, name: str) -> Inventory:
                 cpus=draw(st.sampled_from((None, 8.0, 32.0))),
                 memory_gib=draw(st.sampled_from((None, 64.0))),
                 taints=draw(st.sampled_from(((), (), ("lent",)))),
+                chip_memory_gib=draw(st.sampled_from((None, 40.0, 79.6))),
             )
         )
     prices = {ChipName(chip): draw(st.sampled_from((0.0, 1.0, 2.0))) for chip in CHIPS}
@@ -93,6 +94,7 @@ def options(draw: st.DrawFn) -> Option:
         chips=draw(st.sampled_from((0.25, 0.5, 1.0, 2.0, 4.0, 12.0))),
         cpus=draw(st.sampled_from((0.0, 0.0, 2.0))),
         memory_gib=draw(st.sampled_from((0.0, 0.0, 8.0))),
+        chip_memory_gib=draw(st.sampled_from((0.0, 0.0, 60.0, 100.0))),
         replicas=replicas,
         replicas_min=0 if grouped else draw(st.sampled_from((0, 0, 1))),
         within=draw(st.sampled_from((None, None, "rack", "node", "cluster"))),
@@ -222,6 +224,9 @@ def test_gangs_are_whole_on_one_cluster_with_the_right_chips_and_domains(world: 
             option = option_of(world, start.job, part)
             here = [nodes[part.cluster, node] for node in part.nodes]
             assert option.chip == "any" or {node.chip for node in here} == {option.chip}
+            published = {"h100": 80.0, "b200": 180.0}
+            memory_gib = [node.chip_memory_gib or published[node.chip] for node in here]
+            assert min(memory_gib) >= option.chip_memory_gib
             assert len(set(part.nodes)) == len(part.nodes)
             if option.within == "rack":
                 assert len({node.domains for node in here}) == 1

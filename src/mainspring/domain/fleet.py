@@ -20,7 +20,7 @@ from mainspring.domain.ids import (
     TeamName,
     checked_name,
 )
-from mainspring.domain.job import LAB, Tier
+from mainspring.domain.job import CHIP_MEMORY_GIB_MAX, LAB, Tier
 
 NODES_MAX = 200_000
 MEMORY = "/dev/shm"  # Linux keeps POSIX shared memory there, a tmpfs: files in it never see a disk.
@@ -58,6 +58,8 @@ class Node:
         slice: Shape of the TPU slice it is a host of ("4x4x4"); all hosts of a slice share their "slice" domain.
         leaves_s: When it goes away (a spot notice, a drain, a reservation of others), None when nobody knows.
         divides: Whether several replicas may share one of its chips; the engine must be able to start them so.
+        chip_memory_gib: Memory of each of its chips, as its driver counts it or its operator says; None where neither
+            is known.
         features: The cluster's own words for what it has ("ib", "nvlink"), for people.
     """
 
@@ -78,6 +80,7 @@ class Node:
     leaves_s: float | None = None
     divides: bool = True
     features: tuple[str, ...] = ()
+    chip_memory_gib: float | None = None
 
     def __post_init__(self) -> None:
         """Checks the name and the counts.
@@ -93,6 +96,7 @@ class Node:
         for what, has, foreign in (
             ("cpus", self.cpus, self.foreign_cpus),
             ("memory_gib", self.memory_gib, self.foreign_memory_gib),
+            ("chip_memory_gib", self.chip_memory_gib, 0.0),
         ):
             if (has is not None and not 0 <= has <= 1e9) or not 0 <= foreign <= 1e9:
                 raise InvalidInput("accept a node", on=self.name, got=f"{what} {has}, foreign {foreign}", wanted=">= 0")
@@ -112,6 +116,7 @@ class Offer:
         spot: Whether they can be taken back at any time.
         withheld: Why it gives none for now all the same, in the cluster's words, such as that the last ones never came;
             "" where it does.
+        chip_memory_gib: Memory of each of their chips, None where the cluster does not say.
     """
 
     name: str
@@ -122,6 +127,7 @@ class Offer:
     dollars_per_chip_hour: float
     spot: bool = False
     withheld: str = ""
+    chip_memory_gib: float | None = None
 
     def __post_init__(self) -> None:
         """Checks the name and the numbers.
@@ -131,6 +137,7 @@ class Offer:
         """
         checked_name(self.name, "offer")
         sound = 0 < self.chips <= CHIPS_MAX and 0 <= self.nodes_max <= NODES_MAX and self.lead_time_s >= 0
+        sound = sound and (self.chip_memory_gib is None or 0 <= self.chip_memory_gib <= CHIP_MEMORY_GIB_MAX)
         if not (sound and self.dollars_per_chip_hour >= 0):
             raise InvalidInput("accept an offer", on=self.name, got=f"{self}"[:200], wanted="counts and prices >= 0")
 

@@ -22,6 +22,7 @@ from mainspring.domain.ids import (
 ROLES_MAX = 16
 OPTIONS_MAX = 16
 REPLICAS_MAX = 100_000
+CHIP_MEMORY_GIB_MAX = 1e5
 CHIPS_PER_REPLICA_MAX = 65_536
 COMMAND_WORDS_MAX = 1_024
 COMMAND_BYTES_MAX = 65_536
@@ -99,6 +100,8 @@ class Option:
         chips: Chips per replica; fractions are thousandths of one shared chip; 0 for a replica that only needs `cpus`.
         cpus: CPU cores per replica; 0 asks for no particular share.
         memory_gib: Host memory per replica; 0 asks for no particular share.
+        chip_memory_gib: Memory that each chip it is on must have, whoever shares that chip; 0 asks for nothing. Chips
+            of which nobody knows how much they have are taken to have enough.
         replicas: How many replicas start together.
         replicas_min: The fewest the role can run with; equal to `replicas` unless the role is elastic.
         within: The lowest domain level that must hold all replicas ("node", "rack", "block", "cluster"), or None.
@@ -114,6 +117,7 @@ class Option:
     chips: float = 1.0
     cpus: float = 0.0
     memory_gib: float = 0.0
+    chip_memory_gib: float = 0.0
     replicas: int = 1
     replicas_min: int = 0
     within: str | None = None
@@ -141,6 +145,8 @@ class Option:
         )
         _require(0 <= self.cpus <= 1e6, "cpus", self.cpus, "0 to 1e6")
         _require(0 <= self.memory_gib <= 1e7, "memory_gib", self.memory_gib, "0 to 1e7")
+        _require(0 <= self.chip_memory_gib <= CHIP_MEMORY_GIB_MAX, "chip_memory_gib", self.chip_memory_gib, "0 to 1e5")
+        _require(self.chips > 0 or not self.chip_memory_gib, "chip_memory_gib", self.chip_memory_gib, "0 without chips")
         _require(1 <= self.replicas <= REPLICAS_MAX, "replicas", self.replicas, f"1 to {REPLICAS_MAX}")
         if self.replicas_min == 0:
             object.__setattr__(self, "replicas_min", self.replicas)
@@ -166,6 +172,11 @@ class Option:
     def memory_mib(self) -> int:
         """Returns MiB of host memory for one replica."""
         return round(self.memory_gib * 1_024)
+
+    @property
+    def chip_memory_mib(self) -> int:
+        """Returns MiB of memory that each of its chips must have."""
+        return round(self.chip_memory_gib * 1_024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from mainspring.planner.facts.policy import Policy
 from mainspring.planner.facts.reasons import amount, together
 from mainspring.planner.facts.snapshot import RoleShape, Shape, Snapshot, emptied, sealed
 from mainspring.planner.place.candidates import menu, stand_at
+from mainspring.planner.place.chip_memory import brings, too_little
 from mainspring.planner.place.free_capacity import FreeCapacity, Pool
 
 
@@ -28,9 +29,9 @@ def feasible(snapshot: Snapshot, spec: JobSpec) -> ImpossibleJob | None:
         return None
     shape = Shape(roles=tuple(RoleShape(name=role.name, options=role.options) for role in spec.roles))
     room = FreeCapacity(replace(_healthy(snapshot), shapes=(*snapshot.shapes, shape)))
-    offered = {each.offer.chip for each in snapshot.offers}
     for role in spec.roles:
-        if any(option.chip in offered for option in role.options):
+        named = [option for option in role.options if option.chip != ANY_CHIP]
+        if any(brings(each.offer, option) for each in snapshot.offers for option in named):
             return None
         error = _unknown_chips(snapshot, spec, role) or _too_large(room, spec, role)
         if error:
@@ -74,6 +75,10 @@ def _unknown_chips(snapshot: Snapshot, spec: JobSpec, role: Role) -> ImpossibleJ
 def _too_large(room: FreeCapacity, spec: JobSpec, role: Role) -> ImpossibleJob | None:
     most = "nothing, for no node is open to it"
     most_chips = -1.0
+    for option in role.options:
+        for cluster, name in enumerate(room.snapshot.clusters.names):
+            if words := too_little(room.snapshot, cluster, option):
+                most = f"nothing: on cluster {name} {words}"
     for option in role.options:
         for cluster, name in enumerate(room.snapshot.clusters.names):
             pool = room.pool(cluster, option)

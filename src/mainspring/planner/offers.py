@@ -8,10 +8,10 @@ from math import ceil, inf
 
 import numpy as np
 
-from mainspring.domain.job import ANY_CHIP
 from mainspring.domain.plan import Limit, Provision, Wait
 from mainspring.planner.facts.policy import Policy
 from mainspring.planner.facts.snapshot import ClusterOffer, Shape, Snapshot
+from mainspring.planner.place.chip_memory import brings
 from mainspring.planner.quota.entitlement import Entitlement
 from mainspring.planner.quota.limits import Charge
 
@@ -102,8 +102,7 @@ def _nodes(shape: Shape, offer: ClusterOffer) -> tuple[int, float] | None:
     """Returns how many nodes of an offer a shape takes and the work they do; None when it cannot run on them."""
     nodes, work = 0, 0.0
     for role in shape.roles:
-        chips = (offer.offer.chip, ANY_CHIP)
-        fitting = [option for option in role.options if option.chip in chips and not option.slice]
+        fitting = [option for option in role.options if brings(offer.offer, option) and not option.slice]
         if not fitting:
             return None
         option = max(fitting, key=lambda option: option.speed)

@@ -9,6 +9,7 @@ from math import inf
 import numpy as np
 
 from mainspring.domain.fleet import Inventory, NodeCondition
+from mainspring.domain.hardware.chips import known_memory_gib
 from mainspring.domain.ids import ChipName, NodeName
 from mainspring.domain.job import MILLI, JobSpec
 from mainspring.domain.plan import Grant
@@ -55,7 +56,7 @@ def columns_of(inventory: Inventory) -> ClusterColumns:
     taint_row = {taints: row for row, taints in enumerate(taint_sets)}
     slice_row = {shape: row for row, shape in enumerate(slice_names)}
     cpu_total = [UNCOUNTED if node.cpus is None else round(node.cpus * MILLI) for node in nodes]
-    memory_total = [UNCOUNTED if node.memory_gib is None else round(node.memory_gib * MIB_PER_GIB) for node in nodes]
+    memory_total = [_mib(node.memory_gib) for node in nodes]
     shares = [(row, node.foreign_chip_milli % MILLI) for row, node in enumerate(nodes)]
     return ClusterColumns(
         inventory=inventory,
@@ -79,6 +80,7 @@ def columns_of(inventory: Inventory) -> ClusterColumns:
             coming=[node.condition is NodeCondition.COMING for node in nodes],
             taint=[taint_row[tuple(sorted(set(node.taints)))] for node in nodes],
             slice=[slice_row[node.slice] for node in nodes],
+            chip_memory_mib=[_mib(known_memory_gib(node.chip_memory_gib, node.chip)) for node in nodes],
             leaves_s=[inf if node.leaves_s is None else node.leaves_s for node in nodes],
             words=tuple(node.condition_reason for node in nodes),
             avoided_s=[-inf] * len(nodes),
@@ -90,6 +92,10 @@ def columns_of(inventory: Inventory) -> ClusterColumns:
             share_milli=[MILLI - used for _, used in shares if used],
         ),
     )
+
+
+def _mib(memory_gib: float | None) -> int:
+    return UNCOUNTED if memory_gib is None else round(memory_gib * MIB_PER_GIB)
 
 
 def _left(total: Sequence[int], foreign: Sequence[int]) -> list[int]:

@@ -34,7 +34,7 @@ class BindingLimit:
 
 
 def amount(wanted: Option, replicas: int) -> str:
-    """Returns a request as people say it: "64 h100", "4 x 8 h100", "2 x 16 cores".
+    """Returns a request as people say it: "64 h100", "4 x 8 h100 of 80 GiB or more", "2 x 16 cores".
 
     Args:
         replicas: How many of its replicas.
@@ -43,7 +43,8 @@ def amount(wanted: Option, replicas: int) -> str:
         return f"{replicas} x {wanted.cpus:g} {'core' if wanted.cpus == 1 else 'cores'}"
     any_chip = "chip" if wanted.chips < 1 or (wanted.chips == 1 and replicas == 1) else "chips"
     chip = any_chip if wanted.chip == ANY_CHIP else wanted.chip
-    return f"{replicas} {chip}" if wanted.chips == 1 else f"{replicas} x {wanted.chips:g} {chip}"
+    least = f" of {wanted.chip_memory_gib:g} GiB or more" if wanted.chip_memory_gib else ""
+    return (f"{replicas} {chip}" if wanted.chips == 1 else f"{replicas} x {wanted.chips:g} {chip}") + least
 
 
 def together(wanted: Option) -> str:

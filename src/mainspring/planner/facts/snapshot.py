@@ -27,7 +27,7 @@ Scalar = TypeVar("Scalar", np.int64, np.float64, np.bool_)
 
 NONE = -1  # In a column of indexes: no such thing.
 NO_LIMIT = -1  # In a column of limits: unlimited.
-UNCOUNTED = 1 << 50  # Free cores (milli) or memory (MiB) of a node where nobody counts them: always enough.
+UNCOUNTED = 1 << 50  # Cores (milli) or memory (MiB) of a node, or of its chips, where nobody counts: always enough.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +77,7 @@ class Nodes:
         coming: Whether it was ordered and is not there yet.
         taint: Index of its set of taints.
         slice: Index of its slice shape.
+        chip_memory_mib: Memory of each of its chips, `UNCOUNTED` when nobody knows.
         leaves_s: When it goes away, infinity when nobody knows.
         words: Why nothing new is placed on it, or why it goes away; "" when nobody says.
         avoided_s: Until when nothing new is placed on it, for what was lost there; minus infinity for no time.
@@ -100,6 +101,7 @@ class Nodes:
     coming: Flags
     taint: Integers
     slice: Integers
+    chip_memory_mib: Integers
     leaves_s: Floats
     words: tuple[str, ...]
     avoided_s: Annotated[Floats, NEVER]

@@ -15,6 +15,7 @@ from mainspring.planner.facts.reasons import BindingLimit, amount, listed, toget
 from mainspring.planner.facts.snapshot import NONE, UNCOUNTED, Floats, Integers, Snapshot
 from mainspring.planner.future.backfill import Profile
 from mainspring.planner.place.candidates import CandidatePlacement, CandidateSet, OptionOnCluster, severity
+from mainspring.planner.place.chip_memory import memory_words
 from mainspring.planner.place.free_capacity import FreeCapacity
 from mainspring.planner.quota.entitlement import Entitlement
 from mainspring.planner.quota.precedence import code_of
@@ -315,6 +316,7 @@ def room_bar(
     if found is None:
         return None
     needs = f"needs {amount(wanted, replicas)}{together(wanted)}"
+    memory = memory_words(room.snapshot, choice.cluster, wanted)
     each = pool.need.whole + pool.need.share_milli / MILLI or pool.need.cpu_milli / MILLI
     short_by = round(found.short_units * each, 3)
     usable = pool.rows[room.usable[pool.rows]]
@@ -329,14 +331,16 @@ def room_bar(
     held = 0 if keeps else int(room.whole[pool.rows][room.hold[pool.rows] > 0].sum())
     kept = f" ({held} kept for jobs before it)" if held else ""
     if found.apart:
-        return BindingLimit(limit=Limit.TOPOLOGY, where=where, short_by=short_by, text=f"{needs}; {found.text}{kept}")
+        return BindingLimit(
+            limit=Limit.TOPOLOGY, where=where, short_by=short_by, text=f"{needs}; {found.text}{kept}{memory}"
+        )
     if chips * MILLI - ahead_milli < choice.charge_milli and ahead_milli:
         text = f"{needs}; jobs that come before it hold {ahead_milli / MILLI:g} of {chips}"
-        return BindingLimit(limit=Limit.TIER, where=where, short_by=short_by, text=text + kept)
+        return BindingLimit(limit=Limit.TIER, where=where, short_by=short_by, text=text + kept + memory)
     text = f"{needs}, {free:g} free of {chips}{kept}"
     if free - held >= replicas * wanted.chips:
         text += f"; {found.text}"
-    return BindingLimit(limit=Limit.CAPACITY, where=where, short_by=short_by, text=text)
+    return BindingLimit(limit=Limit.CAPACITY, where=where, short_by=short_by, text=text + memory)
 
 
 def _told(snapshot: Snapshot, menu: CandidateSet, bars: list[BindingLimit | None]) -> tuple[Candidate, ...]:

@@ -21,6 +21,7 @@ from mainspring.domain.plan import Candidate, Limit
 from mainspring.planner.facts.policy import HOUR_S, Policy
 from mainspring.planner.facts.reasons import BindingLimit, amount, listed, together
 from mainspring.planner.facts.snapshot import NONE, Flags, Shape, Snapshot
+from mainspring.planner.place.chip_memory import memory_words, too_little
 from mainspring.planner.place.free_capacity import FreeCapacity, Picked, Pool
 from mainspring.planner.quota.limits import Charge
 
@@ -289,6 +290,7 @@ def lasting_bar(snapshot: Snapshot, cluster: int, pool: Pool | None, option: Opt
         divides = snapshot.nodes.divides[snapshot.nodes.cluster == cluster].any()
         if there and 0 < option.chip_milli < MILLI and not divides:
             text = "shares no chip between replicas; ask for whole ones"
+        text = too_little(snapshot, cluster, option) or text + memory_words(snapshot, cluster, option)
         return BindingLimit(limit=Limit.IMPOSSIBLE, where=name, short_by=round(fewest * option.chips, 3), text=text)
     if not pool.level_known:
         levels = " or ".join(repr(level) for level in dict.fromkeys((option.within, option.group_within)) if level)
@@ -298,7 +300,8 @@ def lasting_bar(snapshot: Snapshot, cluster: int, pool: Pool | None, option: Opt
             limit=Limit.IMPOSSIBLE,
             where=name,
             short_by=round((fewest - pool.room_ever) * option.chips, 3),
-            text=f"needs {amount(option, fewest)}{together(option)}, at most {pool.room_ever} could ever fit",
+            text=f"needs {amount(option, fewest)}{together(option)}, at most {pool.room_ever} could ever fit"
+            + memory_words(snapshot, cluster, option),
         )
     if not snapshot.clusters.answering[cluster]:
         return BindingLimit(limit=Limit.HEALTH, where=name, short_by=0.0, text="the cluster is not answering")
@@ -315,6 +318,7 @@ def lasting_bar(snapshot: Snapshot, cluster: int, pool: Pool | None, option: Opt
         where=name,
         short_by=round((fewest - pool.room_usable) * option.chips, 3),
         text=f"needs {amount(option, fewest)}{together(option)}, but {those} {'is' if lost == 1 else 'are'} {words}"
+        + memory_words(snapshot, cluster, option)
         + "".join(f": {most[:WORDS_MAX]}" for most, _ in said.most_common(1)),
     )
 

@@ -198,8 +198,8 @@ class Pool:
 class Pools:
     """Finds the pool of an option; makes each one once.
 
-    Nodes of one cluster with equal chip type, taints, slice shape, levels of topology and whether their chips divide,
-    which the same jobs avoid, make up a block.
+    Nodes of one cluster with equal chip type and memory of chips, taints, slice shape, levels of topology and whether
+    their chips divide, which the same jobs avoid, make up a block.
 
     Args:
         usable: Which nodes may get new work.
@@ -213,7 +213,16 @@ class Pools:
         levels = (nodes.domain != NONE) @ (1 << np.arange(len(snapshot.levels), dtype=np.int64))
         self._avoided = AvoidedGroups(snapshot)
         columns = np.stack(
-            [nodes.cluster, nodes.chip, nodes.taint, nodes.slice, levels, nodes.divides, self._avoided.of]
+            [
+                nodes.cluster,
+                nodes.chip,
+                nodes.taint,
+                nodes.slice,
+                levels,
+                nodes.divides,
+                self._avoided.of,
+                nodes.chip_memory_mib,
+            ]
         )
         self.block, first = alike(*columns)
         self._blocks: list[list[int]] = columns[:, first].T.tolist()
@@ -229,8 +238,8 @@ class Pools:
         """
         apart = self._avoided.of_nodes(avoided)
         key = (
-            cluster, option.chip, option.chips, option.cpus, option.memory_gib, option.within, option.prefer,
-            option.group, option.group_within, option.slice, option.tolerates, apart,
+            cluster, option.chip, option.chips, option.cpus, option.memory_gib, option.chip_memory_gib, option.within,
+            option.prefer, option.group, option.group_within, option.slice, option.tolerates, apart,
         )  # fmt: skip
         if key not in self._pools:
             self._pools[key] = self._new(cluster, option, apart)
@@ -248,8 +257,9 @@ class Pools:
         chip, shape = self._chip.get(option.chip, NONE), self._slice.get(option.slice, NONE)
         blocks = [
             number
-            for number, (own_cluster, own_chip, taint, own_slice, _, divides, group) in enumerate(self._blocks)
+            for number, (own_cluster, own_chip, taint, own_slice, _, divides, group, memory) in enumerate(self._blocks)
             if own_cluster == cluster
+            and memory >= option.chip_memory_mib
             and group not in apart
             and (divides or not 0 < option.chip_milli < MILLI)
             and (own_chip == chip or option.chip == ANY_CHIP)

@@ -1,0 +1,1 @@
+"""Machines as their makers describe them."""
