@@ -21,6 +21,10 @@ from mainspring.train.trainer import initial_state, make_update
 
 STEPS, ROWS, DIMS = 20, 16, 5
 SIGNATURE = Signature(state_dim=DIMS, action_dim=DIMS, image_views=1, image_height=32, image_width=32)
+LORA: dict[str, Any] = {  # A fresh policy's adapters learn nothing as long as what leaves it is zero.
+    "adapters": [{"stack": f"{stack}/blocks", "rank": 8, "alpha": 8.0} for stack in ("language", "expert")],
+    "whole": ["action_out/.*"],
+}
 LAYOUTS: Mapping[str, dict[str, Any]] = {
     "one device": {"mesh": {"replica": 1}},
     "fsdp": {"mesh": {"replica": 1, "data": 8}},
@@ -30,6 +34,9 @@ LAYOUTS: Mapping[str, dict[str, Any]] = {
     "replica": {"mesh": {"replica": 2, "data": 4}},
     "replicas alone": {},
     "accumulated": {"mesh": {"data": 4}, "accumulate": 2, "policy": {"compute": {"remat": "none"}}},
+    "one device, lora": {"mesh": {"replica": 1}, "lora": LORA},
+    "fsdp, lora": {"mesh": {"replica": 1, "data": 8}, "lora": LORA},
+    "tensor, lora": {"mesh": {"replica": 1, "data": 4, "tensor": 2}, "lora": LORA},
 }
 
 
@@ -55,8 +62,8 @@ def trained(recipe: Recipe) -> dict[str, Any]:
     for step in range(STEPS):
         state, loss = update(state, place_batch(mesh, batch_of(step)), np.int32(step))
         losses.append(float(loss))
-    moments = state.optimizer[1][0].mu["language/blocks/gate"]
-    parts = {"weights": state.weights["language"]["blocks"]["gate"], "moments": moments}
+    path = "language/blocks/gate" if recipe.lora is None else "language/blocks/gate/b"
+    parts = {"weights": state.learned(recipe)[path], "moments": state.optimizer[1][0].mu[path]}
     return {
         "losses": losses,
         "tokens": tokens_a_device(recipe, 5) if not is_whole(mesh) else 5,

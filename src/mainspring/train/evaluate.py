@@ -16,6 +16,7 @@ from mainspring.domain.codec import decode
 from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.domain.wire import Detail
 from mainspring.train.feed import fitted, history_of
+from mainspring.train.lora import merged_arrays
 from mainspring.train.models.arrays import Arrays, Weights
 from mainspring.train.models.model import Signature
 from mainspring.train.policy import (
@@ -69,7 +70,7 @@ class HeldOutError:
 
 
 def policy_from(state: Detail, arrays: Mapping[str, NDArray[Any]]) -> TrainedPolicy:
-    """Returns the policy in a checkpoint of the trainer; of its mean weights, where its recipe has them.
+    """Returns the policy in a checkpoint of the trainer; of its mean weights, where its recipe has them; merged.
 
     Args:
         state: The checkpoint's facts.
@@ -85,6 +86,7 @@ def policy_from(state: Detail, arrays: Mapping[str, NDArray[Any]]) -> TrainedPol
             "load a policy", got=f"a checkpoint with facts {sorted(state)}", wanted="recipe and signature among them"
         )
     recipe, signature = decode(Recipe, recipe_text.encode()), decode(Signature, signature_text.encode())
+    arrays = arrays if recipe.lora is None else merged_arrays(arrays, recipe.lora)
     weights = jax.eval_shape(lambda: model_of(recipe.policy).initial_weights(jax.random.key(0), signature))
 
     def found(key: Any, leaf: Any) -> jax.Array:

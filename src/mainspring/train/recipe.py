@@ -14,6 +14,7 @@ from typing import Any
 
 from mainspring.domain.codec import from_plain, to_plain
 from mainspring.domain.errors import NotFound, nearest
+from mainspring.train.lora import AdapterRecipe, LoraRecipe
 from mainspring.train.models.shapes import (
     GEMMA_2B,
     SIGLIP_SO400M,
@@ -154,6 +155,7 @@ class Recipe:
             moments.
         ema_decay: Share that a step keeps of the mean weights, which are those in use after training; None for the
             last weights.
+        lora: Adapters, which are learned while weights stay as they are; None to learn the weights.
     """
 
     name: str
@@ -167,6 +169,7 @@ class Recipe:
     accumulate: int = 1
     frozen: tuple[str, ...] = ()
     ema_decay: float | None = None
+    lora: LoraRecipe | None = None
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -313,6 +316,25 @@ def pi05_recipe() -> Recipe:
     return replace(pi0, name="pi05", policy=replace(pi0.policy, kind=VlaKind.PI05, prompt_length=200, quantiles=True))
 
 
+def pi0_lora_recipe() -> Recipe:
+    """Returns the recipe for pi0 with adapters of openpi's ranks; its eyes and projections are learned whole, as there.
+
+    An adapter of attention spans all heads, as in the paper; openpi's has one for each head.
+    """
+    return replace(
+        pi0_recipe(),
+        name="pi0_lora",
+        lora=LoraRecipe(
+            adapters=(
+                AdapterRecipe(stack="language/blocks", rank=16, alpha=16.0),
+                AdapterRecipe(stack="expert/blocks", rank=32, alpha=32.0),
+            ),
+            whole=("(image|action_in|action_out|time_in|time_out|state)/.*",),
+            numbers=FloatKind.BFLOAT16,
+        ),
+    )
+
+
 RECIPES: Mapping[str, Callable[[], Recipe]] = {
     "arm": arm_recipe,
     "video": video_recipe,
@@ -320,6 +342,7 @@ RECIPES: Mapping[str, Callable[[], Recipe]] = {
     "vla_tiny": vla_tiny_recipe,
     "vla_small": vla_small_recipe,
     "pi0": pi0_recipe,
+    "pi0_lora": pi0_lora_recipe,
     "pi05": pi05_recipe,
 }
 

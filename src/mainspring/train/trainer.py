@@ -22,9 +22,10 @@ from mainspring.domain.errors import InvalidInput
 from mainspring.session import Part, Session
 from mainspring.session.jax_ahead import compile_ahead
 from mainspring.session.jax_state import blocks_of, tree_from
+from mainspring.train.adapters import fresh_adapters, kept_weights, learned_weights, weights_in_use
 from mainspring.train.begin import arrays_to_begin_with
 from mainspring.train.feed import fitted, history_of
-from mainspring.train.models.arrays import REPLICA, Weights, flattened, matching, with_given
+from mainspring.train.models.arrays import REPLICA, Weights, flattened, with_given
 from mainspring.train.models.model import Signature
 from mainspring.train.models.shapes import Policy
 from mainspring.train.policy import (
@@ -51,7 +52,12 @@ from mainspring.train.sharding import (
 )
 
 STATISTICS_BATCHES = 32  # At the recipes' batch sizes some thousands of chunks: a deviation good to about 1 %.
-PARTS = {"weights": Part.WEIGHTS, "ema": Part.WEIGHTS, "optimizer": Part.OPTIMIZER}  # By the fields of `TrainState`.
+PARTS = {  # By the fields of `TrainState`.
+    "weights": Part.WEIGHTS,
+    "adapters": Part.WEIGHTS,
+    "ema": Part.WEIGHTS,
+    "optimizer": Part.OPTIMIZER,
+}
 
 
 @jax.tree_util.register_dataclass
@@ -60,13 +66,19 @@ class TrainState:
     """All that changes in a run, and what was measured at its start: what a snapshot holds.
 
     Args:
-        ema: Mean weights over the steps, where the recipe wants them.
+        ema: Mean weights over the steps, where the recipe wants them; of what is learned alone, where it has adapters.
+        adapters: By path, where the recipe wants them.
     """
 
     weights: Weights
     statistics: Statistics
     optimizer: Any
     ema: Weights | None = None
+    adapters: dict[str, jax.Array] | None = None
+
+    def learned(self, recipe: Recipe) -> dict[str, jax.Array]:
+        """Returns what moves, by path."""
+        return {**learned_weights(self.weights, recipe), **(self.adapters or {})}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +237,8 @@ def initial_state(recipe: Recipe, signature: Signature, statistics: Statistics, 
     if recipe.init is not None:
         shapes = flattened(abstract_state(recipe, signature, mesh).weights)
         for path, array in arrays_to_begin_with(recipe.init, recipe.policy, shapes).items():
-            given[path] = jax.make_array_from_callback(array.shape, shapes[path].sharding, array.__getitem__)
+            kept = array.astype(shapes[path].dtype, copy=False)
+            given[path] = jax.make_array_from_callback(kept.shape, shapes[path].sharding, kept.__getitem__)
     places = jax.tree.map(lambda leaf: leaf.sharding, abstract_state(recipe, signature, mesh))
     fresh = jax.jit(_fresh_state(recipe, signature), out_shardings=places, donate_argnums=1)
     with jax.sharding.set_mesh(mesh):
@@ -257,19 +270,15 @@ def abstract_state(recipe: Recipe, signature: Signature, mesh: jax.sharding.Mesh
 def _fresh_state(recipe: Recipe, signature: Signature) -> Callable[[Statistics, Mapping[str, jax.Array]], TrainState]:
     def fresh(statistics: Statistics, given: Mapping[str, jax.Array]) -> TrainState:
         weights = model_of(recipe.policy).initial_weights(jax.random.key(recipe.seed), signature)
-        weights = with_given(weights, given)  # Nobody draws what is replaced: XLA drops it.
-        optimizer = make_optimizer(recipe.optimizer, recipe.steps).init(_learned(weights, recipe))
-        ema = None if recipe.ema_decay is None else weights
-        return TrainState(weights=weights, statistics=statistics, optimizer=optimizer, ema=ema)
+        adapters = fresh_adapters(weights, recipe)
+        weights = with_given(kept_weights(weights, recipe), given)  # Nobody draws what is replaced: XLA drops it.
+        begun = TrainState(weights=weights, statistics=statistics, optimizer=None, adapters=adapters)
+        learned = begun.learned(recipe)
+        optimizer = make_optimizer(recipe.optimizer, recipe.steps).init(learned)
+        ema = None if recipe.ema_decay is None else weights if recipe.lora is None else learned
+        return replace(begun, optimizer=optimizer, ema=ema)
 
     return fresh
-
-
-def _learned(weights: Weights, recipe: Recipe) -> dict[str, Any]:
-    """Returns the weights that are not frozen, by path."""
-    arrays = flattened(weights)
-    frozen = matching(recipe.frozen, arrays, "freeze weights")
-    return {path: array for path, array in arrays.items() if path not in frozen}
 
 
 def lowered_update(
@@ -310,18 +319,21 @@ def make_update(recipe: Recipe, mesh: jax.sharding.Mesh) -> jax.stages.Wrapped:
     sums_of = _over_ranks(recipe, mesh) if is_whole(mesh) else partial(_sums, recipe, 0)
 
     def update(state: TrainState, batch: Mapping[str, jax.Array], step: jax.Array) -> Any:
-        learned = _learned(state.weights, recipe)
+        learned = state.learned(recipe)
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             sums = sums_of(learned, state.weights, state.statistics, batch, step)
         gradient, loss = jax.tree.map(
             lambda array: array / jax.numpy.maximum(sums.steps, 1.0), (sums.gradient, sums.loss)
         )
         changes, moved = optimizer.update(gradient, state.optimizer, learned)
-        weights = with_given(state.weights, optax.apply_updates(learned, changes))
+        learned = optax.apply_updates(learned, changes)
+        adapters = None if state.adapters is None else {path: learned[path] for path in state.adapters}
+        weights = with_given(state.weights, {path: learned[path] for path in learned if path not in (adapters or {})})
         ema = None
         if recipe.ema_decay is not None:
-            ema = optax.incremental_update(weights, state.ema, 1.0 - recipe.ema_decay)
-        after = TrainState(weights=weights, statistics=state.statistics, optimizer=moved, ema=ema)
+            newest = weights if recipe.lora is None else learned
+            ema = optax.incremental_update(newest, state.ema, 1.0 - recipe.ema_decay)
+        after = replace(state, weights=weights, adapters=adapters, optimizer=moved, ema=ema)
         place: Any = jax.lax.with_sharding_constraint
         return place(after, state_shardings(after, mesh, recipe.mesh)), loss
 
@@ -351,7 +363,7 @@ def _sums(
 
     def summed(learned: dict[str, jax.Array], rows: Mapping[str, jax.Array]) -> jax.Array:
         keys = row_keys(key, rows["row"])
-        return summed_loss(with_given(weights, learned), statistics, recipe.policy, rows, keys)
+        return summed_loss(weights_in_use(weights, learned, recipe.lora), statistics, recipe.policy, rows, keys)
 
     def part(rows: Mapping[str, jax.Array]) -> _Sums:
         loss, gradient = jax.value_and_grad(summed)(learned, rows)

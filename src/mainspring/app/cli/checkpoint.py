@@ -29,6 +29,7 @@ from mainspring.checkpoint.interop import ArraySource, weights_of, with_prefix, 
 from mainspring.checkpoint.orbax import OrbaxSource, write_orbax
 from mainspring.checkpoint.safetensors import SafetensorsSource, is_safetensors, write_safetensors
 from mainspring.domain.errors import DamagedData
+from mainspring.train.merged import ADAPTERS, merged_source
 
 app = typer.Typer()
 
@@ -137,8 +138,12 @@ def export_command(
     objects: Objects = "",
     as_json: Json = False,
 ) -> None:
-    """Write a checkpoint as Orbax or safetensors. It appears whole or not at all."""
+    """Write a checkpoint as Orbax or safetensors. It appears whole or not at all.
+
+    Adapters of LoRA are merged into the weights; `--under adapters` writes them alone.
+    """
     source: ArraySource = StoredSource(CheckpointFinder(context.obj, objects).open(reference))
+    source = source if under.strip("/").partition("/")[0] == ADAPTERS else merged_source(source)
     source = weights_of(source) if weights_only else source
     source = without_prefix(source, under) if under else source
     size_bytes = sum(array.size_bytes for array in source.arrays)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import jax
@@ -191,13 +191,50 @@ def matching(patterns: Iterable[str], paths: Collection[str], action: str) -> se
     return found
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Adapted:
+    """A weight that acts as `base + scale a b`, which nobody makes: see `lora.py`.
+
+    To go through `a` and `b` costs about rank / width of what the weight costs. To make their sum in every step would
+    need the gradient of the whole weight to learn by: a fourth more operations with remat, and its memory.
+
+    Args:
+        base: [.., inputs, outputs].
+        a: [.., inputs, rank].
+        b: [.., rank, outputs].
+        scale: One number.
+    """
+
+    base: Any
+    a: Any
+    b: Any
+    scale: float = field(metadata={"static": True})
+
+
+def product(x: jax.Array, weight: Any, inputs: int = 1) -> jax.Array:
+    """Returns `x` times a weight, in the numbers of `x`.
+
+    Args:
+        x: Its last axes are summed over.
+        weight: An array, whose first axes are; or an adapted one.
+        inputs: How many axes are summed over.
+    """
+    if isinstance(weight, Adapted):
+        beside = product(product(x, weight.a, inputs), weight.b)
+        return product(x, weight.base, inputs) + jnp.asarray(weight.scale, x.dtype) * beside
+    last_first = (tuple(range(-1, -inputs - 1, -1)), tuple(range(inputs - 1, -1, -1)))
+    result: jax.Array = jnp.tensordot(x, weight.astype(x.dtype), last_first)
+    return result
+
+
 def dense(weights: Weights, x: jax.Array) -> jax.Array:
     """Returns `x` through a layer with kernel [D,E] and bias [E], in the numbers of `x`.
 
     Args:
         x: [..., D].
     """
-    result: jax.Array = x @ weights["kernel"].astype(x.dtype) + weights["bias"].astype(x.dtype)
+    result: jax.Array = product(x, weights["kernel"]) + weights["bias"].astype(x.dtype)
     return result
 
 

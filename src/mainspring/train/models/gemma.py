@@ -32,7 +32,7 @@ def embed(weights: Weights, tokens_BT: jax.Array, numbers: FloatKind) -> jax.Arr
         tokens_BT: Whole numbers below the vocabulary's size.
         numbers: What they are given in.
     """
-    embedded_BTD = jnp.asarray(weights["embedding"])[tokens_BT]
+    embedded_BTD = jnp.asarray(weights["embedding"])[tokens_BT].astype(jnp.float32)
     return (embedded_BTD * math.sqrt(embedded_BTD.shape[-1])).astype(numbers.value)
 
 

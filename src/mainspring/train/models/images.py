@@ -70,6 +70,7 @@ def convolved(layers: Sequence[Weights], images_BVHWC: jax.Array) -> jax.Array:
     """
     x = images_BVHWC.reshape(-1, *images_BVHWC.shape[2:]).astype(jnp.float32) / 127.5 - 1.0
     for layer in layers:
-        x = jax.lax.conv_general_dilated(x, layer["kernel"], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        kernel = layer["kernel"].astype(x.dtype)
+        x = jax.lax.conv_general_dilated(x, kernel, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
         x = jax.nn.relu(x + layer["bias"])
     return x

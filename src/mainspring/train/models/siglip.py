@@ -60,10 +60,8 @@ def encode_image(weights: Weights, shape: SiglipRecipe, images_BHWC: jax.Array, 
         compute: How it is computed; patches and positions are float32.
     """
     pixels = scaled(images_BHWC.astype(jnp.float32), shape.size) / BYTE_HALF - 1.0
-    stride = (shape.patch, shape.patch)
-    x = jax.lax.conv_general_dilated(
-        pixels, weights["patch"]["kernel"], stride, "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
+    stride, kernel = (shape.patch, shape.patch), weights["patch"]["kernel"].astype(pixels.dtype)
+    x = jax.lax.conv_general_dilated(pixels, kernel, stride, "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
     x = x.reshape(len(x), -1, shape.width) + weights["patch"]["bias"] + weights["position"]
 
     def layer(x: jax.Array, block: Weights) -> tuple[jax.Array, None]:

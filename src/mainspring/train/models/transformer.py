@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mainspring.train.models.arrays import Fresh, Weights, dense, fresh_dense, fresh_layer, over_devices
+from mainspring.train.models.arrays import Fresh, Weights, dense, fresh_dense, fresh_layer, over_devices, product
 from mainspring.train.models.shapes import AttentionKind, ComputeRecipe, GemmaRecipe, Remat
 
 RMS_EPSILON = 1e-6
@@ -52,7 +52,7 @@ def modulation_of(norm: Weights, condition_BC: jax.Array | None) -> Modulation:
         condition_BC: For an adaptive norm.
     """
     if condition_BC is None:
-        return Modulation(norm["scale"], 0.0, 1.0)
+        return Modulation(norm["scale"].astype(jnp.float32), 0.0, 1.0)
     return Modulation(*jnp.split(dense(norm, condition_BC)[:, None, :], 3, axis=-1))
 
 
@@ -133,14 +133,13 @@ def multi_head(
     """
 
     def projected(name: str, x_BTD: jax.Array) -> jax.Array:
-        kernel, bias = (weights[name][leaf].astype(x_BTD.dtype) for leaf in ("kernel", "bias"))
-        heads: jax.Array = jnp.einsum("BTD,DNH->BTNH", x_BTD, kernel) + bias
+        heads: jax.Array = product(x_BTD, weights[name]["kernel"]) + weights[name]["bias"].astype(x_BTD.dtype)
         return heads
 
     query, key, value = projected("query", query_BTD), projected("key", key_BSD), projected("value", value_BSD)
     attended = attention(query, key, value, mask_BTS, kind)
-    kernel, bias = (weights["out"][leaf].astype(query_BTD.dtype) for leaf in ("kernel", "bias"))
-    result: jax.Array = jnp.einsum("BTNH,NHD->BTD", attended, kernel) + bias
+    bias = weights["out"]["bias"].astype(query_BTD.dtype)
+    result: jax.Array = product(attended, weights["out"]["kernel"], 2) + bias
     return result
 
 
@@ -247,7 +246,7 @@ def _block(
         gates.append(modulation.gate)
         normed = rms_norm(x, modulation)
         for name, heads in projected.items():
-            heads.append(jnp.einsum("BTD,DNH->BTNH", normed, weights[name].astype(x.dtype)))
+            heads.append(product(normed, weights[name]))
     query, key, value = (jnp.concatenate(heads, axis=1) for heads in projected.values())
     query, key = rotated(query, position_BT), rotated(key, position_BT)
     fresh = (key, value)
@@ -259,14 +258,12 @@ def _block(
     for weights, x, gate, part, condition in zip(
         blocks, streams, gates, jnp.split(attended, ends, axis=1), conditions, strict=True
     ):
-        x = x + gate * jnp.einsum("BTNH,NHD->BTD", part, weights["out"].astype(x.dtype))
+        x = x + gate * product(part, weights["out"], 2)
         modulation = modulation_of(weights["mlp_norm"], condition)
         results.append(x + modulation.gate * _gated_mlp(weights, rms_norm(x, modulation)))
     return results, fresh
 
 
 def _gated_mlp(weights: Weights, x_BTD: jax.Array) -> jax.Array:
-    gate, up, down = (weights[name].astype(x_BTD.dtype) for name in ("gate", "up", "down"))
-    hidden_BTF = jax.nn.gelu(x_BTD @ gate) * (x_BTD @ up)
-    result: jax.Array = hidden_BTF @ down
-    return result
+    hidden_BTF = jax.nn.gelu(product(x_BTD, weights["gate"])) * product(x_BTD, weights["up"])
+    return product(hidden_BTF, weights["down"])
