@@ -108,13 +108,14 @@ after: [job-1]
 duration_s: 7200
 options:
   - {chip: v5p, chips: 4, replicas: 16, slice: 4x4x4}
-  - {chip: h100, chips: 8, cpus: 64, memory_gib: 512, replicas: 8, replicas_min: 4, prefer: rack,
+  - {chip: h100, chips: 8, cpus: 64, memory_gib: 512, chip_memory_gib: 79.5, replicas: 8, replicas_min: 4, prefer: rack,
      within: block, group: 2, group_within: rack, tolerates: [spot]}
 """
     spec = read_spec(_written(tmp_path, text))
     tpu, gpu = spec.roles[0].options
     assert (spec.after, spec.duration_s, tpu.slice) == (("job-1",), 7_200.0, "4x4x4")
-    assert (gpu.cpus, gpu.memory_gib, gpu.prefer, gpu.within) == (64.0, 512.0, "rack", "block")
+    assert (gpu.cpus, gpu.memory_gib, gpu.chip_memory_gib) == (64.0, 512.0, 79.5)
+    assert (gpu.prefer, gpu.within) == ("rack", "block")
     assert (gpu.group, gpu.group_within, gpu.tolerates, gpu.replicas_min) == (2, "rack", ("spot",), 4)
 
 

@@ -308,6 +308,14 @@ def test_list_of_nodes_of_a_trace_is_a_fleet(write: Write, text: str, nodes: int
     assert (found[0].name, found[0].chip, found[0].chips) == first
 
 
+def test_chips_of_a_list_or_a_group_have_the_memory_that_is_told_of_them(write: Write) -> None:
+    listed = load_fleet(write("machineId, number of GPUs, single GPU mem\nm0,2, 12GB\nm1,8, 24GB\n")).inventories[0]
+    group = "{count: 1, chip: a100, chips: 8, chip_memory_gib: 79.6}"
+    described = load_fleet(write(f"clusters: [{{name: east, nodes: [{group}]}}]")).inventories[0]
+
+    assert [node.chip_memory_gib for node in (*listed.nodes, *described.nodes)] == [12.0, 24.0, 79.6]
+
+
 def test_network_of_hosts_becomes_levels_from_the_widest_down(write: Write) -> None:
     node = load_fleet(write("ip,DSW,PSW,ASW\n0c9d,G6,P10,S14\n")).inventories[0].nodes[0]
 

@@ -11,9 +11,9 @@ from mainspring.domain.errors import ImpossibleJob, nearest
 from mainspring.domain.job import ANY_CHIP, JobSpec, Role
 from mainspring.planner.facts.policy import Policy
 from mainspring.planner.facts.reasons import amount, together
-from mainspring.planner.facts.snapshot import RoleShape, Shape, Snapshot, emptied, sealed
+from mainspring.planner.facts.snapshot import NONE, RoleShape, Shape, Snapshot, emptied, sealed
 from mainspring.planner.place.candidates import menu, stand_at
-from mainspring.planner.place.chip_memory import brings, too_little
+from mainspring.planner.place.chip_memory import brings, most_memory_mib, too_little
 from mainspring.planner.place.free_capacity import FreeCapacity, Pool
 
 
@@ -73,14 +73,16 @@ def _unknown_chips(snapshot: Snapshot, spec: JobSpec, role: Role) -> ImpossibleJ
 
 
 def _too_large(room: FreeCapacity, spec: JobSpec, role: Role) -> ImpossibleJob | None:
-    most = "nothing, for no node is open to it"
+    snapshot, most = room.snapshot, "nothing, for no node is open to it"
     most_chips = -1.0
+    most_mib = NONE
     for option in role.options:
-        for cluster, name in enumerate(room.snapshot.clusters.names):
-            if words := too_little(room.snapshot, cluster, option):
-                most = f"nothing: on cluster {name} {words}"
+        for cluster, name in enumerate(snapshot.clusters.names):
+            words, has_mib = too_little(snapshot, cluster, option), most_memory_mib(snapshot, cluster, option)
+            if words and has_mib > most_mib:
+                most, most_mib = f"nothing: on cluster {name} {words}", has_mib
     for option in role.options:
-        for cluster, name in enumerate(room.snapshot.clusters.names):
+        for cluster, name in enumerate(snapshot.clusters.names):
             pool = room.pool(cluster, option)
             fits = 0 if pool is None else pool.room_ever
             if fits >= option.replicas_min:

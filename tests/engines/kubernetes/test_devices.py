@@ -35,7 +35,8 @@ PENDING, RUNNING, STOPPING, ENDED = AllocationPhase
 
 
 def device(name: str, product: str = H100, kind: str = "gpu") -> dict[str, Any]:
-    return {"name": name, "attributes": {"type": {"string": kind}, "productName": {"string": product}}}
+    told = {"type": {"string": kind}, "productName": {"string": product}}
+    return {"name": name, "attributes": told, "capacity": {"memory": {"value": "81559Mi"}}}
 
 
 def publish(
@@ -183,6 +184,7 @@ def test_operator_names_drivers_and_products_and_unnamed_drivers_have_no_chips(
     assert shown(stocks.new())["beta-1"].chip == "cpu"
     named = shown(stocks.new(chips={"tpu.example.org": ChipName("v5p"), H100: ChipName("hopper")}))
     assert (named["beta-1"].chip, named["beta-1"].chips, named["alpha-1"].chip) == ("v5p", 2, "hopper")
+    assert (named["beta-1"].chip_memory_gib, named["alpha-1"].chip_memory_gib) == (None, 81_559 / 1_024)
 
 
 def test_pods_for_chips_of_a_driver_that_the_operator_names_go_where_a_taint_named_like_it_is(

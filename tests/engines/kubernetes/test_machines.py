@@ -13,7 +13,7 @@ from mainspring.domain.fleet import NodeCondition
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.engines.kubernetes.cluster.amounts import asked_by, number
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
-from mainspring.engines.kubernetes.cluster.devices import Published
+from mainspring.engines.kubernetes.cluster.devices import Published, read_slice
 from mainspring.engines.kubernetes.cluster.machines import KubernetesMachine, read_machine
 
 READY, CORDONED, DOWN = NodeCondition.READY, NodeCondition.CORDONED, NodeCondition.DOWN
@@ -64,6 +64,77 @@ def test_chip_is_the_model_in_the_words_of_who_labels_the_node(
 ) -> None:
     found = read({label: product}, {resource: "8"})
     assert (found.chip, found.resource, found.chips) == (chip, resource, 8)
+
+
+GPU, AMD, PRODUCT = "nvidia.com/gpu", "amd.com/gpu", "nvidia.com/gpu.product"
+
+
+@pytest.mark.parametrize(
+    ("resource", "labels", "memory_gib"),
+    [
+        (GPU, {PRODUCT: "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}, 81_559 / 1_024),
+        (GPU, {PRODUCT: "NVIDIA-A100-SXM4-40GB"}, 40.0),
+        (GPU, {PRODUCT: "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "nvidia.com/gpu.memory": "4864"}, 4.75),
+        (GPU, {PRODUCT: "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"}, 5.0),
+        (GPU, {PRODUCT: "NVIDIA-H200", "nvidia.com/gpu.memory": "0"}, None),
+        (GPU, {PRODUCT: "NVIDIA-H200", "nvidia.com/gpu.memory": "plenty"}, None),
+        (GPU, {"cloud.google.com/gke-accelerator": "nvidia-a100-80gb"}, 80.0),
+        (
+            GPU,
+            {"karpenter.k8s.aws/instance-gpu-name": "a100", "karpenter.k8s.aws/instance-gpu-memory": "40960"},
+            40.0,
+        ),
+        (
+            GPU,
+            {
+                PRODUCT: "NVIDIA-L4-SHARED",
+                "nvidia.com/gpu.memory": "23034",
+                "nvidia.com/gpu.replicas": "4",
+            },
+            23_034 / 1_024 / 4,
+        ),
+        (AMD, {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM", "amd.com/gpu.vram": "191G"}, 191.0),
+        (AMD, {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"}, 192.0),
+        (AMD, {"amd.com/gpu.device-id": "74a1"}, None),
+        ("google.com/tpu", {"cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice"}, None),
+        (GPU, {}, None),
+    ],
+)
+def test_memory_of_a_chip_is_what_labels_measured_else_what_its_product_tells(
+    resource: str, labels: Mapping[str, str], memory_gib: float | None
+) -> None:
+    assert read(labels, {resource: "8"}).chip_memory_gib == memory_gib
+
+
+@pytest.mark.parametrize(
+    ("product", "mode", "memory_gib"),
+    [
+        ("AMD_Instinct_MI300X_OAM", "spx_nps1", 192.0),
+        ("AMD_Instinct_MI300X_OAM", "dpx_nps2", 96.0),
+        ("AMD_Instinct_MI300X_OAM", "cpx_nps4", 24.0),
+        ("AMD_Instinct_MI300A", "cpx_nps1", 128.0 / 6),
+    ],
+)
+def test_part_of_amds_chips_has_its_share_of_their_memory(product: str, mode: str, memory_gib: float) -> None:
+    labels = {"amd.com/gpu.product-name": product, "amd.com/compute-memory-partition": mode}
+    assert read(labels, {AMD: "64"}).chip_memory_gib == memory_gib
+
+
+def test_part_of_a_chip_that_the_operator_names_has_the_memory_of_such_parts() -> None:
+    part = "nvidia.com/mig-1g.10gb"
+    cluster = KubernetesCluster(name=NAME, chips={part: ChipName("h100-slice")})
+    whole = {PRODUCT: "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}
+    whole["karpenter.k8s.aws/instance-gpu-memory"] = "81920"
+    assert read({**whole, f"{part}.memory": "9984"}, {part: "7"}, cluster=cluster).chip_memory_gib == 9.75
+    assert read(whole, {part: "7"}, cluster=cluster).chip_memory_gib == 10.0
+
+
+def test_operators_word_for_the_memory_of_a_chip_counts_where_no_label_tells_it() -> None:
+    cluster = KubernetesCluster(name=NAME, chip_memory_gib={ChipName("a100"): 39.5, ChipName("gpu"): 16.0})
+    bare, measured = {"karpenter.k8s.aws/instance-gpu-name": "a100"}, {"nvidia.com/gpu.memory": "81920"}
+    assert read(bare, {GPU: "8"}, cluster=cluster).chip_memory_gib == 39.5
+    assert read({**bare, **measured}, {GPU: "8"}, cluster=cluster).chip_memory_gib == 80.0
+    assert read({}, {GPU: "8"}, cluster=cluster).chip_memory_gib == 16.0
 
 
 MI300 = {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"}
@@ -118,6 +189,27 @@ def test_accelerators_that_no_plugin_has_counted_yet_take_nothing_and_are_no_cor
     assert found.words == "its device plugin counts no nvidia.com/gpu"
 
 
+@pytest.mark.parametrize(
+    ("capacity", "memory_mib"),
+    [
+        ({"memory": {"value": "81559Mi"}}, 81_559),
+        ({"gpu.nvidia.com/memory": {"value": "80Gi"}}, 81_920),
+        ({"memory": {"value": "plenty"}}, 0),
+        ({}, 0),
+        (None, 0),
+    ],
+)
+def test_memory_of_a_published_chip_is_its_drivers_capacity(
+    capacity: Mapping[str, Any] | None, memory_mib: int
+) -> None:
+    device = {"name": "gpu-0", "attributes": {"productName": {"string": "NVIDIA H100"}}, "capacity": capacity}
+    pool = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.nvidia.com", "nodeName": "n1", "pool": pool, "devices": [device]}
+    found = read_slice({"spec": spec}, frozenset({"gpu.nvidia.com"}))
+    assert found is not None
+    assert found.devices == (("gpu-0", "NVIDIA H100", memory_mib),)
+
+
 def test_chips_that_a_driver_publishes_stand_in_for_what_no_plugin_counts() -> None:
     found = Published(driver="gpu.nvidia.com", product="NVIDIA H200", count=8, held=1)
     label = {"nvidia.com/gpu.product": "NVIDIA-H200"}
@@ -127,6 +219,9 @@ def test_chips_that_a_driver_publishes_stand_in_for_what_no_plugin_counts() -> N
     assert counted.with_published(found, PLAIN) == counted
     none = read(amounts={}).with_published(replace(found, count=0, words="not yet"), PLAIN)
     assert (none.chip, none.chips, none.condition, none.words) == ("h200", 0, CORDONED, "not yet")
+    assert (one.chip_memory_gib, counted.chip_memory_gib) == (None, None)
+    told = read(label).with_published(replace(found, memory_mib=143_771), PLAIN)
+    assert told.chip_memory_gib == 143_771 / 1_024
     lost = read(label, conditions=()).with_published(found, PLAIN)
     assert (lost.condition, lost.chips) == (DOWN, 8)
     queued = read(label).with_published(found, replace(PLAIN, queue="lab"))

@@ -236,6 +236,16 @@ def test_node_pool_that_says_its_chips_is_an_offer_within_its_limits() -> None:
     assert list(every_offer(cluster(), {"gpus": read})) == [], "unless the operator lets NodePools be"
 
 
+def test_offer_of_a_node_pool_tells_the_memory_of_its_chips_where_the_pool_does() -> None:
+    of = cluster(karpenter=True)
+    told = pool()
+    (bare,) = every_offer(of, {"gpus": read_pool(told, of)})
+    memory = {"key": "karpenter.k8s.aws/instance-gpu-memory", "operator": "In", "values": ["81920"]}
+    told["spec"]["template"]["spec"]["requirements"].append(memory)
+    (found,) = every_offer(of, {"gpus": read_pool(told, of)})
+    assert (bare.offer.chip_memory_gib, found.offer.chip_memory_gib) == (None, 80.0)
+
+
 def test_operators_word_for_a_pool_stands_in_place_of_the_pools_own() -> None:
     offers = {"mine": NodeOffer(chip=H100, chips=4, labels={"karpenter.sh/nodepool": "gpus"})}
     of = cluster(karpenter=True, offers=offers)

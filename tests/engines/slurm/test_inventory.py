@@ -53,6 +53,26 @@ def test_node_of_each_release_is_read_whole(release: str) -> None:
     assert seen.leaves_s == NOW_S - 8_000.0
 
 
+@pytest.mark.parametrize(
+    ("gres", "features", "memory_gib"),
+    [
+        ("gpu:a100_80gb:8", "ib", 80.0),
+        ("gpu:nvidia_h100_80gb_hbm3:8", "ib", 80.0),
+        ("gpu:a100_3g.20gb:4", "ib", 20.0),
+        ("gpu:a100:8", "512gb,a100-80gb,ib", 80.0),
+        ("gpu:a100:8", "512gb,ib", 39.5),
+        ("gpu:h200:8", "ib", None),
+        ("(null)", "512gb", None),
+    ],
+)
+def test_memory_of_a_chip_is_what_gres_or_a_feature_of_it_tells_else_what_settings_say(
+    gres: str, features: str, memory_gib: float | None
+) -> None:
+    line = node("n1", gres=gres, gres_used="").replace("ActiveFeatures=ib,h100", f"ActiveFeatures={features}")
+    told = replace(CLUSTER, chip_memory_gib={ChipName("a100"): 39.5})
+    assert only(stock(slurm(line), told).look(Ours())).chip_memory_gib == memory_gib
+
+
 def test_fields_of_the_newest_release_change_nothing() -> None:
     after = (
         " Comment=State=DOWN Extra=x InstanceId=i-1 InstanceType=p5 ReservationName=r"

@@ -42,6 +42,14 @@ def free(inventory: Inventory) -> dict[str, int]:
     }
 
 
+def test_slot_has_the_least_memory_of_a_chip_that_its_machines_tell_of() -> None:
+    lines = [node(name, gres="gpu:a100:4", gres_used="") for name in ("a1", "b1", "c1")]
+    lines[0] = lines[0].replace("ActiveFeatures=ib,h100", "ActiveFeatures=a100-80gb")
+    lines[1] = lines[1].replace("ActiveFeatures=ib,h100", "ActiveFeatures=a100-40gb")
+    seen = stock(slurm(*lines), replace(CLUSTER, delegated=True)).look(Ours())
+    assert {each.chip_memory_gib for each in seen.nodes} == {40.0}
+
+
 def test_slots_are_one_a_machine_of_each_kind() -> None:
     commands = slurm(
         node("b1", gres="gpu:h100:8"),

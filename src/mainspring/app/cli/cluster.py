@@ -73,7 +73,7 @@ _TYPED: dict[OptionForm, tuple[Any, object]] = {
     OptionForm.DURATION: (str, ""),
     OptionForm.NAMES: (list[str] | None, None),
     OptionForm.PAIRS: (list[str] | None, None),
-    OptionForm.PRICES: (list[str] | None, None),
+    OptionForm.AMOUNTS: (list[str] | None, None),
 }
 
 
@@ -161,8 +161,8 @@ def _field(option: AddOption, typed: Any) -> object:
             return tuple(typed or ())
         case OptionForm.PAIRS:
             return _pairs(_flag(option), typed)
-        case OptionForm.PRICES:
-            return {key: _dollars(value) for key, value in _pairs(_flag(option), typed).items()}
+        case OptionForm.AMOUNTS:
+            return {key: _amount(option, value) for key, value in _pairs(_flag(option), typed).items()}
 
 
 @app.command("ls")
@@ -271,8 +271,8 @@ def _pairs(flag: str, texts: list[str] | None) -> dict[str, str]:
     return found
 
 
-def _dollars(text: str) -> float:
+def _amount(option: AddOption, text: str) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise InvalidSpec("read a price", on="--price", got=repr(text), wanted="CHIP=DOLLARS") from error
+        raise InvalidSpec("read an amount", on=_flag(option), got=repr(text), wanted=option.metavar) from error

@@ -24,7 +24,13 @@ from mainspring.domain.release import RELEASE, SILENT_RELEASE
 from mainspring.domain.routes import LIST_MAX
 
 # Flags that say something of each option of a job, and the option's own names for it.
-_EACH = {"--cpus": "cpus", "--memory": "memory_gib", "--within": "within", "--prefer": "prefer"}
+_EACH = {
+    "--cpus": "cpus",
+    "--memory": "memory_gib",
+    "--chip-memory": "chip_memory_gib",
+    "--within": "within",
+    "--prefer": "prefer",
+}
 # What variables with secrets in them are called.
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL", re.IGNORECASE)
 JobName = Annotated[str, typer.Argument(help="Id or name of a job.", metavar="JOB")]
@@ -91,6 +97,7 @@ def run(
     spares: Annotated[int, typer.Option(min=0, help="How many of them stand by, to take the place of lost ones.")] = 0,
     cpus: Annotated[float | None, typer.Option(min=0, help="CPU cores per replica.")] = None,
     memory: Annotated[float | None, typer.Option(min=0, help="Host memory per replica.", metavar="GIB")] = None,
+    chip_memory: Annotated[float | None, typer.Option(min=0, help="Memory each chip must have.", metavar="GIB")] = None,
     within: Annotated[str, typer.Option(help="Level that must hold all replicas (node, rack, block).")] = "",
     prefer: Annotated[str, typer.Option(help="Level that should hold them, when one can.")] = "",
     duration: Annotated[str, typer.Option(help=f"How long it will run, as you expect: {DURATION_FORM}.")] = "",
@@ -124,9 +131,8 @@ def run(
 ) -> None:
     """Submit a job: it names chips and replicas, never a cluster."""
     lab = context.obj
-    if count > 1:
-        _refuse([flag for flag, value in {"--wait": wait, "--follow": follow}.items() if value], "--count")
-    each = {"cpus": cpus, "memory": memory, "within": within, "prefer": prefer}
+    _refuse([flag for flag, value in {"--wait": wait, "--follow": follow}.items() if value and count > 1], "--count")
+    each = {"cpus": cpus, "memory": memory, "chip-memory": chip_memory, "within": within, "prefer": prefer}
     about = {"team": team, "tier": tier and tier.value, "kind": kind and kind.value, "env": env, "duration": duration}
     about |= {"secret": secret, "secret-file": secret_file, "view": views}
     given = {"name": name, "on": on, "replicas": replicas, "spares": spares, **each, **about}

@@ -211,8 +211,9 @@ def _row(seen: NodeView, now_s: float) -> tuple[str, ...]:
         why.append(f"avoided until {clock_text(avoided.until_s, now_s=now_s)}: {avoided.reason}")
     if node.leaves_s is not None and node.leaves_s > now_s:
         why.append(f"leaves {clock_text(node.leaves_s, now_s=now_s)}")
+    each = "" if node.chip_memory_gib is None else f" of {node.chip_memory_gib:.4g} GiB"
     return (
-        f"{node.chips} {node.chip}",
+        f"{node.chips} {node.chip}{each}",
         state,
         "" if node.cpus is None else f"{node.cpus:g}",
         "" if node.memory_gib is None else f"{node.memory_gib:.0f}",

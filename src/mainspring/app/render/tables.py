@@ -243,9 +243,11 @@ def asks(spec: JobSpec) -> str:
 
 
 def asked(option: Option) -> str:
-    """Returns what one option asks for, such as "4 x 8 h100"."""
+    """Returns what one option asks for, such as "4 x 8 h100" or "2 x 1 a100 of 60 GiB or more"."""
     elastic = f"{option.replicas_min}..{option.replicas}" if option.replicas_min < option.replicas else option.replicas
-    return f"{elastic} x {option.chips:g} {option.chip}" if option.chips else f"{elastic} x {option.cpus:g} CPU cores"
+    least = f" of {option.chip_memory_gib:g} GiB or more" if option.chip_memory_gib else ""
+    chips = f"{elastic} x {option.chips:g} {option.chip}{least}"
+    return chips if option.chips else f"{elastic} x {option.cpus:g} CPU cores"
 
 
 def where(attempt: AttemptView) -> str:

@@ -64,7 +64,7 @@ def job(
         on: Acceptable chips, each `CHIP[:CHIPS][@SPEED]`: type, chips per replica, relative speed.
         replicas: How many replicas start together.
         spares: How many of them stand by.
-        each: Any other field of `Option`, for each of them (`cpus`, `memory_gib`, `within`, `prefer`, ...).
+        each: Any other field of `Option`, for each of them (`cpus`, `chip_memory_gib`, `within`, `prefer`, ...).
         environment: Variables for the program.
         secrets: Names of secrets that it finds as variables, of the job's team or of one above.
         secret_files: Names of those it finds as files, where `NAME_FILE` tells.

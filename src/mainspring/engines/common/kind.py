@@ -85,7 +85,7 @@ class OptionForm(Enum):
     DURATION = "duration"  # Seconds; 0 where none is said.
     NAMES = "names"  # Repeated: a tuple of texts.
     PAIRS = "pairs"  # Repeated: texts by text.
-    PRICES = "prices"  # Repeated: dollars by text.
+    AMOUNTS = "amounts"  # Repeated: numbers by text.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +116,16 @@ class AddOption:
 PRICES = AddOption(
     field="dollars_per_chip_hour",
     flag="--price",
-    form=OptionForm.PRICES,
+    form=OptionForm.AMOUNTS,
     help="Price of a chip for an hour; repeat.",
     metavar="CHIP=DOLLARS",
+)
+CHIP_MEMORY = AddOption(
+    field="chip_memory_gib",
+    flag="--chip-memory",
+    form=OptionForm.AMOUNTS,
+    help="Memory of a chip, where the cluster does not tell it; repeat.",
+    metavar="CHIP=GIB",
 )
 
 

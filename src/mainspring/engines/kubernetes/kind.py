@@ -13,6 +13,7 @@ from mainspring.domain.errors import NotFound
 from mainspring.domain.ports import Engine
 from mainspring.domain.wire.trust import CERTIFICATE_VARIABLE
 from mainspring.engines.common.kind import (
+    CHIP_MEMORY,
     PRICES,
     AddOption,
     ClusterKind,
@@ -238,6 +239,7 @@ KIND = ClusterKind(
             help="Our name for a product of chips; repeat.",
             metavar="PRODUCT=CHIP",
         ),
+        CHIP_MEMORY,
         AddOption(field="priority_class", help="Priority class of our pods.", metavar="NAME"),
         AddOption(
             field="queue",

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.ids import ChipName, ClusterName, NodeName, checked_name
+from mainspring.domain.job import CHIP_MEMORY_GIB_MAX
 
 NODES_MAX = 1_024  # Each is a process of this machine.
 
@@ -22,6 +23,7 @@ class LocalCluster:
         racks: How many racks the nodes are spread over, in name order; 0 for no level of racks.
         cpus_per_node: CPU cores that work may use on each node; None when nobody counts them.
         memory_gib_per_node: Host memory that work may use on each node; None when nobody counts it.
+        chip_memory_gib: Memory of each chip; None for what is published of such chips.
         simulated: False when the chips are what this machine really has.
     """
 
@@ -36,6 +38,7 @@ class LocalCluster:
     racks: int = 0
     cpus_per_node: float | None = None
     memory_gib_per_node: float | None = None
+    chip_memory_gib: float | None = None
     simulated: bool = True
 
     def __post_init__(self) -> None:
@@ -53,6 +56,7 @@ class LocalCluster:
             ("racks", self.racks, 0, self.nodes),
             ("cpus_per_node", self.cpus_per_node or 0, 0, 1e6),
             ("memory_gib_per_node", self.memory_gib_per_node or 0, 0, 1e7),
+            ("chip_memory_gib", self.chip_memory_gib or 0, 0, CHIP_MEMORY_GIB_MAX),
         ):
             if not least <= value <= most:
                 raise InvalidInput(

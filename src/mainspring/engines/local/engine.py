@@ -113,6 +113,7 @@ class LocalEngine:
                     condition_reason=cordon.reason if cordon else "",
                     cpus=cluster.cpus_per_node,
                     memory_gib=cluster.memory_gib_per_node,
+                    chip_memory_gib=cluster.chip_memory_gib,
                 )
             )
         return Inventory(

@@ -11,6 +11,7 @@ from mainspring.domain.codec import message
 from mainspring.domain.ports import Engine
 from mainspring.engines.common.kind import (
     AGENT_WORDS,
+    CHIP_MEMORY,
     PRICES,
     AddOption,
     ClusterKind,
@@ -165,6 +166,7 @@ KIND = ClusterKind(
             help="Our name for a type of GRES; repeat.",
             metavar="GRES=CHIP",
         ),
+        CHIP_MEMORY,
         AddOption(field="qos", form=OptionForm.PAIRS, help="Slurm's QOS for a tier; repeat.", metavar="TIER=QOS"),
         AddOption(
             field="tier_partitions",

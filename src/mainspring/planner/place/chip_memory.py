@@ -39,11 +39,20 @@ def too_little(snapshot: Snapshot, cluster: int, option: Option) -> str:
     Args:
         cluster: Index of the cluster.
     """
-    most = int(_memory(snapshot, cluster, option).max(initial=NONE)) if option.chip_memory_mib else NONE
+    most = most_memory_mib(snapshot, cluster, option) if option.chip_memory_mib else NONE
     if most == NONE or most >= option.chip_memory_mib:
         return ""
     chips = "chips" if option.chip == ANY_CHIP else option.chip
     return f"its {chips} have {_gib(most)} a chip at most, and {option.chip_memory_gib:g} GiB are needed"
+
+
+def most_memory_mib(snapshot: Snapshot, cluster: int, option: Option) -> int:
+    """Returns the most that a chip of an option's type has on a cluster, `NONE` where there is none.
+
+    Args:
+        cluster: Index of the cluster.
+    """
+    return int(_memory(snapshot, cluster, option).max(initial=NONE))
 
 
 def brings(offer: Offer, option: Option) -> bool:

@@ -15,6 +15,7 @@ from mainspring.domain.answers import ClusterView
 from mainspring.domain.codec import from_plain
 from mainspring.domain.errors import InvalidInput, MainspringError
 from mainspring.domain.fleet import NODES_MAX, Inventory, Node, Offer, Replica
+from mainspring.domain.hardware.chips import named_memory_gib
 from mainspring.domain.ids import ChipName, ClusterName, NodeName, checked_name
 from mainspring.simulator.inputs.files import (
     DOCUMENT_BYTES_MAX,
@@ -47,6 +48,7 @@ class NodeGroup:
         name: What their names begin with; the chip type when left out.
         cpus: CPU cores of one node, None when nobody counts them.
         memory_gib: Host memory of one node, None when nobody counts it.
+        chip_memory_gib: Memory of one chip, None for what is published of such chips.
         levels: How many nodes a domain of each level holds ("rack: 16"), in any order.
         slice: Shape of the TPU slices they are hosts of; a level "slice" then says how many hosts one has.
         taints: Only work that tolerates every one of them comes here.
@@ -60,6 +62,7 @@ class NodeGroup:
     name: str = ""
     cpus: float | None = None
     memory_gib: float | None = None
+    chip_memory_gib: float | None = None
     levels: Mapping[str, int] = field(default_factory=dict)
     slice: str = ""
     taints: tuple[str, ...] = ()
@@ -225,6 +228,7 @@ def _nodes(cluster: ClusterName, place: int, group: NodeGroup) -> Iterator[Node]
             domains=tuple((level, f"{stem}-{level}-{number // size:05d}") for level, size in levels),
             cpus=group.cpus,
             memory_gib=group.memory_gib,
+            chip_memory_gib=group.chip_memory_gib,
             taints=group.taints,
             slice=group.slice,
         )
@@ -344,7 +348,12 @@ def _lingjun(row: Row) -> Node:
 
 
 def _philly(row: Row) -> Node:
-    return Node(name=NodeName(slug(row.text("machineId"))), chip=ChipName("gpu"), chips=row.whole("number of GPUs"))
+    return Node(
+        name=NodeName(slug(row.text("machineId"))),
+        chip=ChipName("gpu"),
+        chips=row.whole("number of GPUs"),
+        chip_memory_gib=named_memory_gib(row.text("single GPU mem", "")),
+    )
 
 
 def _shown(path: Path, plain: list[object]) -> Fleet:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mainspring.domain.errors import InvalidInput, MainspringError
 from mainspring.domain.ids import ChipName, JobId, TeamName
-from mainspring.domain.job import ANY_CHIP, DURATION_S_MAX, JobSpec, Option, Role, Tier
+from mainspring.domain.job import ANY_CHIP, CHIP_MEMORY_GIB_MAX, DURATION_S_MAX, JobSpec, Option, Role, Tier
 from mainspring.simulator.inputs.event_trace import event_log
 from mainspring.simulator.inputs.files import Row, Rows, read_start
 from mainspring.simulator.inputs.slurm_trace import slurm_events
@@ -19,7 +19,7 @@ from mainspring.simulator.inputs.workload import ATTEMPTS_MAX, COMMAND, TraceJob
 
 PLAIN = (
     "submit_s", "duration_s", "job", "name", "team", "tier", "chip", "chips", "replicas", "replicas_min", "cpus",
-    "memory_gib", "within", "prefer", "requested_s", "inputs", "after",
+    "memory_gib", "chip_memory_gib", "within", "prefer", "requested_s", "inputs", "after",
 )  # fmt: skip
 _OPENB_POD = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec", "qos", "creation_time")
 _PHILLY = ("timestamp", "duration", "num_gpus", "gpu_time", "cluster")
@@ -72,6 +72,7 @@ def _plain_job(row: Row, place: int, roles: _Roles) -> TraceJob:
     key = (
         row.text("chip", ANY_CHIP), chips, replicas, row.whole("replicas_min", 0, most=100_000),
         row.number("cpus", 0.0, most=1e6), row.number("memory_gib", 0.0, most=1e7),
+        row.number("chip_memory_gib", 0.0, most=CHIP_MEMORY_GIB_MAX),
         row.text("within", ""), row.text("prefer", ""),
     )  # fmt: skip
     tier = row.text("tier", Tier.STANDARD.value)
@@ -99,6 +100,7 @@ def _plain_options(
     replicas_min: int,
     cpus: float,
     memory_gib: float,
+    chip_memory_gib: float,
     within: str,
     prefer: str,
 ) -> Iterator[Option]:
@@ -113,6 +115,7 @@ def _plain_options(
             chips=chips,
             cpus=cpus,
             memory_gib=memory_gib,
+            chip_memory_gib=chip_memory_gib,
             replicas=replicas,
             replicas_min=replicas_min,
             within=within or None,

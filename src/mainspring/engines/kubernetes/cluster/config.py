@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from mainspring.domain.errors import InvalidSpec
 from mainspring.domain.ids import ChipName, ClusterName, TeamName, checked_name
-from mainspring.domain.job import Tier
+from mainspring.domain.job import CHIP_MEMORY_GIB_MAX, Tier
 from mainspring.engines.kubernetes.cluster.offers import NodeOffer
 from mainspring.engines.kubernetes.cluster.pods import ROOT, PodSettings
 
@@ -33,6 +33,7 @@ class KubernetesCluster:
         chips: Chip type by the cluster's own word for it, where ours is another: a product ("NVIDIA-A100-SXM4-40GB"),
             an accelerator ("nvidia-l4"), or an extended resource ("habana.ai/gaudi") or a driver of devices
             ("tpu.example.org"), whose units then count as chips.
+        chip_memory_gib: Memory of one chip by chip type, where no label tells it.
         levels: The topology as labels of nodes, by level, widest first ({"block": "lab/block", "rack": "lab/rack"});
             nothing for what the cluster's provider is known to set.
         tolerated: Keys of taints that all our pods tolerate, besides those named like a chip's resource.
@@ -68,6 +69,7 @@ class KubernetesCluster:
     namespace: str = "mainspring"
     nodes: str = ""
     chips: Mapping[str, ChipName] = field(default_factory=dict)
+    chip_memory_gib: Mapping[ChipName, float] = field(default_factory=dict)
     levels: Mapping[str, str] = field(default_factory=dict)
     tolerated: tuple[str, ...] = ()
     dollars_per_chip_hour: Mapping[ChipName, float] = field(default_factory=dict)
@@ -105,6 +107,10 @@ class KubernetesCluster:
                 "an absolute path, or nothing",
             ),
             "namespace": (not set(self.namespace).isdisjoint("._"), "the name of a namespace: a-z, 0-9 and '-'"),
+            "chip_memory_gib": (
+                any(not 0 <= memory <= CHIP_MEMORY_GIB_MAX for memory in self.chip_memory_gib.values()),
+                "0 to 1e5",
+            ),
             "levels": (
                 len(self.levels) > LEVELS_MAX or not all(self.levels.values()),
                 f"up to {LEVELS_MAX}, each with a label",
@@ -143,7 +149,7 @@ class KubernetesCluster:
             checked_name(name, "queue or priority class")
         for level in self.levels:
             checked_name(level, "level")
-        for chip in (*self.chips.values(), *self.dollars_per_chip_hour):
+        for chip in (*self.chips.values(), *self.chip_memory_gib, *self.dollars_per_chip_hour):
             checked_name(chip, "chip")
 
     @property

@@ -18,6 +18,7 @@ from typing import Any, final
 
 from mainspring.domain.ports import Clock
 from mainspring.engines.kubernetes.api.client import Api, ApiRefusal
+from mainspring.engines.kubernetes.cluster.amounts import MIB, number
 from mainspring.engines.kubernetes.cluster.chips import AMD, NVIDIA
 from mainspring.engines.kubernetes.cluster.config import ALLOCATION, KubernetesCluster
 from mainspring.engines.kubernetes.cluster.mirror import Known, Mirror
@@ -37,7 +38,7 @@ class SliceSeen:
     Args:
         generation: Of the pool; slices of an older one are over.
         parts: How many slices that generation has.
-        devices: Name and product of each whole chip; "" where nobody tells the product.
+        devices: Name, product and memory (MiB) of each whole chip; "" and 0 where nobody tells them.
     """
 
     node: str
@@ -45,7 +46,7 @@ class SliceSeen:
     pool: str
     generation: int
     parts: int
-    devices: tuple[tuple[str, str], ...]
+    devices: tuple[tuple[str, str, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,7 @@ class Published:
         product: The driver's name of their type; "" where it tells none.
         held: How many of them others hold.
         words: Why there are none, where there are none.
+        memory_mib: The least that one of them has; 0 where the driver does not tell.
     """
 
     driver: str
@@ -63,6 +65,7 @@ class Published:
     count: int
     held: int = 0
     words: str = ""
+    memory_mib: int = 0
 
 
 @final
@@ -175,7 +178,11 @@ def read_slice(found: Mapping[str, Any], drivers: frozenset[str]) -> SliceSeen |
     if not spec.get("nodeName") or spec["driver"] not in drivers:
         return None
     devices = tuple(
-        (sys.intern(one["name"]), sys.intern(_attribute(one, spec["driver"], "productName")))
+        (
+            sys.intern(one["name"]),
+            sys.intern(_attribute(one, spec["driver"], "productName")),
+            _memory_mib(one, spec["driver"]),
+        )
         for one in spec.get("devices") or ()
         if _attribute(one, spec["driver"], "type") in ("", *WHOLE)
         and not any(taint.get("effect") in HARD for taint in one.get("taints") or ())
@@ -220,6 +227,16 @@ def _attribute(device: Mapping[str, Any], driver: str, name: str) -> str:
     return str((said.get(name) or said.get(f"{driver}/{name}") or {}).get("string") or "")
 
 
+def _memory_mib(device: Mapping[str, Any], driver: str) -> int:
+    """Returns the memory that a driver says a device has, 0 for none; what is no amount tells nothing."""
+    said = device.get("capacity") or {}
+    amount = (said.get("memory") or said.get(f"{driver}/memory") or {}).get("value")
+    try:
+        return round(number(str(amount or 0)) / MIB)
+    except ValueError:
+        return 0
+
+
 def _counted(
     slices: Iterable[SliceSeen], before: Mapping[str, Published], there: Container[str]
 ) -> tuple[dict[str, Published], dict[Device, str]]:
@@ -231,22 +248,26 @@ def _counted(
     """
     current = _newest(slices)
     published, node_of = dict[str, Published](), dict[Device, str]()
-    for node, found in before.items():
+    for node, known in before.items():
         if node not in current and node in there:
-            published[node] = replace(found, count=0, words=f"{found.driver} has taken back what it published")
+            published[node] = replace(known, count=0, words=f"{known.driver} has taken back what it published")
     for node, own in current.items():
         whole = [one for one, is_whole in own if is_whole]
         driver, product = _most(whole) or _expected(own, before.get(node))
-        devices = [
-            (driver, one.pool, name)
+        found = [
+            ((driver, one.pool, name), memory_mib)
             for one in whole
-            for name, of in one.devices
+            for name, of, memory_mib in one.devices
             if (one.driver, of) == (driver, product)
         ]
+        devices = [device for device, _ in found]
         words = "" if devices else f"{driver} publishes no whole chip that can be had"
         if len(whole) < len(own) and not devices:
             words = f"{driver} has not published all of its chips yet"
-        published[node] = Published(driver=driver, product=product, count=len(devices), words=words)
+        memory_mib = min((memory_mib for _, memory_mib in found), default=0)
+        published[node] = Published(
+            driver=driver, product=product, count=len(devices), words=words, memory_mib=memory_mib
+        )
         node_of.update(dict.fromkeys(devices, node))
     return published, node_of
 
@@ -274,11 +295,11 @@ def _expected(own: Sequence[tuple[SliceSeen, bool]], before: Published | None) -
 
 def _most(own: Iterable[SliceSeen]) -> tuple[str, str] | None:
     """Returns the driver and product that a node has most of, None where it has no chips."""
-    counts = Counter((one.driver, product) for one in own for _, product in one.devices)
+    counts = Counter((one.driver, product) for one in own for _, product, _ in one.devices)
     return max(sorted(counts), key=lambda kind: counts[kind], default=None)
 
 
 @lru_cache(maxsize=8_192)
-def _same(devices: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+def _same(devices: tuple[tuple[str, str, int], ...]) -> tuple[tuple[str, str, int], ...]:
     """Returns one value for all that are equal: most nodes of a cluster are alike."""
     return devices

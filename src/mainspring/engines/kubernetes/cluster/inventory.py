@@ -23,6 +23,7 @@ from mainspring.engines.common.names import our_name
 from mainspring.engines.common.records import Cordon
 from mainspring.engines.kubernetes.api.client import Api
 from mainspring.engines.kubernetes.cluster.amounts import CPU, MEMORY, MIB, asked_by
+from mainspring.engines.kubernetes.cluster.chips import MIB_PER_GIB
 from mainspring.engines.kubernetes.cluster.config import ALLOCATION, ORDER, KubernetesCluster
 from mainspring.engines.kubernetes.cluster.devices import DeviceWatch, Published
 from mainspring.engines.kubernetes.cluster.machines import OWNER, KubernetesMachine, read_machine
@@ -30,7 +31,6 @@ from mainspring.engines.kubernetes.cluster.mirror import Mirror
 from mainspring.engines.kubernetes.cluster.queues import QueueWatch
 from mainspring.engines.kubernetes.cluster.slots import QueueHolding, Slot, make_slots
 
-MIB_PER_GIB = 1_024
 _NOTHING: Mapping[str, int] = {}
 # Pods that wait hold nothing, and pods that are over hold nothing any more.
 _HOLDING = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
@@ -338,6 +338,7 @@ def _make_node(
         leaves_s=leaves_s,
         divides=False,
         features=machine.features,
+        chip_memory_gib=machine.chip_memory_gib,
     )
 
 

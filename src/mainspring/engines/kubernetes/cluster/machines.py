@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mainspring.domain.fleet import NodeCondition
+from mainspring.domain.hardware.chips import named_memory_gib
 from mainspring.domain.ids import ChipName
 from mainspring.engines.kubernetes.cluster.amounts import CPU, MEMORY, MIB, number
-from mainspring.engines.kubernetes.cluster.chips import find_chips, published_chip
+from mainspring.engines.kubernetes.cluster.chips import MIB_PER_GIB, find_chips, published_chip
 from mainspring.engines.kubernetes.cluster.config import KubernetesCluster
 from mainspring.engines.kubernetes.cluster.devices import DRIVERS, HARD, Published
 from mainspring.engines.kubernetes.cluster.offers import bearing
@@ -72,6 +73,7 @@ class KubernetesMachine:
         driver: The driver that publishes its chips, if one does.
         product: That driver's name of their type; "" where it tells none.
         offer: The offer that it may have come from, "" for none.
+        chip_memory_gib: Memory of each of its chips, None where neither a label, a driver nor our settings tell it.
     """
 
     name: str
@@ -93,6 +95,7 @@ class KubernetesMachine:
     driver: str = ""
     product: str = ""
     offer: str = ""
+    chip_memory_gib: float | None = None
 
     @property
     def counted_by(self) -> str:
@@ -115,13 +118,16 @@ class KubernetesMachine:
             condition, words = NodeCondition.CORDONED, found.words
         if condition is NodeCondition.READY and cluster.delegated:
             condition, words = NodeCondition.CORDONED, f"its chips are those of {found.driver}: Kueue is asked for none"
+        chip = published_chip(found.driver, found.product, cluster.chips)
+        stated = cluster.chip_memory_gib.get(chip, named_memory_gib(found.product))
         made = replace(
             self,
-            chip=published_chip(found.driver, found.product, cluster.chips),
+            chip=chip,
             chips=found.count,
             resource="",
             driver=found.driver,
             product=found.product,
+            chip_memory_gib=found.memory_mib / MIB_PER_GIB if found.memory_mib else stated,
             condition=condition,
             words=words,
         )
@@ -165,6 +171,7 @@ def read_machine(found: Mapping[str, Any], cluster: KubernetesCluster) -> Kubern
         devices=tuple(sorted(name for name in cluster.pods.devices if allocatable.get(name))),
         labels=labels if cluster.delegated else {},
         offer=bearing(cluster, labels),
+        chip_memory_gib=cluster.chip_memory_gib.get(chips.chip) if chips.memory_gib is None else chips.memory_gib,
     )
     return made.without_own_taints()
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.domain.fleet import CHIPS_MAX, NODES_MAX
 from mainspring.domain.ids import ChipName, checked_name
+from mainspring.domain.job import CHIP_MEMORY_GIB_MAX
 from mainspring.engines.kubernetes.cluster.amounts import number
 from mainspring.engines.kubernetes.cluster.chips import NVIDIA, find_chips
 
@@ -40,6 +41,7 @@ class NodeOffer:
         lead_time_s: From the order until one takes jobs, its drivers included.
         dollars_per_chip_hour: Price; None for what the cluster says of that chip.
         spot: Whether they can be taken back at any time.
+        chip_memory_gib: Memory of each chip; None for what the cluster says of that chip.
     """
 
     chip: ChipName
@@ -50,6 +52,7 @@ class NodeOffer:
     lead_time_s: float = LEAD_TIME_S
     dollars_per_chip_hour: float | None = None
     spot: bool = False
+    chip_memory_gib: float | None = None
 
     def wrong(self) -> str:
         """Returns which field is wrong, and what it should be; "" for none."""
@@ -60,6 +63,7 @@ class NodeOffer:
             "resource": ("/" not in self.resource, "an extended resource, such as nvidia.com/gpu"),
             "nodes_max": (not 0 < self.nodes_max <= NODES_MAX, f"1 to {NODES_MAX}"),
             "lead_time_s": (not 0 < self.lead_time_s <= 86_400, "over 0, up to a day"),
+            "chip_memory_gib": (not 0 <= (self.chip_memory_gib or 0.0) <= CHIP_MEMORY_GIB_MAX, "0 to 1e5"),
             "dollars_per_chip_hour": (not 0 <= (self.dollars_per_chip_hour or 0.0) <= 1e6, "0 to 1e6"),
         }
         return next((f"{name}: {wanted}" for name, (bad, wanted) in rules.items() if bad), "")
@@ -112,7 +116,13 @@ class NodePool:
         found = find_chips({NVIDIA: int(count)}, self.told, chips)
         if not found.telling:
             return None
-        return NodeOffer(chip=found.chip, chips=found.count, labels={NODE_POOL: self.name}, spot=self.spot)
+        return NodeOffer(
+            chip=found.chip,
+            chips=found.count,
+            labels={NODE_POOL: self.name},
+            spot=self.spot,
+            chip_memory_gib=found.memory_gib,
+        )
 
 
 def read_pool(found: Mapping[str, Any], cluster: KubernetesCluster) -> NodePool:

@@ -16,6 +16,7 @@ from mainspring.domain.ids import NAME_LENGTH_MAX, NodeName
 from mainspring.domain.job import MILLI
 from mainspring.engines.common.names import our_name
 from mainspring.engines.kubernetes.cluster.amounts import CPU
+from mainspring.engines.kubernetes.cluster.chips import MIB_PER_GIB
 from mainspring.engines.kubernetes.cluster.machines import OWNER, KubernetesMachine
 from mainspring.engines.kubernetes.cluster.places import NodeLocation
 from mainspring.engines.kubernetes.cluster.queues import Amounts, Flavor
@@ -118,6 +119,9 @@ def _kinds(nodes: Iterable[Slot], flavors: Iterable[Flavor]) -> Iterator[_Kind]:
             name=of,
             cpus=min(one.machine.cpus for one in same),
             memory_mib=min(one.machine.memory_mib for one in same),
+            chip_memory_gib=min(
+                (known for one in same if (known := one.machine.chip_memory_gib) is not None), default=None
+            ),
             place=NodeLocation(),
             taints=tuple(sorted(taints | set(flavor.taints))),
             condition=NodeCondition.READY,
@@ -186,7 +190,8 @@ def _shown(kind: _Kind, slot: NodeName, node: Node | None, closed: str) -> Slot:
         condition_reason=words,
         foreign_chip_milli=0 if node is None else node.foreign_chip_milli,
         cpus=machine.cpus,
-        memory_gib=machine.memory_mib / 1_024,
+        memory_gib=machine.memory_mib / MIB_PER_GIB,
+        chip_memory_gib=machine.chip_memory_gib,
         foreign_cpus=0.0 if node is None else min(machine.cpus, node.foreign_cpus),
         foreign_memory_gib=0.0 if node is None else node.foreign_memory_gib,
         taints=machine.taints,

@@ -220,8 +220,13 @@ class NodeOrdering:
             lead_time_s=offer.lead_time_s,
             dollars_per_chip_hour=self._cluster.dollars_per_chip_hour.get(offer.chip, 0.0) if price is None else price,
             spot=offer.spot or (pool is not None and pool.spot),
+            chip_memory_gib=self._chip_memory_gib(offer),
             withheld=trouble or (pool.shut if pool else "") or (last.ended if last else ""),
         )
+
+    def _chip_memory_gib(self, offer: NodeOffer) -> float | None:
+        stated = self._cluster.chip_memory_gib.get(offer.chip)
+        return stated if offer.chip_memory_gib is None else offer.chip_memory_gib
 
     # ------------------------------------------------------------ calls
 
@@ -313,7 +318,12 @@ def _with_coming(
         if (offer := offers.get(one.order.offer)) is None:
             continue
         for index in range(one.order.nodes - len(held)):
-            bare = Node(name=NodeName(f"{one.order.name}-{index}"), chip=offer.chip, chips=offer.chips)
+            bare = Node(
+                name=NodeName(f"{one.order.name}-{index}"),
+                chip=offer.chip,
+                chips=offer.chips,
+                chip_memory_gib=offer.chip_memory_gib,
+            )
             shown[bare.name] = _coming(bare, one.order)
     return shown
 

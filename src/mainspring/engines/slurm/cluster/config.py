@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from mainspring.domain.errors import InvalidSpec
 from mainspring.domain.ids import ChipName, ClusterName, checked_name
+from mainspring.domain.job import CHIP_MEMORY_GIB_MAX
 
 PARTITIONS_MAX = 64
 _WEEK_S = 7 * 86_400.0
@@ -26,6 +27,7 @@ class SlurmCluster:
         scratch: Folder on each node for sockets, code and state: fast, local, need not outlive a job.
         ssh: Where the commands are run, as ssh names it ("ada@login.lab"); "" for this machine.
         chips: Chip type by the type of GRES, where the two differ ({"nvidia_h100_80gb_hbm3": "h100"}).
+        chip_memory_gib: Memory of one chip by chip type, where neither the type of GRES nor a feature tells it.
         dollars_per_chip_hour: Price by chip type; Slurm knows none.
         accounts: Slurm account by team; teams below one share its account; others run under the user's own.
         qos: Slurm QOS by tier ("critical", "standard", "opportunistic"); the default one where none is named.
@@ -50,6 +52,7 @@ class SlurmCluster:
     scratch: str = "/tmp"
     ssh: str = ""
     chips: Mapping[str, ChipName] = field(default_factory=dict)
+    chip_memory_gib: Mapping[ChipName, float] = field(default_factory=dict)
     dollars_per_chip_hour: Mapping[ChipName, float] = field(default_factory=dict)
     accounts: Mapping[str, str] = field(default_factory=dict)
     qos: Mapping[str, str] = field(default_factory=dict)
@@ -92,6 +95,10 @@ class SlurmCluster:
             "queue_wait_s_max": (not 0 < self.queue_wait_s_max <= 52 * _WEEK_S, "over 0, up to a year"),
             "command_s_max": (not 0 < self.command_s_max <= 600, "over 0, up to 600"),
             "refresh_s": (not 0 <= self.refresh_s <= 3_600, "0 to 3600"),
+            "chip_memory_gib": (
+                any(not 0 <= memory <= CHIP_MEMORY_GIB_MAX for memory in self.chip_memory_gib.values()),
+                "0 to 1e5",
+            ),
             "dollars_per_chip_hour": (
                 any(not 0 <= price <= 1e6 for price in self.dollars_per_chip_hour.values()),
                 "0 to 1e6",
@@ -111,5 +118,5 @@ class SlurmCluster:
                 raise InvalidSpec(
                     "accept a Slurm cluster", on=self.name, got=repr(word)[:200], wanted="a name in Slurm"
                 )
-        for chip in (*self.chips.values(), *self.dollars_per_chip_hour):
+        for chip in (*self.chips.values(), *self.chip_memory_gib, *self.dollars_per_chip_hour):
             checked_name(chip, "chip")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from mainspring.domain.fleet import NodeCondition
+from mainspring.domain.hardware.chips import named_memory_gib
 from mainspring.domain.ids import ChipName
 from mainspring.engines.common.names import our_name
 from mainspring.engines.slurm.cluster.text import gpus, node_fields, node_reason, told, tres
@@ -22,6 +23,7 @@ OWNER = "slurm"  # Of conditions that the cluster's own operators set.
 UNTYPED = ChipName("gpu")  # Chip of GPUs to which Slurm gives no type.
 # Slurm's default for memory nobody configured is 1 MiB; then it does not count memory.
 _MEMORY_UNKNOWN_MIB = 1
+_NOTHING: Mapping[ChipName, float] = {}
 _DOWN = {
     "NOT_RESPONDING": "does not answer Slurm",
     "DOWN": "down in Slurm",
@@ -67,6 +69,7 @@ class Machine:
         cpus: CPUs that jobs may use.
         memory_mib: Memory that jobs may use; 0 where Slurm does not count it.
         features: Slurm's words for what it has, in order.
+        chip_memory_gib: Memory of each of its chips, None where neither Slurm nor our settings tell it.
     """
 
     name: str
@@ -77,6 +80,7 @@ class Machine:
     cpus: int
     memory_mib: int
     features: tuple[str, ...] = ()
+    chip_memory_gib: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +120,18 @@ class Host:
     used_memory_mib: int
 
 
-def read_host(line: str, partitions: tuple[str, ...], chips: Mapping[str, ChipName]) -> Host | None:
+def read_host(
+    line: str,
+    partitions: tuple[str, ...],
+    chips: Mapping[str, ChipName],
+    chip_memory_gib: Mapping[ChipName, float] = _NOTHING,
+) -> Host | None:
     """Returns what a node's record says; None for a node of none of the partitions, or one that is yet to come.
 
     Args:
         partitions: Those we use; the first that has the node is the one it is used through.
         chips: Chip type by the type of GRES.
+        chip_memory_gib: Memory of one chip by chip type, where Slurm does not tell it.
 
     Raises:
         KeyError: A field is missing.
@@ -139,15 +149,19 @@ def read_host(line: str, partitions: tuple[str, ...], chips: Mapping[str, ChipNa
     counts = gpus(found["Gres"])
     gres_type = max(sorted(counts), key=lambda kind: counts[kind]) if counts else ""
     has_gpus = counts.get(gres_type, 0) > 0
+    chip = chip_of(gres_type, chips) if has_gpus else CPU
+    features = tuple(sorted({word for word in told(found.get("ActiveFeatures")).split(",") if word}))
+    memory_gib = _chip_memory_gib(gres_type, features, chip) if has_gpus else None
     machine = Machine(
         name=found["NodeName"],
         partition=partition,
-        chip=chip_of(gres_type, chips) if has_gpus else CPU,
+        chip=chip,
         gres_type=gres_type if has_gpus else "",
         chips=counts[gres_type] if has_gpus else cpus,
         cpus=cpus,
         memory_mib=memory_mib if memory_mib > _MEMORY_UNKNOWN_MIB else 0,
-        features=tuple(sorted({word for word in told(found.get("ActiveFeatures")).split(",") if word})),
+        features=features,
+        chip_memory_gib=chip_memory_gib.get(chip) if memory_gib is None else memory_gib,
     )
     used_memory_mib = int(found["AllocMem"])
     used_chips = _used_gpus(gres_type, found.get("GresUsed"), allocated) if has_gpus else used_cpus
@@ -160,6 +174,12 @@ def read_host(line: str, partitions: tuple[str, ...], chips: Mapping[str, ChipNa
         used_cpus=used_cpus,
         used_memory_mib=used_memory_mib,
     )
+
+
+def _chip_memory_gib(gres_type: str, features: tuple[str, ...], chip: ChipName) -> float | None:
+    """Returns the memory that the type of GRES tells ("a100_80gb"), else a feature in which the chip is named."""
+    told_by = (gres_type, *(word for word in features if chip in word.lower()))
+    return next((known for word in told_by if (known := named_memory_gib(word)) is not None), None)
 
 
 def _explained(standing: HostState, line: str) -> HostState:

@@ -255,7 +255,7 @@ class Stock:
         told: set[str] = set()
         for line in records(self._ask("node"), "NodeName", attempted=attempted, on=on):
             try:
-                host = read_host(line, self._cluster.partitions, self._cluster.chips)
+                host = read_host(line, self._cluster.partitions, self._cluster.chips, self._cluster.chip_memory_gib)
             except (KeyError, ValueError) as error:
                 raise unreadable(attempted, got=line, wanted=f"a whole record ({error!r})", on=on) from error
             told.add(line[len("NodeName=") :].partition(" ")[0])

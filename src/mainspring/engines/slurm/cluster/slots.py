@@ -172,6 +172,7 @@ def make_node(
         leaves_s=standing.leaves_s,
         divides=False,
         features=machine.features,
+        chip_memory_gib=machine.chip_memory_gib,
     )
 
 
@@ -201,6 +202,9 @@ def make_buckets(hosts: Iterable[Host], holdings: Sequence[SlotHolding]) -> tupl
             cpus=min(host.machine.cpus for host in alike),
             memory_mib=min(host.machine.memory_mib for host in alike),
             features=tuple(sorted(set.intersection(*(set(host.machine.features) for host in alike)))),
+            chip_memory_gib=min(
+                (known for host in alike if (known := host.machine.chip_memory_gib) is not None), default=None
+            ),
         )
         buckets[name] = Bucket(
             name=name,
