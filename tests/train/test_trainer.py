@@ -12,7 +12,7 @@ from mainspring.data.views.manifest import Split
 from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.session import Restored, Session
 from mainspring.train.evaluate import TrainedPolicy, held_out_error, make_actor, policy_from
-from mainspring.train.feed import fitted
+from mainspring.train.feed import fitted, shapes_fed
 from mainspring.train.models.model import Signature
 from mainspring.train.policy import model_of, unit_statistics
 from mainspring.train.recipe import changed
@@ -111,6 +111,7 @@ def test_program_lowered_from_shapes_alone_is_the_one_that_trains(views: Views) 
     run = make_update(RECIPE, mesh).lower(state, batch, np.int32(7))
     ahead = lowered_update(RECIPE, signature, shapes_of(batch), jax.devices())
     assert ahead.as_text() == run.as_text()
+    assert shapes_fed(RECIPE.policy, signature, RECIPE.batch_size) == shapes_of(batch)
 
 
 def test_training_from_a_snapshot_of_another_shape_is_refused(views: Views, make_desk: Callable[..., Desk]) -> None:

@@ -16,7 +16,7 @@ from mainspring.domain.errors import InvalidInput
 from mainspring.objects import open_store
 from mainspring.session import Restored, Session
 from mainspring.train.evaluate import held_out_error, policy_from
-from mainspring.train.feed import fitted
+from mainspring.train.feed import fitted, shapes_fed
 from mainspring.train.policy import model_of, policy_loss, signature_of
 from mainspring.train.recipe import Recipe, changed, recipe_named
 from mainspring.train.trainer import train
@@ -71,6 +71,8 @@ def test_vla_learns_from_camera_images_of_another_size(tmp_path: Path, compiled:
     batch = fitted(gather(view, np.arange(view.rows), horizon=4), recipe.policy)
     signature = signature_of(batch, recipe.policy)
     assert (signature.image_height, signature.image_width) != (32, 32)
+    planned = {name: (like.shape, like.dtype) for name, like in shapes_fed(recipe.policy, signature, view.rows).items()}
+    assert planned == {name: (array.shape, array.dtype) for name, array in batch.items()}
     loss = jax.jit(lambda weights: policy_loss(weights, state.statistics, recipe.policy, batch, jax.random.key(1)))
     fresh = model_of(recipe.policy).initial_weights(jax.random.key(0), signature)
     assert float(loss(state.weights)) < 0.85 * float(loss(fresh))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import numpy as np
 from numpy.typing import NDArray
 
 from mainspring.data import Batch
-from mainspring.train.models.shapes import Policy
+from mainspring.train.models.model import Signature
+from mainspring.train.models.shapes import Policy, VlaKind, VlaRecipe
 
 
 def history_of(policy: Policy) -> int:
@@ -33,3 +36,28 @@ def fitted(batch: Batch, policy: Policy) -> dict[str, NDArray[Any]]:
         arrays["images"] = batch["images"]
     arrays |= {name: batch[name] for name in ("prompt", "prompt_valid") if name in batch}
     return arrays
+
+
+def shapes_fed(policy: Policy, signature: Signature, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the shapes and types of what `fitted` gives, before there is a view to read: for planning.
+
+    Args:
+        policy: Says what the policy sees.
+        signature: The data's dimensions.
+        rows: Of a batch.
+    """
+    shapes: dict[str, tuple[tuple[int, ...], Any]] = {
+        "state": ((signature.state_dim,), np.float32),
+        "actions": ((policy.horizon, signature.action_dim), np.float32),
+        "valid": ((policy.horizon,), np.bool_),
+    }
+    if policy.motion:
+        shapes["before"] = shapes["state"]
+    if policy.image is not None:
+        edges = (signature.image_views, signature.image_height, signature.image_width, 3)
+        shapes["images"] = (edges, np.uint8)
+    if isinstance(policy, VlaRecipe) and policy.kind is VlaKind.PI05:  # Which knows its state from the prompt alone.
+        shapes["prompt"] = ((policy.prompt_length,), np.int32)
+        shapes["prompt_valid"] = ((policy.prompt_length,), np.bool_)
+    struct: Any = jax.ShapeDtypeStruct  # Untyped in JAX.
+    return {name: struct((rows, *shape), numbers) for name, (shape, numbers) in shapes.items()}
