@@ -24,9 +24,9 @@ from mainspring.session.jax_ahead import compile_ahead
 from mainspring.session.jax_state import blocks_of, tree_from
 from mainspring.train.begin import arrays_to_begin_with
 from mainspring.train.feed import fitted, history_of
-from mainspring.train.models.arrays import REPLICA, Weights, flattened, matching, with_given
+from mainspring.train.models.arrays import Weights, flattened, matching, with_given
 from mainspring.train.models.model import Signature
-from mainspring.train.models.shapes import Policy
+from mainspring.train.models.shapes import REPLICA, Policy
 from mainspring.train.policy import (
     Statistics,
     measure_statistics,

@@ -17,13 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from mainspring.domain.errors import InvalidInput, nearest
+from mainspring.train.models.shapes import BATCH_AXES, SEQUENCE
 
 Weights = dict[str, Any]
 Arrays = Mapping[str, Any]
 Tree = TypeVar("Tree")
-
-REPLICA, DATA, SEQUENCE, TENSOR = "replica", "data", "sequence", "tensor"  # Axes of a mesh: see `sharding.py`.
-BATCH_AXES = (REPLICA, DATA)
 
 LARGE = 1 << 22  # Numbers: 16 MB, so that all small arrays of the largest model are some 100 MB together.
 LAYER_NORM_EPSILON = 1e-6  # Source: Flax, `LayerNorm`, which SigLIP was trained with.
