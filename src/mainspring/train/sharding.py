@@ -9,8 +9,6 @@ Source: Xu et al., "GSPMD", 2021; Shoeybi et al., "Megatron-LM", 2019 (tensor); 
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,10 +17,12 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from mainspring.domain.errors import InvalidInput
-from mainspring.train.models.arrays import BATCH_AXES, DATA, REPLICA, SEQUENCE, TENSOR, flattened, with_given
+from mainspring.train.models.arrays import flattened, with_given
+from mainspring.train.models.shapes import BATCH_AXES, DATA, REPLICA
 from mainspring.train.recipe import MeshRecipe
+from mainspring.train.splitting import axes_of, sizes_of
 
+<<<<<<< HEAD
 TENSOR_AXES = (  # Of arrays whose path ends so: the axis that `tensor` splits, from the last.
     (r"(^|/)(query|key|value)(/kernel|/bias)?(/b)?", -2),  # [.., D, N, H], [.., N, H]; an adapter's [.., R, N, H]
     (r"(^|/)out(/kernel)?(/a)?", -3),  # [.., N, H, D]; an adapter's [.., N, H, R]
@@ -30,6 +30,8 @@ TENSOR_AXES = (  # Of arrays whose path ends so: the axis that `tensor` splits, 
     (r"(^|/)(down|narrow/kernel)(/a)?", -2),  # [.., F, D]; an adapter's [.., F, R]
     (r"(^|/)embedding", -2),  # [V, D]
 )
+=======
+>>>>>>> 2c100f3848cbbc6f96fc12dfc4ee2b9c51e13e8d
 BATCH: PartitionSpec = PartitionSpec(BATCH_AXES)  # type: ignore[no-untyped-call]
 WHOLE: PartitionSpec = PartitionSpec()  # type: ignore[no-untyped-call]
 
@@ -44,17 +46,9 @@ def make_mesh(sizes: MeshRecipe | None = None, devices: Sequence[jax.Device] | N
     Raises:
         InvalidInput: The axes do not multiply to the number of devices.
     """
-    found, sizes = np.asarray(jax.devices() if devices is None else devices), sizes or MeshRecipe()
-    wanted = [sizes.replica, sizes.data, sizes.sequence, sizes.tensor]
-    rest, left = divmod(found.size, math.prod(size for size in wanted if size))
-    if left or (rest != 1 and 0 not in wanted):
-        raise InvalidInput(
-            "lay out a mesh",
-            got=f"{found.size} devices for replica={sizes.replica} data={sizes.data} tensor={sizes.tensor} "
-            f"sequence={sizes.sequence}",
-            wanted="axes that multiply to the number of devices; 0 stands for what is left",
-        )
-    return Mesh(found.reshape([size or rest for size in wanted]), (REPLICA, DATA, SEQUENCE, TENSOR))
+    found = np.asarray(jax.devices() if devices is None else devices)
+    axes = sizes_of(sizes or MeshRecipe(), found.size)
+    return Mesh(found.reshape(list(axes.values())), tuple(axes))
 
 
 def batch_shares(mesh: Mesh) -> int:
@@ -88,19 +82,7 @@ def state_shardings(state: Any, mesh: Mesh, sizes: MeshRecipe) -> Any:
 
 
 def _spec(path: str, leaf: Any, mesh: Mesh, sizes: MeshRecipe) -> PartitionSpec:
-    axes: list[str | None] = [None] * leaf.ndim
-    for pattern, axis in TENSOR_AXES:
-        if re.search(f"{pattern}$", path) and leaf.ndim >= -axis:
-            size, parts = leaf.shape[axis], mesh.shape[TENSOR]
-            if size >= parts and size % parts:
-                raise InvalidInput(
-                    "split an array along tensor", on=path, got=f"axis {axis} of {leaf.shape}", wanted=f"{parts} parts"
-                )
-            axes[axis] = TENSOR if parts > 1 and size >= parts else None  # Fewer key heads than devices are whole.
-    if leaf.size * leaf.dtype.itemsize > sizes.whole_bytes_max and mesh.shape[DATA] > 1:
-        free = [axis for axis in range(leaf.ndim) if axes[axis] is None and leaf.shape[axis] % mesh.shape[DATA] == 0]
-        if free:
-            axes[max(free, key=lambda axis: leaf.shape[axis])] = DATA
+    axes = axes_of(path, leaf.shape, leaf.dtype.itemsize, mesh.shape, sizes.whole_bytes_max)
     return PartitionSpec(*axes)  # type: ignore[no-untyped-call]
 
 

@@ -8,17 +8,7 @@ from dataclasses import dataclass
 import jax
 
 from mainspring.train.models.arrays import Arrays, Weights
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signature:
-    """What the data decides about a policy: its inputs' and outputs' dimensions; no views when it reads no images."""
-
-    state_dim: int
-    action_dim: int
-    image_views: int = 0
-    image_height: int = 0
-    image_width: int = 0
+from mainspring.train.models.shapes import Signature as Signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,9 @@ from typing import ClassVar
 
 from mainspring.domain.errors import InvalidInput
 
+REPLICA, DATA, SEQUENCE, TENSOR = "replica", "data", "sequence", "tensor"  # Axes of a mesh: see `sharding.py`.
+BATCH_AXES = (REPLICA, DATA)
+
 LAYERS_MAX = 256
 WIDTH_MAX = 1 << 16
 PROMPT_MAX = 8_192  # Four times what the longest prompts of robot policies take.
@@ -390,6 +393,17 @@ class ActRecipe:
     def tokens(self) -> int:
         """Returns the tokens of the style's encoder: class, state and chunk; an image's may be more."""
         return 2 + self.horizon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """What the data decides about a policy: its inputs' and outputs' dimensions; no views when it reads no images."""
+
+    state_dim: int
+    action_dim: int
+    image_views: int = 0
+    image_height: int = 0
+    image_width: int = 0
 
 
 Policy = PolicyRecipe | VlaRecipe | ActRecipe
