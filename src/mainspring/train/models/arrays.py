@@ -126,14 +126,23 @@ def with_given(tree: Tree, given: Arrays) -> Tree:
     return result
 
 
-def over_devices(x_BTD: jax.Array) -> jax.Array:
+def over_devices(x: jax.Array, *, tensor_dim: int | None = None, whole_tokens: bool = False) -> jax.Array:
     """Returns tokens, split as the mesh that a program is traced for has it; as they are where there is none.
 
+    What is computed of them is told where it lies, too: left to itself, XLA may split it as the weights lie, and then
+    it is activations that travel.
+
     Args:
-        x_BTD: Rows go along `replica` and `data`, tokens along `sequence` where they divide.
+        x: [B,T,...]: rows go along `replica` and `data`, tokens along `sequence` where they divide.
+        tensor_dim: The dim that goes along `tensor` where it divides: heads, or hidden features.
+        whole_tokens: Whether each device gets all tokens of its rows: keys and values.
     """
-    sequence = jax.sharding.get_abstract_mesh().shape.get(SEQUENCE, 1)
-    return _placed(x_BTD, BATCH_AXES, SEQUENCE if x_BTD.shape[1] % sequence == 0 else None)
+    sizes = jax.sharding.get_abstract_mesh().shape
+    axes: list[Any] = [BATCH_AXES, None if whole_tokens or x.shape[1] % sizes.get(SEQUENCE, 1) else SEQUENCE]
+    axes += [None] * (x.ndim - len(axes))
+    if tensor_dim is not None and x.shape[tensor_dim] % sizes.get(TENSOR, 1) == 0:
+        axes[tensor_dim] = TENSOR
+    return _placed(x, *axes)
 
 
 def _placed(x: jax.Array, *axes: Any) -> jax.Array:

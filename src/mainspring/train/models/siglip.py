@@ -77,7 +77,7 @@ def _block(block: Weights, x: jax.Array, compute: ComputeRecipe) -> jax.Array:
     normed = layer_norm(block["attention_norm"], x)
     x = x + multi_head(block, normed, normed, normed, compute.attention)
     hidden = jax.nn.gelu(dense(block["widen"], layer_norm(block["mlp_norm"], x)))
-    return x + dense(block["narrow"], hidden)
+    return x + over_devices(dense(block["narrow"], over_devices(hidden, tensor_dim=2)))
 
 
 def scaled(images_BHWC: jax.Array, size: int) -> jax.Array:

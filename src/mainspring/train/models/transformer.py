@@ -134,13 +134,16 @@ def multi_head(
 
     def projected(name: str, x_BTD: jax.Array) -> jax.Array:
         kernel, bias = (weights[name][leaf].astype(x_BTD.dtype) for leaf in ("kernel", "bias"))
-        heads: jax.Array = jnp.einsum("BTD,DNH->BTNH", x_BTD, kernel) + bias
-        return heads
+        return over_devices(jnp.einsum("BTD,DNH->BTNH", x_BTD, kernel) + bias, tensor_dim=2)
 
-    query, key, value = projected("query", query_BTD), projected("key", key_BSD), projected("value", value_BSD)
-    attended = attention(query, key, value, mask_BTS, kind)
+    query = projected("query", query_BTD)
+    key, value = (
+        over_devices(projected(name, x_BSD), tensor_dim=2, whole_tokens=True)
+        for name, x_BSD in (("key", key_BSD), ("value", value_BSD))
+    )
+    attended = over_devices(attention(query, key, value, mask_BTS, kind), tensor_dim=2)
     kernel, bias = (weights["out"][leaf].astype(query_BTD.dtype) for leaf in ("kernel", "bias"))
-    result: jax.Array = jnp.einsum("BTNH,NHD->BTD", attended, kernel) + bias
+    result: jax.Array = over_devices(jnp.einsum("BTNH,NHD->BTD", attended, kernel)) + bias
     return result
 
 
@@ -210,9 +213,14 @@ def decode(
     def layer(streams: Streams, inputs: Any) -> tuple[Streams, Cache]:
         blocks, before = inputs
         streams = [over_devices(x) for x in streams]
-        return _block(blocks, streams, position_BT, mask_BTS, compute.attention, conditions, before)
+        return _block(blocks, streams, positions, masks, compute.attention, conditions, before)
 
     blocks = [stack["blocks"] for stack in stacks]
+    streams = [over_devices(x) for x in streams]
+    ends = np.cumsum([x.shape[1] for x in streams])[:-1]
+    positions, masks = (
+        [over_devices(part) for part in jnp.split(whole, ends, axis=1)] for whole in (position_BT, mask_BTS)
+    )
     streams, fresh = jax.lax.scan(rematerialised(layer, compute.remat), streams, (blocks, cache))
     lasts = zip(streams, stacks, conditions, strict=True)
     return [rms_norm(x, modulation_of(stack["norm"], condition)) for x, stack, condition in lasts], fresh
@@ -234,39 +242,41 @@ def rematerialised(layer: Callable[..., Any], remat: Remat) -> Callable[..., Any
 def _block(
     blocks: Sequence[Weights],
     streams: Streams,
-    position_BT: jax.Array,
-    mask_BTS: jax.Array,
+    positions: Streams,
+    masks: Streams,
     kind: AttentionKind,
     conditions: Sequence[jax.Array | None],
     before: Cache | None,
 ) -> tuple[Streams, Cache]:
-    projected: dict[str, Streams] = {"query": [], "key": [], "value": []}
-    gates = []
-    for weights, x, condition in zip(blocks, streams, conditions, strict=True):
+    queries, keys, values, gates = [], [], [], []
+    for weights, x, position, condition in zip(blocks, streams, positions, conditions, strict=True):
         modulation = modulation_of(weights["attention_norm"], condition)
         gates.append(modulation.gate)
         normed = rms_norm(x, modulation)
-        for name, heads in projected.items():
-            heads.append(jnp.einsum("BTD,DNH->BTNH", normed, weights[name].astype(x.dtype)))
-    query, key, value = (jnp.concatenate(heads, axis=1) for heads in projected.values())
-    query, key = rotated(query, position_BT), rotated(key, position_BT)
-    fresh = (key, value)
+        query, key, value = (
+            over_devices(jnp.einsum("BTD,DNH->BTNH", normed, weights[name].astype(x.dtype)), tensor_dim=2)
+            for name in ("query", "key", "value")
+        )
+        queries.append(over_devices(rotated(query, position), tensor_dim=2))
+        keys.append(over_devices(rotated(key, position), tensor_dim=2, whole_tokens=True))
+        values.append(over_devices(value, tensor_dim=2, whole_tokens=True))
+    fresh = (jnp.concatenate(keys, axis=1), jnp.concatenate(values, axis=1))
+    key, value = fresh
     if before is not None:
         key, value = (jnp.concatenate(both, axis=1) for both in zip(before, fresh, strict=True))
-    attended = attention(query, key, value, mask_BTS, kind)
-    ends = np.cumsum([x.shape[1] for x in streams])[:-1]
+    # Each stream's queries by themselves: tokens that `sequence` splits would have to move to lie in one row.
+    attended = [attention(query, key, value, mask, kind) for query, mask in zip(queries, masks, strict=True)]
     results = []
-    for weights, x, gate, part, condition in zip(
-        blocks, streams, gates, jnp.split(attended, ends, axis=1), conditions, strict=True
-    ):
-        x = x + gate * jnp.einsum("BTNH,NHD->BTD", part, weights["out"].astype(x.dtype))
+    for weights, x, gate, part, condition in zip(blocks, streams, gates, attended, conditions, strict=True):
+        out = jnp.einsum("BTNH,NHD->BTD", over_devices(part, tensor_dim=2), weights["out"].astype(x.dtype))
+        x = x + gate * over_devices(out)
         modulation = modulation_of(weights["mlp_norm"], condition)
-        results.append(x + modulation.gate * _gated_mlp(weights, rms_norm(x, modulation)))
+        results.append(over_devices(x + modulation.gate * _gated_mlp(weights, rms_norm(x, modulation))))
     return results, fresh
 
 
 def _gated_mlp(weights: Weights, x_BTD: jax.Array) -> jax.Array:
     gate, up, down = (weights[name].astype(x_BTD.dtype) for name in ("gate", "up", "down"))
-    hidden_BTF = jax.nn.gelu(x_BTD @ gate) * (x_BTD @ up)
+    hidden_BTF = over_devices(jax.nn.gelu(x_BTD @ gate) * (x_BTD @ up), tensor_dim=2)
     result: jax.Array = hidden_BTF @ down
     return result

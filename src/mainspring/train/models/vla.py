@@ -261,7 +261,8 @@ def _expert_tokens(
     weights: Weights, policy: VlaRecipe, state_BA: jax.Array, noisy_BTA: jax.Array, papers_time_B: jax.Array
 ) -> ExpertTokens:
     numbers = policy.compute.numbers.value
-    action_BTD = over_devices(dense(weights["action_in"], noisy_BTA))
+    alone = policy.kind is VlaKind.PI05  # With the state before them, actions are no whole parts of their tokens.
+    action_BTD = over_devices(dense(weights["action_in"], noisy_BTA), whole_tokens=not alone)
     time_BD = encode_time(papers_time_B, policy.expert_width, period_min=TIME_PERIOD_MIN, period_max=TIME_PERIOD_MAX)
     match policy.kind:
         case VlaKind.PI05:
@@ -270,8 +271,9 @@ def _expert_tokens(
         case VlaKind.PI0:
             time_BTD = jnp.broadcast_to(time_BD[:, None, :], action_BTD.shape)
             both = jnp.concatenate([action_BTD, time_BTD], axis=-1)
-            mixed_BTD = over_devices(dense(weights["time_out"], jax.nn.silu(dense(weights["time_in"], both))))
-            state_B1D = over_devices(dense(weights["state"], state_BA)[:, None, :])
+            mixed_BTD = dense(weights["time_out"], jax.nn.silu(dense(weights["time_in"], both)))
+            mixed_BTD = over_devices(mixed_BTD, whole_tokens=True)
+            state_B1D = over_devices(dense(weights["state"], state_BA)[:, None, :], whole_tokens=True)
             return ExpertTokens(jnp.concatenate([state_B1D, mixed_BTD], axis=1).astype(numbers), None)
 
 
