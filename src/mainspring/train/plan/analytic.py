@@ -14,20 +14,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mainspring.train.models.shapes import DATA, SEQUENCE, TENSOR, Remat, Signature
-from mainspring.train.plan.anatomy import Stack
 from mainspring.train.plan.chips import figures_of
 from mainspring.train.plan.figures import FiguresFrom, MemoryNeed, StepFigures
-from mainspring.train.plan.sharing import FLOAT32, ArrayShare, Share
+from mainspring.train.plan.formulas.anatomy import Stack
+from mainspring.train.plan.formulas.sharing import FLOAT32, ArrayShare, Share
+from mainspring.train.plan.formulas.work import bytes_by_axis, flops_of, memory_traffic
 from mainspring.train.plan.targets import Target
-from mainspring.train.plan.work import bytes_by_axis, flops_of, memory_traffic
 from mainspring.train.recipe import Recipe
 
 SCALARS = 4096  # Counters and statistics, each a tile.
 # Arrays alive at once while a block is computed again and differentiated: see the module.
 SCORES = 3  # In the recipe's numbers, beside one of float32.
 HEADS = 8  # Queries, keys, values, what they attended to, and the gradient of each.
-WIDTHS = 6
-HIDDEN = 3  # And one for each array that the MLP itself makes.
+WIDTHS = 8  # Beside attention; beside the MLP two.
+HIDDEN = 5  # And one for each array that the MLP itself makes.
 PIECES = 4  # Copies of images as bytes while they are moved and not made float32 at once.
 CODE = 0.38e6  # Bytes of a program on a core, times parameters to this power; three sizes of policy.
 CODE_POWER = 0.22
@@ -163,30 +163,23 @@ def _scores(share: Share, stack: Stack, itemsize: int) -> float:
 def _working(share: Share, stack: Stack) -> float:
     """Returns what lives while one block is computed again and differentiated: in its attention, or in its MLP."""
     attention = _scores(share, stack, FLOAT32) + SCORES * _scores(share, stack, share.itemsize)
-    mlp, widths = 0.0, 0.0
+    mlp = 0.0
     block = [array for array in share.of_stack(stack) if DATA in array.over]
     gathered = sum(_block_bytes(share, stack, array) for array in block)
     for stream in stack.streams:
         tokens = share.tokens(stack, stream)
         width = share.token_bytes(tokens, stream.width)
-        widths += WIDTHS * width
+        attention += WIDTHS * width
         attention += HEADS * share.token_bytes(
             share.rows_at_once * stack.copies * stream.tokens * share.features(stack.heads), stack.head_dim
         )
         if not stream.mlp:
             continue
         count = HIDDEN + stream.hidden
+        mlp += 2 * width
         hidden = share.token_bytes(tokens, share.features(stream.mlp))
-        data = share.sizes[DATA]
-        matrix = stream.width * share.features(stream.mlp)
-        # The partitioner moves what is smaller: a matrix to the tokens of each device, or all tokens to its shares.
-        if matrix * FLOAT32 > share.recipe.mesh.whole_bytes_max and width * data < matrix * share.itemsize:
-            everywhere = share.token_bytes(tokens * data, share.features(stream.mlp) // data)
-            mlp += count * everywhere + HIDDEN * width * data
-            gathered = 0
-        else:
-            mlp += count * hidden
-    return max(attention, mlp) + widths + gathered
+        mlp += count * hidden
+    return max(attention, mlp) + gathered
 
 
 def _block_bytes(share: Share, stack: Stack, array: ArrayShare) -> float:

@@ -16,9 +16,9 @@ from mainspring.train.models.shapes import PolicyRecipe, Remat, Signature
 from mainspring.train.plan.analytic import analytic_figures
 from mainspring.train.plan.chips import ChipFigures, figures_of
 from mainspring.train.plan.figures import StepFigures
-from mainspring.train.plan.sharing import Share
+from mainspring.train.plan.formulas.sharing import Share
+from mainspring.train.plan.formulas.work import model_flops
 from mainspring.train.plan.targets import GPUS_PER_NODE, Target
-from mainspring.train.plan.work import model_flops
 from mainspring.train.recipe import Recipe
 from mainspring.train.splitting import sizes_of
 

@@ -10,9 +10,9 @@ from functools import cached_property
 
 from mainspring.domain.errors import InvalidInput
 from mainspring.train.models.shapes import DATA, REPLICA, SEQUENCE, TENSOR, FloatKind, Signature, VlaKind, VlaRecipe
-from mainspring.train.plan.anatomy import Anatomy, Shape, Stack, Stream, anatomy_of
 from mainspring.train.plan.chips import ChipFigures
-from mainspring.train.plan.tiles import array_bytes, token_bytes
+from mainspring.train.plan.formulas.anatomy import Anatomy, Shape, Stack, Stream, anatomy_of
+from mainspring.train.plan.formulas.tiles import array_bytes, token_bytes
 from mainspring.train.recipe import Recipe
 from mainspring.train.splitting import axes_of, sizes_of
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from mainspring.train.models.shapes import DATA, REPLICA, SEQUENCE, TENSOR, Remat
-from mainspring.train.plan.anatomy import Anatomy, Stack
-from mainspring.train.plan.sharing import FLOAT32, Share
+from mainspring.train.plan.formulas.anatomy import Anatomy, Stack
+from mainspring.train.plan.formulas.sharing import FLOAT32, Share
 
 BACKWARD = 2  # Of a product the backward pass does two: by its inputs and by its weights.
 TOUCHED = 3  # A block's arrays are made, made again, and differentiated; each is written and read.
