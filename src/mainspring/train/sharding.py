@@ -22,16 +22,6 @@ from mainspring.train.models.shapes import BATCH_AXES, DATA, REPLICA
 from mainspring.train.recipe import MeshRecipe
 from mainspring.train.splitting import axes_of, sizes_of
 
-<<<<<<< HEAD
-TENSOR_AXES = (  # Of arrays whose path ends so: the axis that `tensor` splits, from the last.
-    (r"(^|/)(query|key|value)(/kernel|/bias)?(/b)?", -2),  # [.., D, N, H], [.., N, H]; an adapter's [.., R, N, H]
-    (r"(^|/)out(/kernel)?(/a)?", -3),  # [.., N, H, D]; an adapter's [.., N, H, R]
-    (r"(^|/)(gate|up|widen/kernel|widen/bias)(/b)?", -1),  # [.., D, F], [.., F]; an adapter's [.., R, F]
-    (r"(^|/)(down|narrow/kernel)(/a)?", -2),  # [.., F, D]; an adapter's [.., F, R]
-    (r"(^|/)embedding", -2),  # [V, D]
-)
-=======
->>>>>>> 2c100f3848cbbc6f96fc12dfc4ee2b9c51e13e8d
 BATCH: PartitionSpec = PartitionSpec(BATCH_AXES)  # type: ignore[no-untyped-call]
 WHOLE: PartitionSpec = PartitionSpec()  # type: ignore[no-untyped-call]
 

@@ -14,10 +14,10 @@ from mainspring.train.models.shapes import DATA, REPLICA, SEQUENCE, TENSOR
 from mainspring.train.recipe import MeshRecipe
 
 TENSOR_AXES = (  # Of arrays whose path ends so: the axis that `tensor` splits, from the last.
-    (r"(^|/)(query|key|value)(/kernel|/bias)?", -2),  # [.., D, N, H] and [.., N, H]
-    (r"(^|/)out(/kernel)?", -3),  # [.., N, H, D]
-    (r"(^|/)(gate|up|widen/kernel|widen/bias)", -1),  # [.., D, F] and [.., F]
-    (r"(^|/)(down|narrow/kernel)", -2),  # [.., F, D]
+    (r"(^|/)(query|key|value)(/kernel|/bias)?(/b)?", -2),  # [.., D, N, H], [.., N, H]; an adapter's [.., R, N, H]
+    (r"(^|/)out(/kernel)?(/a)?", -3),  # [.., N, H, D]; an adapter's [.., N, H, R]
+    (r"(^|/)(gate|up|widen/kernel|widen/bias)(/b)?", -1),  # [.., D, F], [.., F]; an adapter's [.., R, F]
+    (r"(^|/)(down|narrow/kernel)(/a)?", -2),  # [.., F, D]; an adapter's [.., F, R]
     (r"(^|/)embedding", -2),  # [V, D]
 )
 

@@ -25,11 +25,7 @@ from mainspring.session.jax_state import blocks_of, tree_from
 from mainspring.train.adapters import fresh_adapters, kept_weights, learned_weights, weights_in_use
 from mainspring.train.begin import arrays_to_begin_with
 from mainspring.train.feed import fitted, history_of
-<<<<<<< HEAD
-from mainspring.train.models.arrays import REPLICA, Weights, flattened, with_given
-=======
-from mainspring.train.models.arrays import Weights, flattened, matching, with_given
->>>>>>> 2c100f3848cbbc6f96fc12dfc4ee2b9c51e13e8d
+from mainspring.train.models.arrays import Weights, flattened, with_given
 from mainspring.train.models.model import Signature
 from mainspring.train.models.shapes import REPLICA, Policy
 from mainspring.train.policy import (

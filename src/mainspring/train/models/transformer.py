@@ -133,17 +133,8 @@ def multi_head(
     """
 
     def projected(name: str, x_BTD: jax.Array) -> jax.Array:
-<<<<<<< HEAD
-        heads: jax.Array = product(x_BTD, weights[name]["kernel"]) + weights[name]["bias"].astype(x_BTD.dtype)
-        return heads
-
-    query, key, value = projected("query", query_BTD), projected("key", key_BSD), projected("value", value_BSD)
-    attended = attention(query, key, value, mask_BTS, kind)
-    bias = weights["out"]["bias"].astype(query_BTD.dtype)
-    result: jax.Array = product(attended, weights["out"]["kernel"], 2) + bias
-=======
-        kernel, bias = (weights[name][leaf].astype(x_BTD.dtype) for leaf in ("kernel", "bias"))
-        return over_devices(jnp.einsum("BTD,DNH->BTNH", x_BTD, kernel) + bias, tensor_dim=2)
+        heads = product(x_BTD, weights[name]["kernel"]) + weights[name]["bias"].astype(x_BTD.dtype)
+        return over_devices(heads, tensor_dim=2)
 
     query = projected("query", query_BTD)
     key, value = (
@@ -151,9 +142,8 @@ def multi_head(
         for name, x_BSD in (("key", key_BSD), ("value", value_BSD))
     )
     attended = over_devices(attention(query, key, value, mask_BTS, kind), tensor_dim=2)
-    kernel, bias = (weights["out"][leaf].astype(query_BTD.dtype) for leaf in ("kernel", "bias"))
-    result: jax.Array = over_devices(jnp.einsum("BTNH,NHD->BTD", attended, kernel)) + bias
->>>>>>> 2c100f3848cbbc6f96fc12dfc4ee2b9c51e13e8d
+    bias = weights["out"]["bias"].astype(query_BTD.dtype)
+    result: jax.Array = over_devices(product(attended, weights["out"]["kernel"], 2)) + bias
     return result
 
 
@@ -263,50 +253,28 @@ def _block(
         modulation = modulation_of(weights["attention_norm"], condition)
         gates.append(modulation.gate)
         normed = rms_norm(x, modulation)
-<<<<<<< HEAD
-        for name, heads in projected.items():
-            heads.append(product(normed, weights[name]))
-    query, key, value = (jnp.concatenate(heads, axis=1) for heads in projected.values())
-    query, key = rotated(query, position_BT), rotated(key, position_BT)
-    fresh = (key, value)
-=======
         query, key, value = (
-            over_devices(jnp.einsum("BTD,DNH->BTNH", normed, weights[name].astype(x.dtype)), tensor_dim=2)
-            for name in ("query", "key", "value")
+            over_devices(product(normed, weights[name]), tensor_dim=2) for name in ("query", "key", "value")
         )
         queries.append(over_devices(rotated(query, position), tensor_dim=2))
         keys.append(over_devices(rotated(key, position), tensor_dim=2, whole_tokens=True))
         values.append(over_devices(value, tensor_dim=2, whole_tokens=True))
     fresh = (jnp.concatenate(keys, axis=1), jnp.concatenate(values, axis=1))
     key, value = fresh
->>>>>>> 2c100f3848cbbc6f96fc12dfc4ee2b9c51e13e8d
     if before is not None:
         key, value = (jnp.concatenate(both, axis=1) for both in zip(before, fresh, strict=True))
     # Each stream's queries by themselves: tokens that `sequence` splits would have to move to lie in one row.
     attended = [attention(query, key, value, mask, kind) for query, mask in zip(queries, masks, strict=True)]
     results = []
-<<<<<<< HEAD
-    for weights, x, gate, part, condition in zip(
-        blocks, streams, gates, jnp.split(attended, ends, axis=1), conditions, strict=True
-    ):
-        x = x + gate * product(part, weights["out"], 2)
-=======
     for weights, x, gate, part, condition in zip(blocks, streams, gates, attended, conditions, strict=True):
-        out = jnp.einsum("BTNH,NHD->BTD", over_devices(part, tensor_dim=2), weights["out"].astype(x.dtype))
-        x = x + gate * over_devices(out)
->>>>>>> 2c100f3848cbbc6f96fc12dfc4ee2b9c51e13e8d
+        x = x + gate * over_devices(product(over_devices(part, tensor_dim=2), weights["out"], 2))
         modulation = modulation_of(weights["mlp_norm"], condition)
         results.append(over_devices(x + modulation.gate * _gated_mlp(weights, rms_norm(x, modulation))))
     return results, fresh
 
 
 def _gated_mlp(weights: Weights, x_BTD: jax.Array) -> jax.Array:
-<<<<<<< HEAD
-    hidden_BTF = jax.nn.gelu(product(x_BTD, weights["gate"])) * product(x_BTD, weights["up"])
+    hidden_BTF = over_devices(
+        jax.nn.gelu(product(x_BTD, weights["gate"])) * product(x_BTD, weights["up"]), tensor_dim=2
+    )
     return product(hidden_BTF, weights["down"])
-=======
-    gate, up, down = (weights[name].astype(x_BTD.dtype) for name in ("gate", "up", "down"))
-    hidden_BTF = over_devices(jax.nn.gelu(x_BTD @ gate) * (x_BTD @ up), tensor_dim=2)
-    result: jax.Array = hidden_BTF @ down
-    return result
->>>>>>> 2c100f3848cbbc6f96fc12dfc4ee2b9c51e13e8d

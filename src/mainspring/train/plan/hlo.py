@@ -164,7 +164,8 @@ class Program:
         )
         compare = condition.source(condition.root.name)
         try:
-            assert compare.opcode == "compare" and "direction=LT" in compare.rest
+            assert compare.opcode == "compare"
+            assert "direction=LT" in compare.rest
             counter, limit = (condition.source(name) for name in compare.operands)
             index = int(counter.attribute("index").partition(",")[0])
             start = computation.source(computation.source(loop.operands[0]).operands[index])
