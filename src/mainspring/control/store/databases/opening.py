@@ -28,7 +28,7 @@ import sqlalchemy as sa
 
 from mainspring.domain.errors import InvalidInput, NotFound
 
-LOG_PAGES = (
+LOG_PAGES = 8_000  # Of 4 KiB: a log that long is copied into the file. A batch of jobs fills the usual 1,000.
     8_000  # Of 4 KiB: so long a log SQLite copies into its file. Its own 1,000 are full with every batch of jobs.
 )
 BUSY_S = 10.0  # Longer than any transaction here; a database busy for this long has a stuck writer.
