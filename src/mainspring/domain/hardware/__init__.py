@@ -1,1 +1,1 @@
-"""Machines as their makers describe them."""
+"""Machines as their makers describe them, and what is seen of how they are."""

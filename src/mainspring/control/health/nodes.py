@@ -1,0 +1,127 @@
+"""How each node is: a fold over health events. From the same events it gives the same, in whatever order they come."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+from mainspring.control.health.lemons import LEMON_WINDOW_S, lemon_score
+from mainspring.control.health.rules import RULES, Finding, HealthState, Rule, findings
+from mainspring.domain.fleet import NodeRef
+from mainspring.domain.hardware.health import HealthEvent, HealthSource, Repair, Scope, Strategy
+
+REMEMBERED_S = LEMON_WINDOW_S  # As far back as any rule looks.
+EVENTS_MAX = 4_096  # Of one node, the newest: six an hour for as long as they are remembered.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeHealth:
+    """How a node is at one instant.
+
+    Args:
+        findings: The rules that hold, in their order.
+        lemon_score: See `lemon_score`.
+    """
+
+    at: NodeRef
+    findings: tuple[Finding, ...] = ()
+    lemon_score: float = 0.0
+
+    @property
+    def state(self) -> HealthState:
+        """Returns the worst that any rule says, whether it acts or not."""
+        return max((each.state for each in self.findings), key=lambda state: state.rank, default=HealthState.SOUND)
+
+    @property
+    def acting(self) -> tuple[Finding, ...]:
+        """Returns the findings from which something follows."""
+        return tuple(each for each in self.findings if each.strategy is Strategy.ACT)
+
+    @property
+    def repair(self) -> Repair:
+        """Returns the most that any rule asks for."""
+        return max((each.repair for each in self.findings), key=lambda repair: repair.rank, default=Repair.NONE)
+
+
+@dataclass(slots=True)
+class _Told:
+    """What was said of one node, in order."""
+
+    events: list[HealthEvent] = field(default_factory=list)
+    sources: set[HealthSource] = field(default_factory=set)
+
+
+@final
+class HealthFold:
+    """Keeps what was seen of nodes, and tells how each is. It reads no clock, and keeps nothing that events do not say.
+
+    Args:
+        rules: The rules, in order.
+    """
+
+    def __init__(self, rules: Iterable[Rule] = RULES) -> None:
+        self._rules = tuple(rules)
+        assert all(rule.window_s <= REMEMBERED_S for rule in self._rules)
+        self._told: dict[NodeRef, _Told] = {}
+
+    def add(self, event: HealthEvent) -> bool:
+        """Takes an event, and returns whether it says anything new of a node.
+
+        Said again under the same number, it is not read again. What is said of domains, slices and jobs is of no one
+        node, and is left to others.
+        """
+        if not event.scope.node:
+            return False
+        told = self._told.setdefault(NodeRef(cluster=event.scope.cluster, node=event.scope.node), _Told())
+        if event.source in told.sources:
+            return False
+        insort(told.events, event, key=lambda each: each.order)
+        told.sources.add(event.source)
+        if len(told.events) > EVENTS_MAX:
+            oldest = told.events.pop(0)
+            told.sources.discard(oldest.source)
+            return oldest is not event
+        return True
+
+    def nodes(self) -> tuple[NodeRef, ...]:
+        """Returns the nodes of which anything is remembered, in order."""
+        return tuple(sorted(self._told))
+
+    def of(self, at: NodeRef, now_s: float) -> NodeHealth:
+        """Returns how a node is; sound when nothing was said of it."""
+        told = self._told.get(at)
+        if told is None:
+            return NodeHealth(at=at)
+        since_s = now_s - REMEMBERED_S
+        heard = [each for each in told.events if since_s < each.at_s <= now_s]
+        faults = [each for each in heard if not each.healthy]
+        return NodeHealth(
+            at=at,
+            findings=findings(self._rules, faults, _standing(heard), now_s),
+            lemon_score=lemon_score(faults),
+        )
+
+    def forget(self, now_s: float) -> None:
+        """Drops what no rule looks at any more."""
+        for at in list(self._told):
+            told = self._told[at]
+            first = bisect_left(told.events, now_s - REMEMBERED_S, key=lambda each: each.at_s)
+            told.sources.difference_update(each.source for each in told.events[:first])
+            del told.events[:first]
+            if not told.events:
+                del self._told[at]
+
+
+def _standing(events: Sequence[HealthEvent]) -> list[HealthEvent]:
+    """Returns the faults that their watcher has not taken back since, in order."""
+    well: set[tuple[str, Scope, str]] = set()
+    found: list[HealthEvent] = []
+    for event in reversed(events):
+        of = event.source.name, event.scope, event.check
+        if event.healthy:
+            well.add(of)
+        elif of not in well:
+            found.append(event)
+    return found[::-1]

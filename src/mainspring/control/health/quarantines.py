@@ -1,0 +1,147 @@
+"""Quarantines: which nodes to close for what rules found, which to open again, and what a breaker keeps as it is.
+
+A decision, not a deed: who asks does what it says, or, of rules in shadow, only tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from mainspring.control.health.breaker import Breaker, Closing
+from mainspring.control.health.nodes import NodeHealth
+from mainspring.control.health.rules import Finding, HealthState
+from mainspring.domain.fleet import NodeRef
+from mainspring.domain.hardware.health import HealthSource, Repair, Strategy
+from mainspring.domain.ids import ClusterName
+
+OWNER = "health"  # Of the cordons that follow; nobody else's is ever lifted.
+QUARANTINE_S = 86_400.0  # It ends by itself, unless what it stands for is still found by then.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """A node that is closed, or would be, for what was found.
+
+    Args:
+        reason: The first rule that says so, and its words.
+        evidence: The events behind that.
+        from_s: Since when.
+        until_s: When it ends unless it is found again.
+    """
+
+    at: NodeRef
+    owner: str = OWNER
+    reason: str
+    evidence: tuple[HealthSource, ...]
+    repair: Repair
+    from_s: float
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlace:
+    """Where a node stands among the others.
+
+    Args:
+        leaf: Its narrowest domain, "" for none.
+        leaf_nodes: How many nodes that has.
+        cluster_nodes: How many its cluster has.
+    """
+
+    leaf: str
+    leaf_nodes: int
+    cluster_nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """What is to be done of quarantines.
+
+    Args:
+        closed: All that stand from now on, by node.
+        close: Those of them that are new.
+        reopen: Nodes whose quarantine is over.
+        shadow: What would be closed if the rules that find it acted.
+        held: What acts and is not done, for the breaker of its cluster is open.
+        breakers: As they are from now on, by cluster.
+    """
+
+    closed: Mapping[NodeRef, Quarantine]
+    close: tuple[Quarantine, ...]
+    reopen: tuple[NodeRef, ...]
+    shadow: tuple[Quarantine, ...]
+    held: tuple[Quarantine, ...]
+    breakers: Mapping[ClusterName, Breaker]
+
+
+def decide(
+    healths: Iterable[NodeHealth],
+    places: Mapping[NodeRef, NodePlace],
+    closed: Mapping[NodeRef, Quarantine],
+    breakers: Mapping[ClusterName, Breaker],
+    now_s: float,
+) -> Decided:
+    """Returns what is to be closed and opened now.
+
+    A node of which a rule says that it has failed is closed until none says so any more, or nobody has said it again
+    for `QUARANTINE_S`; one that is suspect is told of, and stays open. Nodes are asked for in their order, so that
+    equal facts give equal answers.
+
+    Args:
+        healths: Of every node of which anything is known.
+        places: Of every node that there is; others are let be.
+        closed: What stands.
+        breakers: By cluster; one that is not there is shut.
+    """
+    breakers, stands, over = dict(breakers), dict(closed), set[NodeRef]()
+    close, shadow, held = list[Quarantine](), list[Quarantine](), list[Quarantine]()
+    for health in sorted(healths, key=lambda each: each.at):
+        place = places.get(health.at)
+        failed = [each for each in health.findings if each.state is HealthState.FAILED]
+        acts = [each for each in failed if each.strategy is Strategy.ACT]
+        if not acts and health.at in closed:
+            over.add(health.at)
+        if place is None or not failed:
+            continue
+        made = _quarantine(health.at, (acts or failed)[0], closed.get(health.at), now_s)
+        if not acts:
+            shadow.append(made)
+            continue
+        if health.at in closed:
+            stands[health.at] = made
+            continue
+        answered = breakers.get(health.at.cluster, Breaker()).ask(_closing(health.at, place, now_s))
+        breakers[health.at.cluster] = answered.breaker
+        if answered.granted:
+            stands[health.at] = made
+            close.append(made)
+        else:
+            held.append(made)
+    over |= {at for at, each in stands.items() if each.until_s <= now_s}
+    reopen = [at for at in sorted(over) if not breakers.get(at.cluster, Breaker()).is_open]
+    for at in reopen:
+        del stands[at]
+    return Decided(
+        closed=stands,
+        close=tuple(close),
+        reopen=tuple(reopen),
+        shadow=tuple(shadow),
+        held=tuple(held),
+        breakers=breakers,
+    )
+
+
+def _quarantine(at: NodeRef, finding: Finding, known: Quarantine | None, now_s: float) -> Quarantine:
+    return Quarantine(
+        at=at,
+        reason=f"{finding.rule}: {finding.words}",
+        evidence=finding.evidence,
+        repair=finding.repair,
+        from_s=now_s if known is None else known.from_s,
+        until_s=now_s + QUARANTINE_S,
+    )
+
+
+def _closing(at: NodeRef, place: NodePlace, now_s: float) -> Closing:
+    return Closing(at=at, at_s=now_s, leaf=place.leaf, cluster_nodes=place.cluster_nodes, leaf_nodes=place.leaf_nodes)

@@ -1,0 +1,234 @@
+"""Rules: what events of one node, within a window of time, say of it. An ordered table of pure predicates.
+
+Every rule starts in shadow: what it finds is told beside what was done without it, and nothing follows. How many times
+something has to happen is our own choice where no source is named, to be measured before a rule may act.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from mainspring.control.health.lemons import LEMON_SCORE, LEMON_WINDOW_S, episodes, lemon_score
+from mainspring.domain.errors import InvalidInput, nearest
+from mainspring.domain.hardware.health import HealthEvent, HealthSource, Repair, Scope, ScopeKind, Strategy
+
+HOUR_S, DAY_S = 3_600.0, 86_400.0
+RESETS_IN_VAIN = 2  # What a reset does not cure comes back: then hardware is replaced ("Xid Catalog", RESET_GPU).
+JOBS_AT_FAULT = 3  # One job's bug follows the job; the same fault under several jobs stays with the device.
+LINK_FAULTS = 3
+
+
+class HealthState(str, Enum):
+    """How a node is, as far as its events tell; the worst last."""
+
+    SOUND = "sound"
+    SUSPECT = "suspect"
+    FAILED = "failed"
+
+    @property
+    def rank(self) -> int:
+        """Returns 0 for the best."""
+        return _STATE_RANKS[self]
+
+
+_STATE_RANKS = {state: rank for rank, state in enumerate(HealthState)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Events of one node within a rule's window, none of which says that all is well; in order.
+
+    Args:
+        events: All of them.
+        standing: Those that nobody has taken back since.
+    """
+
+    events: tuple[HealthEvent, ...]
+    standing: tuple[HealthEvent, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What some events mean.
+
+    Args:
+        window_s: How far back it looks.
+        words: What is so where it holds, for people.
+        state: How a node is for which it holds.
+        repair: What would help; None for the most that its evidence asks for.
+        evidence: Returns the events for which it holds; none where it does not.
+    """
+
+    name: str
+    window_s: float
+    words: str
+    state: HealthState
+    repair: Repair | None
+    evidence: Callable[[Seen], Sequence[HealthEvent]]
+    strategy: Strategy = Strategy.SHADOW
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A rule that holds for a node.
+
+    Args:
+        words: What is so, and what was said of it last.
+        evidence: The events for which it holds, in order.
+        strategy: ACT where the rule acts and all of its evidence may be acted on.
+    """
+
+    rule: str
+    state: HealthState
+    repair: Repair
+    words: str
+    evidence: tuple[HealthSource, ...]
+    strategy: Strategy
+
+
+def findings(
+    rules: Iterable[Rule], events: Sequence[HealthEvent], standing: Sequence[HealthEvent], now_s: float
+) -> tuple[Finding, ...]:
+    """Returns what rules find in the events of one node, in their order.
+
+    Args:
+        events: None that says that all is well; in order, none later than now.
+        standing: Those that nobody has taken back since.
+    """
+    found: list[Finding] = []
+    for rule in rules:
+        since_s = now_s - rule.window_s
+        seen = Seen(
+            events=tuple(each for each in events if each.at_s > since_s),
+            standing=tuple(each for each in standing if each.at_s > since_s),
+        )
+        evidence = tuple(rule.evidence(seen))
+        if evidence:
+            found.append(_finding(rule, evidence))
+    return tuple(found)
+
+
+def acting(rules: Iterable[Rule], names: Iterable[str]) -> tuple[Rule, ...]:
+    """Returns rules of which the named ones act.
+
+    Raises:
+        InvalidInput: There is none of a name.
+    """
+    rules, names = tuple(rules), frozenset(names)
+    known = {rule.name for rule in rules}
+    for name in sorted(names - known):
+        raise InvalidInput("let a rule of health act", on=repr(name)[:80], wanted=nearest(name, sorted(known)))
+    return tuple(replace(rule, strategy=Strategy.ACT) if rule.name in names else rule for rule in rules)
+
+
+def _finding(rule: Rule, evidence: tuple[HealthEvent, ...]) -> Finding:
+    most = max((each.repair for each in evidence), key=lambda repair: repair.rank)
+    acts = rule.strategy is Strategy.ACT and all(each.strategy is Strategy.ACT for each in evidence)
+    last = evidence[-1]
+    codes = f" {' '.join(last.codes)}" if last.codes else ""
+    where = f" on {last.scope.part}" if last.scope.part else ""
+    said = f": {last.message}" if last.message else ""
+    return Finding(
+        rule=rule.name,
+        state=rule.state,
+        repair=most if rule.repair is None else rule.repair,
+        words=f"{rule.words}: {last.check}{codes}{where}{said}",
+        evidence=tuple(each.source for each in evidence),
+        strategy=Strategy.ACT if acts else Strategy.SHADOW,
+    )
+
+
+# ---------------------------------------------------------------- predicates
+
+
+def _resets_in_vain(seen: Seen) -> Sequence[HealthEvent]:
+    asked = [each for each in seen.events if each.fatal and each.repair is Repair.RESET_DEVICE]
+    return _first(own for own in _by_scope(asked) if len(episodes(own)) >= RESETS_IN_VAIN)
+
+
+def _fatal(seen: Seen) -> Sequence[HealthEvent]:
+    return [each for each in seen.standing if each.fatal]
+
+
+def _faults_of_many_jobs(seen: Seen) -> Sequence[HealthEvent]:
+    faults = [each for each in seen.events if each.job and each.repair is Repair.RESTART_RANKS]
+    return _first(own for own in _by_scope(faults) if len({each.job for each in own}) >= JOBS_AT_FAULT)
+
+
+def _flapping_link(seen: Seen) -> Sequence[HealthEvent]:
+    return _first(own for own in _by_scope(seen.events, ScopeKind.LINK) if len(own) >= LINK_FAULTS)
+
+
+def _asks_for_more(seen: Seen) -> Sequence[HealthEvent]:
+    return [each for each in seen.standing if not each.fatal and each.repair.rank >= Repair.RESET_DEVICE.rank]
+
+
+def _lemon(seen: Seen) -> Sequence[HealthEvent]:
+    return seen.events if lemon_score(seen.events) >= LEMON_SCORE else ()
+
+
+def _by_scope(events: Iterable[HealthEvent], kind: ScopeKind | None = None) -> list[list[HealthEvent]]:
+    found: dict[Scope, list[HealthEvent]] = defaultdict(list)
+    for each in events:
+        if kind is None or each.scope.kind is kind:
+            found[each.scope].append(each)
+    return [found[scope] for scope in sorted(found)]
+
+
+def _first(found: Iterable[list[HealthEvent]]) -> Sequence[HealthEvent]:
+    return next(iter(found), ())
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="reset-in-vain",
+        window_s=7 * DAY_S,
+        words="what a reset should have cured came back",
+        state=HealthState.FAILED,
+        repair=Repair.CALL_PEOPLE,
+        evidence=_resets_in_vain,
+    ),
+    Rule(
+        name="fatal",
+        window_s=DAY_S,
+        words="of no use until something is done",
+        state=HealthState.FAILED,
+        repair=None,
+        evidence=_fatal,
+    ),
+    Rule(
+        name="faults-of-many-jobs",
+        window_s=DAY_S,
+        words=f"{JOBS_AT_FAULT} jobs or more had the same fault there",
+        state=HealthState.SUSPECT,
+        repair=Repair.RESET_DEVICE,
+        evidence=_faults_of_many_jobs,
+    ),
+    Rule(
+        name="flapping-link",
+        window_s=HOUR_S,
+        words=f"a link failed {LINK_FAULTS} times or more in an hour",
+        state=HealthState.SUSPECT,
+        repair=Repair.CALL_PEOPLE,
+        evidence=_flapping_link,
+    ),
+    Rule(
+        name="asks-for-more",
+        window_s=DAY_S,
+        words="more than a restart of programs is asked for",
+        state=HealthState.SUSPECT,
+        repair=None,
+        evidence=_asks_for_more,
+    ),
+    Rule(
+        name="lemon",
+        window_s=LEMON_WINDOW_S,
+        words="it fails again and again",
+        state=HealthState.SUSPECT,
+        repair=Repair.CALL_PEOPLE,
+        evidence=_lemon,
+    ),
+)
