@@ -6,17 +6,24 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.app.certificates import self_signed
 from tests.control.calling import Api
 from tests.control.conftest import World
 
 from mainspring.control.api_metrics import Metrics
+from mainspring.control.loop.loop import Step
 from mainspring.control.service.metrics import lab
 from mainspring.control.service.metrics.events import EventCounts
+from mainspring.control.service.metrics.home import HomeCollector
+from mainspring.control.service.metrics.large import LargeJobs
+from mainspring.control.service.metrics.promises import Promises
+from mainspring.control.store.ledger import StateWriter
 from mainspring.control.store.tokens import LAB_ITSELF
-from mainspring.domain.ids import TeamName
+from mainspring.domain.ids import JobId, TeamName
 from mainspring.domain.job import Tier
 from mainspring.domain.release import RELEASE
 from mainspring.domain.team import Team, TeamRole
+from mainspring.domain.wire.events.jobs import StartPromisedEvent
 from mainspring.domain.wire.events.leads import (
     CheckpointDurableEvent,
     GenerationPreparingEvent,
@@ -94,7 +101,7 @@ def test_what_leads_tell_is_counted_once_from_when_the_server_began(world: World
     world.run(job)
     world.beat(job, (HangEvent.kind, HANG))
     metrics = Metrics(world.control)
-    assert ("mainspring_events_total", "west", "hang") not in read(metrics)
+    assert read(metrics)["mainspring_events_total", "west", "hang"] == 0
     world.beat(job, (HangEvent.kind, HANG), (GenerationPreparingEvent.kind, {"generation": 2, "cause": "hang"}))
     world.clock.advance(7)
     world.beat(job, (GenerationSteppingEvent.kind, {"generation": 2, "step": 8}))
@@ -105,6 +112,8 @@ def test_what_leads_tell_is_counted_once_from_when_the_server_began(world: World
         assert told["mainspring_recovery_seconds_sum", cluster] == pytest.approx(7)
         assert told["mainspring_recovery_seconds_bucket", cluster, "5.0"] == 0
         assert told["mainspring_recovery_seconds_bucket", cluster, "10.0"] == 1
+        assert told["mainspring_detection_seconds_bucket", cluster, "30.0"] == 1
+        assert told["mainspring_detection_seconds_sum", cluster] == pytest.approx(30)
     world.control.steering.stop(job)
     world.tick()
     assert read(metrics)["mainspring_attempts_stopped_total", "cancel", cluster] == 1
@@ -117,13 +126,125 @@ def test_a_burst_of_events_is_read_in_pieces_and_none_is_missed(world: World) ->
 
     def told() -> float:
         with world.control.store.read() as connection:
-            samples = [sample for family in found.collect(connection) for sample in family.samples]
+            samples = [sample for family in found.collect(connection, world.clock.now_s()) for sample in family.samples]
         return sum(sample.value for sample in samples if sample.name == "mainspring_events_total")
 
     assert told() == 0
     saved: dict[str, str | int | float | bool] = {"step": 1, "size_bytes": 1}
     world.beat(job, *[(CheckpointDurableEvent.kind, saved)] * 50)
     assert [told() for _ in range(4)] == [20, 40, 50, 50]
+
+
+def test_a_promised_start_is_late_once_its_tolerance_is_over() -> None:
+    found = Promises()
+
+    def told(now_s: float) -> list[float]:
+        samples = [sample for family in found.collect(now_s) for sample in family.samples]
+        return [sample.value for sample in samples if sample.name.endswith("_total")]
+
+    for job in ("soon", "late", "moved", "waits", "stopped"):
+        found.promised(JobId(job), 1_000.0, 0.0)
+    found.promised(JobId("moved"), 5_000.0, 900.0)  # What was said first counts.
+    found.excused(JobId("stopped"))
+    found.started(JobId("soon"), 1_099.0)
+    found.started(JobId("late"), 1_101.0)
+    found.started(JobId("never-promised"), 9_000.0)
+    assert told(1_100.0) == [2, 1]
+    assert told(1_101.0) == [4, 3]  # Those that still wait.
+    found.started(JobId("waits"), 1_200.0)
+    assert told(9_000.0) == [4, 3]
+
+
+def test_promises_of_plans_are_held_against_grants(world: World) -> None:
+    metrics = Metrics(world.control)
+    read(metrics)
+    jobs = [world.submit() for _ in range(2)]
+    with world.control.store.write() as connection:
+        writer = StateWriter(connection, world.clock.now_s())
+        starts = (world.clock.now_s() + 500.0, world.clock.now_s() - 61.0)
+        writer.tell_each(jobs, [StartPromisedEvent(start_s=start_s) for start_s in starts])
+    world.tick(2)
+    told = read(metrics)
+    assert told["mainspring_promised_starts_total",] == 2
+    assert told["mainspring_promised_starts_late_total",] == 1
+
+
+def test_time_of_large_jobs_is_counted_from_when_the_server_began_to_their_end(world: World) -> None:
+    jobs = [world.submit(world.spec(replicas=2)), world.submit()]
+    for job in jobs:
+        world.run(job)
+    world.clock.advance(50)
+    world.beat(jobs[0], seconds={"productive": 40.0}, step=5)
+    found = LargeJobs(nodes=2)
+
+    def told() -> dict[str, float]:
+        with world.control.store.read() as connection:
+            (family,) = found.collect(connection, now_s=world.clock.now_s(), lease_s=15.0)
+        return {sample.labels["use"]: sample.value for sample in family.samples if sample.value}
+
+    assert told() == {}
+    world.clock.advance(10)
+    world.beat(jobs[0], seconds={"productive": 60.0}, step=7)
+    world.beat(jobs[1], seconds={"productive": 60.0}, step=7)
+    assert told()["productive"] == pytest.approx(20)
+    world.beat(jobs[0], seconds={"productive": 50.0, "repeated": 10.0}, step=7)
+    assert told() == {**told(), "productive": pytest.approx(20), "repeated": pytest.approx(10)}
+    world.succeed(jobs[0])
+    world.tick(3)
+    whole = told()
+    assert whole["productive"] == pytest.approx(20)
+    world.clock.advance(50)
+    assert told() == whole
+
+
+def test_a_job_that_should_have_been_archived_shows(world: World) -> None:
+    metrics = Metrics(world.control)
+    job = world.submit()
+    world.run(job)
+    world.succeed(job)
+    world.tick(3)
+    assert read(metrics)["mainspring_archive_behind_seconds",] == 0
+    world.clock.advance(92 * 86_400)
+    assert read(metrics)["mainspring_archive_behind_seconds",] == pytest.approx(2 * 86_400, abs=60)
+
+
+def test_the_loop_of_a_server_that_stands_still_shows(world: World) -> None:
+    metrics = Metrics(world.control)
+    assert read(metrics)["mainspring_loop_silent_seconds",] == 0
+    world.control.pulse.stepped(Step.RECORDED)
+    world.clock.advance(95)
+    assert read(metrics)["mainspring_loop_silent_seconds",] == 95
+
+
+def test_certificate_disk_and_back_up_are_told_where_they_can_be_read(tmp_path: Path) -> None:
+    made = self_signed(tmp_path, name="lab.example.org")
+    damaged = tmp_path / "damaged.pem"
+    damaged.write_text("-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n")
+
+    def told(certificate: Path) -> dict[str, float]:
+        families = HomeCollector(
+            certificate=certificate, store_folder=tmp_path, backed_up_s=lambda: 7.0, unread_s=lambda: 3.0
+        ).collect()
+        return {family.name: family.samples[0].value for family in families}
+
+    ends_s = told(made.chain).pop("mainspring_certificate_expiry_timestamp_seconds")
+    assert ends_s - made.chain.stat().st_mtime == pytest.approx(2 * 86_400, abs=60)
+    found = told(damaged)
+    assert 0 < found.pop("mainspring_store_free_ratio") <= 1
+    assert found == {"mainspring_backup_timestamp_seconds": 7.0, "mainspring_arrivals_oldest_seconds": 3.0}
+
+
+LABELS = {"team", "tier", "cluster", "cause"}
+OF_WHAT = {"state", "use", "condition", "chip", "kind", "status", "operation", "step", "release", "le", "generation"}
+
+
+def test_labels_are_few_and_of_a_closed_list(world: World) -> None:
+    world.run(world.submit())
+    metrics = Metrics(world.control)
+    for family in metrics.measures.registry.collect():
+        for sample in family.samples:
+            assert len(sample.labels.keys() & LABELS) <= 3
+            assert sample.labels.keys() <= LABELS | OF_WHAT, sample.name
 
 
 def test_a_store_that_is_away_leaves_what_the_server_knows_of_itself(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ class Metrics:
                 control.fleet,
                 control.pictures,
                 control.clock,
-                lease_s=control.settings.lease_s,
+                settings=control.settings,
+                loop_silent_s=lambda: control.pulse.silent_s,
                 held=control.restores.waiting,
             )
         )

@@ -18,6 +18,7 @@ from mainspring.control.control import Control
 from mainspring.control.logins import Logins
 from mainspring.control.loop.leadership import KEEP
 from mainspring.control.loop.loop import Step
+from mainspring.control.service.metrics.measures import Measures
 from mainspring.domain.errors import Conflict, MainspringError, Unavailable
 
 _FIRST_TICK_S = 10.0  # A cluster that takes longer is not worth waiting for: it is shown once it answers.
@@ -60,7 +61,8 @@ class Server:
         self._ticked = Event()
         self._leads = False
         app = create_app(control, arrivals, logins)
-        self._measures = app.state.metrics.measures
+        self.measures: Measures = app.state.metrics.measures
+        """What this server counts of itself; others may tell more of it there."""
         config = uvicorn.Config(
             app,
             log_level="error",  # Strangers could fill the log with warnings of bytes that are no HTTP.
@@ -147,7 +149,7 @@ class Server:
                     if self._stopping.is_set():  # A controller may die after any of its steps.
                         break
                     control.pulse.stepped(step)
-                    self._measures.stepped(step)
+                    self.measures.stepped(step)
                     self._leads = step is not Step.FOLLOWING
                     if step is Step.LEADING:
                         self._leading.set()
@@ -158,10 +160,12 @@ class Server:
                         self._ticked.set()
             except (Conflict, Unavailable) as error:
                 control.pulse.failed(error)
+                self.measures.failed()
                 _log.warning("a tick was cut short: %s", error)
             except Exception as error:  # noqa: BLE001
                 # A tick that fails by our own fault must not end the loop: the next one starts from the store.
                 control.pulse.failed(error)
+                self.measures.failed()
                 _log.exception("a tick failed")
             self._stopping.wait(min(_REST * (control.clock.monotonic_s() - begun_s), _REST_S_MAX))
             control.wake.wait(control.settings.interval_s)

@@ -11,6 +11,7 @@ server.log     what it said; server.log.1 to .4 before that
 lock, login.lock      held while it is being started; while a login is renewed
 state.db       the embedded store      backups/  back-ups of the store from before its tables changed
 objects/       the embedded object store      engines/  allocations
+backed-up      when `ms backup` last copied the store
 arrivals/      recordings that were sent and not yet read
 """
 
@@ -308,6 +309,11 @@ class Home:
     def backups(self) -> Path:
         """Returns the folder of copies of the store."""
         return self.path / "backups"
+
+    @property
+    def backed_up(self) -> Path:
+        """Returns the file that tells when `ms backup` last copied the store."""
+        return self.path / "backed-up"
 
     @property
     def arrivals(self) -> Path:

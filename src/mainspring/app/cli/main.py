@@ -34,6 +34,7 @@ _OWN = [name for name, found in vars(jobs).items() if isfunction(found) and foun
 VERBS = {
     **{name: name for name in ("demo", "simulate", "plan", "goodput")},
     **dict.fromkeys(("fleet", "history", "gc"), "history"),
+    "alerts": "metrics.metrics",
     "audit": "people.audit",
     **dict.fromkeys(("login", "logout", "whoami"), "people.login"),
     **{name: "jobs" for name in _OWN if not name.startswith("_")},
@@ -48,6 +49,7 @@ GROUPS = {
     "token": ("people.token", "Let people in: make tokens, list and remove them."),
     "secret": ("people.secret", "Give jobs tokens and passwords: set secrets of teams, list and remove them."),
     "store": ("store", "Look at the store's tables, and bring them back for an older release."),
+    "metrics": ("metrics.metrics", "Give Prometheus its rules, and Grafana its dashboards."),
     "cluster": ("cluster", "Add clusters, look at them, check and remove them."),
 }
 

@@ -59,7 +59,7 @@ def backup(
     as_json: Json = False,
 ) -> None:
     """Copy this home's store as it is at one instant, while its server works; SQLite or PostgreSQL."""
-    from mainspring.app.base.backups import maker_in
+    from mainspring.app.base.backups import maker_in, note_backup
     from mainspring.control.store.databases.backups import back_up
     from mainspring.control.store.databases.opening import parsed_url
 
@@ -70,6 +70,7 @@ def backup(
         made = back_up(
             url, file, maker_in(home, now_s), lambda done, total: bar.update(task, completed=done, total=total)
         )
+    note_backup(home, made.made_s)
     words = f"{file} holds {made.jobs} jobs, and events up to {made.sequence}."
     keep = f"Keep `key` and `secrets.key` of {home.path} too, elsewhere."
     render.show(made, as_json=as_json, look=lambda: f"{words} {keep}")

@@ -6,7 +6,7 @@ from mainspring.lazy import names_of
 
 if TYPE_CHECKING:
     from mainspring.app.render.clusters import held_table, past_fleet_panel
-    from mainspring.app.render.events import event_line
+    from mainspring.app.render.events import alert_panel, alerts_table, event_line
     from mainspring.app.render.goodput import goodput_table, report_panel
     from mainspring.app.render.jobs import job_panel
     from mainspring.app.render.people import audit_table, blocks_table, secrets_table, tokens_table

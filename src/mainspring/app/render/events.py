@@ -1,15 +1,21 @@
-"""Event texts: each in plain words, for people who never saw a list of kinds."""
+"""Event texts: each in plain words, for people who never saw a list of kinds; and alerts."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from mainspring.app.render.tables import Listing, gist
+from rich.console import RenderableType
+
+from mainspring.app.render.tables import Listing, ago, facts_grid, gist
 from mainspring.domain.answers import Event
 from mainspring.domain.wire.events import EVENTS
 from mainspring.domain.wire.events.attempts import AttemptGrantedEvent
+
+if TYPE_CHECKING:
+    from mainspring.control.service.alerts.values import Alert
 
 SHOWN_MAX = 30
 NOTED_MAX = 5
@@ -71,3 +77,26 @@ def notable(events: Sequence[Event]) -> list[Event]:
         events: Oldest first.
     """
     return [event for event in events if event.kind in _NOTABLE][-NOTED_MAX:]
+
+
+def alerts_table(alerts: Sequence[Alert]) -> RenderableType:
+    """Returns one row an alert."""
+    made = Listing("ALERT", "TELLS", ">AFTER", "~SAYS")
+    return made.add_rows((one.name, one.severity.value, _after(one), one.summary) for one in alerts)
+
+
+def alert_panel(alert: Alert) -> RenderableType:
+    """Returns all there is to say of an alert."""
+    facts = {
+        "alert": alert.name,
+        "tells": alert.severity.value,
+        "after": _after(alert),
+        "says": alert.summary,
+        "holds": alert.expr,
+        "runbook": f"docs/runbooks/{alert.runbook}.md",
+    }
+    return facts_grid(facts)
+
+
+def _after(alert: Alert) -> str:
+    return ago(alert.for_s) if alert.for_s else "at once"

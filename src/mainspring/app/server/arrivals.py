@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -132,10 +132,20 @@ class Inboxes:
     @property
     def waiting(self) -> bool:
         """Returns whether a recording waits to be read."""
-        if not self.folder.is_dir():
-            return False
-        inboxes = (path for path in self.folder.iterdir() if path.is_dir())
-        return any(not path.name.startswith(".") for inbox in inboxes for path in inbox.iterdir())
+        return any(True for _ in self._unread())
+
+    def unread_s(self, now_s: float) -> float:
+        """Returns for how long the recording that waits longest has been here whole, 0 for none."""
+        came_s = now_s
+        for path in self._unread():
+            with suppress(FileNotFoundError):  # Taken in meanwhile.
+                came_s = min(came_s, path.stat().st_mtime)
+        return now_s - came_s
+
+    def _unread(self) -> Iterator[Path]:
+        if self.folder.is_dir():
+            inboxes = (path for path in self.folder.iterdir() if path.is_dir())
+            yield from (path for inbox in inboxes for path in inbox.iterdir() if not path.name.startswith("."))
 
 
 @final

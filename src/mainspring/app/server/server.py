@@ -12,10 +12,11 @@ import pwd
 import re
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 
-from mainspring.app.base.backups import backups_in
-from mainspring.app.base.home import Home, url_of
+from mainspring.app.base.backups import backed_up_s, backups_in
+from mainspring.app.base.home import Config, Home, url_of
 from mainspring.app.base.oidc import fetch
 from mainspring.app.base.system import FILES_WANTED, SystemClock, SystemDice, raise_open_files, tune_for_serving
 from mainspring.app.server.arrivals import Inboxes, Reader
@@ -26,10 +27,13 @@ from mainspring.control import AgentAccess, Control, Settings, open_store
 from mainspring.control.connections import BoundedConnection, Tls, bounded_by
 from mainspring.control.logins import Logins
 from mainspring.control.server import Server
+from mainspring.control.service.metrics.home import HomeCollector
+from mainspring.control.store.databases.opening import is_sqlite, parsed_url
 from mainspring.domain.answers import NewToken
 from mainspring.domain.errors import MainspringError, NotFound
 from mainspring.domain.ids import NAME_LENGTH_MAX
 from mainspring.domain.job import LAB
+from mainspring.domain.ports import Clock
 from mainspring.domain.team import Team, TeamRole
 from mainspring.objects import SharedGrants
 
@@ -104,6 +108,7 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
         logins=Logins(control.people, config.oidc, fetch, clock) if config.oidc else None,
         connection=_connections(),
     )
+    server.measures.registry.register(_home_measures(home, config, inboxes, clock))
     tune_for_serving()
     server.start()
     reader.start()
@@ -129,6 +134,17 @@ def _connections() -> type[BoundedConnection]:
             FILES_WANTED,
         )
     return kind
+
+
+def _home_measures(home: Home, config: Config, inboxes: Inboxes, clock: Clock) -> HomeCollector:
+    """Returns what tells Prometheus of the home folder and what it is served with."""
+    url = parsed_url(home.database_url(config))
+    return HomeCollector(
+        certificate=Path(config.certificate) if config.certificate else None,
+        store_folder=Path(str(url.database)).parent if is_sqlite(url) else None,
+        backed_up_s=partial(backed_up_s, home, embedded=is_sqlite(url)),
+        unread_s=lambda: inboxes.unread_s(clock.now_s()),
+    )
 
 
 def _owner() -> str:

@@ -85,13 +85,17 @@ class Pulse:
     @property
     def alive(self) -> bool:
         """Returns whether the loop moves, or has not begun yet: where not, only a new process helps."""
-        return self._moved_s is None or self._clock.monotonic_s() - self._moved_s <= HUNG_S
+        return self.silent_s <= HUNG_S
+
+    @property
+    def silent_s(self) -> float:
+        """Returns for how long the loop has not moved, 0 before it began."""
+        return 0.0 if self._moved_s is None else self._clock.monotonic_s() - self._moved_s
 
     def _loop(self) -> HealthCheck:
         if self._moved_s is None:
             return _check("loop", "has not begun")
-        silent_s = self._clock.monotonic_s() - self._moved_s
-        return _check("loop", "" if self.alive else f"has not moved for {silent_s:.0f} s")
+        return _check("loop", "" if self.alive else f"has not moved for {self.silent_s:.0f} s")
 
     def _lead(self, lease: Lease, late_s: float) -> HealthCheck:
         if not lease.holder:  # When a leader ends another leads within moments, and is not missed.

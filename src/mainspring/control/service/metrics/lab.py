@@ -20,8 +20,11 @@ from prometheus_client.registry import Collector
 
 from mainspring.control.service.goodput import goodput_report
 from mainspring.control.service.metrics.events import EventCounts
+from mainspring.control.service.metrics.large import LargeJobs
 from mainspring.control.state.fleet import FleetView
 from mainspring.control.state.latest_plan import LatestPlan, LatestPlans
+from mainspring.control.store.schema import jobs as job_rows
+from mainspring.control.store.settings import Settings
 from mainspring.control.store.store import Store
 from mainspring.control.store.tallies import counts_by_team
 from mainspring.domain.errors import Unavailable
@@ -33,6 +36,8 @@ from mainspring.domain.ports import Clock
 from mainspring.domain.release import RELEASE
 
 SERIES_MAX = 1_000  # Of one metric.
+_DAY_S = 86_400.0
+_OLDEST = sa.select(sa.func.min(job_rows.c.ended_s))
 _TIERS = [tier.value for tier in Tier]
 _Samples = Mapping[Any, float]  # By the values of their labels.
 
@@ -42,7 +47,7 @@ class LabCollector(Collector):
     """Reads the lab for each scrape, one at a time.
 
     Args:
-        lease_s: How long a lead may be silent.
+        loop_silent_s: For how long this server's loop has not moved.
         held: How many allocations run that the store does not know.
     """
 
@@ -53,16 +58,19 @@ class LabCollector(Collector):
         pictures: LatestPlans,
         clock: Clock,
         *,
-        lease_s: float,
+        settings: Settings,
+        loop_silent_s: Callable[[], float],
         held: Callable[[], int],
     ) -> None:
         self._store = store
         self._fleet = fleet
         self._pictures = pictures
         self._clock = clock
-        self._lease_s = lease_s
+        self._settings = settings
+        self._loop_silent_s = loop_silent_s
         self._held = held
         self._counts = EventCounts()
+        self._large = LargeJobs()
         self._lock = Lock()
 
     def collect(self) -> Iterator[Metric]:
@@ -70,9 +78,12 @@ class LabCollector(Collector):
         picture = self._pictures.newest
         yield _gauge("mainspring_release_info", "Which release this server is.", ("release",), {(RELEASE,): 1})
         yield _gauge("mainspring_leads", "Whether this server leads and has planned.", (), {(): picture is not None})
+        silent_s = self._loop_silent_s()
+        yield _gauge("mainspring_loop_silent_seconds", "Since this server's loop last moved.", (), {(): silent_s})
         yield from self._of_clusters()
         if picture is not None:
             yield from _of_plan(picture)
+        begun_s = self._clock.monotonic_s()
         try:
             with self._lock, self._store.read() as connection:
                 told = [*self._of_store(connection)]
@@ -80,6 +91,9 @@ class LabCollector(Collector):
             told = []
         yield from told
         yield _gauge("mainspring_store_up", "Whether the store answers this server.", (), {(): bool(told)})
+        if told:
+            took_s = self._clock.monotonic_s() - begun_s
+            yield _gauge("mainspring_store_read_seconds", "What the store took to tell this.", (), {(): took_s})
 
     def _of_store(self, connection: sa.Connection) -> Iterator[Metric]:
         jobs = counts_by_team(connection)
@@ -88,9 +102,8 @@ class LabCollector(Collector):
         over = {(team, state.value): count for (team, state), count in jobs.items() if ended(state)}
         yield _gauge("mainspring_jobs", "Jobs that have not ended.", labels, live)
         yield _counter("mainspring_jobs_ended", "Jobs that have ended.", labels, over)
-        report = goodput_report(
-            connection, team=None, cluster=None, since_s=0.0, now_s=self._clock.now_s(), lease_s=self._lease_s
-        )
+        now_s, lease_s = self._clock.now_s(), self._settings.lease_s
+        report = goodput_report(connection, team=None, cluster=None, since_s=0.0, now_s=now_s, lease_s=lease_s)
         words = "Node-seconds allocated ever, by what they went into; live ones may still move from one use to another."
         yield _gauge("mainspring_node_seconds", words, ("team", "use"), _by_use(report.teams))
         yield _gauge("mainspring_cluster_node_seconds", words, ("cluster", "use"), _by_use(report.clusters))
@@ -100,7 +113,14 @@ class LabCollector(Collector):
             (),
             {(): self._held()},
         )
-        yield from self._counts.collect(connection)
+        kept_s = now_s - self._settings.keep.days * _DAY_S
+        oldest_s = connection.execute(_OLDEST).scalar_one()
+        words = "How much longer the oldest job that has ended is in the store than it is to be kept there."
+        behind_s = 0.0 if oldest_s is None else max(0.0, kept_s - oldest_s)
+        yield _gauge("mainspring_archive_behind_seconds", words, (), {(): behind_s})
+        yield from self._large.collect(connection, now_s=now_s, lease_s=lease_s)
+        self._counts.expect(self._fleet.seen())
+        yield from self._counts.collect(connection, now_s)
 
     def _of_clusters(self) -> Iterator[Metric]:
         nodes: Counter[tuple[str, ...]] = Counter()

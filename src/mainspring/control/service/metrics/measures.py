@@ -36,6 +36,8 @@ class Measures:
         self._answers = Counter(
             "mainspring_requests", "Requests answered, by the status of the answer.", ["status"], registry=self.registry
         )
+        for status in (200, 500, 503):  # What Prometheus first sees at 1 has not grown, to it.
+            self._answers.labels(str(status))
         self._ticks = Histogram(
             "mainspring_tick_seconds",
             "Whole ticks: clusters looked at, planned, told.",
@@ -45,6 +47,7 @@ class Measures:
         self._steps = Summary(
             "mainspring_tick_step_seconds", "What each step of a tick took.", ["step"], registry=self.registry
         )
+        self._cut = Counter("mainspring_ticks_failed", "Ticks that were cut short.", registry=self.registry)
         self._begun_s = self._step_s = clock.monotonic_s()
 
     def answered(self, operation: str, status: int, begun_s: float) -> None:
@@ -68,3 +71,7 @@ class Measures:
         if step is Step.RECORDED:
             self._ticks.observe(now_s - self._begun_s)
         self._step_s = now_s
+
+    def failed(self) -> None:
+        """Counts a tick that was cut short."""
+        self._cut.inc()

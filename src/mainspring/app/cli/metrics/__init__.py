@@ -1,0 +1,1 @@
+"""`ms metrics` and `ms alerts`."""
