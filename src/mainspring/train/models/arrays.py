@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mainspring.domain.errors import InvalidInput, nearest
-from mainspring.train.models.shapes import BATCH_AXES, SEQUENCE
+from mainspring.train.models.shapes import BATCH_AXES, SEQUENCE, TENSOR
 
 Weights = dict[str, Any]
 Arrays = Mapping[str, Any]
