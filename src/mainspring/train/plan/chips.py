@@ -19,7 +19,6 @@ from enum import Enum
 from mainspring.domain.errors import NotFound, nearest
 
 GIB = 1 << 30
-GPUS_OF_A_NODE = 8  # Source: DGX and HGX boards, A100 to B200.
 PREALLOCATED = 0.75  # Share of a GPU's memory that JAX takes. Source: JAX docs, "GPU memory allocation".
 
 
@@ -44,6 +43,7 @@ class ChipFigures:
         far: Bytes/s each way to other slices or nodes.
         link: What `near` goes over.
         devices: Devices of a chip.
+        cores: Of a device; each has its own copy of a program.
     """
 
     name: str
@@ -55,6 +55,7 @@ class ChipFigures:
     far: float
     link: Link
     devices: int = 1
+    cores: int = 1
 
     @property
     def is_tpu(self) -> bool:
@@ -63,7 +64,16 @@ class ChipFigures:
 
 
 def _tpu(
-    name: str, *, teraflops: float, gib: float, usable_gib: float, gb_s: float, ici: float, far: float, devices: int = 1
+    name: str,
+    *,
+    teraflops: float,
+    gib: float,
+    usable_gib: float,
+    gb_s: float,
+    ici: float,
+    far: float,
+    devices: int = 1,
+    cores: int = 1,
 ) -> ChipFigures:
     """Returns a TPU's figures, given those of a whole chip, and its usable memory of one device."""
     return ChipFigures(
@@ -76,6 +86,7 @@ def _tpu(
         far=far * 1e9 / devices,
         link=Link.ICI,
         devices=devices,
+        cores=cores,
     )
 
 
@@ -97,9 +108,9 @@ CHIPS: Mapping[str, ChipFigures] = {
     for chip in (
         # Of v4 two cores are one device; what then is usable is twice what libtpu says of a core. DCN of v4 is not
         # published: as v5p, whose hosts have four chips too.
-        _tpu("v4", teraflops=275, gib=32, usable_gib=30.5, gb_s=1200, ici=270, far=6.25),
+        _tpu("v4", teraflops=275, gib=32, usable_gib=30.5, gb_s=1200, ici=270, far=6.25, cores=2),
         _tpu("v5e", teraflops=197, gib=16, usable_gib=15.75, gb_s=819, ici=200, far=3.125),
-        _tpu("v5p", teraflops=459, gib=95, usable_gib=95.73, gb_s=2765, ici=600, far=6.25),
+        _tpu("v5p", teraflops=459, gib=95, usable_gib=95.73, gb_s=2765, ici=600, far=6.25, cores=2),
         _tpu("v6e", teraflops=918, gib=32, usable_gib=31.24, gb_s=1638, ici=400, far=12.5),
         _tpu("tpu7x", teraflops=2307, gib=192, usable_gib=94.74, gb_s=7380, ici=600, far=12.5, devices=2),
         _gpu("a100", teraflops=312, gib=40, gb_s=1555, nvlink=300, far=25),

@@ -5,7 +5,7 @@ import pytest
 
 from mainspring.train.models.arrays import flattened
 from mainspring.train.models.shapes import Signature
-from mainspring.train.plan.anatomy import anatomy_of
+from mainspring.train.plan.formulas.anatomy import anatomy_of
 from mainspring.train.policy import model_of
 from mainspring.train.recipe import RECIPES, recipe_named
 

@@ -42,3 +42,13 @@ def _rows(size: int) -> int:
 
 def _filled(size: int, tile: int) -> int:
     return -(-size // tile) * tile
+
+
+def token_bytes(count: float, features: int, itemsize: int, *, tiled: bool) -> float:
+    """Returns the bytes of many tokens that a program computes: their features are the last axis.
+
+    Args:
+        itemsize: Bytes of a number.
+        tiled: Whether they lie on a TPU.
+    """
+    return count * (_filled(features, LANES) if tiled else features) * itemsize

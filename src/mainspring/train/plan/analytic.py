@@ -1,0 +1,187 @@
+"""What one step takes of each device by formulas: exact for what lies between steps, a model of what lives in one.
+
+In a step arrays live in turns, and the largest turn counts: the images as they are made ready; each stack's backward
+pass, with the inputs of its blocks and of those before it, the gradients so far, casts of its weights, one block
+computed again; and the update with all gradients. Formulas know the recipe, not the compiler's moods: an array that it
+keeps twice or never makes is not seen.
+Source: Rajbhandari et al., "ZeRO", 2019 (states); Korthikanti et al., "Reducing Activation Recomputation in Large
+Transformer Models", 2022 (activations). How many arrays of a kind are alive at once was read from what the compiler of
+libtpu 0.0.52 assigned for cut-down policies of other depths, batches and numbers of chips.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mainspring.train.models.shapes import DATA, SEQUENCE, TENSOR, Remat, Signature
+from mainspring.train.plan.chips import figures_of
+from mainspring.train.plan.figures import FiguresFrom, MemoryNeed, StepFigures
+from mainspring.train.plan.formulas.anatomy import Stack
+from mainspring.train.plan.formulas.sharing import FLOAT32, ArrayShare, Share
+from mainspring.train.plan.formulas.work import bytes_by_axis, flops_of, memory_traffic
+from mainspring.train.plan.targets import Target
+from mainspring.train.recipe import Recipe
+
+SCALARS = 4096  # Counters and statistics, each a tile.
+# Arrays alive at once while a block is computed again and differentiated: see the module.
+SCORES = 3  # In the recipe's numbers, beside one of float32.
+HEADS = 8  # Queries, keys, values, what they attended to, and the gradient of each.
+WIDTHS = 8  # Beside attention; beside the MLP two.
+HIDDEN = 5  # And one for each array that the MLP itself makes.
+PIECES = 4  # Copies of images as bytes while they are moved and not made float32 at once.
+CODE = 0.38e6  # Bytes of a program on a core, times parameters to this power; three sizes of policy.
+CODE_POWER = 0.22
+
+
+def analytic_figures(recipe: Recipe, signature: Signature, target: Target) -> StepFigures:
+    """Returns what one step takes of each device, by formulas; takes milliseconds and no JAX.
+
+    Args:
+        recipe: What to learn, and how.
+        signature: What the data decides.
+        target: The chips.
+
+    Raises:
+        InvalidInput: The mesh does not divide the devices, the batch or an array.
+        NotFound: Nothing is known of the chip.
+    """
+    share = Share(recipe=recipe, signature=signature, chip=figures_of(target.chip), devices=target.devices)
+    return StepFigures(
+        said_by=FiguresFrom.ANALYTIC,
+        memory=_memory(share),
+        flops=flops_of(share),
+        bytes_by_axis=bytes_by_axis(share),
+        memory_traffic=memory_traffic(share),
+    )
+
+
+def _memory(share: Share) -> MemoryNeed:
+    weights = sum(share.size(array) for array in share.arrays)
+    moments = 2 * sum(share.size(array) for array in share.arrays if array.learned) + SCALARS
+    ema = 0 if share.recipe.ema_decay is None else weights
+    state = weights + moments + ema
+    cores, parameters = share.chip.cores, share.anatomy.parameters
+    return MemoryNeed(
+        parameters=weights,
+        optimizer=moments,
+        ema=ema,
+        batch=share.batch_bytes() + SCALARS,
+        outputs=state + SCALARS,
+        aliased=state,
+        temporaries=int(_temporaries(share)),
+        code=int(cores * CODE * parameters**CODE_POWER) if share.chip.is_tpu else 0,
+    )
+
+
+def _temporaries(share: Share) -> float:
+    """Returns the largest turn of a step."""
+    stacks = share.anatomy.stacks
+    own = [_gradients(share, share.of_stack(stack)) for stack in stacks]
+    other = _gradients(share, share.of_none())
+    everything = sum(own) + other
+    # Parts of a batch add to a sum of all gradients; where nothing is split, all go in one flat message.
+    beside = everything if share.recipe.accumulate > 1 or share.whole else 0
+    residuals = [_residuals(share, stack) for stack in stacks]
+    casts = [_casts(share, stack) for stack in stacks]
+    turns = [_pixels(share), everything + beside]
+    for number, stack in enumerate(stacks):
+        last = number + 1 == len(stacks)
+        turns.append(
+            beside
+            + sum(residuals[: number + 1])
+            + sum(casts[: number + 1])
+            + sum(own[number:])
+            + (0 if last else other)
+            + _maps(share)
+            + _working(share, stack)
+        )
+    return max(turns)
+
+
+def _gradients(share: Share, arrays: Iterable[ArrayShare]) -> int:
+    return sum(share.size(array) for array in arrays if array.learned)
+
+
+def _pixels(share: Share) -> float:
+    """Returns what lives while images are moved, tinted and brought to size."""
+    pixels, rows = share.anatomy.pixels, share.rows_at_once
+    if pixels is None:
+        return 0.0
+    arrived = share.image_bytes(1, rows)
+    if pixels.size in (0, pixels.height) and pixels.size in (0, pixels.width):
+        return share.image_bytes(2 if pixels.patch else FLOAT32, rows) + 2 * arrived
+    if share.sizes[TENSOR] > 1:
+        return PIECES * arrived
+    half_way = share.token_bytes(rows * pixels.views * pixels.size * 3, pixels.width, FLOAT32)
+    return share.image_bytes(FLOAT32, rows) + arrived + half_way
+
+
+def _maps(share: Share) -> float:
+    """Returns what convolutions keep for the backward pass: of each layer what it gives, and what it is of that."""
+    pixels = share.anatomy.pixels
+    if pixels is None or not pixels.maps:
+        return 0.0
+    count = share.rows_at_once * pixels.views
+    kept = sum(2 * share.token_bytes(count * height * width, channels) for height, width, channels in pixels.maps)
+    return kept + share.image_bytes(FLOAT32, share.rows_at_once)
+
+
+def _residuals(share: Share, stack: Stack) -> float:
+    """Returns what all blocks of a stack keep for the backward pass."""
+    remat, kept = share.anatomy.compute.remat, 0.0
+    for stream in stack.streams:
+        tokens = share.tokens(stack, stream)
+        width = share.token_bytes(tokens, stream.width)
+        heads = share.token_bytes(tokens * share.features(stack.heads), stack.head_dim)
+        hidden = share.token_bytes(tokens, share.features(stream.mlp)) if stream.mlp else 0.0
+        match remat:
+            case Remat.FULL:
+                kept += width if stream.asks else 0.0
+            case Remat.DOTS:
+                kept += 3 * width + 3 * heads + stream.hidden * hidden
+            case Remat.NONE:
+                kept += 4 * width + 4 * heads + 2 * stream.hidden * hidden
+    if remat is Remat.NONE:
+        kept += 2 * _scores(share, stack, share.itemsize)
+    return stack.layers * kept
+
+
+def _casts(share: Share, stack: Stack) -> int:
+    """Returns the shares of a stack's weights in the recipe's numbers: they are cast once, before the first block."""
+    if share.itemsize == FLOAT32:
+        return 0
+    return sum(share.size(array, share.itemsize) for array in share.of_stack(stack) if DATA in array.over)
+
+
+def _scores(share: Share, stack: Stack, itemsize: int) -> float:
+    if not stack.heads:
+        return 0.0
+    count = share.rows_at_once * stack.copies * share.features(stack.heads) * stack.asked
+    return share.token_bytes(count / share.sizes[SEQUENCE], stack.seen, itemsize)
+
+
+def _working(share: Share, stack: Stack) -> float:
+    """Returns what lives while one block is computed again and differentiated: in its attention, or in its MLP."""
+    attention = _scores(share, stack, FLOAT32) + SCORES * _scores(share, stack, share.itemsize)
+    mlp = 0.0
+    block = [array for array in share.of_stack(stack) if DATA in array.over]
+    gathered = sum(_block_bytes(share, stack, array) for array in block)
+    for stream in stack.streams:
+        tokens = share.tokens(stack, stream)
+        width = share.token_bytes(tokens, stream.width)
+        attention += WIDTHS * width
+        attention += HEADS * share.token_bytes(
+            share.rows_at_once * stack.copies * stream.tokens * share.features(stack.heads), stack.head_dim
+        )
+        if not stream.mlp:
+            continue
+        count = HIDDEN + stream.hidden
+        mlp += 2 * width
+        hidden = share.token_bytes(tokens, share.features(stream.mlp))
+        mlp += count * hidden
+    return max(attention, mlp) + gathered
+
+
+def _block_bytes(share: Share, stack: Stack, array: ArrayShare) -> float:
+    """Returns the bytes of one block's array with all shares of `data` together, in the recipe's numbers."""
+    return share.itemsize * array.count * share.sizes[DATA] / stack.layers
