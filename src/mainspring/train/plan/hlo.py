@@ -127,14 +127,16 @@ class Program:
     def runs(self) -> Iterator[Run]:
         """Returns all instructions, with those of loop bodies as often as they run; of reductions, the call alone.
 
-        Both branches of a condition count.
+        Both branches of a condition count. In a loop they run in all trips but the last: XLA's own conditions send a
+        window on while there is more to come.
 
         Raises:
             DamagedData: Nobody can tell how often a loop runs.
         """
-        return self._runs(self.entry, 1, 0)
+        return self._runs(self.entry, 1, 1, 0)
 
-    def _runs(self, name: str, times: int, depth: int) -> Iterator[Run]:
+    def _runs(self, name: str, times: int, trips: int, depth: int) -> Iterator[Run]:
+        """Returns those of a computation that runs so often, in a loop of so many trips."""
         assert depth < CALLS_MAX, f"{name} runs within {depth} others"
         computation = self.computations[name]
         for each in computation.instructions.values():
@@ -142,10 +144,14 @@ class Program:
             match each.opcode:
                 case "while":
                     body = each.attribute("body").lstrip("%").partition(",")[0].split()[0]
-                    yield from self._runs(body, times * self.trips(computation, each), depth + 1)
-                case "call" | "fusion" | "conditional" | "async-start":
+                    within = self.trips(computation, each)
+                    yield from self._runs(body, times * within, within, depth + 1)
+                case "call" | "fusion" | "async-start":
                     for called in each.called:
-                        yield from self._runs(called, times, depth + 1)
+                        yield from self._runs(called, times, trips, depth + 1)
+                case "conditional":
+                    for called in each.called:
+                        yield from self._runs(called, times // max(trips, 1) * max(trips - 1, 1), trips, depth + 1)
                 case _:
                     pass
 
@@ -163,24 +169,24 @@ class Program:
             for part in ("condition", "body")
         )
         compare = condition.source(condition.root.name)
+        counts = compare.opcode == "compare" and "direction=LT" in compare.rest
         try:
-            assert compare.opcode == "compare" and "direction=LT" in compare.rest
             counter, limit = (condition.source(name) for name in compare.operands)
             index = int(counter.attribute("index").partition(",")[0])
             start = computation.source(computation.source(loop.operands[0]).operands[index])
             add = body.source(body.root.operands[index])
-            assert add.opcode == "add"
-            steps = [body.source(name) for name in add.operands]
+            steps = [body.source(name) for name in add.operands if add.opcode == "add"]
             step = next(int(each.literal) for each in steps if each.opcode == "constant")
-            trips = math.ceil((int(limit.literal) - int(start.literal)) / step)
-        except (AssertionError, KeyError, IndexError, ValueError, StopIteration) as error:
+            trips = math.ceil((int(limit.literal) - int(start.literal)) / step) if counts else -1
+        except (KeyError, IndexError, ValueError, StopIteration):
+            trips = -1
+        if not 0 <= trips < TRIPS_MAX:
             raise DamagedData(
                 "tell how often a loop runs",
                 on=loop.name,
                 got=f"a condition of {compare.opcode}",
                 wanted="a count from a constant to a constant by a constant",
-            ) from error
-        assert 0 <= trips < TRIPS_MAX, f"{loop.name} runs {trips} times"
+            )
         return trips
 
 
