@@ -103,8 +103,8 @@ def measured(folder: Path, *, quick: bool) -> Mapping[str, float]:
         print(
             f"{cell.recipe:9} {cell.chips} rows {cell.rows:3} tensor {cell.tensor}: "
             f"{said.memory.peak / GIB:.3f} GiB by the compiler, {formula.memory.peak / GIB:.3f} by formulas "
-            f"({errors[-1]:.1%}), which have {formula.flops / said.flops:.2f} of its operations and {shares} of what it "
-            f"sends; {cpu_s:.0f} s",
+            f"({errors[-1]:.1%}), which have {formula.flops / said.flops:.2f} of its operations and {shares} of what"
+            f" it sends; {cpu_s:.0f} s",
             flush=True,
         )
         if not first_s:
