@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mainspring.domain.errors import Unavailable
+from mainspring.domain.errors import InvalidInput, Unavailable
 from mainspring.train.models.shapes import Signature
 from mainspring.train.plan.analytic import analytic_figures
 from mainspring.train.plan.choice import best_layouts, pareto_front
@@ -61,6 +61,22 @@ def test_choice_drops_what_the_compiler_finds_too_large() -> None:
         return replace(said, memory=large)
 
     assert first.recipe not in [each.recipe for each in best_layouts(SMALL, EYES, TARGET, confirm=confirm).front]
+
+
+def test_choice_drops_what_the_compiler_refuses_and_asks_on() -> None:
+    wide = changed(recipe_named("pi0"), {"batch_size": 256})
+    target = parsed_target("v5p:4x4x4")
+    front = best_layouts(wide, EYES, target).front
+
+    def confirm(recipe: Recipe) -> StepFigures:
+        if recipe == front[0].recipe:
+            raise InvalidInput("compile a step", got="120 GiB of a device's memory")
+        return replace(analytic_figures(recipe, EYES, target), said_by=FiguresFrom.COMPILED)
+
+    choice = best_layouts(wide, EYES, target, confirm=confirm)
+    assert front[0].recipe not in [each.recipe for each in choice.front]
+    assert choice.front[0].figures.said_by is FiguresFrom.COMPILED
+    assert "120 GiB" in choice.said
 
 
 def test_choice_without_a_compiler_that_answers_keeps_the_formulas_and_says_why() -> None:

@@ -10,7 +10,8 @@ import typer
 
 from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.render import recipes as look
-from mainspring.app.render.tables import ERRORS, show
+from mainspring.app.render.progress import progress_bar
+from mainspring.app.render.tables import show
 from mainspring.app.sdk.recipes import (
     SIGNATURE_FORM,
     fields_of,
@@ -107,6 +108,7 @@ def plan_command(
         float | None,
         typer.Option("--dollars-per-chip-hour", min=0, help="For dollars.", show_default="as a cluster is configured"),
     ] = None,
+    deadline: Annotated[str, typer.Option(help="How long one compile may take.")] = "30m",
     analytic: Annotated[bool, typer.Option("--analytic", help="Formulas alone: no compiler, no JAX.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -121,7 +123,7 @@ def plan_command(
         layout=layout,
         per_chip=per_chip,
         price=price,
-        ask=analytic_figures if analytic else _compiler(context),
+        ask=analytic_figures if analytic else _compiler(context, deadline),
         analytic=analytic,
     )
     targets = [parsed_target(text, slices=slices) for text in on]
@@ -131,17 +133,27 @@ def plan_command(
         raise typer.Exit(1)
 
 
-def _compiler(context: LabContext) -> Callable[[Recipe, Signature, Target], StepFigures]:
-    """Returns what asks the compiler of a target's chips, and formulas where it has none."""
-    cache = context.obj.home.cache / "plans"
+def _compiler(context: LabContext, deadline: str) -> Callable[[Recipe, Signature, Target], StepFigures]:
+    """Returns what asks the compiler of a target's chips, one question at a time, and formulas where it has none."""
+    from mainspring.app.base.specs import duration_from
+
+    cache, deadline_s = context.obj.home.cache / "plans", duration_from(deadline)
 
     def ask(recipe: Recipe, signature: Signature, target: Target) -> StepFigures:
         if not figures_of(target.chip).is_tpu:
             return analytic_figures(recipe, signature, target)  # Without a GPU nobody compiles for it.
         from mainspring.train.plan.compiled import compiled_figures
 
-        with ERRORS.status(f"compiling {recipe.name} for {target.name}"):
-            return compiled_figures(recipe, signature, target, cache=cache)
+        with progress_bar() as bar:
+            task = bar.add_task("compile", note=f"s: {recipe.name} for {target.name}")
+            return compiled_figures(
+                recipe,
+                signature,
+                target,
+                cache=cache,
+                progress=lambda passed_s: bar.update(task, completed=round(passed_s)),
+                deadline_s=deadline_s,
+            )
 
     return ask
 
@@ -157,15 +169,26 @@ def _planned(context: LabContext, asked: _Asked, target: Target, *, alone: bool)
         if asked.layout == AUTO:
             return _chosen(asked, recipe, target, price)
         recipe = recipe if asked.layout == OWN else with_layout(recipe, asked.layout)
-        formula = analytic_figures(recipe, asked.signature, target)  # Refuses what cannot be before anything compiles.
-        figures = formula if asked.analytic else asked.ask(recipe, asked.signature, target)
-        found = estimated(recipe, asked.signature, target, figures, dollars_per_chip_hour=price)
-        change = None if found.fits else smallest_change(recipe, asked.signature, target, figures=figures)
-        return look.Planned(target=target, estimates=(found,), change=change)
+        return _answer(asked, recipe, target, price)
     except MainspringError as error:
         if alone:
             raise
         return look.Planned(target=target, error=str(error))
+
+
+def _answer(asked: _Asked, recipe: Recipe, target: Target, price: float | None) -> look.Planned:
+    """Returns the answer for one layout: the compiler's, and the formulas' where it has none to give."""
+    figures = analytic_figures(recipe, asked.signature, target)  # Refuses what cannot be before anything compiles.
+    said, refused, known = "", False, None
+    if not asked.analytic:
+        try:
+            figures = known = asked.ask(recipe, asked.signature, target)
+        except MainspringError as error:
+            said, refused = str(error), isinstance(error, InvalidInput)
+    found = estimated(recipe, asked.signature, target, figures, dollars_per_chip_hour=price)
+    fits = found.fits and not refused
+    change = None if fits else smallest_change(recipe, asked.signature, target, figures=known)
+    return look.Planned(target=target, estimates=(found,), change=change, said=said, refused=refused)
 
 
 def _chosen(asked: _Asked, recipe: Recipe, target: Target, price: float | None) -> look.Planned:

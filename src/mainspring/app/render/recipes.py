@@ -50,7 +50,8 @@ class Planned:
         estimates: Of the recipe as it was asked for; of several layouts the fastest first.
         change: The smallest change with which it would fit, None where it fits or none helps.
         chosen: Whether the layouts were chosen.
-        said: Why the compiler did not confirm some of them.
+        said: Why the compiler did not confirm all of them.
+        refused: Whether it refuses the recipe: what its program needs is more than the chip has.
         error: Why there is no answer.
     """
 
@@ -59,12 +60,13 @@ class Planned:
     change: Change | None = None
     chosen: bool = False
     said: str = ""
+    refused: bool = False
     error: str = ""
 
     @property
     def fits(self) -> bool:
         """Returns whether the recipe, or the best of its layouts, fits."""
-        return bool(self.estimates) and self.estimates[0].fits
+        return bool(self.estimates) and self.estimates[0].fits and not self.refused
 
 
 def row_of(recipe: Recipe, signature: Signature) -> RecipeRow:
@@ -183,7 +185,9 @@ def _memory_table(planned: Sequence[Planned]) -> RenderableType:
             need = each.figures.memory
             sizes = (need.parameters, need.optimizer, need.ema, need.batch, need.temporaries, need.code, need.peak)
             fits = Text("yes", style="green")
-            if not each.fits:
+            if one.refused:
+                fits = Text("refused", style="red")
+            elif not each.fits:
                 fits = Text(f"short by {size_text(need.peak - each.usable)}", style="red")
             texts = (size_text(size) if size else "-" for size in sizes)
             made.add_row(*_name(one, each), *texts, size_text(each.usable), fits, _SAID_BY[each.figures.said_by])
@@ -218,7 +222,7 @@ def _told(planned: Planned) -> list[RenderableType]:
             told = "it fits with " + " ".join(f"--set {name}={value}" for name, value in planned.change.fields.items())
         parts += ["", Text(f"{planned.target.name}: {told}", style="yellow")]
     if planned.said:
-        parts += ["", Text(f"{planned.target.name}: not all was confirmed by the compiler: {planned.said}")]
+        parts += ["", Text(f"{planned.target.name}: the compiler did not confirm it: {planned.said}")]
     if planned.chosen and len(planned.estimates) > 1:
         parts += ["", layouts_plot(planned.estimates)]
     for each in planned.estimates[:1]:

@@ -81,19 +81,22 @@ def best_layouts(
     front = pareto_front(fitting)
     if confirm is None:
         return Choice(front=front, tried=tried)
-    confirmed, said = [], ""
+    asked, sound, said = 0, list[Estimate](), ""
     for each in front[:CONFIRMED_MAX]:
         try:
             figures = confirm(each.recipe)
+        except InvalidInput as error:
+            said = str(error)  # The compiler refuses it: its program is larger than the chip.
         except MainspringError as error:
             said = str(error)
             break
-        confirmed.append(
-            estimated(each.recipe, signature, target, figures, dollars_per_chip_hour=dollars_per_chip_hour)
-        )
-    rest = front[len(confirmed) :]
-    sound = [each for each in confirmed if each.fits]
-    return Choice(front=(*sorted(sound, key=lambda each: each.step_s), *rest), tried=tried, said=said)
+        else:
+            sound.append(
+                estimated(each.recipe, signature, target, figures, dollars_per_chip_hour=dollars_per_chip_hour)
+            )
+        asked += 1
+    sound = sorted((each for each in sound if each.fits), key=lambda each: each.step_s)
+    return Choice(front=(*sound, *front[asked:]), tried=tried, said=said)
 
 
 def pareto_front(estimates: Sequence[Estimate]) -> tuple[Estimate, ...]:
