@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ from typing import Any
 import pytest
 
 from mainspring.domain.errors import InvalidInput
+from mainspring.train.plan.hlo import parsed_program
+from mainspring.train.plan.traffic import bytes_by_axis
 from mainspring.train.recipe import MeshRecipe
 from mainspring.train.sharding import make_mesh
 
 from .layouts_of_mesh import LAYOUTS
+from .sent_of_mesh import MESHES, least_sent
 
 ROOT = Path(__file__).parents[2]
 SHARES = {
@@ -34,8 +38,14 @@ SHARES = {
 @cache
 def trained(layout: str) -> Any:
     """Returns what came of a layout; its programs are compiled without much effort, which would take LLVM a minute."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _trained(layout, folder)
+
+
+def _trained(layout: str, folder: str) -> Any:
     devices = 1 if layout.startswith("one device") else 8
     flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+    flags += f" --xla_dump_to={folder} --xla_dump_hlo_pass_re=spmd --xla_dump_hlo_module_re=jit_update"
     # A device's collectives may run at once, each in a thread that waits for the others: a thread a core is too few.
     environment = {
         **os.environ,
@@ -47,13 +57,16 @@ def trained(layout: str) -> Any:
     command = [sys.executable, "-m", "tests.train.layouts_of_mesh", layout]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=400, check=True)
     assert "rematerialization" not in done.stderr  # An array gathered, because its compiler could not cut it.
-    return json.loads(done.stdout)
+    programs = [path.read_text() for path in Path(folder).glob("*.after_spmd-partitioning.*.txt")]
+    mesh = MESHES.get(layout)
+    sent = bytes_by_axis(parsed_program(programs[0]), mesh) if mesh else None
+    return {**json.loads(done.stdout), "sent": sent}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(800)
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if not name.startswith("one device")])
-def test_layout_gives_the_loss_of_one_device_over_twenty_steps_and_splits_weights_and_moments_alike(
+def test_layout_gives_the_loss_of_one_device_splits_weights_and_moments_alike_and_sends_no_more_than_it_must(
     layout: str,
 ) -> None:
     alone = "one device, lora" if layout.endswith("lora") else "one device"
@@ -63,6 +76,8 @@ def test_layout_gives_the_loss_of_one_device_over_twenty_steps_and_splits_weight
     assert found["shares"] == {"weights": SHARES[layout], "moments": SHARES[layout]}
     assert found["specs"]["weights"] == found["specs"]["moments"]
     assert found["tokens"] == {"sequence": 3, "padded": 2}.get(layout, 5)  # Of the expert's 5.
+    if layout in MESHES:
+        assert found["sent"] == pytest.approx(least_sent(MESHES[layout]), rel=0.05)
 
 
 @pytest.mark.parametrize("mesh", [MeshRecipe(data=3), MeshRecipe(replica=2, data=2), MeshRecipe(replica=4, data=0)])

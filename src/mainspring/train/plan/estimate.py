@@ -132,7 +132,7 @@ def _axis_seconds(
     recipe: Recipe, target: Target, chip: ChipFigures, bytes_by_axis: Mapping[str, float]
 ) -> dict[str, float]:
     """Returns how long each axis sends; of one that reaches far, those that are near to each other share the way."""
-    sizes, near = sizes_of(recipe.mesh, target.devices), _near_devices(target, chip)
+    sizes, near = sizes_of(recipe.mesh, target.devices), near_devices(target)
     found = {}
     for axis, sent in bytes_by_axis.items():
         found[axis] = sent / chip.near
@@ -143,9 +143,9 @@ def _axis_seconds(
     return found
 
 
-def _near_devices(target: Target, chip: ChipFigures) -> int:
+def near_devices(target: Target) -> int:
     """Returns how many devices are near to each other: a slice of TPUs, a node of GPUs."""
-    return target.devices // target.slices if chip.is_tpu else GPUS_PER_NODE
+    return target.devices // target.slices if figures_of(target.chip).is_tpu else GPUS_PER_NODE
 
 
 def _is_far(recipe: Recipe, target: Target, axis: str) -> bool:
@@ -153,7 +153,7 @@ def _is_far(recipe: Recipe, target: Target, axis: str) -> bool:
     sizes = sizes_of(recipe.mesh, target.devices)
     names = list(sizes)
     extent = math.prod(sizes[name] for name in names[names.index(axis) :])  # The last axis lies closest.
-    return extent > _near_devices(target, figures_of(target.chip))
+    return extent > near_devices(target)
 
 
 def smallest_change(

@@ -2,9 +2,9 @@
 
 A collective of n chips over S bytes costs each of them what the best ring costs: S (n - 1) / n to gather, to scatter a
 sum or to exchange, twice that to give everybody the sum. Over several axes it is done one axis after the other, the
-innermost first where sums shrink and last where arrays grow. What is read is what XLA's partitioner wrote; two things
-that its later passes make of that are foreseen. A sum of which each chip keeps its own part at once is a scattered one,
-and sums over the same chips that are only added up travel as one.
+innermost first where sums shrink and last where arrays grow. What is read is what XLA's partitioner wrote; what its
+later passes make of that is foreseen. A sum of which each chip keeps its own part at once is a scattered one, sums over
+the same chips that are only added up travel as one, and what is gathered twice in one place is gathered once.
 Source: Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005; XLA,
 `reduce_scatter_utils.cc` and `all_reduce_reassociate.cc`.
 """
@@ -61,12 +61,15 @@ def sent_by(run: Run, mesh: Mapping[str, int]) -> dict[str, float]:
         return {}
     size = float(sum(run.computation.instructions[name].size for name in each.operands))
     if kind == "collective-permute":
-        moves = [(int(a), int(b)) for a, b in re.findall(r"\{(\d+),(\d+)\}", each.attribute("source_target_pairs"))]
-        ends = np.array([pair for pair in moves if pair[0] != pair[1]]).reshape(-1, 2)
+        pairs = each.attribute("source_target_pairs").partition("}}")[0] + "}"
+        moves = [(int(a), int(b)) for a, b in re.findall(r"\{(\d+),(\d+)\}", pairs) if a != b]
+        ends = np.array(moves, dtype=np.int64).reshape(-1, 2)
         widths = _widths(ends, mesh)
         return {next(axis for axis in mesh if axis in widths): size} if widths else {}
     widths = _widths(groups_of(each, math.prod(mesh.values())), mesh)
     match kind:
+        case "all-gather" if _gathered_before(run, math.prod(mesh.values())):
+            return {}
         case "all-gather":
             return _halved(size * math.prod(widths.values()), widths)
         case "all-reduce" if _joins_another(run, math.prod(mesh.values())):
@@ -110,7 +113,7 @@ def groups_of(each: Instruction, devices: int) -> NDArray[np.int64]:
 def _named_groups(named: re.Match[str], devices: int) -> NDArray[np.int64]:
     """Returns groups of a mesh of XLA's own; an axis may be taken in part: 'x':(2)4 are 4 after the first 2."""
     sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", named[1])}
-    ids = np.arange(devices)
+    ids: NDArray[np.int64] = np.arange(devices)
     if named[2]:
         ids = ids.reshape(_numbers(named[2])).transpose(_numbers(named[3]) if named[3] else None)
     shape: list[int] = []
@@ -142,7 +145,7 @@ def _widths(groups: NDArray[np.int64], mesh: Mapping[str, int]) -> dict[str, int
 def _halved(size: float, widths: Mapping[str, int]) -> dict[str, float]:
     """Returns what a chip sends to scatter `size` bytes, or to gather as many: axis by axis, the innermost first."""
     sent: dict[str, float] = {}
-    for axis, width in reversed(widths.items()):
+    for axis, width in reversed(list(widths.items())):
         sent[axis] = size * (width - 1) / width
         size /= width
     return sent
@@ -160,6 +163,17 @@ def _kept_share(run: Run, size: float) -> int:
             else:
                 kept = max(kept, round(size / max(user.size, 1)))
     return kept
+
+
+def _gathered_before(run: Run, devices: int) -> bool:
+    """Returns whether the same array is gathered from the same chips by an instruction before this one."""
+    each, computation = run.instruction, run.computation
+    for other in computation.users[each.operands[0]]:
+        if other.name == each.name:
+            return False
+        if other.opcode == each.opcode and other.numbers("dimensions") == each.numbers("dimensions"):
+            return np.array_equal(groups_of(other, devices), groups_of(each, devices))
+    return False
 
 
 def _joins_another(run: Run, devices: int) -> bool:

@@ -29,8 +29,6 @@ import sqlalchemy as sa
 from mainspring.domain.errors import InvalidInput, NotFound
 
 LOG_PAGES = 8_000  # Of 4 KiB: a log that long is copied into the file. A batch of jobs fills the usual 1,000.
-    8_000  # Of 4 KiB: so long a log SQLite copies into its file. Its own 1,000 are full with every batch of jobs.
-)
 BUSY_S = 10.0  # Longer than any transaction here; a database busy for this long has a stuck writer.
 STATEMENT_S = 60.0  # Reading all that has not ended, of 100,000 jobs, takes seconds.
 CONNECT_S = 5  # A server that lives accepts within milliseconds; the next of several is tried after that.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from mainspring.train.models.shapes import (
     ActRecipe,
@@ -126,6 +127,7 @@ class Anatomy:
         return sum(math.prod(shape) for shape in self.weights.values())
 
 
+@lru_cache(maxsize=64)
 def anatomy_of(policy: Policy, signature: Signature) -> Anatomy:
     """Returns what a policy is made of.
 

@@ -13,7 +13,8 @@ from mainspring.train.plan.formulas.anatomy import Anatomy, Stack
 from mainspring.train.plan.formulas.sharing import FLOAT32, Share
 
 BACKWARD = 2  # Of a product the backward pass does two: by its inputs and by its weights.
-TOUCHED = 3  # A block's arrays are made, made again, and differentiated; each is written and read.
+# How often a block's arrays are written and read: as they are made, made again, and differentiated.
+TOUCHED = {Remat.NONE: 2, Remat.DOTS: 3, Remat.FULL: 3}
 
 
 def forward_flops(anatomy: Anatomy) -> float:
@@ -87,10 +88,10 @@ def bytes_by_axis(share: Share) -> dict[str, float]:
 
 def memory_traffic(share: Share) -> float:
     """Returns the bytes that each device reads of its memory and writes there in a step."""
-    parts, total = share.recipe.accumulate, 0.0
+    parts, total, touched = share.recipe.accumulate, 0.0, TOUCHED[share.anatomy.compute.remat]
     for array in share.arrays:
         data = share.sizes[DATA] if DATA in array.over else 1
-        total += TOUCHED * parts * array.count * data * share.itemsize
+        total += touched * parts * array.count * data * share.itemsize
         if array.learned:  # Weight and two moments are read and written, the gradient too.
             total += 8 * FLOAT32 * array.count
     for stack in share.anatomy.stacks:
@@ -100,5 +101,5 @@ def memory_traffic(share: Share) -> float:
             features = 4 * stream.width + 4 * share.features(stack.heads) * stack.head_dim
             features += 2 * stream.hidden * share.features(stream.mlp) if stream.mlp else 0
             arrays += share.tokens(stack, stream) * features * share.itemsize
-        total += 2 * TOUCHED * parts * stack.layers * arrays
+        total += 2 * touched * parts * stack.layers * arrays
     return total + 2 * share.image_bytes(FLOAT32)

@@ -1,0 +1,119 @@
+"""Formulas of a step, against numbers that were worked out by hand for the small policy of the simulated arm.
+
+Its arrays, for states and actions of 14: enter 158 x 256 + 256, four of 256 x 256 + 256, leave 256 x 112 + 112.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from mainspring.domain.errors import InvalidInput
+from mainspring.train.models.shapes import Signature, VlaRecipe
+from mainspring.train.plan.analytic import analytic_figures
+from mainspring.train.plan.figures import FiguresFrom
+from mainspring.train.plan.targets import parsed_target
+from mainspring.train.recipe import MeshRecipe, Recipe, changed, recipe_named
+
+ARM = Signature(state_dim=14, action_dim=14)
+EYES = Signature(state_dim=14, action_dim=14, image_views=3, image_height=224, image_width=224)
+PARAMETERS = 332_656
+GPUS = parsed_target("h100:8")
+
+
+def _arm(**mesh: int) -> Recipe:
+    return replace(recipe_named("arm"), mesh=MeshRecipe(whole_bytes_max=0, **mesh))
+
+
+def test_figures_of_replicas_hold_all_weights_and_two_moments_on_each_chip() -> None:
+    found = analytic_figures(_arm(), ARM, GPUS)
+    assert found.said_by is FiguresFrom.ANALYTIC
+    assert found.memory.parameters == 4 * PARAMETERS
+    assert found.memory.optimizer - found.memory.parameters * 2 == pytest.approx(0, abs=4096)
+    assert found.memory.ema == 0
+
+
+def test_figures_of_shared_state_hold_its_eighth() -> None:
+    assert analytic_figures(_arm(replica=1, data=8), ARM, GPUS).memory.parameters == 4 * PARAMETERS // 8
+
+
+def test_figures_of_a_batch_hold_the_chips_rows() -> None:
+    # 32 rows of 14 states, 8 x 14 actions and 8 flags of a byte.
+    found = analytic_figures(_arm(), ARM, GPUS).memory.batch
+    assert found - (32 * 14 * 4 + 32 * 8 * 14 * 4 + 32 * 8) == pytest.approx(0, abs=4096)
+
+
+def test_figures_of_frozen_weights_have_no_moments_of_them() -> None:
+    learned = 4 * (256 * 112 + 112)
+    frozen = replace(_arm(), frozen=("enter.*", "blocks.*"))
+    assert analytic_figures(frozen, ARM, GPUS).memory.optimizer - 2 * learned == pytest.approx(0, abs=4096)
+
+
+def test_figures_of_mean_weights_hold_them_once_more() -> None:
+    assert analytic_figures(replace(_arm(), ema_decay=0.99), ARM, GPUS).memory.ema == 4 * PARAMETERS
+
+
+def test_flops_of_a_step_are_six_a_weight_and_sample_shared_by_the_chips() -> None:
+    matrices = 158 * 256 + 4 * 256 * 256 + 256 * 112
+    assert analytic_figures(_arm(), ARM, GPUS).flops == 6 * matrices * 256 / 8
+
+
+def test_flops_with_recomputation_are_a_third_more_in_blocks() -> None:
+    small = recipe_named("vla_small")
+    full, none = (
+        analytic_figures(changed(small, {"policy": {"compute": {"remat": remat}}}), EYES, GPUS).flops
+        for remat in ("full", "none")
+    )
+    assert 1.3 < full / none < 4 / 3
+
+
+def test_bytes_of_replicas_are_a_ring_of_all_gradients() -> None:
+    assert analytic_figures(_arm(), ARM, GPUS).bytes_by_axis == {"replica": 2 * 7 / 8 * 4 * PARAMETERS}
+
+
+def test_bytes_of_shared_state_are_two_gathers_and_a_scatter() -> None:
+    sent = analytic_figures(_arm(replica=1, data=8), ARM, GPUS).bytes_by_axis
+    assert sent == {"data": pytest.approx(3 * 7 / 8 * 4 * PARAMETERS)}
+
+
+def test_bytes_over_tensor_grow_with_tokens_and_not_with_weights() -> None:
+    vla = changed(recipe_named("vla_small"), {"batch_size": 16, "mesh": {"tensor": 2}})
+    more = changed(vla, {"batch_size": 32})
+    wider = changed(vla, {"policy": {"language": {"vocabulary": 65_536}}})
+    one, two, three = (analytic_figures(each, EYES, GPUS).bytes_by_axis["tensor"] for each in (vla, more, wider))
+    assert two == pytest.approx(2 * one)
+    assert three == one
+
+
+def test_memory_falls_with_each_kind_of_recomputation() -> None:
+    small = changed(recipe_named("vla_small"), {"batch_size": 64})
+    peaks = [
+        analytic_figures(changed(small, {"policy": {"compute": {"remat": remat}}}), EYES, GPUS).memory.peak
+        for remat in ("none", "dots", "full")
+    ]
+    assert peaks == sorted(peaks, reverse=True)
+    assert peaks[0] > 2 * peaks[2]
+
+
+def test_temporaries_of_a_vla_hold_at_least_its_gradients_and_inputs_of_blocks() -> None:
+    small = changed(recipe_named("vla_small"), {"batch_size": 64, "mesh": {"replica": 1, "data": 8}})
+    assert isinstance(small.policy, VlaRecipe)
+    inputs = 12 * 8 * (3 * 196 + 48) * 512 * 2 + 12 * 24 * 196 * 384 * 2
+    assert analytic_figures(small, EYES, GPUS).memory.temporaries > inputs + 71_000_000 * 4 // 8
+
+
+def test_parts_of_a_batch_take_less_memory_where_activations_count() -> None:
+    small = changed(recipe_named("vla_small"), {"batch_size": 512})
+    parts = changed(small, {"accumulate": 8})
+    whole, part = (analytic_figures(each, EYES, GPUS).memory.temporaries for each in (small, parts))
+    assert part < whole / 3
+
+
+def test_batch_that_chips_cannot_share_is_refused() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        analytic_figures(changed(_arm(), {"batch_size": 12}), ARM, GPUS)
+    assert caught.value.got == "12 chunks for 8 parts on 8 devices"
+
+
+def test_mesh_of_other_devices_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="lay out a mesh"):
+        analytic_figures(_arm(replica=1, data=3), ARM, GPUS)
