@@ -80,6 +80,7 @@ lock: install
 	$(BIN)/python -m pip install --quiet uv
 	$(LOCK) --extra all --group dev --output-file locked/all.txt
 	$(LOCK) --extra ray --extra torch --constraints locked/all.txt --output-file locked/ray-torch.txt
+	$(LOCK) --extra tpu-plan --constraints locked/all.txt --output-file locked/tpu-plan.txt
 
 clean:
 	rm -rf .venv .mainspring build

@@ -20,7 +20,7 @@ TRIPS_MAX = 1 << 31
 
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
 _LINE = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*)$")
-_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\]")
+_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\](\{[^}]*\})?")
 _CALLED = re.compile(r"\b(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _SAME = {"copy", "bitcast", "reshape", "convert", "copy-start", "copy-done", "optimization-barrier"}  # One operand.
@@ -28,10 +28,15 @@ _SAME = {"copy", "bitcast", "reshape", "convert", "copy-start", "copy-done", "op
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HloArray:
-    """The type of an array: "bf16" and its dimensions."""
+    """The type of an array: "bf16" and its dimensions.
+
+    Args:
+        near: Whether it lies in another memory than the chip's large one.
+    """
 
     numbers: str
     dims: tuple[int, ...]
+    near: bool = False
 
     @property
     def size(self) -> int:
@@ -110,11 +115,12 @@ class Computation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """An instruction, and how often a program runs it."""
+    """An instruction, and how often a program runs it; whether as a part of a fusion."""
 
     computation: Computation
     instruction: Instruction
     times: int
+    fused: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,31 +130,35 @@ class Program:
     computations: Mapping[str, Computation]
     entry: str
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self, *, fused: bool = True) -> Iterator[Run]:
         """Returns all instructions, with those of loop bodies as often as they run; of reductions, the call alone.
 
         Both branches of a condition count. In a loop they run in all trips but the last: XLA's own conditions send a
         window on while there is more to come.
 
+        Args:
+            fused: Whether with those that a fusion is made of.
+
         Raises:
             DamagedData: Nobody can tell how often a loop runs.
         """
-        return self._runs(self.entry, 1, 1, 0)
+        return (run for run in self._runs(self.entry, 1, 1, 0) if fused or not run.fused)
 
-    def _runs(self, name: str, times: int, trips: int, depth: int) -> Iterator[Run]:
+    def _runs(self, name: str, times: int, trips: int, depth: int, *, fused: bool = False) -> Iterator[Run]:
         """Returns those of a computation that runs so often, in a loop of so many trips."""
         assert depth < CALLS_MAX, f"{name} runs within {depth} others"
         computation = self.computations[name]
         for each in computation.instructions.values():
-            yield Run(computation=computation, instruction=each, times=times)
+            yield Run(computation=computation, instruction=each, times=times, fused=fused)
             match each.opcode:
                 case "while":
                     body = each.attribute("body").lstrip("%").partition(",")[0].split()[0]
                     within = self.trips(computation, each)
                     yield from self._runs(body, times * within, within, depth + 1)
                 case "call" | "fusion" | "async-start":
+                    within_fusion = fused or each.opcode == "fusion"
                     for called in each.called:
-                        yield from self._runs(called, times, trips, depth + 1)
+                        yield from self._runs(called, times, trips, depth + 1, fused=within_fusion)
                 case "conditional":
                     for called in each.called:
                         yield from self._runs(called, times // max(trips, 1) * max(trips - 1, 1), trips, depth + 1)
@@ -225,8 +235,12 @@ def _instruction(name: str, text: str, *, root: bool) -> Instruction:
     closes = _closed(rest, opens)
     inside = rest[opens + 1 : closes - 1]
     arrays = tuple(
-        HloArray(numbers=numbers, dims=tuple(int(dim) for dim in dims.replace("<=", "").split(",") if dim))
-        for numbers, dims in _ARRAY.findall(kind)
+        HloArray(
+            numbers=numbers,
+            dims=tuple(int(dim) for dim in dims.replace("<=", "").split(",") if dim),
+            near="S(" in layout,
+        )
+        for numbers, dims, layout in _ARRAY.findall(kind)
     )
     return Instruction(
         name=name,
