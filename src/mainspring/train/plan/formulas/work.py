@@ -75,12 +75,13 @@ def bytes_by_axis(share: DeviceShare) -> dict[str, float]:
         found[DATA] += ring[DATA] * array.count * data * FLOAT32 * (parts if data > 1 else 2)
         found[REPLICA] += 2 * ring[REPLICA] * array.count * FLOAT32
         found[SEQUENCE] += 2 * ring[SEQUENCE] * array.count * FLOAT32 * parts
+    full = share.anatomy.compute.remat is Remat.FULL
     passes = 2 if share.anatomy.compute.remat is Remat.NONE else 3
     for stack in share.anatomy.stacks:
         for stream in stack.streams:
             tokens = share.tokens(stack, stream) * stack.layers * parts * share.itemsize
-            # Attention and MLP each end in a sum over heads or hidden features.
-            found[TENSOR] += 2 * ring[TENSOR] * tokens * stream.width * 2 * passes
+            # Attention and MLP each end in a sum, forwards and backwards; attention's is done again.
+            found[TENSOR] += 2 * ring[TENSOR] * tokens * stream.width * (5 if full else 4)
             seen = tokens * sizes[SEQUENCE] * 2 * share.features(stack.kv_heads) * stack.head_dim
             found[SEQUENCE] += ring[SEQUENCE] * seen * passes
     return {axis: count for axis, count in found.items() if count}
