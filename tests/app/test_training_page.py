@@ -36,4 +36,4 @@ def test_commands_of_the_training_page_run(tmp_path: Path) -> None:
 def test_chips_of_the_page_are_those_that_can_be_named() -> None:
     row = re.search(r"\| `--on` \| chips: (.*?) \|", PAGE.read_text())
     assert row
-    assert [name for name in re.findall(r"`([\w]+)`", row[1])] == [*CHIPS]
+    assert re.findall(r"`([\w]+)`", row[1]) == [*CHIPS]
