@@ -17,7 +17,7 @@ from mainspring.train.models.shapes import DATA, SEQUENCE, TENSOR, Remat, Signat
 from mainspring.train.plan.chips import figures_of
 from mainspring.train.plan.figures import FiguresFrom, MemoryNeed, StepFigures
 from mainspring.train.plan.formulas.anatomy import Stack
-from mainspring.train.plan.formulas.sharing import FLOAT32, ArrayShare, Share
+from mainspring.train.plan.formulas.sharing import FLOAT32, ArrayShare, DeviceShare
 from mainspring.train.plan.formulas.work import bytes_by_axis, flops_of, memory_traffic
 from mainspring.train.plan.targets import Target
 from mainspring.train.recipe import Recipe
@@ -45,7 +45,7 @@ def analytic_figures(recipe: Recipe, signature: Signature, target: Target) -> St
         InvalidInput: The mesh does not divide the devices, the batch or an array.
         NotFound: Nothing is known of the chip.
     """
-    share = Share(recipe=recipe, signature=signature, chip=figures_of(target.chip), devices=target.devices)
+    share = DeviceShare(recipe=recipe, signature=signature, chip=figures_of(target.chip), devices=target.devices)
     return StepFigures(
         said_by=FiguresFrom.ANALYTIC,
         memory=_memory(share),
@@ -55,7 +55,7 @@ def analytic_figures(recipe: Recipe, signature: Signature, target: Target) -> St
     )
 
 
-def _memory(share: Share) -> MemoryNeed:
+def _memory(share: DeviceShare) -> MemoryNeed:
     weights = sum(share.size(array) for array in share.arrays)
     moments = 2 * sum(share.size(array) for array in share.arrays if array.learned) + SCALARS
     ema = 0 if share.recipe.ema_decay is None else weights
@@ -73,7 +73,7 @@ def _memory(share: Share) -> MemoryNeed:
     )
 
 
-def _temporaries(share: Share) -> float:
+def _temporaries(share: DeviceShare) -> float:
     """Returns the largest turn of a step."""
     stacks = share.anatomy.stacks
     own = [_gradients(share, share.of_stack(stack)) for stack in stacks]
@@ -98,11 +98,11 @@ def _temporaries(share: Share) -> float:
     return max(turns)
 
 
-def _gradients(share: Share, arrays: Iterable[ArrayShare]) -> int:
+def _gradients(share: DeviceShare, arrays: Iterable[ArrayShare]) -> int:
     return sum(share.size(array) for array in arrays if array.learned)
 
 
-def _pixels(share: Share) -> float:
+def _pixels(share: DeviceShare) -> float:
     """Returns what lives while images are moved, tinted and brought to size."""
     pixels, rows = share.anatomy.pixels, share.rows_at_once
     if pixels is None:
@@ -116,7 +116,7 @@ def _pixels(share: Share) -> float:
     return share.image_bytes(FLOAT32, rows) + arrived + half_way
 
 
-def _maps(share: Share) -> float:
+def _maps(share: DeviceShare) -> float:
     """Returns what convolutions keep for the backward pass: of each layer what it gives, and what it is of that."""
     pixels = share.anatomy.pixels
     if pixels is None or not pixels.maps:
@@ -126,7 +126,7 @@ def _maps(share: Share) -> float:
     return kept + share.image_bytes(FLOAT32, share.rows_at_once)
 
 
-def _residuals(share: Share, stack: Stack) -> float:
+def _residuals(share: DeviceShare, stack: Stack) -> float:
     """Returns what all blocks of a stack keep for the backward pass."""
     remat, kept = share.anatomy.compute.remat, 0.0
     for stream in stack.streams:
@@ -146,21 +146,21 @@ def _residuals(share: Share, stack: Stack) -> float:
     return stack.layers * kept
 
 
-def _casts(share: Share, stack: Stack) -> int:
+def _casts(share: DeviceShare, stack: Stack) -> int:
     """Returns the shares of a stack's weights in the recipe's numbers: they are cast once, before the first block."""
     if share.itemsize == FLOAT32:
         return 0
     return sum(share.size(array, share.itemsize) for array in share.of_stack(stack) if DATA in array.over)
 
 
-def _scores(share: Share, stack: Stack, itemsize: int) -> float:
+def _scores(share: DeviceShare, stack: Stack, itemsize: int) -> float:
     if not stack.heads:
         return 0.0
     count = share.rows_at_once * stack.copies * share.features(stack.heads) * stack.asked
     return share.token_bytes(count / share.sizes[SEQUENCE], stack.seen, itemsize)
 
 
-def _working(share: Share, stack: Stack) -> float:
+def _working(share: DeviceShare, stack: Stack) -> float:
     """Returns what lives while one block is computed again and differentiated: in its attention, or in its MLP."""
     attention = _scores(share, stack, FLOAT32) + SCORES * _scores(share, stack, share.itemsize)
     mlp = 0.0
@@ -182,6 +182,6 @@ def _working(share: Share, stack: Stack) -> float:
     return max(attention, mlp) + gathered
 
 
-def _block_bytes(share: Share, stack: Stack, array: ArrayShare) -> float:
+def _block_bytes(share: DeviceShare, stack: Stack, array: ArrayShare) -> float:
     """Returns the bytes of one block's array with all shares of `data` together, in the recipe's numbers."""
     return share.itemsize * array.count * share.sizes[DATA] / stack.layers

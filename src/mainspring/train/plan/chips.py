@@ -19,7 +19,7 @@ from enum import Enum
 from mainspring.domain.errors import NotFound, nearest
 
 GIB = 1 << 30
-PREALLOCATED = 0.75  # Share of a GPU's memory that JAX takes. Source: JAX docs, "GPU memory allocation".
+PREALLOCATED = 0.75  # DeviceShare of a GPU's memory that JAX takes. Source: JAX docs, "GPU memory allocation".
 
 
 class Link(str, Enum):
