@@ -133,6 +133,19 @@ def test_an_impossible_gang_is_refused_saying_the_most_that_could_ever_fit(share
     assert [view["id"] for view in _json(shared_lab, "ps")] == [view["id"] for view in before]
 
 
+def test_a_need_of_memory_that_no_chip_has_is_refused_and_one_that_some_have_is_met(shared_lab: Lab) -> None:
+    words = ("run", "--no-code", "--on", "h100", "--on", "v5e")
+    done = _ms(shared_lab, *words, "--chip-memory", "90", "--", "true")
+    assert done.returncode == 2
+    assert "alpha" in done.stderr
+    assert "its h100 have 80 GiB a chip at most, and 90 GiB are needed" in " ".join(done.stderr.split())
+    done = _ms(shared_lab, *words, "--chip-memory", "60", "--wait", "--json", "--", "true")
+    assert done.returncode == 0
+    view = json.loads(done.stdout)
+    assert [option["chip_memory_gib"] for option in view["spec"]["roles"][0]["options"]] == [60.0, 60.0]
+    assert [attempt["cluster"] for attempt in view["attempts"]] == ["alpha"], "v5e have 16 GiB, and are cheaper"
+
+
 def test_a_spec_with_a_typo_is_refused_naming_the_field(shared_lab: Lab, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("name: x\ncommand: 'true'\noptions: [{chip: h100, replicaz: 2}]\n")

@@ -17,6 +17,7 @@ from mainspring.domain.errors import Conflict, Unavailable
 from mainspring.domain.ids import ChipName, ClusterName
 from mainspring.domain.life import JobState
 from mainspring.engines.local.config import LocalCluster
+from mainspring.engines.slurm.cluster.config import SlurmCluster
 from mainspring.testing.slurm import SlurmNodes, SlurmServer, slurm_missing
 from tests.app.conftest import clusters, until
 
@@ -97,6 +98,11 @@ def test_a_name_in_use_or_unknown_is_told_with_what_to_do(lab: Lab) -> None:
     done = _ms(lab, "cluster", "add", "slurm", "hall", "--partition", "main", "--shared", "/shared", *prices)
     assert done.returncode == 2
     assert "cheap" in done.stderr
+    memory = ("--chip-memory", "h100=80GB")
+    done = _ms(lab, "cluster", "add", "slurm", "hall", "--partition", "main", "--shared", "/shared", *memory)
+    assert done.returncode == 2
+    assert "'80GB'" in done.stderr
+    assert "CHIP=GIB" in done.stderr
     done = _ms(lab, "cluster", "remove", "alpha", MAINSPRING_URL="http://127.0.0.1:1", MAINSPRING_TOKEN="x")
     assert done.returncode == 2
     assert _names(lab) == {"alpha", "beta"}
@@ -125,6 +131,16 @@ def test_without_a_server_clusters_are_written_down_and_wait_for_it(tmp_path: Pa
     assert "ms up, or --force" in done.stderr
     assert _ms(lab, "cluster", "remove", "pod", "--force").returncode == 0
     assert _names(lab) == {"alpha", "beta"}
+
+
+def test_memory_of_chips_that_slurm_does_not_tell_is_kept_with_the_cluster(tmp_path: Path) -> None:
+    lab = Lab(tmp_path / "home")
+    lab.home.write_config(Config(clusters=clusters()))
+    words = ("cluster", "add", "slurm", "hall", "--no-check", "--partition", "main", "--shared", "/shared")
+    assert _ms(lab, *words, "--chip-memory", "a100=79.2", "--chip-memory", "l4=22.5").returncode == 0
+    kept = next(cluster for cluster in lab.home.config().clusters if cluster.name == "hall")
+    assert isinstance(kept, SlurmCluster)
+    assert kept.chip_memory_gib == {"a100": 79.2, "l4": 22.5}
 
 
 def test_clusters_added_at_once_are_all_there(tmp_path: Path) -> None:
