@@ -75,6 +75,7 @@ GAUGES = {
 }
 STEPS = 60  # Of a long window; a short one has 5. A test burns for a long window and is quiet for one after it;
 QUIET = 6 * STEPS  # before it, for as long as the next longer window is, or the next lower rate would be reached too.
+SOON = 7  # A short window after the end, and what rounding takes.
 
 
 Fired = Sequence[dict[str, Any]]
@@ -211,6 +212,8 @@ def _of_slo(slo: Slo, burn: Burn) -> Iterator[dict[str, Any]]:
     for burnt, expected in ((share, True), (0.9 * limit, False)):
         phases = (Phase(QUIET, 0), Phase(STEPS, burnt), Phase(STEPS, 0))
         at: dict[int, Fired] = {QUIET: (), QUIET + half: (), QUIET + 2 * STEPS: ()}
+        if burn.factor != 3:  # A day of three times the pace is the pace over three days, for six hours more.
+            at[QUIET + STEPS + SOON] = ()
         at[QUIET + STEPS - 1] = (fired,) if expected else ()
         times = {duration(step * interval_s): wanted for step, wanted in at.items()}
         yield _test(_series(slo, phases), duration(interval_s), name, times)

@@ -195,6 +195,11 @@ def test_time_of_large_jobs_is_counted_from_when_the_server_began_to_their_end(w
     assert whole["productive"] == pytest.approx(20)
     world.clock.advance(50)
     assert told() == whole
+    later = world.submit(world.spec(replicas=2))
+    world.run(later)
+    world.clock.advance(30)
+    world.beat(later, seconds={"productive": 30.0}, step=5)
+    assert told()["productive"] == pytest.approx(20 - 10 + 30)  # All of what begins later; 10 had moved away.
 
 
 def test_a_job_that_should_have_been_archived_shows(world: World) -> None:
