@@ -280,6 +280,19 @@ def test_no_metric_has_more_series_than_its_bound_and_the_largest_are_kept(world
     assert min(value for _, value in lab._largest(many)) == 5
 
 
+def test_probes_are_timed_and_are_no_requests_that_fail(world: World) -> None:
+    measures = Metrics(world.control).measures
+    for operation, status in (("readyz", 503), ("livez", 503), ("list_jobs", 503), ("list_jobs", 200)):
+        measures.answered(operation, status, world.clock.monotonic_s())
+    told = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in measures.registry.collect()
+        for sample in family.samples
+    }
+    assert told["mainspring_requests_total", "503"] == told["mainspring_requests_total", "200"] == 1
+    assert told["mainspring_request_seconds_count", "readyz"] == 1
+
+
 @pytest.mark.slow
 def test_prometheus_reads_over_http_with_a_token_and_requests_are_counted(api: Api) -> None:
     world = api.world
