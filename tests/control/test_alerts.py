@@ -30,7 +30,9 @@ from mainspring.control.service.alerts.values import (
     duration,
     paced,
 )
+from mainspring.control.service.health import HUNG_S
 from mainspring.control.service.metrics.home import HomeCollector
+from mainspring.control.service.metrics.large import LARGE_NODES
 from mainspring.control.store.tokens import LAB_ITSELF
 
 # What is promised: whoever changes a promise changes it here too.
@@ -75,6 +77,7 @@ GAUGES = {
 }
 STEPS = 60  # Of a long window; a short one has 5. A test burns for a long window and is quiet for one after it;
 QUIET = 6 * STEPS  # before it, for as long as the next longer window is, or the next lower rate would be reached too.
+SOON = 7  # A short window after the end, and what rounding takes.
 
 
 Fired = Sequence[dict[str, Any]]
@@ -121,6 +124,13 @@ def test_every_alert_has_a_name_of_its_own_and_a_case() -> None:
     assert set(names) - burning == {case.alert for case in CASES}
 
 
+def test_alerts_speak_of_the_limits_that_are_in_force() -> None:
+    (silent,) = (alert.expr for alert in alerts() if alert.name == "MainspringLoopSilent")
+    assert silent.endswith(f"> {HUNG_S:.0f}")
+    (large,) = (slo.words for slo in SLOS if slo.name == "large-job-goodput")
+    assert f"{LARGE_NODES} nodes" in large
+
+
 def test_times_in_expressions_are_written_for_a_pace() -> None:
     assert paced("rate(a{b='c'}[{5m}]) > {1h}", 1) == "rate(a{b='c'}[5m]) > 1h"
     assert paced("rate(a[{5m}])", 600) == "rate(a[500ms])"
@@ -151,6 +161,10 @@ def test_expressions_name_metrics_that_there_are(world: World) -> None:
     exprs = [rule.expr for rule in rules] + [
         line.expr for one in dashboards() for panel in one.panels for line in panel.lines
     ]
+    bounds = {(sample.name, sample.labels.get("le")) for family in families for sample in family.samples}
+    asked = {found for expr in exprs for found in re.findall(r"(\w+_bucket)\{le='([\d.]+)'", expr)}
+    assert len(asked) == 3
+    assert asked <= bounds
     used = {name for expr in exprs for name in re.findall(r"\b(?:mainspring|process)[_:][\w:]*", expr)}
     assert used - recorded - names - beside == set()
 
@@ -211,6 +225,8 @@ def _of_slo(slo: Slo, burn: Burn) -> Iterator[dict[str, Any]]:
     for burnt, expected in ((share, True), (0.9 * limit, False)):
         phases = (Phase(QUIET, 0), Phase(STEPS, burnt), Phase(STEPS, 0))
         at: dict[int, Fired] = {QUIET: (), QUIET + half: (), QUIET + 2 * STEPS: ()}
+        if burn.factor != 3:  # A day of three times the pace is the pace over three days, for six hours more.
+            at[QUIET + STEPS + SOON] = ()
         at[QUIET + STEPS - 1] = (fired,) if expected else ()
         times = {duration(step * interval_s): wanted for step, wanted in at.items()}
         yield _test(_series(slo, phases), duration(interval_s), name, times)

@@ -195,6 +195,11 @@ def test_time_of_large_jobs_is_counted_from_when_the_server_began_to_their_end(w
     assert whole["productive"] == pytest.approx(20)
     world.clock.advance(50)
     assert told() == whole
+    later = world.submit(world.spec(replicas=2))
+    world.run(later)
+    world.clock.advance(30)
+    world.beat(later, seconds={"productive": 30.0}, step=5)
+    assert told()["productive"] == pytest.approx(20 - 10 + 30)  # All of what begins later; 10 had moved away.
 
 
 def test_a_job_that_should_have_been_archived_shows(world: World) -> None:
@@ -273,6 +278,19 @@ def test_no_metric_has_more_series_than_its_bound_and_the_largest_are_kept(world
             assert len(sample.labels) <= 3, sample
     many = {(str(number),): float(number) for number in range(lab.SERIES_MAX + 5)}
     assert min(value for _, value in lab._largest(many)) == 5
+
+
+def test_probes_are_timed_and_are_no_requests_that_fail(world: World) -> None:
+    measures = Metrics(world.control).measures
+    for operation, status in (("readyz", 503), ("livez", 503), ("list_jobs", 503), ("list_jobs", 200)):
+        measures.answered(operation, status, world.clock.monotonic_s())
+    told = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in measures.registry.collect()
+        for sample in family.samples
+    }
+    assert told["mainspring_requests_total", "503"] == told["mainspring_requests_total", "200"] == 1
+    assert told["mainspring_request_seconds_count", "readyz"] == 1
 
 
 @pytest.mark.slow

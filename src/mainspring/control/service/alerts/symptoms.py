@@ -1,4 +1,9 @@
-"""What operators are told of besides promises: servers, leader, loop, store, clusters, and what runs out some day."""
+"""What operators are told of besides promises: servers, leader, loop, store, clusters, and what runs out some day.
+
+Limits are many times what is usual: a plan comes every 10 s, a tick takes well under a second and the store's answer
+some hundredths of one, sweeps run every 30 s; back-ups are daily, of which one may fail. A page is what nobody can wait
+for until the morning.
+"""
 
 from __future__ import annotations
 

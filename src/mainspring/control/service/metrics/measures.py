@@ -10,6 +10,7 @@ from mainspring.control.loop.loop import Step
 from mainspring.domain.ports import Clock
 
 REQUEST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+PROBES = ("livez", "readyz")  # Operations whose 503 says how the server is, and not that a request failed.
 TICK_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 15.0)
 
 
@@ -34,7 +35,10 @@ class Measures:
             registry=self.registry,
         )
         self._answers = Counter(
-            "mainspring_requests", "Requests answered, by the status of the answer.", ["status"], registry=self.registry
+            "mainspring_requests",
+            "Requests answered, but for probes, by the status of the answer.",
+            ["status"],
+            registry=self.registry,
         )
         for status in (200, 500, 503):  # What Prometheus first sees at 1 has not grown, to it.
             self._answers.labels(str(status))
@@ -59,7 +63,8 @@ class Measures:
             begun_s: When it came, on the clock that never jumps.
         """
         self._seconds.labels(operation or "none").observe(self.clock.monotonic_s() - begun_s)
-        self._answers.labels(str(status)).inc()
+        if operation not in PROBES:
+            self._answers.labels(str(status)).inc()
 
     def stepped(self, step: Step) -> None:
         """Counts a step of a tick; told by the loop's thread alone."""
