@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from mainspring.app.cli.recipe import app
+from mainspring.app.cli.training.recipe import app
 from mainspring.app.sdk.lab import Lab
 from mainspring.app.sdk.recipes import find_recipe, signature_for, with_layout, with_setting
 from mainspring.domain.errors import InvalidInput, MainspringError, NotFound

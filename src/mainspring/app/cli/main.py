@@ -44,7 +44,7 @@ VERBS = {
 GROUPS = {
     "data": ("data.data", "Recordings in, versions, training views out."),
     "checkpoint": ("checkpoint", "Look at checkpoints, compare them, take them out and in."),
-    "recipe": ("recipe", "Look at recipes, and plan them on chips before asking for any."),
+    "recipe": ("training.recipe", "Look at recipes, and plan them on chips before asking for any."),
     "team": ("people.team", "List teams, and set what they are promised and allowed."),
     "token": ("people.token", "Let people in: make tokens, list and remove them."),
     "secret": ("people.secret", "Give jobs tokens and passwords: set secrets of teams, list and remove them."),

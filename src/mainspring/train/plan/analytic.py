@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mainspring.train.models.shapes import DATA, SEQUENCE, TENSOR, Remat, Signature
+from mainspring.train.models.shapes import DATA, SEQUENCE, Remat, Signature
 from mainspring.train.plan.chips import figures_of
 from mainspring.train.plan.figures import FiguresFrom, MemoryNeed, StepFigures
 from mainspring.train.plan.formulas.anatomy import Stack
-from mainspring.train.plan.formulas.sharing import FLOAT32, ArrayShare, Share
+from mainspring.train.plan.formulas.sharing import FLOAT32, ArrayShare, DeviceShare
 from mainspring.train.plan.formulas.work import bytes_by_axis, flops_of, memory_traffic
 from mainspring.train.plan.targets import Target
 from mainspring.train.recipe import Recipe
@@ -28,9 +28,11 @@ SCORES = 3  # In the recipe's numbers, beside one of float32.
 HEADS = 8  # Queries, keys, values, what they attended to, and the gradient of each.
 WIDTHS = 8  # Beside attention; beside the MLP two.
 HIDDEN = 5  # And one for each array that the MLP itself makes.
-PIECES = 4  # Copies of images as bytes while they are moved and not made float32 at once.
+PIECES = 4  # Copies of images as bytes while they are moved.
+SCRATCH_SHARE = 0.9  # Of a chip's own scratch memory, what images may take of it.
 CODE = 0.38e6  # Bytes of a program on a core, times parameters to this power; three sizes of policy.
 CODE_POWER = 0.22
+CODE_OF_ROW = 0.25e6  # Rows of images are each moved by instructions of their own.
 
 
 def analytic_figures(recipe: Recipe, signature: Signature, target: Target) -> StepFigures:
@@ -45,7 +47,7 @@ def analytic_figures(recipe: Recipe, signature: Signature, target: Target) -> St
         InvalidInput: The mesh does not divide the devices, the batch or an array.
         NotFound: Nothing is known of the chip.
     """
-    share = Share(recipe=recipe, signature=signature, chip=figures_of(target.chip), devices=target.devices)
+    share = DeviceShare(recipe=recipe, signature=signature, chip=figures_of(target.chip), devices=target.devices)
     return StepFigures(
         said_by=FiguresFrom.ANALYTIC,
         memory=_memory(share),
@@ -55,12 +57,14 @@ def analytic_figures(recipe: Recipe, signature: Signature, target: Target) -> St
     )
 
 
-def _memory(share: Share) -> MemoryNeed:
+def _memory(share: DeviceShare) -> MemoryNeed:
     weights = sum(share.size(array) for array in share.arrays)
     moments = 2 * sum(share.size(array) for array in share.arrays if array.learned) + SCALARS
     ema = 0 if share.recipe.ema_decay is None else weights
     state = weights + moments + ema
-    cores, parameters = share.chip.cores, share.anatomy.parameters
+    code = share.chip.cores * CODE * share.anatomy.parameters**CODE_POWER
+    if share.anatomy.pixels is not None:
+        code += CODE_OF_ROW * share.rows_at_once
     return MemoryNeed(
         parameters=weights,
         optimizer=moments,
@@ -69,11 +73,11 @@ def _memory(share: Share) -> MemoryNeed:
         outputs=state + SCALARS,
         aliased=state,
         temporaries=int(_temporaries(share)),
-        code=int(cores * CODE * parameters**CODE_POWER) if share.chip.is_tpu else 0,
+        code=int(code) if share.chip.is_tpu else 0,
     )
 
 
-def _temporaries(share: Share) -> float:
+def _temporaries(share: DeviceShare) -> float:
     """Returns the largest turn of a step."""
     stacks = share.anatomy.stacks
     own = [_gradients(share, share.of_stack(stack)) for stack in stacks]
@@ -98,11 +102,11 @@ def _temporaries(share: Share) -> float:
     return max(turns)
 
 
-def _gradients(share: Share, arrays: Iterable[ArrayShare]) -> int:
+def _gradients(share: DeviceShare, arrays: Iterable[ArrayShare]) -> int:
     return sum(share.size(array) for array in arrays if array.learned)
 
 
-def _pixels(share: Share) -> float:
+def _pixels(share: DeviceShare) -> float:
     """Returns what lives while images are moved, tinted and brought to size."""
     pixels, rows = share.anatomy.pixels, share.rows_at_once
     if pixels is None:
@@ -110,13 +114,17 @@ def _pixels(share: Share) -> float:
     arrived = share.image_bytes(1, rows)
     if pixels.size in (0, pixels.height) and pixels.size in (0, pixels.width):
         return share.image_bytes(2 if pixels.patch else FLOAT32, rows) + 2 * arrived
-    if share.sizes[TENSOR] > 1:
+    # Moved, then tinted, each in float32; one or both are never in the chip's main memory where its own is enough.
+    image, scratch = share.image_bytes(FLOAT32, rows), SCRATCH_SHARE * share.chip.scratch
+    if 2 * image <= scratch:
         return PIECES * arrived
     half_way = share.token_bytes(rows * pixels.views * pixels.size * 3, pixels.width, FLOAT32)
-    return share.image_bytes(FLOAT32, rows) + arrived + half_way
+    if image <= scratch:  # Of two cores each has its own, and what both need is in the main memory all the same.
+        return image + (arrived + half_way if share.chip.cores > 1 else 0.0)
+    return 2 * image + arrived + half_way
 
 
-def _maps(share: Share) -> float:
+def _maps(share: DeviceShare) -> float:
     """Returns what convolutions keep for the backward pass: of each layer what it gives, and what it is of that."""
     pixels = share.anatomy.pixels
     if pixels is None or not pixels.maps:
@@ -126,7 +134,7 @@ def _maps(share: Share) -> float:
     return kept + share.image_bytes(FLOAT32, share.rows_at_once)
 
 
-def _residuals(share: Share, stack: Stack) -> float:
+def _residuals(share: DeviceShare, stack: Stack) -> float:
     """Returns what all blocks of a stack keep for the backward pass."""
     remat, kept = share.anatomy.compute.remat, 0.0
     for stream in stack.streams:
@@ -146,21 +154,21 @@ def _residuals(share: Share, stack: Stack) -> float:
     return stack.layers * kept
 
 
-def _casts(share: Share, stack: Stack) -> int:
+def _casts(share: DeviceShare, stack: Stack) -> int:
     """Returns the shares of a stack's weights in the recipe's numbers: they are cast once, before the first block."""
     if share.itemsize == FLOAT32:
         return 0
     return sum(share.size(array, share.itemsize) for array in share.of_stack(stack) if DATA in array.over)
 
 
-def _scores(share: Share, stack: Stack, itemsize: int) -> float:
+def _scores(share: DeviceShare, stack: Stack, itemsize: int) -> float:
     if not stack.heads:
         return 0.0
     count = share.rows_at_once * stack.copies * share.features(stack.heads) * stack.asked
     return share.token_bytes(count / share.sizes[SEQUENCE], stack.seen, itemsize)
 
 
-def _working(share: Share, stack: Stack) -> float:
+def _working(share: DeviceShare, stack: Stack) -> float:
     """Returns what lives while one block is computed again and differentiated: in its attention, or in its MLP."""
     attention = _scores(share, stack, FLOAT32) + SCORES * _scores(share, stack, share.itemsize)
     mlp = 0.0
@@ -182,6 +190,6 @@ def _working(share: Share, stack: Stack) -> float:
     return max(attention, mlp) + gathered
 
 
-def _block_bytes(share: Share, stack: Stack, array: ArrayShare) -> float:
+def _block_bytes(share: DeviceShare, stack: Stack, array: ArrayShare) -> float:
     """Returns the bytes of one block's array with all shares of `data` together, in the recipe's numbers."""
     return share.itemsize * array.count * share.sizes[DATA] / stack.layers

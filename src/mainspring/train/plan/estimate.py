@@ -16,7 +16,7 @@ from mainspring.train.models.shapes import PolicyRecipe, Remat, Signature
 from mainspring.train.plan.analytic import analytic_figures
 from mainspring.train.plan.chips import ChipFigures, figures_of
 from mainspring.train.plan.figures import StepFigures
-from mainspring.train.plan.formulas.sharing import Share
+from mainspring.train.plan.formulas.sharing import DeviceShare
 from mainspring.train.plan.formulas.work import model_flops
 from mainspring.train.plan.targets import GPUS_PER_NODE, Target
 from mainspring.train.recipe import Recipe
@@ -36,7 +36,7 @@ class Estimate:
         seconds: Of `compute`, of `memory`, and of each axis of the mesh over its links, each alone.
         step_s: Of a step, at best.
         binds: What takes longest.
-        mfu: Share of what the chips can compute that learning needs, 0 to 1, at best.
+        mfu: DeviceShare of what the chips can compute that learning needs, 0 to 1, at best.
         dollars_per_1000_steps: None where nobody named a price.
     """
 
@@ -101,7 +101,7 @@ def estimated(
     near = sum(seconds[axis] for axis in figures.bytes_by_axis if not _is_far(recipe, target, axis))
     far = sum(seconds[axis] for axis in figures.bytes_by_axis if _is_far(recipe, target, axis))
     step_s = max(seconds[COMPUTE], seconds[MEMORY], near, far)
-    share = Share(recipe=recipe, signature=signature, chip=chip, devices=target.devices)
+    share = DeviceShare(recipe=recipe, signature=signature, chip=chip, devices=target.devices)
     dollars = None
     if dollars_per_chip_hour is not None:
         dollars = dollars_per_chip_hour * target.devices / chip.devices * step_s / 3_600 * 1_000

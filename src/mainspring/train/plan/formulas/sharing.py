@@ -43,7 +43,7 @@ class ArrayShare:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class DeviceShare:
     """One device's part of a run; the first device's, but all have the same."""
 
     recipe: Recipe

@@ -10,7 +10,7 @@ import math
 
 from mainspring.train.models.shapes import DATA, REPLICA, SEQUENCE, TENSOR, Remat
 from mainspring.train.plan.formulas.anatomy import Anatomy, Stack
-from mainspring.train.plan.formulas.sharing import FLOAT32, Share
+from mainspring.train.plan.formulas.sharing import FLOAT32, DeviceShare
 
 BACKWARD = 2  # Of a product the backward pass does two: by its inputs and by its weights.
 # How often a block's arrays are written and read: as they are made, made again, and differentiated.
@@ -42,12 +42,12 @@ def _attended(stack: Stack) -> float:
     return 4.0 * stack.layers * stack.copies * stack.asked * stack.seen * stack.heads * stack.head_dim
 
 
-def model_flops(share: Share) -> float:
+def model_flops(share: DeviceShare) -> float:
     """Returns the operations of a step over all devices that learning needs: forward and backward, nothing twice."""
     return share.recipe.batch_size * forward_flops(share.anatomy) * (1 + BACKWARD)
 
 
-def flops_of(share: Share) -> float:
+def flops_of(share: DeviceShare) -> float:
     """Returns the operations that each device does in a step, those done again among them."""
     anatomy, again = share.anatomy, 0.0
     for stack in anatomy.stacks:
@@ -61,7 +61,7 @@ def flops_of(share: Share) -> float:
     return (model_flops(share) + share.recipe.batch_size * again) / share.devices
 
 
-def bytes_by_axis(share: Share) -> dict[str, float]:
+def bytes_by_axis(share: DeviceShare) -> dict[str, float]:
     """Returns the bytes that each device sends over each axis of the mesh; axes without traffic are absent."""
     found = dict.fromkeys((REPLICA, DATA, SEQUENCE, TENSOR), 0.0)
     parts, sizes = share.recipe.accumulate, share.sizes
@@ -75,18 +75,19 @@ def bytes_by_axis(share: Share) -> dict[str, float]:
         found[DATA] += ring[DATA] * array.count * data * FLOAT32 * (parts if data > 1 else 2)
         found[REPLICA] += 2 * ring[REPLICA] * array.count * FLOAT32
         found[SEQUENCE] += 2 * ring[SEQUENCE] * array.count * FLOAT32 * parts
+    full = share.anatomy.compute.remat is Remat.FULL
     passes = 2 if share.anatomy.compute.remat is Remat.NONE else 3
     for stack in share.anatomy.stacks:
         for stream in stack.streams:
             tokens = share.tokens(stack, stream) * stack.layers * parts * share.itemsize
-            # Attention and MLP each end in a sum over heads or hidden features.
-            found[TENSOR] += 2 * ring[TENSOR] * tokens * stream.width * 2 * passes
+            # Attention and MLP each end in a sum, forwards and backwards; attention's is done again.
+            found[TENSOR] += 2 * ring[TENSOR] * tokens * stream.width * (5 if full else 4)
             seen = tokens * sizes[SEQUENCE] * 2 * share.features(stack.kv_heads) * stack.head_dim
             found[SEQUENCE] += ring[SEQUENCE] * seen * passes
     return {axis: count for axis, count in found.items() if count}
 
 
-def memory_traffic(share: Share) -> float:
+def memory_traffic(share: DeviceShare) -> float:
     """Returns the bytes that each device reads of its memory and writes there in a step."""
     parts, total, touched = share.recipe.accumulate, 0.0, TOUCHED[share.anatomy.compute.remat]
     for array in share.arrays:
