@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mainspring.train.models.shapes import DATA, SEQUENCE, TENSOR, Remat, Signature
+from mainspring.train.models.shapes import DATA, SEQUENCE, Remat, Signature
 from mainspring.train.plan.chips import figures_of
 from mainspring.train.plan.figures import FiguresFrom, MemoryNeed, StepFigures
 from mainspring.train.plan.formulas.anatomy import Stack
@@ -28,9 +28,11 @@ SCORES = 3  # In the recipe's numbers, beside one of float32.
 HEADS = 8  # Queries, keys, values, what they attended to, and the gradient of each.
 WIDTHS = 8  # Beside attention; beside the MLP two.
 HIDDEN = 5  # And one for each array that the MLP itself makes.
-PIECES = 4  # Copies of images as bytes while they are moved and not made float32 at once.
+PIECES = 4  # Copies of images as bytes while they are moved.
+SCRATCH_SHARE = 0.9  # Of a chip's own scratch memory, what images may take of it.
 CODE = 0.38e6  # Bytes of a program on a core, times parameters to this power; three sizes of policy.
 CODE_POWER = 0.22
+CODE_OF_ROW = 0.25e6  # Rows of images are each moved by instructions of their own.
 
 
 def analytic_figures(recipe: Recipe, signature: Signature, target: Target) -> StepFigures:
@@ -60,7 +62,9 @@ def _memory(share: DeviceShare) -> MemoryNeed:
     moments = 2 * sum(share.size(array) for array in share.arrays if array.learned) + SCALARS
     ema = 0 if share.recipe.ema_decay is None else weights
     state = weights + moments + ema
-    cores, parameters = share.chip.cores, share.anatomy.parameters
+    code = share.chip.cores * CODE * share.anatomy.parameters**CODE_POWER
+    if share.anatomy.pixels is not None:
+        code += CODE_OF_ROW * share.rows_at_once
     return MemoryNeed(
         parameters=weights,
         optimizer=moments,
@@ -69,7 +73,7 @@ def _memory(share: DeviceShare) -> MemoryNeed:
         outputs=state + SCALARS,
         aliased=state,
         temporaries=int(_temporaries(share)),
-        code=int(cores * CODE * parameters**CODE_POWER) if share.chip.is_tpu else 0,
+        code=int(code) if share.chip.is_tpu else 0,
     )
 
 
@@ -110,10 +114,14 @@ def _pixels(share: DeviceShare) -> float:
     arrived = share.image_bytes(1, rows)
     if pixels.size in (0, pixels.height) and pixels.size in (0, pixels.width):
         return share.image_bytes(2 if pixels.patch else FLOAT32, rows) + 2 * arrived
-    if share.sizes[TENSOR] > 1:
+    # Moved, then tinted, each in float32; one or both are never in the chip's main memory where its own is enough.
+    image, scratch = share.image_bytes(FLOAT32, rows), SCRATCH_SHARE * share.chip.scratch
+    if 2 * image <= scratch:
         return PIECES * arrived
     half_way = share.token_bytes(rows * pixels.views * pixels.size * 3, pixels.width, FLOAT32)
-    return share.image_bytes(FLOAT32, rows) + arrived + half_way
+    if image <= scratch:  # Of two cores each has its own, and what both need is in the main memory all the same.
+        return image + (arrived + half_way if share.chip.cores > 1 else 0.0)
+    return 2 * image + arrived + half_way
 
 
 def _maps(share: DeviceShare) -> float:

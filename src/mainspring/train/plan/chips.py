@@ -6,6 +6,7 @@ Source:
     TPU: docs.cloud.google.com/tpu/docs, pages v4, v5e, v5p, v6e and tpu7x (FLOP/s, memory and its bandwidth, ICI); the
     usable memory is what libtpu 0.0.52 itself says is available when a program needs more. ICI pages tell both ways
     together over all links of a chip; a v4 has six of 45 GB/s each way, by "How to Scale Your Model", part 2.
+    Scratch memory is as JAX 0.10.2 has it (`tpu_info.py`).
     GPU: NVIDIA's data sheets of A100, H100, H200 and HGX B200 (dense FLOP/s without sparsity, NVLink); the network is
     one adapter for each GPU, as in DGX A100 (HDR, 200 Gb/s) and DGX H100, H200 and B200 (NDR, 400 Gb/s).
 """
@@ -44,6 +45,7 @@ class ChipFigures:
         link: What `near` goes over.
         devices: Devices of a chip.
         cores: Of a device; each has its own copy of a program.
+        scratch: Bytes of a core's own fast memory (VMEM), where a program keeps what it soon needs again.
     """
 
     name: str
@@ -56,6 +58,7 @@ class ChipFigures:
     link: Link
     devices: int = 1
     cores: int = 1
+    scratch: int = 0
 
     @property
     def is_tpu(self) -> bool:
@@ -72,6 +75,7 @@ def _tpu(
     gb_s: float,
     ici: float,
     far: float,
+    vmem_mib: int,
     devices: int = 1,
     cores: int = 1,
 ) -> ChipFigures:
@@ -87,6 +91,7 @@ def _tpu(
         link=Link.ICI,
         devices=devices,
         cores=cores,
+        scratch=vmem_mib << 20,
     )
 
 
@@ -108,11 +113,11 @@ CHIPS: Mapping[str, ChipFigures] = {
     for chip in (
         # Of v4 two cores are one device; what then is usable is twice what libtpu says of a core. DCN of v4 is not
         # published: as v5p, whose hosts have four chips too.
-        _tpu("v4", teraflops=275, gib=32, usable_gib=30.5, gb_s=1200, ici=270, far=6.25, cores=2),
-        _tpu("v5e", teraflops=197, gib=16, usable_gib=15.75, gb_s=819, ici=200, far=3.125),
-        _tpu("v5p", teraflops=459, gib=95, usable_gib=95.73, gb_s=2765, ici=600, far=6.25, cores=2),
-        _tpu("v6e", teraflops=918, gib=32, usable_gib=31.24, gb_s=1638, ici=400, far=12.5),
-        _tpu("tpu7x", teraflops=2307, gib=192, usable_gib=94.74, gb_s=7380, ici=600, far=12.5, devices=2),
+        _tpu("v4", teraflops=275, gib=32, usable_gib=30.5, gb_s=1200, ici=270, far=6.25, vmem_mib=16, cores=2),
+        _tpu("v5e", teraflops=197, gib=16, usable_gib=15.75, gb_s=819, ici=200, far=3.125, vmem_mib=128),
+        _tpu("v5p", teraflops=459, gib=95, usable_gib=95.73, gb_s=2765, ici=600, far=6.25, vmem_mib=64, cores=2),
+        _tpu("v6e", teraflops=918, gib=32, usable_gib=31.24, gb_s=1638, ici=400, far=12.5, vmem_mib=128),
+        _tpu("tpu7x", teraflops=2307, gib=192, usable_gib=94.74, gb_s=7380, ici=600, far=12.5, vmem_mib=64, devices=2),
         _gpu("a100", teraflops=312, gib=40, gb_s=1555, nvlink=300, far=25),
         _gpu("a100-80gb", teraflops=312, gib=80, gb_s=2039, nvlink=300, far=25),
         _gpu("h100", teraflops=989, gib=80, gb_s=3350, nvlink=450, far=50),

@@ -23,7 +23,7 @@ AUTO, OWN = "auto", "recipe"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PlanRequest:
     """What is to be planned.
 
     Args:
@@ -58,7 +58,7 @@ def compiler_of(lab: sdk.Lab, deadline: str) -> Callable[[Recipe, Signature, Tar
         from mainspring.train.plan.compiled import compiled_figures
 
         with progress_bar() as bar:
-            task = bar.add_task("compile", note=f"s: {recipe.name} for {target.name}")
+            task = bar.add_task("compiling, seconds", note=f"{recipe.name} for {target.name}")
             return compiled_figures(
                 recipe,
                 signature,
@@ -71,7 +71,7 @@ def compiler_of(lab: sdk.Lab, deadline: str) -> Callable[[Recipe, Signature, Tar
     return ask
 
 
-def planned_on(lab: sdk.Lab, asked: Asked, target: Target, *, alone: bool) -> Planned:
+def planned_on(lab: sdk.Lab, asked: PlanRequest, target: Target, *, alone: bool) -> Planned:
     """Returns the answer for one target.
 
     Args:
@@ -96,7 +96,7 @@ def planned_on(lab: sdk.Lab, asked: Asked, target: Target, *, alone: bool) -> Pl
         return Planned(target=target, error=str(error))
 
 
-def _answer(asked: Asked, recipe: Recipe, target: Target, price: float | None) -> Planned:
+def _answer(asked: PlanRequest, recipe: Recipe, target: Target, price: float | None) -> Planned:
     """Returns the answer for one layout: the compiler's, and the formulas' where it has none to give."""
     figures = analytic_figures(recipe, asked.signature, target)  # Refuses what cannot be before anything compiles.
     said, refused, known = "", False, None
@@ -111,7 +111,7 @@ def _answer(asked: Asked, recipe: Recipe, target: Target, price: float | None) -
     return Planned(target=target, estimates=(found,), change=change, said=said, refused=refused)
 
 
-def _chosen(asked: Asked, recipe: Recipe, target: Target, price: float | None) -> Planned:
+def _chosen(asked: PlanRequest, recipe: Recipe, target: Target, price: float | None) -> Planned:
     choice = best_layouts(
         recipe,
         asked.signature,

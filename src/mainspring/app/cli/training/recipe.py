@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mainspring.app.cli.arguments import Json, LabContext
-from mainspring.app.cli.training.planning import AUTO, OWN, Asked, compiler_of, planned_on
+from mainspring.app.cli.training.planning import AUTO, OWN, PlanRequest, compiler_of, planned_on
 from mainspring.app.render.tables import show
 from mainspring.app.render.training import plans
 from mainspring.app.render.training import recipes as look
@@ -79,7 +79,7 @@ def plan_command(
     Try it: ms recipe plan pi0 --on v5p:4x4x4 --layout data=64 --batch-per-chip 8 --analytic
     """
     recipe = find_recipe(name, settings or ())
-    asked = Asked(
+    asked = PlanRequest(
         recipe=recipe,
         signature=signature_for(recipe, signature),
         layout=layout,
