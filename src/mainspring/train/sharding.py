@@ -30,6 +30,7 @@ TENSOR_AXES = (  # Of arrays whose path ends so: the axis that `tensor` splits, 
     (r"(^|/)(down|narrow/kernel)(/a)?", -2),  # [.., F, D]; an adapter's [.., F, R]
     (r"(^|/)embedding", -2),  # [V, D]
 )
+FACTORED = r"(^|/)v_(row|col)/"  # Means over an axis of an array, by Adafactor: of other shapes, and small.
 BATCH: PartitionSpec = PartitionSpec(BATCH_AXES)  # type: ignore[no-untyped-call]
 WHOLE: PartitionSpec = PartitionSpec()  # type: ignore[no-untyped-call]
 
@@ -88,6 +89,8 @@ def state_shardings(state: Any, mesh: Mesh, sizes: MeshRecipe) -> Any:
 
 
 def _spec(path: str, leaf: Any, mesh: Mesh, sizes: MeshRecipe) -> PartitionSpec:
+    if re.search(FACTORED, path):
+        return WHOLE
     axes: list[str | None] = [None] * leaf.ndim
     for pattern, axis in TENSOR_AXES:
         if re.search(f"{pattern}$", path) and leaf.ndim >= -axis:

@@ -26,8 +26,10 @@ from mainspring.train.adapters import fresh_adapters, kept_weights, learned_weig
 from mainspring.train.begin import arrays_to_begin_with
 from mainspring.train.feed import fitted, history_of
 from mainspring.train.models.arrays import REPLICA, Weights, flattened, with_given
+from mainspring.train.models.attention import check_attention
 from mainspring.train.models.model import Signature
-from mainspring.train.models.shapes import Policy
+from mainspring.train.models.shapes import Policy, PolicyRecipe
+from mainspring.train.optimizers import make_optimizer
 from mainspring.train.policy import (
     Statistics,
     measure_statistics,
@@ -37,7 +39,7 @@ from mainspring.train.policy import (
     summed_loss,
     unit_statistics,
 )
-from mainspring.train.recipe import OptimizerRecipe, Recipe
+from mainspring.train.recipe import Recipe
 from mainspring.train.sharding import (
     BATCH,
     WHOLE,
@@ -140,14 +142,15 @@ def train(session: Session, recipe: Recipe, view: View, *, facts: Mapping[str, s
 
 
 def check_shares(recipe: Recipe, mesh: jax.sharding.Mesh) -> None:
-    """Checks that a recipe's batches, and its policy's tokens, can be shared out over a mesh.
+    """Checks that a recipe's batches, and its policy's tokens, can be shared out over a mesh, whose devices can do it.
 
     Args:
         recipe: What to learn, and how.
         mesh: Of all devices.
 
     Raises:
-        InvalidInput: Rows are not shared out evenly, or there are fewer tokens than devices to share them.
+        InvalidInput: Rows are not shared out evenly, there are fewer tokens than devices to share them, or these cannot
+            compute attention as the recipe says.
     """
     parts = batch_shares(mesh) * recipe.accumulate
     if recipe.batch_size % parts:
@@ -166,6 +169,9 @@ def check_shares(recipe: Recipe, mesh: jax.sharding.Mesh) -> None:
             wanted="at least one for each",
             next_step="set mesh.sequence to 1, and give data or tensor its devices",
         )
+    if not isinstance(recipe.policy, PolicyRecipe):
+        platform = mesh.devices.flat[0].platform
+        check_attention(recipe.policy.compute.attention, platform, sequence=recipe.mesh.sequence)
 
 
 def open_loader(view: View, recipe: Recipe, *, rank: int, world_size: int) -> Loader:
@@ -200,23 +206,6 @@ def statistics_of(view: View, recipe: Recipe) -> Statistics:
 
 def _looked_at(view: View, rows: NDArray[np.int64], policy: Policy) -> dict[str, NDArray[Any]]:
     return fitted(gather(view, rows, horizon=policy.horizon, history=history_of(policy)), policy)
-
-
-def make_optimizer(optimizer: OptimizerRecipe, steps: int) -> optax.GradientTransformation:
-    """Returns the optimizer of a run: gradients are clipped, then AdamW moves the weights, as `OptimizerRecipe` says.
-
-    Args:
-        optimizer: Its rates.
-        steps: Steps of the whole run, which the schedule of the learning rate spans.
-    """
-    warmup = min(optimizer.warmup_steps, steps // 2)
-    rate = optax.warmup_cosine_decay_schedule(
-        0.0, optimizer.learning_rate, warmup, steps, end_value=optimizer.learning_rate_end
-    )
-    return optax.chain(
-        optax.clip_by_global_norm(optimizer.gradient_norm_max),
-        optax.adamw(rate, b2=optimizer.second_beta, weight_decay=optimizer.weight_decay),
-    )
 
 
 def initial_state(recipe: Recipe, signature: Signature, statistics: Statistics, mesh: jax.sharding.Mesh) -> TrainState:
