@@ -124,11 +124,14 @@ class InitRecipe:
         layout: Whose names its arrays have.
         keep: Our arrays that stay fresh, whatever the checkpoint holds: regular expressions, each of whole paths, such
             as `(expert|action|time|state).*` for a policy that begins with a PaliGemma.
+        statistics: What these weights' states and actions were normalised by, to be normalised by again: openpi's
+            `norm_stats.json` or its folder, or LeRobot's `stats.json` or safetensors. None to measure the data.
     """
 
     path: str
     layout: LayoutName
     keep: tuple[str, ...] = ()
+    statistics: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +26,7 @@ from mainspring.session.jax_state import blocks_of, tree_from
 from mainspring.train.adapters import fresh_adapters, kept_weights, learned_weights, weights_in_use
 from mainspring.train.begin import arrays_to_begin_with
 from mainspring.train.feed import fitted, history_of
+from mainspring.train.layouts.statistics import read_statistics
 from mainspring.train.models.arrays import REPLICA, Weights, flattened, with_given
 from mainspring.train.models.attention import check_attention
 from mainspring.train.models.model import Signature
@@ -36,6 +38,7 @@ from mainspring.train.policy import (
     model_of,
     row_keys,
     signature_of,
+    statistics_from,
     summed_loss,
     unit_statistics,
 )
@@ -117,7 +120,7 @@ def train(session: Session, recipe: Recipe, view: View, *, facts: Mapping[str, s
     signature = signature_of(_looked_at(view, np.arange(1), recipe.policy), recipe.policy)
     restored = session.restore()
     if restored is None:
-        start, state = 0, initial_state(recipe, signature, statistics_of(view, recipe), mesh)
+        start, state = 0, initial_state(recipe, signature, _statistics(view, recipe, signature), mesh)
     else:
         start, state = restored.step, tree_from(restored, abstract_state(recipe, signature, mesh))
     facts = {**facts, "recipe": encode(recipe).decode(), "signature": encode(signature).decode()}
@@ -202,6 +205,12 @@ def statistics_of(view: View, recipe: Recipe) -> Statistics:
     policy = replace(recipe.policy, image=None)  # Pixels have no statistics here; theirs would cost decoding.
     sample = (_looked_at(view, loader.rows(step), policy) for step in range(STATISTICS_BATCHES))
     return measure_statistics(sample, policy)
+
+
+def _statistics(view: View, recipe: Recipe, signature: Signature) -> Statistics:
+    if recipe.init is None or recipe.init.statistics is None:
+        return statistics_of(view, recipe)
+    return statistics_from(read_statistics(Path(recipe.init.statistics)), recipe.policy, signature)
 
 
 def _looked_at(view: View, rows: NDArray[np.int64], policy: Policy) -> dict[str, NDArray[Any]]:
