@@ -21,14 +21,15 @@ from mainspring.testing.time_and_chance import FakeClock
 from mainspring.train.models.arrays import Arrays
 from mainspring.train.models.model import Signature
 from mainspring.train.models.shapes import Policy, PolicyRecipe
+from mainspring.train.optimizers import make_optimizer
 from mainspring.train.policy import measure_statistics, model_of, policy_loss, sample_actions, signature_of
 from mainspring.train.recipe import OptimizerRecipe, Recipe
-from mainspring.train.trainer import make_optimizer
 from tests.session.agent import WAIT_LIMIT_S, Agent, welcome
 
 DIMS = 3
 RATE_HZ = 20
 PERIOD_NS = 50_000_000
+BY_HEART = OptimizerRecipe(learning_rate=1e-2, warmup_steps=10, weight_decay=0.0)
 
 
 def small_recipe(*, steps: int) -> Recipe:
@@ -47,18 +48,17 @@ def fresh_weights(policy: Policy, signature: Signature) -> Any:
     return jax.jit(lambda: model_of(policy).initial_weights(jax.random.key(0), signature))()
 
 
-def error_left_by_heart(policy: Policy, batch: Arrays, *, steps: int) -> float:
+def error_left_by_heart(policy: Policy, batch: Arrays, *, steps: int, optimizer: OptimizerRecipe = BY_HEART) -> float:
     """Returns the share of a fresh policy's error over a few rows that is left once it has seen only them."""
     statistics = measure_statistics([batch], policy)
-    recipe = OptimizerRecipe(learning_rate=1e-2, warmup_steps=10, weight_decay=0.0)
-    optimizer = make_optimizer(recipe, steps)
+    moving = make_optimizer(optimizer, steps)
     weights = fresh_weights(policy, signature_of(batch, policy))
 
     @jax.jit
     def update(weights: Any, state: Any, step: Any) -> Any:
         key = jax.random.fold_in(jax.random.key(3), step)
         gradient = jax.grad(policy_loss)(weights, statistics, policy, batch, key)
-        changes, state = optimizer.update(gradient, state, weights)
+        changes, state = moving.update(gradient, state, weights)
         return jax.tree.map(jnp.add, weights, changes), state
 
     @jax.jit
@@ -66,7 +66,7 @@ def error_left_by_heart(policy: Policy, batch: Arrays, *, steps: int) -> float:
         chunk = sample_actions(weights, statistics, policy, batch, jax.random.key(9))
         return jnp.sqrt(jnp.mean((chunk - batch["actions"]) ** 2))
 
-    before, state = float(error(weights)), jax.jit(optimizer.init)(weights)
+    before, state = float(error(weights)), jax.jit(moving.init)(weights)
     for step in range(steps):
         weights, state = update(weights, state, step)
     return float(error(weights)) / before

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -18,7 +18,9 @@ from mainspring.domain.wire import Detail
 from mainspring.train.feed import fitted, history_of
 from mainspring.train.lora import merged_arrays
 from mainspring.train.models.arrays import Arrays, Weights
+from mainspring.train.models.attention import PLATFORMS
 from mainspring.train.models.model import Signature
+from mainspring.train.models.shapes import AttentionKind, Policy, PolicyRecipe
 from mainspring.train.policy import (
     Statistics,
     model_of,
@@ -86,6 +88,7 @@ def policy_from(state: Detail, arrays: Mapping[str, NDArray[Any]]) -> TrainedPol
             "load a policy", got=f"a checkpoint with facts {sorted(state)}", wanted="recipe and signature among them"
         )
     recipe, signature = decode(Recipe, recipe_text.encode()), decode(Signature, signature_text.encode())
+    recipe = replace(recipe, policy=at_home(recipe.policy, jax.default_backend()))
     arrays = arrays if recipe.lora is None else merged_arrays(arrays, recipe.lora)
     weights = jax.eval_shape(lambda: model_of(recipe.policy).initial_weights(jax.random.key(0), signature))
 
@@ -105,6 +108,18 @@ def policy_from(state: Detail, arrays: Mapping[str, NDArray[Any]]) -> TrainedPol
     like = {used: weights, "statistics": unit_statistics(recipe.policy, signature)}
     tree: dict[str, Any] = jax.tree_util.tree_map_with_path(found, like)
     return TrainedPolicy(recipe=recipe, signature=signature, weights=tree[used], statistics=tree["statistics"])
+
+
+def at_home(policy: Policy, platform: str) -> Policy:
+    """Returns a policy's shape as it can be computed here: attention of another kind of device is XLA's.
+
+    Args:
+        policy: As it was trained.
+        platform: Of the devices here, as JAX calls it.
+    """
+    if isinstance(policy, PolicyRecipe) or PLATFORMS.get(policy.compute.attention, platform) == platform:
+        return policy
+    return replace(policy, compute=replace(policy.compute, attention=AttentionKind.XLA))
 
 
 def make_actor(policy: TrainedPolicy, *, seed: int) -> Callable[[NDArray[np.float32], int], NDArray[np.float32]]:

@@ -108,7 +108,7 @@ def thin_shapes(path: str, shape: Sequence[int], rank: int) -> ThinShapes:
     Raises:
         InvalidInput: Nothing is multiplied by such an array.
     """
-    inputs, outputs = _axes(path)
+    inputs, outputs = axes_of(path)
     stack = len(shape) - inputs - outputs
     if not re.fullmatch(PRODUCTS, path) or not 0 <= stack <= 1:
         raise InvalidInput(
@@ -123,7 +123,12 @@ def thin_shapes(path: str, shape: Sequence[int], rank: int) -> ThinShapes:
     return ThinShapes(a=(*shape[:cut], rank), b=(*shape[:stack], rank, *shape[cut:]), inputs=size)
 
 
-def _axes(path: str) -> tuple[int, int]:
+def axes_of(path: str) -> tuple[int, int]:
+    """Returns how many of a weight's last axes are of its inputs, and how many after them of its outputs.
+
+    Args:
+        path: The weight's.
+    """
     found = re.fullmatch(HEADED, path)
     if found is None:
         return 1, 1
@@ -138,7 +143,7 @@ def thin_regions(path: str, region: Region, rank: int) -> tuple[Region, Region]:
         region: Of it.
         rank: Features between A and B.
     """
-    inputs, outputs = _axes(path)
+    inputs, outputs = axes_of(path)
     cut = len(region.shape) - outputs
     stack = cut - inputs
     a = Region(start=(*region.start[:cut], 0), shape=(*region.shape[:cut], rank))
@@ -159,7 +164,7 @@ def merged_weight(
         b: What leads to its outputs, [.., rank, outputs].
         adapter: Says the scale.
     """
-    inputs, outputs = _axes(path)
+    inputs, outputs = axes_of(path)
     stack = base.shape[: base.ndim - inputs - outputs]
     thin = [np.asarray(a, np.float32).reshape(*stack, -1, a.shape[-1])]
     thin.append(np.asarray(b, np.float32).reshape(*stack, a.shape[-1], -1))

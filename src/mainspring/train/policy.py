@@ -8,7 +8,7 @@ Legend of shape suffixes:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mainspring.domain.errors import InvalidInput
+from mainspring.train.layouts.statistics import GivenStatistics
 from mainspring.train.models.act import act_model
 from mainspring.train.models.arrays import Arrays, Weights
 from mainspring.train.models.flow import flow_model
@@ -26,6 +27,7 @@ from mainspring.train.models.vla import check_prompt, vla_model
 
 Statistics = dict[str, Any]
 
+GIVEN_LEAST = 1e-6  # What openpi adds to a deviation, and to what lies between two quantiles.
 DEVIATION_MIN = 1e-3  # A dimension that hardly moves must not turn its noise into signal.
 NORMALISED_MAX = 10.0  # Inputs beyond ten deviations are clipped: one broken sensor must not blow up the trunk.
 QUANTILES = (0.01, 0.99)  # Source: openpi, `normalize.py`: what lies between becomes -1 to 1.
@@ -122,6 +124,68 @@ def _between_quantiles(number_BTK: NDArray[np.float64], valid_BT: NDArray[np.boo
         low_K, high_K = np.quantile(rows_BK, QUANTILES, axis=0)
         steps.append([(low_K + high_K) / 2, (high_K - low_K) / 2])
     return np.stack(steps, axis=1)
+
+
+def statistics_from(given: GivenStatistics, policy: Policy, signature: Signature) -> Statistics:
+    """Returns the statistics that others normalised by: all steps of a chunk have the same.
+
+    Args:
+        given: From `read_statistics`; of actions relative to the state, where the policy learns these.
+        policy: Says what it sees, and whether quantiles are wanted.
+        signature: The data's dimensions. Others pad theirs with dimensions that are always zero, which are left out.
+
+    Raises:
+        InvalidInput: They are of other dimensions, or are not those that the policy wants.
+    """
+    if policy.motion:
+        raise InvalidInput(
+            "normalise as others did",
+            on=given.path,
+            got="a policy that sees motion",
+            wanted="one that sees states alone",
+            next_step="set policy.motion to false, or leave init.statistics out",
+        )
+    state, target = (
+        _given(numbers, dims, f"{what} of {given.path}", quantiles=policy.quantiles)
+        for what, numbers, dims in (
+            ("state", given.state, signature.state_dim),
+            ("actions", given.actions, signature.action_dim),
+        )
+    )
+    steps = (policy.horizon, 1)
+    return {
+        "state_mean": state[0],
+        "state_deviation": state[1],
+        "target_mean": np.tile(target[0], steps),
+        "target_deviation": np.tile(target[1], steps),
+    }
+
+
+def _given(numbers: Mapping[str, NDArray[np.float64]], dims: int, on: str, *, quantiles: bool) -> NDArray[np.float32]:
+    """Returns middle and spread of each dimension, [2,dims]. Source: openpi, `transforms.py`, its 1e-6 too."""
+    names = ("q01", "q99") if quantiles else ("mean", "std")
+    for name in names:
+        if name not in numbers:
+            raise InvalidInput(
+                "normalise as others did",
+                on=on,
+                got=", ".join(numbers),
+                wanted=" and ".join(names),
+                next_step=f"set policy.quantiles to {str(not quantiles).lower()}, or measure them",
+            )
+        found = numbers[name]
+        if len(found) < dims or found[dims:].any():
+            raise InvalidInput(
+                "normalise as others did",
+                on=f"{name} of {on}",
+                got=f"{len(found)} dimensions",
+                wanted=f"{dims}, as the data has",
+                next_step="name the statistics of this robot, or leave init.statistics out",
+            )
+    first, second = (numbers[name][:dims] for name in names)
+    spread = (second - first + GIVEN_LEAST) / 2 if quantiles else second + GIVEN_LEAST
+    middle = first + spread if quantiles else first
+    return np.stack([middle, np.maximum(spread, DEVIATION_MIN)]).astype(np.float32)
 
 
 def unit_statistics(policy: Policy, signature: Signature) -> Statistics:

@@ -38,9 +38,29 @@ STEPS_MAX = 100_000_000
 DEVICES_MAX = 1 << 20
 
 
+class OptimizerKind(str, Enum):
+    """Which way a weight moves, times the rate, and what is kept beside it for that.
+
+    `adamw`: mean gradient over the root of the mean squared one; both are kept. Source: Loshchilov and Hutter, 2017.
+    `adafactor`: gradient over such a root, which is kept by rows and columns of large arrays, almost nothing; no
+    mean, and a rate that does not grow with the weights. Source: Shazeer and Stern, 2018.
+    `lion`: the sign of a mean gradient, which is kept; wants a third of AdamW's rate or less, and a `second_beta` of
+    0.99. Source: Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023.
+    `sgd`: a sum of gradients that forgets a tenth a step, which is kept; Nesterov's.
+    `muon`: for products in hidden layers a sum as with `sgd`, made orthogonal and as long as a step of AdamW's, so that
+    its rates serve; AdamW for all else. Source: Jordan et al., "Muon", 2024; Liu et al., 2025.
+    """
+
+    ADAMW = "adamw"
+    ADAFACTOR = "adafactor"
+    LION = "lion"
+    SGD = "sgd"
+    MUON = "muon"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerRecipe:
-    """AdamW (first beta 0.9, epsilon 1e-8) at a learning rate that rises and falls.
+    """AdamW (first beta 0.9, epsilon 1e-8), or another, at a learning rate that rises and falls.
 
     The rate of step n of N, counted from 0, rises on a line from 0 at step 0 to its peak at step `warmup_steps`, then
     falls on half a cosine, which would reach its end at step N; without a warmup step 0 has the peak. In each step a
@@ -54,8 +74,9 @@ class OptimizerRecipe:
             and embeddings among them.
         gradient_norm_max: Longest gradient, as the root of the sum of squares over all weights; a longer one is scaled
             down to it before anything else is done with it.
-        second_beta: Share of the mean squared gradient that a step keeps.
+        second_beta: Share of the mean squared gradient that a step keeps; of the mean gradient, for `lion`.
         learning_rate_end: Where the fall ends.
+        kind: Which way a weight moves.
     """
 
     learning_rate: float
@@ -64,6 +85,7 @@ class OptimizerRecipe:
     gradient_norm_max: float = 1.0
     second_beta: float = 0.999
     learning_rate_end: float = 0.0
+    kind: OptimizerKind = OptimizerKind.ADAMW
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -102,11 +124,14 @@ class InitRecipe:
         layout: Whose names its arrays have.
         keep: Our arrays that stay fresh, whatever the checkpoint holds: regular expressions, each of whole paths, such
             as `(expert|action|time|state).*` for a policy that begins with a PaliGemma.
+        statistics: What these weights' states and actions were normalised by, to be normalised by again: openpi's
+            `norm_stats.json` or its folder, or LeRobot's `stats.json` or safetensors. None to measure the data.
     """
 
     path: str
     layout: LayoutName
     keep: tuple[str, ...] = ()
+    statistics: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

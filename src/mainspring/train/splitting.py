@@ -20,6 +20,7 @@ TENSOR_AXES = (  # Of arrays whose path ends so: the axis that `tensor` splits, 
     (r"(^|/)(down|narrow/kernel)(/a)?", -2),  # [.., F, D]; an adapter's [.., F, R]
     (r"(^|/)embedding", -2),  # [V, D]
 )
+FACTORED = r"(^|/)v_(row|col)/"  # Means over an axis of an array, by Adafactor: of other shapes, and small.
 
 
 def sizes_of(mesh: MeshRecipe, devices: int) -> dict[str, int]:
@@ -59,6 +60,8 @@ def axes_of(
         InvalidInput: `tensor` divides an array's heads or hidden features no further.
     """
     axes: list[str | None] = [None] * len(shape)
+    if re.search(FACTORED, path):
+        return axes
     for pattern, axis in TENSOR_AXES:
         if len(shape) >= -axis and re.search(f"{pattern}$", path):
             size, parts = shape[axis], sizes[TENSOR]

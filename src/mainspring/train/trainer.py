@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -25,19 +26,23 @@ from mainspring.session.jax_state import blocks_of, tree_from
 from mainspring.train.adapters import fresh_adapters, kept_weights, learned_weights, weights_in_use
 from mainspring.train.begin import arrays_to_begin_with
 from mainspring.train.feed import fitted, history_of
+from mainspring.train.layouts.statistics import read_statistics
 from mainspring.train.models.arrays import Weights, flattened, with_given
+from mainspring.train.models.attention import check_attention
 from mainspring.train.models.model import Signature
-from mainspring.train.models.shapes import REPLICA, Policy
+from mainspring.train.models.shapes import REPLICA, Policy, PolicyRecipe
+from mainspring.train.optimizers import make_optimizer
 from mainspring.train.policy import (
     Statistics,
     measure_statistics,
     model_of,
     row_keys,
     signature_of,
+    statistics_from,
     summed_loss,
     unit_statistics,
 )
-from mainspring.train.recipe import OptimizerRecipe, Recipe
+from mainspring.train.recipe import Recipe
 from mainspring.train.sharding import (
     BATCH,
     WHOLE,
@@ -115,7 +120,7 @@ def train(session: Session, recipe: Recipe, view: View, *, facts: Mapping[str, s
     signature = signature_of(_looked_at(view, np.arange(1), recipe.policy), recipe.policy)
     restored = session.restore()
     if restored is None:
-        start, state = 0, initial_state(recipe, signature, statistics_of(view, recipe), mesh)
+        start, state = 0, initial_state(recipe, signature, _statistics(view, recipe, signature), mesh)
     else:
         start, state = restored.step, tree_from(restored, abstract_state(recipe, signature, mesh))
     facts = {**facts, "recipe": encode(recipe).decode(), "signature": encode(signature).decode()}
@@ -140,14 +145,15 @@ def train(session: Session, recipe: Recipe, view: View, *, facts: Mapping[str, s
 
 
 def check_shares(recipe: Recipe, mesh: jax.sharding.Mesh) -> None:
-    """Checks that a recipe's batches, and its policy's tokens, can be shared out over a mesh.
+    """Checks that a recipe's batches, and its policy's tokens, can be shared out over a mesh, whose devices can do it.
 
     Args:
         recipe: What to learn, and how.
         mesh: Of all devices.
 
     Raises:
-        InvalidInput: Rows are not shared out evenly, or there are fewer tokens than devices to share them.
+        InvalidInput: Rows are not shared out evenly, there are fewer tokens than devices to share them, or these cannot
+            compute attention as the recipe says.
     """
     parts = batch_shares(mesh) * recipe.accumulate
     if recipe.batch_size % parts:
@@ -166,6 +172,9 @@ def check_shares(recipe: Recipe, mesh: jax.sharding.Mesh) -> None:
             wanted="at least one for each",
             next_step="set mesh.sequence to 1, and give data or tensor its devices",
         )
+    if not isinstance(recipe.policy, PolicyRecipe):
+        platform = mesh.devices.flat[0].platform
+        check_attention(recipe.policy.compute.attention, platform, sequence=recipe.mesh.sequence)
 
 
 def open_loader(view: View, recipe: Recipe, *, rank: int, world_size: int) -> Loader:
@@ -198,25 +207,14 @@ def statistics_of(view: View, recipe: Recipe) -> Statistics:
     return measure_statistics(sample, policy)
 
 
+def _statistics(view: View, recipe: Recipe, signature: Signature) -> Statistics:
+    if recipe.init is None or recipe.init.statistics is None:
+        return statistics_of(view, recipe)
+    return statistics_from(read_statistics(Path(recipe.init.statistics)), recipe.policy, signature)
+
+
 def _looked_at(view: View, rows: NDArray[np.int64], policy: Policy) -> dict[str, NDArray[Any]]:
     return fitted(gather(view, rows, horizon=policy.horizon, history=history_of(policy)), policy)
-
-
-def make_optimizer(optimizer: OptimizerRecipe, steps: int) -> optax.GradientTransformation:
-    """Returns the optimizer of a run: gradients are clipped, then AdamW moves the weights, as `OptimizerRecipe` says.
-
-    Args:
-        optimizer: Its rates.
-        steps: Steps of the whole run, which the schedule of the learning rate spans.
-    """
-    warmup = min(optimizer.warmup_steps, steps // 2)
-    rate = optax.warmup_cosine_decay_schedule(
-        0.0, optimizer.learning_rate, warmup, steps, end_value=optimizer.learning_rate_end
-    )
-    return optax.chain(
-        optax.clip_by_global_norm(optimizer.gradient_norm_max),
-        optax.adamw(rate, b2=optimizer.second_beta, weight_decay=optimizer.weight_decay),
-    )
 
 
 def initial_state(recipe: Recipe, signature: Signature, statistics: Statistics, mesh: jax.sharding.Mesh) -> TrainState:

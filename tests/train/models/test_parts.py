@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from mainspring.train.models.arrays import Fresh, drawn, fresh_dense
+from mainspring.train.models.attention import block_causal
 from mainspring.train.models.gemma import fresh_gemma, language_loss, next_word_logits
 from mainspring.train.models.shapes import ComputeRecipe, FloatKind, GemmaRecipe, Remat
 from mainspring.train.models.siglip import scaled
-from mainspring.train.models.transformer import block_causal_mask
 
 pytestmark = pytest.mark.usefixtures("compiled_at_once")
 pytestmark = pytest.mark.usefixtures("compiled_at_once")
@@ -40,7 +40,7 @@ def test_fresh_arrays_without_deviation_are_their_mean_to_the_bit_and_others_are
 
 def test_tokens_of_a_block_see_each_other_and_all_before_and_no_padding() -> None:
     valid = jnp.asarray([[True, True, True, True], [True, False, True, True]])
-    mask = np.asarray(block_causal_mask(valid, [False, False, True, False]))
+    mask = np.asarray(block_causal(valid, [False, False, True, False]).mask_BTS)
     whole = [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]]
     padded = [[1, 0, 0, 0], [0, 0, 0, 0], [1, 0, 1, 1], [1, 0, 1, 1]]
     assert mask.astype(int).tolist() == [whole, padded]

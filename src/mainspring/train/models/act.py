@@ -13,6 +13,7 @@ Legend of shape suffixes:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -32,6 +33,7 @@ from mainspring.train.models.arrays import (
     over_devices,
     split_rows,
 )
+from mainspring.train.models.attention import Sight, attention, block_causal
 from mainspring.train.models.images import convolved, fresh_convolutions, with_varied_images
 from mainspring.train.models.model import Model, Signature, sum_of_valid
 from mainspring.train.models.shapes import ActRecipe, ComputeRecipe
@@ -119,8 +121,8 @@ def style_of(weights: Weights, policy: ActRecipe, batch: Arrays) -> jax.Array:
     token_BSD = jnp.concatenate([class_B1D, state_B1D, action_BTD], axis=1)
     position_SD = _sines(token_BSD.shape[1], policy.width)
     valid_BS = jnp.concatenate([jnp.ones((count, 2), bool), batch["valid"]], axis=1)
-    mask_BSS = jnp.broadcast_to(valid_BS[:, None, :], (count, valid_BS.shape[1], valid_BS.shape[1]))
-    found_BSD = _encode(own["blocks"], token_BSD, position_SD, policy.compute, mask_BSS)
+    sight = replace(block_causal(valid_BS, [False] * valid_BS.shape[1]), query_valid_BT=jnp.ones_like(valid_BS))
+    found_BSD = _encode(own["blocks"], token_BSD, position_SD, policy.compute, sight)
     return dense(own["leave"], found_BSD[:, 0].astype(jnp.float32))
 
 
@@ -148,17 +150,15 @@ def chunk_of(weights: Weights, policy: ActRecipe, batch: Arrays, style_BZ: jax.A
 
 
 def _encode(
-    blocks: Weights, x_BSD: jax.Array, position_SD: jax.Array, compute: ComputeRecipe, mask_BSS: jax.Array | None = None
+    blocks: Weights, x_BSD: jax.Array, position_SD: jax.Array, compute: ComputeRecipe, sight: Sight | None = None
 ) -> jax.Array:
     """Returns tokens after all blocks; positions are added anew to what attends and is attended to in each."""
-    position_SD = position_SD.astype(compute.numbers.value)
+    position_SD, attend = position_SD.astype(compute.numbers.value), attention(sight, compute.attention)
 
     def layer(x: jax.Array, block: Weights) -> tuple[jax.Array, None]:
         x = over_devices(x)
         placed = x + position_SD
-        x = layer_norm(
-            block["attention_norm"], x + multi_head(block["attention"], placed, placed, x, compute.attention, mask_BSS)
-        )
+        x = layer_norm(block["attention_norm"], x + multi_head(block["attention"], placed, placed, x, attend))
         return _mlp(block, x), None
 
     x_BSD, _ = jax.lax.scan(rematerialised(layer, compute.remat), x_BSD.astype(compute.numbers.value), blocks)
@@ -169,13 +169,13 @@ def _decode(
     blocks: Weights, seen_BSD: jax.Array, position_SD: jax.Array, query_TD: jax.Array, compute: ComputeRecipe
 ) -> jax.Array:
     """Returns the tokens of the chunk, which begin as zeros and know their step by their query alone."""
-    query_TD, kind = query_TD.astype(seen_BSD.dtype), compute.attention
+    query_TD, attend = query_TD.astype(seen_BSD.dtype), attention(None, compute.attention)
     placed_BSD = seen_BSD + position_SD.astype(seen_BSD.dtype)
 
     def layer(x: jax.Array, block: Weights) -> tuple[jax.Array, None]:
         asking = x + query_TD
-        x = layer_norm(block["attention_norm"], x + multi_head(block["attention"], asking, asking, x, kind))
-        x = layer_norm(block["cross_norm"], x + multi_head(block["cross"], x + query_TD, placed_BSD, seen_BSD, kind))
+        x = layer_norm(block["attention_norm"], x + multi_head(block["attention"], asking, asking, x, attend))
+        x = layer_norm(block["cross_norm"], x + multi_head(block["cross"], x + query_TD, placed_BSD, seen_BSD, attend))
         return _mlp(block, x), None
 
     x_BTD = jnp.zeros((len(seen_BSD), *query_TD.shape), seen_BSD.dtype)

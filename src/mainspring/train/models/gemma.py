@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import optax
 
 from mainspring.train.models.arrays import Weights, fresh_dense
+from mainspring.train.models.attention import block_causal
 from mainspring.train.models.shapes import ComputeRecipe, FloatKind, GemmaRecipe
-from mainspring.train.models.transformer import block_causal_mask, decode, fresh_blocks
+from mainspring.train.models.transformer import decode, fresh_blocks
 
 
 def fresh_gemma(shape: GemmaRecipe) -> Weights:
@@ -46,9 +47,9 @@ def next_word_logits(weights: Weights, tokens_BT: jax.Array, compute: ComputeRec
     """
     x_BTD = embed(weights, tokens_BT, compute.numbers)
     count = tokens_BT.shape[1]
-    mask = block_causal_mask(jnp.ones(tokens_BT.shape, bool), [True] * count)
+    sight = block_causal(jnp.ones(tokens_BT.shape, bool), [True] * count)
     position = jnp.broadcast_to(jnp.arange(count), tokens_BT.shape)
-    (x_BTD,), _ = decode([weights], [x_BTD], position_BT=position, mask_BTS=mask, conditions=[None], compute=compute)
+    (x_BTD,), _ = decode([weights], [x_BTD], position_BT=position, sight=sight, conditions=[None], compute=compute)
     words = weights["embedding"].astype(x_BTD.dtype)
     logits: jax.Array = jnp.einsum("BTD,VD->BTV", x_BTD, words, preferred_element_type=jnp.float32)
     return logits

@@ -126,10 +126,11 @@ class FloatKind(str, Enum):
 
 
 class AttentionKind(str, Enum):
-    """Who computes attention: XLA anywhere, or cuDNN on a GPU (its flash attention; bfloat16 only)."""
+    """Who computes attention: XLA anywhere; flash attention by cuDNN on a GPU (bfloat16 only), by splash on a TPU."""
 
     XLA = "xla"
     CUDNN = "cudnn"
+    SPLASH = "splash"
 
 
 class Remat(str, Enum):

@@ -23,6 +23,7 @@ from mainspring.train.models.arrays import (
     layer_norm,
     over_devices,
 )
+from mainspring.train.models.attention import Attend, attention
 from mainspring.train.models.shapes import ComputeRecipe, SiglipRecipe
 from mainspring.train.models.transformer import fresh_multi_head, multi_head, rematerialised
 
@@ -64,16 +65,18 @@ def encode_image(weights: Weights, shape: SiglipRecipe, images_BHWC: jax.Array, 
     x = jax.lax.conv_general_dilated(pixels, kernel, stride, "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
     x = x.reshape(len(x), -1, shape.width) + weights["patch"]["bias"] + weights["position"]
 
+    attend = attention(None, compute.attention)
+
     def layer(x: jax.Array, block: Weights) -> tuple[jax.Array, None]:
-        return _block(block, over_devices(x), compute), None
+        return _block(block, over_devices(x), attend), None
 
     x, _ = jax.lax.scan(rematerialised(layer, compute.remat), x.astype(compute.numbers.value), weights["blocks"])
     return dense(weights["head"], layer_norm(weights["norm"], x))
 
 
-def _block(block: Weights, x: jax.Array, compute: ComputeRecipe) -> jax.Array:
+def _block(block: Weights, x: jax.Array, attend: Attend) -> jax.Array:
     normed = layer_norm(block["attention_norm"], x)
-    x = x + multi_head(block, normed, normed, normed, compute.attention)
+    x = x + multi_head(block, normed, normed, normed, attend)
     hidden = jax.nn.gelu(dense(block["widen"], layer_norm(block["mlp_norm"], x)))
     return x + over_devices(dense(block["narrow"], over_devices(hidden, tensor_dim=2)))
 

@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from mainspring.train.models.arrays import Fresh, Weights, dense, fresh_dense, fresh_layer, over_devices, product
-from mainspring.train.models.shapes import AttentionKind, ComputeRecipe, GemmaRecipe, Remat
+from mainspring.train.models.attention import Attend, Sight, attention
+from mainspring.train.models.shapes import ComputeRecipe, GemmaRecipe, Remat
 
 RMS_EPSILON = 1e-6
 ROTARY_PERIOD_MAX = 10_000  # Source: Su et al., "RoFormer", 2021, section 3.2; Gemma's own value.
@@ -84,23 +85,6 @@ def rotated(x_BTNH: jax.Array, position_BT: jax.Array) -> jax.Array:
     return turned.astype(x_BTNH.dtype)
 
 
-def attention(
-    query_BTNH: jax.Array, key_BSKH: jax.Array, value_BSKH: jax.Array, mask_BTS: jax.Array | None, kind: AttentionKind
-) -> jax.Array:
-    """Returns what each query attends to, [B,T,N,H]; the softmax is float32.
-
-    Args:
-        query_BTNH: N is a multiple of K: each key and value head serves N / K query heads.
-        mask_BTS: True where a query sees a key, None where all see all.
-        kind: Who computes it.
-    """
-    mask_BNTS = None if mask_BTS is None else mask_BTS[:, None]
-    attended: jax.Array = jax.nn.dot_product_attention(
-        query_BTNH, key_BSKH, value_BSKH, mask=mask_BNTS, implementation=kind.value
-    )
-    return attended
-
-
 def fresh_multi_head(width: int, heads: int, *stack: int) -> Weights:
     """Returns the weights to be of `multi_head`.
 
@@ -121,15 +105,13 @@ def multi_head(
     query_BTD: jax.Array,
     key_BSD: jax.Array,
     value_BSD: jax.Array,
-    kind: AttentionKind,
-    mask_BTS: jax.Array | None = None,
+    attend: Attend,
 ) -> jax.Array:
     """Returns plain multi-head attention with biases, [B,T,D], without positions of its own.
 
     Args:
         weights: As `fresh_multi_head` says.
-        kind: Who computes it.
-        mask_BTS: True where a query sees a key, None where all see all.
+        attend: From `attention`.
     """
 
     def projected(name: str, x_BTD: jax.Array) -> jax.Array:
@@ -141,21 +123,10 @@ def multi_head(
         over_devices(projected(name, x_BSD), tensor_dim=2, whole_tokens=True)
         for name, x_BSD in (("key", key_BSD), ("value", value_BSD))
     )
-    attended = over_devices(attention(query, key, value, mask_BTS, kind), tensor_dim=2)
+    attended = over_devices(attend(query, key, value), tensor_dim=2)
     bias = weights["out"]["bias"].astype(query_BTD.dtype)
     result: jax.Array = over_devices(product(attended, weights["out"]["kernel"], 2)) + bias
     return result
-
-
-def block_causal_mask(valid_BT: jax.Array, starts_T: Sequence[bool]) -> jax.Array:
-    """Returns which tokens see which, [B,T,T]: a token sees its own block and those before it, and no padding.
-
-    Args:
-        valid_BT: False where a token is padding.
-        starts_T: True where a block begins; what is before the first is a block too.
-    """
-    block_T = jnp.asarray(np.cumsum(np.asarray(starts_T)))
-    return (block_T[:, None] >= block_T[None, :]) & valid_BT[:, None, :] & valid_BT[:, :, None]
 
 
 def fresh_blocks(shape: GemmaRecipe, *, condition: int = 0) -> Weights:
@@ -193,7 +164,7 @@ def decode(
     streams: Streams,
     *,
     position_BT: jax.Array,
-    mask_BTS: jax.Array,
+    sight: Sight,
     conditions: Sequence[jax.Array | None],
     compute: ComputeRecipe,
     cache: Cache | None = None,
@@ -204,7 +175,7 @@ def decode(
         stacks: Each stream's weights.
         streams: Each stream's tokens, [B,T,D]; T and D differ from stream to stream.
         position_BT: Of the tokens of all streams, one after the other.
-        mask_BTS: Which token sees which: keys in the cache come first, then those of the streams.
+        sight: Which token sees which: keys in the cache come first, then those of the streams.
         conditions: Each stream's condition, [B,C], None where its norms are plain.
         compute: How it is computed.
         cache: Of the tokens that went before.
@@ -213,14 +184,14 @@ def decode(
     def layer(streams: Streams, inputs: Any) -> tuple[Streams, Cache]:
         blocks, before = inputs
         streams = [over_devices(x) for x in streams]
-        return _block(blocks, streams, positions, masks, compute.attention, conditions, before)
+        return _block(blocks, streams, positions, attends, conditions, before)
 
     blocks = [stack["blocks"] for stack in stacks]
     streams = [over_devices(x) for x in streams]
     ends = np.cumsum([x.shape[1] for x in streams])[:-1]
-    positions, masks = (
-        [over_devices(part) for part in jnp.split(whole, ends, axis=1)] for whole in (position_BT, mask_BTS)
-    )
+    bounds = zip([0, *ends], [*ends, position_BT.shape[1]], strict=True)
+    attends = [attention(sight.of_queries(*bound), compute.attention) for bound in bounds]
+    positions = [over_devices(part) for part in jnp.split(position_BT, ends, axis=1)]
     streams, fresh = jax.lax.scan(rematerialised(layer, compute.remat), streams, (blocks, cache))
     lasts = zip(streams, stacks, conditions, strict=True)
     return [rms_norm(x, modulation_of(stack["norm"], condition)) for x, stack, condition in lasts], fresh
@@ -243,8 +214,7 @@ def _block(
     blocks: Sequence[Weights],
     streams: Streams,
     positions: Streams,
-    masks: Streams,
-    kind: AttentionKind,
+    attends: Sequence[Attend],
     conditions: Sequence[jax.Array | None],
     before: Cache | None,
 ) -> tuple[Streams, Cache]:
@@ -264,7 +234,7 @@ def _block(
     if before is not None:
         key, value = (jnp.concatenate(both, axis=1) for both in zip(before, fresh, strict=True))
     # Each stream's queries by themselves: tokens that `sequence` splits would have to move to lie in one row.
-    attended = [attention(query, key, value, mask, kind) for query, mask in zip(queries, masks, strict=True)]
+    attended = [attend(query, key, value) for attend, query in zip(attends, queries, strict=True)]
     results = []
     for weights, x, gate, part, condition in zip(blocks, streams, gates, attended, conditions, strict=True):
         x = x + gate * over_devices(product(over_devices(part, tensor_dim=2), weights["out"], 2))

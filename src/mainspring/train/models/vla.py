@@ -32,13 +32,14 @@ from mainspring.train.models.arrays import (
     over_devices,
     split_rows,
 )
+from mainspring.train.models.attention import block_causal
 from mainspring.train.models.gemma import embed, fresh_gemma
 from mainspring.train.models.images import with_varied_images
 from mainspring.train.models.matching import encode_time, flowed, velocity_error
 from mainspring.train.models.model import Model, Signature, sum_of_valid
 from mainspring.train.models.shapes import VlaKind, VlaRecipe
 from mainspring.train.models.siglip import encode_image, fresh_siglip
-from mainspring.train.models.transformer import Cache, block_causal_mask, decode, fresh_blocks
+from mainspring.train.models.transformer import Cache, decode, fresh_blocks
 
 TIME_PERIOD_MIN, TIME_PERIOD_MAX = 4e-3, 4.0  # Source: openpi, `pi0.py`.
 TIME_ALPHA = 1.5
@@ -204,7 +205,7 @@ def read_prefix(weights: Weights, policy: VlaRecipe, batch: Arrays) -> ReadPrefi
         [weights["language"]],
         [prefix.token_BPD],
         position_BT=jnp.cumsum(valid, axis=1) - 1,
-        mask_BTS=block_causal_mask(valid, [False] * valid.shape[1]),
+        sight=block_causal(valid, [False] * valid.shape[1]),
         conditions=[None],
         compute=policy.compute,
     )
@@ -235,7 +236,7 @@ def velocity(
     # The state, where it is a token, begins a block; so do the actions.
     starts = [False] * prefix + [True] * (count - policy.horizon + 1) + [False] * (policy.horizon - 1)
     valid_BT = jnp.concatenate([seen.valid_BP, jnp.ones(token_BQD.shape[:2], bool)], axis=1)
-    mask, position = block_causal_mask(valid_BT, starts), jnp.cumsum(valid_BT, axis=1) - 1
+    sight, position = block_causal(valid_BT, starts), jnp.cumsum(valid_BT, axis=1) - 1
     stacks, streams, conditions = [weights["expert"]], [token_BQD], [condition_BD]
     cache = None
     match seen:
@@ -243,12 +244,12 @@ def velocity(
             stacks, streams = [weights["language"], *stacks], [seen.token_BPD, *streams]
             conditions = [None, *conditions]
         case ReadPrefix():
-            mask, position, cache = mask[:, prefix:], position[:, prefix:], seen.cache
+            sight, position, cache = sight.of_queries(prefix), position[:, prefix:], seen.cache
     streams, _ = decode(
         stacks,
         streams,
         position_BT=position,
-        mask_BTS=mask,
+        sight=sight,
         conditions=conditions,
         compute=policy.compute,
         cache=cache,

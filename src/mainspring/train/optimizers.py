@@ -1,0 +1,94 @@
+"""Optimizers: by one door, each a direction that a learning rate, decay and a limit on gradients are put around.
+
+Their moments lie in trees like that of what is learned, so that `sharding.py` finds each moment's place by its path.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import jax
+import optax
+from optax.contrib import MuonDimensionNumbers, scale_by_muon
+
+from mainspring.train.lora import PRODUCTS, axes_of
+from mainspring.train.models.arrays import flattened, with_given
+from mainspring.train.recipe import OptimizerKind, OptimizerRecipe
+
+FIRST_BETA = 0.9
+MUON_RMS = 0.2  # Root mean square of a step, as AdamW's. Source: Liu et al., "Muon Is Scalable for LLM Training", 2025.
+
+
+def make_optimizer(optimizer: OptimizerRecipe, steps: int) -> optax.GradientTransformation:
+    """Returns the optimizer of a run: gradients are clipped, then it moves the weights, as `OptimizerRecipe` says.
+
+    Args:
+        optimizer: Which, and its rates.
+        steps: Steps of the whole run, which the schedule of the learning rate spans.
+    """
+    warmup = min(optimizer.warmup_steps, steps // 2)
+    rate = optax.warmup_cosine_decay_schedule(
+        0.0, optimizer.learning_rate, warmup, steps, end_value=optimizer.learning_rate_end
+    )
+    return optax.chain(
+        optax.clip_by_global_norm(optimizer.gradient_norm_max),
+        optax.chain(
+            _direction(optimizer),
+            optax.add_decayed_weights(optimizer.weight_decay),
+            optax.scale_by_learning_rate(rate),
+        ),
+    )
+
+
+def _direction(optimizer: OptimizerRecipe) -> optax.GradientTransformation:
+    adam = optax.scale_by_adam(b1=FIRST_BETA, b2=optimizer.second_beta)
+    match optimizer.kind:
+        case OptimizerKind.ADAMW:
+            return adam
+        case OptimizerKind.ADAFACTOR:
+            return optax.chain(optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0))
+        case OptimizerKind.LION:
+            return optax.scale_by_lion(b1=FIRST_BETA, b2=optimizer.second_beta)
+        case OptimizerKind.SGD:
+            return optax.trace(decay=FIRST_BETA, nesterov=True)
+        case OptimizerKind.MUON:
+            muon = optax.chain(scale_by_muon(weight_dimension_numbers=_axes), optax.stateless(_as_large_as_adam))
+            return optax.partition({"muon": muon, "adam": adam}, _by_muon)
+
+
+def _by_muon(learned: Any) -> Any:
+    """Returns who moves each array, in such a tree: Muon what is multiplied by in hidden layers."""
+
+    def who(path: str, array: jax.Array) -> str:
+        hidden = re.fullmatch(PRODUCTS, path) and array.ndim - sum(axes_of(path)) == (0 if _listed(path) else 1)
+        return "muon" if hidden else "adam"
+
+    return with_given(learned, {path: who(path, array) for path, array in flattened(learned).items()})
+
+
+def _listed(path: str) -> bool:
+    """Returns whether an array is of a block among several, and not of all of them."""
+    return re.search(r"(^|/)blocks/\d+/", path) is not None
+
+
+def _axes(learned: Any) -> Any:
+    """Returns which axes of each array its inputs and outputs lie along; those before are of a stack."""
+
+    def numbers(path: str) -> MuonDimensionNumbers:
+        inputs, outputs = axes_of(path)
+        first = tuple(range(-inputs - outputs, -outputs))
+        return MuonDimensionNumbers(first, tuple(range(-outputs, 0)))
+
+    return with_given(learned, {path: numbers(path) for path in flattened(learned)})
+
+
+def _as_large_as_adam(moves: Any, learned: Any) -> Any:
+    del learned
+    scaled = {}
+    for path, move in flattened(moves).items():
+        inputs, outputs = axes_of(path)
+        sides = math.prod(move.shape[-inputs - outputs : -outputs]), math.prod(move.shape[-outputs:])
+        scaled[path] = MUON_RMS * math.sqrt(max(sides)) * move
+    return with_given(moves, scaled)
