@@ -19,6 +19,7 @@ from mainspring.domain.errors import InvalidInput
 from mainspring.train.evaluate import at_home
 from mainspring.train.models.attention import Sight, attention, block_causal, splash
 from mainspring.train.models.shapes import AttentionKind, VlaRecipe
+from mainspring.train.plan.compiled import ENVIRONMENT
 from mainspring.train.recipe import changed, recipe_named
 from mainspring.train.sharding import make_mesh
 from mainspring.train.trainer import check_shares
@@ -84,14 +85,7 @@ def test_policy_trained_with_another_devices_attention_is_evaluated_with_xlas() 
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason=f"no compiler for TPUs: {COMMAND}")
 def test_step_with_splash_compiles_for_tpus_with_the_kernel_in_every_stack() -> None:
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "TPU_SKIP_MDS_QUERY": "1",
-        "TPU_WORKER_HOSTNAMES": "localhost",
-        "TPU_ACCELERATOR_TYPE": "v5litepod-4",
-        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
-    }
+    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     command = [sys.executable, "-m", "tests.train.models.compiled_for_tpu", "splash"]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=500, check=True)
     # Of eyes and of the decoder: forward, forward again, and both kernels of the backward pass.
