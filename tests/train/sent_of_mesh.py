@@ -12,7 +12,7 @@ tensor: Each stream of a block sums its tokens after attention and after the MLP
     gradients and its values' are summed. Its words are looked up in a split embedding.
 sequence: A block's keys and values are gathered forwards and once more; their gradients are scattered in the encoder,
     and summed in Gemma, which cuts them by stream first. The gradients of all weights that split tokens meet are
-    summed, the expert's not: its tokens are too few. The prefix is put together and taken apart, patches once.
+    summed: of all but the state's, which is one token. The prefix is put together and taken apart, patches once.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def least_sent(mesh: Mapping[str, int]) -> dict[str, float]:
     tokens = rows * TOKEN_DIM * NUMBER
     sums = LAYERS * (5 * (patches + all_tokens * tokens) + all_tokens * keys)
     sent["tensor"] = 2 * over(tensor, sums + words / data)
-    expert = sum(size for path, size in sizes.items() if path.split("/")[0] not in ("language", "image"))
+    state = sum(size for path, size in sizes.items() if path.startswith("state/"))
     gathered = LAYERS * (3 * 2 * patches + 2 * prefix * keys + 2 * all_tokens * keys)
-    summed = 2 * (blocks + others + embedding - expert) / data
+    summed = 2 * (blocks + others + embedding - state) / data
     sent["sequence"] = over(sequence, gathered + summed + patches + 2 * prefix * tokens / sequence)
     return {axis: count for axis, count in sent.items() if count}
