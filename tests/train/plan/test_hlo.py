@@ -160,6 +160,30 @@ def test_window_that_goes_round_a_ring_sends_what_the_gather_it_stands_for_would
     assert sent(START, before=branches + ring) == {"data": 3 * SIZE}  # As a gather over four chips.
 
 
+def test_loop_that_counts_by_two_runs_half_as_often() -> None:
+    gather = f"  %g = f32[32,64]{{1,0}} all-gather(%x), {DATA}, dimensions={{0}}"
+    loop = LOOP.replace("INSIDE", gather).replace("constant(5)", "constant(8)")
+    twice = loop.replace(
+        "%next = s32[] add(%now, %one)", "%half = s32[] add(%now, %one)\n  %next = s32[] add(%one, %half)"
+    )
+    assert sent(START, before=twice) == {"data": 4 * 3 * SIZE}
+
+
+@pytest.mark.parametrize("kind", ["ag", "rs"])
+def test_windows_that_go_round_a_ring_while_they_are_multiplied_send_what_a_gather_or_scatter_would(kind: str) -> None:
+    ring = ",".join(
+        f"{{{8 * r + 2 * d + t},{8 * r + 2 * ((d + 1) % 4) + t}}}" for r in (0, 1) for d in range(4) for t in (0, 1)
+    )
+    hop = "  %{} = f32[8,64]{{1,0}} collective-permute(%{}), channel_id=1, source_target_pairs={{{}}}\n"
+    both_ways = hop.format("h1", "x", ring) + hop.format("h2", "h1", ring) + hop.format("h3", "x", ring)
+    name = f"windowed_dot_general_body_{kind}.3"
+    loop = LOOP.replace("INSIDE", both_ways).replace("%body", f"%{name}").replace("constant(5)", "constant(4)")
+    start = hop.format("first", "p", ring) + START.replace("%p)", "%first)").replace("%body", f"%{name}")
+    start += "  %came = f32[8,64]{1,0} get-tuple-element(%loop), index=1\n" + hop.format("last", "came", ring)
+    assert sent(start, before=loop) == {"data": 3 * SIZE}
+    assert sent(hop.format("alone", "p", ring)) == {"data": SIZE}
+
+
 def test_loop_that_counts_to_no_constant_is_refused() -> None:
     loop = LOOP.replace("INSIDE", "").replace("s32[] constant(5)", "s32[] get-tuple-element(%c), index=0")
     with pytest.raises(DamagedData, match=r"tell how often a loop runs; on loop; got a condition of compare"):

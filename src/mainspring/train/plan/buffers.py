@@ -16,8 +16,8 @@ FRAMES_MAX = 200
 
 _VALUE = re.compile(r"^ value: <\d+ ([\w.\-]+)(?:\{[\d,]*\})? @\d+> \(size=(\d+),offset=(\d+)\): (.*)$")
 _NOTHING_MOVES = {  # Names of what is there, and loops and calls, whose bodies count by themselves.
-    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all",
-    "optimization-barrier", "partition-id", "replica-id", "iota",
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "async-start",
+    "after-all", "optimization-barrier", "partition-id", "replica-id", "iota",
 }  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def _moved(program: Program, run: Run) -> int:
         case "dynamic-update-slice":
             return 2 * inputs[1]
         case opcode if opcode.endswith("-start"):  # Gives what it takes, too.
-            return inputs[0] + (_far(each.arrays[0]) if each.arrays else 0)
+            return sum(inputs[:1]) + sum(map(_far, each.arrays[:1]))
         case _:
             return sum(inputs) + outputs
 

@@ -33,6 +33,10 @@ from mainspring.train.sharding import batch_sharding, make_mesh
 from mainspring.train.trainer import abstract_state, lowered_update
 
 ONE_CORE_A_CHIP = {"v4": {"chip_config_name": "megacore"}}  # As its jobs see it; the compiler alone would count cores.
+FULL = (  # How the compiler says that a device's memory is too small: needed, and there.
+    r"required for HLO temporaries \(([\d.]+\w)\) exceeds available HBM \(([\d.]+\w)\)",
+    r"Used ([\d.]+\w) of ([\d.]+\w) hbm",
+)
 OWN = "/mainspring/"  # Of the sources whose lines are named.
 
 
@@ -122,7 +126,7 @@ def _dump(folder: Path, *patterns: str) -> str:
 
 def _refused(question: Question, said: str) -> InvalidInput:
     """Returns what the compiler's own error means."""
-    full = re.search(r"Used ([\d.]+\w) of ([\d.]+\w) hbm", said)
+    full = next(filter(None, (re.search(form, said) for form in FULL)), None)
     if not full:
         return InvalidInput("compile a step", on=question.target.name, got=said[:500], wanted="a program that compiles")
     return InvalidInput(

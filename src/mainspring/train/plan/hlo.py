@@ -115,11 +115,18 @@ class Computation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """An instruction, and how often a program runs it; whether as a part of a fusion."""
+    """An instruction, and how often a program runs it.
+
+    Args:
+        times: In all.
+        trips: Of the loop that it is in; 1 outside of loops.
+        fused: Whether it is a part of a fusion.
+    """
 
     computation: Computation
     instruction: Instruction
     times: int
+    trips: int
     fused: bool
 
 
@@ -149,7 +156,7 @@ class Program:
         assert depth < CALLS_MAX, f"{name} runs within {depth} others"
         computation = self.computations[name]
         for each in computation.instructions.values():
-            yield Run(computation=computation, instruction=each, times=times, fused=fused)
+            yield Run(computation=computation, instruction=each, times=times, trips=trips, fused=fused)
             match each.opcode:
                 case "while":
                     body = each.attribute("body").lstrip("%").partition(",")[0].split()[0]
@@ -184,11 +191,9 @@ class Program:
             counter, limit = (condition.source(name) for name in compare.operands)
             index = int(counter.attribute("index").partition(",")[0])
             start = computation.source(computation.source(loop.operands[0]).operands[index])
-            add = body.source(body.root.operands[index])
-            steps = [body.source(name) for name in add.operands if add.opcode == "add"]
-            step = next(int(each.literal) for each in steps if each.opcode == "constant")
+            step = _step(body, body.root.operands[index], index)
             trips = math.ceil((int(limit.literal) - int(start.literal)) / step) if counts else -1
-        except (KeyError, IndexError, ValueError, StopIteration):
+        except (KeyError, IndexError, ValueError):
             trips = -1
         if not 0 <= trips < TRIPS_MAX:
             raise DamagedData(
@@ -198,6 +203,23 @@ class Program:
                 wanted="a count from a constant to a constant by a constant",
             )
         return trips
+
+
+def _step(body: Computation, name: str, index: int) -> int:
+    """Returns by how much a body raises its counter, one constant after the other.
+
+    Raises:
+        ValueError: By no constant.
+    """
+    step = 0
+    while (each := body.source(name)).opcode == "add":
+        added = {operand: body.source(operand) for operand in each.operands}
+        (constant,) = (other for other in added.values() if other.opcode == "constant")
+        (name,) = (operand for operand, other in added.items() if other.opcode != "constant")
+        step += int(constant.literal)
+    if not step or each.opcode != "get-tuple-element" or each.numbers("index")[0] != index:
+        raise ValueError(f"a counter that {each.name} sets")
+    return step
 
 
 def parsed_program(text: str) -> Program:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from mainspring.domain.errors import DamagedData
 from mainspring.train.plan.hlo import Computation, Instruction, Program, Run
 
+WINDOW = "windowed_dot_general_body"  # In the names of XLA's loops around a ring. Source: XLA, `dot_handler.cc`.
 _KINDS = {"all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute"}
 _STILL = {"copy", "bitcast", "reshape", "transpose", "convert"}  # What may stand between a sum and its slice.
 _IOTA = r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?"
@@ -61,11 +62,7 @@ def sent_by(run: Run, mesh: Mapping[str, int]) -> dict[str, float]:
         return {}
     size = float(sum(run.computation.instructions[name].size for name in each.operands))
     if kind == "collective-permute":
-        pairs = each.attribute("source_target_pairs").partition("}}")[0] + "}"
-        moves = [(int(a), int(b)) for a, b in re.findall(r"\{(\d+),(\d+)\}", pairs) if a != b]
-        ends = np.array(moves, dtype=np.int64).reshape(-1, 2)
-        widths = _widths(ends, mesh)
-        return {next(axis for axis in mesh if axis in widths): size} if widths else {}
+        return _permuted(run, size, mesh)
     widths = _widths(groups_of(each, math.prod(mesh.values())), mesh)
     match kind:
         case "all-gather" if _gathered_before(run, math.prod(mesh.values())):
@@ -163,6 +160,40 @@ def _kept_share(run: Run, size: float) -> int:
             else:
                 kept = max(kept, round(size / max(user.size, 1)))
     return kept
+
+
+def _permuted(run: Run, size: float, mesh: Mapping[str, int]) -> dict[str, float]:
+    """Returns what a permute sends.
+
+    Of those by which a window goes round a ring while its parts are multiplied, the first stands for all: they send
+    what a gather of the ring's arrays would, or a scatter of their sum.
+    """
+    pairs = run.instruction.attribute("source_target_pairs").partition("}}")[0] + "}"
+    moves = {int(a): int(b) for a, b in re.findall(r"\{(\d+),(\d+)\}", pairs) if a != b}
+    widths = _widths(np.array(list(moves.items()), dtype=np.int64).reshape(-1, 2), mesh)
+    if not widths or _meets_window(run):
+        return {}
+    axis = next(axis for axis in mesh if axis in widths)
+    if WINDOW not in run.computation.name:
+        return {axis: size}
+    first = next(each for each in run.computation.instructions.values() if each.opcode == run.instruction.opcode)
+    if first.name != run.instruction.name:
+        return {}
+    start = at = next(iter(moves))
+    ring = 1
+    while (at := moves.get(at, start)) != start:
+        ring += 1
+    return {axis: size * (ring - 1) / run.trips}
+
+
+def _meets_window(run: Run) -> bool:
+    """Returns whether a permute only prepares a window, or puts together what came of one."""
+    computation, each = run.computation, run.instruction
+    near = [computation.source(each.operands[0])]
+    near += [computation.instructions[name] for other in near for name in other.operands]
+    for user in computation.users.get(each.name, []):
+        near += [user, *computation.users.get(user.name, [])]
+    return any(other.opcode == "while" and WINDOW in other.attribute("body").partition(",")[0] for other in near)
 
 
 def _gathered_before(run: Run, devices: int) -> bool:
