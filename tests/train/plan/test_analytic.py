@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from mainspring.domain.errors import InvalidInput
-from mainspring.train.models.shapes import Signature, VlaRecipe
+from mainspring.train.models.shapes import Signature
 from mainspring.train.plan.analytic import analytic_figures
 from mainspring.train.plan.figures import FiguresFrom
 from mainspring.train.plan.targets import parsed_target
@@ -94,11 +94,29 @@ def test_memory_falls_with_each_kind_of_recomputation() -> None:
     assert peaks[0] > 2 * peaks[2]
 
 
-def test_temporaries_of_a_vla_hold_at_least_its_gradients_and_inputs_of_blocks() -> None:
-    small = changed(recipe_named("vla_small"), {"batch_size": 64, "mesh": {"replica": 1, "data": 8}})
-    assert isinstance(small.policy, VlaRecipe)
-    inputs = 12 * 8 * (3 * 196 + 48) * 512 * 2 + 12 * 24 * 196 * 384 * 2
-    assert analytic_figures(small, EYES, GPUS).memory.temporaries > inputs + 71_000_000 * 4 // 8
+def test_temporaries_of_more_blocks_hold_their_inputs_and_gradients() -> None:
+    few, many = (
+        changed(
+            recipe_named("vla_small"),
+            {
+                "batch_size": 64,
+                "mesh": {"replica": 1, "data": 8, "whole_bytes_max": 0},
+                "policy": {"language": {"depth": depth}},
+            },
+        )
+        for depth in (6, 12)
+    )
+    inputs = 8 * (636 * 512 + 33 * 384) * 2
+    gradients = (3 * 512 * 2048 + 512 * (8 + 2 + 8) * 64 + 3 * 384 * 1536 + 384 * (8 + 2 + 8) * 64) * 4 // 8
+    one, two = (analytic_figures(each, EYES, GPUS).memory.temporaries for each in (few, many))
+    assert two - one >= 6 * (inputs + gradients)
+
+
+def test_temporaries_hold_no_gradients_of_frozen_weights() -> None:
+    small = changed(recipe_named("vla_small"), {"batch_size": 64})
+    frozen = replace(small, frozen=("language/.*",))
+    learned, kept = (analytic_figures(each, EYES, GPUS).memory.temporaries for each in (small, frozen))
+    assert learned - kept >= 4 * 12 * 3 * 512 * 2048
 
 
 def test_parts_of_a_batch_take_less_memory_where_activations_count() -> None:

@@ -40,16 +40,18 @@ def test_choice_uses_all_devices_and_keeps_the_batch() -> None:
         assert each.recipe.batch_size == 64
 
 
-def test_choice_asks_the_compiler_at_most_three_times_and_believes_it() -> None:
-    asked: list[Recipe] = []
+def test_choice_asks_the_compiler_three_times_and_believes_it() -> None:
+    wide, target, asked = changed(recipe_named("pi0"), {"batch_size": 64}), parsed_target("h100:16"), list[Recipe]()
+    formulas = best_layouts(wide, EYES, target).front
 
     def confirm(recipe: Recipe) -> StepFigures:
         asked.append(recipe)
-        return _compiled(recipe)
+        return replace(analytic_figures(recipe, EYES, target), said_by=FiguresFrom.COMPILED)
 
-    front = best_layouts(SMALL, EYES, TARGET, confirm=confirm).front
-    assert 1 <= len(asked) <= 3
-    assert {each.figures.said_by for each in front[: len(asked)]} == {FiguresFrom.COMPILED}
+    front = best_layouts(wide, EYES, target, confirm=confirm).front
+    assert asked == [each.recipe for each in formulas[:3]]
+    assert len(front) == len(formulas) > 3
+    assert [each.figures.said_by is FiguresFrom.COMPILED for each in front[:4]] == [True, True, True, False]
 
 
 def test_choice_drops_what_the_compiler_finds_too_large() -> None:

@@ -119,9 +119,9 @@ def _pixels(share: DeviceShare) -> float:
     if 2 * image <= scratch:
         return PIECES * arrived
     half_way = share.token_bytes(rows * pixels.views * pixels.size * 3, pixels.width, FLOAT32)
-    if image <= scratch:  # Of two cores each has its own, and what both need is in the main memory all the same.
-        return image + (arrived + half_way if share.chip.cores > 1 else 0.0)
-    return 2 * image + arrived + half_way
+    # Of two cores each has its own, and what both need lies in the main memory all the same.
+    beside = arrived + half_way if share.chip.cores > 1 or not scratch else 0.0
+    return (1 if image <= scratch else 2) * image + beside
 
 
 def _maps(share: DeviceShare) -> float:
