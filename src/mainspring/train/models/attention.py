@@ -33,7 +33,6 @@ N is a multiple of K: each key and value head serves N / K query heads.
 PLATFORMS = {AttentionKind.CUDNN: "gpu", AttentionKind.SPLASH: "tpu"}  # Where one is at home; XLA is everywhere.
 LANES = 128  # Numbers of a TPU's register: tokens are padded to a multiple.
 BLOCK_MAX = 512  # Tokens a side: with float32 logits 1 MB of the 16 MB that a TPU core has beside its memory.
-PADDED_KEY = 2  # A segment that no query is of: 0 are tokens of padding, 1 are all others.
 
 
 @jax.tree_util.register_dataclass
@@ -182,10 +181,10 @@ def _splash(
 
     queries, keys = block_TS.shape
     more_T, more_S = -queries % LANES, -keys % LANES
-    # Queries of padding see all keys: one that saw none would divide by zero.
-    mask_TS = np.pad(np.pad(block_TS, ((0, 0), (0, more_S))), ((0, more_T), (0, 0)), constant_values=True)
-    query_ids_BT = jnp.pad(query_valid_BT.astype(jnp.int32), ((0, 0), (0, more_T)), constant_values=1)
-    key_ids_BS = jnp.pad(key_valid_BS.astype(jnp.int32), ((0, 0), (0, more_S)), constant_values=PADDED_KEY)
+    # Less than a block is padded: in each of queries one sees something, and what the others give is finite.
+    mask_TS = np.pad(block_TS, ((0, more_T), (0, more_S)))
+    query_ids_BT = jnp.pad(query_valid_BT.astype(jnp.int32), ((0, 0), (0, more_T)))
+    key_ids_BS = jnp.pad(key_valid_BS.astype(jnp.int32), ((0, 0), (0, more_S)))
     q, kv = _block(queries + more_T), _block(keys + more_S)
     kernel: Any = pallas.make_splash_mha(
         pallas.MultiHeadMask([pallas.NumpyMask(mask_TS)] * query_BTNH.shape[2]),
