@@ -65,6 +65,19 @@ def test_choice_drops_what_the_compiler_finds_too_large() -> None:
     assert first.recipe not in [each.recipe for each in best_layouts(SMALL, EYES, TARGET, confirm=confirm).front]
 
 
+def test_choice_drops_what_the_compiler_finds_worse_in_everything() -> None:
+    wide, target = changed(recipe_named("pi0"), {"batch_size": 256}), parsed_target("v5p:4x4x4")
+    second = best_layouts(wide, EYES, target).front[1].recipe
+
+    def confirm(recipe: Recipe) -> StepFigures:
+        said = replace(analytic_figures(recipe, EYES, target), said_by=FiguresFrom.COMPILED)
+        return replace(said, memory=replace(said.memory, temporaries=80 << 30)) if recipe == second else said
+
+    found = [each.recipe for each in best_layouts(wide, EYES, target, confirm=confirm).front]
+    assert len(found) == 2
+    assert second not in found
+
+
 def test_choice_drops_what_the_compiler_refuses_and_asks_on() -> None:
     wide = changed(recipe_named("pi0"), {"batch_size": 256})
     target = parsed_target("v5p:4x4x4")

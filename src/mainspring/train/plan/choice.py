@@ -95,8 +95,8 @@ def best_layouts(
                 estimated(each.recipe, signature, target, figures, dollars_per_chip_hour=dollars_per_chip_hour)
             )
         asked += 1
-    sound = sorted((each for each in sound if each.fits), key=lambda each: each.step_s)
-    return Choice(front=(*sound, *front[asked:]), tried=tried, said=said)
+    best = pareto_front([each for each in sound if each.fits])
+    return Choice(front=(*best, *front[asked:]), tried=tried, said=said)
 
 
 def pareto_front(estimates: Sequence[Estimate]) -> tuple[Estimate, ...]:

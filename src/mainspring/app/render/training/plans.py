@@ -149,7 +149,7 @@ def _speed_table(planned: Sequence[Planned]) -> RenderableType:
 
 
 def _time_text(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.2f} ms"
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 def _told(planned: Planned) -> list[RenderableType]:
