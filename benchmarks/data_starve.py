@@ -40,7 +40,7 @@ from mainspring.objects import open_store  # noqa: E402
 from mainspring.train.feed import fitted, history_of  # noqa: E402
 from mainspring.train.policy import signature_of  # noqa: E402
 from mainspring.train.recipe import Recipe, recipe_named  # noqa: E402
-from mainspring.train.sharding import make_mesh, place_batch  # noqa: E402
+from mainspring.train.state.sharding import make_mesh, place_batch  # noqa: E402
 from mainspring.train.trainer import initial_state, make_update, statistics_of  # noqa: E402
 
 HUMANOID = Path(__file__).parents[2] / "shared" / "robots" / "unitree_g1_bottle"

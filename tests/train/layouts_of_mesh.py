@@ -16,7 +16,7 @@ from mainspring.train.models.arrays import over_devices
 from mainspring.train.models.model import Signature
 from mainspring.train.policy import unit_statistics
 from mainspring.train.recipe import Recipe, changed, recipe_named
-from mainspring.train.sharding import is_whole, make_mesh, place_batch
+from mainspring.train.state.sharding import is_whole, make_mesh, place_batch
 from mainspring.train.trainer import initial_state, make_update
 
 STEPS, ROWS, DIMS = 20, 16, 5

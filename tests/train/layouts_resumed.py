@@ -17,7 +17,7 @@ from mainspring.session import Session
 from mainspring.session.jax_state import blocks_of, tree_from
 from mainspring.train.models.arrays import flattened
 from mainspring.train.policy import unit_statistics
-from mainspring.train.sharding import make_mesh, place_batch
+from mainspring.train.state.sharding import make_mesh, place_batch
 from mainspring.train.trainer import PARTS, abstract_state, initial_state, make_update
 
 from .layouts_of_mesh import LAYOUTS, SIGNATURE, batch_of, recipe_with

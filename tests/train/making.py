@@ -21,9 +21,9 @@ from mainspring.testing.time_and_chance import FakeClock
 from mainspring.train.models.arrays import Arrays
 from mainspring.train.models.model import Signature
 from mainspring.train.models.shapes import Policy, PolicyRecipe
-from mainspring.train.optimizers import make_optimizer
 from mainspring.train.policy import measure_statistics, model_of, policy_loss, sample_actions, signature_of
 from mainspring.train.recipe import OptimizerRecipe, Recipe
+from mainspring.train.state.optimizers import make_optimizer
 from tests.session.agent import WAIT_LIMIT_S, Agent, welcome
 
 DIMS = 3

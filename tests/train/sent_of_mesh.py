@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 from mainspring.train.models.arrays import flattened
 from mainspring.train.recipe import MeshRecipe
-from mainspring.train.sharding import make_mesh
+from mainspring.train.state.sharding import make_mesh
 from mainspring.train.trainer import abstract_state
 
 from .layouts_of_mesh import LAYOUTS, ROWS, SIGNATURE, recipe_with

@@ -22,7 +22,7 @@ from mainspring.train.models.model import Signature
 from mainspring.train.models.shapes import VlaRecipe
 from mainspring.train.policy import model_of, unit_statistics
 from mainspring.train.recipe import InitRecipe, LayoutName, Recipe, changed, recipe_named
-from mainspring.train.sharding import make_mesh
+from mainspring.train.state.sharding import make_mesh
 from mainspring.train.trainer import initial_state, train
 
 from .making import DIMS

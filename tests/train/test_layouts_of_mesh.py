@@ -15,7 +15,7 @@ from mainspring.domain.errors import InvalidInput
 from mainspring.train.plan.hlo import parsed_program
 from mainspring.train.plan.traffic import bytes_by_axis
 from mainspring.train.recipe import MeshRecipe
-from mainspring.train.sharding import make_mesh
+from mainspring.train.state.sharding import make_mesh
 
 from .layouts_of_mesh import LAYOUTS
 from .sent_of_mesh import MESHES, least_sent

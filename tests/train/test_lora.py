@@ -16,17 +16,17 @@ from mainspring.checkpoint.safetensors import SafetensorsSource, write_safetenso
 from mainspring.domain.codec import encode
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.wire import Part
-from mainspring.train.adapters import weights_in_use
 from mainspring.train.evaluate import policy_from
 from mainspring.train.layouts.files import read_arrays
 from mainspring.train.layouts.openpi import openpi_layout
 from mainspring.train.layouts.rows import weights_to
-from mainspring.train.merged import merged_source
 from mainspring.train.models.arrays import flattened
 from mainspring.train.models.shapes import VlaRecipe
 from mainspring.train.policy import model_of, sample_actions, unit_statistics
 from mainspring.train.recipe import Recipe, changed, recipe_named
-from mainspring.train.sharding import make_mesh, place_batch
+from mainspring.train.state.adapters import weights_in_use
+from mainspring.train.state.merged import merged_source
+from mainspring.train.state.sharding import make_mesh, place_batch
 from mainspring.train.trainer import TrainState, abstract_state, initial_state, make_update
 
 from .layouts_of_mesh import SIGNATURE, batch_of, recipe_with

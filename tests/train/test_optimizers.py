@@ -11,10 +11,10 @@ import pytest
 from mainspring.train.models.arrays import flattened
 from mainspring.train.models.model import Signature
 from mainspring.train.models.shapes import PolicyRecipe
-from mainspring.train.optimizers import make_optimizer
 from mainspring.train.policy import model_of
 from mainspring.train.recipe import MeshRecipe, OptimizerKind, OptimizerRecipe, changed, recipe_named
-from mainspring.train.sharding import state_shardings
+from mainspring.train.state.optimizers import make_optimizer
+from mainspring.train.state.sharding import state_shardings
 
 from .making import DIMS, error_left_by_heart
 

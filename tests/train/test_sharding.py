@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = """
 import json
 import jax, numpy as np
-from mainspring.train.sharding import BATCH, WHOLE, make_mesh, mean_over_ranks, place_batch
+from mainspring.train.state.sharding import BATCH, WHOLE, make_mesh, mean_over_ranks, place_batch
 
 mesh = make_mesh()
 rows = np.random.default_rng(0).normal(size=(2 * mesh.size, 3)).astype(np.float32)

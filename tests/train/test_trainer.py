@@ -16,7 +16,7 @@ from mainspring.train.feed import fitted, shapes_fed
 from mainspring.train.models.model import Signature
 from mainspring.train.policy import model_of, unit_statistics
 from mainspring.train.recipe import changed
-from mainspring.train.sharding import make_mesh, place_batch
+from mainspring.train.state.sharding import make_mesh, place_batch
 from mainspring.train.trainer import (
     Outcome,
     initial_state,

@@ -15,7 +15,7 @@ from mainspring.train.models.arrays import flattened
 from mainspring.train.models.model import Signature
 from mainspring.train.policy import unit_statistics
 from mainspring.train.recipe import MeshRecipe, Recipe, changed
-from mainspring.train.sharding import make_mesh, place_batch, state_shardings
+from mainspring.train.state.sharding import make_mesh, place_batch, state_shardings
 from mainspring.train.trainer import TrainState, check_shares, initial_state, lowered_update, make_update
 
 from .making import DIMS, small_recipe

@@ -2,7 +2,7 @@
 
 A weight W acts as W + scale x A B, where A leads from its inputs to `rank` features and B from these to its outputs.
 A begins at random and B at zero, so a run begins as its base is. Here is what that means, and a checkpoint merged, all
-without JAX; `adapters.py` has the arrays of a run.
+without JAX; `state/adapters.py` has the arrays of a run.
 Source: Hu et al., "LoRA", 2021; Kalajdzievski, "A Rank Stabilization Scaling Factor", 2023 (`stabilised`).
 """
 

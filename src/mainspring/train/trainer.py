@@ -23,15 +23,12 @@ from mainspring.domain.errors import InvalidInput
 from mainspring.session import Part, Session
 from mainspring.session.jax_ahead import compile_ahead
 from mainspring.session.jax_state import blocks_of, tree_from
-from mainspring.train.adapters import fresh_adapters, kept_weights, learned_weights, weights_in_use
-from mainspring.train.begin import arrays_to_begin_with
 from mainspring.train.feed import fitted, history_of
 from mainspring.train.layouts.statistics import read_statistics
 from mainspring.train.models.arrays import Weights, flattened, with_given
 from mainspring.train.models.attention import check_attention
 from mainspring.train.models.model import Signature
 from mainspring.train.models.shapes import REPLICA, Policy, PolicyRecipe
-from mainspring.train.optimizers import make_optimizer
 from mainspring.train.policy import (
     Statistics,
     measure_statistics,
@@ -43,7 +40,10 @@ from mainspring.train.policy import (
     unit_statistics,
 )
 from mainspring.train.recipe import Recipe
-from mainspring.train.sharding import (
+from mainspring.train.state.adapters import fresh_adapters, kept_weights, learned_weights, weights_in_use
+from mainspring.train.state.begin import arrays_to_begin_with
+from mainspring.train.state.optimizers import make_optimizer
+from mainspring.train.state.sharding import (
     BATCH,
     WHOLE,
     batch_sharding,

@@ -21,7 +21,7 @@ from mainspring.train.models.attention import Sight, attention, block_causal, sp
 from mainspring.train.models.shapes import AttentionKind, VlaRecipe
 from mainspring.train.plan.compiled import ENVIRONMENT
 from mainspring.train.recipe import changed, recipe_named
-from mainspring.train.sharding import make_mesh
+from mainspring.train.state.sharding import make_mesh
 from mainspring.train.trainer import check_shares
 
 ROOT = Path(__file__).parents[3]

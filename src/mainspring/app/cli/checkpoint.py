@@ -29,7 +29,7 @@ from mainspring.checkpoint.interop import ArraySource, weights_of, with_prefix, 
 from mainspring.checkpoint.orbax import OrbaxSource, write_orbax
 from mainspring.checkpoint.safetensors import SafetensorsSource, is_safetensors, write_safetensors
 from mainspring.domain.errors import DamagedData
-from mainspring.train.merged import ADAPTERS, merged_source
+from mainspring.train.state.merged import ADAPTERS, merged_source
 
 app = typer.Typer()
 

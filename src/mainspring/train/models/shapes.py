@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from mainspring.domain.errors import InvalidInput
 
-REPLICA, DATA, SEQUENCE, TENSOR = "replica", "data", "sequence", "tensor"  # Axes of a mesh: see `sharding.py`.
+REPLICA, DATA, SEQUENCE, TENSOR = "replica", "data", "sequence", "tensor"  # Axes of a mesh: see `state/sharding.py`.
 BATCH_AXES = (REPLICA, DATA)
 
 LAYERS_MAX = 256

@@ -29,7 +29,7 @@ from mainspring.train.plan.figures import FiguresFrom, MemoryNeed, StepFigures
 from mainspring.train.plan.hlo import flops_of, parsed_program
 from mainspring.train.plan.targets import Target
 from mainspring.train.plan.traffic import bytes_by_axis
-from mainspring.train.sharding import batch_sharding, make_mesh
+from mainspring.train.state.sharding import batch_sharding, make_mesh
 from mainspring.train.trainer import abstract_state, lowered_update
 
 ONE_CORE_A_CHIP = {"v4": {"chip_config_name": "megacore"}}  # As its jobs see it; the compiler alone would count cores.

@@ -20,7 +20,7 @@ from mainspring.train.plan.formulas.sharing import DeviceShare
 from mainspring.train.plan.formulas.work import model_flops
 from mainspring.train.plan.targets import GPUS_PER_NODE, Target
 from mainspring.train.recipe import Recipe
-from mainspring.train.splitting import sizes_of
+from mainspring.train.state.splitting import sizes_of
 
 COMPUTE, MEMORY = "compute", "memory"
 PARTS_MAX = 64  # More parts of a batch than this help no memory that the model sees.

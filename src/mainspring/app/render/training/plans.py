@@ -16,7 +16,7 @@ from mainspring.train.plan.estimate import Change, Estimate
 from mainspring.train.plan.figures import FiguresFrom, LargestTemporary
 from mainspring.train.plan.targets import Target
 from mainspring.train.recipe import Recipe
-from mainspring.train.splitting import sizes_of
+from mainspring.train.state.splitting import sizes_of
 
 PLOT_COLUMNS, PLOT_ROWS = 60, 12
 LARGEST_SHOWN = 10

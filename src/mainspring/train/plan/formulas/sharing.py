@@ -14,7 +14,7 @@ from mainspring.train.plan.chips import ChipFigures
 from mainspring.train.plan.formulas.anatomy import Anatomy, Shape, Stack, Stream, anatomy_of
 from mainspring.train.plan.formulas.tiles import array_bytes, token_bytes
 from mainspring.train.recipe import Recipe
-from mainspring.train.splitting import axes_of, sizes_of
+from mainspring.train.state.splitting import axes_of, sizes_of
 
 FLOAT32 = 4
 

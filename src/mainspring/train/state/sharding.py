@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from mainspring.train.models.arrays import flattened, with_given
 from mainspring.train.models.shapes import BATCH_AXES, DATA, REPLICA
 from mainspring.train.recipe import MeshRecipe
-from mainspring.train.splitting import axes_of, sizes_of
+from mainspring.train.state.splitting import axes_of, sizes_of
 
 BATCH: PartitionSpec = PartitionSpec(BATCH_AXES)  # type: ignore[no-untyped-call]
 WHOLE: PartitionSpec = PartitionSpec()  # type: ignore[no-untyped-call]
