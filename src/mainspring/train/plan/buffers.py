@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from mainspring.train.plan.figures import LargestTemporary
-from mainspring.train.plan.hlo import HloArray, Instruction, InstructionRun, Program
+from mainspring.train.plan.hlo import HloArray, HloRun, Instruction, Program
 
 LARGEST = 10
 FRAMES_MAX = 200
@@ -99,7 +99,7 @@ def memory_traffic(program: Program) -> float:
     return float(sum(_moved(program, run) * run.times for run in program.runs(fused=False)))
 
 
-def _moved(program: Program, run: InstructionRun) -> int:
+def _moved(program: Program, run: HloRun) -> int:
     each, operands = run.instruction, run.computation.instructions
     if each.opcode in _NOTHING_MOVES or each.opcode.endswith("-done"):
         return 0

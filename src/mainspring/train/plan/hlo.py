@@ -114,7 +114,7 @@ class Computation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstructionRun:
+class HloRun:
     """An instruction, and how often a program runs it.
 
     Args:
@@ -137,7 +137,7 @@ class Program:
     computations: Mapping[str, Computation]
     entry: str
 
-    def runs(self, *, fused: bool = True) -> Iterator[InstructionRun]:
+    def runs(self, *, fused: bool = True) -> Iterator[HloRun]:
         """Returns all instructions, with those of loop bodies as often as they run; of reductions, the call alone.
 
         Both branches of a condition count. In a loop they run in all trips but the last: XLA's own conditions send a
@@ -151,12 +151,12 @@ class Program:
         """
         return (run for run in self._runs(self.entry, 1, 1, 0) if fused or not run.fused)
 
-    def _runs(self, name: str, times: int, trips: int, depth: int, *, fused: bool = False) -> Iterator[InstructionRun]:
+    def _runs(self, name: str, times: int, trips: int, depth: int, *, fused: bool = False) -> Iterator[HloRun]:
         """Returns those of a computation that runs so often, in a loop of so many trips."""
         assert depth < CALLS_MAX, f"{name} runs within {depth} others"
         computation = self.computations[name]
         for each in computation.instructions.values():
-            yield InstructionRun(computation=computation, instruction=each, times=times, trips=trips, fused=fused)
+            yield HloRun(computation=computation, instruction=each, times=times, trips=trips, fused=fused)
             match each.opcode:
                 case "while":
                     body = each.attribute("body").lstrip("%").partition(",")[0].split()[0]
@@ -294,7 +294,7 @@ def flops_of(program: Program) -> float:
     return float(sum(_flops(run) * run.times for run in program.runs()))
 
 
-def _flops(run: InstructionRun) -> int:
+def _flops(run: HloRun) -> int:
     each = run.instruction
     if each.opcode == "dot":
         left = run.computation.instructions[each.operands[0]].arrays[0]

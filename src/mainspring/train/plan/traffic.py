@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mainspring.domain.errors import DamagedData
-from mainspring.train.plan.hlo import Computation, Instruction, InstructionRun, Program
+from mainspring.train.plan.hlo import Computation, HloRun, Instruction, Program
 
 WINDOW = "windowed_dot_general_body"  # In the names of XLA's loops around a ring. Source: XLA, `dot_handler.cc`.
 _KINDS = {"all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute"}
@@ -46,7 +46,7 @@ def bytes_by_axis(program: Program, mesh: Mapping[str, int]) -> dict[str, float]
     return {axis: sent[axis] for axis in mesh if sent[axis]}
 
 
-def sent_by(run: InstructionRun, mesh: Mapping[str, int]) -> dict[str, float]:
+def sent_by(run: HloRun, mesh: Mapping[str, int]) -> dict[str, float]:
     """Returns what one run of an instruction sends over each axis; nothing where it is no collective.
 
     Args:
@@ -148,7 +148,7 @@ def _halved(size: float, widths: Mapping[str, int]) -> dict[str, float]:
     return sent
 
 
-def _kept_share(run: InstructionRun, size: float) -> int:
+def _kept_share(run: HloRun, size: float) -> int:
     """Returns of how many parts each chip keeps one at once, 1 where it needs the whole sum."""
     users, waiting, kept = run.computation.users, [run.instruction.name], 1
     while waiting:
@@ -162,7 +162,7 @@ def _kept_share(run: InstructionRun, size: float) -> int:
     return kept
 
 
-def _permuted(run: InstructionRun, size: float, mesh: Mapping[str, int]) -> dict[str, float]:
+def _permuted(run: HloRun, size: float, mesh: Mapping[str, int]) -> dict[str, float]:
     """Returns what a permute sends.
 
     Of those by which a window goes round a ring while its parts are multiplied, the first stands for all: they send
@@ -186,7 +186,7 @@ def _permuted(run: InstructionRun, size: float, mesh: Mapping[str, int]) -> dict
     return {axis: size * (ring - 1) / run.trips}
 
 
-def _meets_window(run: InstructionRun) -> bool:
+def _meets_window(run: HloRun) -> bool:
     """Returns whether a permute only prepares a window, or puts together what came of one."""
     computation, each = run.computation, run.instruction
     near = [computation.source(each.operands[0])]
@@ -196,7 +196,7 @@ def _meets_window(run: InstructionRun) -> bool:
     return any(other.opcode == "while" and WINDOW in other.attribute("body").partition(",")[0] for other in near)
 
 
-def _gathered_before(run: InstructionRun, devices: int) -> bool:
+def _gathered_before(run: HloRun, devices: int) -> bool:
     """Returns whether the same array is gathered from the same chips by an instruction before this one."""
     each, computation = run.instruction, run.computation
     for other in computation.users[each.operands[0]]:
@@ -207,7 +207,7 @@ def _gathered_before(run: InstructionRun, devices: int) -> bool:
     return False
 
 
-def _joins_another(run: InstructionRun, devices: int) -> bool:
+def _joins_another(run: HloRun, devices: int) -> bool:
     """Returns whether a sum is only added to others over the same chips: they travel as one, the leftmost of them."""
     computation, below = run.computation, run.instruction
     groups = groups_of(below, devices)
