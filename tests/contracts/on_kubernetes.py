@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -154,16 +154,23 @@ class KubernetesHarness:
 
         def holds() -> bool:
             self.clock.advance(max(0.05, SystemClock().now_s() - self.clock.now_s()))
-            return condition()
+            try:
+                return condition()
+            except Unavailable as silent:  # A cluster that does not answer may do so at the next look.
+                told.append(str(silent))
+                return False
 
+        told: list[str] = []
         try:
             self._server.wait(holds, "etcd")
         except Unavailable as never:
-            raise Unavailable("see it hold", on=self.space, got=self._standing()) from never
+            raise Unavailable("see it hold", on=self.space, got="\n".join([*told[-1:], *self._standing()])) from never
 
-    def _standing(self) -> str:
-        """Returns how the allocations and pods stand, for whoever waited in vain."""
-        pods = self._server.call("GET", f"/api/v1/namespaces/{self.space}/pods")["items"]
-        told = [f"{one['metadata']} {one['spec'].get('nodeName')} {one.get('status')}" for one in pods]
-        engines = self._made[-1:]
-        return "\n".join([f"{self.clock.now_s()=}", *map(str, *(one.observe() for one in engines)), *told])
+    def _standing(self) -> Iterator[str]:
+        """Yields how the pods and allocations stand, for whoever waited in vain."""
+        yield f"now: {self.clock.now_s()}"
+        for one in self._server.call("GET", f"/api/v1/namespaces/{self.space}/pods")["items"]:
+            yield f"{one['metadata']} {one['spec'].get('nodeName')} {one.get('status')}"
+        for engine in self._made[-1:]:
+            with suppress(Unavailable):
+                yield from map(str, engine.observe())

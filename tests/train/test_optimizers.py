@@ -71,8 +71,8 @@ def test_adafactor_keeps_large_weights_by_rows_and_columns_whole_on_every_device
     arrays = {path: found for path, found in kept_by("adafactor").items() if path.endswith("language/blocks/gate")}
     assert {path.rpartition("/language")[0].rpartition("/")[2]: found for path, found in arrays.items()} == {
         "weights": ((2, 256, 256), (None, "data", "tensor")),
-        "v_row": ((2, 256), ()),
-        "v_col": ((2, 256), ()),
+        "v_row": ((2, 256), (None, None)),
+        "v_col": ((2, 256), (None, None)),
         "v": ((1,), (None,)),
     }
 

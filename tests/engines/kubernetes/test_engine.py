@@ -43,7 +43,7 @@ def rig(cluster: KubernetesServer, tmp_path: Path) -> Iterator[KubernetesHarness
     made.clock.advance(FENCED_S + 30.0)  # A test that failed may leave a kubelet dead.
     pods = f"/api/v1/namespaces/{made.space}/pods"
     try:
-        made.until(lambda: not silent(engine) and all(one.phase is ENDED for one in engine.observe()))
+        made.until(lambda: all(one.phase is ENDED for one in engine.observe()))
     finally:
         cluster.call("DELETE", pods, {"gracePeriodSeconds": 0})  # Of others, too: the next test has the same nodes.
         made.until(lambda: cluster.call("GET", pods)["items"] == [])

@@ -133,7 +133,8 @@ class Mirror(Generic[Record]):
         if listed and (lost_s is None or self._clock.monotonic_s() - lost_s < OUT_OF_TOUCH_S_MAX):
             return
         if trouble is None:
-            raise Unavailable(f"list {self._path}", got=f"no whole list within {wait_s:g} s", next_step="look again")
+            got = f"no watch for {OUT_OF_TOUCH_S_MAX:g} s" if listed else f"no whole list within {wait_s:g} s"
+            raise Unavailable(f"list {self._path}", got=got, next_step="look again")
         raise Unavailable(trouble.attempted, on=trouble.on, got=trouble.got, next_step=trouble.next_step) from trouble
 
     def close(self) -> None:
