@@ -13,7 +13,6 @@ from mainspring.train.plan.hlo import HloArray, HloRun, Instruction, Program
 
 LARGEST = 10
 FRAMES_MAX = 200
-SHARED = "arrays.py:"
 
 _VALUE = re.compile(r"^ value: <\d+ ([\w.\-]+)(?:\{[\d,]*\})? @\d+> \(size=(\d+),offset=(\d+)\): (.*)$")
 _NOTHING_MOVES = {  # Names of what is there, and loops and calls, whose bodies count by themselves.
@@ -71,24 +70,17 @@ class _Lines:
         self._tables, self._own = tables, own
 
     def of(self, frame: int) -> str:
-        """Returns the innermost line of our own of a frame: "file.py:12"; "" where there is none.
-
-        What all models are made of (`arrays.py`) is named where nobody is seen to call it.
-        """
-        shared = ""
+        """Returns the innermost line of our own of a frame: "file.py:12"; "" where there is none."""
         for _ in range(FRAMES_MAX):
             row = _fields(self._tables.get("StackFrames", {}).get(frame, ""))
             place = _fields(self._tables.get("FileLocations", {}).get(row.get("file_location_id", 0), ""))
             path = self._tables.get("FileNames", {}).get(place.get("file_name_id", 0), "").strip('"')
             if self._own in path and path:
-                line = f"{path.rpartition('/')[2]}:{place['line']}"
-                if not line.startswith(SHARED):
-                    return line
-                shared = shared or line
+                return f"{path.rpartition('/')[2]}:{place['line']}"
             if not row or row["parent_frame_id"] == frame:
-                break
+                return ""
             frame = row["parent_frame_id"]
-        return shared
+        return ""
 
 
 def _fields(text: str) -> Mapping[str, int]:
