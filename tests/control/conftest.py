@@ -24,7 +24,7 @@ from mainspring.domain.fleet import Inventory, LaunchOrder, Node
 from mainspring.domain.ids import AllocationId, AttemptId, ChipName, ClusterName, JobId, NodeName, RoleName, TeamName
 from mainspring.domain.job import LAB, JobSpec, Option, Role
 from mainspring.domain.life import AttemptState
-from mainspring.domain.team import TeamRole
+from mainspring.domain.team import NoticeRules, TeamRole
 from mainspring.domain.wire import Heartbeat, HeartbeatReply, LeadEvent, Orders, Register
 from mainspring.planner import Policy
 from mainspring.simulator.proof.cluster import SimulatedCluster
@@ -84,7 +84,7 @@ class World:
                 key="a key",
                 secret_keys=self.keys,
             ),
-            settings=settings or Settings(),
+            settings=settings or Settings(notices=NoticeRules(hosts=("chat.lab",))),
             policy=policy,
         )
         self.loop: Loop = self.control.new_loop()

@@ -12,7 +12,16 @@ from mainspring.control.api_metrics import Metrics
 from mainspring.control.service.people import REFUSED_S, People
 from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import Settings
-from mainspring.domain.answers import NewHold, NewPriority, NewSecret, NewSize, NewToken, QueuePlace, Submit
+from mainspring.domain.answers import (
+    NewHold,
+    NewNoticePlace,
+    NewPriority,
+    NewSecret,
+    NewSize,
+    NewToken,
+    QueuePlace,
+    Submit,
+)
 from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from mainspring.domain.ids import RoleName, SecretName, TeamName
 from mainspring.domain.job import LAB
@@ -93,6 +102,10 @@ def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
                 raise NotFound("see a team's secrets")
         case Right.MANAGE_SECRETS:
             control.people.secrets.remove(team, keep_secret(world, team), caller)
+        case Right.MANAGE_NOTICES:
+            control.people.secrets.keep(team, "NOTICES_KEY", NewSecret(value="0123456789"))
+            control.people.notices.place(team, NewNoticePlace(url="https://chat.lab/x"), caller)
+            control.people.notices.remove(team, caller)
         case Right.MANAGE_TOKENS:
             own = control.people.new_token(NewToken(holder=owner, team=team, role=TeamRole.VIEWER)).token
             control.people.remove_token(own.id, caller)

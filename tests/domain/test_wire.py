@@ -33,7 +33,7 @@ PEOPLE = (
 )
 PEOPLE += " Goodput Remedy Shift Submit SubmitBatch SubmittedBatch Team TeamUse TeamView WaitView WhatIf WhatIfAnswer"
 PEOPLE += " Why JobCounts AuditLine Health HealthCheck NewSecret NewToken Person SecretView SecretsRotated TokenMade"
-PEOPLE += " TokenView RecordingClaim WaitingUse Blocked Login LoginOffer"
+PEOPLE += " TokenView RecordingClaim WaitingUse Blocked Login LoginOffer NewNoticePlace Notice NoticePlace"
 PEOPLE += " HoldView NewHold NewPriority NewSize NodeView PlanLine Verdict JobHistory Sweep HeldOnes HeldView"
 PEOPLE += " ClosedNode PastAttempt PastCluster PastFleet Adopted NotAdopted"
 ENGINES = "FarAlive FarAnswer FarCall FarPart OpenKubernetes OpenSlurm"

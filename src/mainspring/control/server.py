@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import signal
 import socket
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from threading import Event, Thread
 from typing import final
 
+import sqlalchemy as sa
 import uvicorn
 
 from mainspring.control.api import create_app
@@ -120,6 +121,19 @@ class Server:
         while not self._stopping.wait(1.0):
             assert self._serving.is_alive(), "the thread that serves has died"
             assert self._ticking.is_alive(), "the thread of the loop has died"
+
+    @property
+    def leads(self) -> bool:
+        """Returns whether this server leads, as far as it knows."""
+        return self._leads
+
+    def write_as_leader(self) -> AbstractContextManager[sa.Connection]:
+        """Returns a transaction in which nothing is written once another server leads.
+
+        Raises:
+            Conflict: Another does, or may.
+        """
+        return self._loop.write()
 
     def stop(self) -> None:
         """Ends within seconds, so that nobody misses it where others share its store. Harmless when repeated.

@@ -66,6 +66,15 @@ class Tier(str, Enum):
         return _TIER_RANKS[self]
 
 
+class Occasion(str, Enum):
+    """When a job's team is told of it, at the place that the team named."""
+
+    ENDED = "ended"
+    FAILED = "failed"
+    WAITS = "waits"  # It had started, and is back in the queue.
+    PREEMPTED = "preempted"  # By another job, or by its cluster.
+
+
 _TIER_RANKS = {tier: rank for rank, tier in enumerate(Tier)}
 
 
@@ -295,6 +304,7 @@ class JobSpec:
         duration_s: How long its owner expects it to run, 0 when nobody knows. Plans lean on it; nothing ends at it.
         restarts_max: Rank restarts in place before the attempt is given up.
         attempts_max: Attempts before the job fails.
+        notify: When its team is told of it.
     """
 
     name: str
@@ -310,6 +320,7 @@ class JobSpec:
     duration_s: float = 0.0
     restarts_max: int = 8
     attempts_max: int = 4
+    notify: tuple[Occasion, ...] = (Occasion.FAILED,)
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -318,6 +329,7 @@ class JobSpec:
             InvalidSpec: A field is out of its range.
         """
         checked_name(self.name, "job")
+        _require(len(set(self.notify)) == len(self.notify), "notify", [*self.notify], "occasions that differ")
         checked_name(self.team, "team")
         _require(0 < len(self.roles) <= ROLES_MAX, "roles", len(self.roles), f"1 to {ROLES_MAX} roles")
         names = [role.name for role in self.roles]

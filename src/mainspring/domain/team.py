@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -17,6 +18,9 @@ CHIPS_MAX = 1e9
 BYTES_MAX = 1 << 60
 EVERY_TEAM = "*"
 GROUPS_MAX = 1_000  # Of a lab's list; a person writes it.
+HOSTS_MAX = 100  # That notices may be sent to; a person writes the list.
+MAILBOX = re.compile(r"[A-Za-z0-9._+=-]{1,64}@([A-Za-z0-9][A-Za-z0-9.-]{0,252})")
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}(:[0-9]{1,5})?")
 HOURS_MAX = 720.0  # A month: what is good for longer is a token, not a login.
 
 
@@ -170,6 +174,7 @@ class Right(str, Enum):
     USE_SECRETS = "give jobs secrets of their team, or of one above"
     LIST_SECRETS = "list names of secrets"
     MANAGE_SECRETS = "set, remove and rotate secrets"
+    MANAGE_NOTICES = "say where a team is told of its jobs"
     MAKE_TOKENS = "make tokens"
     MANAGE_TOKENS = "list and remove tokens"
     READ_AUDIT = "read the audit log"
@@ -206,6 +211,7 @@ RIGHTS: Mapping[tuple[Right, Whose], frozenset[TeamRole]] = {
     (Right.USE_SECRETS, Whose.TEAM): frozenset((TeamRole.MEMBER, TeamRole.ADMIN)),
     (Right.LIST_SECRETS, Whose.TEAM): frozenset((TeamRole.MEMBER, TeamRole.ADMIN, TeamRole.AUDITOR)),
     (Right.MANAGE_SECRETS, Whose.TEAM): frozenset((TeamRole.ADMIN,)),
+    (Right.MANAGE_NOTICES, Whose.TEAM): frozenset((TeamRole.ADMIN,)),
     (Right.MAKE_TOKENS, Whose.TEAM): frozenset((TeamRole.ADMIN,)),
     (Right.MANAGE_TOKENS, Whose.OWN): EVERYBODY,
     (Right.MANAGE_TOKENS, Whose.TEAM): frozenset((TeamRole.ADMIN,)),
@@ -213,6 +219,52 @@ RIGHTS: Mapping[tuple[Right, Whose], frozenset[TeamRole]] = {
     (Right.READ_METRICS, Whose.LAB): LAB_WIDE | {TeamRole.ADMIN},
     (Right.KEEP_STORE, Whose.LAB): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),
 }
+
+
+class NoticeForm(str, Enum):
+    """What a notice is written as."""
+
+    JSON = "json"
+    SLACK = "slack"
+    EMAIL = "email"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeRules:
+    """Where notices may be sent, by the server's operator: nowhere unless hosts are named.
+
+    Args:
+        hosts: "HOST" or "HOST:PORT" of addresses that teams may name; of e-mail what follows the "@".
+        smtp: "HOST:PORT" of the server that takes e-mail, "" for no e-mail.
+        sender: Whom e-mail is from.
+        hours: For how long delivery is tried.
+    """
+
+    hosts: tuple[str, ...] = ()
+    smtp: str = ""
+    sender: str = ""
+    hours: float = 24.0
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            InvalidSpec: A field is out of its range.
+        """
+        bad = [host for host in self.hosts if not _HOST.fullmatch(host)]
+        smtp = bool(_HOST.fullmatch(self.smtp)) and ":" in self.smtp and bool(MAILBOX.fullmatch(self.sender))
+        wrong = {
+            "hosts": (bool(bad) or len(self.hosts) > HOSTS_MAX, ", ".join(map(repr, bad))[:200], "HOST or HOST:PORT"),
+            "smtp": (
+                not smtp and bool(self.smtp or self.sender),
+                repr(self.smtp),
+                "HOST:PORT, and a sender: NAME@HOST",
+            ),
+            "hours": (not 0 < self.hours <= HOURS_MAX, f"{self.hours:g}", f"over 0, to {HOURS_MAX:g}"),
+        }
+        for name, (is_bad, got, wanted) in wrong.items():
+            if is_bad:
+                raise InvalidSpec("accept a configuration", on=f"field 'notices.{name}'", got=got, wanted=wanted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

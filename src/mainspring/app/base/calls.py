@@ -24,7 +24,7 @@ CONNECT_S = 5.0  # A server that lives accepts within milliseconds; the next of 
 QUIET_S_MAX = 60.0  # A stream says something four times as often.
 KEY_BYTES = 16
 KEY_ROOM = 2 * KEY_BYTES
-BATCH_BYTES_MAX = 6 << 20  # Below what one message may hold, by its length and by its parts.
+BATCH_BYTES_MAX = 6_500_000  # Below what one message may hold, by its length and by its parts.
 _AWAY = (502, 503, 504)  # Said by a proxy whose server is not there.
 
 

@@ -36,7 +36,7 @@ from mainspring.domain.codec import decode, encode, from_plain, to_plain
 from mainspring.domain.errors import InvalidInput, InvalidMessage, InvalidSpec, NotFound
 from mainspring.domain.life import Retention
 from mainspring.domain.ports import Dice
-from mainspring.domain.team import EVERY_TEAM, Oidc, WaitingLimits
+from mainspring.domain.team import EVERY_TEAM, NoticeRules, Oidc, WaitingLimits
 from mainspring.domain.wire.addresses import addresses_of
 from mainspring.domain.wire.trust import is_private
 from mainspring.engines.common.kind import ClusterSettings
@@ -84,6 +84,7 @@ class Config:
             below `RUN_FOLDERS`.
         limits: What people, and teams without limits of their own, may have waiting.
         keep: What is kept at hand of what is over; what is older is archived, or removed.
+        notices: Where teams may be told of their jobs: nowhere unless hosts are named.
         oidc: How people log in by a provider of identities; None where they have tokens alone.
         clusters: Every cluster; an entry names its kind.
     """
@@ -102,6 +103,7 @@ class Config:
     run_folder: str = ""
     limits: WaitingLimits = field(default_factory=WaitingLimits)
     keep: Retention = field(default_factory=Retention)
+    notices: NoticeRules = field(default_factory=NoticeRules)
     oidc: Oidc | None = None
     clusters: tuple[ClusterSettings, ...] = field(default_factory=found_clusters)
 

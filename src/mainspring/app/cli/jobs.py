@@ -18,7 +18,7 @@ from mainspring.app.render.terminal import json_text
 from mainspring.domain import answers
 from mainspring.domain.errors import InvalidSpec
 from mainspring.domain.ids import TeamName
-from mainspring.domain.job import ARRAY_MAX, JobKind, JobSpec, Tier
+from mainspring.domain.job import ARRAY_MAX, JobKind, JobSpec, Occasion, Tier
 from mainspring.domain.life import JobState
 from mainspring.domain.release import RELEASE, SILENT_RELEASE
 from mainspring.domain.routes import LIST_MAX
@@ -33,6 +33,12 @@ _EACH = {
 }
 # What variables with secrets in them are called.
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL", re.IGNORECASE)
+SecretFiles = Annotated[
+    list[str] | None, typer.Option(help="Secret it finds as a file: NAME_FILE tells where.", metavar="NAME")
+]
+Notified = Annotated[
+    list[Occasion] | None, typer.Option(help="When its team is told; repeat for more.", show_default="failed")
+]
 JobName = Annotated[str, typer.Argument(help="Id or name of a job.", metavar="JOB")]
 
 
@@ -110,9 +116,8 @@ def run(
     secret: Annotated[
         list[str] | None, typer.Option(help="Secret it finds as a variable; repeat for more.", metavar="NAME")
     ] = None,
-    secret_file: Annotated[
-        list[str] | None, typer.Option(help="Secret it finds as a file: NAME_FILE tells where.", metavar="NAME")
-    ] = None,
+    secret_file: SecretFiles = None,
+    notify: Notified = None,
     views: Annotated[list[str] | None, typer.Option("--view", help="Training view it reads.", metavar="ID")] = None,
     after: Annotated[
         list[str] | None, typer.Option(help="Start only once this job has succeeded; repeat for more.", metavar="JOB")
@@ -135,7 +140,7 @@ def run(
     each = {"cpus": cpus, "memory": memory, "chip-memory": chip_memory, "within": within, "prefer": prefer}
     about = {"team": team, "tier": tier and tier.value, "kind": kind and kind.value, "env": env, "duration": duration}
     about |= {"secret": secret, "secret-file": secret_file, "view": views}
-    given = {"name": name, "on": on, "replicas": replicas, "spares": spares, **each, **about}
+    given = {"name": name, "on": on, "replicas": replicas, "spares": spares, "notify": notify, **each, **about}
     given = {f"--{field}": value for field, value in given.items() if value}
     if again:
         flags = {"--no-code": no_code, "--after": after, "--from": begins_from, "--count": count > 1}

@@ -21,6 +21,7 @@ from mainspring.app.base.oidc import fetch
 from mainspring.app.base.system import FILES_WANTED, SystemClock, SystemDice, raise_open_files, tune_for_serving
 from mainspring.app.server.arrivals import Inboxes, Reader
 from mainspring.app.server.engines import Engines
+from mainspring.app.server.notices import NoticeThread
 from mainspring.app.server.output import OutputFile
 from mainspring.app.server.store_grants import agents_environment, grants_of
 from mainspring.control import AgentAccess, Control, Settings, open_store
@@ -89,7 +90,11 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
         ),
         policy=home.policy(),
         settings=Settings(
-            one_line=not config.shared_account, run_as=config.run_as, limits=config.limits, keep=config.keep
+            one_line=not config.shared_account,
+            run_as=config.run_as,
+            limits=config.limits,
+            keep=config.keep,
+            notices=config.notices,
         ),
     )
     try:
@@ -109,12 +114,15 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
         connection=_connections(),
     )
     server.measures.registry.register(_home_measures(home, config, inboxes, clock))
+    notices = NoticeThread(control, server, config.notices)
     tune_for_serving()
     server.start()
     reader.start()
+    notices.start()
     try:
         server.wait()
     finally:
+        notices.stop()
         server.stop()
         reader.stop()
         engines.close()

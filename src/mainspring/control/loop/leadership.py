@@ -30,8 +30,8 @@ class Leadership:
     """Whether one controller leads; a write as the leader fails once another does.
 
     A lease ends when its time has come, or when it was seen unchanged for as long as a lease lasts: a clock that is set
-    back leaves one that would otherwise last for as much longer. Used by the loop's thread; others may `keep` the lead
-    and give it up.
+    back leaves one that would otherwise last for as much longer. Used by the loop's thread; others may `keep` the lead,
+    write as the leader, and give it up.
 
     Args:
         store: Where the lease is.

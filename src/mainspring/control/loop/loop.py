@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
+
+import sqlalchemy as sa
 
 from mainspring.control.loop.commit import Committer
 from mainspring.control.loop.engine_commands import CommandResult, EngineCommands, NodeOrders, tell
@@ -121,6 +124,14 @@ class Loop:
             Unavailable: The store does not answer.
         """
         self._leadership.keep()
+
+    def write(self) -> AbstractContextManager[sa.Connection]:
+        """Returns a transaction of the leader's, for another thread.
+
+        Raises:
+            Conflict: Another controller leads, or may.
+        """
+        return self._leadership.write()
 
     def resign(self) -> None:
         """Gives up the lead, if held, so that the next controller need not wait."""

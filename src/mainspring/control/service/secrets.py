@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import final
 
+import sqlalchemy as sa
+
 from mainspring.control.store.audit import note
 from mainspring.control.store.records import tenants
 from mainspring.control.store.secrets import (
@@ -54,27 +56,38 @@ class Secrets:
             InvalidInput: The name cannot be one, or the team has too many secrets.
             Unavailable: The file of keys is gone, or is none.
         """
-        whose, called, now_s = TeamName(team), SecretName(checked_secret_name(name)), self._clock.now_s()
+        whose, called = TeamName(team), SecretName(checked_secret_name(name))
         with self._store.write() as connection:
             caller.require(connection, Right.MANAGE_SECRETS, whose)
-            if whose not in {LAB, *(one.name for one in tenants(connection))}:
-                raise NotFound("keep a secret", on=f"team {team[:80]!r}", next_step="ms team ls")
-            before, key = find_secret(connection, whose, called), self.keys.newest(connection)
-            if before is None:
-                check_room(connection, whose, team_max=TEAM_SECRETS_MAX, lab_max=LAB_SECRETS_MAX)
-            elif self._is(before, secret.value):
-                return SecretView(**alike(SecretView, before))
-            made = SecretRecord(
-                team=whose,
-                name=called,
-                ciphertext=key.sealed(whose, called, secret.value, now_s=now_s),
-                key_id=key.id,
-                version=1 if before is None else before.version + 1,
-                maker=str(caller),
-                made_s=now_s,
-            )
-            save_secret(connection, made)
-            note(connection, caller, "set a secret", f"{name}: version {made.version}", team=whose, now_s=now_s)
+            return self.put(connection, whose, called, secret, caller)
+
+    def put(
+        self, connection: sa.Connection, whose: TeamName, called: SecretName, secret: NewSecret, caller: Caller
+    ) -> SecretView:
+        """Keeps a team's secret, for a caller who may have it kept, as `keep` does.
+
+        Args:
+            connection: From `Store.write`.
+        """
+        now_s = self._clock.now_s()
+        if whose not in {LAB, *(one.name for one in tenants(connection))}:
+            raise NotFound("keep a secret", on=f"team {whose[:80]!r}", next_step="ms team ls")
+        before, key = find_secret(connection, whose, called), self.keys.newest(connection)
+        if before is None:
+            check_room(connection, whose, team_max=TEAM_SECRETS_MAX, lab_max=LAB_SECRETS_MAX)
+        elif self._is(before, secret.value):
+            return SecretView(**alike(SecretView, before))
+        made = SecretRecord(
+            team=whose,
+            name=called,
+            ciphertext=key.sealed(whose, called, secret.value, now_s=now_s),
+            key_id=key.id,
+            version=1 if before is None else before.version + 1,
+            maker=str(caller),
+            made_s=now_s,
+        )
+        save_secret(connection, made)
+        note(connection, caller, "set a secret", f"{called}: version {made.version}", team=whose, now_s=now_s)
         return SecretView(**alike(SecretView, made))
 
     def _is(self, record: SecretRecord, value: str) -> bool:

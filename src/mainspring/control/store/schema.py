@@ -371,6 +371,18 @@ archived = Table(
     Index("archived_archive", "archive"),
 )
 
+notices = Table(
+    "notices",  # What teams are still to be told. How far events were looked at is the lease of the name "notices".
+    metadata,
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),  # The event's.
+    _id("job_id", nullable=True),
+    _id("team"),
+    Column("body", Text, nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("due_s", Double, nullable=False),
+    Index("notices_team", "team", "due_s"),
+)
+
 repeats = Table(
     "repeats",
     metadata,

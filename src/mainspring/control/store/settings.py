@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mainspring.domain.life import Retention
-from mainspring.domain.team import WaitingLimits
+from mainspring.domain.team import NoticeRules, WaitingLimits
 from mainspring.objects import Grants
 
 
@@ -38,6 +38,7 @@ class Settings:
         run_as: The users that jobs run as, by team; see `domain.team.user_of`. empty where all run as the server.
         limits: What people, and teams without limits of their own, may have waiting.
         keep: What is kept at hand of what is over.
+        notices: Where notices may be sent.
     """
 
     interval_s: float = 0.5
@@ -59,6 +60,7 @@ class Settings:
     run_as: Mapping[str, str] = field(default_factory=dict)
     limits: WaitingLimits = field(default_factory=WaitingLimits)
     keep: Retention = field(default_factory=Retention)
+    notices: NoticeRules = field(default_factory=NoticeRules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         SubmitBatch,
         SubmittedBatch,
     )
+    from mainspring.domain.answers.notices import NewNoticePlace, Notice, NoticePlace
     from mainspring.domain.answers.people import (
         ID_TOKEN_LENGTH_MAX,
         AuditLine,

@@ -323,6 +323,14 @@ class LabCalls:
     def remove_secret(self, team: str, name: str) -> answers.SecretView:
         """Removes a team's secret; a job that names it fails when it would start."""
 
+    @route("PUT", "/teams/{team}/notices", may=Right.MANAGE_NOTICES, handler="people.notices.place")
+    def set_notices(self, team: str, body: answers.NewNoticePlace) -> answers.NoticePlace:
+        """Says where a team, and those below that say nothing, are told of their jobs."""
+
+    @route("DELETE", "/teams/{team}/notices", may=Right.MANAGE_NOTICES, handler="people.notices.remove")
+    def remove_notices(self, team: str) -> answers.NoticePlace:
+        """Has a team told nothing any more, but for what a team above it wants to be told."""
+
     @route(
         "POST", "/secrets/rotate", may=Right.MANAGE_SECRETS, handler="people.secrets.rotate", patient=True, repeats=True
     )

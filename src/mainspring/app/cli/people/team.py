@@ -10,11 +10,17 @@ import typer
 from mainspring.app import render
 from mainspring.app.base.specs import NONE_WORD, chips_from, limit_from
 from mainspring.app.cli.arguments import Json, LabContext
+from mainspring.app.sdk.lab import Lab
 from mainspring.domain import answers
-from mainspring.domain.team import TeamOrder
+from mainspring.domain.team import NoticeForm, TeamOrder
 
 app = typer.Typer()
 Counts = list[str] | None
+Told = Annotated[
+    str | None,
+    typer.Option(help="Where it is told of its jobs; `none` for nowhere.", metavar="https://...|mailto:...|none"),
+]
+Form = Annotated[NoticeForm | None, typer.Option(help="What notices are written as.", show_default="by the address")]
 
 
 @app.command("ls")
@@ -60,6 +66,8 @@ def set_command(
     bytes_max: Annotated[
         str | None, typer.Option(help="Most bytes of recordings that are in no dataset yet.", metavar="BYTES|none")
     ] = None,
+    notify: Told = None,
+    notify_form: Form = None,
     open_: Annotated[
         bool | None, typer.Option("--open/--closed", help="Whether people of other teams may read its jobs.")
     ] = None,
@@ -83,5 +91,22 @@ def set_command(
             fields[field] = {**kept, **chips_from(counts)}
     plain = {"weight": weight, "budget_days": budget_days, "order": order and order.value, "open": open_}
     fields |= {field: value for field, value in plain.items() if value is not None}
+    if notify is not None and not fields:
+        place = _place(context.obj, name, notify, notify_form)
+        render.show(place, as_json=as_json, look=lambda: _told_of(place, notify))
+        return
     team = context.obj.set_team(name, **fields)
+    if notify is not None:
+        render.ERRORS.print(_told_of(_place(context.obj, name, notify, notify_form), notify))
     render.show(team, as_json=as_json, look=lambda: render.teams_table((answers.TeamView(team=team),)))
+
+
+def _place(lab: Lab, name: str, notify: str, form: NoticeForm | None) -> answers.NoticePlace:
+    if notify == NONE_WORD:
+        return lab.remove_notices(name)
+    return lab.set_notices(name, answers.NewNoticePlace(url=notify, form=form))
+
+
+def _told_of(place: answers.NoticePlace, notify: str) -> str:
+    word = "no longer told" if notify == NONE_WORD else "told"
+    return f"Team {place.team} is {word} of its jobs at {place.host} ({place.form.value})."

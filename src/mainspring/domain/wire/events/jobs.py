@@ -199,6 +199,21 @@ class JobResizedEvent(EventFacts):
 
 
 @final
+@event("notice_undelivered", notable=True)
+class NoticeUndeliveredEvent(EventFacts):
+    """The job's team could not be told of it, and will not be any more; `notices` counts what it would have been."""
+
+    team: TeamName
+    host: str
+    reason: str
+    notices: int = 1
+
+    def __str__(self) -> str:
+        place = f" at {self.host}" if self.host else ""
+        return f"team {self.team} could not be told of it{place}{clause(': ', self.reason)}"
+
+
+@final
 @event("hold_placed", renews=Renews.HOLDS)
 class HoldPlacedEvent(EventFacts):
     """Somebody keeps what is of a team, a cluster or a node from starting; with `drain` what runs there ends too."""
@@ -249,6 +264,7 @@ OfJobs: TypeAlias = (
     | JobResumedEvent
     | JobRankedEvent
     | JobResizedEvent
+    | NoticeUndeliveredEvent
     | HoldPlacedEvent
     | HoldReleasedEvent
 )
