@@ -125,7 +125,7 @@ CHIPS: Mapping[str, ChipFigures] = {
         _gpu("b200", teraflops=2250, gib=180, gb_s=7700, nvlink=900, far=50),
     )
 }
-ALIASES = {"v7x": "tpu7x", "a100-40gb": "a100", "a100-80": "a100-80gb"}
+ALIASES = {"v7x": "tpu7x", "a100-40gb": "a100"}
 
 
 def figures_of(chip: str) -> ChipFigures:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mainspring.domain.errors import InvalidInput, NotFound, nearest
-from mainspring.train.plan.chips import ALIASES
 
 SLICES_MAX = 1024
 GPUS_PER_NODE = 8  # Source: NVIDIA, "DGX A100", "DGX H100", "DGX H200" and "DGX B200" datasheets.
@@ -76,6 +75,7 @@ CHIPS: Mapping[str, ChipForms] = {  # The largest slices. Source: Google Cloud, 
     "h200": _GPUS,
     "b200": _GPUS,
 }
+OTHER_NAMES = {"a100-80": "a100-80gb"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ def parsed_target(text: str, *, slices: int = 1) -> Target:
         InvalidInput: It does not come in this shape or number, or the name is none.
     """
     chip, _, edges = text.strip().lower().partition(":")
-    chip = ALIASES.get(chip, chip)
+    chip = OTHER_NAMES.get(chip, chip)
     if chip in CHIPS and not re.fullmatch(r"[1-9]\d{0,5}(x[1-9]\d{0,5})*", edges):
         raise InvalidInput(
             "read a target",
