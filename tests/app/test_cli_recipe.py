@@ -90,6 +90,13 @@ def test_plan_of_several_targets_tells_of_the_one_that_cannot_be(lab: Lab) -> No
     assert ["32 chunks for 64 parts" in each["error"] for each in found] == [True, False]
 
 
+def test_plan_of_targets_that_all_cannot_be_shows_no_empty_tables(lab: Lab) -> None:
+    shown = _run(lab, "plan", "pi0", "--on", "v5p:4x4x4", "--on", "v5p:4x4x8", "--analytic").stdout
+    assert "32 chunks for 128 parts" in shown
+    assert "TEMPORARY" not in shown
+    assert "BEST STEP" not in shown
+
+
 def test_plan_of_several_slices_counts_them_all(lab: Lab) -> None:
     (found,) = _json(lab, *PLAN, "--slices", "2", "--layout", "replica=2,data=64")
     assert (found["slices"], found["devices"]) == (2, 128)
@@ -160,6 +167,10 @@ def test_setting_of_a_field_leaves_all_others() -> None:
 
 def test_layout_leaves_the_rest_of_devices_to_replicas() -> None:
     assert with_layout(recipe_named("pi0"), "data=8, tensor=2").mesh == MeshRecipe(replica=0, data=8, tensor=2)
+
+
+def test_layout_of_no_data_devices_gives_data_the_rest() -> None:
+    assert with_layout(recipe_named("pi0"), "data=0,tensor=2").mesh == MeshRecipe(replica=1, data=0, tensor=2)
 
 
 def test_signature_takes_its_dimensions_from_a_policy_that_has_its_own() -> None:

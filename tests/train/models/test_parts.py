@@ -10,7 +10,8 @@ import pytest
 from mainspring.train.models.arrays import Fresh, drawn, fresh_dense
 from mainspring.train.models.attention import block_causal
 from mainspring.train.models.gemma import fresh_gemma, language_loss, next_word_logits
-from mainspring.train.models.shapes import ComputeRecipe, FloatKind, GemmaRecipe, Remat
+from mainspring.train.models.images import varied_images
+from mainspring.train.models.shapes import ComputeRecipe, ConvolutionRecipe, FloatKind, GemmaRecipe, Remat, SiglipRecipe
 from mainspring.train.models.siglip import scaled
 
 pytestmark = pytest.mark.usefixtures("compiled_at_once")
@@ -83,3 +84,14 @@ def test_images_keep_their_proportions_and_are_padded_with_black() -> None:
     assert not wide[6:].any()
     square = jnp.asarray(np.random.default_rng(0).normal(size=(1, 8, 8, 3)))
     assert (scaled(square, 8) == square).all()
+
+
+@pytest.mark.slow
+def test_images_that_are_moved_and_scaled_at_once_are_what_both_give_one_after_the_other() -> None:
+    images = jnp.asarray(np.random.default_rng(0).integers(0, 256, (2, 3, 18, 24, 3)), jnp.uint8)
+    keys = jax.random.split(jax.random.key(1), 2)
+    read = SiglipRecipe(size=8, patch=4, width=8, mlp=8, depth=1, heads=1, shift_pixels=3)
+    whole = ConvolutionRecipe(channels=(4,), shift_pixels=3)
+    at_once = np.asarray(varied_images(images, read, keys)).reshape(6, 8, 8, 3)
+    after = np.asarray(scaled(varied_images(images, whole, keys).reshape(6, 18, 24, 3), 8))
+    np.testing.assert_allclose(at_once, after, atol=1e-3)

@@ -57,13 +57,13 @@ def test_flops_of_a_step_are_six_a_weight_and_sample_shared_by_the_chips() -> No
     assert analytic_figures(_arm(), ARM, GPUS).flops == 6 * matrices * 256 / 8
 
 
-def test_flops_with_recomputation_are_a_third_more_in_blocks() -> None:
+def test_flops_with_recomputation_are_a_third_more_but_for_what_a_block_ends_with() -> None:
     small = recipe_named("vla_small")
     full, none = (
         analytic_figures(changed(small, {"policy": {"compute": {"remat": remat}}}), EYES, GPUS).flops
         for remat in ("full", "none")
     )
-    assert 1.3 < full / none < 4 / 3
+    assert 1.2 < full / none < 1.3
 
 
 def test_bytes_of_replicas_are_a_ring_of_all_gradients() -> None:
@@ -73,6 +73,54 @@ def test_bytes_of_replicas_are_a_ring_of_all_gradients() -> None:
 def test_bytes_of_shared_state_are_two_gathers_and_a_scatter() -> None:
     sent = analytic_figures(_arm(replica=1, data=8), ARM, GPUS).bytes_by_axis
     assert sent == {"data": pytest.approx(3 * 7 / 8 * 4 * PARAMETERS)}
+
+
+def test_bytes_of_bfloat16_blocks_are_two_gathers_and_a_scatter_of_two_bytes_each() -> None:
+    few, many = (
+        changed(
+            recipe_named("vla_small"),
+            {
+                "batch_size": 64,
+                "mesh": {"replica": 1, "data": 8, "whole_bytes_max": 0},
+                "policy": {"language": {"depth": depth}},
+            },
+        )
+        for depth in (6, 12)
+    )
+    block = 3 * 512 * 2048 + 512 * (8 + 2 + 8) * 64 + 512 * 2 + 3 * 384 * 1536 + 384 * (8 + 2 + 8) * 64 + 384 * 2
+    one, two = (analytic_figures(each, EYES, GPUS).bytes_by_axis["data"] for each in (few, many))
+    assert two - one == pytest.approx(3 * 7 / 8 * 6 * block * 2)
+
+
+def test_bytes_of_a_table_of_words_are_those_that_are_looked_up() -> None:
+    small = changed(recipe_named("vla_small"), {"batch_size": 64, "mesh": {"replica": 1, "data": 8}})
+    more = changed(small, {"policy": {"language": {"vocabulary": 65_536}}})
+    longer = changed(small, {"policy": {"prompt_length": 96}})
+    one, two, three = (analytic_figures(each, EYES, GPUS).bytes_by_axis["data"] for each in (small, more, longer))
+    assert two == one
+    assert three - one == pytest.approx(2 * 7 / 8 * 64 * 48 * 512 * 4)  # There, and their gradients back.
+
+
+def test_flops_of_scaled_images_are_done_by_each_device_of_a_row() -> None:
+    tiny = changed(recipe_named("vla_tiny"), {"batch_size": 64, "mesh": {"replica": 1, "data": 4, "tensor": 2}})
+    read = replace(EYES, image_height=32, image_width=32)
+    large, small = (analytic_figures(tiny, each, GPUS).flops for each in (EYES, read))
+    rows = 64 // 4
+    assert large - small == 2 * rows * (3 * 3 * 32 * 224 * (224 + 32) + 32 * 2 * 224**2)
+
+
+def test_temporaries_without_recomputation_keep_scores_in_both_numbers() -> None:
+    few, many = (
+        changed(
+            recipe_named("vla_small"),
+            {"batch_size": 64, "policy": {"language": {"depth": depth}, "compute": {"remat": "none"}}},
+        )
+        for depth in (6, 12)
+    )
+    scores = 8 * 8 * 669 * 669 * (4 + 2)
+    hidden = 8 * (8 * 636 * 2048 + 8 * 33 * 1536) * 2
+    one, two = (analytic_figures(each, EYES, GPUS).memory.temporaries for each in (few, many))
+    assert two - one > 6 * (scores + hidden)
 
 
 def test_bytes_over_tensor_grow_with_tokens_and_not_with_weights() -> None:

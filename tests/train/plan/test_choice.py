@@ -41,7 +41,7 @@ def test_choice_uses_all_devices_and_keeps_the_batch() -> None:
 
 
 def test_choice_asks_the_compiler_three_times_and_believes_it() -> None:
-    wide, target, asked = changed(recipe_named("pi0"), {"batch_size": 64}), parsed_target("h100:16"), list[Recipe]()
+    wide, target, asked = changed(recipe_named("pi0"), {"batch_size": 64}), parsed_target("h100:64"), list[Recipe]()
     formulas = best_layouts(wide, EYES, target).front
 
     def confirm(recipe: Recipe) -> StepFigures:
@@ -66,7 +66,7 @@ def test_choice_drops_what_the_compiler_finds_too_large() -> None:
 
 
 def test_choice_drops_what_the_compiler_finds_worse_in_everything() -> None:
-    wide, target = changed(recipe_named("pi0"), {"batch_size": 256}), parsed_target("v5p:4x4x4")
+    wide, target = changed(recipe_named("pi0"), {"batch_size": 64}), parsed_target("v5p:4x4x4")
     second = best_layouts(wide, EYES, target).front[1].recipe
 
     def confirm(recipe: Recipe) -> StepFigures:

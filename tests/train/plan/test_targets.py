@@ -16,6 +16,7 @@ from mainspring.train.plan.targets import Target, parsed_target
         ("tpu7x:2x2x2", 1, 16),  # Two devices a chip.
         ("h100:64", 1, 64),
         ("H100:8 ", 1, 8),
+        ("a100-80:64", 1, 64),
     ],
 )
 def test_target_of_a_name_has_the_devices_that_jax_counts(name: str, slices: int, devices: int) -> None:
@@ -31,7 +32,7 @@ def test_target_has_the_name_it_was_read_from() -> None:
 @pytest.mark.parametrize("name", ["v9:2x2", "gpu:8", ":4", ""])
 def test_chip_that_nobody_knows_is_refused_and_those_there_are_named(name: str) -> None:
     with pytest.raises(
-        NotFound, match=r"plan for a chip.*name one of v4, v5e, v5p, v6e, tpu7x, a100, h100, h200, b200"
+        NotFound, match=r"plan for a chip.*name one of v4, v5e, v5p, v6e, tpu7x, a100, a100-80gb, h100, h200, b200"
     ):
         parsed_target(name)
 

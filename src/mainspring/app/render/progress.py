@@ -106,13 +106,14 @@ class Lines:
         """Writes a line, unless it would say what the last one did."""
         self._told_s = self._now_s()
         spent_s = self._told_s - self._begun_s
-        words = [f"{self._name}: {self._say(self._done)}"]
+        words = [f"{spent_s:.0f} s"]
+        if self._done or self._total:
+            words.insert(0, self._say(self._done))
         if self._total:
             words[0] += f" of {self._say(self._total)} ({int(100 * self._done / self._total)} %)"
-        words.append(f"{spent_s:.0f} s")
         if 0 < self._done < self._total and spent_s > 0:
             words.append(f"{ago(spent_s * (self._total - self._done) / self._done)} left")
-        line = ", ".join([*words, *([self._note] if self._note else ())])
+        line = f"{self._name}: " + ", ".join([*words, *([self._note] if self._note else ())])
         if line != self._told:
             self._told = line
             self.console.print(line, crop=False, soft_wrap=True)
@@ -133,6 +134,14 @@ def progress_bar() -> Bar:
         TextColumn("{task.fields[note]}"),
         console=ERRORS,
     )
+
+
+def waiting_bar() -> Bar:
+    """Returns what tells on standard error that something goes on of which nothing can be counted."""
+    if not ERRORS.is_terminal:
+        return Lines(ERRORS)
+    columns = (BarColumn(bar_width=40), TimeElapsedColumn())
+    return Progress(TextColumn("{task.description}"), *columns, console=ERRORS)
 
 
 def bytes_bar() -> Bar:

@@ -97,7 +97,8 @@ def with_layout(recipe: Recipe, text: str) -> Recipe:
 
     Args:
         recipe: The recipe to start from.
-        text: "data=8,tensor=2"; the axes that are left out are 1, but `replica` takes the devices that are left.
+        text: "data=8,tensor=2"; the axes that are left out are 1, but `replica` takes the devices that are left, unless
+            another is 0 and takes them.
 
     Raises:
         NotFound: There is no such axis.
@@ -112,6 +113,8 @@ def with_layout(recipe: Recipe, text: str) -> Recipe:
         if not size.isdecimal():
             raise InvalidInput("lay out a mesh", on=text, got=repr(size), wanted="a whole number")
         sizes[axis] = int(size)
+    if sizes.get("data") == 0:
+        sizes.setdefault("replica", 1)
     whole = recipe.mesh.whole_bytes_max
     return changed(recipe, {"mesh": {**to_plain(MeshRecipe(whole_bytes_max=whole)), **sizes}})
 

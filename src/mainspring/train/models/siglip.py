@@ -8,8 +8,6 @@ Legend of shape suffixes:
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -24,6 +22,7 @@ from mainspring.train.models.arrays import (
     over_devices,
 )
 from mainspring.train.models.attention import Attend, attention
+from mainspring.train.models.images import scaled_by, scales
 from mainspring.train.models.shapes import ComputeRecipe, SiglipRecipe
 from mainspring.train.models.transformer import fresh_multi_head, multi_head, rematerialised
 
@@ -87,11 +86,8 @@ def scaled(images_BHWC: jax.Array, size: int) -> jax.Array:
     Args:
         images_BHWC: Brightness, 0 to 255, of any size.
     """
-    count, height, width, channels = images_BHWC.shape
-    ratio = max(height, width) / size
-    if ratio == 1.0 and height == width:
+    _, height, width, _ = images_BHWC.shape
+    if height == width == size:
         return images_BHWC
-    inner = (int(height / ratio), int(width / ratio))
-    resized = jax.image.resize(images_BHWC, (count, *inner, channels), "linear")
-    margins: list[Any] = [((size - length) // 2, size - length - (size - length) // 2) for length in inner]
-    return jnp.pad(resized, ((0, 0), *margins, (0, 0)))
+    rows_SH, columns_SW = scales((height, width), size)
+    return scaled_by(rows_SH, columns_SW, images_BHWC)

@@ -18,7 +18,7 @@ from mainspring.train.plan.chips import figures_of
 from mainspring.train.plan.figures import FiguresFrom, MemoryNeed, StepFigures
 from mainspring.train.plan.formulas.anatomy import Stack
 from mainspring.train.plan.formulas.sharing import FLOAT32, ArrayShare, DeviceShare
-from mainspring.train.plan.formulas.work import bytes_by_axis, flops_of, memory_traffic
+from mainspring.train.plan.formulas.work import CHANNELS, bytes_by_axis, flops_of, half_way_bytes, memory_traffic
 from mainspring.train.plan.targets import Target
 from mainspring.train.recipe import Recipe
 
@@ -28,11 +28,11 @@ SCORES = 3  # In the recipe's numbers, beside one of float32.
 HEADS = 8  # Queries, keys, values, what they attended to, and the gradient of each.
 WIDTHS = 8  # Beside attention; beside the MLP two.
 HIDDEN = 5  # And one for each array that the MLP itself makes.
-PIECES = 4  # Copies of images as bytes while they are moved.
-SCRATCH_SHARE = 0.9  # Of a chip's own scratch memory, what images may take of it.
-CODE = 0.38e6  # Bytes of a program on a core, times parameters to this power; three sizes of policy.
-CODE_POWER = 0.22
-CODE_OF_ROW = 0.25e6  # Rows of images are each moved by instructions of their own.
+SCRATCH = 1.5  # Times a core's own memory: of as much, half would stay there while a block is worked on.
+CODE_LEAST = 6e6  # Bytes of a program on a core, and what is times parameters to this power; three sizes of policy.
+CODE = 0.11e6
+CODE_POWER = 0.27
+CODE_OF_ROW = 0.25e6  # Rows of images that are not scaled are each moved by instructions of their own.
 
 
 def analytic_figures(recipe: Recipe, signature: Signature, target: Target) -> StepFigures:
@@ -62,8 +62,8 @@ def _memory(share: DeviceShare) -> MemoryNeed:
     moments = 2 * sum(share.size(array) for array in share.arrays if array.learned) + SCALARS
     ema = 0 if share.recipe.ema_decay is None else weights
     state = weights + moments + ema
-    code = share.chip.cores * CODE * share.anatomy.parameters**CODE_POWER
-    if share.anatomy.pixels is not None:
+    code = share.chip.cores * (CODE_LEAST + CODE * share.anatomy.parameters**CODE_POWER)
+    if share.anatomy.pixels is not None and not share.anatomy.pixels.scaled:
         code += CODE_OF_ROW * share.rows_at_once
     return MemoryNeed(
         parameters=weights,
@@ -111,25 +111,29 @@ def _pixels(share: DeviceShare) -> float:
     pixels, rows = share.anatomy.pixels, share.rows_at_once
     if pixels is None:
         return 0.0
-    arrived = share.image_bytes(1, rows)
-    if pixels.size in (0, pixels.height) and pixels.size in (0, pixels.width):
-        return share.image_bytes(2 if pixels.patch else FLOAT32, rows) + 2 * arrived
-    # Moved, then tinted, each in float32; one or both are never in the chip's main memory where its own is enough.
-    image, scratch = share.image_bytes(FLOAT32, rows), SCRATCH_SHARE * share.chip.scratch
-    if 2 * image <= scratch:
-        return PIECES * arrived
-    half_way = share.token_bytes(rows * pixels.views * pixels.size * 3, pixels.width, FLOAT32)
-    # Of two cores each has its own, and what both need lies in the main memory all the same.
-    beside = arrived + half_way if share.chip.cores > 1 or not scratch else 0.0
-    return (1 if image <= scratch else 2) * image + beside
+    if not pixels.scaled:
+        return share.image_bytes(2 if pixels.patch else FLOAT32, rows) + 2 * share.image_bytes(1, rows)
+    # One view after the other; what is tinted goes straight into the product that brings it to size.
+    return rows * half_way_bytes(share) + _scaled_bytes(share)
+
+
+def _scaled_bytes(share: DeviceShare) -> float:
+    """Returns the bytes of images as they are read."""
+    pixels = share.anatomy.pixels
+    assert pixels is not None
+    return share.token_bytes(share.rows_at_once * pixels.views * CHANNELS * pixels.size, pixels.size, FLOAT32)
 
 
 def _maps(share: DeviceShare) -> float:
-    """Returns what convolutions keep for the backward pass: of each layer what it gives, and what it is of that."""
+    """Returns what of images is kept for the backward pass: of each convolution what it gives, and what is of that."""
     pixels = share.anatomy.pixels
-    if pixels is None or not pixels.maps:
+    if pixels is None:
         return 0.0
+    if pixels.scaled:
+        return _scaled_bytes(share)
     count = share.rows_at_once * pixels.views
+    if not pixels.maps:
+        return 0.0
     kept = sum(2 * share.token_bytes(count * height * width, channels) for height, width, channels in pixels.maps)
     return kept + share.image_bytes(FLOAT32, share.rows_at_once)
 
@@ -141,16 +145,18 @@ def _residuals(share: DeviceShare, stack: Stack) -> float:
         tokens = share.tokens(stack, stream)
         width = share.token_bytes(tokens, stream.width)
         heads = share.token_bytes(tokens * share.features(stack.heads), stack.head_dim)
+        kv_heads = share.token_bytes(tokens * share.features(stack.kv_heads), stack.head_dim)
         hidden = share.token_bytes(tokens, share.features(stream.mlp)) if stream.mlp else 0.0
         match remat:
             case Remat.FULL:
                 kept += width if stream.asks else 0.0
             case Remat.DOTS:
-                kept += 3 * width + 3 * heads + stream.hidden * hidden
-            case Remat.NONE:
-                kept += 4 * width + 4 * heads + 2 * stream.hidden * hidden
+                kept += 2 * width + heads + 2 * kv_heads + stream.hidden * hidden
+            case Remat.NONE:  # What norms make is float32; an activation is a product of several arrays.
+                wide = share.token_bytes(tokens, stream.width, FLOAT32)
+                kept += 2 * width + 6 * wide + 2 * heads + 2 * kv_heads + (4 + 2 * stream.hidden) * hidden
     if remat is Remat.NONE:
-        kept += 2 * _scores(share, stack, share.itemsize)
+        kept += _scores(share, stack, share.itemsize) + _scores(share, stack, FLOAT32)
     return stack.layers * kept
 
 
@@ -187,7 +193,8 @@ def _working(share: DeviceShare, stack: Stack) -> float:
         mlp += 2 * width
         hidden = share.token_bytes(tokens, share.features(stream.mlp))
         mlp += count * hidden
-    return max(attention, mlp) + gathered
+    needed = max(attention, mlp) + gathered
+    return needed**2 / (needed + SCRATCH * share.chip.scratch)
 
 
 def _block_bytes(share: DeviceShare, stack: Stack, array: ArrayShare) -> float:

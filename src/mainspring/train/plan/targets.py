@@ -70,10 +70,12 @@ CHIPS: Mapping[str, ChipForms] = {  # The largest slices. Source: Google Cloud, 
     "v6e": _FLAT,
     "tpu7x": ChipForms(exists=_cubes(9216), examples=_CUBES.format(9216), devices_per_chip=2),
     "a100": _GPUS,
+    "a100-80gb": _GPUS,
     "h100": _GPUS,
     "h200": _GPUS,
     "b200": _GPUS,
 }
+OTHER_NAMES = {"a100-80": "a100-80gb"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +138,7 @@ def parsed_target(text: str, *, slices: int = 1) -> Target:
     """Returns the target of a name such as "v5p:8x8x4", "v6e:16x16" or "h100:64".
 
     Args:
-        text: A chip, a colon, and edges or a number.
+        text: A chip, or another name of one ("a100-80"), a colon, and edges or a number.
         slices: How many such.
 
     Raises:
@@ -144,6 +146,7 @@ def parsed_target(text: str, *, slices: int = 1) -> Target:
         InvalidInput: It does not come in this shape or number, or the name is none.
     """
     chip, _, edges = text.strip().lower().partition(":")
+    chip = OTHER_NAMES.get(chip, chip)
     if chip in CHIPS and not re.fullmatch(r"[1-9]\d{0,5}(x[1-9]\d{0,5})*", edges):
         raise InvalidInput(
             "read a target",

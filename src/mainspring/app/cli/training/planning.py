@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mainspring.app import sdk
-from mainspring.app.render.progress import progress_bar
+from mainspring.app.render.progress import waiting_bar
 from mainspring.app.render.training.plans import Planned
 from mainspring.app.sdk.recipes import price_of, with_layout, with_setting
 from mainspring.domain.errors import InvalidInput, MainspringError
@@ -57,16 +57,9 @@ def compiler_of(lab: sdk.Lab, deadline: str) -> Callable[[Recipe, Signature, Tar
             return analytic_figures(recipe, signature, target)  # Without a GPU nobody compiles for it.
         from mainspring.train.plan.compiled import compiled_figures
 
-        with progress_bar() as bar:
-            task = bar.add_task("compiling, seconds", note=f"{recipe.name} for {target.name}")
-            return compiled_figures(
-                recipe,
-                signature,
-                target,
-                cache=cache,
-                progress=lambda passed_s: bar.update(task, completed=round(passed_s)),
-                deadline_s=deadline_s,
-            )
+        with waiting_bar() as bar:
+            bar.add_task(f"compiling {recipe.name} for {target.name}", total=None)
+            return compiled_figures(recipe, signature, target, cache=cache, deadline_s=deadline_s)
 
     return ask
 

@@ -92,7 +92,9 @@ def _remat(recipe: Recipe) -> str:
 
 def plans_panel(planned: Sequence[Planned]) -> RenderableType:
     """Returns all answers: memory and speed of each target, what would make it fit, and the largest temporaries."""
-    parts: list[RenderableType] = [_memory_table(planned), "", _speed_table(planned)]
+    parts: list[RenderableType] = []
+    if any(each.estimates for each in planned):
+        parts += [_memory_table(planned), "", _speed_table(planned)]
     for each in planned:
         parts += _told(each)
     parts += ["", Text("Times are the least that the chips allow; nothing was started.", style="dim")]

@@ -101,6 +101,11 @@ class Pixels:
     maps: tuple[Shape, ...] = ()
     patch: int = 0
 
+    @property
+    def scaled(self) -> bool:
+        """Returns whether images are brought to another size."""
+        return self.size not in (0, max(self.height, self.width))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anatomy:

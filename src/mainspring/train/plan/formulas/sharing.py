@@ -122,8 +122,15 @@ class DeviceShare:
 
     def of_none(self) -> Iterator[ArrayShare]:
         """Yields the arrays that no stack holds."""
-        stacked = tuple(where for stack in self.anatomy.stacks for where in stack.where)
-        return (array for array in self.arrays if not array.path.startswith(stacked))
+        return (array for array in self.arrays if not self.is_stacked(array))
+
+    def is_stacked(self, array: ArrayShare) -> bool:
+        """Returns whether a stack's blocks hold an array."""
+        return array.path.startswith(self._stacked)
+
+    @cached_property
+    def _stacked(self) -> tuple[str, ...]:
+        return tuple(where for stack in self.anatomy.stacks for where in stack.where)
 
     def size(self, array: ArrayShare, itemsize: int = FLOAT32) -> int:
         """Returns the bytes of the device's share of an array."""

@@ -7,14 +7,41 @@ Source: Kaplan et al., "Scaling Laws for Neural Language Models", 2020, section 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from mainspring.train.models.shapes import DATA, REPLICA, SEQUENCE, TENSOR, Remat
 from mainspring.train.plan.formulas.anatomy import Anatomy, Stack
-from mainspring.train.plan.formulas.sharing import FLOAT32, DeviceShare
+from mainspring.train.plan.formulas.sharing import FLOAT32, ArrayShare, DeviceShare
 
+CHANNELS = 3
+LAST = ("/down", "/narrow/kernel")  # What a block ends with is not needed to differentiate it.
 BACKWARD = 2  # Of a product the backward pass does two: by its inputs and by its weights.
-# How often a block's arrays are written and read: as they are made, made again, and differentiated.
-TOUCHED = {Remat.NONE: 2, Remat.DOTS: 3, Remat.FULL: 3}
+SCRATCH = 0.15  # Times a core's own memory: of a block's arrays that are as large, half are read and written there.
+WEIGHTS = 24  # How often a block's weights and their gradients are read or written, gathered and cast among them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touched:
+    """How often arrays of a block's tokens are read or written in a step, by a number of each kind.
+
+    Many times what a formula would have: norms, softmax and activations pass memory in pieces, in float32 too.
+    Source: what the compiler of libtpu 0.0.52 made of four blocks of `vla_small`, in bfloat16.
+
+    Args:
+        features: Of the width, and of the heads.
+        hidden: Of each array of hidden features.
+    """
+
+    scores: float
+    features: float
+    hidden: float
+
+
+TOUCHED = {
+    Remat.NONE: Touched(scores=42, features=80, hidden=22),
+    Remat.DOTS: Touched(scores=31, features=54, hidden=11),
+    Remat.FULL: Touched(scores=32, features=67, hidden=0),
+}
 
 
 def forward_flops(anatomy: Anatomy) -> float:
@@ -26,10 +53,10 @@ def _outside(anatomy: Anatomy) -> float:
     return sum(2.0 * tokens * math.prod(anatomy.weights[path]) for path, tokens in anatomy.uses.items())
 
 
-def _weighted(anatomy: Anatomy, stack: Stack) -> float:
+def _weighted(anatomy: Anatomy, stack: Stack, *, but: tuple[str, ...] = ()) -> float:
     total = 0.0
     for path, shape in anatomy.weights.items():
-        if not path.startswith(stack.where) or path.endswith(("bias", "scale")):
+        if not path.startswith(stack.where) or path.endswith(("bias", "scale", *but)):
             continue
         where = next(number for number, each in enumerate(stack.where) if path.startswith(each))
         stream, seen = stack.streams[where], "/cross/key" in path or "/cross/value" in path
@@ -53,12 +80,22 @@ def flops_of(share: DeviceShare) -> float:
     for stack in anatomy.stacks:
         match anatomy.compute.remat:
             case Remat.FULL:
-                again += _weighted(anatomy, stack) + _attended(stack)
+                again += _weighted(anatomy, stack, but=LAST) + _attended(stack)
             case Remat.DOTS:
                 again += _attended(stack)
             case Remat.NONE:
                 pass
-    return (model_flops(share) + share.recipe.batch_size * again) / share.devices
+    return (model_flops(share) + share.recipe.batch_size * again) / share.devices + _scaled(share)
+
+
+def _scaled(share: DeviceShare) -> float:
+    """Returns the operations of bringing a device's images to size, which `tensor` and `sequence` do not share."""
+    pixels = share.anatomy.pixels
+    if pixels is None or not pixels.scaled:
+        return 0.0
+    size, height, width = pixels.size, pixels.height, pixels.width
+    image = CHANNELS * size * width * (height + size)  # Rows first, then columns.
+    return 2.0 * share.rows * (pixels.views * image + size * (height**2 + width**2))
 
 
 def bytes_by_axis(share: DeviceShare) -> dict[str, float]:
@@ -67,14 +104,16 @@ def bytes_by_axis(share: DeviceShare) -> dict[str, float]:
     parts, sizes = share.recipe.accumulate, share.sizes
     ring = {axis: (size - 1) / size for axis, size in sizes.items()}
     for array in share.arrays:
-        data = sizes[DATA] if DATA in array.over else 1
-        if data > 1:  # Gathered for each pass, and its gradient scattered.
-            found[DATA] += parts * ring[DATA] * array.count * data * 2 * share.itemsize
+        # A block's weights are cast before they travel, and so are their gradients: but for one message of all.
+        size = share.itemsize if share.is_stacked(array) and not share.whole else FLOAT32
+        if DATA in array.over:
+            found[DATA] += parts * ring[DATA] * _shared_bytes(share, array, size)
         if not array.learned:
             continue
-        found[DATA] += ring[DATA] * array.count * data * FLOAT32 * (parts if data > 1 else 2)
-        found[REPLICA] += 2 * ring[REPLICA] * array.count * FLOAT32
-        found[SEQUENCE] += 2 * ring[SEQUENCE] * array.count * FLOAT32 * parts
+        if DATA not in array.over:
+            found[DATA] += 2 * ring[DATA] * array.count * size
+        found[REPLICA] += 2 * ring[REPLICA] * array.count * size
+        found[SEQUENCE] += 2 * ring[SEQUENCE] * array.count * size * parts
     full = share.anatomy.compute.remat is Remat.FULL
     passes = 2 if share.anatomy.compute.remat is Remat.NONE else 3
     for stack in share.anatomy.stacks:
@@ -87,20 +126,51 @@ def bytes_by_axis(share: DeviceShare) -> dict[str, float]:
     return {axis: count for axis, count in found.items() if count}
 
 
+def _shared_bytes(share: DeviceShare, array: ArrayShare, size: int) -> float:
+    """Returns what of an array that `data` splits its devices gather and scatter in one pass over a part of a batch."""
+    rows = share.anatomy.looked_up.get(array.path)
+    if rows is None:  # Gathered for each pass, and its gradient scattered.
+        return array.count * share.sizes[DATA] * size * (3 if array.learned else 2)
+    # Of a table the rows of all are looked up where they lie, and their gradients go there.
+    words = rows * share.rows_at_once * share.sizes[DATA] * array.shape[-1] * FLOAT32 / share.sizes[TENSOR]
+    return words * (2 if array.learned else 1)
+
+
+def half_way_bytes(share: DeviceShare) -> float:
+    """Returns the bytes of a view whose rows are brought to size and whose columns are not yet."""
+    pixels = share.anatomy.pixels
+    assert pixels is not None
+    return share.token_bytes(CHANNELS * pixels.size, pixels.width, FLOAT32)
+
+
 def memory_traffic(share: DeviceShare) -> float:
     """Returns the bytes that each device reads of its memory and writes there in a step."""
     parts, total, touched = share.recipe.accumulate, 0.0, TOUCHED[share.anatomy.compute.remat]
     for array in share.arrays:
         data = share.sizes[DATA] if DATA in array.over else 1
-        total += touched * parts * array.count * data * share.itemsize
+        if share.is_stacked(array):
+            total += WEIGHTS * parts * array.count * data * share.itemsize
         if array.learned:  # Weight and two moments are read and written, the gradient too.
             total += 8 * FLOAT32 * array.count
     for stack in share.anatomy.stacks:
         scores = share.rows_at_once * stack.copies * share.features(stack.heads) * stack.asked * stack.seen
-        arrays = scores * (FLOAT32 + share.itemsize) / share.sizes[SEQUENCE]
+        once = scores / share.sizes[SEQUENCE]
+        numbers = touched.scores * once
         for stream in stack.streams:
-            features = 4 * stream.width + 4 * share.features(stack.heads) * stack.head_dim
-            features += 2 * stream.hidden * share.features(stream.mlp) if stream.mlp else 0
-            arrays += share.tokens(stack, stream) * features * share.itemsize
-        total += 2 * touched * parts * stack.layers * arrays
-    return total + 2 * share.image_bytes(FLOAT32)
+            tokens, features = share.tokens(stack, stream), stream.width + share.features(stack.heads) * stack.head_dim
+            hidden = stream.hidden * share.features(stream.mlp) if stream.mlp else 0
+            once += tokens * (features + hidden)
+            numbers += tokens * (touched.features * features + touched.hidden * hidden)
+        far = once / (once + SCRATCH * share.chip.scratch / share.itemsize)
+        total += far * parts * stack.layers * numbers * share.itemsize
+    return total + _image_traffic(share)
+
+
+def _image_traffic(share: DeviceShare) -> float:
+    """Returns what images that are moved and tinted take: as bytes, and as they are half-way to their size."""
+    pixels = share.anatomy.pixels
+    if pixels is None:
+        return 0.0
+    if not pixels.scaled:
+        return 2 * (share.image_bytes(1) + share.image_bytes(FLOAT32))
+    return 4 * share.image_bytes(1) + 2 * share.rows * pixels.views * half_way_bytes(share)
