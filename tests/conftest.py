@@ -16,8 +16,8 @@ from hypothesis import settings
 from mainspring.control import open_store
 from mainspring.testing.postgres import PostgresServer, postgres_missing
 
-# Where the compiler for TPUs is installed, JAX would look for some, and libtpu takes from the process, and from all that
-# it starts, the right to ever become another user: no test after that could try sudo.
+# Where the compiler for TPUs is installed JAX would look for some, and libtpu takes from the process, and all that it
+# starts, the right to ever become another user: no test after that could try sudo.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 settings.register_profile("house", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile("search", deadline=None, derandomize=False)
