@@ -13,6 +13,7 @@ import pytest
 from tests.receivers import Mails, Posts, mails, posts
 
 from mainspring.app.server.notices import send
+from mainspring.control.service.notices.letters import occasions_of
 from mainspring.control.service.notices.places import target_of
 from mainspring.control.service.notices.sending import WAITING_MAX, Notices
 from mainspring.control.store.settings import Settings
@@ -22,6 +23,7 @@ from mainspring.domain.ids import JobId, TeamName
 from mainspring.domain.job import LAB, Occasion
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.team import NoticeForm, NoticeRules, Team
+from mainspring.domain.wire.events.attempts import AttemptStoppingEvent
 
 if TYPE_CHECKING:
     from tests.control.conftest import World
@@ -117,6 +119,15 @@ def test_what_a_job_asks_to_be_told_of_is_told_and_nothing_else(world: World, re
     world.tick(3)
     notices.step()
     assert [(told["name"], told["state"]) for told in bodies(receiver)] == [("well", "succeeded"), ("again", "queued")]
+
+
+@pytest.mark.parametrize(
+    ("cause", "occasions"), [("evict", (Occasion.PREEMPTED,)), ("taken", (Occasion.PREEMPTED,)), ("cancel", ())]
+)
+def test_attempt_that_makes_room_or_is_taken_by_its_cluster_is_preempted(
+    cause: str, occasions: tuple[Occasion, ...]
+) -> None:
+    assert occasions_of(AttemptStoppingEvent(cause=cause, reason="makes room")) == occasions
 
 
 def test_team_is_told_that_it_is_paused_and_one_below_where_the_team_above_is(world: World, receiver: Posts) -> None:
