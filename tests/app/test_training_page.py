@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.train.plan.targets import CHIPS
+from mainspring.train.plan.targets import CHIPS, OTHER_NAMES
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 
@@ -36,4 +36,5 @@ def test_commands_of_the_training_page_run(tmp_path: Path) -> None:
 def test_chips_of_the_page_are_those_that_can_be_named() -> None:
     row = re.search(r"\| `--on` \| chips: (.*?) \|", PAGE.read_text())
     assert row
-    assert re.findall(r"`([\w]+)`", row[1]) == [*CHIPS]
+    named = re.findall(r"`([\w-]+)`", row[1])
+    assert [OTHER_NAMES.get(name, name) for name in named] == [*CHIPS]
