@@ -92,9 +92,8 @@ def weights_in_use(weights: Weights, learned: Mapping[str, Any], lora: LoraRecip
     """
     arrays = flattened(weights)
     given = {path: array for path, array in learned.items() if path in arrays}
-    for path in arrays if lora is not None else ():
-        adapter = lora.adapter_of(path) if lora is not None and f"{path}/a" in learned else None
-        if adapter is not None:
-            a, b = learned[f"{path}/a"], learned[f"{path}/b"]
-            given[path] = Adapted(base=arrays[path], a=a, b=b, scale=adapter.scale)
+    for path, base in arrays.items():
+        adapter = lora.adapter_of(path) if lora is not None else None
+        if adapter is not None and f"{path}/a" in learned:
+            given[path] = Adapted(base=base, a=learned[f"{path}/a"], b=learned[f"{path}/b"], scale=adapter.scale)
     return with_given(weights, given)
