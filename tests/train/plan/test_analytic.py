@@ -75,18 +75,15 @@ def test_bytes_of_shared_state_are_two_gathers_and_a_scatter() -> None:
     assert sent == {"data": pytest.approx(3 * 7 / 8 * 4 * PARAMETERS)}
 
 
+def deep(depth: int) -> Recipe:
+    """A policy of so many blocks, whose arrays are all split eight ways."""
+    mesh = {"replica": 1, "data": 8, "whole_bytes_max": 0}
+    policy = {"language": {"depth": depth}}
+    return changed(recipe_named("vla_small"), {"batch_size": 64, "mesh": mesh, "policy": policy})
+
+
 def test_bytes_of_bfloat16_blocks_are_two_gathers_and_a_scatter_of_two_bytes_each() -> None:
-    few, many = (
-        changed(
-            recipe_named("vla_small"),
-            {
-                "batch_size": 64,
-                "mesh": {"replica": 1, "data": 8, "whole_bytes_max": 0},
-                "policy": {"language": {"depth": depth}},
-            },
-        )
-        for depth in (6, 12)
-    )
+    few, many = deep(6), deep(12)
     block = 3 * 512 * 2048 + 512 * (8 + 2 + 8) * 64 + 512 * 2 + 3 * 384 * 1536 + 384 * (8 + 2 + 8) * 64 + 384 * 2
     one, two = (analytic_figures(each, EYES, GPUS).bytes_by_axis["data"] for each in (few, many))
     assert two - one == pytest.approx(3 * 7 / 8 * 6 * block * 2)
@@ -143,17 +140,7 @@ def test_memory_falls_with_each_kind_of_recomputation() -> None:
 
 
 def test_temporaries_of_more_blocks_hold_their_inputs_and_gradients() -> None:
-    few, many = (
-        changed(
-            recipe_named("vla_small"),
-            {
-                "batch_size": 64,
-                "mesh": {"replica": 1, "data": 8, "whole_bytes_max": 0},
-                "policy": {"language": {"depth": depth}},
-            },
-        )
-        for depth in (6, 12)
-    )
+    few, many = deep(6), deep(12)
     inputs = 8 * (636 * 512 + 33 * 384) * 2
     gradients = (3 * 512 * 2048 + 512 * (8 + 2 + 8) * 64 + 3 * 384 * 1536 + 384 * (8 + 2 + 8) * 64) * 4 // 8
     one, two = (analytic_figures(each, EYES, GPUS).memory.temporaries for each in (few, many))

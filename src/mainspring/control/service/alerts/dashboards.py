@@ -59,6 +59,12 @@ def _panel(title: str, *lines: tuple[str, str], unit: str = "short", kind: str =
     return Panel(title=title, lines=made, unit=unit, kind=kind)
 
 
+def _quantiles(title: str, histogram: str) -> Panel:
+    """Returns a panel of a day's median of a histogram of seconds, and of what 95 % of it stay below."""
+    day = f"sum by (le) (rate({histogram}_bucket[1d]))"
+    return _panel(title, *((f"histogram_quantile({part}, {day})", f"{part:.0%}") for part in (0.5, 0.95)), unit="s")
+
+
 def _burnt(name: str) -> Panel:
     """Returns how fast a promise's budget is used up: at 1 it lasts for 30 days."""
     slo = next(slo for slo in SLOS if slo.name == name)
@@ -156,28 +162,8 @@ _CLUSTERS = Dashboard(
             "What leads tell of, an hour",
             ("max by (cluster, kind) (increase(mainspring_events_total[1h]))", "{{cluster}} {{kind}}"),
         ),
-        _panel(
-            "Recovery, half and 95 %",
-            *(
-                (
-                    f"histogram_quantile({part}, sum by (le) (rate(mainspring_recovery_seconds_bucket[1d])))",
-                    f"{part:.0%}",
-                )
-                for part in (0.5, 0.95)
-            ),
-            unit="s",
-        ),
-        _panel(
-            "Hangs seen after, half and 95 %",
-            *(
-                (
-                    f"histogram_quantile({part}, sum by (le) (rate(mainspring_detection_seconds_bucket[1d])))",
-                    f"{part:.0%}",
-                )
-                for part in (0.5, 0.95)
-            ),
-            unit="s",
-        ),
+        _quantiles("Recovery, half and 95 %", "mainspring_recovery_seconds"),
+        _quantiles("Hangs seen after, half and 95 %", "mainspring_detection_seconds"),
         _panel("Allocations held", ("max(mainspring_allocations_held)", "held"), kind="stat"),
     ),
 )
