@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mainspring.domain.errors import NotFound, nearest
+from mainspring.domain.hardware.chips import published_memory_gib
 
 GIB = 1 << 30
-PREALLOCATED = 0.75  # DeviceShare of a GPU's memory that JAX takes. Source: JAX docs, "GPU memory allocation".
+PREALLOCATED = 0.75  # Share of a GPU's memory that JAX takes. Source: JAX docs, "GPU memory allocation".
 
 
 class Link(str, Enum):
@@ -37,7 +38,6 @@ class ChipFigures:
 
     Args:
         flops: Dense products of bfloat16 numbers, FLOP/s.
-        memory: Bytes.
         usable: Bytes that a program may fill.
         memory_bandwidth: Bytes/s.
         near: Bytes/s, each way and over all links together, to devices of the same slice, or of the same node.
@@ -50,7 +50,6 @@ class ChipFigures:
 
     name: str
     flops: float
-    memory: int
     usable: int
     memory_bandwidth: float
     near: float
@@ -70,7 +69,6 @@ def _tpu(
     name: str,
     *,
     teraflops: float,
-    gib: float,
     usable_gib: float,
     gb_s: float,
     ici: float,
@@ -83,7 +81,6 @@ def _tpu(
     return ChipFigures(
         name=name,
         flops=teraflops * 1e12 / devices,
-        memory=int(gib * GIB / devices),
         usable=int(usable_gib * GIB),
         memory_bandwidth=gb_s * 1e9 / devices,
         near=ici * 1e9 / devices,
@@ -95,12 +92,13 @@ def _tpu(
     )
 
 
-def _gpu(name: str, *, teraflops: float, gib: float, gb_s: float, nvlink: float, far: float) -> ChipFigures:
+def _gpu(name: str, *, teraflops: float, gb_s: float, nvlink: float, far: float) -> ChipFigures:
+    memory_gib = published_memory_gib(name)
+    assert memory_gib is not None, name
     return ChipFigures(
         name=name,
         flops=teraflops * 1e12,
-        memory=int(gib * GIB),
-        usable=int(gib * GIB * PREALLOCATED),
+        usable=int(memory_gib * GIB * PREALLOCATED),
         memory_bandwidth=gb_s * 1e9,
         near=nvlink * 1e9,
         far=far * 1e9,
@@ -113,16 +111,16 @@ CHIPS: Mapping[str, ChipFigures] = {
     for chip in (
         # Of v4 two cores are one device; what then is usable is twice what libtpu says of a core. DCN of v4 is not
         # published: as v5p, whose hosts have four chips too.
-        _tpu("v4", teraflops=275, gib=32, usable_gib=30.5, gb_s=1200, ici=270, far=6.25, vmem_mib=16, cores=2),
-        _tpu("v5e", teraflops=197, gib=16, usable_gib=15.75, gb_s=819, ici=200, far=3.125, vmem_mib=128),
-        _tpu("v5p", teraflops=459, gib=95, usable_gib=95.73, gb_s=2765, ici=600, far=6.25, vmem_mib=64, cores=2),
-        _tpu("v6e", teraflops=918, gib=32, usable_gib=31.24, gb_s=1638, ici=400, far=12.5, vmem_mib=128),
-        _tpu("tpu7x", teraflops=2307, gib=192, usable_gib=94.74, gb_s=7380, ici=600, far=12.5, vmem_mib=64, devices=2),
-        _gpu("a100", teraflops=312, gib=40, gb_s=1555, nvlink=300, far=25),
-        _gpu("a100-80gb", teraflops=312, gib=80, gb_s=2039, nvlink=300, far=25),
-        _gpu("h100", teraflops=989, gib=80, gb_s=3350, nvlink=450, far=50),
-        _gpu("h200", teraflops=989, gib=141, gb_s=4800, nvlink=450, far=50),
-        _gpu("b200", teraflops=2250, gib=180, gb_s=7700, nvlink=900, far=50),
+        _tpu("v4", teraflops=275, usable_gib=30.5, gb_s=1200, ici=270, far=6.25, vmem_mib=16, cores=2),
+        _tpu("v5e", teraflops=197, usable_gib=15.75, gb_s=819, ici=200, far=3.125, vmem_mib=128),
+        _tpu("v5p", teraflops=459, usable_gib=95.73, gb_s=2765, ici=600, far=6.25, vmem_mib=64, cores=2),
+        _tpu("v6e", teraflops=918, usable_gib=31.24, gb_s=1638, ici=400, far=12.5, vmem_mib=128),
+        _tpu("tpu7x", teraflops=2307, usable_gib=94.74, gb_s=7380, ici=600, far=12.5, vmem_mib=64, devices=2),
+        _gpu("a100", teraflops=312, gb_s=1555, nvlink=300, far=25),
+        _gpu("a100-80gb", teraflops=312, gb_s=2039, nvlink=300, far=25),
+        _gpu("h100", teraflops=989, gb_s=3350, nvlink=450, far=50),
+        _gpu("h200", teraflops=989, gb_s=4800, nvlink=450, far=50),
+        _gpu("b200", teraflops=2250, gb_s=7700, nvlink=900, far=50),
     )
 }
 ALIASES = {"v7x": "tpu7x", "a100-40gb": "a100"}
