@@ -36,7 +36,7 @@ class Estimate:
         seconds: Of `compute`, of `memory`, and of each axis of the mesh over its links, each alone.
         step_s: Of a step, at best.
         binds: What takes longest.
-        mfu: DeviceShare of what the chips can compute that learning needs, 0 to 1, at best.
+        mfu: Share of what the chips can compute that learning needs, 0 to 1, at best.
         dollars_per_1000_steps: None where nobody named a price.
     """
 
