@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mainspring.train.models.arrays import over_devices
-from mainspring.train.models.model import Signature
+from mainspring.train.models.shapes import Signature
 from mainspring.train.policy import unit_statistics
 from mainspring.train.recipe import Recipe, changed, recipe_named
 from mainspring.train.state.sharding import is_whole, make_mesh, place_batch

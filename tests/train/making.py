@@ -19,8 +19,7 @@ from mainspring.objects import open_store
 from mainspring.session import Session
 from mainspring.testing.time_and_chance import FakeClock
 from mainspring.train.models.arrays import Arrays
-from mainspring.train.models.model import Signature
-from mainspring.train.models.shapes import Policy, PolicyRecipe
+from mainspring.train.models.shapes import Policy, PolicyRecipe, Signature
 from mainspring.train.policy import measure_statistics, model_of, policy_loss, sample_actions, signature_of
 from mainspring.train.recipe import OptimizerRecipe, Recipe
 from mainspring.train.state.optimizers import make_optimizer

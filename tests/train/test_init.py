@@ -18,8 +18,7 @@ from mainspring.train.layouts.openpi import big_vision_layout
 from mainspring.train.layouts.rows import weights_to
 from mainspring.train.layouts.transformers import lerobot_layout
 from mainspring.train.models.arrays import flattened
-from mainspring.train.models.model import Signature
-from mainspring.train.models.shapes import VlaRecipe
+from mainspring.train.models.shapes import Signature, VlaRecipe
 from mainspring.train.policy import model_of, unit_statistics
 from mainspring.train.recipe import InitRecipe, LayoutName, Recipe, changed, recipe_named
 from mainspring.train.state.sharding import make_mesh

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from mainspring.train.models.arrays import flattened
-from mainspring.train.models.model import Signature
-from mainspring.train.models.shapes import PolicyRecipe
+from mainspring.train.models.shapes import PolicyRecipe, Signature
 from mainspring.train.policy import model_of
 from mainspring.train.recipe import MeshRecipe, OptimizerKind, OptimizerRecipe, changed, recipe_named
 from mainspring.train.state.optimizers import make_optimizer

@@ -9,8 +9,7 @@ import pytest
 
 from mainspring.domain.errors import InvalidInput
 from mainspring.train.models.images import varied_images
-from mainspring.train.models.model import Signature
-from mainspring.train.models.shapes import ImageRecipe, PolicyRecipe
+from mainspring.train.models.shapes import ImageRecipe, PolicyRecipe, Signature
 from mainspring.train.policy import (
     measure_statistics,
     policy_loss,

@@ -13,7 +13,7 @@ from mainspring.domain.errors import DamagedData, InvalidInput
 from mainspring.session import Restored, Session
 from mainspring.train.evaluate import TrainedPolicy, held_out_error, make_actor, policy_from
 from mainspring.train.feed import fitted, shapes_fed
-from mainspring.train.models.model import Signature
+from mainspring.train.models.shapes import Signature
 from mainspring.train.policy import model_of, unit_statistics
 from mainspring.train.recipe import changed
 from mainspring.train.state.sharding import make_mesh, place_batch

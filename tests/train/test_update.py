@@ -12,7 +12,7 @@ from mainspring.domain.codec import encode
 from mainspring.domain.errors import InvalidInput
 from mainspring.train.evaluate import policy_from
 from mainspring.train.models.arrays import flattened
-from mainspring.train.models.model import Signature
+from mainspring.train.models.shapes import Signature
 from mainspring.train.policy import unit_statistics
 from mainspring.train.recipe import MeshRecipe, Recipe, changed
 from mainspring.train.state.sharding import make_mesh, place_batch, state_shardings

@@ -19,8 +19,7 @@ from mainspring.train.feed import fitted, history_of
 from mainspring.train.lora import merged_arrays
 from mainspring.train.models.arrays import Arrays, Weights
 from mainspring.train.models.attention import PLATFORMS
-from mainspring.train.models.model import Signature
-from mainspring.train.models.shapes import AttentionKind, Policy, PolicyRecipe
+from mainspring.train.models.shapes import AttentionKind, Policy, PolicyRecipe, Signature
 from mainspring.train.policy import (
     Statistics,
     model_of,

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mainspring.data import Batch
-from mainspring.train.models.model import Signature
-from mainspring.train.models.shapes import Policy, VlaKind, VlaRecipe
+from mainspring.train.models.shapes import Policy, Signature, VlaKind, VlaRecipe
 
 
 def history_of(policy: Policy) -> int:

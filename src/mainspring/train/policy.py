@@ -21,8 +21,8 @@ from mainspring.train.layouts.statistics import GivenStatistics
 from mainspring.train.models.act import act_model
 from mainspring.train.models.arrays import Arrays, Weights
 from mainspring.train.models.flow import flow_model
-from mainspring.train.models.model import Model, Signature
-from mainspring.train.models.shapes import ActRecipe, Policy, PolicyRecipe, VlaRecipe
+from mainspring.train.models.model import Model
+from mainspring.train.models.shapes import ActRecipe, Policy, PolicyRecipe, Signature, VlaRecipe
 from mainspring.train.models.vla import check_prompt, vla_model
 
 Statistics = dict[str, Any]

@@ -27,8 +27,7 @@ from mainspring.train.feed import fitted, history_of
 from mainspring.train.layouts.statistics import read_statistics
 from mainspring.train.models.arrays import Weights, flattened, with_given
 from mainspring.train.models.attention import check_attention
-from mainspring.train.models.model import Signature
-from mainspring.train.models.shapes import REPLICA, Policy, PolicyRecipe
+from mainspring.train.models.shapes import REPLICA, Policy, PolicyRecipe, Signature
 from mainspring.train.policy import (
     Statistics,
     measure_statistics,

@@ -16,8 +16,7 @@ from mainspring.domain.errors import DamagedData, InvalidInput, NotFound
 from mainspring.session import Session
 from mainspring.train.layouts.statistics import read_statistics
 from mainspring.train.models.arrays import flattened
-from mainspring.train.models.model import Signature
-from mainspring.train.models.shapes import PolicyRecipe, VlaRecipe
+from mainspring.train.models.shapes import PolicyRecipe, Signature, VlaRecipe
 from mainspring.train.policy import Statistics, statistics_from
 from mainspring.train.recipe import changed, recipe_named
 from mainspring.train.trainer import train

@@ -10,12 +10,12 @@ import pytest
 from mainspring.domain.errors import InvalidInput
 from mainspring.train.layouts.openpi import openpi_layout
 from mainspring.train.layouts.rows import weights_from, weights_to
-from mainspring.train.models.model import Signature
 from mainspring.train.models.shapes import (
     ComputeRecipe,
     FloatKind,
     GemmaRecipe,
     SiglipRecipe,
+    Signature,
     VlaKind,
     VlaRecipe,
 )

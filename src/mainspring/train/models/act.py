@@ -35,8 +35,8 @@ from mainspring.train.models.arrays import (
 )
 from mainspring.train.models.attention import Sight, attention, block_causal
 from mainspring.train.models.images import convolved, fresh_convolutions, with_varied_images
-from mainspring.train.models.model import Model, Signature, sum_of_valid
-from mainspring.train.models.shapes import ActRecipe, ComputeRecipe
+from mainspring.train.models.model import Model, sum_of_valid
+from mainspring.train.models.shapes import ActRecipe, ComputeRecipe, Signature
 from mainspring.train.models.transformer import fresh_multi_head, multi_head, rematerialised
 
 PERIOD_MAX = 10_000  # Source: Vaswani et al., "Attention Is All You Need", 2017, section 3.5.

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 from mainspring.train.models.arrays import Arrays, Weights, dense, drawn, fresh_layer, normal_rows, split_rows
 from mainspring.train.models.images import convolved, fresh_convolutions, with_varied_images
 from mainspring.train.models.matching import encode_time, flowed, velocity_error
-from mainspring.train.models.model import Model, Signature, sum_of_valid
-from mainspring.train.models.shapes import ImageRecipe, PolicyRecipe
+from mainspring.train.models.model import Model, sum_of_valid
+from mainspring.train.models.shapes import ImageRecipe, PolicyRecipe, Signature
 
 TIME_PERIOD_MAX = 1.0  # Flow time runs from 0 to 1.
 TIME_PERIOD_MIN = 4e-3  # Source: pi0, appendix B.

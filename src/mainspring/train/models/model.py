@@ -1,4 +1,4 @@
-"""The door between the trainer and a model: three functions of arrays, and what the data decides about them."""
+"""The door between the trainer and a model: three functions of arrays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import jax
 
 from mainspring.train.models.arrays import Arrays, Weights
-from mainspring.train.models.shapes import Signature as Signature
+from mainspring.train.models.shapes import Signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

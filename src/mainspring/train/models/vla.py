@@ -36,8 +36,8 @@ from mainspring.train.models.attention import block_causal
 from mainspring.train.models.gemma import embed, fresh_gemma
 from mainspring.train.models.images import with_varied_images
 from mainspring.train.models.matching import encode_time, flowed, velocity_error
-from mainspring.train.models.model import Model, Signature, sum_of_valid
-from mainspring.train.models.shapes import VlaKind, VlaRecipe
+from mainspring.train.models.model import Model, sum_of_valid
+from mainspring.train.models.shapes import Signature, VlaKind, VlaRecipe
 from mainspring.train.models.siglip import encode_image, fresh_siglip
 from mainspring.train.models.transformer import Cache, decode, fresh_blocks
 
