@@ -135,6 +135,17 @@ def axes_of(path: str) -> tuple[int, int]:
     return (2, 1) if found[2] == "out" else (1, 2)
 
 
+def in_hidden_layer(path: str, dims: int) -> bool:
+    """Returns whether something is multiplied by an array in hidden layers: in one, or in each of a stack.
+
+    Args:
+        path: The array's.
+        dims: How many it has.
+    """
+    one_of_several = re.search(r"(^|/)blocks/\d+/", path) is not None
+    return bool(re.fullmatch(PRODUCTS, path)) and dims - sum(axes_of(path)) == (0 if one_of_several else 1)
+
+
 def thin_regions(path: str, region: Region, rank: int) -> tuple[Region, Region]:
     """Returns which regions of A and of B a region of a weight comes from.
 

@@ -4,7 +4,9 @@ Its arrays, for states and actions of 14: enter 158 x 256 + 256, four of 256 x 2
 """
 
 from dataclasses import replace
+from typing import Any
 
+import jax
 import pytest
 
 from mainspring.domain.errors import InvalidInput
@@ -12,12 +14,19 @@ from mainspring.train.models.shapes import Signature
 from mainspring.train.plan.analytic import analytic_figures
 from mainspring.train.plan.figures import FiguresFrom
 from mainspring.train.plan.targets import parsed_target
-from mainspring.train.recipe import MeshRecipe, Recipe, changed, recipe_named
+from mainspring.train.recipe import MeshRecipe, OptimizerKind, Recipe, changed, recipe_named
+from mainspring.train.state.sharding import make_mesh
+from mainspring.train.trainer import abstract_state
 
 ARM = Signature(state_dim=14, action_dim=14)
 EYES = Signature(state_dim=14, action_dim=14, image_views=3, image_height=224, image_width=224)
 PARAMETERS = 332_656
 GPUS = parsed_target("h100:8")
+NO_REMAT = {"compute": {"remat": "none"}}
+ADAPTERS: dict[str, Any] = {
+    "adapters": [{"stack": f"{stack}/blocks", "rank": 8, "alpha": 8.0} for stack in ("language", "expert")],
+    "whole": ["action_out/.*"],
+}
 
 
 def _arm(**mesh: int) -> Recipe:
@@ -170,3 +179,38 @@ def test_batch_that_chips_cannot_share_is_refused() -> None:
 def test_mesh_of_other_devices_is_refused() -> None:
     with pytest.raises(InvalidInput, match="lay out a mesh"):
         analytic_figures(_arm(replica=1, data=3), ARM, GPUS)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"optimizer": {"kind": kind.value}, "ema_decay": 0.99} for kind in OptimizerKind),
+        {"lora": ADAPTERS, "ema_decay": 0.99},
+        {"lora": {**ADAPTERS, "numbers": "bfloat16"}, "optimizer": {"kind": "muon"}},
+    ],
+)
+def test_figures_between_steps_are_those_of_the_state_whatever_learns(changes: dict[str, Any]) -> None:
+    recipe = changed(recipe_named("vla_tiny"), {"policy": {"language": {"width": 256}}, **changes})
+    state = abstract_state(recipe, EYES, make_mesh(recipe.mesh, jax.devices()[:1]))
+    found = analytic_figures(recipe, EYES, parsed_target("h100:1")).memory
+    assert found.parameters == held(state.weights) + held(state.adapters)
+    assert found.ema == held(state.ema)
+    assert found.optimizer == pytest.approx(held(state.optimizer), abs=4096)
+
+
+def held(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def test_flops_of_weights_that_stay_are_a_third_less() -> None:
+    matrices = 158 * 256 + 4 * 256 * 256 + 256 * 112
+    frozen = analytic_figures(replace(_arm(), frozen=("enter.*", "blocks.*")), ARM, GPUS).flops
+    assert frozen == (6 * matrices - 2 * (158 * 256 + 4 * 256 * 256)) * 256 / 8
+
+
+def test_flops_of_adapters_are_those_of_the_base_but_for_its_weights_gradients() -> None:
+    base, thin = (
+        analytic_figures(changed(recipe_named("vla_small"), {"policy": NO_REMAT, **changes}), EYES, GPUS).flops
+        for changes in ({}, {"lora": ADAPTERS})
+    )
+    assert 0.66 < thin / base < 0.8

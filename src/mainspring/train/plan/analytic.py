@@ -17,6 +17,7 @@ from mainspring.train.models.shapes import DATA, SEQUENCE, Remat, Signature
 from mainspring.train.plan.chips import figures_of
 from mainspring.train.plan.figures import FiguresFrom, MemoryNeed, StepFigures
 from mainspring.train.plan.formulas.anatomy import Stack
+from mainspring.train.plan.formulas.moments import moment_bytes
 from mainspring.train.plan.formulas.sharing import FLOAT32, ArrayShare, DeviceShare
 from mainspring.train.plan.formulas.work import CHANNELS, bytes_by_axis, flops_of, half_way_bytes, memory_traffic
 from mainspring.train.plan.targets import Target
@@ -58,9 +59,11 @@ def analytic_figures(recipe: Recipe, signature: Signature, target: Target) -> St
 
 
 def _memory(share: DeviceShare) -> MemoryNeed:
-    weights = sum(share.size(array) for array in share.arrays)
-    moments = 2 * sum(share.size(array) for array in share.arrays if array.learned) + SCALARS
-    ema = 0 if share.recipe.ema_decay is None else weights
+    weights = sum(share.size(array, array.itemsize) for array in share.arrays)
+    moments = sum(moment_bytes(share, array) for array in share.arrays if array.learned) + SCALARS
+    ema = 0
+    if share.recipe.ema_decay is not None:  # With adapters, of what is learned alone.
+        ema = weights if share.recipe.lora is None else _gradients(share, share.arrays)
     state = weights + moments + ema
     code = share.chip.cores * (CODE_LEAST + CODE * share.anatomy.parameters**CODE_POWER)
     if share.anatomy.pixels is not None and not share.anatomy.pixels.scaled:
@@ -103,7 +106,7 @@ def _temporaries(share: DeviceShare) -> float:
 
 
 def _gradients(share: DeviceShare, arrays: Iterable[ArrayShare]) -> int:
-    return sum(share.size(array) for array in arrays if array.learned)
+    return sum(share.size(array, FLOAT32) for array in arrays if array.learned)
 
 
 def _pixels(share: DeviceShare) -> float:
@@ -162,9 +165,8 @@ def _residuals(share: DeviceShare, stack: Stack) -> float:
 
 def _casts(share: DeviceShare, stack: Stack) -> int:
     """Returns the shares of a stack's weights in the recipe's numbers: they are cast once, before the first block."""
-    if share.itemsize == FLOAT32:
-        return 0
-    return sum(share.size(array, share.itemsize) for array in share.of_stack(stack) if DATA in array.over)
+    others = (array for array in share.of_stack(stack) if DATA in array.over and array.itemsize != share.itemsize)
+    return sum(share.size(array, share.itemsize) for array in others)
 
 
 def _scores(share: DeviceShare, stack: Stack, itemsize: int) -> float:

@@ -6,14 +6,12 @@ Their moments lie in trees like that of what is learned, so that `sharding.py` f
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
-import jax
 import optax
 from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
-from mainspring.train.lora import PRODUCTS, axes_of
+from mainspring.train.lora import axes_of, in_hidden_layer
 from mainspring.train.models.arrays import flattened, with_given
 from mainspring.train.recipe import OptimizerKind, OptimizerRecipe
 
@@ -61,16 +59,9 @@ def _direction(optimizer: OptimizerRecipe) -> optax.GradientTransformation:
 def _by_muon(learned: Any) -> Any:
     """Returns who moves each array, in such a tree: Muon what is multiplied by in hidden layers."""
 
-    def who(path: str, array: jax.Array) -> str:
-        hidden = re.fullmatch(PRODUCTS, path) and array.ndim - sum(axes_of(path)) == (0 if _listed(path) else 1)
-        return "muon" if hidden else "adam"
-
-    return with_given(learned, {path: who(path, array) for path, array in flattened(learned).items()})
-
-
-def _listed(path: str) -> bool:
-    """Returns whether an array is of a block among several, and not of all of them."""
-    return re.search(r"(^|/)blocks/\d+/", path) is not None
+    arrays = flattened(learned)
+    who = {path: "muon" if in_hidden_layer(path, array.ndim) else "adam" for path, array in arrays.items()}
+    return with_given(learned, who)
 
 
 def _axes(learned: Any) -> Any:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from mainspring.domain.errors import InvalidInput
+from mainspring.train.lora import thin_shapes
 from mainspring.train.models.shapes import DATA, REPLICA, SEQUENCE, TENSOR, FloatKind, Signature, VlaKind, VlaRecipe
 from mainspring.train.plan.chips import ChipFigures
 from mainspring.train.plan.formulas.anatomy import Anatomy, Shape, Stack, Stream, anatomy_of
@@ -17,6 +18,7 @@ from mainspring.train.recipe import Recipe
 from mainspring.train.state.splitting import axes_of, sizes_of
 
 FLOAT32 = 4
+ITEMSIZES = {FloatKind.FLOAT32: FLOAT32, FloatKind.BFLOAT16: 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +30,7 @@ class ArrayShare:
         mine: Of the device's share.
         over: Axes of the mesh that split it.
         learned: Whether it has a gradient and moments.
+        itemsize: Bytes of a number as it is kept.
     """
 
     path: str
@@ -35,6 +38,7 @@ class ArrayShare:
     mine: Shape
     over: tuple[str, ...]
     learned: bool
+    itemsize: int
 
     @property
     def count(self) -> int:
@@ -100,21 +104,29 @@ class DeviceShare:
     @property
     def itemsize(self) -> int:
         """Returns the bytes of a number that is computed."""
-        return 2 if self.anatomy.compute.numbers is FloatKind.BFLOAT16 else FLOAT32
+        return ITEMSIZES[self.anatomy.compute.numbers]
 
     @cached_property
     def arrays(self) -> tuple[ArrayShare, ...]:
-        """Returns all arrays of the weights."""
-        frozen = [re.compile(pattern) for pattern in self.recipe.frozen]
-        return tuple(
-            self._array(path, shape, learned=not any(each.fullmatch(path) for each in frozen))
-            for path, shape in self.anatomy.weights.items()
-        )
+        """Returns all arrays of the weights, and the adapters beside them."""
+        lora, found = self.recipe.lora, list[ArrayShare]()
+        for path, shape in self.anatomy.weights.items():
+            learned = not _named(self.recipe.frozen, path) and (lora is None or _named(lora.whole, path))
+            kept = FLOAT32 if learned or lora is None else ITEMSIZES[lora.numbers]
+            found.append(self._array(path, shape, learned=learned, itemsize=kept))
+            if lora is not None and (adapter := lora.adapter_of(path)) is not None:
+                thin = thin_shapes(path, shape, adapter.rank)
+                found += [
+                    self._array(f"{path}/{end}", each, learned=True, itemsize=FLOAT32)
+                    for end, each in (("a", thin.a), ("b", thin.b))
+                ]
+        return tuple(found)
 
-    def _array(self, path: str, shape: Shape, *, learned: bool) -> ArrayShare:
-        axes = axes_of(path, shape, FLOAT32, self.sizes, self.recipe.mesh.whole_bytes_max)
+    def _array(self, path: str, shape: Shape, *, learned: bool, itemsize: int) -> ArrayShare:
+        axes = axes_of(path, shape, itemsize, self.sizes, self.recipe.mesh.whole_bytes_max)
         mine = tuple(size // (self.sizes[axis] if axis else 1) for size, axis in zip(shape, axes, strict=True))
-        return ArrayShare(path=path, shape=shape, mine=mine, over=tuple(axis for axis in axes if axis), learned=learned)
+        over = tuple(axis for axis in axes if axis)
+        return ArrayShare(path=path, shape=shape, mine=mine, over=over, learned=learned, itemsize=itemsize)
 
     def of_stack(self, stack: Stack) -> Iterator[ArrayShare]:
         """Yields the arrays of a stack's blocks."""
@@ -132,8 +144,8 @@ class DeviceShare:
     def _stacked(self) -> tuple[str, ...]:
         return tuple(where for stack in self.anatomy.stacks for where in stack.where)
 
-    def size(self, array: ArrayShare, itemsize: int = FLOAT32) -> int:
-        """Returns the bytes of the device's share of an array."""
+    def size(self, array: ArrayShare, itemsize: int) -> int:
+        """Returns the bytes of the device's share of an array in numbers of a size."""
         return array_bytes(array.mine, itemsize, tiled=self.chip.is_tpu)
 
     def batch_bytes(self) -> int:
@@ -174,3 +186,7 @@ class DeviceShare:
             itemsize: Bytes of a number; as the recipe computes when left out.
         """
         return token_bytes(count, features, itemsize or self.itemsize, tiled=self.chip.is_tpu)
+
+
+def _named(patterns: Iterable[str], path: str) -> bool:
+    return any(re.fullmatch(pattern, path) for pattern in patterns)

@@ -10,12 +10,11 @@ import math
 from dataclasses import dataclass
 
 from mainspring.train.models.shapes import DATA, REPLICA, SEQUENCE, TENSOR, Remat
-from mainspring.train.plan.formulas.anatomy import Anatomy, Stack
+from mainspring.train.plan.formulas.anatomy import Stack
 from mainspring.train.plan.formulas.sharing import FLOAT32, ArrayShare, DeviceShare
 
 CHANNELS = 3
 LAST = ("/down", "/narrow/kernel")  # What a block ends with is not needed to differentiate it.
-BACKWARD = 2  # Of a product the backward pass does two: by its inputs and by its weights.
 SCRATCH = 0.15  # Times a core's own memory: of a block's arrays that are as large, half are read and written there.
 WEIGHTS = 24  # How often a block's weights and their gradients are read or written, gathered and cast among them.
 
@@ -44,19 +43,18 @@ TOUCHED = {
 }
 
 
-def forward_flops(anatomy: Anatomy) -> float:
-    """Returns the operations of one sample's forward pass; a product and its sum are two."""
-    return _outside(anatomy) + sum(_weighted(anatomy, stack) + _attended(stack) for stack in anatomy.stacks)
+def _outside(share: DeviceShare, *, learned_alone: bool = False) -> float:
+    arrays, uses = share.of_none(), share.anatomy.uses
+    used = (array for array in arrays if array.path in uses and (array.learned or not learned_alone))
+    return sum(2.0 * uses[array.path] * math.prod(array.shape) for array in used)
 
 
-def _outside(anatomy: Anatomy) -> float:
-    return sum(2.0 * tokens * math.prod(anatomy.weights[path]) for path, tokens in anatomy.uses.items())
-
-
-def _weighted(anatomy: Anatomy, stack: Stack, *, but: tuple[str, ...] = ()) -> float:
+def _weighted(share: DeviceShare, stack: Stack, *, but: tuple[str, ...] = (), learned_alone: bool = False) -> float:
+    """Returns the operations of one sample's products with a stack's weights; a product and its sum are two."""
     total = 0.0
-    for path, shape in anatomy.weights.items():
-        if not path.startswith(stack.where) or path.endswith(("bias", "scale", *but)):
+    for array in share.of_stack(stack):
+        path, shape = array.path, array.shape
+        if path.endswith(("bias", "scale", *but)) or (learned_alone and not array.learned):
             continue
         where = next(number for number, each in enumerate(stack.where) if path.startswith(each))
         stream, seen = stack.streams[where], "/cross/key" in path or "/cross/value" in path
@@ -70,8 +68,14 @@ def _attended(stack: Stack) -> float:
 
 
 def model_flops(share: DeviceShare) -> float:
-    """Returns the operations of a step over all devices that learning needs: forward and backward, nothing twice."""
-    return share.recipe.batch_size * forward_flops(share.anatomy) * (1 + BACKWARD)
+    """Returns the operations of a step over all devices that learning needs: forward and backward, nothing twice.
+
+    The backward pass does two products for each, by its inputs and by its weights, the second where these are learned.
+    """
+    stacks = share.anatomy.stacks
+    learned = _outside(share, learned_alone=True) + sum(_weighted(share, each, learned_alone=True) for each in stacks)
+    weighted = _outside(share) + sum(_weighted(share, each) for each in stacks)
+    return share.recipe.batch_size * (2 * weighted + learned + 3 * sum(map(_attended, stacks)))
 
 
 def flops_of(share: DeviceShare) -> float:
@@ -80,7 +84,7 @@ def flops_of(share: DeviceShare) -> float:
     for stack in anatomy.stacks:
         match anatomy.compute.remat:
             case Remat.FULL:
-                again += _weighted(anatomy, stack, but=LAST) + _attended(stack)
+                again += _weighted(share, stack, but=LAST) + _attended(stack)
             case Remat.DOTS:
                 again += _attended(stack)
             case Remat.NONE:
