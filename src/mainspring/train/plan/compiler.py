@@ -94,7 +94,7 @@ def _memory(question: Question, mesh: jax.sharding.Mesh, said: Any) -> MemoryNee
     rows_size = sum(_size(like, rows) for like in batch.values())
     parameters, optimizer, ema = (
         sum(_size(leaf, leaf.sharding) for leaf in jax.tree.leaves(part))
-        for part in (state.weights, state.optimizer, state.ema)
+        for part in ((state.weights, state.adapters), state.optimizer, state.ema)
     )
     return MemoryNeed(
         parameters=parameters,
