@@ -15,7 +15,7 @@ PROGRAMS = {
     "engine-host": "mainspring.app.server.engine_host",
     "evaluate": "mainspring.app.server.programs.evaluate",
     "record": "mainspring.app.server.programs.record",
-    "server": "mainspring.app.server.server",
+    "server": "mainspring.app.web.serving",
     "take-in": "mainspring.app.server.programs.take_in",
     "train": "mainspring.app.server.programs.train",
     "try-users": "mainspring.app.server.programs.try_users",
