@@ -19,7 +19,7 @@ from typing import final
 from mainspring.domain.hardware.health import Repair, ScopeKind
 from mainspring.domain.hardware.xids import xid_of
 from mainspring.node.probes.files import NodeFiles
-from mainspring.node.probes.sightings import Sighting
+from mainspring.node.probes.sightings import Sighting, bus_address
 
 LOG = "dev/kmsg"
 RECORD_BYTES_MAX = 8_192  # Of one record. Source: Linux, PRINTKRB_RECORD_MAX and /dev/kmsg's own buffer.
@@ -239,17 +239,6 @@ def seen_in(text: str) -> Sighting | None:
             repair=repair,
         )
     return None
-
-
-_ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?")
-
-
-def bus_address(part: str) -> str:
-    """Returns a PCI address in the one form that all watchers use ("0000:cb:00.0"); what is none as it is."""
-    found = _ADDRESS.fullmatch(part.lower())
-    if found is None:
-        return part
-    return f"{int(found[1], 16):04x}:{found[2]}:{found[3]}.{found[4] or 0}"
 
 
 def _boot_s(files: NodeFiles) -> float:

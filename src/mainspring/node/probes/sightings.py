@@ -7,6 +7,7 @@ well, which takes back what an earlier life of the watcher said. Something that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, final
@@ -28,6 +29,8 @@ from mainspring.domain.ports import Dice
 
 SAID_AGAIN_S = 3_600.0  # Rules look back a day at most, and a lab that lost its events hears of what stands soon.
 STANDING_MAX = 4_096  # Things of one node that may stand: its links, devices, disks and their checks.
+
+_ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,3 +168,11 @@ class Teller:
 def visible(text: str, length_max: int) -> str:
     """Returns a text with every letter that is not visible ASCII as "?", and no more than so many."""
     return "".join(letter if "!" <= letter <= "~" else "?" for letter in text[:length_max])
+
+
+def bus_address(part: str) -> str:
+    """Returns a PCI address in the one form that all watchers use ("0000:cb:00.0"); what is none as it is."""
+    found = _ADDRESS.fullmatch(part.lower())
+    if found is None:
+        return part
+    return f"{int(found[1], 16):04x}:{found[2]}:{found[3]}.{found[4] or 0}"
