@@ -38,6 +38,7 @@ from mainspring.domain.life import Retention
 from mainspring.domain.ports import Dice
 from mainspring.domain.team import EVERY_TEAM, NoticeRules, Oidc, WaitingLimits
 from mainspring.domain.wire.addresses import addresses_of
+from mainspring.domain.wire.traces import TraceRules
 from mainspring.domain.wire.trust import is_private
 from mainspring.engines.common.kind import ClusterSettings
 from mainspring.engines.registry import KEYS_BEFORE, cluster_from, found_clusters, kind_named, plain_from
@@ -85,6 +86,7 @@ class Config:
         limits: What people, and teams without limits of their own, may have waiting.
         keep: What is kept at hand of what is over; what is older is archived, or removed.
         notices: Where teams may be told of their jobs: nowhere unless hosts are named.
+        traces: Where traces of jobs are sent: nowhere unless an endpoint is named.
         oidc: How people log in by a provider of identities; None where they have tokens alone.
         clusters: Every cluster; an entry names its kind.
     """
@@ -104,6 +106,7 @@ class Config:
     limits: WaitingLimits = field(default_factory=WaitingLimits)
     keep: Retention = field(default_factory=Retention)
     notices: NoticeRules = field(default_factory=NoticeRules)
+    traces: TraceRules = field(default_factory=TraceRules)
     oidc: Oidc | None = None
     clusters: tuple[ClusterSettings, ...] = field(default_factory=found_clusters)
 

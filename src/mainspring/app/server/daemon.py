@@ -99,6 +99,10 @@ def _prepared(home: Home, policy: Path | None, *, shared_account: bool) -> Confi
     """Returns the configuration, with what a start is to write to the home."""
     config = home.config()
     open_store(home.objects_url(config))  # A wrong URL is told now, and not by the first job.
+    if config.traces.endpoint:
+        from mainspring.app.server.telemetry.traces import require_exporter  # With all that serves.
+
+        require_exporter(config.traces)
     if not home.config_file.exists():
         home.write_config(config)
     if policy is not None and read_policy(policy) != home.policy():

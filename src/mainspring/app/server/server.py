@@ -24,6 +24,7 @@ from mainspring.app.server.engines import Engines
 from mainspring.app.server.notices import NoticeThread
 from mainspring.app.server.output import OutputFile
 from mainspring.app.server.store_grants import agents_environment, grants_of
+from mainspring.app.server.telemetry.traces import TraceThread, require_exporter
 from mainspring.control import AgentAccess, Control, Settings, open_store
 from mainspring.control.connections import BoundedConnection, Tls, bounded_by
 from mainspring.control.logins import Logins
@@ -68,6 +69,7 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
         Conflict: Another server works with the same store, which cannot be shared.
     """
     config = home.config()
+    require_exporter(config.traces)
     clock = SystemClock()
     back_up = backups_in(home, clock.now_s()) if backup else None
     store = open_store(home.database_url(config), back_up, owned_s=clock.now_s())
@@ -89,13 +91,7 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
             grants=SharedGrants(grants, clock) if grants is not None else None,
         ),
         policy=home.policy(),
-        settings=Settings(
-            one_line=not config.shared_account,
-            run_as=config.run_as,
-            limits=config.limits,
-            keep=config.keep,
-            notices=config.notices,
-        ),
+        settings=_settings(config),
     )
     try:
         home.token()
@@ -115,18 +111,32 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
     )
     server.measures.registry.register(_home_measures(home, config, inboxes, clock))
     notices = NoticeThread(control, server, config.notices)
+    traces = TraceThread(control, server, config.traces, instance=url_of(listener, config))
     tune_for_serving()
     server.start()
     reader.start()
     notices.start()
+    traces.start()
     try:
         server.wait()
     finally:
         notices.stop()
+        traces.stop()
         server.stop()
         reader.stop()
         engines.close()
         control.store.close()
+
+
+def _settings(config: Config) -> Settings:
+    return Settings(
+        one_line=not config.shared_account,
+        run_as=config.run_as,
+        limits=config.limits,
+        keep=config.keep,
+        notices=config.notices,
+        traces=config.traces,
+    )
 
 
 def _connections() -> type[BoundedConnection]:

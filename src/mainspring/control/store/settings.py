@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mainspring.domain.life import Retention
 from mainspring.domain.team import NoticeRules, WaitingLimits
+from mainspring.domain.wire.traces import TraceRules
 from mainspring.objects import Grants
 
 
@@ -39,6 +40,7 @@ class Settings:
         limits: What people, and teams without limits of their own, may have waiting.
         keep: What is kept at hand of what is over.
         notices: Where notices may be sent.
+        traces: Where traces are.
     """
 
     interval_s: float = 0.5
@@ -61,6 +63,7 @@ class Settings:
     limits: WaitingLimits = field(default_factory=WaitingLimits)
     keep: Retention = field(default_factory=Retention)
     notices: NoticeRules = field(default_factory=NoticeRules)
+    traces: TraceRules = field(default_factory=TraceRules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
