@@ -19,7 +19,7 @@ from mainspring.app.sdk.lab import Lab
 from mainspring.app.server.daemon import running
 from mainspring.domain.ids import JobId
 from mainspring.domain.life import JobState
-from mainspring.domain.wire.traces import TraceRules, place_from, place_of, place_of_attempt
+from mainspring.domain.wire.telemetry import TraceRules, place_from, place_of, place_of_attempt
 from tests.app.conftest import counting, halted, kill, until
 from tests.app.test_secrets import ms
 from tests.receivers import Posts, posts

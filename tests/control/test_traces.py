@@ -13,7 +13,7 @@ from mainspring.control.store.settings import Settings
 from mainspring.domain.answers import Submit
 from mainspring.domain.errors import Conflict, InvalidInput, InvalidSpec, Unavailable
 from mainspring.domain.ids import JobId
-from mainspring.domain.wire.traces import TraceRules, place_from, place_of, place_of_attempt
+from mainspring.domain.wire.telemetry import TraceRules, place_from, place_of, place_of_attempt
 
 if TYPE_CHECKING:
     from tests.control.calling import Api

@@ -15,7 +15,7 @@ from mainspring.control.service.steering.repeats import bare_key
 from mainspring.control.store.store import PIECES_MAX
 from mainspring.domain import answers
 from mainspring.domain.routes import KEY_HEADER
-from mainspring.domain.wire.traces import TRACEPARENT_HEADER, place_from
+from mainspring.domain.wire.telemetry import TRACEPARENT_HEADER, place_from
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")

@@ -101,7 +101,7 @@ class Control:
         self.pictures = LatestPlans()
         self.wake = Signal()
         self._engines = dict(engines)
-        self._dice = dice
+        self.dice = dice
         self._access = access
         self.questions = Questions(store, self.pictures, self.fleet, clock)
         keys = SecretKeys(access.secret_keys, dice)
@@ -115,14 +115,14 @@ class Control:
 
     def new_loop(self) -> Loop:
         """Returns a loop over this controller's store and engines; one thread runs it."""
-        silence, holder = Silence(), draw_id("controller", self._dice)
+        silence, holder = Silence(), draw_id("controller", self.dice)
 
         def writers() -> LoopWriters:
             clock, lasting, mirror = self.clock, Lasting(self.clock), ActiveState(self._submits.fresh)
             return LoopWriters(
                 mirror=mirror,
                 settling=Settling(mirror, self.fleet, silence, lasting, clock, self.settings, self.policy.failover_s),
-                committer=Committer(mirror, self.fleet, self.settings, self._dice),
+                committer=Committer(mirror, self.fleet, self.settings, self.dice),
                 commands=EngineCommands(mirror, lasting, self.settings, self._access.key, self._access.controller_urls),
                 orders=NodeOrders(mirror, self.fleet, clock),
             )

@@ -66,6 +66,7 @@ class Server:
         """What this server counts of itself; others may tell more of it there."""
         config = uvicorn.Config(
             app,
+            log_config=None,  # What it says goes where all goes that this process says.
             log_level="error",  # Strangers could fill the log with warnings of bytes that are no HTTP.
             access_log=False,
             proxy_headers=proxied,

@@ -17,7 +17,7 @@ from mainspring.domain.codec import decode, encode, from_plain, loads, to_plain
 from mainspring.domain.errors import Busy, InvalidMessage, MainspringError, NotAllowed, NotFound, Unavailable
 from mainspring.domain.release import RELEASE, RELEASE_HEADER, is_newer
 from mainspring.domain.routes import KEY_HEADER, Answer, Calls, P, Route
-from mainspring.domain.wire.traces import TRACEPARENT_VARIABLE, place_from
+from mainspring.domain.wire.telemetry import TRACEPARENT_VARIABLE, place_from
 from mainspring.domain.wire.trust import is_loopback, trust
 
 TIMEOUT_S = 30.0

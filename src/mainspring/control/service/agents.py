@@ -54,7 +54,7 @@ from mainspring.domain.wire import (
 )
 from mainspring.domain.wire.events.attempts import LeadNamedEvent
 from mainspring.domain.wire.events.leads import ResultEvent, UnknownWordEvent
-from mainspring.domain.wire.traces import TRACEPARENT_VARIABLE, place_of_attempt
+from mainspring.domain.wire.telemetry import TRACEPARENT_VARIABLE, place_of_attempt
 from mainspring.objects import BLOBS, Access
 
 ADDRESS_LENGTH_MAX = 255

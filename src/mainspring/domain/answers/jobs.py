@@ -13,7 +13,7 @@ from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName
 from mainspring.domain.job import ARRAY_MAX, Hold, JobSpec, Overrides
 from mainspring.domain.life import AttemptState, JobState
 from mainspring.domain.wire.facts import AtRisk, Detail, RankStatus
-from mainspring.domain.wire.traces import require_place
+from mainspring.domain.wire.telemetry import require_place
 
 if TYPE_CHECKING:
     from mainspring.domain.wire.events import AnyEvent

@@ -19,7 +19,7 @@ from mainspring.control.service.traces.telling import Traces
 from mainspring.domain.errors import Conflict, InvalidInput, MainspringError, Unavailable
 from mainspring.domain.ports import Backoff
 from mainspring.domain.release import RELEASE
-from mainspring.domain.wire.traces import SpanPlace, TraceRules
+from mainspring.domain.wire.telemetry import SpanPlace, TraceRules
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

@@ -31,7 +31,7 @@ from mainspring.domain.wire.events.leads import (
     ResultEvent,
     SnapshotPaceEvent,
 )
-from mainspring.domain.wire.traces import SpanPlace, place_of, place_of_attempt
+from mainspring.domain.wire.telemetry import SpanPlace, place_of, place_of_attempt
 
 Fact = str | int | float | bool
 ENDING = (JobMovedEvent, AttemptEndedEvent, GenerationPreparingEvent, LeadEndedEvent)  # What may end a span.

@@ -31,7 +31,7 @@ from mainspring.domain.ids import AttemptId, JobId
 from mainspring.domain.job import JobSpec, checkpoint_named
 from mainspring.domain.ports import Clock
 from mainspring.domain.wire.events.jobs import JobMovedEvent, JobSubmittedEvent
-from mainspring.domain.wire.traces import SpanPlace, TraceRules, place_from, place_of
+from mainspring.domain.wire.telemetry import SpanPlace, TraceRules, place_from, place_of
 
 LOOKED_AT_MAX = 20_000  # Events passed in one step, so that no read of the store is long.
 TAKEN_MAX = 200  # Of them, those that may end spans.

@@ -1,4 +1,4 @@
-"""Traces of jobs: whose parent they are, as it travels, ids that follow from those of jobs, and where spans are sent.
+"""What our processes tell of themselves: the form of logs; traces of jobs, by ids that follow from those of jobs.
 
 An id is never drawn: whoever knows a job or an attempt knows its span, before it is over and however often it is told.
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import Enum
 from hashlib import sha256
 from urllib.parse import urlsplit
 
@@ -21,6 +22,13 @@ _LENGTH_MAX = 300  # Of what a later version may make of it.
 _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[ -~]{0,200})?")
 _SAMPLED = 1  # The lowest bit of its flags.
 _TRACES_PATH = "/v1/traces"
+
+
+class LogForm(str, Enum):
+    """How our own processes say what they have to say."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
