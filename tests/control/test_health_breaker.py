@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from mainspring.control.health.breaker import Answered, Breaker, Closing
 from mainspring.control.health.nodes import NodeHealth
 from mainspring.control.health.quarantines import QUARANTINE_S, Decided, NodePlace, Quarantine, decide
-from mainspring.control.health.rules import Finding, HealthState
+from mainspring.control.health.rules import Finding
 from mainspring.domain.fleet import NodeRef
-from mainspring.domain.hardware.health import HealthSource, Repair, Strategy
+from mainspring.domain.hardware.health import HealthSource, HealthState, Repair, Strategy
 from mainspring.domain.ids import ClusterName, NodeName
 
 HALL = ClusterName("hall")

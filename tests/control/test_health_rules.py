@@ -12,10 +12,18 @@ from hypothesis import strategies as st
 
 from mainspring.control.health.lemons import LEMON_SCORE, episodes, lemon_score
 from mainspring.control.health.nodes import EVENTS_MAX, REMEMBERED_S, HealthFold, NodeHealth
-from mainspring.control.health.rules import RULES, HealthState, acting
+from mainspring.control.health.rules import RULES, acting
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.fleet import NodeRef
-from mainspring.domain.hardware.health import HealthEvent, HealthSource, Repair, Scope, ScopeKind, Strategy
+from mainspring.domain.hardware.health import (
+    HealthEvent,
+    HealthSource,
+    HealthState,
+    Repair,
+    Scope,
+    ScopeKind,
+    Strategy,
+)
 from mainspring.domain.hardware.xids import xid_of
 from mainspring.domain.ids import ClusterName, JobId, NodeName
 

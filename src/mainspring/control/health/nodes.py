@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import final
 
 from mainspring.control.health.lemons import LEMON_WINDOW_S, lemon_score
-from mainspring.control.health.rules import RULES, Finding, HealthState, Rule, findings
+from mainspring.control.health.rules import RULES, Finding, Rule, findings
 from mainspring.domain.fleet import NodeRef
-from mainspring.domain.hardware.health import HealthEvent, HealthSource, Repair, Scope, Strategy
+from mainspring.domain.hardware.health import HealthEvent, HealthSource, HealthState, Repair, Scope, Strategy
 
 REMEMBERED_S = LEMON_WINDOW_S  # As far back as any rule looks.
 EVENTS_MAX = 4_096  # Of one node, the newest: six an hour for as long as they are remembered.

@@ -9,32 +9,23 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from mainspring.control.health.lemons import LEMON_SCORE, LEMON_WINDOW_S, episodes, lemon_score
 from mainspring.domain.errors import InvalidInput, nearest
-from mainspring.domain.hardware.health import HealthEvent, HealthSource, Repair, Scope, ScopeKind, Strategy
+from mainspring.domain.hardware.health import (
+    HealthEvent,
+    HealthSource,
+    HealthState,
+    Repair,
+    Scope,
+    ScopeKind,
+    Strategy,
+)
 
 HOUR_S, DAY_S = 3_600.0, 86_400.0
 RESETS_IN_VAIN = 2  # What a reset does not cure comes back: then hardware is replaced ("Xid Catalog", RESET_GPU).
 JOBS_AT_FAULT = 3  # One job's bug follows the job; the same fault under several jobs stays with the device.
 LINK_FAULTS = 3
-
-
-class HealthState(str, Enum):
-    """How a node is, as far as its events tell; the worst last."""
-
-    SOUND = "sound"
-    SUSPECT = "suspect"
-    FAILED = "failed"
-
-    @property
-    def rank(self) -> int:
-        """Returns 0 for the best."""
-        return _STATE_RANKS[self]
-
-
-_STATE_RANKS = {state: rank for rank, state in enumerate(HealthState)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +70,7 @@ class Finding:
         words: What is so, and what was said of it last.
         evidence: The events for which it holds, in order.
         strategy: ACT where the rule acts and all of its evidence may be acted on.
+        of_links: Whether all of it is of links, of which the other end may be at fault.
     """
 
     rule: str
@@ -87,6 +79,7 @@ class Finding:
     words: str
     evidence: tuple[HealthSource, ...]
     strategy: Strategy
+    of_links: bool = False
 
 
 def findings(
@@ -138,6 +131,7 @@ def _finding(rule: Rule, evidence: tuple[HealthEvent, ...]) -> Finding:
         words=f"{rule.words}: {last.check}{codes}{where}{said}",
         evidence=tuple(each.source for each in evidence),
         strategy=Strategy.ACT if acts else Strategy.SHADOW,
+        of_links=all(each.scope.kind is ScopeKind.LINK for each in evidence),
     )
 
 

@@ -14,8 +14,8 @@ from mainspring.control.service.views import find_job
 from mainspring.control.state.active_state import in_line_since_s
 from mainspring.control.store.audit import note
 from mainspring.control.store.ledger import StateWriter, StopCause
-from mainspring.control.store.records import JobRecord, attempts_of, jobs_of_array, specs, text_of
-from mainspring.control.store.schema import JOB_ROWS, jobs
+from mainspring.control.store.records import JOB_ROWS, JobRecord, attempts_of, jobs_of_array, specs, text_of
+from mainspring.control.store.schema import jobs
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller
 from mainspring.domain.answers import JobView, NewHold, NewPriority, NewSize, QueuePlace

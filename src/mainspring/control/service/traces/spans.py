@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mainspring.control.store.schema import AttemptRecord, JobRecord
+from mainspring.control.store.records import AttemptRecord, JobRecord
 from mainspring.domain.answers import Event
 from mainspring.domain.job import JobSpec
 from mainspring.domain.life import AttemptState, JobState, ended
