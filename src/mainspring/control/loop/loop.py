@@ -263,7 +263,7 @@ class Loop:
         except MainspringError as error:
             # A cluster whose own records are damaged is as good as silent, and must not hold up the others.
             if not isinstance(error, Unavailable):
-                _log.warning("cluster %s cannot be observed: %s", cluster, error)
+                _log.warning("cluster %s cannot be observed: %s", cluster, error, extra={"cluster": cluster})
             self._fleet.silent(cluster)
             self._silence.missed(cluster, monotonic_s=self._clock.monotonic_s())
             return None
