@@ -13,7 +13,6 @@ import os
 import pwd
 import re
 import socket
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

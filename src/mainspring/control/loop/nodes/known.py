@@ -33,11 +33,25 @@ from mainspring.domain.ids import AttemptId, ClusterName, NodeName
 from mainspring.domain.life import AttemptState
 from mainspring.domain.wire import EXIT_PREEMPTED
 from mainspring.domain.wire.events.attempts import NodeBlamedEvent, NodeClearedEvent
-from mainspring.domain.wire.events.leads import AgentLostEvent, HangEvent, RankExitedEvent, RankSlowEvent
+from mainspring.domain.wire.events.leads import (
+    AgentLostEvent,
+    HangEvent,
+    RankExitedEvent,
+    RankSlowEvent,
+    ReplicasDifferEvent,
+)
 
 NodesOfRanks = Callable[[AttemptId], Mapping[int, NodeName]]
 TAKEN_MAX = 500  # Events, and states of nodes, looked at in one tick.
-_KINDS = (NodeBlamedEvent, NodeClearedEvent, AgentLostEvent, HangEvent, RankExitedEvent, RankSlowEvent)
+_KINDS = (
+    NodeBlamedEvent,
+    NodeClearedEvent,
+    AgentLostEvent,
+    HangEvent,
+    RankExitedEvent,
+    RankSlowEvent,
+    ReplicasDifferEvent,
+)
 _EVENTS, _STATES = "health events", "health states"  # Rows of `leases`: their epoch is the last that was looked at.
 _RUNS, _ENGINE = "runtime", "engine"  # Names of sources.
 _ASKED = (0, EXIT_PREEMPTED, -15)  # Ends of ranks that were well, or asked for.
@@ -123,6 +137,10 @@ def _of_event(event: Event, attempt: AttemptRecord, nodes_of: NodesOfRanks) -> H
         case RankSlowEvent():
             words = f"a rank took {told.ratio:.3g} times as long as the others for its part"
             return _seen(event, attempt, told.node, "straggler", words)
+        case ReplicasDifferEvent() if told.odd.isdecimal():
+            words = f"its replica of the state was like none of {told.ranks}"
+            made = _seen(event, attempt, told.nodes, "replicas-differ", words)
+            return None if made is None else replace(made, repair=Repair.CALL_PEOPLE)
         case RankExitedEvent() if told.exit_code not in _ASKED:
             node, codes = nodes_of(attempt.id).get(told.rank, ""), (f"exit{told.exit_code:+d}",)
             made = _seen(event, attempt, node, "rank-exit", "a rank ended otherwise than well", codes=codes)
