@@ -18,7 +18,7 @@ from mainspring.domain.wire import HealthBatch
 from tests.app.conftest import until
 
 pytestmark = pytest.mark.slow
-PATIENT = [sys.executable, "-c", "import time\nwhile True: time.sleep(1)"]
+PATIENT = [sys.executable, "-c", "import threading; threading.Event().wait()"]
 
 
 def fallen(node: str) -> HealthBatch:
