@@ -56,6 +56,7 @@ _KINDS = (
 )
 _EVENTS, _STATES = "health events", "health states"  # Rows of `leases`: their epoch is the last that was looked at.
 _RUNS, _ENGINE = "runtime", "engine"  # Names of sources.
+_ASKED = (0, EXIT_PREEMPTED, -15)  # Ends of ranks that were well, or asked for.
 _UNWRITTEN_MAX = 1_000  # Of no interest, that another leader may look at once more.
 
 
@@ -138,7 +139,7 @@ def _of_event(event: Event, attempt: AttemptRecord, nodes_of: NodesOfRanks) -> H
         case RankSlowEvent():
             words = f"a rank took {told.ratio:.3g} times as long as the others for its part"
             return _seen(event, attempt, told.node, STRAGGLER, words)
-        case RankExitedEvent() if told.exit_code not in (0, EXIT_PREEMPTED):
+        case RankExitedEvent() if told.exit_code not in _ASKED:
             node, codes = nodes_of(attempt.id).get(told.rank, ""), (f"exit{told.exit_code:+d}",)
             made = _seen(event, attempt, node, "rank-exit", "a rank ended otherwise than well", codes=codes)
             return None if made is None else replace(made, repair=Repair.NONE)
