@@ -16,7 +16,7 @@ PROGRAMS = {
     "evaluate": "mainspring.app.server.programs.evaluate",
     "probes": "mainspring.app.server.programs.probes",
     "record": "mainspring.app.server.programs.record",
-    "server": "mainspring.app.server.server",
+    "server": "mainspring.app.web.serving",
     "take-in": "mainspring.app.server.programs.take_in",
     "train": "mainspring.app.server.programs.train",
     "try-users": "mainspring.app.server.programs.try_users",

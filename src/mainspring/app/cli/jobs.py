@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -16,12 +17,13 @@ from mainspring.app.base.specs import DURATION_FORM, OPTION_FORM, duration_from,
 from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.render.terminal import json_text
 from mainspring.domain import answers
-from mainspring.domain.errors import InvalidSpec
+from mainspring.domain.errors import InvalidSpec, MainspringError
 from mainspring.domain.ids import TeamName
 from mainspring.domain.job import ARRAY_MAX, JobKind, JobSpec, Occasion, Tier
 from mainspring.domain.life import JobState
 from mainspring.domain.release import RELEASE, SILENT_RELEASE
 from mainspring.domain.routes import LIST_MAX
+from mainspring.domain.wire.telemetry import LogForm
 
 # Flags that say something of each option of a job, and the option's own names for it.
 _EACH = {
@@ -57,6 +59,9 @@ def up(
     no_backup: Annotated[
         bool, typer.Option("--no-backup", help="Let a new release change the store's tables without a copy of it.")
     ] = False,
+    log_format: Annotated[
+        LogForm | None, typer.Option(help="How the server logs.", show_default="config.yaml's, text")
+    ] = None,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Be the server, for systemd and the like, until told to end.")
     ] = False,
@@ -67,8 +72,11 @@ def up(
         from mainspring.app.server import daemon
 
         home = context.obj.home
-        daemon.become(home, port=port, policy=policy, shared_account=shared_account, backup=not no_backup)
-    record = context.obj.up(port=port, policy=policy, shared_account=shared_account, backup=not no_backup)
+        how = {"shared_account": shared_account, "backup": not no_backup}
+        daemon.become(home, port=port, policy=policy, log_format=log_format, **how)
+    record = context.obj.up(
+        port=port, policy=policy, shared_account=shared_account, backup=not no_backup, log_format=log_format
+    )
     config = context.obj.home.config()
     told = [f"Mainspring is up at {record.url} (home {context.obj.home.path})"]
     told.append(render.told_of_accounts(config.run_as))
@@ -79,6 +87,9 @@ def up(
         barred = without_python(config)
         if barred:
             told.append(f"Of these {', '.join(barred)} cannot run the server's Python, {sys.executable}.")
+    if not as_json:
+        with suppress(MainspringError):
+            told.append(f"Look at it: {context.obj.page(own=True)} (once, within ten minutes; ms web makes another)")
     render.show(record, as_json=as_json, look=lambda: "\n".join(told))
 
 
@@ -355,10 +366,11 @@ def stop(
     context: LabContext,
     name: JobName,
     array: Annotated[bool, typer.Option("--array", help="All jobs of its array.")] = False,
+    reason: Annotated[str, typer.Option(help="Why, for whoever looks at it later.")] = "",
     as_json: Json = False,
 ) -> None:
     """Ask a job to end: it is told, gets time to save, then ends."""
-    view: answers.JobView = context.obj.stop(name, array=array)
+    view: answers.JobView = context.obj.stop(name, array=array, reason=reason)
     told = f"{view.id} is {view.state.value}."
     if array and view.array is not None:
         states = ", ".join(f"{count} {state}" for state, count in view.array.states.items())

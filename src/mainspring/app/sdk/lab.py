@@ -32,6 +32,7 @@ from mainspring.domain.life import ended
 from mainspring.domain.routes import Answer, LabCalls, P, Route
 from mainspring.domain.team import Team
 from mainspring.domain.wire.addresses import addresses_of
+from mainspring.domain.wire.telemetry import LogForm
 
 if TYPE_CHECKING:
     from mainspring.app.base.async_client import AsyncClient
@@ -124,6 +125,7 @@ class Lab(LabCalls):
         policy: Path | str | None = None,
         shared_account: bool = False,
         backup: bool = True,
+        log_format: LogForm | None = None,
     ) -> ServerRecord:
         """Starts the server when it is not running, and returns where it listens.
 
@@ -132,6 +134,7 @@ class Lab(LabCalls):
             policy: A YAML file of the fields of `Policy`, kept for later starts too; None leaves it as it was.
             shared_account: Whether to write to the configuration that jobs of all teams may share the server's account.
             backup: Whether to copy the store before a new release changes its tables.
+            log_format: How the server says what it has to say; None for what the configuration says.
 
         Raises:
             Conflict: The server is running, and reads what is given when it starts.
@@ -145,6 +148,7 @@ class Lab(LabCalls):
             policy=None if policy is None else Path(policy),
             shared_account=shared_account,
             backup=backup,
+            log_format=log_format,
         )
 
     def down(self) -> bool:
@@ -171,6 +175,20 @@ class Lab(LabCalls):
 
         return AsyncClient(**self._server())
 
+    def page(self, path: str = "/", *, own: bool = False) -> str:
+        """Returns an address that shows a page in a browser: good once, for some minutes, to let in as whoever asks.
+
+        Args:
+            path: The page's, such as "/jobs/JOB".
+            own: Whether it is to be this home's own server, though it works with a lab elsewhere.
+
+        Raises:
+            Unavailable: No server was started from this home.
+            NotFound: The server shows no pages.
+        """
+        with Client(**(self._own() if own else self._server())) as client:
+            return client.page(path)
+
     def _server(self) -> dict[str, Any]:
         """Returns what clients of this lab's server are made with."""
         if url := self.elsewhere:
@@ -181,6 +199,10 @@ class Lab(LabCalls):
 
                 how["renewed"] = RenewedToken(self.home, login, insecure=self.insecure)
             return how
+        return self._own()
+
+    def _own(self) -> dict[str, Any]:
+        """Returns what clients of this home's own server are made with."""
         record = self.home.server()
         if record is None:
             raise Unavailable("reach the Mainspring server", on=str(self.home.path), got="none", next_step="ms up")

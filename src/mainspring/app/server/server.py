@@ -1,5 +1,7 @@
 """The server's entry program: `python -m mainspring server --home FOLDER --socket FD`, started by `ms up`.
 
+It is entered from `app.web`, which adds pages.
+
 Joins the adapters to the ports: which store, which engines, which objects.
 """
 
@@ -11,9 +13,11 @@ import os
 import pwd
 import re
 import socket
-import sys
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from mainspring.app.base.backups import backed_up_s, backups_in
 from mainspring.app.base.home import Config, Home, url_of
@@ -24,7 +28,10 @@ from mainspring.app.server.engines import Engines
 from mainspring.app.server.notices import NoticeThread
 from mainspring.app.server.output import OutputFile
 from mainspring.app.server.store_grants import agents_environment, grants_of
+from mainspring.app.server.telemetry.logs import start_log
+from mainspring.app.server.telemetry.traces import TraceThread, require_exporter
 from mainspring.control import AgentAccess, Control, Settings, open_store
+from mainspring.control.api_releases import request_facts
 from mainspring.control.connections import BoundedConnection, Tls, bounded_by
 from mainspring.control.logins import Logins
 from mainspring.control.server import Server
@@ -36,38 +43,59 @@ from mainspring.domain.ids import NAME_LENGTH_MAX
 from mainspring.domain.job import LAB
 from mainspring.domain.ports import Clock
 from mainspring.domain.team import Team, TeamRole
+from mainspring.domain.wire.telemetry import LogForm
 from mainspring.objects import SharedGrants
 
 _log = logging.getLogger(__name__)
+Extend: TypeAlias = Callable[[Server], None]
 
 
-def main() -> int:
-    """Serves one home folder until told to stop; returns the exit code."""
+def main(extend: Extend) -> int:
+    """Serves one home folder until told to stop; returns the exit code.
+
+    Args:
+        extend: Adds to what the server shows, before it does.
+    """
     parser = argparse.ArgumentParser(description="Runs the Mainspring server of one home folder.")
     parser.add_argument("--home", type=Path, required=True, help="home folder")
     parser.add_argument("--socket", type=int, required=True, help="number of the open socket to serve on")
     parser.add_argument("--no-backup", action="store_true", help="change the store's tables without copying it before")
+    parser.add_argument("--log-format", choices=list(map(str.lower, LogForm.__members__)), help="as config.yaml's")
     words = parser.parse_args()
     OutputFile().start()
     try:
-        serve(Home(words.home), socket.socket(fileno=words.socket), backup=not words.no_backup)
+        serve(
+            Home(words.home),
+            socket.socket(fileno=words.socket),
+            extend,
+            backup=not words.no_backup,
+            log_form=LogForm(words.log_format) if words.log_format else None,
+        )
     except MainspringError as error:
-        sys.stderr.write(f"{error}\n")
+        _log.critical("%s", error)  # The last line, which `ms up` shows.
         return error.exit_code
     return 0
 
 
-def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
+def serve(
+    home: Home, listener: socket.socket, extend: Extend, *, backup: bool = True, log_form: LogForm | None = None
+) -> None:
     """Serves until SIGTERM or SIGINT.
 
     Args:
         listener: A socket that listens.
+        extend: Adds to what the server shows, before it does.
         backup: Whether to copy the store before its tables change.
+        log_form: How to say what there is to say, None for what the configuration says.
 
     Raises:
         Conflict: Another server works with the same store, which cannot be shared.
     """
+    start_log(log_form or LogForm.TEXT, now=request_facts)
     config = home.config()
+    config = replace(config, log_format=log_form or config.log_format)
+    start_log(config.log_format, now=request_facts)
+    require_exporter(config.traces)
     clock = SystemClock()
     back_up = backups_in(home, clock.now_s()) if backup else None
     store = open_store(home.database_url(config), back_up, owned_s=clock.now_s())
@@ -89,19 +117,9 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
             grants=SharedGrants(grants, clock) if grants is not None else None,
         ),
         policy=home.policy(),
-        settings=Settings(
-            one_line=not config.shared_account,
-            run_as=config.run_as,
-            limits=config.limits,
-            keep=config.keep,
-            notices=config.notices,
-        ),
+        settings=_settings(config),
     )
-    try:
-        home.token()
-    except NotFound:
-        control.people.set_team(Team(name=LAB))
-        home.write_token(control.people.new_token(NewToken(holder=_owner(), team=LAB, role=TeamRole.ADMIN)).secret)
+    _admit_first(home, control)
     inboxes = Inboxes(home.arrivals)
     reader = Reader(inboxes, home.objects_url(config))
     server = Server(
@@ -113,20 +131,41 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
         logins=Logins(control.people, config.oidc, fetch, clock) if config.oidc else None,
         connection=_connections(),
     )
+    extend(server)
     server.measures.registry.register(_home_measures(home, config, inboxes, clock))
     notices = NoticeThread(control, server, config.notices)
+    traces = TraceThread(control, server, config.traces, instance=url_of(listener, config))
     tune_for_serving()
-    server.start()
-    reader.start()
-    notices.start()
+    for part in (server, reader, notices, traces):
+        part.start()
     try:
         server.wait()
     finally:
-        notices.stop()
-        server.stop()
-        reader.stop()
+        for part in (notices, traces, server, reader):
+            part.stop()
         engines.close()
         control.store.close()
+
+
+def _admit_first(home: Home, control: Control) -> None:
+    """Gives whoever shares the home a token, where they have none yet."""
+    try:
+        home.token()
+    except NotFound:
+        control.people.set_team(Team(name=LAB))
+        home.write_token(control.people.new_token(NewToken(holder=_owner(), team=LAB, role=TeamRole.ADMIN)).secret)
+
+
+def _settings(config: Config) -> Settings:
+    return Settings(
+        one_line=not config.shared_account,
+        run_as=config.run_as,
+        limits=config.limits,
+        keep=config.keep,
+        notices=config.notices,
+        traces=config.traces,
+        log_form=config.log_format,
+    )
 
 
 def _connections() -> type[BoundedConnection]:
@@ -159,7 +198,3 @@ def _owner() -> str:
     """Returns the name of the user who runs the server, as a token's holder."""
     name = re.sub("[^a-z0-9]+", "-", pwd.getpwuid(os.getuid()).pw_name.lower()).strip("-")
     return name[:NAME_LENGTH_MAX] or "admin"
-
-
-if __name__ == "__main__":
-    sys.exit(main())
