@@ -27,7 +27,7 @@ from starlette.routing import Match
 from mainspring.control.api_arrivals import Arrivals, received
 from mainspring.control.api_load import RETRY_AFTER_S, Familiar, InFlight
 from mainspring.control.api_metrics import Measured, Metrics, read_metrics
-from mainspring.control.api_releases import Releases, calls_newer
+from mainspring.control.api_releases import Releases, calls_newer, request_id
 from mainspring.control.api_schema import STREAM_TYPE, documented, publish
 from mainspring.control.api_streams import Followers, followed_events, followed_output, resumed
 from mainspring.control.api_trips import Call, Trips, keyed
@@ -473,7 +473,7 @@ async def _tell_http(request: Request, error: Exception) -> Response:
 
 def _refuse(error: MainspringError, status: int) -> Response:
     headers = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, TooManyRequests | Busy) else None
-    told = encode(answers.problem_of(error, status))
+    told = encode(answers.problem_of(error, status, request=request_id()))
     return Response(told, status_code=status, media_type=answers.PROBLEM_TYPE, headers=headers)
 
 
@@ -483,7 +483,7 @@ async def _tell_fault(request: Request, error: Exception) -> Response:
         "serve a request",
         on=f"{request.method} {request.url.path}"[:200],
         got=f"a fault of the server's own: {type(error).__name__}",
-        next_step="whoever runs the server finds it in server.log",
+        next_step=f"whoever runs the server finds it in server.log, under {request_id()}",
     )
     return _refuse(told, 500)
 

@@ -97,7 +97,7 @@ class Control:
         self.pictures = LatestPlans()
         self.wake = Signal()
         self._engines = dict(engines)
-        self._dice = dice
+        self.dice = dice
         self._access = access
         self.questions = Questions(store, self.pictures, self.fleet, clock)
         keys = SecretKeys(access.secret_keys, dice)
@@ -111,14 +111,14 @@ class Control:
 
     def new_loop(self) -> Loop:
         """Returns a loop over this controller's store and engines; one thread runs it."""
-        silence, holder = Silence(), draw_id("controller", self._dice)
+        silence, holder = Silence(), draw_id("controller", self.dice)
 
         writers = partial(
             new_writers,
             fleet=self.fleet,
             silence=silence,
             clock=self.clock,
-            dice=self._dice,
+            dice=self.dice,
             settings=self.settings,
             access=self._access,
             failover_s=self.policy.failover_s,

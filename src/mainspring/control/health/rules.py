@@ -40,6 +40,13 @@ class Seen:
     events: tuple[HealthEvent, ...]
     standing: tuple[HealthEvent, ...]
 
+    def to_act_on(self) -> Seen:
+        """Returns those of them from which anything may follow."""
+        return Seen(
+            events=tuple(each for each in self.events if each.strategy is Strategy.ACT),
+            standing=tuple(each for each in self.standing if each.strategy is Strategy.ACT),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
@@ -69,7 +76,7 @@ class Finding:
     Args:
         words: What is so, and what was said of it last.
         evidence: The events for which it holds, in order.
-        strategy: ACT where the rule acts and all of its evidence may be acted on.
+        strategy: ACT where the rule acts, and holds by what may be acted on alone.
         of_links: Whether all of it is of links, of which the other end may be at fault.
     """
 
@@ -98,9 +105,10 @@ def findings(
             events=tuple(each for each in events if each.at_s > since_s),
             standing=tuple(each for each in standing if each.at_s > since_s),
         )
-        evidence = tuple(rule.evidence(seen))
+        sure = tuple(rule.evidence(seen.to_act_on())) if rule.strategy is Strategy.ACT else ()
+        evidence = sure or tuple(rule.evidence(seen))
         if evidence:
-            found.append(_finding(rule, evidence))
+            found.append(_finding(rule, evidence, Strategy.ACT if sure else Strategy.SHADOW))
     return tuple(found)
 
 
@@ -117,9 +125,8 @@ def acting(rules: Iterable[Rule], names: Iterable[str]) -> tuple[Rule, ...]:
     return tuple(replace(rule, strategy=Strategy.ACT) if rule.name in names else rule for rule in rules)
 
 
-def _finding(rule: Rule, evidence: tuple[HealthEvent, ...]) -> Finding:
+def _finding(rule: Rule, evidence: tuple[HealthEvent, ...], strategy: Strategy) -> Finding:
     most = max((each.repair for each in evidence), key=lambda repair: repair.rank)
-    acts = rule.strategy is Strategy.ACT and all(each.strategy is Strategy.ACT for each in evidence)
     last = evidence[-1]
     codes = f" {' '.join(last.codes)}" if last.codes else ""
     where = f" on {last.scope.part}" if last.scope.part else ""
@@ -130,7 +137,7 @@ def _finding(rule: Rule, evidence: tuple[HealthEvent, ...]) -> Finding:
         repair=most if rule.repair is None else rule.repair,
         words=f"{rule.words}: {last.check}{codes}{where}{said}",
         evidence=tuple(each.source for each in evidence),
-        strategy=Strategy.ACT if acts else Strategy.SHADOW,
+        strategy=strategy,
         of_links=all(each.scope.kind is ScopeKind.LINK for each in evidence),
     )
 
