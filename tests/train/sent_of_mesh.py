@@ -42,9 +42,9 @@ NUMBER = 4  # Bytes.
 def words_sent(mesh: Mapping[str, int]) -> dict[str, float]:
     """Returns what the language model of `layouts_of_mesh` must send over `data` alone: never its table of words.
 
-    Words that are looked up are summed where they belong, and their gradients gathered. For each share of the vocabulary
-    all tokens are gathered, and again, and their gradients scattered; with them go a maximum, a sum and a word's own
-    logit a token, and some numbers more in the backward pass.
+    Words that are looked up are summed where they belong, and their gradients gathered. For each share of the
+    vocabulary all tokens are gathered, and again, and their gradients scattered; with them go a maximum, a sum and a
+    word's own logit a token, and some numbers more in the backward pass.
     """
     data = mesh["data"]
     recipe = recipe_of("one device, words")
