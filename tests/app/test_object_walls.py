@@ -128,7 +128,7 @@ def gateway() -> Iterator[Server]:
     if absent := [name for name in CEPH if shutil.which(name) is None]:
         pytest.skip(f"{CEPH_MISSING} (absent: {', '.join(absent)})")
     with tempfile.TemporaryDirectory(dir="/tmp") as name, rados_gateway(Path(name)) as server:
-        Role(folder=Path(name)).make()
+        Role(folder=server.folder).make()
         yield server
 
 

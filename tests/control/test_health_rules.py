@@ -12,10 +12,18 @@ from hypothesis import strategies as st
 
 from mainspring.control.health.lemons import LEMON_SCORE, episodes, lemon_score
 from mainspring.control.health.nodes import EVENTS_MAX, REMEMBERED_S, HealthFold, NodeHealth
-from mainspring.control.health.rules import RULES, HealthState, acting
+from mainspring.control.health.rules import RULES, acting
 from mainspring.domain.errors import InvalidInput
 from mainspring.domain.fleet import NodeRef
-from mainspring.domain.hardware.health import HealthEvent, HealthSource, Repair, Scope, ScopeKind, Strategy
+from mainspring.domain.hardware.health import (
+    HealthEvent,
+    HealthSource,
+    HealthState,
+    Repair,
+    Scope,
+    ScopeKind,
+    Strategy,
+)
 from mainspring.domain.hardware.xids import xid_of
 from mainspring.domain.ids import ClusterName, JobId, NodeName
 
@@ -176,12 +184,42 @@ def test_every_rule_starts_in_shadow() -> None:
     assert (found.state, found.acting) == (HealthState.FAILED, ())
 
 
-def test_rule_acts_only_where_all_that_it_finds_may_be_acted_on() -> None:
+def test_rule_acts_only_where_it_holds_by_what_may_be_acted_on_alone() -> None:
     fold = HealthFold(acting(RULES, ["fatal"]))
     fold.add(xid(1, 79, NOW_S - 60.0))
     assert [each.rule for each in fold.of(AT, NOW_S).acting] == ["fatal"]
     fold.add(replace(xid(2, 79, NOW_S - 50.0), strategy=Strategy.SHADOW))
-    assert fold.of(AT, NOW_S).acting == ()
+    assert [each.evidence[0].sequence for each in fold.of(AT, NOW_S).acting] == [1], "nobody's shadow takes it back"
+    fold = HealthFold(acting(RULES, ["fatal"]))
+    fold.add(replace(xid(2, 79, NOW_S - 50.0), strategy=Strategy.SHADOW))
+    assert (names(fold.of(AT, NOW_S)), fold.of(AT, NOW_S).acting) == (["fatal"], ())
+
+
+def test_what_is_said_again_within_three_minutes_counts_once_and_stands_all_the_same() -> None:
+    def down(number: int, at_s: float) -> HealthEvent:
+        return replace(xid(number, 43, at_s, scope=LINK), check="port", codes=("down",))
+
+    each_minute = [down(number, NOW_S - 170.0 + 50.0 * number) for number in range(4)]
+    assert health(*each_minute).findings == ()
+    spread = [down(number, NOW_S - 900.0 + 200.0 * number) for number in range(4)]
+    assert names(health(*spread)) == ["flapping-link"]
+    between = [
+        replace(well(9 + number, each.at_s + 1.0, scope=LINK), check="port") for number, each in enumerate(each_minute)
+    ]
+    assert names(health(*each_minute, *between)) == ["flapping-link"], "it was up in between"
+    assert names(health(*(xid(number, 79, NOW_S - 60.0 + number) for number in range(3)))) == ["fatal"]
+
+
+def test_what_somebody_has_looked_at_is_held_against_a_node_no_more_but_for_its_score() -> None:
+    fold = HealthFold()
+    fold.add(xid(1, 79, NOW_S - 60.0))
+    fold.clear(AT, NOW_S - 50.0)
+    fold.clear(AT, NOW_S - 55.0)
+    assert (fold.of(AT, NOW_S).state, fold.of(AT, NOW_S).lemon_score) == (HealthState.SOUND, 1.0)
+    fold.add(xid(2, 79, NOW_S - 55.0))
+    assert fold.of(AT, NOW_S).state is HealthState.SOUND, "told late, of before"
+    fold.add(xid(3, 79, NOW_S - 40.0))
+    assert fold.of(AT, NOW_S).state is HealthState.FAILED
 
 
 def test_rule_that_does_not_exist_cannot_act() -> None:

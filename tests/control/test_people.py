@@ -6,13 +6,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.control.told_of_nodes import fault
 
-from mainspring.control import Caller
+from mainspring.control import Caller, Control
 from mainspring.control.api_metrics import Metrics
 from mainspring.control.service.people import REFUSED_S, People
 from mainspring.control.store.secrets import SecretKeys
 from mainspring.control.store.settings import Settings
 from mainspring.domain.answers import (
+    ClosureKind,
+    NewClosure,
     NewHold,
     NewNoticePlace,
     NewPriority,
@@ -20,12 +23,14 @@ from mainspring.domain.answers import (
     NewSize,
     NewToken,
     QueuePlace,
+    Reason,
     Submit,
 )
 from mainspring.domain.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from mainspring.domain.ids import RoleName, SecretName, TeamName
 from mainspring.domain.job import LAB
 from mainspring.domain.team import LAB_WIDE, RIGHTS, Right, Team, TeamRole, Whose
+from mainspring.domain.wire import HealthBatch
 from mainspring.testing import SeededDice
 
 if TYPE_CHECKING:
@@ -57,6 +62,23 @@ def _caller(world: World, role: TeamRole, team: str = ARMS, holder: str = "ada")
     return world.control.people.caller(secret)
 
 
+def _try_fleet(control: Control, caller: Caller, right: Right) -> None:
+    """Does all that a right to the fleet is for."""
+    if right is Right.HOLD_FLEET:
+        control.pauses.pause_cluster("east", NewHold(), caller)
+        control.pauses.drain("east", "east-0", NewHold(), caller)
+        control.pauses.undrain("east", "east-0", caller)
+        control.pauses.resume_cluster("east", caller)
+        control.care.close("east", "east-0", NewClosure(kind=ClosureKind.CORDON, reason="a test"), caller)
+        control.care.open("east", "east-0", caller, reason="a test")
+    elif right is Right.TELL_HEALTH:
+        control.care.tell(HealthBatch(events=(fault("east-0"),)), caller)
+    else:
+        control.care.promote("fatal", Reason(reason="a test"), caller)
+        control.care.demote("fatal", caller, reason="a test")
+        control.care.reset_breaker("east", caller, reason="a test")
+
+
 def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
     """Does something that takes a right, to something of somebody."""
     control = world.control
@@ -64,6 +86,7 @@ def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
     owner = caller.holder if whose is Whose.OWN else "bob"
     other = Caller(role=TeamRole.ADMIN, team=TeamName(LAB), holder=owner)
     job = control.submit(Submit(spec=world.spec("theirs", team=team)), other).id
+    caller.require_some(right)  # As the API does, whatever is called.
     match right:
         case Right.READ_LAB:
             control.clusters(caller)
@@ -84,12 +107,9 @@ def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
         case Right.HOLD_TEAMS:
             control.pauses.pause_team(team, NewHold(), caller)
             control.pauses.resume_team(team, caller)
-        case Right.HOLD_FLEET:
+        case Right.HOLD_FLEET | Right.TELL_HEALTH | Right.RULE_HEALTH:
             world.tick()  # Until a cluster has answered there is none.
-            control.pauses.pause_cluster("east", NewHold(), caller)
-            control.pauses.drain("east", "east-0", NewHold(), caller)
-            control.pauses.undrain("east", "east-0", caller)
-            control.pauses.resume_cluster("east", caller)
+            _try_fleet(control, caller, right)
         case Right.SET_TEAMS:
             control.people.set_team(Team(name=TeamName("new"), parent=team), caller)
         case Right.USE_SECRETS:
@@ -120,7 +140,7 @@ def _try(world: World, caller: Caller, right: Right, whose: Whose) -> None:
             if not {team} <= seen:
                 raise NotFound("see what a team did")
         case Right.READ_RECORDINGS | Right.SEND_RECORDINGS:
-            caller.require_some(right)
+            pass
 
 
 @RIGHTS_ARE_NO_SQL

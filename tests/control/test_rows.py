@@ -12,16 +12,9 @@ import sqlalchemy as sa
 
 from mainspring.control import Store, open_store
 from mainspring.control.store.holdings import ALLOCATION_ROWS, AllocationRecord
+from mainspring.control.store.records import ATTEMPT_ROWS, JOB_ROWS, AttemptRecord, JobRecord
 from mainspring.control.store.rows import RowMapping
-from mainspring.control.store.schema import (
-    ATTEMPT_ROWS,
-    JOB_ROWS,
-    AttemptRecord,
-    JobRecord,
-    allocations,
-    attempts,
-    jobs,
-)
+from mainspring.control.store.schema import allocations, attempts, jobs
 from mainspring.domain.codec import alike
 from mainspring.domain.ids import AllocationId, AttemptId, ClusterName, JobId, TeamName
 from mainspring.domain.life import AllocationState, AttemptState, JobState

@@ -13,6 +13,7 @@ from mainspring.domain.wire.events.attempts import OfAttempts
 from mainspring.domain.wire.events.jobs import OfJobs
 from mainspring.domain.wire.events.leads import OfLeads, ResultEvent
 from mainspring.domain.wire.events.marks import EventMarks
+from mainspring.domain.wire.events.nodes import OfNodes
 
 PAGE = Path(__file__).parents[2] / "docs" / "events.md"
 HEAD = """# Events
@@ -24,6 +25,7 @@ Everything that happens is an event in the store, with a number and a time; `ms 
 PARTS: dict[str, Any] = {
     "Of jobs, teams and clusters": OfJobs,
     "Of attempts, allocations and nodes": OfAttempts,
+    "Of the health of nodes": OfNodes,
     "Told by leads": OfLeads,
 }
 

@@ -162,7 +162,7 @@ class Cluster:
         for step in steps:
             content, shares = Content("earlier", step), []
             for rank in range(self._ranks):
-                shares.append(stored(rank, step, self.store.keep(EARLIER, generation=1, rank=rank, content=content)))
+                shares.append(stored(rank, content, self.store.keep(EARLIER, generation=1, rank=rank, content=content)))
             manifest = effects.WriteManifest(
                 step=step, generation=1, parent_step=-1, begins_from="", shares=tuple(shares), state={}, replace=False
             )

@@ -25,6 +25,7 @@ from mainspring.session.session import Session
 
 ROWS, COLUMNS = 60, 100
 ODD_STEP = 7  # Where rank 1 of the first generation misbehaves, if it is asked to.
+LIE = "lie"
 SAVE_EVERY = 5  # Fixed, so that tests know what can be lost; other programs ask `snapshot_due`.
 
 
@@ -48,6 +49,7 @@ class Meeting:
     """All ranks of one generation; nobody meets anybody `apart`."""
 
     def __init__(self, session: Session, folder: Path, *, apart: bool) -> None:
+        self.folder = folder
         self.leads = session.rank == 0
         self.others: list[socket.socket] = []
         if apart:
@@ -101,6 +103,13 @@ def misbehave(how: list[str]) -> None:
             hoard.append(np.ones(1 << 20))
 
 
+def replica(session: Session, folder: Path, step: int) -> Block:
+    """What all ranks have; rank 1 of the first generation has something else once there is a file that says so."""
+    lies = session.rank == 1 and session.generation == 1 and (folder / LIE).exists()
+    data = np.full(8, step + (1e-9 if lies else 0.0))
+    return Block.whole("weights", data, once=session.rank == 0, elsewhere=session.world_size > 1)
+
+
 def flood() -> None:
     line = b"x" * 1023 + b"\n"
     while True:
@@ -122,7 +131,7 @@ def train(session: Session, meeting: Meeting, steps: int, pause_s: float, how: l
         session.report(step, {"loss": 1.0 / step})
         if step % SAVE_EVERY == 0 or step == steps or session.stop_requested:
             block = Block(path="state", data=state, global_shape=(ROWS, COLUMNS), start=(low, 0))
-            session.snapshot(step, [block], {"step": step})
+            session.snapshot(step, [block, replica(session, meeting.folder, step)], {"step": step})
     return state
 
 

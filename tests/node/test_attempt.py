@@ -30,9 +30,12 @@ from mainspring.domain.wire.events.leads import (
     GenerationSteppingEvent,
     HangEvent,
     RankExitedEvent,
+    ReplicasDifferEvent,
 )
+from mainspring.node.lead.watch.replicas import AGREED_MIN
 from mainspring.node.net.connection import host_port
 
+from .program import LIE
 from .rig import ATTEMPT, JOB, LIMIT_S, TOKEN, Rig, gone
 from .strangers import sealed
 
@@ -438,3 +441,22 @@ def marked(mark: bytes) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def test_attempt_with_a_rank_that_computes_wrongly_goes_on_on_a_spare_node_from_the_last_step_that_was_right(
+    make_rig: Callable[..., Rig], tmp_path: Path
+) -> None:
+    rig = make_rig(steps=100_000, agents=4, spares=1)
+    rig.wait_event(CheckpointDurableEvent.kind, AGREED_MIN)
+    right = int(rig.of_kind(CheckpointDurableEvent.kind)[-1]["step"])
+    (tmp_path / f"meeting-{ATTEMPT}" / LIE).touch()
+    told = rig.wait_event(ReplicasDifferEvent.kind)
+    assert (told["ranks"], told["odd"], told["nodes"]) == (3, "1", "n1")
+    resumed = rig.wait_resumed(ranks=3, after=told)
+    assert resumed["source"] == "store"
+    assert right <= int(resumed["step"]) < int(told["step"])
+    durable = [int(detail["step"]) for detail in rig.of_kind(CheckpointDurableEvent.kind)]
+    assert int(told["step"]) not in durable, "nothing wrong was kept"
+    rig.wait_stepping(2)
+    others = {"n0", "n2", "n3"}
+    rig.wait(lambda: {one.node for one in rig.heartbeats[-1].ranks if one.alive} == others, "ranks on other nodes")

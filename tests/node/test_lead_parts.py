@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from mainspring.domain.ids import NodeName, RoleName
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire import Holding, RankPlace, RoleOrders, ShareStored, StacksDumped
+from mainspring.domain.wire import Holding, RankPlace, RoleOrders, StacksDumped
 from mainspring.node.lead.changes import reserve_s, step_to_leave_at
 from mainspring.node.lead.effects import Joined
 from mainspring.node.lead.holdings import Holdings, Taken
 from mainspring.node.lead.members import Members, Membership
 from mainspring.node.lead.roster import Roster
-from mainspring.node.lead.saves import Saves
 from mainspring.node.lead.watch.failures import FORGIVEN_S, Failures, exited
 from mainspring.node.lead.watch.hangs import (
     ANYHOW_S,
@@ -481,20 +480,3 @@ def test_step_to_leave_at_is_late_enough_for_word_to_arrive_and_unknown_before_t
     assert 10 + 1.2 / 0.1 <= step_to_leave_at(10, 0.1, 8) <= 10 + 2.0 / 0.1
     assert step_to_leave_at(10, 0.1, 16_384) > step_to_leave_at(10, 0.1, 8)
     assert reserve_s(5.0) == 1.0
-
-
-def test_save_that_takes_long_is_followed_by_a_rest_as_long_as_it_asks_for() -> None:
-    saves = Saves()
-    assert saves.start(Taken(1, 1), {0: [0]}, 0.0)
-    saves.share(ShareStored(rank=0, step=1))
-    assert saves.finish() is not None
-    saves.written(100.0)
-    assert not saves.due(399.0)
-    assert saves.due(400.0)
-
-
-def test_save_whose_agent_is_lost_is_given_up_and_the_step_may_be_tried_again() -> None:
-    saves = Saves()
-    assert saves.start(Taken(1, 1), {0: [0], 1: [1]}, 0.0)
-    saves.abandon()
-    assert saves.start(Taken(1, 1), {0: [0]}, 0.0)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from mainspring.domain import wire
 from mainspring.domain.wire.events.leads import CheckpointDurableEvent, CheckpointFailedEvent
 from mainspring.node.lead.effects import Said
-from tests.node.lead_agents import orders
+from mainspring.node.lead.holdings import Holdings
+from mainspring.node.lead.saves import Saves
+from tests.node.lead_agents import MAIN, orders
 from tests.node.lead_cluster import Cluster
 
 
@@ -44,3 +46,29 @@ def test_save_that_failed_while_newer_snapshots_came_is_a_failure_all_the_same()
     cluster.run(5.0)
     _failed(cluster, order.step, reason)
     assert cluster.of_kind(CheckpointFailedEvent.kind) == [{"step": order.step, "reason": reason}]
+
+
+def _held_by(*agents: int) -> Holdings:
+    """What is known where each of these agents holds its rank's snapshot of step 1."""
+    holdings = Holdings([MAIN])
+    for rank, agent in enumerate(agents):
+        own = wire.Holding(step=1, generation=1, rank=rank, role=MAIN, role_rank=rank, role_size=len(agents))
+        holdings.add(agent, own)
+    return holdings
+
+
+def test_save_that_takes_long_is_followed_by_a_rest_as_long_as_it_asks_for() -> None:
+    saves = Saves()
+    assert saves.start(_held_by(0), 0.0)
+    saves.share(wire.ShareStored(rank=0, step=1))
+    assert saves.finish() is not None
+    saves.written(100.0)
+    assert not saves.due(399.0)
+    assert saves.due(400.0)
+
+
+def test_save_whose_agent_is_lost_is_given_up_and_the_step_may_be_tried_again() -> None:
+    saves = Saves()
+    assert saves.start(_held_by(0, 1), 0.0)
+    saves.abandon()
+    assert saves.start(_held_by(0), 0.0)

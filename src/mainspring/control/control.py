@@ -8,19 +8,16 @@ from functools import partial
 from threading import Event as Signal
 from typing import Any
 
-from mainspring.control.loop.commit import Committer
-from mainspring.control.loop.engine_commands import EngineCommands, NodeOrders
 from mainspring.control.loop.failover import Silence
 from mainspring.control.loop.leadership import Leadership
-from mainspring.control.loop.loop import Loop, LoopWriters
-from mainspring.control.loop.losses import Lasting
+from mainspring.control.loop.loop import Loop, new_writers
 from mainspring.control.loop.plan_cycle import PlanCycle
-from mainspring.control.loop.settling import Settling
 from mainspring.control.service import agents
 from mainspring.control.service.goodput import goodput_of, goodput_report
 from mainspring.control.service.health import Pulse
 from mainspring.control.service.lists import JobFilter, count_jobs
 from mainspring.control.service.machines import KnownMachines
+from mainspring.control.service.nodes.care import NodeCare
 from mainspring.control.service.people import People
 from mainspring.control.service.questions import Questions
 from mainspring.control.service.retention.sweeping import Keeping
@@ -30,7 +27,6 @@ from mainspring.control.service.steering.repeats import Repeats
 from mainspring.control.service.steering.restores import Restores
 from mainspring.control.service.submits import Submits, array_of, view_new
 from mainspring.control.service.views import Progress, find_job, list_jobs, view_clusters, view_job
-from mainspring.control.state.active_state import ActiveState
 from mainspring.control.state.fleet import FleetView
 from mainspring.control.state.latest_plan import LatestPlans
 from mainspring.control.store.holdings import allocation_of_rank
@@ -117,16 +113,17 @@ class Control:
         """Returns a loop over this controller's store and engines; one thread runs it."""
         silence, holder = Silence(), draw_id("controller", self._dice)
 
-        def writers() -> LoopWriters:
-            clock, lasting, mirror = self.clock, Lasting(self.clock), ActiveState(self._submits.fresh)
-            return LoopWriters(
-                mirror=mirror,
-                settling=Settling(mirror, self.fleet, silence, lasting, clock, self.settings, self.policy.failover_s),
-                committer=Committer(mirror, self.fleet, self.settings, self._dice),
-                commands=EngineCommands(mirror, lasting, self.settings, self._access.key, self._access.controller_urls),
-                orders=NodeOrders(mirror, self.fleet, clock),
-            )
-
+        writers = partial(
+            new_writers,
+            fleet=self.fleet,
+            silence=silence,
+            clock=self.clock,
+            dice=self._dice,
+            settings=self.settings,
+            access=self._access,
+            failover_s=self.policy.failover_s,
+            fresh=self._submits.fresh,
+        )
         return Loop(
             leadership=Leadership(self.store, self.clock, holder, self.settings.leader_lease_s),
             engines=self._engines,
@@ -151,6 +148,11 @@ class Control:
     def pauses(self) -> Pauses:
         """Returns what may be said of teams, clusters and nodes."""
         return Pauses(self.store, self.fleet, self.clock, self.wake.set)
+
+    @property
+    def care(self) -> NodeCare:
+        """Returns what may be told and said of nodes."""
+        return NodeCare(self.store, self.fleet, self.clock, self.wake.set, self._agents_say.ask)
 
     @property
     def restores(self) -> Restores:
@@ -270,8 +272,7 @@ class Control:
             owner: Only what this person submitted, unless None.
         """
         with self.store.read() as connection:
-            wanted = JobFilter(team=team, owner=owner, seen=sight(connection, caller))
-            return count_jobs(connection, wanted)
+            return count_jobs(connection, JobFilter(team=team, owner=owner, seen=sight(connection, caller)))
 
     # ---------------------------------------------------------------- events, logs, progress
 
@@ -299,7 +300,7 @@ class Control:
         assert 1 <= limit <= LIST_MAX
         with self.store.read() as connection:
             job = None if reference is None else find_job(connection, reference, caller).id
-            seen = sight(connection, caller) if job is None else None
+            seen = None if job is not None else sight(connection, caller)
             return events_since(connection, since=since, limit=limit, job=job, seen=seen, newest=newest)
 
     def may_follow(self, reference: str | None, caller: Caller) -> Sight | None:
@@ -456,8 +457,7 @@ class Control:
             store_credentials=self._access.grants is not None,
         )
         with self.store.read() as connection:
-            attempt = posting(connection, call.allocation, caller).attempt
-            caller.require_attempt(attempt.id, "register an agent")
+            caller.require_attempt(posting(connection, call.allocation, caller).attempt.id, "register an agent")
             orders = agents.register(connection, call, caller, rules=rules, known=True)
         if orders is None:
             orders = self._agents_say.ask(partial(agents.register, call=call, caller=caller, rules=rules))

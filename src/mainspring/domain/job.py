@@ -411,7 +411,7 @@ class Hold:
         return f"team {self.team}" if self.team else f"cluster {self.cluster}" if self.cluster else ""
 
     def __str__(self) -> str:
-        held = "drained" if self.node else "paused"
+        held = ("drained" if self.drain else "cordoned") if self.node else "paused"
         words = f"{self.target} is {held}" if self.target else held
         return f"{words} by {self.by}" + (f": {self.reason}" if self.reason else "")
 

@@ -155,6 +155,7 @@ class TeamRole(str, Enum):
     ADMIN = "admin"
     OPERATOR = "operator"  # Of the whole fleet.
     AUDITOR = "auditor"  # Of the whole lab.
+    WATCHER = "watcher"  # A program that tells how machines are, and may do and read nothing else.
 
 
 class Right(str, Enum):
@@ -167,7 +168,7 @@ class Right(str, Enum):
     STEER_JOBS = "pause, resume, requeue and resize jobs"
     RANK_JOBS = "change the priority of jobs"
     HOLD_TEAMS = "pause and resume teams"
-    HOLD_FLEET = "pause and resume clusters, drain nodes"
+    HOLD_FLEET = "pause and resume clusters, close and open nodes"
     READ_RECORDINGS = "see what recordings arrived"
     SEND_RECORDINGS = "send recordings"
     SET_TEAMS = "place a team, or change it"
@@ -180,6 +181,8 @@ class Right(str, Enum):
     READ_AUDIT = "read the audit log"
     READ_METRICS = "read metrics of the whole lab"
     KEEP_STORE = "archive and remove what is over"
+    TELL_HEALTH = "tell how any machine is"
+    RULE_HEALTH = "let rules of health act, reset breakers"
 
 
 class Whose(str, Enum):
@@ -191,8 +194,8 @@ class Whose(str, Enum):
     ANY = "anybody's"
 
 
-EVERYBODY = frozenset(TeamRole) - {TeamRole.ATTEMPT}
-LAB_WIDE = frozenset((TeamRole.OPERATOR, TeamRole.AUDITOR))
+EVERYBODY = frozenset(TeamRole) - {TeamRole.ATTEMPT, TeamRole.WATCHER}
+LAB_WIDE = frozenset((TeamRole.OPERATOR, TeamRole.AUDITOR, TeamRole.WATCHER))
 # Who may do what to whose things; what is not in here nobody may.
 RIGHTS: Mapping[tuple[Right, Whose], frozenset[TeamRole]] = {
     (Right.READ_LAB, Whose.ANY): EVERYBODY,
@@ -216,8 +219,10 @@ RIGHTS: Mapping[tuple[Right, Whose], frozenset[TeamRole]] = {
     (Right.MANAGE_TOKENS, Whose.OWN): EVERYBODY,
     (Right.MANAGE_TOKENS, Whose.TEAM): frozenset((TeamRole.ADMIN,)),
     (Right.READ_AUDIT, Whose.TEAM): frozenset((TeamRole.ADMIN, TeamRole.AUDITOR)),
-    (Right.READ_METRICS, Whose.LAB): LAB_WIDE | {TeamRole.ADMIN},
+    (Right.READ_METRICS, Whose.LAB): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR, TeamRole.AUDITOR)),
     (Right.KEEP_STORE, Whose.LAB): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),
+    (Right.TELL_HEALTH, Whose.LAB): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR, TeamRole.WATCHER)),
+    (Right.RULE_HEALTH, Whose.LAB): frozenset((TeamRole.ADMIN, TeamRole.OPERATOR)),
 }
 
 

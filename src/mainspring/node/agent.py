@@ -25,7 +25,7 @@ from mainspring.node.net.handshake import Credentials, Listener, call
 from mainspring.node.net.pipes import Pipe
 from mainspring.node.net.store_access import StoreAccess
 from mainspring.node.notice import StopNotice
-from mainspring.node.probe import probe
+from mainspring.node.probes.preflight import probe
 from mainspring.node.process.account import Account
 from mainspring.node.process.environment import rank_environment
 from mainspring.node.process.limits import MemoryLimits, find_limits

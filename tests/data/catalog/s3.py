@@ -23,6 +23,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 UP_LIMIT_S = 60.0
 TICK_S = 0.05
+TRIES = 3  # Somebody else may take a port between its being found free and its being listened on.
+TAIL_CHARS = 2_000
 KEY, SECRET = "catalogkey", "catalogsecret"
 CEPH = ("ceph-mon", "ceph-osd", "radosgw", "monmaptool", "ceph-authtool", "radosgw-admin", "ceph")
 CEPH_MISSING = "a real S3 server is needed: apt-get install radosgw ceph-mon ceph-osd ceph-common"
@@ -44,6 +46,8 @@ osd pool default min size = 1
 osd pool default pg num = 1
 osd crush chooseleaf type = 0
 mon allow pool size one = true
+mon data avail warn = 0
+mon data avail crit = 0
 paxos propose interval = 0.02
 ms bind ipv6 = false
 public addr = 127.0.0.1
@@ -134,7 +138,26 @@ def moto(folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def rados_gateway(folder: Path) -> Iterator[Server]:
-    """Runs Ceph's gateway, monitor and storage daemon; it has one bucket, "lab"."""
+    """Runs Ceph's gateway, monitor and storage daemon; it has one bucket, "lab".
+
+    Raises:
+        AssertionError: It did not come up, however often it was tried, with what its daemons last wrote.
+    """
+    failures = []
+    for number in range(TRIES):
+        (place := folder / str(number)).mkdir()
+        with ExitStack() as daemons:
+            try:
+                server = _gateway(place, daemons)
+            except (subprocess.SubprocessError, AssertionError) as error:
+                failures.append(f"{error}\n{_last_words(place)}")
+                continue
+            yield server
+            return
+    raise AssertionError("Ceph's gateway did not come up:\n" + "\n".join(failures))
+
+
+def _gateway(folder: Path, daemons: ExitStack) -> Server:
     mon, port, fsid = _free_port(), _free_port(), str(uuid.uuid4())
     for name in ("mon", "osd", "rgw"):
         (folder / name).mkdir()
@@ -144,6 +167,9 @@ def rados_gateway(folder: Path) -> Iterator[Server]:
     def run(*words: str) -> None:
         subprocess.run(words, check=True, capture_output=True, timeout=UP_LIMIT_S, cwd=folder)
 
+    def start(*words: str) -> None:
+        daemons.enter_context(_process([*words, "-c", str(conf), "-f"], folder))
+
     allowed = {"mon": "allow *", "osd": "allow *", "mgr": "allow *"}
     for name in ("mon.", "client.admin", "osd.0", "client.rgw"):
         caps = [word for daemon, what in allowed.items() for word in ("--cap", daemon, what)]
@@ -151,20 +177,21 @@ def rados_gateway(folder: Path) -> Iterator[Server]:
         run("ceph-authtool", str(keyring), *create, "--gen-key", "-n", name, *caps)
     run("monmaptool", "--create", "--fsid", fsid, "--addv", "a", f"[v2:127.0.0.1:{mon}]", str(folder / "monmap"))
     run("ceph-mon", "-c", str(conf), "--mkfs", "-i", "a", "--monmap", str(folder / "monmap"), "--keyring", str(keyring))
-    with ExitStack() as daemons:
+    start("ceph-mon", "-i", "a")
+    osd = str(uuid.uuid4())
+    run("ceph", "-c", str(conf), "osd", "new", osd, "0")
+    run("ceph-osd", "-c", str(conf), "-i", "0", "--mkfs", "--osd-uuid", osd)
+    start("ceph-osd", "-i", "0")
+    start("radosgw", "-n", "client.rgw")
+    admin = ["radosgw-admin", "-c", str(conf), "-n", "client.rgw", "user", "create", "--uid", "lab"]
+    run(*admin, "--display-name", "lab", "--access-key", KEY, "--secret-key", SECRET)
+    return _ready(Server(port=port, folder=folder))
 
-        def start(*words: str) -> None:
-            daemons.enter_context(_process([*words, "-c", str(conf), "-f"], folder))
 
-        start("ceph-mon", "-i", "a")
-        osd = str(uuid.uuid4())
-        run("ceph", "-c", str(conf), "osd", "new", osd, "0")
-        run("ceph-osd", "-c", str(conf), "-i", "0", "--mkfs", "--osd-uuid", osd)
-        start("ceph-osd", "-i", "0")
-        start("radosgw", "-n", "client.rgw")
-        admin = ["radosgw-admin", "-c", str(conf), "-n", "client.rgw", "user", "create", "--uid", "lab"]
-        run(*admin, "--display-name", "lab", "--access-key", KEY, "--secret-key", SECRET)
-        yield _ready(Server(port=port, folder=folder))
+def _last_words(folder: Path) -> str:
+    """Returns the ends of what the daemons wrote there."""
+    wrote = sorted([*folder.glob("*.out"), *folder.glob("*.log")])
+    return "\n".join(f"{path.name}: {path.read_text(errors='replace')[-TAIL_CHARS:]}" for path in wrote)
 
 
 def _ready(server: Server) -> Server:

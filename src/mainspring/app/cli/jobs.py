@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -16,7 +17,7 @@ from mainspring.app.base.specs import DURATION_FORM, OPTION_FORM, duration_from,
 from mainspring.app.cli.arguments import Json, LabContext
 from mainspring.app.render.terminal import json_text
 from mainspring.domain import answers
-from mainspring.domain.errors import InvalidSpec
+from mainspring.domain.errors import InvalidSpec, MainspringError
 from mainspring.domain.ids import TeamName
 from mainspring.domain.job import ARRAY_MAX, JobKind, JobSpec, Occasion, Tier
 from mainspring.domain.life import JobState
@@ -94,6 +95,9 @@ def up(
         barred = without_python(config)
         if barred:
             told.append(f"Of these {', '.join(barred)} cannot run the server's Python, {sys.executable}.")
+    if not as_json:
+        with suppress(MainspringError):
+            told.append(f"Look at it: {context.obj.page(own=True)} (once, within ten minutes; ms web makes another)")
     render.show(record, as_json=as_json, look=lambda: "\n".join(told))
 
 
@@ -375,10 +379,11 @@ def stop(
     context: LabContext,
     name: JobName,
     array: Annotated[bool, typer.Option("--array", help="All jobs of its array.")] = False,
+    reason: Annotated[str, typer.Option(help="Why, for whoever looks at it later.")] = "",
     as_json: Json = False,
 ) -> None:
     """Ask a job to end: it is told, gets time to save, then ends."""
-    view: answers.JobView = context.obj.stop(name, array=array)
+    view: answers.JobView = context.obj.stop(name, array=array, reason=reason)
     told = f"{view.id} is {view.state.value}."
     if array and view.array is not None:
         states = ", ".join(f"{count} {state}" for state, count in view.array.states.items())

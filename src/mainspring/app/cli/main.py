@@ -37,6 +37,7 @@ VERBS = {
     "alerts": "metrics.metrics",
     "audit": "people.audit",
     **dict.fromkeys(("login", "logout", "whoami"), "people.login"),
+    "web": "people.web",
     **{name: "jobs" for name in _OWN if not name.startswith("_")},
     **dict.fromkeys(("backup", "restore"), "store"),
     **dict.fromkeys(("pause", "resume", "requeue", "priority", "resize", "drain", "undrain"), "steering"),

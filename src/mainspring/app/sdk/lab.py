@@ -173,6 +173,20 @@ class Lab(LabCalls):
 
         return AsyncClient(**self._server())
 
+    def page(self, path: str = "/", *, own: bool = False) -> str:
+        """Returns an address that shows a page in a browser: good once, for some minutes, to let in as whoever asks.
+
+        Args:
+            path: The page's, such as "/jobs/JOB".
+            own: Whether it is to be this home's own server, though it works with a lab elsewhere.
+
+        Raises:
+            Unavailable: No server was started from this home.
+            NotFound: The server shows no pages.
+        """
+        with Client(**(self._own() if own else self._server())) as client:
+            return client.page(path)
+
     def _server(self) -> dict[str, Any]:
         """Returns what clients of this lab's server are made with."""
         if url := self.elsewhere:
@@ -183,6 +197,10 @@ class Lab(LabCalls):
 
                 how["renewed"] = RenewedToken(self.home, login, insecure=self.insecure)
             return how
+        return self._own()
+
+    def _own(self) -> dict[str, Any]:
+        """Returns what clients of this home's own server are made with."""
         record = self.home.server()
         if record is None:
             raise Unavailable("reach the Mainspring server", on=str(self.home.path), got="none", next_step="ms up")

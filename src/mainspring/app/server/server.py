@@ -1,5 +1,7 @@
 """The server's entry program: `python -m mainspring server --home FOLDER --socket FD`, started by `ms up`.
 
+It is entered from `app.web`, which adds pages.
+
 Joins the adapters to the ports: which store, which engines, which objects.
 """
 
@@ -12,8 +14,10 @@ import pwd
 import re
 import socket
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from mainspring.app.base.backups import backed_up_s, backups_in
 from mainspring.app.base.home import Config, Home, url_of
@@ -39,10 +43,15 @@ from mainspring.domain.team import Team, TeamRole
 from mainspring.objects import SharedGrants
 
 _log = logging.getLogger(__name__)
+Extend: TypeAlias = Callable[[Server], None]
 
 
-def main() -> int:
-    """Serves one home folder until told to stop; returns the exit code."""
+def main(extend: Extend) -> int:
+    """Serves one home folder until told to stop; returns the exit code.
+
+    Args:
+        extend: Adds to what the server shows, before it does.
+    """
     parser = argparse.ArgumentParser(description="Runs the Mainspring server of one home folder.")
     parser.add_argument("--home", type=Path, required=True, help="home folder")
     parser.add_argument("--socket", type=int, required=True, help="number of the open socket to serve on")
@@ -50,18 +59,19 @@ def main() -> int:
     words = parser.parse_args()
     OutputFile().start()
     try:
-        serve(Home(words.home), socket.socket(fileno=words.socket), backup=not words.no_backup)
+        serve(Home(words.home), socket.socket(fileno=words.socket), extend, backup=not words.no_backup)
     except MainspringError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     return 0
 
 
-def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
+def serve(home: Home, listener: socket.socket, extend: Extend, *, backup: bool = True) -> None:
     """Serves until SIGTERM or SIGINT.
 
     Args:
         listener: A socket that listens.
+        extend: Adds to what the server shows, before it does.
         backup: Whether to copy the store before its tables change.
 
     Raises:
@@ -97,11 +107,7 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
             notices=config.notices,
         ),
     )
-    try:
-        home.token()
-    except NotFound:
-        control.people.set_team(Team(name=LAB))
-        home.write_token(control.people.new_token(NewToken(holder=_owner(), team=LAB, role=TeamRole.ADMIN)).secret)
+    _agree_token(home, control)
     inboxes = Inboxes(home.arrivals)
     reader = Reader(inboxes, home.objects_url(config))
     server = Server(
@@ -113,6 +119,7 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
         logins=Logins(control.people, config.oidc, fetch, clock) if config.oidc else None,
         connection=_connections(),
     )
+    extend(server)
     server.measures.registry.register(_home_measures(home, config, inboxes, clock))
     notices = NoticeThread(control, server, config.notices)
     tune_for_serving()
@@ -127,6 +134,15 @@ def serve(home: Home, listener: socket.socket, *, backup: bool = True) -> None:
         reader.stop()
         engines.close()
         control.store.close()
+
+
+def _agree_token(home: Home, control: Control) -> None:
+    """Makes the administrator's token where the home has none."""
+    try:
+        home.token()
+    except NotFound:
+        control.people.set_team(Team(name=LAB))
+        home.write_token(control.people.new_token(NewToken(holder=_owner(), team=LAB, role=TeamRole.ADMIN)).secret)
 
 
 def _connections() -> type[BoundedConnection]:
@@ -159,7 +175,3 @@ def _owner() -> str:
     """Returns the name of the user who runs the server, as a token's holder."""
     name = re.sub("[^a-z0-9]+", "-", pwd.getpwuid(os.getuid()).pw_name.lower()).strip("-")
     return name[:NAME_LENGTH_MAX] or "admin"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,17 +5,19 @@ A decision, not a deed: who asks does what it says, or, of rules in shadow, only
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mainspring.control.health.breaker import Breaker, Closing
 from mainspring.control.health.nodes import NodeHealth
-from mainspring.control.health.rules import Finding, HealthState
+from mainspring.control.health.rules import Finding
 from mainspring.domain.fleet import NodeRef
-from mainspring.domain.hardware.health import HealthSource, Repair, Strategy
+from mainspring.domain.hardware.health import HealthSource, HealthState, Repair, Strategy
 from mainspring.domain.ids import ClusterName
 
 OWNER = "health"  # Of the cordons that follow; nobody else's is ever lifted.
+FABRIC_NODES = 2  # Of one leaf whose links fail: one is tolerated, and closed; two are the switch's.
 QUARANTINE_S = 86_400.0  # It ends by itself, unless what it stands for is still found by then.
 
 
@@ -63,7 +65,7 @@ class Decided:
         close: Those of them that are new.
         reopen: Nodes whose quarantine is over.
         shadow: What would be closed if the rules that find it acted.
-        held: What acts and is not done, for the breaker of its cluster is open.
+        held: What acts and is not done: the breaker of its cluster is open, or it is the switch's that it hangs on.
         breakers: As they are from now on, by cluster.
     """
 
@@ -96,7 +98,9 @@ def decide(
     """
     breakers, stands, over = dict(breakers), dict(closed), set[NodeRef]()
     close, shadow, held = list[Quarantine](), list[Quarantine](), list[Quarantine]()
-    for health in sorted(healths, key=lambda each: each.at):
+    healths = sorted(healths, key=lambda each: each.at)
+    of_fabrics = _of_fabrics(healths, places)
+    for health in healths:
         place = places.get(health.at)
         failed = [each for each in health.findings if each.state is HealthState.FAILED]
         acts = [each for each in failed if each.strategy is Strategy.ACT]
@@ -110,6 +114,9 @@ def decide(
             continue
         if health.at in closed:
             stands[health.at] = made
+            continue
+        if health.at in of_fabrics:
+            held.append(made)
             continue
         answered = breakers.get(health.at.cluster, Breaker()).ask(_closing(health.at, place, now_s))
         breakers[health.at.cluster] = answered.breaker
@@ -130,6 +137,17 @@ def decide(
         held=tuple(held),
         breakers=breakers,
     )
+
+
+def _of_fabrics(healths: Iterable[NodeHealth], places: Mapping[NodeRef, NodePlace]) -> frozenset[NodeRef]:
+    """Returns the nodes of which nothing but links has failed, and of others of their leaf too."""
+    found: dict[tuple[ClusterName, str], list[NodeRef]] = defaultdict(list)
+    for health in healths:
+        place = places.get(health.at)
+        failed = [each for each in health.findings if each.state is HealthState.FAILED]
+        if place is not None and place.leaf and failed and all(each.of_links for each in failed):
+            found[health.at.cluster, place.leaf].append(health.at)
+    return frozenset(at for own in found.values() if len(own) >= FABRIC_NODES for at in own)
 
 
 def _quarantine(at: NodeRef, finding: Finding, known: Quarantine | None, now_s: float) -> Quarantine:

@@ -9,32 +9,23 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from mainspring.control.health.lemons import LEMON_SCORE, LEMON_WINDOW_S, episodes, lemon_score
 from mainspring.domain.errors import InvalidInput, nearest
-from mainspring.domain.hardware.health import HealthEvent, HealthSource, Repair, Scope, ScopeKind, Strategy
+from mainspring.domain.hardware.health import (
+    HealthEvent,
+    HealthSource,
+    HealthState,
+    Repair,
+    Scope,
+    ScopeKind,
+    Strategy,
+)
 
 HOUR_S, DAY_S = 3_600.0, 86_400.0
 RESETS_IN_VAIN = 2  # What a reset does not cure comes back: then hardware is replaced ("Xid Catalog", RESET_GPU).
 JOBS_AT_FAULT = 3  # One job's bug follows the job; the same fault under several jobs stays with the device.
 LINK_FAULTS = 3
-
-
-class HealthState(str, Enum):
-    """How a node is, as far as its events tell; the worst last."""
-
-    SOUND = "sound"
-    SUSPECT = "suspect"
-    FAILED = "failed"
-
-    @property
-    def rank(self) -> int:
-        """Returns 0 for the best."""
-        return _STATE_RANKS[self]
-
-
-_STATE_RANKS = {state: rank for rank, state in enumerate(HealthState)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +39,13 @@ class Seen:
 
     events: tuple[HealthEvent, ...]
     standing: tuple[HealthEvent, ...]
+
+    def to_act_on(self) -> Seen:
+        """Returns those of them from which anything may follow."""
+        return Seen(
+            events=tuple(each for each in self.events if each.strategy is Strategy.ACT),
+            standing=tuple(each for each in self.standing if each.strategy is Strategy.ACT),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +76,8 @@ class Finding:
     Args:
         words: What is so, and what was said of it last.
         evidence: The events for which it holds, in order.
-        strategy: ACT where the rule acts and all of its evidence may be acted on.
+        strategy: ACT where the rule acts, and holds by what may be acted on alone.
+        of_links: Whether all of it is of links, of which the other end may be at fault.
     """
 
     rule: str
@@ -87,6 +86,7 @@ class Finding:
     words: str
     evidence: tuple[HealthSource, ...]
     strategy: Strategy
+    of_links: bool = False
 
 
 def findings(
@@ -105,9 +105,10 @@ def findings(
             events=tuple(each for each in events if each.at_s > since_s),
             standing=tuple(each for each in standing if each.at_s > since_s),
         )
-        evidence = tuple(rule.evidence(seen))
+        sure = tuple(rule.evidence(seen.to_act_on())) if rule.strategy is Strategy.ACT else ()
+        evidence = sure or tuple(rule.evidence(seen))
         if evidence:
-            found.append(_finding(rule, evidence))
+            found.append(_finding(rule, evidence, Strategy.ACT if sure else Strategy.SHADOW))
     return tuple(found)
 
 
@@ -124,9 +125,8 @@ def acting(rules: Iterable[Rule], names: Iterable[str]) -> tuple[Rule, ...]:
     return tuple(replace(rule, strategy=Strategy.ACT) if rule.name in names else rule for rule in rules)
 
 
-def _finding(rule: Rule, evidence: tuple[HealthEvent, ...]) -> Finding:
+def _finding(rule: Rule, evidence: tuple[HealthEvent, ...], strategy: Strategy) -> Finding:
     most = max((each.repair for each in evidence), key=lambda repair: repair.rank)
-    acts = rule.strategy is Strategy.ACT and all(each.strategy is Strategy.ACT for each in evidence)
     last = evidence[-1]
     codes = f" {' '.join(last.codes)}" if last.codes else ""
     where = f" on {last.scope.part}" if last.scope.part else ""
@@ -137,7 +137,8 @@ def _finding(rule: Rule, evidence: tuple[HealthEvent, ...]) -> Finding:
         repair=most if rule.repair is None else rule.repair,
         words=f"{rule.words}: {last.check}{codes}{where}{said}",
         evidence=tuple(each.source for each in evidence),
-        strategy=Strategy.ACT if acts else Strategy.SHADOW,
+        strategy=strategy,
+        of_links=all(each.scope.kind is ScopeKind.LINK for each in evidence),
     )
 
 

@@ -18,16 +18,21 @@ from mainspring.control.loop.commit import Committer
 from mainspring.control.loop.engine_commands import CommandResult, EngineCommands, NodeOrders, tell
 from mainspring.control.loop.failover import Silence
 from mainspring.control.loop.leadership import Leadership
+from mainspring.control.loop.losses import Lasting
+from mainspring.control.loop.nodes.cordons import Cordons
+from mainspring.control.loop.nodes.step import HealthStep
 from mainspring.control.loop.plan_cycle import PlanCycle
 from mainspring.control.loop.settling import Settling
 from mainspring.control.state.active_state import ActiveState
 from mainspring.control.state.fleet import FleetView
 from mainspring.control.state.ledgers import count_ended
+from mainspring.control.store.records import FreshJobs
+from mainspring.control.store.settings import AgentAccess, Settings
 from mainspring.domain.errors import Conflict, MainspringError, Unavailable
 from mainspring.domain.fleet import AllocationSeen
 from mainspring.domain.ids import AllocationId, ClusterName
 from mainspring.domain.plan import Plan
-from mainspring.domain.ports import Clock, Engine
+from mainspring.domain.ports import Clock, Dice, Engine
 
 _COUNTED_MAX = 50  # Attempts added to the accounts each tick: some milliseconds; more end in the same second seldom.
 _log = logging.getLogger(__name__)
@@ -55,6 +60,40 @@ class LoopWriters:
     committer: Committer
     commands: EngineCommands
     orders: NodeOrders
+    health: HealthStep
+    cordons: Cordons
+
+
+def new_writers(
+    *,
+    fleet: FleetView,
+    silence: Silence,
+    clock: Clock,
+    dice: Dice,
+    settings: Settings,
+    access: AgentAccess,
+    failover_s: float,
+    fresh: FreshJobs,
+) -> LoopWriters:
+    """Returns writers with a new mirror.
+
+    Args:
+        fleet: Where the engines' answers are shown.
+        silence: Where it is noted which do not answer.
+        access: How agents reach this controller.
+        failover_s: How long a cluster may be silent.
+        fresh: Jobs that this process has just made.
+    """
+    mirror, lasting = ActiveState(fresh), Lasting(clock)
+    return LoopWriters(
+        mirror=mirror,
+        settling=Settling(mirror, fleet, silence, lasting, clock, settings, failover_s),
+        committer=Committer(mirror, fleet, settings, dice),
+        commands=EngineCommands(mirror, lasting, settings, access.key, access.controller_urls),
+        orders=NodeOrders(mirror, fleet, clock),
+        health=HealthStep(fleet),
+        cordons=Cordons(fleet, clock, settings.acts_max),
+    )
 
 
 class Loop:
@@ -172,7 +211,9 @@ class Loop:
             yield Step.OBSERVED
         with leadership.read() as connection:
             self._mirror.refresh(connection, now_s)  # While others write: a second's jobs take a while to learn.
+            self._writers.health.read(connection, now_s)
         with leadership.write() as connection:
+            self._writers.health.write(connection, now_s)  # So that what is closed now is closed to this tick's plan.
             self._writers.settling.settle(connection, seen, now_s, led_since_s=leadership.since_s)
             self._fleet.note(connection, now_s)
             if leadership.shared:
@@ -190,6 +231,7 @@ class Loop:
             acts = [
                 *self._writers.commands.acts(connection, seen, now_s),
                 *self._writers.orders.acts(connection, decided, seen, now_s),
+                *self._writers.cordons.acts(connection, seen, now_s),
             ]
             leadership.renew(connection)
         yield Step.COMMITTED
@@ -204,6 +246,7 @@ class Loop:
                 now_s = self._clock.now_s()
                 self._writers.commands.record(connection, told, now_s)
                 self._writers.orders.record(connection, told, now_s)
+                self._writers.cordons.record(connection, told)
         yield Step.RECORDED
 
     def _take_over(self) -> None:

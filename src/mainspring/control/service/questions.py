@@ -12,7 +12,7 @@ from mainspring.control.service.lists import JobFilter
 from mainspring.control.service.planning import remedies as remedies_of
 from mainspring.control.service.planning import view_plan, waiting_why, what_if
 from mainspring.control.service.views import find_job, list_nodes, list_verdicts, view_clusters, view_why
-from mainspring.control.state.fleet import FleetView, read_holds
+from mainspring.control.state.fleet import FleetView, read_closed
 from mainspring.control.state.latest_plan import LatestPlan, LatestPlans
 from mainspring.control.store.records import ACTIVE_MAX
 from mainspring.control.store.rows import RowMapping
@@ -63,7 +63,7 @@ class Questions:
         """
         with self._store.read() as connection:
             answer = view_why(connection, find_job(connection, reference, caller), self._clock.now_s())
-            holds = read_holds(connection)
+            holds = read_closed(connection)
         answer = replace(answer, ordered=tuple(one for one in self._ordered() if one.job == answer.job))
         picture = self._pictures.newest
         if answer.limit is Limit.PAUSED or answer.state is not JobState.QUEUED:
@@ -130,11 +130,11 @@ class Questions:
         """
         with self._store.read() as connection:
             views = view_clusters(connection, self._fleet, self._clock.now_s())
-        known = {view.inventory.cluster: view for view in views}
-        view = known.get(ClusterName(cluster))
-        if view is None:
-            raise NotFound("list nodes", on=f"cluster {cluster[:80]!r}", wanted=nearest(cluster[:80], known))
-        return list_nodes(view, after=after, limit=limit)
+            known = {view.inventory.cluster: view for view in views}
+            view = known.get(ClusterName(cluster))
+            if view is None:
+                raise NotFound("list nodes", on=f"cluster {cluster[:80]!r}", wanted=nearest(cluster[:80], known))
+            return list_nodes(connection, view, after=after, limit=limit)
 
     def what_if(self, changes: WhatIf, caller: Caller = LAB_ITSELF) -> WhatIfAnswer:
         """Returns what some changes would make of the last plan; nothing of it happens.

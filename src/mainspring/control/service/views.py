@@ -13,9 +13,11 @@ from mainspring.control.service.lists import JobFilter, listed
 from mainspring.control.service.steering.pausing import hold_of
 from mainspring.control.state.active_state import held
 from mainspring.control.state.avoidance import REMEMBERED_S, Avoidance
-from mainspring.control.state.fleet import FleetView, read_holds
+from mainspring.control.state.fleet import FleetView, read_closed, read_holds
 from mainspring.control.store.evidence import evidence_by, evidence_since
 from mainspring.control.store.holdings import ALLOCATION_LIVE, grants
+from mainspring.control.store.nodes.closures import open_closures
+from mainspring.control.store.nodes.settings import healths
 from mainspring.control.store.records import (
     AttemptRecord,
     JobRecord,
@@ -31,9 +33,19 @@ from mainspring.control.store.records import (
 from mainspring.control.store.schema import WAITS, allocations, jobs, whys
 from mainspring.control.store.tallies import counts_of_arrays
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
-from mainspring.domain.answers import ArrayView, AttemptView, ClusterView, JobView, NodeView, Verdict, Why
+from mainspring.domain.answers import (
+    ArrayView,
+    AttemptView,
+    ClusterView,
+    JobView,
+    NodeClosure,
+    NodeView,
+    Verdict,
+    Why,
+)
 from mainspring.domain.codec import alike
 from mainspring.domain.errors import NotFound, nearest
+from mainspring.domain.fleet import NodeRef
 from mainspring.domain.ids import AttemptId, ClusterName, JobId, NodeName
 from mainspring.domain.job import Hold, JobSpec
 from mainspring.domain.life import AttemptState, JobState, ended
@@ -280,18 +292,35 @@ def list_verdicts(connection: sa.Connection, wanted: JobFilter, *, limit: int) -
     )
 
 
-def list_nodes(view: ClusterView, *, after: str | None, limit: int) -> tuple[NodeView, ...]:
+def list_nodes(
+    connection: sa.Connection, view: ClusterView, *, after: str | None, limit: int, only: NodeName | None = None
+) -> tuple[NodeView, ...]:
     """Returns nodes of a cluster, in order of name.
 
     Args:
         after: The last one seen, None to begin.
         limit: The most to return.
+        only: Just this one, unless None.
     """
+    every = view.inventory.nodes
+    left = (node for node in every if (after is None or node.name > after) and only in (None, node.name))
+    shown, cluster = tuple(islice(left, limit)), view.inventory.cluster
     avoided = {one.at.node: one for one in view.avoided}
-    left = (node for node in view.inventory.nodes if after is None or node.name > after)
+    known = healths(
+        connection, cluster=cluster, nodes=[node.name for node in shown] if len(shown) < len(every) else None
+    )
+    closed: dict[NodeRef, tuple[NodeClosure, ...]] = {}
+    for one in open_closures(connection):
+        closed[one.at] = (*closed.get(one.at, ()), one)
     return tuple(
-        NodeView(node=node, used_chip_milli=view.used_chip_milli.get(node.name, 0), avoided=avoided.get(node.name))
-        for node in islice(left, limit)
+        NodeView(
+            node=node,
+            used_chip_milli=view.used_chip_milli.get(node.name, 0),
+            avoided=avoided.get(node.name),
+            health=known.get(NodeRef(cluster=cluster, node=node.name)),
+            closures=closed.get(NodeRef(cluster=cluster, node=node.name), ()),
+        )
+        for node in shown
     )
 
 
@@ -303,7 +332,7 @@ def view_clusters(connection: sa.Connection, fleet: FleetView, now_s: float) -> 
         fleet: What the engines said.
         now_s: For which nodes are avoided still.
     """
-    seen, holds = fleet.seen(), read_holds(connection)
+    seen, holds = fleet.seen(), read_closed(connection)
     counts = {name: len(one.inventory.nodes) for name, one in seen.items() if not one.inventory.delegated}
     avoided = Avoidance(evidence_since(connection, now_s - REMEMBERED_S)).of_all(now_s, counts)
     used: dict[ClusterName, dict[NodeName, int]] = {}

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from mainspring.control.state.avoidance import REMEMBERED_S, Avoidance
 from mainspring.control.state.dependencies import Dependencies
 from mainspring.control.state.event_news import EventFollower
-from mainspring.control.state.fleet import FleetView, Holds, read_holds
+from mainspring.control.state.fleet import FleetView, Holds, read_closed
 from mainspring.control.state.history import RAN_S_MIN, Charge, Past, chip_seconds, pasts, successes, usage
 from mainspring.control.state.live_holdings import LiveHoldings
 from mainspring.control.state.planner_feed import PlannerFeed
@@ -200,7 +200,7 @@ class ActiveState:
         builder.set_usage(usage(connection, now_s), at_s=now_s)
         self._pasts = pasts(connection, DISPLACED, taken=StopCause.TAKEN)
         self.avoidance = Avoidance(evidence_since(connection, now_s - REMEMBERED_S))
-        self.holds = read_holds(connection)
+        self.holds = read_closed(connection)
         live = live_attempts(connection)
         self._follower.start(connection, [attempt.job for attempt in live], newest)
         self._take_jobs(connection, {job.id: job for job in live_jobs(connection)}, {})
@@ -215,7 +215,7 @@ class ActiveState:
             self._feed.touch()
             self.avoidance.add(told)
         if news.holds:
-            self.holds = read_holds(connection)
+            self.holds = read_closed(connection)
             self._feed.touch()
         fresh = self._fresh.take(news.submitted)
         records = {job: new.record for job, new in fresh.items() if new.record is not None and job not in news.jobs}

@@ -6,6 +6,7 @@ Where controllers share a store, the one that leads keeps its view there, and th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -13,6 +14,8 @@ from typing import final
 
 import sqlalchemy as sa
 
+from mainspring.control.health.quarantines import NodePlace
+from mainspring.control.store.nodes.closures import holds_of, open_closures
 from mainspring.control.store.records import chunks
 from mainspring.control.store.rows import RowMapping, read_text, text_of
 from mainspring.control.store.schema import fleet, holds, node_states
@@ -177,6 +180,19 @@ class FleetView:
             self._seen = seen
 
 
+def places_of(fleet: FleetView) -> Mapping[NodeRef, NodePlace]:
+    """Returns where each node stands among the others, of clusters where we choose nodes."""
+    places: dict[NodeRef, NodePlace] = {}
+    for name, seen in fleet.seen().items():
+        nodes = () if seen.inventory.delegated else seen.inventory.nodes
+        leaves = {node.name: "/".join(part for _, part in node.domains) for node in nodes}
+        counts = Counter(leaves.values())
+        for node, leaf in leaves.items():
+            at = NodeRef(cluster=name, node=node)
+            places[at] = NodePlace(leaf=leaf, leaf_nodes=counts[leaf] if leaf else 0, cluster_nodes=len(nodes))
+    return places
+
+
 # ---------------------------------------------------------------- states of nodes
 
 
@@ -278,6 +294,12 @@ def read_holds(connection: sa.Connection) -> Holds:
         clusters={one.cluster: one for one in every if one.cluster and not one.node},
         nodes={NodeRef(cluster=one.cluster, node=one.node): one for one in every if one.node},
     )
+
+
+def read_closed(connection: sa.Connection) -> Holds:
+    """Returns what people hold, and the nodes that they or health keep closed."""
+    held, closed = read_holds(connection), holds_of(open_closures(connection))
+    return replace(held, nodes={**closed, **held.nodes}) if closed else held
 
 
 def write_hold(connection: sa.Connection, hold: Hold) -> None:

@@ -18,8 +18,8 @@ import sqlalchemy as sa
 from mainspring.control.state.history import ENDED_BY_HOUR
 from mainspring.control.store.holdings import AllocationRecord, allocations_of_each
 from mainspring.control.store.ledger import DISPLACED, StopCause
-from mainspring.control.store.records import AttemptRecord
-from mainspring.control.store.schema import ATTEMPT_ROWS, UNCOUNTED, accounts, attempts, charges, jobs
+from mainspring.control.store.records import ATTEMPT_ROWS, AttemptRecord
+from mainspring.control.store.schema import UNCOUNTED, accounts, attempts, charges, jobs
 from mainspring.domain.goodput import Goodput, TimeUse, total
 
 DAY_S = 86_400.0

@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from mainspring.control.store import tallies
 from mainspring.control.store.evidence import LostAttempt, counted, first_error, losses_of
 from mainspring.control.store.holdings import KEPT, AllocationRecord, live_allocations_of
-from mainspring.control.store.records import AttemptRecord, JobRecord, add_rows, chunks, text_of
-from mainspring.control.store.schema import JOB_ROWS, REASON_LENGTH_MAX, agents, allocations, attempts, events, jobs
+from mainspring.control.store.records import JOB_ROWS, AttemptRecord, JobRecord, add_rows, chunks, text_of
+from mainspring.control.store.schema import REASON_LENGTH_MAX, agents, allocations, attempts, events, jobs
 from mainspring.domain.answers import Submit
 from mainspring.domain.codec import alike
 from mainspring.domain.fleet import NodeRef

@@ -1,4 +1,4 @@
-"""The queries that read jobs, attempts, events and teams."""
+"""Jobs and attempts as values, and the queries that read them, events and teams."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import Any, TypeVar, final
 
 import sqlalchemy as sa
 
+from mainspring.control.store.rows import RowMapping
 from mainspring.control.store.rows import add_rows as add_rows
 from mainspring.control.store.rows import read_text as read_text
 from mainspring.control.store.rows import text_of as text_of
-from mainspring.control.store.schema import ATTEMPT_ROWS, JOB_ROWS, archived, attempts, events, jobs, teams
-from mainspring.control.store.schema import AttemptRecord as AttemptRecord
-from mainspring.control.store.schema import JobRecord as JobRecord
+from mainspring.control.store.schema import archived, attempts, events, jobs, teams
 from mainspring.domain.answers import Event
-from mainspring.domain.ids import AttemptId, JobId, TeamName
-from mainspring.domain.job import JobSpec
+from mainspring.domain.ids import AttemptId, ClusterName, JobId, TeamName
+from mainspring.domain.job import JobSpec, Overrides
 from mainspring.domain.life import AttemptState, JobState, ended
 from mainspring.domain.team import Team
-from mainspring.domain.wire import AtRisk, RankStatus
+from mainspring.domain.wire import AtRisk, Detail, RankStatus
 
 TEAMS_MAX = 10_000
 ACTIVE_MAX = 200_000  # Jobs not ended that one loop looks at; the oldest come first.
@@ -32,6 +31,68 @@ Item = TypeVar("Item")
 
 JOB_LIVE = tuple(state.value for state in JobState if not ended(state))
 ATTEMPT_LIVE = tuple(state.value for state in AttemptState if not ended(state))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """One job, but for its spec, which is read apart because it never changes; its newest metrics and its result.
+
+    A job of an array knows the array by its first job, and its own place in it; any other job has None there.
+    `overrides` are what was said of it since it was submitted.
+    """
+
+    ordinal: int
+    id: JobId
+    name: str
+    team: TeamName
+    state: JobState
+    submitted_s: float
+    ended_s: float | None
+    reason: str
+    step: int
+    metrics: Mapping[str, float]
+    result: Detail
+    array: JobId | None
+    array_index: int | None
+    array_count: int | None
+    owner: str
+    overrides: Overrides | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRecord:
+    """One attempt, but for its ranks and what is at risk. `stop_cause` is why it was asked to stop, "" when it was not.
+
+    `epoch` counts its leads, 0 while agents are missing; `lead` is the agent that leads, `led_s` when the first lead
+    was named, and `heard_s` when this one last reported, or was named. `seconds` is its lead's ledger, node-seconds by
+    use, and `seconds_before` that of the leads before.
+    """
+
+    id: AttemptId
+    job: JobId
+    number: int
+    state: AttemptState
+    cluster: ClusterName
+    simulated: bool
+    plan: int
+    granted_s: float
+    ended_s: float | None
+    stop_cause: str
+    outcome: AttemptState | None
+    reason: str
+    generation: int
+    step: int
+    events_seen: int
+    heard_s: float | None
+    epoch: int
+    lead: int
+    led_s: float | None
+    seconds: Mapping[str, float]
+    seconds_before: Mapping[str, float]
+
+
+JOB_ROWS = RowMapping(JobRecord, jobs)
+ATTEMPT_ROWS = RowMapping(AttemptRecord, attempts)
 
 _LIVE_JOBS = JOB_ROWS.select.where(jobs.c.state.in_(JOB_LIVE)).order_by(jobs.c.ordinal).limit(ACTIVE_MAX)
 _LIVE_ATTEMPTS = ATTEMPT_ROWS.select.where(attempts.c.state.in_(ATTEMPT_LIVE)).order_by(attempts.c.id)

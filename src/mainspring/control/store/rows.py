@@ -105,16 +105,24 @@ def _written(value: object) -> object:
     return value if value is None or isinstance(value, _SCALARS) else text_of(value)
 
 
-def add_rows(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, object]]) -> None:
+def add_rows(
+    connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, object]], *, unless_there: bool = False
+) -> int:
     """Adds rows that name the same columns; SQLAlchemy's own way looks at each value of each row.
 
     Args:
         connection: From `Store.write`.
         rows: By name of the column, as the database's driver takes them.
+        unless_there: Whether to leave out rows that would break a unique index.
+
+    Returns:
+        How many were added.
     """
     text, order, defaults = _insertion(table, connection.dialect, tuple(rows[0]))
+    text += " ON CONFLICT DO NOTHING" if unless_there else ""
     whole = [{**defaults, **row} for row in rows] if defaults else rows
-    connection.exec_driver_sql(text, [*map(itemgetter(*order), whole)] if order else [*map(dict, whole)])
+    given = [*map(itemgetter(*order), whole)] if order else [*map(dict, whole)]
+    return connection.exec_driver_sql(text, given).rowcount
 
 
 @lru_cache(maxsize=STATEMENTS_KEPT)
@@ -122,7 +130,7 @@ def _insertion(
     table: sa.Table, dialect: sa.Dialect, names: tuple[str, ...]
 ) -> tuple[str, Sequence[str] | None, Mapping[str, object]]:
     """Returns a statement, the order of its parameters where they have no names, and those that have defaults."""
-    made = sa.insert(table).compile(dialect=dialect, column_keys=list(names))
+    made = sa.insert(table).inline().compile(dialect=dialect, column_keys=list(names))
     assert isinstance(made, SQLCompiler)
     # No statement gives them by itself: tables here have no other kind of default.
     given = {column.name: column.default for column in made.insert_prefetch}

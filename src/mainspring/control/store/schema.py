@@ -1,13 +1,10 @@
-"""The store's tables, in SQLAlchemy Core, and their rows as values; nothing here is particular to one database.
+"""The store's tables, in SQLAlchemy Core; nothing here is particular to one database.
 
 Values are kept as JSON text written by `domain.codec`, so that the store holds what the wire holds. Migrations build
 these tables step by step; a test holds both to the same shape.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 from sqlalchemy import (
     BigInteger,
@@ -26,12 +23,9 @@ from sqlalchemy import (
     text,
 )
 
-from mainspring.control.store.rows import RowMapping
 from mainspring.domain.goodput import TimeUse
-from mainspring.domain.ids import SECRET_NAME_LENGTH_MAX, AttemptId, ClusterName, JobId, TeamName
-from mainspring.domain.job import Overrides
-from mainspring.domain.life import AttemptState, JobState, ended
-from mainspring.domain.wire import Detail
+from mainspring.domain.ids import SECRET_NAME_LENGTH_MAX
+from mainspring.domain.life import JobState, ended
 
 ID_LENGTH_MAX = 63
 REASON_LENGTH_MAX = 4_096
@@ -427,67 +421,70 @@ leases = Table(
     Column("expires_s", Double, nullable=False),
 )
 
+health_events = Table(
+    "health_events",  # What was seen of machines: samples, kept for a while.
+    metadata,
+    Column("number", _COUNTER, primary_key=True, autoincrement=True),
+    Column("told_s", Double, nullable=False),
+    Column("teller", _word(255), nullable=False),  # Who told it: an attempt, somebody, "" for the controller.
+    _id("source"),
+    _id("session"),
+    Column("sequence", BigInteger, nullable=False),
+    _id("cluster"),
+    _id("node"),  # "" for what is of no one node.
+    Column("event", Text, nullable=False),
+    UniqueConstraint("teller", "source", "session", "sequence", name="health_events_source"),
+    Index("health_events_node", "cluster", "node", "number"),
+    sqlite_autoincrement=True,
+)
 
-# ---------------------------------------------------------------- rows as values
+node_health = Table(
+    "node_health",  # What the leader's fold over those says of each node now, for servers that have no fold.
+    metadata,
+    _id("cluster", primary_key=True),
+    _id("node", primary_key=True),
+    Column("state", _word(16), nullable=False),
+    Column("findings", Text, nullable=False),
+    Column("lemon_score", Double, nullable=False),
+    Column("since_s", Double, nullable=False),
+)
 
+closures = Table(
+    "closures",  # Each time that a node was closed, by people or by health.
+    metadata,
+    Column("number", _COUNTER, primary_key=True, autoincrement=True),
+    _id("cluster"),
+    _id("node"),
+    Column("kind", _word(16), nullable=False),
+    Column("owner", _word(255), nullable=False),
+    _id("rule"),
+    Column("reason", Text, nullable=False),
+    Column("evidence", Text, nullable=False),
+    Column("repair", _word(16), nullable=False),
+    Column("from_s", Double, nullable=False),
+    Column("until_s", Double, nullable=True),
+    Column("on_engine", Boolean, nullable=False),  # Whether its engine took a cordon for it that still stands.
+    Column("refused", Text, nullable=False),
+    Column("ended_s", Double, nullable=True),
+    Column("ended_by", _word(255), nullable=False),
+    Column("ended_reason", Text, nullable=False),
+    Index("closures_node", "cluster", "node", "number"),
+    Index("closures_ended", "ended_s"),
+    sqlite_autoincrement=True,
+)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRecord:
-    """One job, but for its spec, which is read apart because it never changes; its newest metrics and its result.
+health_rules = Table(
+    "health_rules",  # Rules that somebody lets act.
+    metadata,
+    _id("rule", primary_key=True),
+    Column("by", _word(255), nullable=False),
+    Column("since_s", Double, nullable=False),
+    Column("reason", Text, nullable=False),
+)
 
-    A job of an array knows the array by its first job, and its own place in it; any other job has None there.
-    `overrides` are what was said of it since it was submitted.
-    """
-
-    ordinal: int
-    id: JobId
-    name: str
-    team: TeamName
-    state: JobState
-    submitted_s: float
-    ended_s: float | None
-    reason: str
-    step: int
-    metrics: Mapping[str, float]
-    result: Detail
-    array: JobId | None
-    array_index: int | None
-    array_count: int | None
-    owner: str
-    overrides: Overrides | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptRecord:
-    """One attempt, but for its ranks and what is at risk. `stop_cause` is why it was asked to stop, "" when it was not.
-
-    `epoch` counts its leads, 0 while agents are missing; `lead` is the agent that leads, `led_s` when the first lead
-    was named, and `heard_s` when this one last reported, or was named. `seconds` is its lead's ledger, node-seconds by
-    use, and `seconds_before` that of the leads before.
-    """
-
-    id: AttemptId
-    job: JobId
-    number: int
-    state: AttemptState
-    cluster: ClusterName
-    simulated: bool
-    plan: int
-    granted_s: float
-    ended_s: float | None
-    stop_cause: str
-    outcome: AttemptState | None
-    reason: str
-    generation: int
-    step: int
-    events_seen: int
-    heard_s: float | None
-    epoch: int
-    lead: int
-    led_s: float | None
-    seconds: Mapping[str, float]
-    seconds_before: Mapping[str, float]
-
-
-JOB_ROWS = RowMapping(JobRecord, jobs)
-ATTEMPT_ROWS = RowMapping(AttemptRecord, attempts)
+breakers = Table(
+    "breakers",
+    metadata,
+    _id("cluster", primary_key=True),
+    Column("breaker", Text, nullable=False),
+)

@@ -10,7 +10,22 @@ from mainspring.lazy import names_of
 if TYPE_CHECKING:
     from mainspring.domain.answers.arrivals import ArrivalView, RecordingClaim, Standing
     from mainspring.domain.answers.clusters import ClusterView, NodeView, TeamUse, TeamView
-    from mainspring.domain.answers.health import Health, HealthCheck, HealthStatus
+    from mainspring.domain.answers.health import (
+        ClosureKind,
+        Health,
+        HealthCheck,
+        HealthEventView,
+        HealthFinding,
+        HealthRuleView,
+        HealthStatus,
+        Incident,
+        IncidentKind,
+        NewClosure,
+        NodeChange,
+        NodeClosure,
+        NodeHealthView,
+        Reason,
+    )
     from mainspring.domain.answers.history import ClosedNode, JobHistory, PastAttempt, PastCluster, PastFleet, Sweep
     from mainspring.domain.answers.jobs import (
         BATCH_MAX,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mainspring.domain.answers.health import NodeClosure, NodeHealthView
 from mainspring.domain.answers.people import WaitingUse
 from mainspring.domain.codec import message
 from mainspring.domain.fleet import AvoidedNode, Inventory, Node
@@ -50,9 +51,12 @@ class TeamView:
 class NodeView:
     """One node of a cluster, or one slot, as its engine sees it, or held; thousandths of its chips in use by us.
 
-    `avoided` tells until when all jobs keep away from it.
+    `avoided` tells until when all jobs keep away from it; `health` is None while nothing was told of it. `closures` are
+    what keeps it closed, the oldest first.
     """
 
     node: Node
     used_chip_milli: int
     avoided: AvoidedNode | None = None
+    health: NodeHealthView | None = None
+    closures: tuple[NodeClosure, ...] = ()

@@ -1,10 +1,15 @@
-"""How a controller is, as probes and people ask it."""
+"""How a controller is, as probes and people ask it; and how nodes are: what was seen, what rules make of it."""
 
 from __future__ import annotations
 
 from enum import Enum
 
+from mainspring.domain.answers.steering import REASON_MAX, check_reason
 from mainspring.domain.codec import message
+from mainspring.domain.errors import InvalidInput
+from mainspring.domain.fleet import NodeRef
+from mainspring.domain.hardware.health import HealthEvent, HealthSource, HealthState, Repair, Strategy
+from mainspring.domain.ids import ClusterName, NodeName
 
 
 class HealthStatus(str, Enum):
@@ -42,3 +47,239 @@ class Health:
     def __str__(self) -> str:
         troubles = "; ".join(f"{check.name} {check.words}" for check in self.checks if check.words)
         return f"{self.status.value}: {troubles}" if troubles else self.status.value
+
+
+# ---------------------------------------------------------------- nodes
+
+HOURS_MAX = 8_784.0  # A year: what is to be closed for longer is taken out of its cluster.
+
+
+@message("HealthFinding")
+class HealthFinding:
+    """A rule that holds for a node.
+
+    Args:
+        words: What is so, and what was said of it last.
+        strategy: Whether anything follows from it.
+        evidence: The newest of the events for which it holds.
+        of_links: Whether all of them are of links, of which the other end may be at fault.
+    """
+
+    rule: str
+    state: HealthState
+    repair: Repair
+    words: str
+    strategy: Strategy
+    evidence: tuple[HealthSource, ...] = ()
+    of_links: bool = False
+
+
+@message("NodeHealthView")
+class NodeHealthView:
+    """How a node is, as a fold over what was seen of it says; a node of which nothing is known has none.
+
+    Args:
+        state: The worst that any rule says, whether it acts or not.
+        lemon_score: About how many times it has failed in four weeks.
+        since_s: Since when it is in this state.
+    """
+
+    cluster: ClusterName
+    node: NodeName
+    state: HealthState
+    findings: tuple[HealthFinding, ...]
+    lemon_score: float
+    since_s: float
+
+    @property
+    def at(self) -> NodeRef:
+        """Returns which node."""
+        return NodeRef(cluster=self.cluster, node=self.node)
+
+
+class ClosureKind(str, Enum):
+    """What a node is closed for."""
+
+    CORDON = "cordon"  # Nothing more starts there; what runs goes on.
+    DRAIN = "drain"  # What runs ends too, saved, and goes elsewhere.
+    QUARANTINE = "quarantine"  # As a drain, for what was found or seen; it ends at its time.
+
+
+@message("NodeClosure")
+class NodeClosure:
+    """That a node is, or was, closed to new work.
+
+    Args:
+        number: Counts them; each is one stay.
+        owner: Who closed it: "health", or somebody.
+        rule: Of health, that found why; "" for people.
+        evidence: The newest events behind it.
+        until_s: When it ends by itself, None for never.
+        on_engine: Whether its cluster shows it cordoned for this.
+        refused: Why its cluster does not, in its words; it is closed to our jobs all the same.
+        ended_s: When it was opened again, None while it is closed.
+        ended_by: Who opened it.
+        ended_reason: Why.
+    """
+
+    number: int
+    cluster: ClusterName
+    node: NodeName
+    kind: ClosureKind
+    owner: str
+    rule: str
+    reason: str
+    evidence: tuple[HealthSource, ...]
+    repair: Repair
+    from_s: float
+    until_s: float | None
+    on_engine: bool = False
+    refused: str = ""
+    ended_s: float | None = None
+    ended_by: str = ""
+    ended_reason: str = ""
+
+    @property
+    def at(self) -> NodeRef:
+        """Returns which node."""
+        return NodeRef(cluster=self.cluster, node=self.node)
+
+
+@message("NewClosure")
+class NewClosure:
+    """That a node is to be closed.
+
+    Args:
+        reason: Why, for people.
+        hours: For how long; None for good, which no quarantine is.
+    """
+
+    kind: ClosureKind
+    reason: str
+    hours: float | None = None
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            InvalidInput: A field is out of its range, or no reason is given.
+        """
+        require_reason("close a node", self.reason)
+        if self.hours is not None and not 0 < self.hours <= HOURS_MAX:
+            got, wanted = f"{self.hours:g} hours", f"over 0, to {HOURS_MAX:g}"
+            raise InvalidInput("close a node", on="field 'hours'", got=got, wanted=wanted)
+
+
+@message("Reason")
+class Reason:
+    """Why something is done, for people."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        """Checks the reason.
+
+        Raises:
+            InvalidInput: There is none, or it is too long.
+        """
+        require_reason("change what follows from health", self.reason)
+
+
+def require_reason(attempted: str, reason: str) -> None:
+    """Returns if there is a reason, of the usual length.
+
+    Args:
+        attempted: What it is for, as a clause.
+        reason: For people.
+
+    Raises:
+        InvalidInput: There is none, or it is too long.
+    """
+    check_reason(attempted, reason)
+    if not reason.strip():
+        raise InvalidInput(attempted, on="field 'reason'", got="none", wanted=f"why, in up to {REASON_MAX} letters")
+
+
+@message("NodeChange")
+class NodeChange:
+    """One thing that happened to a node: `by` is "" for its cluster's own word."""
+
+    time_s: float
+    what: str
+    by: str = ""
+    words: str = ""
+
+
+@message("HealthEventView")
+class HealthEventView:
+    """What was seen, as it was told.
+
+    Args:
+        number: Counts all that was told, as long as it is kept.
+        told_s: When.
+        teller: Who: an attempt, whose agents did; somebody; or the controller itself.
+    """
+
+    number: int
+    told_s: float
+    teller: str
+    event: HealthEvent
+
+
+@message("HealthRuleView")
+class HealthRuleView:
+    """A rule, and what follows from it.
+
+    Args:
+        words: What is so where it holds.
+        window_s: How far back it looks.
+        state: How a node is for which it holds; only one that has failed is ever closed.
+        strategy: ACT where nodes are closed for it, SHADOW where it is only told.
+        by: Who said so last, "" while nobody has; `since_s` and `reason` are theirs.
+        found: Nodes for which it holds now, the first of them.
+        found_count: How many there are.
+    """
+
+    name: str
+    words: str
+    window_s: float
+    state: HealthState
+    repair: Repair | None
+    strategy: Strategy
+    by: str = ""
+    since_s: float = 0.0
+    reason: str = ""
+    found: tuple[NodeRef, ...] = ()
+    found_count: int = 0
+
+
+class IncidentKind(str, Enum):
+    """What an incident is."""
+
+    NODE = "node"
+    FABRIC = "fabric"  # Many nodes of one switch have the same at once: it is not the nodes.
+    BREAKER = "breaker"  # Too much was to be closed at once: everything of the cluster stays as it is.
+
+
+@message("Incident")
+class Incident:
+    """Something that is wrong now, once, however many nodes show it.
+
+    Args:
+        where: The domain of a fabric's, else "".
+        nodes: The first of those that show it.
+        node_count: How many do.
+        words: What is so.
+        done: What follows: "closed"; "held", for a breaker or a switch keeps it as it is; "shadow", where it would be
+            closed if the rule acted; "told", for what closes nothing.
+    """
+
+    kind: IncidentKind
+    cluster: ClusterName
+    where: str
+    rule: str
+    nodes: tuple[NodeName, ...]
+    node_count: int
+    since_s: float
+    words: str
+    done: str

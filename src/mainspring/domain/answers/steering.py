@@ -12,7 +12,16 @@ from mainspring.domain.job import MAIN, REPLICAS_MAX, Hold, Tier
 REASON_MAX = 255  # Letters.
 
 
-def _check_reason(attempted: str, reason: str) -> None:
+def check_reason(attempted: str, reason: str) -> None:
+    """Returns if a reason is no longer than reasons may be.
+
+    Args:
+        attempted: What it is for, as a clause.
+        reason: For people, "" for none.
+
+    Raises:
+        InvalidInput: It is.
+    """
     if len(reason) > REASON_MAX:
         got, wanted = f"{len(reason)} letters", f"at most {REASON_MAX} letters"
         raise InvalidInput(attempted, on="field 'reason'", got=got, wanted=wanted)
@@ -37,7 +46,7 @@ class NewHold:
         Raises:
             InvalidInput: It is too long.
         """
-        _check_reason("pause or drain", self.reason)
+        check_reason("pause or drain", self.reason)
 
 
 @message("HoldView")
@@ -69,7 +78,7 @@ class NewPriority:
         Raises:
             InvalidInput: It does not, or its reason is too long.
         """
-        _check_reason("change a job's priority", self.reason)
+        check_reason("change a job's priority", self.reason)
         if self.tier is None and self.place is None:
             raise InvalidInput("change a job's priority", got="nothing to change", wanted="a tier, a place, or both")
 
@@ -90,7 +99,7 @@ class NewSize:
             InvalidInput: One is out of its range, or the reason is too long.
         """
         checked_name(self.role, "role")
-        _check_reason("resize a job", self.reason)
+        check_reason("resize a job", self.reason)
         if not 1 <= self.least <= self.most <= REPLICAS_MAX:
             got = f"{self.least} to {self.most} replicas"
             raise InvalidInput("resize a job", on=f"role {self.role}", got=got, wanted=f"1 to {REPLICAS_MAX}, rising")

@@ -60,6 +60,22 @@ class Strategy(str, Enum):
     ACT = "act"
 
 
+class HealthState(str, Enum):
+    """How a node is, as far as its events tell; the worst last."""
+
+    SOUND = "sound"
+    SUSPECT = "suspect"
+    FAILED = "failed"
+
+    @property
+    def rank(self) -> int:
+        """Returns 0 for the best."""
+        return _STATE_RANKS[self]
+
+
+_STATE_RANKS = {state: rank for rank, state in enumerate(HealthState)}
+
+
 def _require(held: bool, field_name: str, got: object, wanted: str) -> None:  # noqa: FBT001
     if not held:
         raise InvalidInput("accept a health event", on=f"field {field_name!r}", got=repr(got)[:200], wanted=wanted)

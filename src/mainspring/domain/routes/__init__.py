@@ -17,6 +17,8 @@ from mainspring.domain.codec import WHOLE_MAX
 from mainspring.domain.goodput import Goodput
 from mainspring.domain.ids import ClusterName, TeamName
 from mainspring.domain.life import JobState
+from mainspring.domain.routes.nodes import LIST_MAX as LIST_MAX
+from mainspring.domain.routes.nodes import Limit, Named, NodeCalls
 from mainspring.domain.routes.routing import KEY_HEADER as KEY_HEADER
 from mainspring.domain.routes.routing import Answer as Answer
 from mainspring.domain.routes.routing import P as P
@@ -25,17 +27,14 @@ from mainspring.domain.routes.routing import Route as Route
 from mainspring.domain.routes.routing import bounds_of as bounds_of
 from mainspring.domain.team import Right, Team
 
-LIST_MAX = 1_000  # Entries of one answer.
 LOG_BYTES_MAX = 1 << 20
 Since = Annotated[int, Query(ge=0, le=WHOLE_MAX)]
-Limit = Annotated[int, Query(ge=1, le=LIST_MAX)]
-Named = Annotated[str | None, Query(max_length=63)]
 ContentId = Annotated[str, Query(pattern="^[0-9a-f]{64}$")]
 Stream = Iterator[bytes]  # A body of any length.
 _JOBS = Right.READ_JOBS
 
 
-class LabCalls:
+class LabCalls(NodeCalls):
     """What people ask, and the SDK offers as it is. JOB is a job's id, or a name: of several the newest."""
 
     @route("GET", "/jobs", may=_JOBS, handler="jobs", operation="list_jobs")
@@ -85,7 +84,9 @@ class LabCalls:
         patient=True,
         repeats=True,
     )
-    def stop(self, job: str, *, array: bool = False) -> answers.JobView:
+    def stop(
+        self, job: str, *, array: bool = False, reason: Annotated[str, Query(max_length=answers.REASON_MAX)] = ""
+    ) -> answers.JobView:
         """Asks a job to end, or all jobs of its array; one that has ended stays as it is."""
 
     @route("PUT", "/jobs/{job}/hold", may=Right.STEER_JOBS, handler="steering.pause", operation="pause_job")
@@ -222,16 +223,6 @@ class LabCalls:
         Args:
             at_s: The time, in seconds since the Unix epoch.
             limit: At most so many attempts, and closed nodes of each cluster.
-        """
-
-    @route("GET", "/clusters/{cluster}/nodes", handler="questions.nodes", operation="list_nodes")
-    def nodes(self, cluster: str, *, after: Named = None, limit: Limit = LIST_MAX) -> tuple[answers.NodeView, ...]:
-        """Lists the nodes of a cluster, or its slots, in order of name.
-
-        Args:
-            cluster: The cluster.
-            after: Name of the last one seen: the list goes on after it.
-            limit: At most so many.
         """
 
     @route("GET", "/teams", handler="people.teams", operation="teams")
@@ -477,5 +468,5 @@ class Calls(LabCalls):
 
 
 ROUTES: tuple[Route[..., Any], ...] = tuple(
-    each for kind in (LabCalls, Calls) for each in vars(kind).values() if isinstance(each, Route)
+    each for kind in (NodeCalls, LabCalls, Calls) for each in vars(kind).values() if isinstance(each, Route)
 )

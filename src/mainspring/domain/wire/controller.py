@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 
 from mainspring.domain.codec import message
-from mainspring.domain.errors import InvalidMessage, nearest
+from mainspring.domain.errors import InvalidInput, InvalidMessage, nearest
+from mainspring.domain.hardware.health import HealthEvent
 from mainspring.domain.ids import AllocationId, AttemptId, JobId, NodeName, RoleName, SecretName
 from mainspring.domain.job import Code
 from mainspring.domain.life import AttemptState
@@ -18,6 +19,7 @@ from mainspring.domain.wire.facts import AtRisk, Detail, RankStatus
 from mainspring.domain.wire.node import RankPlace
 
 ATTEMPT_HEADER = "Mainspring-Attempt"  # Of every call of an agent: which attempt's its token is.
+HEALTH_BATCH_MAX = 500  # Events of one call: a quarter of a megabyte.
 
 
 @message("Register")
@@ -198,3 +200,28 @@ class HeartbeatReply:
     acknowledged: int
     fenced: bool = False
     gone: tuple[int, ...] = ()
+
+
+@message("HealthBatch")
+class HealthBatch:
+    """What a watcher of machines saw. Whoever gets no answer says all of it again: an event is known by its source."""
+
+    events: tuple[HealthEvent, ...]
+
+    def __post_init__(self) -> None:
+        """Checks how many there are.
+
+        Raises:
+            InvalidInput: None, or too many for one call.
+        """
+        if not 1 <= len(self.events) <= HEALTH_BATCH_MAX:
+            got, wanted = f"{len(self.events)} events", f"1 to {HEALTH_BATCH_MAX} in a call"
+            raise InvalidInput("take events of health", got=got, wanted=wanted, next_step="send them in several calls")
+
+
+@message("HealthTaken")
+class HealthTaken:
+    """A whole batch is in the store: `taken` events by this call, `repeated` before it."""
+
+    taken: int
+    repeated: int = 0

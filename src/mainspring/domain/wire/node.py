@@ -248,6 +248,9 @@ class ShareStored:
 
     `file` has `size_bytes` bytes; its index, `index_bytes` at `index_offset` with checksum `index_crc32c`, lists its
     shards; its data lie in objects of `segment_bytes`. A rank with nothing to store has no file ("").
+
+    `replicas` are checksums of what it has in common with other ranks, which is stored once: equal wherever
+    `replicas_of`, which says what that is, is equal; 0 for nothing.
     """
 
     rank: int
@@ -259,6 +262,8 @@ class ShareStored:
     index_crc32c: int = 0
     segment_bytes: int = SEGMENT_BYTES
     state: Detail = field(default_factory=dict)
+    replicas_of: int = 0
+    replicas: tuple[int, ...] = ()
 
 
 @message("StoreFailed")

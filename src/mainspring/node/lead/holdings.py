@@ -123,6 +123,11 @@ class Holdings:
         self._unfit.add(taken)
         self._clear(taken)
 
+    def distrust(self, step: int) -> None:
+        """Never again offers what came after a step, the last that is known to be right."""
+        for taken in [taken for taken in self._steps if taken.step > step]:
+            self.pass_over(taken)
+
     # ------------------------------------------------------------ answers
 
     def overtaken(self, agent: int, rank: int, step: int) -> bool:

@@ -29,6 +29,7 @@ from mainspring.node.lead.resume import Resumption
 from mainspring.node.lead.roster import Roster, names
 from mainspring.node.lead.running import RunningGeneration
 from mainspring.node.lead.saves import Saves
+from mainspring.node.lead.watch.replicas import Divergence
 
 GATHER_LIMIT_S = 600.0  # Engines start all agents or none; past ten minutes one of them is not coming.
 GATHER_LEASES = 4.0  # Agents have their orders within a lease or two of the lead; those that take longer join later.
@@ -225,8 +226,7 @@ class Lead:
                 self._outbox.tell(agent, self._preparation.start(self._running.snapshot_every))
                 if self._running.change is not None:
                     self._outbox.tell(agent, self._running.change.message(self.generation, self._outbox.now_s))
-        save = self._saves.order(agent)
-        if save is not None:
+        if (save := self._saves.order(agent)) is not None:
             self._outbox.tell(agent, save)
 
     def _leaving(self, agent: int, grace_s: float) -> None:
@@ -286,15 +286,12 @@ class Lead:
     # ------------------------------------------------------------ generations
 
     def _follow(self, decision: Beginning | Ending | PlannedChange | None) -> None:
-        match decision:
-            case Beginning():
-                self._begin(decision)
-            case Ending():
-                self._end(decision)
-            case PlannedChange():
-                self._running.leave(decision)
-            case None:
-                pass
+        if isinstance(decision, Beginning):
+            self._begin(decision)
+        elif isinstance(decision, Ending):
+            self._end(decision)
+        elif decision is not None:
+            self._running.leave(decision)
 
     def _begin(self, beginning: Beginning) -> None:
         """Starts the next generation, from the newest step that can be had."""
@@ -399,12 +396,14 @@ class Lead:
 
     def _save(self) -> None:
         """Starts the next save, when there is something to save."""
-        taken = self._holdings.newest_own() if self._saves.idle else None
-        held = self._holdings.holders(taken) if taken is not None else {}
-        ranks = {agent: [holding.rank for holding in own] for agent, own in held.items()}
-        order = self._saves.start(taken, ranks, self._outbox.now_s)
-        if order is not None:
-            self._outbox.tell(held, order)
+        if (order := self._saves.start(self._holdings, self._outbox.now_s)) is not None:
+            self._outbox.tell(self._saves.agents, order)
+
+    def _go_back(self, step: int, divergence: Divergence) -> None:
+        """Goes back to the last step on which ranks agreed: on this one they do not, so nobody shall have it."""
+        self._saves.disown()
+        self._holdings.distrust(self._resumption.durable)
+        self._follow(self._running.differ(step, divergence))
 
     def _unstored(self, agent: int, message: wire.StoreFailed) -> None:
         """Takes note of a share that is not durable; one that newer snapshots have overwritten is no failure."""
@@ -438,8 +437,7 @@ class Lead:
         self._ending = ending
         self._running.end(well=ending.outcome in (AttemptState.SUCCEEDED, AttemptState.CANCELLED))
         if ending.save:
-            self.phase = Phase.STORING
-            self._deadline_s = self._outbox.now_s + STORE_LIMIT_S
+            self.phase, self._deadline_s = Phase.STORING, self._outbox.now_s + STORE_LIMIT_S
         else:
             self._drain()
 
@@ -484,7 +482,9 @@ class Lead:
         if self.phase is Phase.RUNNING:
             self._follow(self._running.gone())
         stored = self._saves.finish()
-        if stored is not None:
+        if stored is not None and stored.divergence is not None and self.phase is Phase.RUNNING:
+            self._go_back(stored.taken.step, stored.divergence)
+        elif stored is not None:
             self._outbox.want(self._resumption.manifest(stored))
         if self.phase is Phase.RUNNING and self._running.all_step and self._saves.due(self._outbox.now_s):
             self._save()

@@ -22,6 +22,7 @@ from mainspring.node.lead.watch.ledger import TimeLedger
 from mainspring.node.lead.watch.pace import Pace
 from mainspring.node.lead.watch.progress import Progress
 from mainspring.node.lead.watch.ranks import RankTable
+from mainspring.node.lead.watch.replicas import Divergence
 from mainspring.node.lead.watch.stragglers import Stragglers
 
 
@@ -280,6 +281,29 @@ class RunningGeneration:
             words=message.words,
         )
         self._failures.blame(failure, self._outbox.now_s)
+
+    def differ(self, step: int, found: Divergence) -> Beginning | Ending | None:
+        """Takes note that ranks do not agree on a step; returns what follows."""
+        agents = {rank: self._members.places[rank].agent for rank in found.odd}
+        blamed = next(iter(agents.values()), -1) if len({*agents.values()}) == 1 else -1
+        self._outbox.event(
+            leads.ReplicasDifferEvent(
+                generation=self._generation,
+                step=step,
+                ranks=len(found.ranks),
+                odd=", ".join(map(str, found.odd[:16])),
+                nodes=", ".join(dict.fromkeys(self._roster[agent].node for agent in agents.values())),
+            )
+        )
+        failure = Failure(
+            rank=(found.odd or found.ranks)[0],
+            agent=blamed,
+            how=f"has other replicas than {len(found.ranks) - 1} others have",
+            kind="replicas",
+            outside=True,
+            certain=blamed >= 0,
+        )
+        return self._failed(failure)
 
     def stacks(self, message: wire.StacksDumped) -> None:
         """Takes where a rank stands."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import final
 
 from mainspring.domain.ports import Backoff
 from mainspring.domain.wire import Detail, ShareStored, StoreStep
-from mainspring.node.lead.holdings import Taken
+from mainspring.node.lead.holdings import Holdings, Taken
+from mainspring.node.lead.watch.replicas import Divergence, Replicas
 
 STORE_EVERY_S = 10.0  # The most work an attempt can lose with all its nodes, beyond what one save takes.
 REST_PARTS = 3.0  # A save that took long is followed by three times as long a rest: disk and network are training's.
@@ -26,11 +26,13 @@ class Stored:
         taken: The step, and the generation it was taken in.
         shares: Every rank's share, by place.
         state: The program's facts; where ranks differ, the lowest place's.
+        divergence: What ranks should have in common and have not, None where all is as it should be.
     """
 
     taken: Taken
     shares: tuple[ShareStored, ...]
     state: Detail
+    divergence: Divergence | None
 
 
 @final
@@ -46,11 +48,12 @@ class Saves:
         self._through = self._failed = -1
         self._due_s = self._started_s = self._again_s = -math.inf
         self._tries = 0
+        self._replicas = Replicas()
 
     @property
-    def idle(self) -> bool:
-        """Returns whether no save is under way."""
-        return self._taken is None
+    def agents(self) -> frozenset[int]:
+        """Returns the agents that have a share in the save under way, or had in the last."""
+        return self._agents
 
     @property
     def writing(self) -> bool:
@@ -61,16 +64,15 @@ class Saves:
         """Returns whether the next save may start."""
         return self._taken is None and monotonic_s >= max(self._due_s, self._again_s)
 
-    def start(self, taken: Taken | None, ranks: Mapping[int, Collection[int]], monotonic_s: float) -> StoreStep | None:
-        """Returns the order of a save that starts: none is under way, and neither this step nor a later one was tried.
-
-        Args:
-            taken: The newest step of which every rank's own agent holds the snapshot.
-            ranks: The places whose shares it has, by agent.
+    def start(self, holdings: Holdings, monotonic_s: float) -> StoreStep | None:
+        """Returns the order, for `agents`, of a save that starts: none is under way, and of the newest step of which
+        every rank's own agent holds the snapshot no save was tried, nor of a later one.
         """
-        if self._taken is not None or taken is None or taken.step <= self._through or monotonic_s < self._again_s:
+        taken = holdings.newest_own() if self._taken is None and monotonic_s >= self._again_s else None
+        if taken is None or taken.step <= self._through:
             return None
-        self._agents, self._ranks = frozenset(ranks), frozenset(rank for own in ranks.values() for rank in own)
+        held = holdings.holders(taken)
+        self._agents, self._ranks = frozenset(held), frozenset(one.rank for own in held.values() for one in own)
         self._taken, self._writing, self._shares = taken, False, {}
         self._through, self._started_s, self._due_s = taken.step, monotonic_s, monotonic_s + STORE_EVERY_S
         return StoreStep(step=taken.step, taken_in=taken.generation)
@@ -95,7 +97,7 @@ class Saves:
         for rank in sorted(self._ranks, reverse=True):
             state.update(self._shares[rank].state)
         shares = tuple(self._shares[rank] for rank in sorted(self._ranks))
-        return Stored(taken=self._taken, shares=shares, state=state)
+        return Stored(taken=self._taken, shares=shares, state=state, divergence=self._replicas.compare(shares))
 
     def owes(self, taken: Taken | None) -> bool:
         """Returns whether a save is under way, or this step is yet to be saved or tried again.
@@ -129,6 +131,10 @@ class Saves:
         """Takes note that the save under way is durable; the next one waits the longer, the longer this one took."""
         took_s = monotonic_s - self._started_s
         self._due_s = max(self._due_s, monotonic_s + REST_PARTS * took_s)
+        self._taken, self._writing = None, False
+
+    def disown(self) -> None:
+        """Ends the save under way, of which all shares have come: nobody shall have that step."""
         self._taken, self._writing = None, False
 
     def unwritten(self, step: int, monotonic_s: float) -> bool:

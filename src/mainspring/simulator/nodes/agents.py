@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, final
 
@@ -25,6 +26,7 @@ class AgentPrograms:
 
     def __init__(self, attempt: SimulatedAttempt) -> None:
         self.silent_stores = False  # Whether orders to store are never answered.
+        self.wrong: dict[int, int] = {}  # Agents on whose nodes replicas come out wrong, and from which step on.
         self._attempt = attempt
         self._states: dict[RunKey, Content] = {}
 
@@ -143,7 +145,8 @@ class AgentPrograms:
         if self._attempt.store.up:
             claim = self._attempt.claim_of(agent)
             file = self._attempt.store.keep(claim, generation=message.taken_in, rank=rank, content=content)
-            answer = stored(rank, message.step, file)
+            wrong = f"on agent {agent.number}" if content.step >= self.wrong.get(agent.number, math.inf) else ""
+            answer = stored(rank, content, file, wrong=wrong)
         self._attempt.say(agent, answer)
 
     def _dump(self, agent: Agent, message: wire.DumpStacks) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 from mainspring.checkpoint import Claim
 from mainspring.domain import wire
 from mainspring.domain.life import AttemptState
-from mainspring.domain.wire.events.leads import AgentLostEvent, UnknownWordEvent
+from mainspring.domain.wire.events.leads import AgentLostEvent, ReplicasDifferEvent, UnknownWordEvent
 from mainspring.node.lead import effects
 from mainspring.node.lead.lead import Lead
 from mainspring.node.lead.reports import Answered, Reports
@@ -96,6 +96,8 @@ class SimulatedLead:
         for event in self.lead.events:
             if event.kind == AgentLostEvent.kind:
                 self._check_given_up(event.detail["agent"])
+            if event.kind == ReplicasDifferEvent.kind:
+                self._promises.distrust()
         self.told += self.lead.events
         self._reports.collect()
 

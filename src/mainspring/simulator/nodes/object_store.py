@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import final
@@ -108,6 +109,11 @@ class JobStore:
         return None if found is None or step in self.damaged else found.content
 
 
-def stored(rank: int, step: int, file: str) -> ShareStored:
-    """Returns what an agent tells its lead of a share that is in the store."""
-    return ShareStored(rank=rank, step=step, file=file, size_bytes=1)
+def stored(rank: int, content: Content, file: str, *, wrong: str = "") -> ShareStored:
+    """Returns what an agent tells its lead of a share that is in the store.
+
+    Args:
+        wrong: How it differs from what it should be, "" where it does not.
+    """
+    told = zlib.crc32(f"{content} {wrong}".encode())
+    return ShareStored(rank=rank, step=content.step, file=file, size_bytes=1, replicas_of=1, replicas=(told,))

@@ -52,6 +52,13 @@ class Promises:
             case _:
                 pass
 
+    def distrust(self) -> None:
+        """Takes note that ranks did not agree: what came after the newest durable step is of no use."""
+        newest = max(self._durable, default=-1)
+        self._unfit |= {
+            (one.step, one.generation) for held in self._known.values() for one in held if one.step > newest
+        }
+
     def _forget(self, agent: int) -> None:
         self._known[agent] = []
         self._overtaken = {place: age for place, age in self._overtaken.items() if place[0] != agent}

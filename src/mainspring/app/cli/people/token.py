@@ -27,7 +27,7 @@ def new_command(
     holder: Annotated[str, typer.Argument(help="Who it is for: a person, or a machine account.", metavar="HOLDER")],
     team: Annotated[str, typer.Option(help="Where its role counts, there and below.")] = LAB,
     role: Annotated[
-        TeamRole, typer.Option(help="viewer, member or admin of a team; operator or auditor of the whole lab.")
+        TeamRole, typer.Option(help="viewer, member or admin of a team; operator, auditor or watcher of the whole lab.")
     ] = TeamRole.MEMBER,
     days: Annotated[float | None, typer.Option(help="How long it is good for; for ever, when left out.")] = None,
     as_json: Json = False,

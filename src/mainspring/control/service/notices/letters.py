@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from mainspring.control.service.notices.places import Known
 from mainspring.control.store.ledger import StopCause
-from mainspring.control.store.schema import JobRecord
+from mainspring.control.store.records import JobRecord
 from mainspring.domain.answers import Event, Notice
 from mainspring.domain.codec import encode
 from mainspring.domain.ids import TeamName

@@ -16,6 +16,7 @@ from mainspring.domain.wire.events.attempts import OfAttempts
 from mainspring.domain.wire.events.jobs import OfJobs
 from mainspring.domain.wire.events.leads import OfLeads, ResultEvent
 from mainspring.domain.wire.events.marks import listed
+from mainspring.domain.wire.events.nodes import OfNodes
 from mainspring.domain.wire.facts import Detail
 
 KIND_LENGTH_MAX = 32  # What a column of a store holds.
@@ -33,11 +34,11 @@ class UnknownEvent:
         return listed(self.detail) or self.kind.replace("_", " ")
 
 
-KnownEvent: TypeAlias = OfJobs | OfAttempts | OfLeads
+KnownEvent: TypeAlias = OfJobs | OfAttempts | OfLeads | OfNodes
 AnyEvent: TypeAlias = KnownEvent | UnknownEvent
 EVENTS: tuple[type[KnownEvent], ...] = get_args(KnownEvent)
 TOLD_BY_LEADS = frozenset(event.kind for event in get_args(OfLeads))
-TOLD_BY_CONTROLLER = frozenset(event.kind for event in get_args(OfJobs | OfAttempts))
+TOLD_BY_CONTROLLER = frozenset(event.kind for event in get_args(OfJobs | OfAttempts | OfNodes))
 _BY_KIND = {event.kind: event for event in EVENTS}
 
 

@@ -132,6 +132,26 @@ class HangEvent(EventFacts):
 
 
 @final
+@event("replicas_differ", notable=True)
+class ReplicasDifferEvent(EventFacts):
+    """What `ranks` ranks have in common was not the same on all of them at `step`; `odd` are those that stand alone."""
+
+    generation: int
+    step: int
+    ranks: int
+    odd: str
+    nodes: str
+
+    def __str__(self) -> str:
+        odd = (
+            f": those of rank {self.odd} on {self.nodes} stand alone"
+            if self.odd
+            else ", and nothing tells which are right"
+        )
+        return f"the replicas of {counted(self.ranks, 'rank')} are not equal at {step_words(self.step)}{odd}"
+
+
+@final
 @event("agent_lost", notable=True)
 class AgentLostEvent(EventFacts):
     """An agent is not heard of any more."""
@@ -255,6 +275,7 @@ OfLeads: TypeAlias = (
     | RankExitedEvent
     | RankLeftEvent
     | RankSlowEvent
+    | ReplicasDifferEvent
     | HangEvent
     | AgentLostEvent
     | AgentLeavingEvent

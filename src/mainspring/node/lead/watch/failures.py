@@ -23,6 +23,7 @@ class Failure:
         how: What happened, as a clause: "was killed by signal 9".
         kind: What makes two failures alike: the exit code, or "left", "hang".
         outside: Whether it came from outside the program: other nodes may do better.
+        certain: Whether it is the node's, beyond doubt: it is not tried again where others suffice.
     """
 
     rank: int
@@ -31,6 +32,7 @@ class Failure:
     kind: int | str
     outside: bool
     words: str = ""
+    certain: bool = False
 
 
 def exited(*, rank: int, agent: int, exit_code: int, words: str) -> Failure:
@@ -74,6 +76,7 @@ class Failures:
         self._first_words = ""
         self._step = -1
         self._by_agent: dict[int, int] = {}
+        self._certain: frozenset[int] = frozenset()
         self._blamed: Failure | None = None
         self._blame_s = 0.0
 
@@ -103,7 +106,8 @@ class Failures:
             self._by_agent.clear()
         self._step = furthest
         self._by_agent[failure.agent] = self._by_agent.get(failure.agent, 0) + 1
-        if self._by_agent[failure.agent] >= SWAP_AFTER and failure.agent >= 0:
+        enough = 1 if failure.certain else SWAP_AFTER
+        if self._by_agent[failure.agent] >= enough and failure.agent >= 0:
             self.suspects |= {failure.agent}
         while self._restarts_s and now_s - self._restarts_s[0] > FORGIVEN_S:
             self._restarts_s.popleft()
@@ -113,6 +117,9 @@ class Failures:
         how = f"rank {failure.rank} {failure.how}" + (f" at step {furthest}" if furthest >= 0 else "")
         words = f"; it first said: {self._first_words}" if self._first_words else ""
         outcome = AttemptState.LOST if failure.outside else AttemptState.FAILED
+        if failure.certain and failure.agent in self._certain:
+            return FailureDecision(outcome=outcome, reason=f"{how}, again on agent {failure.agent}{words}")
+        self._certain |= {failure.agent} if failure.certain and failure.agent >= 0 else set()
         if self._alike >= ALIKE_MAX:
             reason = f"{how}, {self._alike} times the same way without a step between{words}"
             return FailureDecision(outcome=outcome, reason=reason)

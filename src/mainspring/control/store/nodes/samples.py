@@ -1,0 +1,107 @@
+"""What was seen of machines, as it was told: samples, each once, kept for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from mainspring.control.store.rows import add_rows, read_text, text_of
+from mainspring.control.store.schema import health_events
+from mainspring.domain.answers import HealthEventView
+from mainspring.domain.hardware.health import HealthEvent
+from mainspring.domain.ids import ClusterName, NodeName
+
+KEPT_S = 30 * 86_400.0  # Longer than any rule looks back.
+KEPT_MAX = 20_000_000  # However many are told; the oldest go first.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A health event, and who told it: an attempt, somebody, or "" for the controller itself."""
+
+    teller: str
+    event: HealthEvent
+
+
+def add_samples(connection: sa.Connection, told: Sequence[Told], now_s: float) -> int:
+    """Adds what was told, but for what is there; returns how much was not.
+
+    Args:
+        connection: From `Store.write`.
+    """
+    rows = [
+        {
+            "told_s": now_s,
+            "teller": one.teller,
+            "source": one.event.source.name,
+            "session": one.event.source.session,
+            "sequence": one.event.source.sequence,
+            "cluster": one.event.scope.cluster,
+            "node": one.event.scope.node,
+            "event": text_of(one.event),
+        }
+        for one in told
+    ]
+    return add_rows(connection, health_events, rows, unless_there=True) if rows else 0
+
+
+def samples(
+    connection: sa.Connection,
+    *,
+    after: int = 0,
+    before: int | None = None,
+    cluster: ClusterName | None = None,
+    node: NodeName | None = None,
+    newest: bool = False,
+    limit: int,
+) -> tuple[HealthEventView, ...]:
+    """Returns what was told, in the order it was, or the newest first.
+
+    Args:
+        after: Only what came after this number.
+        before: Only what came before this number, unless None.
+        cluster: Only of this cluster, unless None.
+        node: Only of this node, unless None.
+        newest: Whether to begin with the newest.
+        limit: The most to return.
+    """
+    query = sa.select(health_events.c.number, health_events.c.told_s, health_events.c.teller, health_events.c.event)
+    query = query.where(health_events.c.number > after)
+    if before is not None:
+        query = query.where(health_events.c.number < before)
+    if cluster is not None:
+        query = query.where(health_events.c.cluster == cluster)
+    if node is not None:
+        query = query.where(health_events.c.node == node)
+    order = health_events.c.number.desc() if newest else health_events.c.number
+    return tuple(map(_view, connection.execute(query.order_by(order).limit(limit))))
+
+
+def first_since(connection: sa.Connection, since_s: float) -> int:
+    """Returns the number of the first that was told since a time, less one; numbers are given in order of time."""
+    query = sa.select(health_events.c.number).where(health_events.c.told_s >= since_s)
+    found = connection.execute(query.order_by(health_events.c.number).limit(1)).scalar()
+    return newest_sample(connection) if found is None else found - 1
+
+
+def newest_sample(connection: sa.Connection) -> int:
+    """Returns the number of the newest, 0 where there is none."""
+    return connection.execute(sa.select(sa.func.max(health_events.c.number))).scalar() or 0
+
+
+def old_samples(before_s: float, limit: int) -> sa.Select[Any]:
+    """Returns a query of the oldest few, those told before a time, or beyond how many are kept."""
+    newest = sa.select(sa.func.max(health_events.c.number)).scalar_subquery()
+    oldest = (
+        sa.select(health_events.c.number, health_events.c.told_s).order_by(health_events.c.number).limit(limit)
+    ).subquery()
+    return sa.select(oldest.c.number).where(sa.or_(oldest.c.told_s < before_s, oldest.c.number <= newest - KEPT_MAX))
+
+
+def _view(row: Any) -> HealthEventView:
+    return HealthEventView(
+        number=row.number, told_s=row.told_s, teller=row.teller, event=read_text(HealthEvent, row.event)
+    )

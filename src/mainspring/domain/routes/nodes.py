@@ -1,0 +1,134 @@
+"""Calls about nodes: how they are, what is seen of them, what closes and opens them, what rules of health may do."""
+
+# mypy: disable-error-code="empty-body"
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from mainspring.domain import answers, wire
+from mainspring.domain.answers.steering import REASON_MAX
+from mainspring.domain.codec import WHOLE_MAX
+from mainspring.domain.routes.routing import Query, route
+from mainspring.domain.team import Right
+
+LIST_MAX = 1_000  # Entries of one answer.
+Limit = Annotated[int, Query(ge=1, le=LIST_MAX)]
+Named = Annotated[str | None, Query(max_length=63)]
+Before = Annotated[int | None, Query(ge=1, le=WHOLE_MAX)]
+Why = Annotated[str, Query(max_length=REASON_MAX)]
+
+
+class NodeCalls:
+    """What people and programs ask and say of nodes; see `LabCalls`."""
+
+    @route("GET", "/clusters/{cluster}/nodes", handler="questions.nodes", operation="list_nodes")
+    def nodes(self, cluster: str, *, after: Named = None, limit: Limit = LIST_MAX) -> tuple[answers.NodeView, ...]:
+        """Lists the nodes of a cluster, or its slots, in order of name.
+
+        Args:
+            cluster: The cluster.
+            after: Name of the last one seen: the list goes on after it.
+            limit: At most so many.
+        """
+
+    @route("GET", "/clusters/{cluster}/nodes/{node}", handler="care.node", operation="show_node")
+    def node(self, cluster: str, node: str) -> answers.NodeView:
+        """Shows one node, how it is, and what keeps it closed."""
+
+    @route("GET", "/clusters/{cluster}/nodes/{node}/history", handler="care.history")
+    def node_history(self, cluster: str, node: str, *, limit: Limit = 100) -> tuple[answers.NodeChange, ...]:
+        """Lists what changed of a node, newest first: what its cluster said of it, and who closed and opened it.
+
+        Args:
+            cluster: The cluster.
+            node: The node.
+            limit: At most so many.
+        """
+
+    @route("PUT", "/clusters/{cluster}/nodes/{node}/closure", may=Right.HOLD_FLEET, handler="care.close")
+    def close_node(self, cluster: str, node: str, body: answers.NewClosure) -> answers.NodeClosure:
+        """Closes a node to new work, here and in its cluster; drained and in quarantine, what runs there ends, saved,
+        and is placed elsewhere.
+        """
+
+    @route(
+        "DELETE", "/clusters/{cluster}/nodes/{node}/closure", may=Right.HOLD_FLEET, handler="care.open", repeats=True
+    )
+    def open_node(
+        self, cluster: str, node: str, *, kind: answers.ClosureKind | None = None, reason: Why
+    ) -> tuple[answers.NodeClosure, ...]:
+        """Opens a node again that people or health closed, and lists what it was closed by; a cordon of others stays.
+
+        Args:
+            cluster: The cluster.
+            node: The node.
+            kind: Only what closed it as this; all, when left out.
+            reason: Why, for people. What was seen of the node until now is held against it no more.
+        """
+
+    @route("GET", "/closures", handler="care.closures", operation="list_closures")
+    def closures(
+        self, *, cluster: Named = None, past: bool = False, before: Before = None, limit: Limit = LIST_MAX
+    ) -> tuple[answers.NodeClosure, ...]:
+        """Lists the nodes that people or health keep closed, newest first.
+
+        Args:
+            cluster: Only of this cluster.
+            past: Also those that are open again.
+            before: Number of the last one seen: the list goes on after it, to the first one.
+            limit: At most so many.
+        """
+
+    @route("POST", "/health/events", may=None, handler="care.tell", repeats=True)
+    def tell_health(self, body: wire.HealthBatch) -> wire.HealthTaken:
+        """Takes what was seen of machines: by the agents of an attempt of its own nodes, by watchers and operators of
+        any; what was said before is known again, so that a call may be repeated.
+        """
+
+    @route("GET", "/health/events", handler="care.events", operation="list_health_events")
+    def health_events(
+        self, *, cluster: Named = None, node: Named = None, before: Before = None, limit: Limit = 100
+    ) -> tuple[answers.HealthEventView, ...]:
+        """Lists what was seen of machines, newest first.
+
+        Args:
+            cluster: Only of this cluster.
+            node: Only of this node of it.
+            before: Number of the last one seen: the list goes on after it.
+            limit: At most so many.
+        """
+
+    @route("GET", "/health/rules", handler="care.rules", operation="list_health_rules")
+    def health_rules(self) -> tuple[answers.HealthRuleView, ...]:
+        """Lists the rules of health in their order, whether they act, and the nodes for which they hold."""
+
+    @route("PUT", "/health/rules/{rule}/act", may=Right.RULE_HEALTH, handler="care.promote")
+    def promote_rule(self, rule: str, body: answers.Reason) -> answers.HealthRuleView:
+        """Lets a rule act: nodes that it finds to have failed are closed."""
+
+    @route("DELETE", "/health/rules/{rule}/act", may=Right.RULE_HEALTH, handler="care.demote", repeats=True)
+    def demote_rule(self, rule: str, *, reason: Why) -> answers.HealthRuleView:
+        """Puts a rule back into shadow: what it finds is told, and nothing follows; nodes closed for it are opened.
+
+        Args:
+            rule: Its name.
+            reason: Why, for people.
+        """
+
+    @route("GET", "/health/incidents", handler="care.incidents", operation="list_incidents")
+    def incidents(self, *, cluster: Named = None) -> tuple[answers.Incident, ...]:
+        """Lists what is wrong with nodes now, what is wrong with many for one reason once.
+
+        Args:
+            cluster: Only of this cluster.
+        """
+
+    @route("DELETE", "/clusters/{cluster}/breaker", may=Right.RULE_HEALTH, handler="care.reset_breaker", repeats=True)
+    def reset_breaker(self, cluster: str, *, reason: Why) -> tuple[answers.Incident, ...]:
+        """Resets the breaker of a cluster, so that rules may close nodes there again, and lists its incidents.
+
+        Args:
+            cluster: The cluster.
+            reason: Why, for people.
+        """
