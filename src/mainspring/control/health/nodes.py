@@ -25,11 +25,13 @@ class NodeHealth:
     Args:
         findings: The rules that hold, in their order.
         lemon_score: See `lemon_score`.
+        stands: Whether something fatal was said that nobody has taken back, however long ago.
     """
 
     at: NodeRef
     findings: tuple[Finding, ...] = ()
     lemon_score: float = 0.0
+    stands: bool = False
 
     @property
     def state(self) -> HealthState:
@@ -119,6 +121,7 @@ class HealthFold:
             at=at,
             findings=findings(self._rules, since, standing, faults, now_s),
             lemon_score=lemon_score(faults),
+            stands=any(each.fatal for each in standing),
         )
 
     def forget(self, now_s: float) -> None:
