@@ -78,12 +78,7 @@ def main(extend: Extend) -> int:
 
 
 def serve(
-    home: Home,
-    listener: socket.socket,
-    extend: Extend,
-    *,
-    backup: bool = True,
-    log_form: LogForm | None = None,
+    home: Home, listener: socket.socket, extend: Extend, *, backup: bool = True, log_form: LogForm | None = None
 ) -> None:
     """Serves until SIGTERM or SIGINT.
 
@@ -141,17 +136,13 @@ def serve(
     notices = NoticeThread(control, server, config.notices)
     traces = TraceThread(control, server, config.traces, instance=url_of(listener, config))
     tune_for_serving()
-    server.start()
-    reader.start()
-    notices.start()
-    traces.start()
+    for part in (server, reader, notices, traces):
+        part.start()
     try:
         server.wait()
     finally:
-        notices.stop()
-        traces.stop()
-        server.stop()
-        reader.stop()
+        for part in (notices, traces, server, reader):
+            part.stop()
         engines.close()
         control.store.close()
 
