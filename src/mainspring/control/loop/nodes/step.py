@@ -41,6 +41,22 @@ _log = logging.getLogger(__name__)
 
 
 @final
+class _Places:
+    """Where nodes stand among the others, made anew where the fleet has changed."""
+
+    def __init__(self, fleet: FleetView) -> None:
+        self._fleet = fleet
+        self._version = -1
+        self._found: Mapping[NodeRef, NodePlace] = {}
+
+    def now(self) -> Mapping[NodeRef, NodePlace]:
+        version = self._fleet.version
+        if version != self._version:
+            self._found, self._version = places_of(self._fleet), version
+        return self._found
+
+
+@final
 class HealthStep:
     """The fold of one leader, and what it made of it.
 
@@ -49,7 +65,7 @@ class HealthStep:
     """
 
     def __init__(self, fleet: FleetView) -> None:
-        self._fleet = fleet
+        self._places = _Places(fleet)
         self._fold = HealthFold()
         self._known = OwnKnowledge()
         self._seen: int | None = None  # The last event in the fold.
@@ -61,8 +77,6 @@ class HealthStep:
         self._urgent: dict[NodeRef, None] = {}  # Of which something fatal was.
         self._healths: dict[NodeRef, NodeHealth] = {}  # Of which something is found.
         self._views: dict[NodeRef, NodeHealthView] = {}  # As the store has them.
-        self._places: Mapping[NodeRef, NodePlace] = {}
-        self._places_version = -1
         self._looked_s = self._forgot_s = -inf
 
     def read(self, connection: sa.Connection, now_s: float) -> None:
@@ -116,7 +130,7 @@ class HealthStep:
         breakers = {name: read_text(Breaker, text) for name, text in breaker_texts(connection).items()}
         known = [self._healths.get(at) or self._fold.of(at, now_s) for at in dict.fromkeys([*self._healths, *closed])]
         quarantined = {at: _quarantine_of(one) for at, one in closed.items()}
-        decided = decide(known, self._placed(), quarantined, breakers, now_s)
+        decided = decide(known, self._places.now(), quarantined, breakers, now_s)
         self._own = _written(connection, decided, closed, breakers, now_s)
         if now_s - self._forgot_s > FORGET_S:
             self._fold.forget(now_s)
@@ -171,12 +185,6 @@ class HealthStep:
             self._changed.pop(at, None)
             self._urgent.pop(at, None)
         return due
-
-    def _placed(self) -> Mapping[NodeRef, NodePlace]:
-        version = self._fleet.version
-        if version != self._places_version:
-            self._places, self._places_version = places_of(self._fleet), version
-        return self._places
 
 
 def _written(
