@@ -419,6 +419,11 @@ class NodeCare:
         self._wake()
         return self.incidents(cluster=cluster)
 
+    def open_breakers(self) -> Mapping[ClusterName, str]:
+        """Returns the clusters whose breakers are open, and why, in order of name."""
+        with self._store.read() as connection:
+            return {name: one.words for name, one in self._breakers(connection).items() if one.is_open}
+
     def _breakers(self, connection: sa.Connection) -> Mapping[ClusterName, Breaker]:
         return {name: read_text(Breaker, text) for name, text in breaker_texts(connection).items()}
 
