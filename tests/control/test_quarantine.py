@@ -115,6 +115,27 @@ def test_why_says_that_a_node_is_in_quarantine(world: World) -> None:
     assert "node east-0 of east is drained by olga: quarantine: burn-in failed" in told
 
 
+def test_who_only_changes_a_quarantine_or_lets_its_time_pass_has_not_looked_at_its_node(world: World) -> None:
+    world.tick()
+    act(world)
+    tell(world, fault("west-0", cluster="west", at_s=world.clock.now_s()))
+    world.tick(2)
+    asked = NewClosure(kind=ClosureKind.QUARANTINE, reason="burn-in", hours=0.01)
+    world.control.care.close("west", "west-0", asked, OPS)
+    world.control.care.close("west", "west-0", NewClosure(kind=asked.kind, reason="burn-in 2", hours=0.02), OPS)
+    assert world.control.care.closures()[0].reason == "burn-in 2"
+    world.tick(4, seconds=30.0)
+    assert open_of(world) == [("west-0", "health", "quarantine")]
+    world.loop.resign()
+    world.restart()
+    world.tick(2)
+    assert open_of(world) == [("west-0", "health", "quarantine")], "a new leader folds the same"
+    namesake = Caller(role=TeamRole.OPERATOR, team=LAB, holder="health")
+    world.control.care.close("west", "west-1", NewClosure(kind=ClosureKind.CORDON, reason="mine"), namesake)
+    world.tick(3)
+    assert ("west-1", "health, a person", "cordon") in open_of(world), "no rule opens what a person closed"
+
+
 def test_a_watcher_that_takes_its_fault_back_opens_the_node(world: World) -> None:
     world.tick()
     act(world)

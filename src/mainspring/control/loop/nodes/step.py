@@ -20,7 +20,14 @@ from mainspring.control.health.rules import RULES, Finding, acting
 from mainspring.control.loop.nodes.known import OwnKnowledge
 from mainspring.control.state.fleet import FleetView, places_of
 from mainspring.control.store.ledger import StateWriter
-from mainspring.control.store.nodes.closures import NEW, add_closure, change_closures, open_closures, released_s
+from mainspring.control.store.nodes.closures import (
+    NEW,
+    NOBODY,
+    add_closure,
+    change_closures,
+    open_closures,
+    released_s,
+)
 from mainspring.control.store.nodes.samples import newest_sample, samples, told_nodes
 from mainspring.control.store.nodes.settings import breaker_texts, healths, promotions, write_breaker, write_healths
 from mainspring.control.store.rows import read_text, text_of
@@ -36,7 +43,6 @@ AGAIN_S = 5.0  # Between two looks at a node of which something is found, and no
 FORGET_S = 3_600.0
 EVIDENCE_KEPT = 16  # The newest events that are kept with a finding.
 RENEWED_S = 3_600.0  # How much later a quarantine must end before that is written.
-_NOBODY = ""  # By whom a closure of people ends at its time.
 _log = logging.getLogger(__name__)
 
 
@@ -72,7 +78,7 @@ class HealthStep:
         self._unread: list[NodeRef] = []  # Nodes of which nothing from before has been read yet.
         self._behind = True  # Whether anything from before has still to be read.
         self._promoted: frozenset[str] = frozenset()
-        self._own: Mapping[NodeRef, NodeClosure] = {}  # What health keeps closed, as it was last.
+        self._open: frozenset[int] = frozenset()  # Closures that stood at the last look.
         self._changed: dict[NodeRef, None] = {}  # Of which something new was told, longest ago first.
         self._urgent: dict[NodeRef, None] = {}  # Of which something fatal was.
         self._healths: dict[NodeRef, NodeHealth] = {}  # Of which something is found.
@@ -123,15 +129,17 @@ class HealthStep:
         if self._behind:
             return
         self._learn_rules(connection, now_s)
-        closed = {one.at: one for one in open_closures(connection) if one.owner == OWNER}
-        if any(at not in closed for at in self._own):
+        standing = open_closures(connection)
+        closed = {one.at: one for one in standing if one.owner == OWNER}
+        if not self._open <= {one.number for one in standing}:
             self._learn_releases(connection, now_s)
+        self._open = frozenset(one.number for one in standing)
         self._judge(connection, closed, now_s)
         breakers = {name: read_text(Breaker, text) for name, text in breaker_texts(connection).items()}
         known = [self._healths.get(at) or self._fold.of(at, now_s) for at in dict.fromkeys([*self._healths, *closed])]
         quarantined = {at: _quarantine_of(one) for at, one in closed.items()}
         decided = decide(known, self._places.now(), quarantined, breakers, now_s)
-        self._own = _written(connection, decided, closed, breakers, now_s)
+        _write(connection, decided, closed, breakers, now_s)
         if now_s - self._forgot_s > FORGET_S:
             self._fold.forget(now_s)
             self._forgot_s = now_s
@@ -187,22 +195,22 @@ class HealthStep:
         return due
 
 
-def _written(
+def _write(
     connection: sa.Connection,
     decided: Decided,
     closed: Mapping[NodeRef, NodeClosure],
     breakers: Mapping[ClusterName, Breaker],
     now_s: float,
-) -> Mapping[NodeRef, NodeClosure]:
-    """Writes what was decided; returns what health keeps closed from now on.
+) -> None:
+    """Writes what was decided.
 
     Args:
-        closed: What it kept closed until now.
+        closed: What health kept closed until now.
         breakers: As they were.
     """
-    ledger, after = StateWriter(connection, now_s), {at: one for at, one in closed.items() if at in decided.closed}
+    ledger = StateWriter(connection, now_s)
     for quarantine in decided.close:
-        after[quarantine.at] = _close(ledger, quarantine)
+        _close(ledger, quarantine)
     over = [closed[at] for at in decided.reopen]
     ended = {"ended_s": now_s, "ended_by": OWNER, "ended_reason": "nothing is found any more"}
     change_closures(connection, [one.number for one in over], **ended)
@@ -225,10 +233,9 @@ def _written(
         if breaker.is_open and not before.is_open:
             _log.warning("the breaker of cluster %s opened: %s", name, breaker.words)
             ledger.event(BreakerOpenedEvent(cluster=name, reason=breaker.words), job=None)
-    return after
 
 
-def _close(ledger: StateWriter, quarantine: Quarantine) -> NodeClosure:
+def _close(ledger: StateWriter, quarantine: Quarantine) -> None:
     rule = quarantine.reason.partition(":")[0]
     closure = NodeClosure(
         number=NEW,
@@ -254,7 +261,7 @@ def _close(ledger: StateWriter, quarantine: Quarantine) -> NodeClosure:
     )
     _log.warning("node %s of %s is closed: %s", closure.node, closure.cluster, closure.reason)
     ledger.event(told, job=None)
-    return add_closure(ledger.connection, closure)
+    add_closure(ledger.connection, closure)
 
 
 def _end_over(connection: sa.Connection, now_s: float) -> None:
@@ -264,7 +271,7 @@ def _end_over(connection: sa.Connection, now_s: float) -> None:
         for one in open_closures(connection)
         if one.owner != OWNER and one.until_s is not None and one.until_s <= now_s
     ]
-    ended = {"ended_s": now_s, "ended_by": _NOBODY, "ended_reason": "its time is over"}
+    ended = {"ended_s": now_s, "ended_by": NOBODY, "ended_reason": "its time is over"}
     change_closures(connection, [one.number for one in over], **ended)
     for one in over:
         StateWriter(connection, now_s).event(_opened(one, "its time", ended["ended_reason"]), job=None)
