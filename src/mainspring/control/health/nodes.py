@@ -103,6 +103,11 @@ class HealthFold:
         told = self._told.setdefault(at, _Told())
         told.cleared_s = max(told.cleared_s, at_s)
 
+    def size(self, at: NodeRef) -> int:
+        """Returns how many events of a node are remembered: what it takes to tell how it is."""
+        told = self._told.get(at)
+        return 0 if told is None else len(told.events)
+
     def nodes(self) -> tuple[NodeRef, ...]:
         """Returns the nodes of which anything is remembered, in order."""
         return tuple(sorted(self._told))
