@@ -35,6 +35,7 @@ ONCE_S = SETTLED_S + 1.5  # So long a port has to be down before it counts, and 
 SINCE_S = 600.0  # What the kernel logged before that was told by the time before, or will not come back.
 OTHERS = {
     "measure": "mainspring.app.server.programs.measure",
+    "network": "mainspring.app.server.programs.network",
     "sweep": "mainspring.app.server.programs.sweep",
 }
 TOLD_S = 10.0  # How long a watch that ends waits for a controller.
