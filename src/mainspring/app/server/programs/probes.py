@@ -100,7 +100,7 @@ def watch(words: argparse.Namespace, reader: DeviceReader | None) -> int:
             if ended.wait(max(0.0, left_s)) or clock.monotonic_s() >= over_s:
                 break
         if outgoing is not None and not outgoing.drain(TOLD_S):
-            raise Unavailable("tell what was seen", on=words.to, got=f"no answer in {TOLD_S:g} s")
+            raise Unavailable("tell what was seen", on=words.to, got=outgoing.trouble or f"no answer in {TOLD_S:g} s")
     finally:
         looked.close()
     return SICK if words.once and sick else 0
