@@ -20,7 +20,7 @@ from mainspring.domain.routes import Calls
 from mainspring.domain.wire.controller import HEALTH_BATCH_MAX
 from mainspring.node.probes.files import NodeFiles
 from mainspring.node.probes.sightings import SAID_AGAIN_S, Sighting, Teller, well
-from mainspring.node.probes.telling import BATCH_MAX, ROUTE, Answered, HttpPost, Outgoing
+from mainspring.node.probes.telling import BATCH_MAX, ROUTE, HttpPost, Outgoing, PostAnswer
 from mainspring.node.probes.watch import Watch, watchers_of
 from mainspring.node.probes.watchers.kernel_log import KernelLog
 from mainspring.testing.time_and_chance import FakeClock, SeededDice
@@ -156,9 +156,9 @@ def test_all_watchers_of_a_recorded_node_look_at_it(tmp_path: Path) -> None:
 def test_what_is_sent_is_what_the_controller_takes_and_where_it_takes_it() -> None:
     bodies: list[bytes] = []
 
-    def post(body: bytes) -> Answered:
+    def post(body: bytes) -> PostAnswer:
         bodies.append(body)
-        return Answered(status=200)
+        return PostAnswer(status=200)
 
     events = _events(BATCH_MAX)
     outgoing = Outgoing(post, clock=FakeClock(), dice=SeededDice(1, "again"))
@@ -254,7 +254,7 @@ def test_what_a_controller_refuses_is_left_out_and_counted_and_the_rest_goes_on(
 
 
 def test_while_nobody_answers_the_newest_are_kept_and_the_others_counted(controller: Controller) -> None:
-    def nobody(body: bytes) -> Answered:
+    def nobody(body: bytes) -> PostAnswer:
         raise OSError("nobody there")
 
     outgoing = Outgoing(nobody, clock=FakeClock(), dice=SeededDice(1, "again"), most=10)

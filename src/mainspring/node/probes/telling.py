@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class PostAnswer:
     """What came back.
 
     Args:
@@ -79,7 +79,7 @@ class HttpPost:
         encrypted = [url for url in urls if url.startswith("https:")]
         self._trust = trust(encrypted[0], certificate) if encrypted else False
 
-    def __call__(self, body: bytes) -> Answered:
+    def __call__(self, body: bytes) -> PostAnswer:
         """Returns the answer.
 
         Raises:
@@ -98,7 +98,7 @@ class HttpPost:
             self._urls = passed_over(self._urls, url)
         return answered
 
-    def _post(self, url: str, body: bytes) -> Answered:
+    def _post(self, url: str, body: bytes) -> PostAnswer:
         parts = urlsplit(url)
         host = parts.hostname or ""
         if parts.scheme == "https":
@@ -110,7 +110,7 @@ class HttpPost:
             line.request("POST", parts.path.rstrip("/") + ROUTE, body, self._headers)
             answer = line.getresponse()
             words = " ".join(answer.read(ANSWER_BYTES_MAX).decode(errors="replace").split())
-            return Answered(status=answer.status, words=words[:WORDS_MAX])
+            return PostAnswer(status=answer.status, words=words[:WORDS_MAX])
         finally:
             line.close()
 
@@ -124,7 +124,7 @@ class Outgoing:
         most: How many events are kept.
     """
 
-    def __init__(self, post: Callable[[bytes], Answered], *, clock: Clock, dice: Dice, most: int = QUEUE_MAX) -> None:
+    def __init__(self, post: Callable[[bytes], PostAnswer], *, clock: Clock, dice: Dice, most: int = QUEUE_MAX) -> None:
         self._post = post
         self._clock = clock
         self._dice = dice
@@ -206,9 +206,9 @@ class Outgoing:
                 self._sending = tuple(self._waiting.popleft() for _ in range(count))
             return True
 
-    def _send(self) -> Answered:
+    def _send(self) -> PostAnswer:
         try:
             answered = self._post(codec.encode({"events": self._sending}))
         except OSError as error:
-            return Answered(status=0, words=str(error))
-        return Answered(status=answered.status, words=f"HTTP {answered.status}: {answered.words}")
+            return PostAnswer(status=0, words=str(error))
+        return PostAnswer(status=answered.status, words=f"HTTP {answered.status}: {answered.words}")
