@@ -125,7 +125,7 @@ async def view_fleet(visit: Visit) -> Shown:
         "incidents": len(incidents),
         "silent": [view.inventory.cluster for view in clusters if not view.answering],
         "funnel": funnel,
-        "teams": _by_team(teams, capacity),
+        "teams": _by_team(teams),
         "legend": [(state, meaning, counts[state]) for state, meaning in STATES.items() if counts[state]],
         "maps": _maps(clusters, states),
     }
@@ -190,7 +190,7 @@ def _funnel(capacity: float, healthy: float, allocated: float, productive: float
     )
 
 
-def _by_team(teams: Sequence[TeamView], capacity: float) -> tuple[Lane, ...]:
+def _by_team(teams: Sequence[TeamView]) -> tuple[Lane, ...]:
     """Returns how many chips each team holds itself, those that hold most first."""
     held = {view.team.name: sum(view.use.chips.values()) for view in teams if view.use}
     own = dict(held)
@@ -198,17 +198,18 @@ def _by_team(teams: Sequence[TeamView], capacity: float) -> tuple[Lane, ...]:
         if view.team.parent in own:
             own[view.team.parent] -= held.get(view.team.name, 0.0)
     most = sorted(((chips, name) for name, chips in own.items() if chips > 0), reverse=True)
-    rest = sum(chips for chips, _ in most[TEAMS_SHOWN:])
-    shown = [*most[:TEAMS_SHOWN], *([(rest, f"{len(most) - TEAMS_SHOWN} others")] if rest else [])]
-    scale = SCALE / max(1.0, capacity, sum(own.values()))
-    return tuple(
+    scale = SCALE / max((chips for chips, _ in most), default=1.0)
+    lanes = [
         Lane(
             label=name,
             value=f"{chips:,.0f}",
             strips=(Strip(x=0, width=round(chips * scale, 2), tone="use-data", says=f"{name}: {chips:,.0f} chips"),),
         )
-        for chips, name in shown
-    )
+        for chips, name in most[:TEAMS_SHOWN]
+    ]
+    if rest := most[TEAMS_SHOWN:]:
+        lanes.append(Lane(label=f"{len(rest)} others", value=f"{sum(chips for chips, _ in rest):,.0f}", strips=()))
+    return tuple(lanes)
 
 
 # ---------------------------------------------------------------- the map
