@@ -12,8 +12,8 @@ from mainspring.domain.hardware.health import Repair, ScopeKind
 from mainspring.domain.hardware.xids import XIDS
 from mainspring.domain.ids import ClusterName, NodeName
 from mainspring.node.probes.files import NodeFiles
-from mainspring.node.probes.kernel_log import KernelLog, seen_in
 from mainspring.node.probes.sightings import Teller, bus_address
+from mainspring.node.probes.watchers.kernel_log import KernelLog, seen_in
 from mainspring.testing.time_and_chance import SeededDice
 
 from .recorded import BOOT, BOOTED_S, Recorded

@@ -17,10 +17,10 @@ from mainspring.domain.errors import NotAllowed
 from mainspring.domain.hardware.health import HealthEvent, ScopeKind, Strategy
 from mainspring.domain.ids import ClusterName, NodeName
 from mainspring.node.probes.files import NodeFiles
-from mainspring.node.probes.kernel_log import KernelLog
 from mainspring.node.probes.sightings import SAID_AGAIN_S, Sighting, Teller, well
 from mainspring.node.probes.telling import BATCH_MAX, ROUTE, HttpPost, Outgoing
 from mainspring.node.probes.watch import Watch, watchers_of
+from mainspring.node.probes.watchers.kernel_log import KernelLog
 from mainspring.testing.time_and_chance import FakeClock, SeededDice
 
 from .recorded import Recorded

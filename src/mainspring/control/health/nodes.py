@@ -97,7 +97,7 @@ class HealthFold:
         assert all(rule.window_s <= REMEMBERED_S for rule in self._rules)
 
     def clear(self, at: NodeRef, at_s: float) -> None:
-        """Holds nothing against a node, but for its score, that was seen until a time: somebody has looked at it."""
+        """Holds nothing against a node that was seen until a time, but how often it failed: somebody looked at it."""
         told = self._told.setdefault(at, _Told())
         told.cleared_s = max(told.cleared_s, at_s)
 
@@ -117,7 +117,7 @@ class HealthFold:
         standing = [each for each in _standing(heard) if each.at_s > told.cleared_s]
         return NodeHealth(
             at=at,
-            findings=findings(self._rules, since, standing, now_s),
+            findings=findings(self._rules, since, standing, faults, now_s),
             lemon_score=lemon_score(faults),
         )
 
