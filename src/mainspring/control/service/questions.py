@@ -9,6 +9,7 @@ from threading import Lock
 from typing import final
 
 from mainspring.control.service.lists import JobFilter
+from mainspring.control.service.metrics.glance import Glances
 from mainspring.control.service.planning import remedies as remedies_of
 from mainspring.control.service.planning import view_plan, waiting_why, what_if
 from mainspring.control.service.views import find_job, list_nodes, list_verdicts, view_clusters, view_why
@@ -17,9 +18,20 @@ from mainspring.control.state.latest_plan import LatestPlan, LatestPlans
 from mainspring.control.store.records import ACTIVE_MAX
 from mainspring.control.store.rows import RowMapping
 from mainspring.control.store.schema import plans
+from mainspring.control.store.settings import Settings
 from mainspring.control.store.store import Store
 from mainspring.control.store.tokens import LAB_ITSELF, Caller, sight
-from mainspring.domain.answers import SHOWN_MAX, NodeView, PlanLine, PlanView, Verdict, WhatIf, WhatIfAnswer, Why
+from mainspring.domain.answers import (
+    SHOWN_MAX,
+    Glance,
+    NodeView,
+    PlanLine,
+    PlanView,
+    Verdict,
+    WhatIf,
+    WhatIfAnswer,
+    Why,
+)
 from mainspring.domain.errors import InvalidInput, NotFound, Unavailable, nearest
 from mainspring.domain.fleet import NodeOrder
 from mainspring.domain.ids import ClusterName, TeamName
@@ -42,12 +54,15 @@ class Questions:
         fleet: What the engines said.
     """
 
-    def __init__(self, store: Store, pictures: LatestPlans, fleet: FleetView, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, pictures: LatestPlans, fleet: FleetView, clock: Clock, *, settings: Settings
+    ) -> None:
         self._store = store
         self._fleet = fleet
         self._clock = clock
         self._pictures = pictures
         self._asking = Lock()
+        self._glances = Glances(fleet, lease_s=settings.lease_s)
 
     def why(self, reference: str, caller: Caller = LAB_ITSELF, *, remedies: bool = False) -> Why:
         """Returns why a job is where it is, or waits.
@@ -88,6 +103,20 @@ class Questions:
         """
         picture = self._picture("show the last plan")
         return replace(view_plan(picture.plan, picture.now_s), ordered=self._ordered()[:SHOWN_MAX])
+
+    def glance(self, caller: Caller = LAB_ITSELF, *, limit: int = 10) -> Glance:
+        """Returns the lab at a glance.
+
+        Args:
+            limit: The most jobs of each kind.
+
+        Raises:
+            Unavailable: This controller does not lead, or has not planned yet.
+        """
+        picture = self._picture("look at the lab")
+        with self._store.read() as connection:
+            seen = sight(connection, caller)
+            return self._glances.look(connection, picture, now_s=self._clock.now_s(), limit=limit, seen=seen)
 
     def _ordered(self) -> tuple[NodeOrder, ...]:
         return tuple(order for seen in self._fleet.seen().values() for order in seen.inventory.orders)

@@ -9,7 +9,17 @@ from mainspring.lazy import names_of
 
 if TYPE_CHECKING:
     from mainspring.domain.answers.arrivals import ArrivalView, RecordingClaim, Standing
-    from mainspring.domain.answers.clusters import ClusterView, NodeView, TeamUse, TeamView
+    from mainspring.domain.answers.clusters import (
+        ClusterGlance,
+        ClusterView,
+        FailedGlance,
+        Glance,
+        JobGlance,
+        NodeView,
+        QueueGlance,
+        TeamUse,
+        TeamView,
+    )
     from mainspring.domain.answers.health import (
         ClosureKind,
         Health,
